@@ -1,0 +1,1 @@
+//! Shared pieces of the integration tests: workloads, the kernel's tracefs as an oracle, and the frozen facts.

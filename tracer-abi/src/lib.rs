@@ -1,0 +1,12 @@
+//! What the eBPF side and user space must agree on to the byte: record header, map names, keys and values,
+//! program parameters and the symbols of generated functions. Layouts are asserted at compile time; nothing
+//! here depends on either side.
+#![no_std]
+
+mod hook;
+mod map;
+mod record;
+
+pub use hook::*;
+pub use map::*;
+pub use record::*;

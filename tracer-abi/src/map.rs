@@ -1,0 +1,55 @@
+//! Names, keys and values of the maps that programs and user space share.
+
+/// `ARRAY_OF_MAPS`: CPU number to that CPU's `RINGBUF`.
+pub const RINGS: &str = "RINGS";
+/// `ARRAY`, mmapable: `slot * cpus + cpu` to [`Counters`].
+pub const COUNTERS: &str = "COUNTERS";
+/// `ARRAY` of one [`Switches`], mmapable.
+pub const SWITCHES: &str = "SWITCHES";
+/// `HASH`: thread id (u32, initial pid namespace) to a byte that is not 0 when the thread is traced.
+pub const PIDS: &str = "PIDS";
+/// `ARRAY`: CPU number to [`SCRATCH_SIZE`] bytes. One map serves all programs that cannot nest on a CPU
+/// (perf tracepoints: `bpf_prog_active`); a raw tracepoint program has its own.
+pub const SCRATCH: &str = "SCRATCH";
+/// `PROG_ARRAY`: syscall number to the program of its `sys_enter` event.
+pub const SYS_ENTER: &str = "SYS_ENTER";
+/// `PROG_ARRAY`: syscall number to the program of its `sys_exit` event.
+pub const SYS_EXIT: &str = "SYS_EXIT";
+
+/// Largest payload in bytes, as the kernel's perf records (`PERF_MAX_TRACE_SIZE`).
+pub const MAX_PAYLOAD: usize = 8192;
+/// Bytes of a [`SCRATCH`] value in which a payload of variable length is built, stamp in front. Twice the
+/// largest payload, so that a masked offset plus a masked length stays inside for the verifier.
+pub const RECORD_AREA: usize = 2 * MAX_PAYLOAD;
+/// Bytes of a [`SCRATCH`] value, behind the record area, for strings that a filter fetches.
+pub const FILTER_AREA: usize = 2 * MAX_PAYLOAD;
+/// Size in bytes of a [`SCRATCH`] value.
+pub const SCRATCH_SIZE: usize = RECORD_AREA + FILTER_AREA;
+
+/// One event's counts on one CPU. `hits == filtered + recorded + dropped` whenever no hit is in flight.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Hits that passed the gates (tracing on, pid, not our own thread).
+    pub hits: u64,
+    /// Hits that the filter dropped.
+    pub filtered: u64,
+    /// Hits written to the ring buffer.
+    pub recorded: u64,
+    /// Hits lost because the ring buffer was full.
+    pub dropped: u64,
+}
+
+const _: () = assert!(size_of::<Counters>() == 32);
+
+/// Words that user space and triggers flip while programs run.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// Not 0 while hits are taken (`tracing_on`).
+    pub tracing_on: u32,
+    /// Padding to eight bytes.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Switches>() == 8);

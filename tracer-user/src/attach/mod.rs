@@ -1,0 +1,1 @@
+//! Loading linked objects and attaching them to hooks.

@@ -1,0 +1,1 @@
+//! Trace buffers, readers and counters.

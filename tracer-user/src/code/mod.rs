@@ -1,0 +1,1 @@
+//! eBPF instructions: assembler, lowering, listing, checker, linker.

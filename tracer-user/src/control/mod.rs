@@ -1,0 +1,1 @@
+//! What is traced: the typed command set that every front end uses.

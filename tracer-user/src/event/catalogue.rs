@@ -1,0 +1,172 @@
+//! Which events there are, by `system:name`, and which of them a pattern names.
+
+/// The events of a kernel: every `system:name` there is, in the kernel's own order.
+#[derive(Clone, Debug, Default)]
+pub struct Catalogue {
+    names: Vec<(String, String)>,
+}
+
+impl Catalogue {
+    /// Reads the text of `available_events`.
+    pub fn parse(text: &str) -> Self {
+        let names = text
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .map(|(system, name)| (system.to_owned(), name.to_owned()))
+            .collect();
+        Self { names }
+    }
+
+    /// All events, in order, as `(system, name)`.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.names.iter().map(|(system, name)| (system.as_str(), name.as_str()))
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The events that a pattern names: `sys:event`, `sys:`, `sys` (a system or an event's name alone), each
+    /// part a glob.
+    pub fn matching(&self, pattern: &str) -> Vec<(&str, &str)> {
+        if let Some((system, name)) = pattern.split_once(':') {
+            let system = Glob::new(if system.is_empty() { "*" } else { system });
+            let name = Glob::new(if name.is_empty() { "*" } else { name });
+            self.iter().filter(|(s, n)| system.matches(s) && name.matches(n)).collect()
+        } else {
+            let either = Glob::new(pattern);
+            self.iter().filter(|(s, n)| either.matches(s) || either.matches(n)).collect()
+        }
+    }
+}
+
+/// A shell-like pattern with the kernel's meaning (lib/glob.c): `*`, `?`, `[a-z]`, `[!a-z]`, and `\`
+/// before a character taken as itself.
+#[derive(Clone, Debug)]
+pub struct Glob {
+    pattern: Vec<u8>,
+}
+
+impl Glob {
+    /// Takes the pattern as it stands; no pattern is wrong (an unclosed bracket means itself).
+    pub fn new(pattern: &str) -> Self {
+        Self { pattern: pattern.as_bytes().to_vec() }
+    }
+
+    /// Whether the whole text matches.
+    pub fn matches(&self, text: &str) -> bool {
+        self.matches_bytes(text.as_bytes())
+    }
+
+    /// As [`Glob::matches`], for bytes that need not be UTF-8.
+    pub fn matches_bytes(&self, text: &[u8]) -> bool {
+        let pattern = &self.pattern;
+        let (mut p, mut t) = (0, 0);
+        // Where to go on when a comparison fails: behind the last star, one byte further in the text.
+        let mut retry: Option<(usize, usize)> = None;
+        loop {
+            let step = match pattern.get(p) {
+                Some(b'*') => {
+                    retry = Some((p + 1, t));
+                    p += 1;
+                    continue;
+                }
+                None if t == text.len() => return true,
+                None => None,
+                Some(_) if t == text.len() => return false,
+                Some(_) => single(pattern, p, text[t]),
+            };
+            if let Some(next) = step {
+                p = next;
+                t += 1;
+            } else if let Some((star, from)) = retry.filter(|(_, from)| *from < text.len()) {
+                retry = Some((star, from + 1));
+                p = star;
+                t = from + 1;
+            } else {
+                return false;
+            }
+        }
+    }
+}
+
+/// Matches one byte against the element at `p` and gives the element behind it.
+fn single(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
+    match pattern[p] {
+        b'?' => Some(p + 1),
+        b'[' => match class(pattern, p, byte) {
+            Some((true, next)) => Some(next),
+            Some((false, _)) => None,
+            None => (byte == b'[').then_some(p + 1),
+        },
+        b'\\' if p + 1 < pattern.len() => (pattern[p + 1] == byte).then_some(p + 2),
+        literal => (literal == byte).then_some(p + 1),
+    }
+}
+
+/// Reads the class at `p`: whether it holds the byte, and the element behind it. None without a closing bracket.
+fn class(pattern: &[u8], p: usize, byte: u8) -> Option<(bool, usize)> {
+    let mut at = p + 1;
+    let inverted = pattern.get(at) == Some(&b'!');
+    at += usize::from(inverted);
+    let mut found = false;
+    let mut first = true;
+    loop {
+        let low = *pattern.get(at)?;
+        if low == b']' && !first {
+            return Some((found != inverted, at + 1));
+        }
+        first = false;
+        at += 1;
+        let mut high = low;
+        if pattern.get(at) == Some(&b'-') && pattern.get(at + 1).is_some_and(|end| *end != b']') {
+            high = pattern[at + 1];
+            at += 2;
+        }
+        found |= (low..=high).contains(&byte) || (high..=low).contains(&byte);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs() {
+        for (pattern, text, expected) in [
+            ("sched_*", "sched_switch", true),
+            ("*_sw?tch", "sched_switch", true),
+            ("*a*b*", "xxaxxbxx", true),
+            ("*ab", "aab", true),
+            ("a", "", false),
+            ("", "", true),
+            ("*", "", true),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("[]]", "]", true),
+            ("[x", "[x", true),
+            ("\\*", "*", true),
+            ("\\*", "a", false),
+            ("ab", "abc", false),
+        ] {
+            assert_eq!(Glob::new(pattern).matches(text), expected, "{pattern} on {text}");
+        }
+    }
+
+    #[test]
+    fn patterns_name_events() {
+        let catalogue = Catalogue::parse("sched:sched_switch\nsched:sched_waking\nirq:irq_handler_entry\n");
+        assert_eq!(catalogue.matching("sched").len(), 2);
+        assert_eq!(catalogue.matching("sched:").len(), 2);
+        assert_eq!(catalogue.matching("sched_switch"), [("sched", "sched_switch")]);
+        assert_eq!(catalogue.matching(":irq_*"), [("irq", "irq_handler_entry")]);
+        assert_eq!(catalogue.matching("*:*").len(), 3);
+        assert!(catalogue.matching("nothing").is_empty());
+    }
+}

@@ -1,0 +1,185 @@
+//! Parser of `format` files.
+//!
+//! The text is the kernel's interface (`trace_event_format` seq file): a name, an id, the common fields, a
+//! blank line, the event's own fields, and the `print fmt` line, which may hold newlines inside its strings.
+
+use super::{Field, FieldClass};
+
+/// What an event's record looks like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// Subsystem, the directory the file was found under.
+    pub system: String,
+    /// Event name.
+    pub name: String,
+    /// Id, `common_type` of the records.
+    pub id: u16,
+    /// `common_type`, `common_flags`, `common_preempt_count`, `common_pid`.
+    pub common: Vec<Field>,
+    /// The event's own fields in the file's order.
+    pub fields: Vec<Field>,
+    /// Everything behind `print fmt: `.
+    pub print_fmt: String,
+}
+
+/// Why a format file could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("format of {system}: line {line}: {what}")]
+pub struct FormatError {
+    /// Subsystem given by the caller.
+    pub system: String,
+    /// Line of the text, from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+impl Format {
+    /// Reads the text of `events/SYSTEM/NAME/format`.
+    ///
+    /// # Errors
+    /// When a line is missing or does not have the form the kernel writes.
+    pub fn parse(system: &str, text: &str) -> Result<Self, FormatError> {
+        let fail = |line, what| FormatError { system: system.to_owned(), line, what };
+        let mut format = Self {
+            system: system.to_owned(),
+            name: String::new(),
+            id: 0,
+            common: Vec::new(),
+            fields: Vec::new(),
+            print_fmt: String::new(),
+        };
+        let mut seen_id = false;
+        let mut rest = text;
+        let mut number = 0;
+        while !rest.is_empty() {
+            number += 1;
+            let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
+            if let Some(fmt) = rest.strip_prefix("print fmt: ") {
+                fmt.strip_suffix('\n').unwrap_or(fmt).clone_into(&mut format.print_fmt);
+                break;
+            }
+            rest = after;
+            if let Some(name) = line.strip_prefix("name: ") {
+                name.clone_into(&mut format.name);
+            } else if let Some(id) = line.strip_prefix("ID: ") {
+                format.id = id.trim().parse().map_err(|_| fail(number, "the id is not a number below 65536"))?;
+                seen_id = true;
+            } else if let Some(body) = line.strip_prefix("\tfield:") {
+                let field = parse_field(body).map_err(|what| fail(number, what))?;
+                if field.name.starts_with("common_") && format.fields.is_empty() {
+                    format.common.push(field);
+                } else {
+                    format.fields.push(field);
+                }
+            } else if line == "format:" || line.trim().is_empty() {
+            } else {
+                return Err(fail(number, "not a line of a format file"));
+            }
+        }
+        if format.name.is_empty() {
+            return Err(fail(number, "no name"));
+        }
+        if !seen_id {
+            return Err(fail(number, "no id"));
+        }
+        Ok(format)
+    }
+
+    /// The field of this name, the event's own before the common ones (the order in which the kernel looks).
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().chain(&self.common).find(|field| field.name == name)
+    }
+
+    /// Bytes of the record's fixed part: the end of its last field, common fields included.
+    pub fn fixed_size(&self) -> usize {
+        self.fields.iter().map(Field::end).fold(tracer_abi::COMMON_SIZE, usize::max)
+    }
+
+    /// Whether records carry data behind the fixed part.
+    pub fn is_variable(&self) -> bool {
+        self.fields.iter().any(|field| field.is_data_loc() || field.is_rel_loc())
+    }
+
+    /// `system:name`.
+    pub fn full_name(&self) -> String {
+        format!("{}:{}", self.system, self.name)
+    }
+}
+
+/// Reads what stands behind `field:` up to the line's end.
+fn parse_field(body: &str) -> Result<Field, &'static str> {
+    let (declaration, attributes) = body.split_once(';').ok_or("no semicolon behind the declaration")?;
+    let declaration = declaration.trim();
+    let (bare, brackets) = match declaration.find('[') {
+        // `__data_loc char[] name` has its brackets inside the type.
+        Some(at) if declaration.ends_with(']') => declaration.split_at(at),
+        _ => (declaration, ""),
+    };
+    let cut = bare.rfind([' ', '\t', '*']).ok_or("no type in front of the field's name")?;
+    let (ty, name) = bare.split_at(cut + 1);
+    if name.is_empty() {
+        return Err("no field name");
+    }
+    let ty = format!("{}{brackets}", ty.trim_end());
+    let number = |key: &str| {
+        attributes
+            .split(';')
+            .find_map(|attribute| attribute.trim().strip_prefix(key))
+            .and_then(|value| value.trim().parse::<usize>().ok())
+    };
+    let array = brackets.trim_matches(['[', ']']).parse().ok();
+    Ok(Field {
+        name: name.to_owned(),
+        class: FieldClass::of(&ty),
+        ty,
+        offset: number("offset:").ok_or("no offset")?,
+        size: number("size:").ok_or("no size")?,
+        // Kernels before 2.6.32 had no `signed`; a missing one reads as unsigned.
+        signed: number("signed:").unwrap_or(0) != 0,
+        array,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPENAT: &str = "name: sys_enter_openat\nID: 782\nformat:\n\
+        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+        \tfield:int __syscall_nr;\toffset:8;\tsize:4;\tsigned:1;\n\
+        \tfield:const char * filename;\toffset:24;\tsize:8;\tsigned:0;\n\
+        \tfield:__data_loc char[] name;\toffset:32;\tsize:4;\tsigned:0;\n\
+        \tfield:char comm[16];\toffset:36;\tsize:16;\tsigned:0;\n\
+        \tfield:unsigned long args[6];\toffset:56;\tsize:48;\tsigned:0;\n\n\
+        print fmt: \"x\n y %d\", REC->a\n";
+
+    #[test]
+    fn fields_types_and_print_fmt() {
+        let format = Format::parse("syscalls", OPENAT).unwrap();
+        assert_eq!((format.name.as_str(), format.id), ("sys_enter_openat", 782));
+        assert_eq!(format.common.len(), 2);
+        let seen: Vec<_> =
+            format.fields.iter().map(|f| (f.name.as_str(), f.ty.as_str(), f.class, f.array)).collect();
+        assert_eq!(
+            seen,
+            [
+                ("__syscall_nr", "int", FieldClass::Number, None),
+                ("filename", "const char *", FieldClass::PtrString, None),
+                ("name", "__data_loc char[]", FieldClass::DynString, None),
+                ("comm", "char[16]", FieldClass::StaticString, Some(16)),
+                ("args", "unsigned long[6]", FieldClass::Number, Some(6)),
+            ]
+        );
+        assert_eq!(format.print_fmt, "\"x\n y %d\", REC->a");
+        assert_eq!(format.fixed_size(), 104);
+        assert!(format.is_variable());
+    }
+
+    #[test]
+    fn a_broken_file_names_the_line() {
+        let error = Format::parse("s", "name: x\nID: y\n").unwrap_err();
+        assert_eq!(error.to_string(), "format of s: line 2: the id is not a number below 65536");
+    }
+}

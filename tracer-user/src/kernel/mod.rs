@@ -1,0 +1,1 @@
+//! One file a kernel fact: formats, BTF, symbols, syscalls, features.

@@ -1,0 +1,30 @@
+//! Linux event tracing with the semantics of tracefs, done by eBPF.
+//!
+//! One room a module; data flows one way, and a module imports only from those listed before it
+//! (`cargo xtask lint` checks it): `sys < kernel < event < lang < plan < code < attach < ring < buffer <
+//! render < control < cli`. docs/ARCHITECTURE.md tells what lives where and why.
+
+#[allow(unsafe_code)]
+pub mod sys;
+
+pub mod kernel;
+
+pub mod event;
+
+pub mod lang;
+
+pub mod plan;
+
+pub mod code;
+
+pub mod attach;
+
+pub mod ring;
+
+pub mod buffer;
+
+pub mod render;
+
+pub mod control;
+
+pub mod cli;

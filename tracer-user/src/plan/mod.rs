@@ -1,0 +1,5 @@
+//! What one attachment needs, with no instruction yet: predicates over record fields, where values come
+//! from at a hook, and the record's layout.
+
+pub mod filter;
+pub mod source;

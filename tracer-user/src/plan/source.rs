@@ -1,0 +1,61 @@
+//! Where the bytes of a record come from at a hook.
+//!
+//! A filter and a record plan name record offsets only; a [`Hook`] says how generated code gets at them. At a
+//! perf tracepoint and in the injection program the context is the record itself; at a raw tracepoint each
+//! field has a [`Source`] of its own.
+
+/// The kind of hook a program hangs on; one template each in `tracer-ebpf/src/probe/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// A perf tracepoint: the context is the kernel's own record, its first eight bytes hidden.
+    Tracepoint,
+    /// `BPF_PROG_TYPE_SYSCALL`: the context is the record, whole, that user space made.
+    Inject,
+    /// A raw tracepoint: the context is an array of `u64` arguments.
+    RawTracepoint(Vec<FieldSource>),
+}
+
+/// How one field of a record is had from a raw tracepoint's arguments. Fields lie behind the common ones;
+/// bytes that no source covers are zero, as in the kernel's own records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldSource {
+    /// Offset in the payload.
+    pub offset: u16,
+    /// Size in bytes (1, 2, 4, 8; more only for [`Source::Memory`]).
+    pub size: u16,
+    /// Where the bytes come from.
+    pub source: Source,
+}
+
+/// Where the bytes of one field come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The argument itself, truncated to the field's size.
+    Arg(u8),
+    /// A fixed number.
+    Const(u64),
+    /// Bytes in kernel memory: start from argument `arg`; for every offset but the last read a pointer at that
+    /// offset; the field's bytes are at the last. `[24]` is `*(T *)(arg + 24)`.
+    Memory {
+        /// Number of the argument.
+        arg: u8,
+        /// Byte offsets, at least one.
+        path: Vec<u32>,
+    },
+    /// `prev_state` of sched_switch, which the kernel computes from the task's state and exit state and the
+    /// preempt argument (`__trace_sched_switch_state()`, include/trace/events/sched.h).
+    SwitchState(SwitchState),
+}
+
+/// What [`Source::SwitchState`] is computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchState {
+    /// Argument that says the task was preempted.
+    pub preempt: u8,
+    /// Argument that holds the state (5.18 and later).
+    pub state: u8,
+    /// Argument that points to the task.
+    pub task: u8,
+    /// Byte offset of `exit_state` in `struct task_struct`.
+    pub exit_state: u32,
+}

@@ -1,0 +1,1 @@
+//! Text of records: the print-fmt engine and trace lines.

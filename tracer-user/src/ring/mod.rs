@@ -1,0 +1,1 @@
+//! Draining the per-CPU BPF ring buffers.

@@ -1,0 +1,2 @@
+//! `cargo xtask`: build, test and measure tracer.
+fn main() {}
