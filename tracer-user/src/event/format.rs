@@ -63,7 +63,8 @@ impl Format {
             if let Some(name) = line.strip_prefix("name: ") {
                 name.clone_into(&mut format.name);
             } else if let Some(id) = line.strip_prefix("ID: ") {
-                format.id = id.trim().parse().map_err(|_| fail(number, "the id is not a number below 65536"))?;
+                format.id =
+                    id.trim().parse().map_err(|_| fail(number, "the id is not a number below 65536"))?;
                 seen_id = true;
             } else if let Some(body) = line.strip_prefix("\tfield:") {
                 let field = parse_field(body).map_err(|what| fail(number, what))?;

@@ -1,1 +1,26 @@
-//! One file a kernel fact: formats, BTF, symbols, syscalls, features.
+//! One file a kernel fact: tracefs, symbols, BTF, syscalls, features.
+//!
+//! A fact is read when somebody asks for it and kept from then on. That something is not there is an answer
+//! (`None`, [`Answer::No`]); an [`Error`] means that the answer could not be had, and says why. [`Kernel`]
+//! bundles the facts of the running kernel, or of a directory in which they were frozen for a test.
+
+mod answer;
+mod error;
+pub mod symbols;
+pub mod tracefs;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+pub use answer::Answer;
+pub use error::Error;
+pub use symbols::{Symbol, Symbols};
+pub use tracefs::Tracefs;
+
+/// Reads a file whose size the kernel does not tell in advance, with room for `guess` bytes.
+fn read_whole(path: &Path, guess: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(guess);
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,101 @@
+//! Facts of `tracer_user::kernel` against the running kernel: each is had a second time by a way that shares no
+//! code with the first. Needs root, as reading these facts does; says so and passes otherwise.
+
+use tracer_user::event::Format;
+use tracer_user::kernel::{Symbols, Tracefs};
+
+/// Whether this process is root in the initial user namespace.
+fn root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: not root");
+    }
+    root
+}
+
+#[test]
+fn every_available_event_has_a_format_and_an_id() {
+    if !root() {
+        return;
+    }
+    let tracefs = Tracefs::open().unwrap();
+    let events = tracefs.available_events().unwrap();
+    let mut count = 0;
+    for (system, name) in events.lines().map(|line| line.split_once(':').unwrap()) {
+        let text = tracefs.format(system, name).unwrap().expect(name);
+        let format = Format::parse(system, &text).unwrap();
+        assert_eq!(Some(format.id), tracefs.id(system, name).unwrap(), "{system}:{name}");
+        assert_eq!(format.name, name);
+        count += 1;
+    }
+    assert!(count > 500, "{count} events");
+}
+
+#[test]
+fn every_symbol_is_found_at_its_address() {
+    if !root() {
+        return;
+    }
+    let symbols = Symbols::running().unwrap();
+    let text = std::fs::read_to_string("/proc/kallsyms").unwrap();
+    let mut previous = (0, String::new());
+    let mut functions = 0;
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let address = u64::from_str_radix(words.next().unwrap(), 16).unwrap();
+        let kind = words.next().unwrap();
+        let name = words.next().unwrap();
+        // The first of several names at one address is the one that counts; modules come in symbol-table order.
+        if !kind.eq_ignore_ascii_case("t") || words.next().is_some() {
+            continue;
+        }
+        if previous.0 != address {
+            previous = (address, name.to_owned());
+        }
+        if let Some(found) = symbols.lookup(address) {
+            assert_eq!(found.offset, 0, "{line}");
+            if found.name != previous.1 {
+                // A symbol of another type shares the address and comes first.
+                assert!(symbols.addresses(found.name).contains(&address), "{line}: {found}");
+            }
+            functions += 1;
+        }
+    }
+    assert!(functions > 10_000, "{functions} functions");
+}
+
+#[test]
+fn sizes_and_offsets_are_those_that_the_kernel_prints() {
+    if !root() {
+        return;
+    }
+    let symbols = Symbols::running().unwrap();
+    // /proc/PID/stack prints each return address with %pB: the name that covers the byte before it.
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mut seen = 0;
+    for _ in 0..200 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let stack = std::fs::read_to_string(format!("/proc/{}/stack", child.id())).unwrap();
+        if !stack.contains("nanosleep") {
+            continue;
+        }
+        for line in stack.lines() {
+            let text = line.split_whitespace().nth(1).unwrap();
+            let (name, rest) = text.split_once('+').unwrap();
+            let offset = rest.split_once('/').unwrap().0.trim_start_matches("0x");
+            let offset = u64::from_str_radix(offset, 16).unwrap();
+            let printed: Vec<String> = symbols
+                .addresses(name)
+                .into_iter()
+                .filter_map(|start| symbols.lookup(start + offset))
+                .map(|symbol| symbol.to_string())
+                .collect();
+            assert!(printed.iter().any(|one| one == text), "{text} not among {printed:?}");
+            seen += 1;
+        }
+        break;
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(seen >= 3, "{seen} lines of a stack");
+}

@@ -1,0 +1,49 @@
+//! The three answers to "does this kernel let us": they stay distinct up to the screen.
+
+use std::fmt;
+
+/// Yes, no and why, or could not tell and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is there and these privileges may use it.
+    Yes,
+    /// It is not there, or it is refused; the text says which, and by whom.
+    No(String),
+    /// The question could not be put; the text says why.
+    Unknown(String),
+}
+
+impl Answer {
+    /// A no with its reason.
+    pub fn no(why: impl Into<String>) -> Self {
+        Self::No(why.into())
+    }
+
+    /// A could-not-tell with its reason.
+    pub fn unknown(why: impl Into<String>) -> Self {
+        Self::Unknown(why.into())
+    }
+
+    /// Whether the answer is yes.
+    pub fn is_yes(&self) -> bool {
+        matches!(self, Self::Yes)
+    }
+
+    /// Why the answer is not yes.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Yes => None,
+            Self::No(why) | Self::Unknown(why) => Some(why),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Yes => f.write_str("yes"),
+            Self::No(why) => write!(f, "no: {why}"),
+            Self::Unknown(why) => write!(f, "could not tell: {why}"),
+        }
+    }
+}

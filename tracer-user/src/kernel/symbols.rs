@@ -1,0 +1,351 @@
+//! The kernel's symbols, from /proc/kallsyms: address to name as `%pS` has it, name to addresses, and the range
+//! of a function as the kernel's filter takes it.
+//!
+//! The kernel's own table knows no sizes either: a symbol ends where the next one starts (`get_symbol_pos()`,
+//! kernel/kallsyms.c), and of several names for one address the first in the table counts. Modules are looked
+//! up each by itself (`find_kallsyms_symbol()`, kernel/module/kallsyms.c). Names lie in one arena, entries are
+//! 16 bytes, so that the whole table of a distribution's kernel takes a few megabytes.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+use super::Error;
+
+/// The kernel's symbols by address and by name.
+#[derive(Debug, Default)]
+pub struct Symbols {
+    /// Symbols of the kernel image, by address; same addresses in the kernel's order.
+    core: Vec<Entry>,
+    /// Symbols of modules, BPF programs and trampolines, by address.
+    extra: Vec<Entry>,
+    /// Where addresses of the kernel image lie (`is_ksym_addr()`).
+    image: [Range<u64>; 2],
+    /// Names of modules; an entry's index is one more, 0 means the kernel image.
+    modules: Vec<String>,
+    /// All names, each behind its type letter.
+    names: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    address: u64,
+    name: u32,
+    length: u16,
+    module: u16,
+}
+
+/// What lies at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol<'a> {
+    /// The symbol's name.
+    pub name: &'a str,
+    /// Distance in bytes from the symbol's first byte.
+    pub offset: u64,
+    /// Bytes up to the next symbol. None where /proc/kallsyms does not tell (BPF programs).
+    pub size: Option<u64>,
+    /// The module it belongs to; None for the kernel image.
+    pub module: Option<&'a str>,
+}
+
+/// As `%pS` prints it: `name+0xoffset/0xsize [module]`, a size that is not known as `?`.
+impl fmt::Display for Symbol<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{:#x}/", self.name, self.offset)?;
+        match self.size {
+            Some(size) => write!(f, "{size:#x}")?,
+            None => f.write_str("?")?,
+        }
+        match self.module {
+            Some(module) => write!(f, " [{module}]"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Symbols {
+    /// Reads /proc/kallsyms.
+    ///
+    /// # Errors
+    /// When it cannot be read, or when the kernel withholds the addresses from this process
+    /// (`kernel.kptr_restrict`, `CAP_SYSLOG`): [`Error::Withheld`].
+    pub fn running() -> Result<Self, Error> {
+        Self::read(Path::new("/proc/kallsyms"))
+    }
+
+    /// Reads a file in the form of /proc/kallsyms.
+    ///
+    /// # Errors
+    /// As [`Symbols::running`].
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let shown = || path.display().to_string();
+        let text = super::read_whole(path, 16 << 20).map_err(|error| Error::io(shown(), error))?;
+        Self::parse(&text).map_err(|problem| match problem {
+            Problem::Zero => Error::Withheld { fact: "kernel addresses", why: why_zero() },
+            Problem::Line(number) => Error::form(shown(), format!("line {number} is no symbol")),
+            Problem::Empty => Error::form(shown(), "no symbols"),
+        })
+    }
+
+    fn parse(text: &[u8]) -> Result<Self, Problem> {
+        let mut symbols = Self { names: Vec::with_capacity(text.len() / 2), ..Self::default() };
+        symbols.core.reserve(text.len() / 40);
+        let mut module: (&[u8], u16) = (b"", 0);
+        let mut any_address = false;
+        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            if line.is_empty() {
+                continue;
+            }
+            let (address, kind, name, owner) = split_line(line).ok_or(Problem::Line(index + 1))?;
+            any_address |= address != 0;
+            if owner != module.0 {
+                module = (owner, symbols.module_index(owner));
+            }
+            let at = symbols.names.len() as u32;
+            symbols.names.push(kind);
+            symbols.names.extend_from_slice(name);
+            let entry = Entry { address, name: at, length: name.len() as u16, module: module.1 };
+            if module.1 == 0 { symbols.core.push(entry) } else { symbols.extra.push(entry) }
+        }
+        if symbols.core.is_empty() && symbols.extra.is_empty() {
+            return Err(Problem::Empty);
+        }
+        if !any_address {
+            return Err(Problem::Zero);
+        }
+        symbols.core.sort_by_key(|entry| entry.address);
+        symbols.extra.sort_by_key(|entry| entry.address);
+        symbols.image = symbols.image_ranges();
+        Ok(symbols)
+    }
+
+    /// The index that entries of this module have.
+    fn module_index(&mut self, name: &[u8]) -> u16 {
+        if name.is_empty() {
+            return 0;
+        }
+        let name = String::from_utf8_lossy(name);
+        let known = self.modules.iter().position(|module| *module == name);
+        let at = known.unwrap_or_else(|| {
+            self.modules.push(name.into_owned());
+            self.modules.len() - 1
+        });
+        at as u16 + 1
+    }
+
+    /// Which addresses the kernel looks up in its own table: everything from `_stext` to `_end` where data
+    /// symbols are kept too (`CONFIG_KALLSYMS_ALL`), else the text and the init text.
+    fn image_ranges(&self) -> [Range<u64>; 2] {
+        let at = |name: &str| self.addresses_in(&self.core, name).next();
+        let first = self.core.first().map_or(0, |entry| entry.address);
+        let last = self.core.last().map_or(0, |entry| entry.address);
+        let low = at("_stext").or_else(|| at("_text")).unwrap_or(first);
+        let high = at("_end").or_else(|| at("_etext")).unwrap_or(last);
+        let init = match (at("_sinittext"), at("_einittext")) {
+            (Some(low), Some(high)) => low..high,
+            _ => 0..0,
+        };
+        [low..high, init]
+    }
+
+    /// How many symbols there are.
+    pub fn len(&self) -> usize {
+        self.core.len() + self.extra.len()
+    }
+
+    /// Whether there are none (a table that was read is never empty).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The symbol that an address belongs to, as `%pS` finds it.
+    pub fn lookup(&self, address: u64) -> Option<Symbol<'_>> {
+        let (start, end) = self.bounds(address)?;
+        Some(Symbol {
+            name: self.name(start),
+            offset: address - start.address,
+            size: end.map(|end| end - start.address),
+            module: (start.module != 0).then(|| self.modules[usize::from(start.module) - 1].as_str()),
+        })
+    }
+
+    /// All addresses of a name, in the kernel's order (lowest first, modules last). `module:name` asks for a
+    /// module's symbol.
+    pub fn addresses(&self, name: &str) -> Vec<u64> {
+        match name.split_once(':') {
+            Some((module, name)) => self
+                .extra
+                .iter()
+                .filter(|e| self.modules[usize::from(e.module) - 1] == module && self.name(**e) == name)
+                .map(|entry| entry.address)
+                .collect(),
+            None => self.addresses_in(&self.core, name).chain(self.addresses_in(&self.extra, name)).collect(),
+        }
+    }
+
+    /// The function that a filter's `.function` operand names (`parse_pred()`,
+    /// kernel/trace/trace_events_filter.c): first address of the name, or an address in hexadecimal anywhere
+    /// in the function. None where the kernel says "Function not found".
+    pub fn function(&self, operand: &str) -> Option<Range<u64>> {
+        let address = match operand.strip_prefix("0x").or_else(|| operand.strip_prefix("0X")) {
+            Some(digits) if digits.starts_with(|c: char| c.is_ascii_hexdigit()) => {
+                u64::from_str_radix(digits, 16).ok()?
+            }
+            _ => *self.addresses(operand).first()?,
+        };
+        self.range(address)
+    }
+
+    /// First address and first address behind the symbol that an address belongs to
+    /// (`kallsyms_lookup_size_offset()`). None when there is none or its end is not known.
+    pub fn range(&self, address: u64) -> Option<Range<u64>> {
+        let (start, end) = self.bounds(address)?;
+        let end = end?;
+        (end > start.address).then_some(start.address..end)
+    }
+
+    fn addresses_in<'a>(&'a self, table: &'a [Entry], name: &'a str) -> impl Iterator<Item = u64> + 'a {
+        let fits = move |e: &&Entry| usize::from(e.length) == name.len() && self.name(**e) == name;
+        table.iter().filter(fits).map(|entry| entry.address)
+    }
+
+    fn name(&self, entry: Entry) -> &str {
+        let start = entry.name as usize + 1;
+        std::str::from_utf8(&self.names[start..start + usize::from(entry.length)]).unwrap_or("?")
+    }
+
+    /// The symbol an address belongs to and where it ends.
+    fn bounds(&self, address: u64) -> Option<(Entry, Option<u64>)> {
+        if self.image.iter().any(|range| range.contains(&address)) {
+            let start = first_at_or_below(&self.core, address)?;
+            let next = self.core[start..].iter().find(|e| e.address > self.core[start].address);
+            // Behind the last symbol the kernel takes the end of the section it lies in.
+            let end = next
+                .map(|e| e.address)
+                .or_else(|| self.image.iter().find(|range| range.contains(&address)).map(|range| range.end));
+            return Some((self.core[start], end));
+        }
+        let start = first_at_or_below(&self.extra, address)?;
+        let entry = self.extra[start];
+        if self.modules[usize::from(entry.module) - 1] == "bpf" {
+            // The end is known to the kernel alone; a program's image is at most this long.
+            return (address - entry.address < BPF_IMAGE_MAX).then_some((entry, None));
+        }
+        let next = self.extra[start..]
+            .iter()
+            .find(|e| e.module == entry.module && e.address > entry.address)
+            .map_or(u64::MAX, |e| e.address);
+        // A module's text region ends at a page's end, and nothing tells which page: the symbol is taken to
+        // reach to the end of the page that it (or the address) is in.
+        let end = next.min((address | (PAGE - 1)).saturating_add(1));
+        let far = address - entry.address >= MODULE_SYMBOL_MAX;
+        (!far && address < end).then_some((entry, Some(end)))
+    }
+}
+
+const PAGE: u64 = 4096;
+/// No function or object of a module is taken to be longer: behind its last symbol may lie anything.
+const MODULE_SYMBOL_MAX: u64 = 1 << 20;
+/// More than the longest image the JIT makes of a program of ordinary size.
+const BPF_IMAGE_MAX: u64 = 1 << 20;
+
+enum Problem {
+    Zero,
+    Line(usize),
+    Empty,
+}
+
+/// The index of the first of the entries that share the greatest address not above this one.
+fn first_at_or_below(table: &[Entry], address: u64) -> Option<usize> {
+    let behind = table.partition_point(|entry| entry.address <= address);
+    let last = table[..behind].last()?;
+    Some(table[..behind].partition_point(|entry| entry.address < last.address))
+}
+
+/// Splits `ffffffff81000000 T name\t[module]`.
+fn split_line(line: &[u8]) -> Option<(u64, u8, &[u8], &[u8])> {
+    let blank = line.iter().position(|byte| *byte == b' ')?;
+    let mut address = 0u64;
+    for digit in &line[..blank] {
+        address = address << 4 | u64::from(char::from(*digit).to_digit(16)?);
+    }
+    let (&kind, rest) = line.get(blank + 1..)?.split_first()?;
+    let rest = rest.strip_prefix(b" ")?;
+    let (name, owner) = match rest.iter().position(|byte| *byte == b'\t') {
+        Some(tab) => (&rest[..tab], rest[tab + 1..].strip_prefix(b"[")?.strip_suffix(b"]")?),
+        None => (rest, &b""[..]),
+    };
+    (!name.is_empty()).then_some((address, kind, name, owner))
+}
+
+/// Why all addresses read as zero, from what the kernel says about it.
+fn why_zero() -> String {
+    match std::fs::read_to_string("/proc/sys/kernel/kptr_restrict").as_deref().map(str::trim) {
+        Ok("2") => "kernel.kptr_restrict is 2: hidden from everybody".into(),
+        Ok("1") => "kernel.kptr_restrict is 1: shown only with CAP_SYSLOG".into(),
+        Ok(_) => "hidden by the kernel (CAP_SYSLOG and perf_event_paranoid decide)".into(),
+        Err(_) => "hidden by the kernel".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "0000000000000010 A percpu\n\
+        ffffffff81000000 T first_alias\nffffffff81000000 T _stext\n\
+        ffffffff81000040 t middle\nffffffff81000040 t again\nffffffff81000100 t twice\n\
+        ffffffff81000180 t twice\nffffffff81000200 T _etext\n\
+        ffffffffa0000000 t mod_a\t[snd]\nffffffffa0000080 t mod_b\t[snd]\n\
+        ffffffffa0001000 t other\t[net]\nffffffffa0300000 t bpf_prog_1_x\t[bpf]\n";
+
+    fn small() -> Symbols {
+        Symbols::parse(SMALL.as_bytes()).ok().unwrap()
+    }
+
+    #[test]
+    fn addresses_read_as_the_kernel_prints_them() {
+        let symbols = small();
+        let shown = |address| symbols.lookup(address).map(|symbol| symbol.to_string());
+        for (address, expected) in [
+            (0xffff_ffff_8100_0000, Some("first_alias+0x0/0x40")),
+            (0xffff_ffff_8100_003f, Some("first_alias+0x3f/0x40")),
+            (0xffff_ffff_8100_0050, Some("middle+0x10/0xc0")),
+            (0xffff_ffff_8100_01ff, Some("twice+0x7f/0x80")),
+            (0xffff_ffff_8100_0200, None),
+            (0x10, None),
+            (0xffff_ffff_a000_0004, Some("mod_a+0x4/0x80 [snd]")),
+            (0xffff_ffff_a000_0090, Some("mod_b+0x10/0xf80 [snd]")),
+            (0xffff_ffff_a000_1001, Some("other+0x1/0x1000 [net]")),
+            (0xffff_ffff_a030_0001, Some("bpf_prog_1_x+0x1/? [bpf]")),
+            (0xffff_ffff_b000_0000, None),
+        ] {
+            assert_eq!(shown(address).as_deref(), expected, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn names_give_addresses_and_ranges() {
+        let symbols = small();
+        assert_eq!(symbols.addresses("twice"), [0xffff_ffff_8100_0100, 0xffff_ffff_8100_0180]);
+        assert_eq!(symbols.addresses("snd:mod_b"), [0xffff_ffff_a000_0080]);
+        assert_eq!(symbols.addresses("net:mod_b"), []);
+        assert_eq!(symbols.function("twice"), Some(0xffff_ffff_8100_0100..0xffff_ffff_8100_0180));
+        assert_eq!(
+            symbols.function("0xffffffff81000050"),
+            Some(0xffff_ffff_8100_0040..0xffff_ffff_8100_0100)
+        );
+        assert_eq!(symbols.function("nothing"), None);
+        assert_eq!(symbols.function("bpf_prog_1_x"), None);
+    }
+
+    #[test]
+    fn hidden_addresses_and_broken_lines_are_told_apart() {
+        assert!(matches!(
+            Symbols::parse(b"0000000000000000 T a\n0000000000000000 t b\n"),
+            Err(Problem::Zero)
+        ));
+        assert!(matches!(Symbols::parse(b"ffffffff81000000 T a\nnonsense\n"), Err(Problem::Line(2))));
+        assert!(matches!(Symbols::parse(b""), Err(Problem::Empty)));
+    }
+}

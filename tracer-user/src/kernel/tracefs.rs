@@ -1,0 +1,292 @@
+//! A handle to a tracefs: the catalogue of events, their formats and ids, and any other file of it.
+//!
+//! The visible mount is used where there is one. Where there is none (tracefs is not mounted at boot on every
+//! machine, and hardly ever in a container) one is mounted detached, so that nobody else sees it and nothing
+//! has to be cleaned up. All access goes by openat(2) from one descriptor, so that a frozen directory of a test
+//! serves as well. Only what is asked for is read.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, open, openat, statfs};
+use rustix::io::Errno;
+
+use super::Error;
+use crate::sys::mount;
+
+/// `TRACEFS_MAGIC`, include/uapi/linux/magic.h.
+const TRACEFS_MAGIC: i64 = 0x7472_6163;
+/// Where distributions mount tracefs; the second is debugfs's automount.
+const USUAL: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// A tracefs, or a directory that looks like one.
+#[derive(Debug)]
+pub struct Tracefs {
+    root: OwnedFd,
+    place: Place,
+}
+
+/// Where a [`Tracefs`] comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A mount that everybody sees.
+    Mounted(PathBuf),
+    /// A mount of our own that has no path.
+    Detached,
+    /// A directory with frozen files.
+    Frozen(PathBuf),
+}
+
+impl Tracefs {
+    /// The running kernel's tracefs: the visible mount, else a detached one.
+    ///
+    /// # Errors
+    /// When there is no mount and none could be made; the message names both findings.
+    pub fn open() -> Result<Self, Error> {
+        match Self::visible()? {
+            Some(found) => Ok(found),
+            None => Self::detached(),
+        }
+    }
+
+    /// The visible mount, if there is one: the usual places first, then whatever /proc/self/mounts lists.
+    ///
+    /// # Errors
+    /// When a mount is there and may not be opened.
+    pub fn visible() -> Result<Option<Self>, Error> {
+        for path in USUAL {
+            if let Some(found) = Self::at_mount(Path::new(path))? {
+                return Ok(Some(found));
+            }
+        }
+        let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else {
+            return Ok(None);
+        };
+        for path in mount_points(&mounts) {
+            if let Some(found) = Self::at_mount(&path)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A mount of our own, seen by nobody else.
+    ///
+    /// # Errors
+    /// When the kernel has no tracefs (`ENODEV`) or refuses the mount.
+    pub fn detached() -> Result<Self, Error> {
+        let root = mount::detached("tracefs").map_err(|source| {
+            if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) {
+                return Error::Withheld { fact: "tracefs", why: "this kernel is built without it".into() };
+            }
+            Error::io("tracefs (not mounted, and a mount of our own failed)", source)
+        })?;
+        Ok(Self { root, place: Place::Detached })
+    }
+
+    /// A directory that holds files of a tracefs, frozen for a test.
+    ///
+    /// # Errors
+    /// When the directory cannot be opened.
+    pub fn frozen(dir: impl Into<PathBuf>) -> Result<Self, Error> {
+        let dir = dir.into();
+        let root = open_dir(&dir).map_err(|error| Error::io(dir.display().to_string(), error))?;
+        Ok(Self { root, place: Place::Frozen(dir) })
+    }
+
+    /// The tracefs mounted at exactly this path; None when nothing of that kind is there.
+    fn at_mount(path: &Path) -> Result<Option<Self>, Error> {
+        match statfs(path) {
+            // The width and sign of `f_type` differ between architectures.
+            #[allow(clippy::unnecessary_cast)]
+            Ok(stat) if stat.f_type as i64 == TRACEFS_MAGIC => {}
+            _ => return Ok(None),
+        }
+        match open_dir(path) {
+            Ok(root) => Ok(Some(Self { root, place: Place::Mounted(path.to_owned()) })),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(error) => Err(Error::io(path.display().to_string(), error)),
+        }
+    }
+
+    /// Where this tracefs comes from.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// A path to a file of it that this process may open. For a detached mount it leads through
+    /// `/proc/self/fd`, and is good only as long as this handle.
+    pub fn path(&self, relative: &str) -> PathBuf {
+        match &self.place {
+            Place::Mounted(root) | Place::Frozen(root) => root.join(relative),
+            Place::Detached => PathBuf::from(format!("/proc/self/fd/{}/{relative}", self.root.as_raw_fd())),
+        }
+    }
+
+    /// The text of a file, by its path from the root; None when it is not there.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read.
+    pub fn read(&self, relative: &str) -> Result<Option<String>, Error> {
+        let fail = |source: std::io::Error| Error::io(self.shown(relative), source);
+        let Some(mut file) = self.open_file(relative, OFlags::RDONLY)? else {
+            return Ok(None);
+        };
+        // These files have no size in advance; a page and a bit holds nearly every format.
+        let mut bytes = Vec::with_capacity(8192);
+        file.read_to_end(&mut bytes).map_err(fail)?;
+        String::from_utf8(bytes).map(Some).map_err(|_| Error::form(self.shown(relative), "not text in UTF-8"))
+    }
+
+    /// Opens a file by its path from the root, close-on-exec; None when it is not there.
+    ///
+    /// # Errors
+    /// When it is there and may not be opened so.
+    pub fn open_file(&self, relative: &str, flags: OFlags) -> Result<Option<File>, Error> {
+        match openat(&self.root, relative, flags | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => Ok(Some(File::from(fd))),
+            // ENODEV: the event or instance goes away at this moment.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NODEV) => Ok(None),
+            Err(error) => Err(Error::io(self.shown(relative), error)),
+        }
+    }
+
+    /// The text of `available_events`: every event as a line `system:name`, in the kernel's order.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is not there.
+    pub fn available_events(&self) -> Result<String, Error> {
+        self.read("available_events")?
+            .ok_or_else(|| Error::form(self.shown("available_events"), "this tracefs has no events"))
+    }
+
+    /// The text of an event's `format`; None when there is no such event.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read.
+    pub fn format(&self, system: &str, name: &str) -> Result<Option<String>, Error> {
+        if !is_name(system) || !is_name(name) {
+            return Ok(None);
+        }
+        self.read(&format!("events/{system}/{name}/format"))
+    }
+
+    /// An event's id, the `common_type` of its records; None when there is no such event.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read.
+    pub fn id(&self, system: &str, name: &str) -> Result<Option<u16>, Error> {
+        if !is_name(system) || !is_name(name) {
+            return Ok(None);
+        }
+        let path = format!("events/{system}/{name}/id");
+        let Some(text) = self.read(&path)? else { return Ok(None) };
+        let id = text.trim().parse().map_err(|_| Error::form(self.shown(&path), "not an event id"))?;
+        Ok(Some(id))
+    }
+
+    /// A file's name for messages.
+    fn shown(&self, relative: &str) -> String {
+        match &self.place {
+            Place::Mounted(root) | Place::Frozen(root) => root.join(relative).display().to_string(),
+            Place::Detached => format!("tracefs:/{relative}"),
+        }
+    }
+}
+
+impl AsFd for Tracefs {
+    /// The root directory, for openat(2).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+}
+
+fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
+    open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Whether this can be one directory's name, so that no event name leads out of `events/`.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\0'])
+}
+
+/// The mount points of tracefs in a mounts table; blanks in paths are written as octal there (proc(5)).
+fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let (_, path, kind) = (words.next()?, words.next()?, words.next()?);
+        (kind == "tracefs").then(|| PathBuf::from(unescape(path)))
+    })
+}
+
+/// Undoes the `\040` escapes of a mounts table.
+fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        let code = rest.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        if let Some(code) = code {
+            out.push(char::from(code));
+            rest = &rest[at + 4..];
+        } else {
+            out.push('\\');
+            rest = &rest[at + 1..];
+        }
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_tables_are_read_with_their_escapes() {
+        let table = "proc /proc proc rw 0 0\nnodev /a\\040b tracefs rw,relatime 0 0\nx /y ext4 rw 0 0\n";
+        assert_eq!(mount_points(table).collect::<Vec<_>>(), [PathBuf::from("/a b")]);
+        assert_eq!(unescape("\\x\\134y"), "\\x\\y");
+    }
+
+    #[test]
+    fn a_frozen_directory_serves_as_a_tracefs() {
+        let dir = std::env::temp_dir().join(format!("tracer-tracefs-{}", std::process::id()));
+        let event = dir.join("events/sched/sched_switch");
+        std::fs::create_dir_all(&event).unwrap();
+        std::fs::write(event.join("format"), "name: sched_switch\n").unwrap();
+        std::fs::write(event.join("id"), "312\n").unwrap();
+        std::fs::write(dir.join("available_events"), "sched:sched_switch\n").unwrap();
+        let tracefs = Tracefs::frozen(&dir).unwrap();
+        assert_eq!(tracefs.available_events().unwrap(), "sched:sched_switch\n");
+        assert_eq!(tracefs.format("sched", "sched_switch").unwrap().unwrap(), "name: sched_switch\n");
+        assert_eq!(tracefs.id("sched", "sched_switch").unwrap(), Some(312));
+        assert_eq!(tracefs.format("sched", "nothing").unwrap(), None);
+        assert_eq!(tracefs.id("..", "id").unwrap(), None);
+        assert_eq!(tracefs.read("trace_clock").unwrap(), None);
+        std::fs::write(event.join("id"), "x\n").unwrap();
+        let error = tracefs.id("sched", "sched_switch").unwrap_err().to_string();
+        assert!(error.ends_with("events/sched/sched_switch/id: not an event id"), "{error}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// The running kernel as the oracle; only root sees tracefs.
+    fn running() -> Option<Tracefs> {
+        rustix::process::geteuid().is_root().then(|| Tracefs::open().unwrap())
+    }
+
+    #[test]
+    fn a_detached_mount_is_the_same_tracefs() {
+        let Some(visible) = running() else { return };
+        let detached = Tracefs::detached().unwrap();
+        assert_eq!(detached.place(), &Place::Detached);
+        assert_eq!(detached.available_events().unwrap(), visible.available_events().unwrap());
+        assert_eq!(
+            detached.format("sched", "sched_switch").unwrap(),
+            visible.format("sched", "sched_switch").unwrap()
+        );
+        let by_path = std::fs::read_to_string(detached.path("events/sched/sched_switch/id")).unwrap();
+        assert_eq!(by_path.trim().parse().ok(), visible.id("sched", "sched_switch").unwrap());
+    }
+}
