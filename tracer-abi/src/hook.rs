@@ -1,12 +1,78 @@
 //! The seam between templates and generated code: symbols that a template leaves undefined and
-//! `code::link` defines.
+//! `code::link` defines, and the parameters that are fixed when a program is loaded.
 
-/// `fn tracer_filter(ctx: *mut c_void, scratch: *mut u8) -> u64`: not 0 when the hit is to be recorded.
-/// `scratch` points to [`FILTER_AREA`](crate::FILTER_AREA) bytes of map memory for strings that a filter
-/// fetches, and is null in a program whose filter fetches none.
+/// `fn tracer_filter(ctx: *mut c_void, scratch: *mut u8, common: u64) -> u64`: not 0 when the hit is to be
+/// recorded. `scratch` points to [`FILTER_AREA`](crate::FILTER_AREA) bytes of map memory for strings that a
+/// filter fetches, and is null in a program whose filter fetches none. `common` is a
+/// [`Common`](crate::Common) in one word; its flags and preempt count are filled only under
+/// [`params::FILTER_FLAGS`].
 pub const FILTER: &str = "tracer_filter";
 
 /// `fn tracer_record(ctx: *mut c_void, payload: *mut u8) -> u64`: writes everything behind the common
 /// fields to `payload` (which points at the payload's first byte, common fields included) and returns the
 /// payload's whole length in bytes.
 pub const RECORD: &str = "tracer_record";
+
+/// Name of the constant in every template that holds its [`Params`].
+pub const PARAMS: &str = "PARAMS";
+
+/// What is fixed when a program is loaded. It lies in frozen read-only memory, so that the verifier knows the
+/// values and removes the branches they rule out.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Params {
+    /// Bits of [`params`].
+    pub bits: u32,
+    /// Row of [`COUNTERS`](crate::COUNTERS).
+    pub slot: u32,
+    /// Number of CPUs, columns of [`COUNTERS`](crate::COUNTERS).
+    pub cpus: u32,
+    /// Payload size in bytes when every record has the same; 0 when the length varies.
+    pub size: u32,
+    /// Process id of the tracer in the initial pid namespace; its threads are not traced. 0: trace all.
+    pub own_tgid: u32,
+    /// Event id, `common_type`.
+    pub kind: u32,
+    /// Byte offset in `task_struct` of what [`params::COMPAT`] tests.
+    pub compat_offset: u32,
+    /// Bits of that word that mean a 32-bit system call.
+    pub compat_mask: u32,
+    /// Byte offset in `task_struct` of `thread_info.preempt_count` under [`params::PREEMPT_TASK`].
+    pub preempt_offset: u32,
+    /// What a hit of this kind of hook adds to the preempt count by itself.
+    pub preempt_bias: u32,
+    /// Byte offset in `task_struct` of `thread_info.flags` under [`params::RESCHED`].
+    pub resched_offset: u32,
+    /// Number of the bit in `thread_info.flags` that asks for a reschedule.
+    pub resched_bit: u32,
+    /// Number of the bit that asks for a lazy reschedule; 255 where the kernel has none.
+    pub lazy_bit: u32,
+    /// Bytes in a CPU's ring buffer from which on the reader is woken.
+    pub watermark: u32,
+}
+
+/// Bits of [`Params::bits`].
+pub mod params {
+    /// The program has a filter.
+    pub const FILTER: u32 = 1;
+    /// The filter fetches strings and wants scratch memory.
+    pub const FILTER_SCRATCH: u32 = 1 << 1;
+    /// The filter looks at `common_flags` or `common_preempt_count`.
+    pub const FILTER_FLAGS: u32 = 1 << 2;
+    /// Only threads in [`PIDS`](crate::PIDS) are traced.
+    pub const PIDS: u32 = 1 << 3;
+    /// 32-bit system calls are skipped.
+    pub const COMPAT: u32 = 1 << 4;
+    /// The preempt count is read at the address in [`CPU_BASES`](crate::CPU_BASES).
+    pub const PREEMPT_CPU: u32 = 1 << 5;
+    /// The preempt count is read from the current task.
+    pub const PREEMPT_TASK: u32 = 1 << 6;
+    /// `thread_info.flags` is read for need-resched.
+    pub const RESCHED: u32 = 1 << 7;
+    /// The event only ever happens with interrupts off.
+    pub const IRQS_OFF: u32 = 1 << 8;
+    /// Bit 31 of the preempt count is the inverted need-resched bit (x86).
+    pub const PREEMPT_FOLDED: u32 = 1 << 9;
+}
+
+const _: () = assert!(size_of::<Params>() == 56);

@@ -11,10 +11,10 @@ pub const PIDS: &str = "PIDS";
 /// `ARRAY`: CPU number to [`SCRATCH_SIZE`] bytes. One map serves all programs that cannot nest on a CPU
 /// (perf tracepoints: `bpf_prog_active`); a raw tracepoint program has its own.
 pub const SCRATCH: &str = "SCRATCH";
-/// `PROG_ARRAY`: syscall number to the program of its `sys_enter` event.
-pub const SYS_ENTER: &str = "SYS_ENTER";
-/// `PROG_ARRAY`: syscall number to the program of its `sys_exit` event.
-pub const SYS_EXIT: &str = "SYS_EXIT";
+/// `ARRAY`: CPU number to the address (u64) of that CPU's `__preempt_count`, 0 when it is not known.
+pub const CPU_BASES: &str = "CPU_BASES";
+/// `PROG_ARRAY`: syscall number to the program of its event; one for `sys_enter`, one for `sys_exit`.
+pub const SYSCALLS: &str = "SYSCALLS";
 
 /// Largest payload in bytes, as the kernel's perf records (`PERF_MAX_TRACE_SIZE`).
 pub const MAX_PAYLOAD: usize = 8192;

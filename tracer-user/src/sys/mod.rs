@@ -1,3 +1,24 @@
-//! The only room with `unsafe`: bpf(2), perf_event_open(2), mmap and mounts as typed calls.
+//! The only room with `unsafe`: bpf(2), perf_event_open(2), mapped memory and mounts as typed calls.
+//!
+//! A call takes and returns owned descriptors and plain values, and fails with an [`Errno`] (and the
+//! verifier's log where there is one). No policy lives here.
 
+pub mod bpf;
+pub mod map;
 pub mod mount;
+pub mod perf;
+pub mod prog;
+pub mod ring;
+
+/// The error number of a failed system call.
+pub type Errno = rustix::io::Errno;
+
+/// Turns a raw system call's result into a value or the error number.
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result < 0 {
+        let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        Err(Errno::from_raw_os_error(number))
+    } else {
+        Ok(result)
+    }
+}

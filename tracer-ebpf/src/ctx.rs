@@ -1,0 +1,75 @@
+//! What a program can know of the context it interrupted: the common fields of a record.
+//!
+//! tracefs fills `common_flags` and `common_preempt_count` from the CPU's flags register and preempt count.
+//! BPF sees no flags register: interrupts count as off in a hard interrupt or NMI, and where the event only ever
+//! happens with them off ([`params::IRQS_OFF`]); elsewhere the bit stays clear. The preempt count is kernel
+//! memory that `attach` found (`CPU_BASES` on x86, `thread_info` elsewhere); without it the depth is 0.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::{bpf_get_current_task, generated::bpf_probe_read_kernel};
+use tracer_abi::{flags, params};
+
+use crate::{emit::param, map::CPU_BASES};
+
+/// Reads a `T` of kernel memory; zeroes when it cannot be read.
+#[inline(always)]
+pub fn peek<T: Copy + Default>(address: u64) -> T {
+    let mut value = T::default();
+    // SAFETY: the destination is `size_of::<T>()` bytes of stack; a bad source address is a fault the helper takes.
+    unsafe {
+        bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, address as *const c_void);
+    }
+    value
+}
+
+/// Flags (low byte) and preempt count (next byte) of the common fields.
+#[inline(always)]
+pub fn flags_and_depth(cpu: u32) -> u64 {
+    let mut seen = 0_u8;
+    let mut depth = 0;
+    let mut count = 0_u32;
+    if param!(bits) & params::PREEMPT_CPU != 0 {
+        if let Some(address) = CPU_BASES.get(cpu) {
+            // SAFETY: a looked-up map value is valid for the program's run.
+            count = peek(unsafe { address.read() });
+        }
+    } else if param!(bits) & params::PREEMPT_TASK != 0 {
+        // SAFETY: no arguments.
+        count = peek(unsafe { bpf_get_current_task() } + u64::from(param!(preempt_offset)));
+    }
+    if param!(bits) & (params::PREEMPT_CPU | params::PREEMPT_TASK) != 0 {
+        if param!(bits) & params::PREEMPT_FOLDED != 0 && count & (1 << 31) == 0 {
+            seen |= flags::PREEMPT_RESCHED;
+        }
+        let count = count.wrapping_sub(param!(preempt_bias));
+        // Layout of preempt_count: include/linux/preempt.h.
+        depth = count & 0x0f;
+        if count & 0x00f0_0000 != 0 {
+            seen |= flags::NMI | flags::IRQS_OFF;
+        }
+        if count & 0x000f_0000 != 0 {
+            seen |= flags::HARDIRQ | flags::IRQS_OFF;
+        }
+        if count & 0x0000_0100 != 0 {
+            seen |= flags::SOFTIRQ;
+        }
+        if count >> 8 & 0xff > 1 {
+            seen |= flags::BH_OFF;
+        }
+    }
+    if param!(bits) & params::RESCHED != 0 {
+        // SAFETY: no arguments.
+        let word: u64 = peek(unsafe { bpf_get_current_task() } + u64::from(param!(resched_offset)));
+        if word >> (param!(resched_bit) & 63) & 1 != 0 {
+            seen |= flags::NEED_RESCHED;
+        }
+        if param!(lazy_bit) < 64 && word >> (param!(lazy_bit) & 63) & 1 != 0 {
+            seen |= flags::NEED_RESCHED_LAZY;
+        }
+    }
+    if param!(bits) & params::IRQS_OFF != 0 {
+        seen |= flags::IRQS_OFF;
+    }
+    u64::from(seen) | u64::from(depth) << 8
+}

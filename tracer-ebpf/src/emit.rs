@@ -1,0 +1,190 @@
+//! The path of a hit, the same for every probe kind: gates, count, filter, record.
+//!
+//! Nothing is reserved for a hit that its filter drops, and every hit that passes the gates is counted once as
+//! filtered, recorded or dropped. Counters need no atomics: a program never runs twice at once on a CPU (perf
+//! tracepoints are guarded by `bpf_prog_active`, raw tracepoints by the program's own `active`), and each row
+//! belongs to one program.
+
+use core::{ffi::c_void, ptr::NonNull};
+
+use aya_ebpf::helpers::{
+    bpf_get_current_pid_tgid, bpf_get_current_task, bpf_get_smp_processor_id, bpf_ktime_get_ns,
+    generated::{bpf_ringbuf_output, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit},
+};
+use tracer_abi::{Counters, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, params};
+
+use crate::{
+    ctx::{flags_and_depth, peek},
+    map::{COUNTERS, PIDS, RINGS, SCRATCH, SWITCHES},
+};
+
+unsafe extern "C" {
+    fn tracer_filter(ctx: *mut c_void, scratch: *mut u8, common: u64) -> u64;
+    fn tracer_record(ctx: *mut c_void, payload: *mut u8) -> u64;
+}
+
+/// What is fixed when the program is loaded; user space replaces the zeroes.
+#[unsafe(no_mangle)]
+pub static PARAMS: Params = Params {
+    bits: 0,
+    slot: 0,
+    cpus: 0,
+    size: 0,
+    own_tgid: 0,
+    kind: 0,
+    compat_offset: 0,
+    compat_mask: 0,
+    preempt_offset: 0,
+    preempt_bias: 0,
+    resched_offset: 0,
+    resched_bit: 0,
+    lazy_bit: 0,
+    watermark: 0,
+};
+
+/// Reads a parameter where it is used: a constant to the verifier, which drops the branches it rules out.
+macro_rules! param {
+    ($field:ident) => {
+        // SAFETY: a field of a static of plain integers.
+        unsafe { (&raw const $crate::emit::PARAMS.$field).read_volatile() }
+    };
+}
+pub(crate) use param;
+
+/// `BPF_RB_NO_WAKEUP` and `BPF_RB_FORCE_WAKEUP`, include/uapi/linux/bpf.h.
+const NO_WAKEUP: u64 = 1;
+const FORCE_WAKEUP: u64 = 2;
+/// `BPF_RB_AVAIL_DATA`.
+const AVAIL_DATA: u64 = 0;
+/// Every so many records of an event on a CPU the ring is asked how full it is.
+const ASK_EVERY: u64 = 16;
+
+/// Who hits: the common fields come from the current task, or the record brings its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A kernel hook: the current task.
+    Current,
+    /// A record made in user space; its common fields are those of the context.
+    Record,
+}
+
+/// Takes one hit through gates, filter and record.
+#[inline(always)]
+pub fn hit(ctx: *mut c_void, origin: Origin) {
+    let Some(switches) = SWITCHES.get(0) else { return };
+    // SAFETY: a looked-up map value is valid for the program's run.
+    if unsafe { (*switches.as_ptr()).tracing_on } == 0 {
+        return;
+    }
+    let who = match origin {
+        Origin::Current => {
+            let who = bpf_get_current_pid_tgid();
+            if param!(own_tgid) != 0 && (who >> 32) as u32 == param!(own_tgid) {
+                return;
+            }
+            if param!(bits) & params::PIDS != 0 && PIDS.get(who as u32).is_none() {
+                return;
+            }
+            who
+        }
+        // SAFETY: an injected record holds its common fields; the verifier bounds the context.
+        Origin::Record => u64::from(unsafe { ctx.cast::<u32>().add(1).read() }),
+    };
+    if param!(bits) & params::COMPAT != 0 {
+        // SAFETY: no arguments.
+        let word: u32 = peek(unsafe { bpf_get_current_task() } + u64::from(param!(compat_offset)));
+        if word & param!(compat_mask) != 0 {
+            return;
+        }
+    }
+    // SAFETY: no arguments.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let Some(counters) = COUNTERS.get(param!(slot) * param!(cpus) + cpu) else { return };
+    // SAFETY: a looked-up map value is valid for the program's run; nothing else writes this row (see above).
+    let counters = unsafe { &mut *counters.as_ptr() };
+    counters.hits += 1;
+
+    let context = |wanted: bool| match origin {
+        Origin::Current if wanted => flags_and_depth(cpu),
+        Origin::Current => 0,
+        // SAFETY: as for the pid above.
+        Origin::Record => u64::from(unsafe { ctx.cast::<u16>().add(1).read() }),
+    };
+    let common = |context: u64| u64::from(param!(kind)) | context << 16 | who << 32;
+
+    let mut word = 0;
+    if param!(bits) & params::FILTER != 0 {
+        let flags = param!(bits) & params::FILTER_FLAGS != 0;
+        word = common(context(flags));
+        let scratch = if param!(bits) & params::FILTER_SCRATCH != 0 {
+            let Some(area) = SCRATCH.get(cpu) else { return };
+            // SAFETY: the filter's area lies behind the record's, inside the value.
+            unsafe { area.as_ptr().cast::<u8>().add(RECORD_AREA) }
+        } else {
+            core::ptr::null_mut()
+        };
+        // SAFETY: the generated function keeps to its contract; the verifier checks it with the caller's state.
+        if unsafe { tracer_filter(ctx, scratch, word) } == 0 {
+            counters.filtered += 1;
+            return;
+        }
+    }
+    if param!(bits) & (params::FILTER | params::FILTER_FLAGS) != params::FILTER | params::FILTER_FLAGS {
+        word = common(context(true));
+    }
+    record(ctx, cpu, word, counters);
+}
+
+/// Writes the record and counts what became of it.
+#[inline(always)]
+fn record(ctx: *mut c_void, cpu: u32, common: u64, counters: &mut Counters) {
+    let Some(ring) = RINGS.get(cpu) else { return };
+    let ring: *mut c_void = ring.as_ptr().cast();
+    let wake = |counters: &Counters| {
+        // SAFETY: the ring is the map that was looked up.
+        if counters.recorded % ASK_EVERY == 0
+            && unsafe { bpf_ringbuf_query(ring, AVAIL_DATA) } >= u64::from(param!(watermark))
+        {
+            FORCE_WAKEUP
+        } else {
+            NO_WAKEUP
+        }
+    };
+    if param!(size) != 0 {
+        let size = u64::from(param!(size)) + STAMP_SIZE as u64;
+        // SAFETY: the size is a constant to the verifier.
+        let place = unsafe { bpf_ringbuf_reserve(ring, size, 0) };
+        let Some(place) = NonNull::new(place.cast::<u64>()) else {
+            counters.dropped += 1;
+            return;
+        };
+        let place = place.as_ptr();
+        // SAFETY: the reservation holds stamp, common fields and payload.
+        unsafe {
+            place.write(bpf_ktime_get_ns());
+            place.add(1).write(common);
+            tracer_record(ctx, place.add(1).cast());
+        }
+        counters.recorded += 1;
+        // SAFETY: submits what was reserved above, once.
+        unsafe { bpf_ringbuf_submit(place.cast(), wake(counters)) };
+    } else {
+        let Some(place) = SCRATCH.get(cpu) else { return };
+        let place = place.as_ptr().cast::<u64>();
+        // SAFETY: the scratch value has room for stamp, common fields and the largest payload.
+        let length = unsafe {
+            place.write(bpf_ktime_get_ns());
+            place.add(1).write(common);
+            tracer_record(ctx, place.add(1).cast())
+        };
+        let length = if length > MAX_PAYLOAD as u64 { MAX_PAYLOAD as u64 } else { length };
+        // SAFETY: `length` bytes of the scratch value behind the stamp were written.
+        let done =
+            unsafe { bpf_ringbuf_output(ring, place.cast(), length + STAMP_SIZE as u64, wake(counters)) };
+        if done == 0 {
+            counters.recorded += 1;
+        } else {
+            counters.dropped += 1;
+        }
+    }
+}

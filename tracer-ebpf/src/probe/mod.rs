@@ -1,0 +1,6 @@
+//! One template a probe kind, each a small file named as its counterpart in `tracer_user::attach`.
+
+mod inject;
+mod raw_tp;
+mod syscalls;
+mod tracepoint;

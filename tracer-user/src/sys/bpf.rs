@@ -1,0 +1,56 @@
+//! bpf(2) itself: the command numbers we use, the call, and descriptors out of it.
+//!
+//! Each command's argument block is a `repr(C)` struct in [`super::map`] and [`super::prog`] that spells out the
+//! part of `union bpf_attr` (include/uapi/linux/bpf.h) it needs; the kernel takes a shorter block as one whose
+//! rest is zero.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use super::{Errno, check};
+
+/// Commands of bpf(2), `enum bpf_cmd`.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub(super) enum Command {
+    MapCreate = 0,
+    MapLookup = 1,
+    MapUpdate = 2,
+    MapDelete = 3,
+    ProgLoad = 5,
+    ProgTestRun = 10,
+    ObjGetInfo = 15,
+    RawTracepointOpen = 17,
+    MapFreeze = 22,
+    LinkCreate = 28,
+}
+
+/// An argument block: `repr(C)`, no padding, any bit pattern allowed.
+///
+/// # Safety
+/// The implementor guarantees that layout, and that every pointer in it is valid for the command's use.
+pub(super) unsafe trait Block: Sized {}
+
+/// Calls bpf(2).
+pub(super) fn call<B: Block>(command: Command, block: &mut B) -> Result<libc::c_long, Errno> {
+    // SAFETY: `Block` guarantees layout and pointers; the kernel reads and writes within the given size.
+    check(unsafe {
+        libc::syscall(libc::SYS_bpf, command as libc::c_long, std::ptr::from_mut(block), size_of::<B>())
+    })
+}
+
+/// Calls bpf(2) for a command that returns a descriptor.
+pub(super) fn call_fd<B: Block>(command: Command, block: &mut B) -> Result<OwnedFd, Errno> {
+    let fd = call(command, block)?;
+    // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// A name for the kernel's listings: at most 15 bytes, other characters than letters, digits, `_` and `.`
+/// replaced.
+pub(super) fn name(text: &str) -> [u8; 16] {
+    let mut name = [0; 16];
+    for (to, from) in name.iter_mut().zip(text.bytes().take(15)) {
+        *to = if from.is_ascii_alphanumeric() || from == b'_' || from == b'.' { from } else { b'_' };
+    }
+    name
+}

@@ -1,0 +1,48 @@
+//! perf_event_open(2), as far as a tracepoint needs it.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use super::{Errno, check};
+
+/// `PERF_TYPE_TRACEPOINT`.
+const TYPE_TRACEPOINT: u32 = 2;
+/// `PERF_FLAG_FD_CLOEXEC`.
+const FLAG_CLOEXEC: libc::c_ulong = 1 << 3;
+
+/// `struct perf_event_attr` as its first version had it (64 bytes).
+#[repr(C)]
+#[derive(Default)]
+struct Attr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    period: u64,
+    sample: u64,
+    format: u64,
+    flags: u64,
+    wakeup: u32,
+    breakpoint: u32,
+    config1: u64,
+}
+
+const _: () = assert!(size_of::<Attr>() == 64);
+
+/// Opens the perf event of a trace event by its id, for all tasks. A program linked to it runs on every CPU; the
+/// CPU named here is only where perf would sample.
+///
+/// # Errors
+/// `EINVAL` or `ENOENT` for an unknown id, `EACCES` or `EPERM` without `CAP_PERFMON`, `EMFILE`.
+pub fn open_tracepoint(id: u16, cpu: u32) -> Result<OwnedFd, Errno> {
+    let attr = Attr {
+        kind: TYPE_TRACEPOINT,
+        size: size_of::<Attr>() as u32,
+        config: u64::from(id),
+        ..Attr::default()
+    };
+    // SAFETY: the attribute block is valid for its size; the kernel only reads it.
+    let fd = check(unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, cpu as libc::c_int, -1, FLAG_CLOEXEC)
+    })?;
+    // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}

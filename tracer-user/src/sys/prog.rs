@@ -1,0 +1,271 @@
+//! BPF programs: loading with the verifier's log, raw tracepoints, links, test runs and statistics.
+
+use std::{
+    ffi::CString,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use super::{
+    Errno,
+    bpf::{Block, Command, call, call_fd, name},
+};
+
+/// Kinds of programs, `enum bpf_prog_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ProgKind {
+    /// Filters packets of a socket.
+    SocketFilter = 1,
+    /// Kprobes, uprobes and kprobe.multi.
+    Kprobe = 2,
+    /// Perf tracepoints.
+    Tracepoint = 5,
+    /// Perf events.
+    PerfEvent = 7,
+    /// Raw tracepoints.
+    RawTracepoint = 17,
+    /// fentry, fexit, tp_btf.
+    Tracing = 26,
+    /// Run by user space through `BPF_PROG_TEST_RUN`.
+    Syscall = 31,
+}
+
+/// What the verifier said of a program that it refused.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{errno}")]
+pub struct LoadError {
+    /// The error number: `EACCES` and `EINVAL` are the verifier's, `EPERM` is a privilege's or a security
+    /// module's.
+    pub errno: Errno,
+    /// The verifier's log; empty when it said nothing.
+    pub log: String,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Load {
+    kind: u32,
+    count: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    ifindex: u32,
+    expected_attach_type: u32,
+}
+// SAFETY: no padding; the pointers are to slices that outlive the call.
+unsafe impl Block for Load {}
+
+#[repr(C)]
+struct RawTracepoint {
+    name: u64,
+    prog: u32,
+    pad: u32,
+    cookie: u64,
+}
+// SAFETY: no padding; the name is a C string that outlives the call.
+unsafe impl Block for RawTracepoint {}
+
+#[repr(C)]
+struct LinkCreate {
+    prog: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    cookie: u64,
+}
+// SAFETY: plain integers without padding.
+unsafe impl Block for LinkCreate {}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    prog: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    pad: u32,
+}
+// SAFETY: no padding; the context outlives the call.
+unsafe impl Block for TestRun {}
+
+#[repr(C)]
+struct GetInfo {
+    fd: u32,
+    length: u32,
+    info: u64,
+}
+// SAFETY: no padding; `info` points to a buffer of `length` bytes.
+unsafe impl Block for GetInfo {}
+
+/// `BPF_PERF_EVENT`, `enum bpf_attach_type`.
+const ATTACH_PERF_EVENT: u32 = 41;
+/// Bytes of verifier log that are kept; a longer one keeps its end (6.4 and later) or is cut.
+const LOG_SIZE: usize = 1 << 20;
+
+/// A loaded program.
+#[derive(Debug)]
+pub struct Prog {
+    fd: OwnedFd,
+    kind: ProgKind,
+}
+
+/// What the kernel knows of a loaded program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgInfo {
+    /// The kernel's number for it.
+    pub id: u32,
+    /// Bytes of machine code.
+    pub jited: u32,
+    /// Bytes of instructions after the verifier's rewriting.
+    pub translated: u32,
+    /// Hits the kernel skipped because the program (or another, for perf tracepoints) was running on that CPU.
+    pub misses: u64,
+    /// Instructions the verifier looked at (5.16 and later).
+    pub verified: u32,
+}
+
+impl Prog {
+    /// Loads a program of eight-byte instructions. The verifier's log is asked for only when it refuses.
+    ///
+    /// # Errors
+    /// The error number and the verifier's log.
+    pub fn load(kind: ProgKind, insns: &[u8], title: &str) -> Result<Self, LoadError> {
+        Self::load_with(kind, 0, insns, title)
+    }
+
+    /// As [`Prog::load`], with an expected attach type (`enum bpf_attach_type`).
+    ///
+    /// # Errors
+    /// As [`Prog::load`].
+    pub fn load_with(kind: ProgKind, attach_type: u32, insns: &[u8], title: &str) -> Result<Self, LoadError> {
+        let license = c"Dual MIT/GPL";
+        let block = |log: &mut [u8]| Load {
+            kind: kind as u32,
+            count: (insns.len() / 8) as u32,
+            insns: insns.as_ptr() as u64,
+            license: license.as_ptr() as u64,
+            log_level: u32::from(!log.is_empty()),
+            log_size: log.len() as u32,
+            log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
+            name: name(title),
+            expected_attach_type: attach_type,
+            ..Load::default()
+        };
+        let mut errno = match call_fd(Command::ProgLoad, &mut block(&mut [])) {
+            Ok(fd) => return Ok(Self { fd, kind }),
+            Err(errno) => errno,
+        };
+        let mut log = vec![0; LOG_SIZE];
+        match call_fd(Command::ProgLoad, &mut block(&mut log)) {
+            // It went through the second time (EAGAIN, a signal): take it.
+            Ok(fd) => return Ok(Self { fd, kind }),
+            // The log was longer than the buffer: the first error says more.
+            Err(Errno::NOSPC) => {}
+            Err(again) => errno = again,
+        }
+        log.truncate(log.iter().position(|byte| *byte == 0).unwrap_or(log.len()));
+        Err(LoadError { errno, log: String::from_utf8_lossy(&log).into_owned() })
+    }
+
+    /// The kind it was loaded as.
+    pub fn kind(&self) -> ProgKind {
+        self.kind
+    }
+
+    /// Hangs a raw tracepoint program on a tracepoint; it hangs as long as the descriptor lives.
+    ///
+    /// # Errors
+    /// `ENOENT` for an unknown tracepoint, `EINVAL` when the program reads more arguments than there are.
+    ///
+    /// # Panics
+    /// When the name holds a NUL.
+    pub fn attach_raw_tracepoint(&self, tracepoint: &str) -> Result<OwnedFd, Errno> {
+        let title = CString::new(tracepoint).expect("no NUL in a tracepoint's name");
+        let mut block = RawTracepoint {
+            name: title.as_ptr() as u64,
+            prog: self.fd.as_raw_fd() as u32,
+            pad: 0,
+            cookie: 0,
+        };
+        // The cookie is 6.10's; earlier kernels take the shorter block only if the rest is zero, which it is.
+        call_fd(Command::RawTracepointOpen, &mut block)
+    }
+
+    /// Links the program to a perf event (5.15 and later), with a cookie that the program can ask for.
+    ///
+    /// # Errors
+    /// `EINVAL` before 5.15, `EACCES` when the program reads behind the event's last field, `E2BIG` past 64
+    /// programs on one event.
+    pub fn link_perf_event(&self, event: BorrowedFd<'_>, cookie: u64) -> Result<OwnedFd, Errno> {
+        let mut block = LinkCreate {
+            prog: self.fd.as_raw_fd() as u32,
+            target: event.as_raw_fd() as u32,
+            attach_type: ATTACH_PERF_EVENT,
+            flags: 0,
+            cookie,
+        };
+        call_fd(Command::LinkCreate, &mut block)
+    }
+
+    /// Runs a [`ProgKind::Syscall`] program once in this thread and gives what it returned.
+    ///
+    /// # Errors
+    /// `EINVAL` when the context is shorter than the program reads, or for another kind.
+    pub fn run(&self, context: &mut [u8]) -> Result<u32, Errno> {
+        let mut block = TestRun {
+            prog: self.fd.as_raw_fd() as u32,
+            ctx_size_in: context.len() as u32,
+            ctx_in: if context.is_empty() { 0 } else { context.as_mut_ptr() as u64 },
+            ..TestRun::default()
+        };
+        call(Command::ProgTestRun, &mut block)?;
+        Ok(block.retval)
+    }
+
+    /// What the kernel knows of it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn info(&self) -> Result<ProgInfo, Errno> {
+        // `struct bpf_prog_info`: type, id at 4, tag, jited_prog_len at 16, xlated_prog_len at 20, ...,
+        // recursion_misses at 208, verified_insns at 216.
+        let mut info = [0_u8; 232];
+        let mut block = GetInfo {
+            fd: self.fd.as_raw_fd() as u32,
+            length: info.len() as u32,
+            info: info.as_mut_ptr() as u64,
+        };
+        call(Command::ObjGetInfo, &mut block)?;
+        let word = |at: usize| u32::from_ne_bytes(info[at..at + 4].try_into().expect("four bytes"));
+        let long = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().expect("eight bytes"));
+        Ok(ProgInfo {
+            id: word(4),
+            jited: word(16),
+            translated: word(20),
+            misses: long(208),
+            verified: word(216),
+        })
+    }
+}
+
+impl AsFd for Prog {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
