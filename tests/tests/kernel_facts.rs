@@ -2,7 +2,7 @@
 //! code with the first. Needs root, as reading these facts does; says so and passes otherwise.
 
 use tracer_user::event::Format;
-use tracer_user::kernel::{Symbols, Tracefs};
+use tracer_user::kernel::{Btf, Symbols, Tracefs};
 
 /// Whether this process is root in the initial user namespace.
 fn root() -> bool {
@@ -98,4 +98,72 @@ fn sizes_and_offsets_are_those_that_the_kernel_prints() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(seen >= 3, "{seen} lines of a stack");
+}
+
+/// What bpftool says about a struct: member name to offset in bits.
+fn bpftool_members(dump: &str, name: &str) -> std::collections::HashMap<String, u32> {
+    let mut members = std::collections::HashMap::new();
+    let head = format!("STRUCT '{name}' size=");
+    let mut lines = dump.lines().skip_while(|line| !line.contains(&head)).skip(1);
+    while let Some(line) = lines.next().filter(|line| line.starts_with('\t')) {
+        let mut parts = line.trim().split('\'');
+        let member = parts.nth(1).unwrap().to_owned();
+        let offset = line.split("bits_offset=").nth(1).unwrap();
+        let offset = offset.split_whitespace().next().unwrap().parse().unwrap();
+        members.insert(member, offset);
+    }
+    members
+}
+
+#[test]
+fn member_offsets_agree_with_bpftool() {
+    let Ok(Some(btf)) = Btf::running() else {
+        eprintln!("skipped: this kernel shows no BTF");
+        return;
+    };
+    let dump = std::process::Command::new("bpftool")
+        .args(["btf", "dump", "file", "/sys/kernel/btf/vmlinux", "format", "raw"])
+        .output();
+    let Ok(dump) = dump else {
+        eprintln!("skipped: no bpftool");
+        return;
+    };
+    let dump = String::from_utf8(dump.stdout).unwrap();
+    let mut compared = 0;
+    for name in
+        ["task_struct", "trace_event_call", "trace_event_file", "hrtimer", "work_struct", "pt_regs", "file"]
+    {
+        for (member, bits) in bpftool_members(&dump, name) {
+            if member == "(anon)" {
+                continue;
+            }
+            match btf.member(name, &member).unwrap() {
+                Some(found) => assert_eq!(found.offset * 8, bits, "{name}.{member}"),
+                // Bit fields have no offset in bytes.
+                None => assert!(name == "task_struct" || name == "hrtimer", "{name}.{member} not found"),
+            }
+            compared += 1;
+        }
+    }
+    assert!(compared > 200, "{compared} members");
+    assert_eq!(btf.member("task_struct", "no_such_member").unwrap(), None);
+    assert_eq!(btf.member("no_such_struct", "x").unwrap(), None);
+}
+
+#[test]
+fn every_way_to_find_a_name_gives_the_same() {
+    let Ok(Some(btf)) = Btf::running() else {
+        eprintln!("skipped: this kernel shows no BTF");
+        return;
+    };
+    // The first few go by a walk, later ones by the index: ask on both sides of the change.
+    let names = ["sched_switch", "sys_enter", "sched_waking", "hrtimer_start", "softirq_entry", "sys_exit"];
+    let forward: Vec<_> = names.iter().map(|name| btf.tracepoint(name).unwrap()).collect();
+    let fresh = Btf::running().unwrap().unwrap();
+    let backward: Vec<_> = names.iter().rev().map(|name| fresh.tracepoint(name).unwrap()).collect();
+    assert!(forward.iter().eq(backward.iter().rev()));
+    let switch = forward[0].as_ref().unwrap();
+    let types: Vec<_> = switch.params.iter().map(|param| param.ty.as_str()).collect();
+    assert_eq!(types[..3], ["bool", "struct task_struct *", "struct task_struct *"]);
+    assert_eq!(btf.tracepoint("no_such_tracepoint").unwrap(), None);
 }

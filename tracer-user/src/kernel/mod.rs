@@ -5,6 +5,8 @@
 //! bundles the facts of the running kernel, or of a directory in which they were frozen for a test.
 
 mod answer;
+pub mod btf;
+mod btf_index;
 mod error;
 pub mod symbols;
 pub mod tracefs;
@@ -14,6 +16,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 pub use answer::Answer;
+pub use btf::Btf;
 pub use error::Error;
 pub use symbols::{Symbol, Symbols};
 pub use tracefs::Tracefs;

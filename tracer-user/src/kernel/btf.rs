@@ -1,0 +1,464 @@
+//! The kernel's type information (/sys/kernel/btf/vmlinux): places of struct members, prototypes of functions
+//! and tracepoints.
+//!
+//! Types are decoded by `btf-rs` straight from mapped memory: decoding all of a kernel's types takes 110 ms and
+//! twice the file's memory (measured on 6.18, 126,586 types), more than the whole way to a first event may take,
+//! while mapping costs 2 ms and a plan needs a handful of types. Finding a name is then a walk over all types
+//! (1.5 ms); after a few of those an [index](super::btf_index) is built instead.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use btf_rs::{Backend, BtfType, Type};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::Error;
+use super::btf_index::Index;
+
+/// Where the running kernel shows its types (`CONFIG_DEBUG_INFO_BTF`, 5.4 and later).
+const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+
+/// Names looked up one by one before all of them are indexed.
+const LINEAR_LOOKUPS: usize = 4;
+
+/// The types of a kernel.
+pub struct Btf {
+    path: PathBuf,
+    types: btf_rs::Btf,
+    names: Mutex<Names>,
+}
+
+#[derive(Default)]
+struct Names {
+    found: HashMap<String, Vec<u32>>,
+    index: Option<Index>,
+}
+
+/// Where a struct keeps a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Offset in bytes from the start of the struct.
+    pub offset: u32,
+    /// What it is.
+    pub ty: TypeInfo,
+}
+
+/// What matters of a type for reading a value of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TypeInfo {
+    /// BTF id, for [`Btf::member_of`] and [`Btf::type_name`].
+    pub id: u32,
+    /// Size in bytes; 0 for void, functions and types that are only declared.
+    pub size: u32,
+    /// What kind of value it is.
+    pub kind: Kind,
+}
+
+/// The kind of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole number, bool and enum included.
+    Number {
+        /// Whether it has a sign.
+        signed: bool,
+    },
+    /// A pointer.
+    Pointer {
+        /// BTF id of what it points to, 0 for void.
+        to: u32,
+    },
+    /// An array.
+    Array {
+        /// BTF id of an element.
+        of: u32,
+        /// Number of elements.
+        len: u32,
+    },
+    /// A struct or union.
+    Struct,
+    /// Anything else (void, a function, a float).
+    Other,
+}
+
+/// A function's or a tracepoint's parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prototype {
+    /// In order; for a tracepoint without the leading `void *__data`.
+    pub params: Vec<Param>,
+    /// What is returned; None for void and for tracepoints.
+    pub returns: Option<TypeInfo>,
+}
+
+/// One parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Name; None where BTF does not keep it.
+    pub name: Option<String>,
+    /// C type in the kernel's spelling (`struct task_struct *`, `unsigned long`, `gfp_t`).
+    pub ty: String,
+    /// The same, for reading.
+    pub info: TypeInfo,
+}
+
+impl Btf {
+    /// The running kernel's types; None when it shows none.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read or is no BTF.
+    pub fn running() -> Result<Option<Self>, Error> {
+        Self::read(Path::new(VMLINUX))
+    }
+
+    /// Types in a file of BTF, not split; None when the file is not there.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no BTF.
+    pub fn read(path: &Path) -> Result<Option<Self>, Error> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let types = match btf_rs::Btf::from_file_with_backend(path, Backend::Mmap) {
+            Ok(types) => types,
+            // Before 6.16 this file of sysfs cannot be mapped.
+            Err(btf_rs::Error::IO(_)) => from_copy(path)?,
+            Err(error) => return Err(bad(path, &error)),
+        };
+        Ok(Some(Self { path: path.to_owned(), types, names: Mutex::default() }))
+    }
+
+    /// Where a struct or union keeps a member. The path may go into structs by value (`se.sum_exec_runtime`);
+    /// members of anonymous structs and unions are found as in C. None when there is no such struct or member,
+    /// or when the member is a bit field.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn member(&self, of: &str, path: &str) -> Result<Option<Member>, Error> {
+        match self.struct_id(of)? {
+            Some(id) => self.member_of(id, path),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`Btf::member`], by the struct's id; qualifiers and typedefs around it are looked through.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn member_of(&self, id: u32, path: &str) -> Result<Option<Member>, Error> {
+        let mut at = Member { offset: 0, ty: self.info(id)? };
+        for name in path.split('.') {
+            let Some(inner) = self.direct_member(at.ty.id, name)? else { return Ok(None) };
+            at = Member { offset: at.offset + inner.offset, ty: inner.ty };
+        }
+        Ok(Some(at))
+    }
+
+    /// Offsets for reading behind a pointer to the struct, as `a->b.c->d`: one offset a pointer that is
+    /// followed, the last one that of the value; and the value's type. None when a name of the path is not
+    /// there or is no pointer where it has to be.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn walk(&self, from: u32, path: &str) -> Result<Option<(Vec<u32>, TypeInfo)>, Error> {
+        let mut offsets = Vec::new();
+        let mut id = from;
+        let mut value = None;
+        for step in path.split("->") {
+            if let Some(TypeInfo { kind, .. }) = value {
+                let Kind::Pointer { to } = kind else { return Ok(None) };
+                id = to;
+            }
+            let Some(member) = self.member_of(id, step)? else { return Ok(None) };
+            offsets.push(member.offset);
+            value = Some(member.ty);
+        }
+        Ok(value.map(|ty| (offsets, ty)))
+    }
+
+    /// The BTF id of a struct or union that is defined under this name.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn struct_id(&self, name: &str) -> Result<Option<u32>, Error> {
+        self.first(name, |ty| matches!(ty, Type::Struct(_) | Type::Union(_)))
+    }
+
+    /// The arguments of a tracepoint, from the typedef `btf_trace_NAME` (what the kernel's verifier goes by),
+    /// with names from the function `__traceiter_NAME` where it is there and agrees. None when there is no such
+    /// tracepoint.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn tracepoint(&self, name: &str) -> Result<Option<Prototype>, Error> {
+        let typedef = self.first(&format!("btf_trace_{name}"), |ty| matches!(ty, Type::Typedef(_)))?;
+        let Some(typedef) = typedef else { return Ok(None) };
+        let Kind::Pointer { to } = self.info(typedef)?.kind else { return Ok(None) };
+        let Type::FuncProto(proto) = self.get(to)? else { return Ok(None) };
+        let mut params = self.params(&proto)?;
+        if params.is_empty() {
+            return Ok(None);
+        }
+        params.remove(0);
+        if let Some(named) = self.function(&format!("__traceiter_{name}"))? {
+            let same = named.params.len() == params.len() + 1
+                && named.params[1..].iter().zip(&params).all(|(a, b)| a.ty == b.ty);
+            if same {
+                for (param, named) in params.iter_mut().zip(named.params.into_iter().skip(1)) {
+                    param.name = named.name;
+                }
+            }
+        }
+        Ok(Some(Prototype { params, returns: None }))
+    }
+
+    /// The prototype of a kernel function. None when there is no such function, or several that differ.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn function(&self, name: &str) -> Result<Option<Prototype>, Error> {
+        let mut found: Option<Prototype> = None;
+        for id in self.ids(name)? {
+            let Type::Func(function) = self.get(id)? else { continue };
+            let Some(proto) = function.get_type_id() else { continue };
+            let Type::FuncProto(proto) = self.get(proto)? else { continue };
+            let returns = match proto.return_type_id() {
+                0 => None,
+                id => Some(self.info(id)?),
+            };
+            let this = Prototype { params: self.params(&proto)?, returns };
+            match &found {
+                Some(other) if *other != this => return Ok(None),
+                _ => found = Some(this),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The value of an enumerator, sign-extended when its enum has a sign. `of` is the enum's name; an empty one
+    /// looks through all anonymous enums.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn enumerator(&self, of: &str, name: &str) -> Result<Option<i64>, Error> {
+        for id in self.ids(of)? {
+            match self.get(id)? {
+                Type::Enum(found) => {
+                    for one in &found.members {
+                        if self.name_of(one)? == name {
+                            let value = one.val();
+                            let signed = found.is_signed();
+                            return Ok(Some(if signed { i64::from(value as i32) } else { i64::from(value) }));
+                        }
+                    }
+                }
+                Type::Enum64(found) => {
+                    for one in &found.members {
+                        if self.name_of(one)? == name {
+                            return Ok(Some(one.val() as i64));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Size and kind of a type, qualifiers and typedefs looked through.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn info(&self, id: u32) -> Result<TypeInfo, Error> {
+        let (id, ty) = self.plain(id)?;
+        let pointer = size_of::<u64>() as u32;
+        let (size, kind) = match &ty {
+            Type::Int(int) => (int.size() as u32, Kind::Number { signed: int.is_signed() }),
+            Type::Enum(of) => (of.size() as u32, Kind::Number { signed: of.is_signed() }),
+            Type::Enum64(of) => (of.size() as u32, Kind::Number { signed: of.is_signed() }),
+            Type::Ptr(to) => (pointer, Kind::Pointer { to: to.get_type_id().unwrap_or(0) }),
+            Type::Struct(of) | Type::Union(of) => (of.size() as u32, Kind::Struct),
+            Type::Float(of) => (of.size() as u32, Kind::Other),
+            Type::Array(array) => {
+                let of = array.get_type_id().unwrap_or(0);
+                let len = array.len() as u32;
+                (self.info(of)?.size.saturating_mul(len), Kind::Array { of, len })
+            }
+            _ => (0, Kind::Other),
+        };
+        Ok(TypeInfo { id, size, kind })
+    }
+
+    /// A type in C, the kernel's short names for whole numbers whatever the compiler calls them.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn type_name(&self, id: u32) -> Result<String, Error> {
+        let ty = self.get(id)?;
+        let inner = |of: &dyn BtfType| self.type_name(of.get_type_id().unwrap_or(0));
+        Ok(match &ty {
+            Type::Void => "void".to_owned(),
+            Type::Int(int) => match self.name_of(int)?.as_str() {
+                "long unsigned int" => "unsigned long".to_owned(),
+                "long int" => "long".to_owned(),
+                "long long unsigned int" => "unsigned long long".to_owned(),
+                "long long int" => "long long".to_owned(),
+                "short unsigned int" => "unsigned short".to_owned(),
+                "short int" => "short".to_owned(),
+                "_Bool" => "bool".to_owned(),
+                name => name.to_owned(),
+            },
+            Type::Typedef(of) => self.name_of(of)?,
+            Type::Float(of) => self.name_of(of)?,
+            Type::Struct(of) => self.tagged("struct", of)?,
+            Type::Union(of) => self.tagged("union", of)?,
+            Type::Enum(of) => self.tagged("enum", of)?,
+            Type::Enum64(of) => self.tagged("enum", of)?,
+            Type::Fwd(of) => self.tagged(if of.is_union() { "union" } else { "struct" }, of)?,
+            Type::Ptr(of) => {
+                let to = inner(of)?;
+                if to.ends_with('*') { format!("{to}*") } else { format!("{to} *") }
+            }
+            Type::Const(of) => {
+                let of = inner(of)?;
+                if of.ends_with('*') { format!("{of} const") } else { format!("const {of}") }
+            }
+            Type::Volatile(of) => format!("volatile {}", inner(of)?),
+            Type::Restrict(of) => inner(of)?,
+            Type::TypeTag(of) => inner(of)?,
+            Type::Array(of) => format!("{}[{}]", inner(of)?, of.len()),
+            _ => "function".to_owned(),
+        })
+    }
+
+    fn tagged(&self, tag: &str, ty: &dyn BtfType) -> Result<String, Error> {
+        let name = self.name_of(ty)?;
+        Ok(if name.is_empty() { format!("{tag} {{...}}") } else { format!("{tag} {name}") })
+    }
+
+    fn params(&self, proto: &btf_rs::FuncProto) -> Result<Vec<Param>, Error> {
+        let mut params = Vec::with_capacity(proto.parameters.len());
+        for param in proto.parameters.iter().filter(|param| !param.is_variadic()) {
+            let id = param.get_type_id().unwrap_or(0);
+            let name = self.name_of(param)?;
+            params.push(Param {
+                name: (!name.is_empty()).then_some(name),
+                ty: self.type_name(id)?,
+                info: self.info(id)?,
+            });
+        }
+        Ok(params)
+    }
+
+    /// A member by its own name, in the struct or in anonymous ones inside it.
+    fn direct_member(&self, id: u32, name: &str) -> Result<Option<Member>, Error> {
+        let (Type::Struct(of) | Type::Union(of)) = self.get(id)? else { return Ok(None) };
+        for member in &of.members {
+            let member_id = member.get_type_id().unwrap_or(0);
+            let own = self.name_of(member)?;
+            if own == name {
+                let whole = member.bit_offset() % 8 == 0 && member.bitfield_size().unwrap_or(0) == 0;
+                let offset = member.bit_offset() / 8;
+                return Ok(if whole { Some(Member { offset, ty: self.info(member_id)? }) } else { None });
+            }
+            if own.is_empty() {
+                let (inner_id, _) = self.plain(member_id)?;
+                if let Some(inner) = self.direct_member(inner_id, name)? {
+                    return Ok(Some(Member { offset: member.bit_offset() / 8 + inner.offset, ty: inner.ty }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks through typedefs and qualifiers.
+    fn plain(&self, mut id: u32) -> Result<(u32, Type), Error> {
+        // A chain is never long; a circle would be broken BTF.
+        for _ in 0..64 {
+            let ty = self.get(id)?;
+            let next = match &ty {
+                Type::Typedef(of) => of.get_type_id(),
+                Type::Const(of) | Type::Volatile(of) | Type::Restrict(of) => of.get_type_id(),
+                Type::TypeTag(of) => of.get_type_id(),
+                _ => return Ok((id, ty)),
+            };
+            id = next.unwrap_or(0);
+        }
+        Err(Error::form(self.path.display().to_string(), format!("type {id} refers to itself")))
+    }
+
+    fn first(&self, name: &str, wanted: impl Fn(&Type) -> bool) -> Result<Option<u32>, Error> {
+        for id in self.ids(name)? {
+            if wanted(&self.get(id)?) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The ids of all types of this name.
+    fn ids(&self, name: &str) -> Result<Vec<u32>, Error> {
+        let mut names = self.names.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(ids) = names.found.get(name) {
+            return Ok(ids.clone());
+        }
+        if names.index.is_none() && names.found.len() >= LINEAR_LOOKUPS {
+            let bytes = super::read_whole(&self.path, 8 << 20)
+                .map_err(|error| Error::io(self.path.display().to_string(), error))?;
+            // Without an index (foreign byte order) lookups stay slow.
+            names.index = Index::build(&bytes);
+        }
+        let ids = match &names.index {
+            Some(index) => {
+                let mut ids = Vec::new();
+                for id in index.candidates(name) {
+                    let ty = self.get(id)?;
+                    if let Some(ty) = ty.as_btf_type()
+                        && ty.get_name_offset().is_some()
+                        && self.name_of(ty)? == name
+                    {
+                        ids.push(id);
+                    }
+                }
+                ids
+            }
+            None => self.types.resolve_ids_by_name(name).map_err(|error| bad(&self.path, &error))?,
+        };
+        names.found.insert(name.to_owned(), ids.clone());
+        Ok(ids)
+    }
+
+    fn get(&self, id: u32) -> Result<Type, Error> {
+        self.types.resolve_type_by_id(id).map_err(|error| bad(&self.path, &error))
+    }
+
+    fn name_of(&self, ty: &dyn BtfType) -> Result<String, Error> {
+        match ty.get_name_offset() {
+            None | Some(0) => Ok(String::new()),
+            Some(_) => self.types.resolve_name(ty).map_err(|error| bad(&self.path, &error)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Btf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Btf").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Maps a copy in memory of a file that cannot be mapped itself.
+fn from_copy(path: &Path) -> Result<btf_rs::Btf, Error> {
+    let fail = |error: std::io::Error| Error::io(path.display().to_string(), error);
+    let bytes = super::read_whole(path, 8 << 20).map_err(fail)?;
+    let fd = memfd_create("btf", MemfdFlags::CLOEXEC).map_err(|error| fail(error.into()))?;
+    let mut copy = File::from(fd);
+    copy.write_all(&bytes).map_err(fail)?;
+    let copy_path = format!("/proc/self/fd/{}", copy.as_raw_fd());
+    btf_rs::Btf::from_file_with_backend(copy_path, Backend::Mmap).map_err(|error| bad(path, &error))
+}
+
+fn bad(path: &Path, error: &btf_rs::Error) -> Error {
+    Error::form(path.display().to_string(), error.to_string())
+}
