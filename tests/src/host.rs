@@ -1,0 +1,126 @@
+//! What the tests need to know of the machine they run on: privileges, the kernel's tracefs, the binaries
+//! under test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+/// Where tracefs is mounted by custom.
+const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// Whether this process is root. Tests that trace say so and end when it is not; `cargo xtask test` runs them
+/// as root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The binary of this name, built with the tests: `variable` names it, or it lies in the directory above the
+/// running test.
+///
+/// # Errors
+/// When there is none, with what to do.
+pub fn binary(name: &str, variable: &str) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
+        return Ok(PathBuf::from(path));
+    }
+    let own = std::env::current_exe().context("where is the running test?")?;
+    // target/PROFILE/deps/TEST-HASH or target/PROFILE/BINARY.
+    let found = own.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
+    match found {
+        Some(path) => Ok(path),
+        None => bail!("no {name} near {}; `cargo xtask build` makes it, or set {variable}", own.display()),
+    }
+}
+
+/// The tracefs mount that tests use. The last one that is dropped takes away what the first one mounted.
+#[derive(Debug)]
+pub struct Tracefs {
+    root: PathBuf,
+}
+
+/// How many [`Tracefs`] there are, and whether this process mounted it.
+static MOUNT: Mutex<(usize, bool)> = Mutex::new((0, false));
+
+impl Tracefs {
+    /// Finds tracefs in /proc/mounts, or mounts it.
+    ///
+    /// # Errors
+    /// When it cannot be mounted.
+    pub fn find_or_mount() -> Result<Self> {
+        let mut state = MOUNT.lock().unwrap_or_else(PoisonError::into_inner);
+        let root = if let Some(root) = mounted()? {
+            root
+        } else {
+            rustix::mount::mount("tracefs", TRACEFS, "tracefs", MountFlags::empty(), None)
+                .with_context(|| format!("cannot mount tracefs at {TRACEFS}"))?;
+            state.1 = true;
+            PathBuf::from(TRACEFS)
+        };
+        state.0 += 1;
+        Ok(Self { root })
+    }
+
+    /// Its directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Every `system:name` of this kernel.
+    ///
+    /// # Errors
+    /// When the list cannot be read.
+    pub fn events(&self) -> Result<Vec<String>> {
+        let text = fs::read_to_string(self.root.join("available_events")).context("available_events")?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    /// The text of an event's format file.
+    ///
+    /// # Errors
+    /// When there is no such event.
+    pub fn format(&self, event: &str) -> Result<String> {
+        let path = self.root.join("events").join(event.replace(':', "/")).join("format");
+        fs::read_to_string(&path).with_context(|| path.display().to_string())
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        let mut state = MOUNT.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 -= 1;
+        if state.0 == 0 && state.1 {
+            // Busy when somebody else came to use it, who then has it.
+            let _ = rustix::mount::unmount(&self.root, UnmountFlags::empty());
+            state.1 = false;
+        }
+    }
+}
+
+/// Where tracefs is mounted.
+fn mounted() -> Result<Option<PathBuf>> {
+    let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
+    Ok(mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let (at, kind) = (words.next()?, words.next()?);
+        (kind == "tracefs").then(|| PathBuf::from(at))
+    }))
+}
+
+/// Resident memory of a process in bytes: its peak (`VmHWM`) and now (`VmRSS`).
+///
+/// # Errors
+/// When the process is gone.
+pub fn resident(pid: u32) -> Result<(u64, u64)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("status of the process")?;
+    let value = |key: &str| {
+        let line = status.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+    };
+    match (value("VmHWM:"), value("VmRSS:")) {
+        (Some(peak), Some(now)) => Ok((peak, now)),
+        _ => bail!("no resident memory in the status of {pid}"),
+    }
+}

@@ -1,0 +1,179 @@
+//! The kernel's own tracefs as an oracle: an instance of its own, which goes away with its owner.
+//!
+//! Always restricted to processes that a test started. Clock `mono`, pointers unhashed, so that the text is the
+//! record and nothing else.
+
+mod line;
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::host::Tracefs;
+
+pub use line::{Flags, Line, Trace};
+
+/// Kilobytes of an instance's buffer a CPU, unless a test says otherwise.
+const BUFFER_KB: u32 = 16 * 1024;
+
+/// An instance of the kernel's tracefs.
+#[derive(Debug)]
+pub struct Oracle {
+    dir: PathBuf,
+    tracefs: Tracefs,
+}
+
+impl Oracle {
+    /// Makes an instance: tracing off, no events, clock `mono`, pointers as they are.
+    ///
+    /// # Errors
+    /// When tracefs cannot be mounted or the instance cannot be made or set up.
+    pub fn create(purpose: &str) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let tracefs = Tracefs::find_or_mount()?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tracer-{purpose}-{}-{number}", std::process::id());
+        let dir = tracefs.root().join("instances").join(name);
+        fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let oracle = Self { dir, tracefs };
+        oracle.set("tracing_on", "0")?;
+        oracle.set("trace_clock", "mono")?;
+        // 5.9 and later; before it, pointers are never hashed in instances.
+        if oracle.dir.join("options/hash-ptr").exists() {
+            oracle.set("options/hash-ptr", "0")?;
+        }
+        oracle.set("buffer_size_kb", &BUFFER_KB.to_string())?;
+        Ok(oracle)
+    }
+
+    /// The mount it lives on.
+    pub fn tracefs(&self) -> &Tracefs {
+        &self.tracefs
+    }
+
+    /// Writes a file of the instance.
+    ///
+    /// # Errors
+    /// Those of the file, with its name.
+    pub fn set(&self, file: &str, value: &str) -> Result<()> {
+        let path = self.dir.join(file);
+        fs::write(&path, value).with_context(|| format!("{value:?} to {}", path.display()))
+    }
+
+    /// Reads a file of the instance.
+    ///
+    /// # Errors
+    /// Those of the file, with its name.
+    pub fn get(&self, file: &str) -> Result<String> {
+        let path = self.dir.join(file);
+        let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Restricts events to these processes; with `forks`, to their children too.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn pids(&self, pids: &[u32], forks: bool) -> Result<()> {
+        self.set("options/event-fork", if forks { "1" } else { "0" })?;
+        let list: Vec<String> = pids.iter().map(ToString::to_string).collect();
+        self.set("set_event_pid", &list.join(" "))
+    }
+
+    /// Sets an event's filter; the error of a refusal is the kernel's errno.
+    ///
+    /// # Errors
+    /// Those of the write: `EINVAL` for a filter that the kernel does not take.
+    pub fn filter(&self, event: &str, filter: &str) -> io::Result<()> {
+        fs::write(self.event_file(event, "filter"), filter)
+    }
+
+    /// What the event's filter file says: the filter, or the error of the last refusal with its caret.
+    ///
+    /// # Errors
+    /// When there is no such event.
+    pub fn filter_text(&self, event: &str) -> io::Result<String> {
+        fs::read_to_string(self.event_file(event, "filter"))
+    }
+
+    /// Turns an event on or off.
+    ///
+    /// # Errors
+    /// When there is no such event or the kernel refuses it.
+    pub fn enable(&self, event: &str, on: bool) -> Result<()> {
+        let path = self.event_file(event, "enable");
+        fs::write(&path, if on { "1" } else { "0" }).with_context(|| path.display().to_string())
+    }
+
+    /// Turns tracing on or off; events keep their state.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn tracing(&self, on: bool) -> Result<()> {
+        self.set("tracing_on", if on { "1" } else { "0" })
+    }
+
+    /// Empties the buffers.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn clear(&self) -> Result<()> {
+        self.set("trace", "")
+    }
+
+    /// Reads and parses `trace`.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn trace(&self) -> Result<Trace> {
+        let bytes = fs::read(self.dir.join("trace")).context("trace")?;
+        Ok(Trace::parse(&bytes))
+    }
+
+    /// The file `trace` as it is, for whoever times the reading.
+    pub fn trace_path(&self) -> PathBuf {
+        self.dir.join("trace")
+    }
+
+    /// Hits lost because a buffer was full, over all CPUs (`overrun` and `dropped events` of `stats`).
+    ///
+    /// # Errors
+    /// When the statistics cannot be read.
+    pub fn lost(&self) -> Result<u64> {
+        let mut lost = 0;
+        for entry in fs::read_dir(self.dir.join("per_cpu")).context("per_cpu")? {
+            let text = fs::read_to_string(entry?.path().join("stats")).context("stats")?;
+            lost += text
+                .lines()
+                .filter_map(|line| line.split_once(": "))
+                .filter(|(key, _)| matches!(*key, "overrun" | "commit overrun" | "dropped events"))
+                .filter_map(|(_, value)| value.trim().parse::<u64>().ok())
+                .sum::<u64>();
+        }
+        Ok(lost)
+    }
+
+    fn event_file(&self, event: &str, file: &str) -> PathBuf {
+        self.dir.join("events").join(event.replace(':', "/")).join(file)
+    }
+}
+
+impl Drop for Oracle {
+    fn drop(&mut self) {
+        let _ = fs::write(self.dir.join("events/enable"), "0");
+        // Busy for a moment when somebody still reads one of its files.
+        for _ in 0..50 {
+            match fs::remove_dir(&self.dir) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                _ => return,
+            }
+        }
+        eprintln!("{} stays behind: it is in use", self.dir.display());
+    }
+}

@@ -1,0 +1,274 @@
+//! What neither the standard library nor rustix offers without `unsafe`: mappings, signal handlers, timers of
+//! the old kind, and system calls made only to be seen. The one file of this crate that may hold `unsafe`.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_long, c_void};
+use std::fs::File;
+use std::io;
+use std::ptr;
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags};
+
+use super::{Count, Provoked, syscalls};
+
+/// System calls that take numbers only and change nothing that outlives the process: name in tracefs, number,
+/// arguments. Those with -1 for a descriptor fail, which is as good as success to a tracer.
+const PLAIN: &[(&str, c_long, [c_long; 3])] = &[
+    ("getppid", libc::SYS_getppid, [0; 3]),
+    ("getuid", libc::SYS_getuid, [0; 3]),
+    ("geteuid", libc::SYS_geteuid, [0; 3]),
+    ("getgid", libc::SYS_getgid, [0; 3]),
+    ("getegid", libc::SYS_getegid, [0; 3]),
+    ("getsid", libc::SYS_getsid, [0; 3]),
+    ("getpgid", libc::SYS_getpgid, [0; 3]),
+    ("getpriority", libc::SYS_getpriority, [0, 0, 0]),
+    ("sched_getscheduler", libc::SYS_sched_getscheduler, [0; 3]),
+    ("sched_get_priority_max", libc::SYS_sched_get_priority_max, [1, 0, 0]),
+    ("sched_get_priority_min", libc::SYS_sched_get_priority_min, [2, 0, 0]),
+    ("ioprio_get", libc::SYS_ioprio_get, [1, 0, 0]),
+    ("personality", libc::SYS_personality, [0xffff_ffff, 0, 0]),
+    ("membarrier", libc::SYS_membarrier, [0; 3]),
+    ("setfsuid", libc::SYS_setfsuid, [-1, 0, 0]),
+    ("setfsgid", libc::SYS_setfsgid, [-1, 0, 0]),
+    ("fchdir", libc::SYS_fchdir, [-1, 0, 0]),
+    ("fchmod", libc::SYS_fchmod, [-1, 0o644, 0]),
+    ("fchown", libc::SYS_fchown, [-1, 12, 34]),
+    ("fsync", libc::SYS_fsync, [-1, 0, 0]),
+    ("syncfs", libc::SYS_syncfs, [-1, 0, 0]),
+    ("ftruncate", libc::SYS_ftruncate, [-1, 4096, 0]),
+    ("lseek", libc::SYS_lseek, [-1, 123_456, 2]),
+    ("listen", libc::SYS_listen, [-1, 5, 0]),
+    ("shutdown", libc::SYS_shutdown, [-1, 2, 0]),
+    ("tee", libc::SYS_tee, [-1, -1, 77]),
+    ("setns", libc::SYS_setns, [-1, 0, 0]),
+    ("inotify_rm_watch", libc::SYS_inotify_rm_watch, [-1, 3, 0]),
+    ("timer_getoverrun", libc::SYS_timer_getoverrun, [-1, 0, 0]),
+    ("pkey_free", libc::SYS_pkey_free, [-1, 0, 0]),
+    ("io_cancel", libc::SYS_io_cancel, [0; 3]),
+    ("vhangup_not", -1, [11, 22, 33]),
+];
+
+/// Makes each call of [`PLAIN`] once.
+pub(super) fn plain_calls() {
+    for (_, number, arguments) in PLAIN {
+        // SAFETY: every call of the table takes numbers, or null where a pointer could stand.
+        unsafe { libc::syscall(*number, arguments[0], arguments[1], arguments[2]) };
+    }
+}
+
+/// What [`plain_calls`] provokes.
+pub(super) fn plain_events() -> Vec<Provoked> {
+    let named: Vec<_> =
+        PLAIN.iter().filter(|call| call.1 >= 0).map(|call| (call.0, Count::Exactly(1))).collect();
+    let mut events = syscalls(&named);
+    // The call that does not exist has no event of its own.
+    let all = PLAIN.len() as u64;
+    events.push(Provoked { event: "raw_syscalls:sys_enter".into(), count: Count::AtLeast(all) });
+    events.push(Provoked { event: "raw_syscalls:sys_exit".into(), count: Count::AtLeast(all) });
+    events
+}
+
+/// `getppid`, straight into the kernel.
+#[inline]
+pub fn getppid() -> i64 {
+    // SAFETY: takes nothing and changes nothing.
+    unsafe { libc::syscall(libc::SYS_getppid) }
+}
+
+/// `lseek` on no file: fails, and is seen with any offset and origin.
+pub(super) fn seek_nowhere(offset: i64, whence: u32) {
+    // SAFETY: numbers only; there is no descriptor -1.
+    unsafe { libc::syscall(libc::SYS_lseek, -1, offset, whence) };
+}
+
+/// Binds the calling thread to one CPU.
+///
+/// # Errors
+/// Those of sched_setaffinity(2), `EINVAL` when there is no such CPU.
+pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)?;
+    Ok(())
+}
+
+/// A mapping that is unmapped when dropped.
+pub(super) struct Mapping {
+    at: *mut c_void,
+    len: usize,
+}
+
+impl Mapping {
+    /// Private memory, all zeros, nothing of it there yet.
+    pub(super) fn anonymous(len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let at = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        Ok(Self { at, len })
+    }
+
+    /// The first `len` bytes of a file, shared.
+    pub(super) fn file(file: &File, len: usize) -> io::Result<Self> {
+        // SAFETY: as above; nobody else changes the file's length while the mapping lives.
+        let at = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            )?
+        };
+        Ok(Self { at, len })
+    }
+
+    /// Writes a byte to every page.
+    pub(super) fn touch(&mut self) {
+        for offset in (0..self.len).step_by(4096) {
+            // SAFETY: inside the mapping, which is ours alone and writable whenever this is called.
+            unsafe { self.at.cast::<u8>().add(offset).write_volatile(1) };
+        }
+    }
+
+    /// Takes the right to write away and gives it back.
+    pub(super) fn protect_and_back(&mut self) -> io::Result<()> {
+        // SAFETY: the range is the mapping; nothing refers into it.
+        unsafe {
+            rustix::mm::mprotect(self.at, self.len, MprotectFlags::READ)?;
+            rustix::mm::mprotect(self.at, self.len, MprotectFlags::READ | MprotectFlags::WRITE)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the pages; they read as zero afterwards.
+    pub(super) fn drop_pages(&mut self) -> io::Result<()> {
+        // SAFETY: the range is the mapping; nothing refers into it.
+        unsafe { rustix::mm::madvise(self.at, self.len, Advice::LinuxDontNeed)? };
+        Ok(())
+    }
+
+    /// Writes a shared mapping back.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        // SAFETY: the range is the mapping.
+        unsafe { rustix::mm::msync(self.at, self.len, MsyncFlags::SYNC)? };
+        Ok(())
+    }
+
+    /// Locks the pages in memory and lets them go again.
+    pub(super) fn lock_and_unlock(&mut self) -> io::Result<()> {
+        // SAFETY: the range is the mapping.
+        unsafe {
+            rustix::mm::mlock(self.at, self.len)?;
+            rustix::mm::munlock(self.at, self.len)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the mapping longer, at another address if need be.
+    pub(super) fn grow(&mut self, len: usize) -> io::Result<()> {
+        // SAFETY: nothing refers into the mapping, so it may move.
+        self.at = unsafe { rustix::mm::mremap(self.at, self.len, len, MremapFlags::MAYMOVE)? };
+        self.len = len;
+        Ok(())
+    }
+
+    /// Which pages are there; the answer does not matter.
+    pub(super) fn residence(&self) {
+        let mut pages = vec![0_u8; self.len.div_ceil(4096)];
+        // SAFETY: one byte of room for each page of the mapping.
+        unsafe { libc::mincore(self.at, self.len, pages.as_mut_ptr().cast()) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nothing refers into it.
+        let _ = unsafe { rustix::mm::munmap(self.at, self.len) };
+    }
+}
+
+/// Asks where the heap ends.
+pub(super) fn heap_end() {
+    // SAFETY: 0 is below every heap, so nothing moves.
+    unsafe { libc::syscall(libc::SYS_brk, 0) };
+}
+
+extern "C" fn nothing(_: c_int) {}
+
+/// Gives a signal a handler that does nothing, so that it is delivered and harmless.
+pub(super) fn handle(signal: c_int) -> io::Result<()> {
+    // SAFETY: all zeros is a valid sigaction; the handler touches nothing.
+    let result = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(signal, &raw const action, ptr::null_mut())
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Blocks a signal, sends it to this process, looks at what is pending, and lets it in.
+pub(super) fn block_and_deliver(signal: c_int) {
+    // SAFETY: all sets are initialised by sigemptyset before use; the signal has a handler.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut());
+        libc::kill(libc::getpid(), signal);
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&raw mut pending);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut());
+    }
+}
+
+/// Sends a queued signal with a value to this process.
+pub(super) fn queue_signal(signal: c_int, value: usize) {
+    let value = libc::sigval { sival_ptr: value as *mut c_void };
+    // SAFETY: the value is a number that nobody follows.
+    unsafe { libc::sigqueue(libc::getpid(), signal, value) };
+}
+
+/// Sets an interval timer of real time and stops it before it fires.
+pub(super) fn interval_timer() -> io::Result<()> {
+    let after = |seconds| libc::itimerval { it_interval: timeval(0), it_value: timeval(seconds) };
+    for seconds in [100, 0] {
+        let value = after(seconds);
+        // SAFETY: the value outlives the call; no old value is asked for.
+        if unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const value, ptr::null_mut()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+fn timeval(seconds: i64) -> libc::timeval {
+    libc::timeval { tv_sec: seconds, tv_usec: 0 }
+}
+
+/// Makes a timer that signals nobody, sets it, reads it and deletes it.
+pub(super) fn posix_timer() -> io::Result<()> {
+    // SAFETY: all structures are initialised and outlive the calls; the timer is deleted before return.
+    unsafe {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_NONE;
+        let mut timer: libc::timer_t = std::mem::zeroed();
+        if libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let second = libc::timespec { tv_sec: 100, tv_nsec: 0 };
+        let value = libc::itimerspec { it_interval: second, it_value: second };
+        libc::timer_settime(timer, 0, &raw const value, ptr::null_mut());
+        let mut left: libc::itimerspec = std::mem::zeroed();
+        libc::timer_gettime(timer, &raw mut left);
+        libc::timer_delete(timer);
+    }
+    Ok(())
+}
