@@ -1,0 +1,50 @@
+//! The command line of `cargo xtask`: one subcommand a verb, each handed to its module.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::{build, lint, setup};
+
+/// Set up, build, run, test and measure tracer.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Install what is missing on this machine, or say exactly what to install
+    Setup(setup::Options),
+    /// Build the eBPF object and the `tracer` binary that embeds it
+    Build(build::Options),
+    /// Build tracer and run it as root
+    Run(build::RunOptions),
+    /// Check formatting, clippy, the direction of imports and the shape of files
+    Lint,
+}
+
+/// Parses the command line and does what it says.
+pub(crate) fn run() -> Result<ExitCode> {
+    match Cli::parse().verb {
+        Verb::Setup(options) => setup::verb(&options)?,
+        Verb::Build(options) => build::verb(&options)?,
+        Verb::Run(options) => return build::run(&options),
+        Verb::Lint => lint::verb()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,160 @@
+//! What the verbs share: where the tree is, who runs it, and commands that are shown, run and checked.
+//!
+//! Lowest of xtask's modules: it knows nothing of toolchains, packages or virtual machines.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+/// The workspace's root, from where this file was compiled.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+}
+
+/// Says what happens next, on standard error, so that standard output stays the commands' own.
+pub(crate) fn step(what: impl AsRef<str>) {
+    eprintln!("==> {}", what.as_ref());
+}
+
+/// Whether this process is root: the owner of `/proc/self` is the effective user.
+pub(crate) fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
+}
+
+/// The Debian name of this machine's architecture and the kernel's, which agree on what we support.
+pub(crate) fn arch() -> &'static str {
+    std::env::consts::ARCH
+}
+
+/// A command that runs as root: through `sudo` when we are not.
+pub(crate) fn as_root(program: impl AsRef<OsStr>) -> Result<Command> {
+    if is_root() {
+        return Ok(Command::new(program));
+    }
+    if which("sudo").is_none() {
+        bail!("{} needs root, and there is no sudo here: run this as root", program.as_ref().display());
+    }
+    let mut command = Command::new("sudo");
+    command.arg("--").arg(program);
+    Ok(command)
+}
+
+/// Finds an executable on `PATH`, and in the system directories that an ordinary user's `PATH` may lack.
+pub(crate) fn which(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|file| is_executable(file))
+}
+
+/// Whether `file` is a file that somebody may execute.
+pub(crate) fn is_executable(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.mode() & 0o111 != 0)
+}
+
+/// The directory where `cargo install` puts programs.
+pub(crate) fn cargo_bin() -> Option<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))?;
+    Some(home.join("bin"))
+}
+
+/// The cargo that runs this task, for everything that is not eBPF.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    strip_cargo_env(&mut command);
+    command
+}
+
+/// Removes what `cargo run` puts into our environment for the benefit of the package it runs.
+///
+/// `CARGO_PKG_*` and `CARGO_MANIFEST_DIR` would dirty the caches of build scripts that watch them, and the
+/// library path belongs to one toolchain only.
+pub(crate) fn strip_cargo_env(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST") {
+            command.env_remove(&name);
+        }
+    }
+    command.env_remove("LD_LIBRARY_PATH");
+}
+
+/// Shows the command, runs it with our own input and output, and fails if it fails.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    eprintln!("  $ {}", display(command));
+    let status = command.status().with_context(|| format!("cannot start {}", display(command)))?;
+    if !status.success() {
+        bail!("{} ended with {status}", display(command));
+    }
+    Ok(())
+}
+
+/// Runs the command quietly and returns its standard output; its standard error becomes the error's text.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let out = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {}", display(command)))?;
+    if !out.status.success() {
+        let why = String::from_utf8_lossy(&out.stderr);
+        bail!("{} ended with {}: {}", display(command), out.status, why.trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// The command as one could type it: program and arguments, quoted where a shell wants it.
+pub(crate) fn display(command: &Command) -> String {
+    let quote = |s: &OsStr| {
+        let s = s.to_string_lossy();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c);
+        if !s.is_empty() && s.chars().all(plain) {
+            s.into_owned()
+        } else {
+            format!("'{}'", s.replace('\'', r"'\''"))
+        }
+    };
+    std::iter::once(command.get_program()).chain(command.get_args()).map(quote).collect::<Vec<_>>().join(" ")
+}
+
+/// Writes a file only when its content changes, so that cargo does not rebuild what embeds it.
+pub(crate) fn write_if_changed(path: &Path, content: &[u8]) -> Result<bool> {
+    if std::fs::read(path).is_ok_and(|old| old == content) {
+        return Ok(false);
+    }
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    }
+    std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_shown_as_one_types_them() {
+        let mut c = Command::new("sh");
+        c.args(["-c", "echo 'a' b", "", "x=y"]);
+        assert_eq!(display(&c), r"sh -c 'echo '\''a'\'' b' '' x=y");
+    }
+
+    #[test]
+    fn root_is_the_workspace() {
+        assert!(root().join("xtask/Cargo.toml").is_file());
+        assert!(root().join("tracer-abi").is_dir());
+    }
+
+    #[test]
+    fn failing_commands_tell_their_standard_error() {
+        let e = output(Command::new("sh").args(["-c", "echo no luck >&2; exit 3"])).unwrap_err();
+        assert!(e.to_string().ends_with("ended with exit status: 3: no luck"), "{e}");
+    }
+}

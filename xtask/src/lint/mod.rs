@@ -1,0 +1,141 @@
+//! `cargo xtask lint`: formatting, clippy, the direction of imports and the shape of files.
+//!
+//! All checks run even when one fails, cheap ones first, so that one run shows everything that is wrong.
+
+mod imports;
+mod scan;
+mod shape;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::setup::{self, Group};
+use crate::{host, toolchain};
+
+/// One thing that is wrong, at a place that editors can jump to.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    /// Relative to the workspace's root.
+    file: PathBuf,
+    /// From 1.
+    line: usize,
+    text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file.display(), self.line, self.text)
+    }
+}
+
+/// Every Rust file of the tree, relative to its root, in order. Build outputs and hidden directories are left out.
+fn rust_files(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut todo = vec![root.to_path_buf()];
+    while let Some(dir) = todo.pop() {
+        for entry in std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                if name != "target" && !name.as_encoded_bytes().starts_with(b".") {
+                    todo.push(path);
+                }
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                files.push(path.strip_prefix(root)?.to_path_buf());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The checks that need no compiler.
+fn text_checks(root: &Path) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for file in rust_files(root)? {
+        let text = std::fs::read_to_string(root.join(&file))
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        findings.extend(shape::check(&file, &text));
+        if let Ok(inside) = file.strip_prefix("tracer-user/src") {
+            findings.extend(imports::check(&file, inside, &text));
+        }
+    }
+    Ok(findings)
+}
+
+/// The verb itself.
+pub(crate) fn verb() -> Result<()> {
+    setup::ensure(&[Group::Build, Group::Lint])?;
+    let root = host::root();
+    let mut failed = Vec::new();
+
+    host::step("Imports and files");
+    let findings = text_checks(root)?;
+    for finding in &findings {
+        eprintln!("{finding}");
+    }
+    if !findings.is_empty() {
+        failed.push(format!("imports and files ({})", findings.len()));
+    }
+
+    let mut check = |what: &str, command: &mut std::process::Command| {
+        host::step(what);
+        if let Err(error) = host::run(command) {
+            eprintln!("{error:#}");
+            failed.push(what.to_owned());
+        }
+    };
+    let strict = ["--", "-D", "warnings"];
+    check("Formatting", host::cargo().args(["fmt", "--all", "--check"]));
+    check(
+        "Clippy",
+        host::cargo().args(["clippy", "--workspace", "--all-targets", "--keep-going"]).args(strict),
+    );
+    for apart in ["tracer-ebpf", "tests/fuzz"] {
+        let manifest = root.join(apart).join("Cargo.toml");
+        if manifest.is_file() {
+            let mut fmt = host::cargo();
+            check(
+                &format!("Formatting {apart}"),
+                fmt.args(["fmt", "--check", "--manifest-path"]).arg(&manifest),
+            );
+        }
+    }
+    if let Some(rustc) = toolchain::find_ebpf()? {
+        let mut clippy = rustc.clippy();
+        clippy
+            .current_dir(root.join("tracer-ebpf"))
+            .env("RUSTC_BOOTSTRAP", "1")
+            .args(["--release", "--target", "bpfel-unknown-none", "-Zbuild-std=core"])
+            .args(["--features", "log", "--target-dir"])
+            .arg(root.join("target/bpf-build/clippy"))
+            .args(strict);
+        check("Clippy tracer-ebpf", &mut clippy);
+    }
+    if !failed.is_empty() {
+        bail!("lint: {}", failed.join(", "));
+    }
+    eprintln!("Lint is clean.");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_read_as_compilers_print_them() {
+        let finding = Finding { file: "a/b.rs".into(), line: 7, text: "no".into() };
+        assert_eq!(finding.to_string(), "a/b.rs:7: no");
+    }
+
+    #[test]
+    fn this_tree_is_found_and_its_outputs_are_not() {
+        let files = rust_files(host::root()).unwrap();
+        assert!(files.contains(&PathBuf::from("xtask/src/lint/mod.rs")));
+        assert!(files.iter().all(|f| !f.starts_with("target")));
+    }
+}

@@ -1,0 +1,311 @@
+//! `cargo xtask setup`: installs what is missing on Debian and its kin, elsewhere says exactly what to install.
+//!
+//! What is needed comes in groups, so that building asks for nothing that only virtual machines want. A verb
+//! calls [`ensure`] with its groups; with everything in place that is a few look-ups of files and one
+//! `dpkg-query`, and the package lists are not touched.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::host;
+use crate::toolchain::{self, LLVM};
+
+/// The release of `bpf-linker` that is installed where none is found.
+const BPF_LINKER: &str = "0.13.0";
+
+/// What a verb may need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Group {
+    /// Build and run: a C compiler, the eBPF compiler and its core sources, `bpf-linker`.
+    Build,
+    /// rustfmt and clippy, for the eBPF compiler as well.
+    Lint,
+    /// QEMU and what makes the guests' images.
+    Vm,
+    /// Compilers for arm64.
+    Cross,
+    /// The kernel's own test suite.
+    Conformance,
+    /// The programs that tracer is measured against.
+    Bench,
+}
+
+impl Group {
+    /// All of them, in the order in which they are installed.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Build, Self::Lint, Self::Vm, Self::Cross, Self::Conformance, Self::Bench];
+}
+
+/// What this machine lacks.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Missing {
+    /// Debian packages.
+    packages: Vec<&'static str>,
+    /// The package lists do not know arm64 yet.
+    foreign_arm64: bool,
+    /// `cargo install bpf-linker` has to run.
+    bpf_linker: bool,
+}
+
+impl Missing {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Adds the packages that stand for something we look for by itself, not by package name.
+fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
+    if groups.contains(&Group::Build) {
+        if host::which("cc").is_none() {
+            missing.packages.extend(["gcc", "libc6-dev"]);
+        }
+        if toolchain::find_ebpf()?.is_none() {
+            missing.packages.extend(["rustc-web", "rust-web-src", "cargo-web"]);
+        }
+        if toolchain::find_bpf_linker().is_none() {
+            missing.bpf_linker = true;
+            missing.packages.extend(["llvm-22-dev", "libzstd-dev", "zlib1g-dev", "g++"]);
+        }
+    }
+    if groups.contains(&Group::Lint) {
+        let answers = |verb: &str| host::output(host::cargo().args([verb, "--version"])).is_ok();
+        if !answers("fmt") {
+            missing.packages.push("rustfmt-web");
+        }
+        if !answers("clippy") {
+            missing.packages.push("rust-web-clippy");
+        }
+        // Clippy has to be of the same build as the compiler whose core sources it reads.
+        if let Some(rustc) = toolchain::find_ebpf()?
+            && rustc.sysroot == Path::new("/usr")
+            && !host::is_executable(&rustc.path.with_file_name("clippy-driver"))
+        {
+            missing.packages.push("rust-web-clippy");
+        }
+    }
+    if groups.contains(&Group::Cross) {
+        if toolchain::find_cross("aarch64-unknown-linux-gnu").is_none() {
+            missing.packages.extend(["rustc-web", "cargo-web", "libstd-rust-web-dev:arm64"]);
+        }
+        if host::which("aarch64-linux-gnu-gcc").is_none() {
+            missing.packages.extend(["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"]);
+        }
+    }
+    let programs: &[(Group, &str, &[&'static str])] = &[
+        (Group::Vm, "qemu-system-x86_64", &["qemu-system-x86", "ipxe-qemu"]),
+        (Group::Vm, "qemu-system-aarch64", &["qemu-system-arm", "ipxe-qemu"]),
+        (Group::Vm, "mke2fs", &["e2fsprogs"]),
+        (Group::Vm, "depmod", &["kmod"]),
+        (Group::Vm, "xz", &["xz-utils"]),
+        (Group::Bench, "bpftrace", &["bpftrace"]),
+        (Group::Bench, "trace-cmd", &["trace-cmd"]),
+    ];
+    for (group, program, packages) in programs {
+        if groups.contains(group) && host::which(program).is_none() {
+            missing.packages.extend(*packages);
+        }
+    }
+    if groups.contains(&Group::Conformance) && !Path::new("/usr/src/linux-source-6.12.tar.xz").is_file() {
+        missing.packages.push("linux-source-6.12");
+    }
+    Ok(())
+}
+
+/// Looks at what is there and lists the rest.
+fn look(groups: &[Group]) -> Result<Missing> {
+    let mut missing = Missing::default();
+    by_function(groups, &mut missing)?;
+    missing.packages.sort_unstable();
+    missing.packages.dedup();
+    let wants_arm64 = groups.contains(&Group::Cross) || groups.contains(&Group::Vm);
+    if wants_arm64 && host::arch() == "x86_64" && host::which("dpkg").is_some() {
+        let foreign = host::output(Command::new("dpkg").arg("--print-foreign-architectures"))?;
+        missing.foreign_arm64 = !foreign.lines().any(|l| l == "arm64");
+    }
+    Ok(missing)
+}
+
+/// The commands that install `missing` by hand, one a line.
+fn recipe(missing: &Missing, apt: bool) -> String {
+    let mut lines = Vec::new();
+    if apt {
+        if missing.foreign_arm64 {
+            lines.push("sudo dpkg --add-architecture arm64".to_owned());
+        }
+        if missing.foreign_arm64 || !missing.packages.is_empty() {
+            lines.push("sudo apt-get update".to_owned());
+        }
+        if !missing.packages.is_empty() {
+            lines
+                .push(format!("sudo apt-get install --no-install-recommends {}", missing.packages.join(" ")));
+        }
+    } else if !missing.packages.is_empty() {
+        lines.push(format!("the equivalents of these Debian packages: {}", missing.packages.join(" ")));
+        if missing.packages.contains(&"rust-web-src") {
+            lines.push(
+                "(in place of rustc-web, rust-web-src and cargo-web: \
+                 rustup toolchain install nightly --component rust-src)"
+                    .to_owned(),
+            );
+        }
+    }
+    if missing.bpf_linker {
+        lines.push(format!(
+            "LLVM_PREFIX=<where LLVM {LLVM} lies, e.g. /usr/lib/llvm-{LLVM}> cargo install bpf-linker@{BPF_LINKER} \
+             --locked --no-default-features --features llvm-{LLVM}"
+        ));
+    }
+    lines.iter().fold(String::new(), |text, line| text + "  " + line + "\n")
+}
+
+fn apt_get(arguments: &[&str]) -> Result<()> {
+    let mut command = host::as_root("env")?;
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(arguments);
+    host::run(&mut command)
+}
+
+/// Installs packages; nothing that is installed is ever removed for them.
+fn install_packages(missing: &Missing) -> Result<()> {
+    if missing.foreign_arm64 {
+        host::run(host::as_root("dpkg")?.args(["--add-architecture", "arm64"]))?;
+    }
+    if missing.packages.is_empty() && !missing.foreign_arm64 {
+        return Ok(());
+    }
+    step_install(missing);
+    if let Err(error) = apt_get(&["update", "-q"]) {
+        // One unreachable third-party list must not stop us: what matters shows in the install.
+        eprintln!("warning: {error:#}");
+    }
+    if missing.packages.is_empty() {
+        return Ok(());
+    }
+    let mut arguments = vec!["install", "-q", "-y", "--no-install-recommends", "--no-remove"];
+    arguments.extend(&missing.packages);
+    apt_get(&arguments).with_context(|| {
+        let conflict = if missing.packages.contains(&"rustc-web") {
+            "\nrustc-web takes the place of Debian's older rustc and cargo: if those are installed, remove \
+             them first (apt-get remove rustc cargo), or install a nightly by rustup with its rust-src"
+        } else {
+            ""
+        };
+        format!("apt-get could not install what is needed{conflict}")
+    })
+}
+
+fn step_install(missing: &Missing) {
+    if missing.packages.is_empty() {
+        host::step("Reading the package lists for arm64");
+    } else {
+        host::step(format!("Installing {}", missing.packages.join(" ")));
+    }
+}
+
+/// Builds `bpf-linker` against the system's LLVM; takes about a minute.
+fn install_bpf_linker() -> Result<()> {
+    host::step(format!("Building bpf-linker {BPF_LINKER} against LLVM {LLVM}"));
+    let feature = format!("llvm-{LLVM}");
+    let version = format!("bpf-linker@{BPF_LINKER}");
+    // Outside the workspace, whose cargo settings are not meant for it.
+    let mut command = host::cargo();
+    command.current_dir("/").env("LLVM_PREFIX", format!("/usr/lib/llvm-{LLVM}"));
+    command.args(["install", &version, "--locked", "--no-default-features", "--features", &feature]);
+    if std::env::var_os("CI").is_some() {
+        command.arg("--quiet");
+    }
+    host::run(&mut command)?;
+    if toolchain::find_bpf_linker().is_none() {
+        bail!("bpf-linker was installed, but is neither on PATH nor in cargo's bin directory");
+    }
+    Ok(())
+}
+
+/// Makes sure that what `groups` need is there, and installs it where apt-get is.
+pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
+    let missing = look(groups)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let apt = host::which("apt-get").is_some();
+    if !apt && !missing.packages.is_empty() {
+        bail!("this is not Debian or Ubuntu, so please install:\n{}", recipe(&missing, apt));
+    }
+    install_packages(&missing)
+        .with_context(|| format!("to install it all by hand:\n{}", recipe(&missing, apt)))?;
+    if missing.bpf_linker {
+        install_bpf_linker()?;
+    }
+    let left = look(groups)?;
+    if !left.is_empty() {
+        bail!("still missing after the installation:\n{}", recipe(&left, apt));
+    }
+    Ok(())
+}
+
+/// Options of `cargo xtask setup`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Only these groups (default: all)
+    #[arg(value_enum)]
+    groups: Vec<Group>,
+    /// Only say what is missing and how to install it; fails if anything is
+    #[arg(long)]
+    check: bool,
+}
+
+/// The verb itself.
+pub(crate) fn verb(options: &Options) -> Result<()> {
+    let groups = if options.groups.is_empty() { &Group::ALL[..] } else { &options.groups };
+    if options.check {
+        let missing = look(groups)?;
+        if !missing.is_empty() {
+            bail!("missing; install:\n{}", recipe(&missing, host::which("apt-get").is_some()));
+        }
+    } else {
+        ensure(groups)?;
+    }
+    if let Some(rustc) = toolchain::find_ebpf()? {
+        let (major, minor) = rustc.release;
+        let how = if rustc.nightly { "" } else { " with RUSTC_BOOTSTRAP=1" };
+        eprintln!("eBPF compiler: {} {major}.{minor} (LLVM {}){how}", rustc.path.display(), rustc.llvm);
+    }
+    if let Some(linker) = toolchain::find_bpf_linker() {
+        eprintln!("eBPF linker:   {}", linker.display());
+    }
+    eprintln!("All set.");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recipe_names_every_command_in_order() {
+        let missing =
+            Missing { packages: vec!["llvm-22-dev", "rust-web-src"], foreign_arm64: true, bpf_linker: true };
+        let text = recipe(&missing, true);
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(lines[0], "sudo dpkg --add-architecture arm64");
+        assert_eq!(lines[1], "sudo apt-get update");
+        assert_eq!(lines[2], "sudo apt-get install --no-install-recommends llvm-22-dev rust-web-src");
+        assert!(lines[3].ends_with("--no-default-features --features llvm-22"), "{}", lines[3]);
+        assert_eq!(lines.len(), 4);
+    }
+
+    #[test]
+    fn without_apt_rustup_is_offered() {
+        let missing = Missing { packages: vec!["rust-web-src"], ..Missing::default() };
+        let text = recipe(&missing, false);
+        assert!(text.contains("rustup toolchain install nightly --component rust-src"), "{text}");
+        assert!(!text.contains("apt-get"), "{text}");
+    }
+
+    #[test]
+    fn nothing_missing_is_no_work() {
+        assert!(Missing::default().is_empty());
+        assert_eq!(recipe(&Missing::default(), true), "");
+    }
+}

@@ -1,0 +1,210 @@
+//! Finding the eBPF toolchain: a compiler with its core library's sources, its cargo, and `bpf-linker`.
+//!
+//! The BPF target has no precompiled core that rustup ships, so core is built along (`-Zbuild-std=core`). That
+//! needs the sources that match the compiler, and a compiler that takes unstable flags: a nightly, or any other
+//! with `RUSTC_BOOTSTRAP=1`. Where several compilers qualify, one whose LLVM `bpf-linker` can read wins.
+//!
+//! The same search finds compilers that have the standard library of another architecture, for cross builds.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::host;
+
+/// The LLVM that the `bpf-linker` which `setup` installs is linked to; it reads bitcode up to this version.
+pub(crate) const LLVM: u32 = 22;
+/// The oldest compiler the workspace takes (`rust-version` in Cargo.toml).
+const OLDEST: (u32, u32) = (1, 88);
+/// Names a compiler to use for eBPF in place of the search.
+const OVERRIDE: &str = "TRACER_EBPF_RUSTC";
+
+/// One installed compiler and what matters of it here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rustc {
+    /// The compiler itself, not rustup's proxy.
+    pub(crate) path: PathBuf,
+    /// Where its libraries and sources lie.
+    pub(crate) sysroot: PathBuf,
+    /// Major and minor release.
+    pub(crate) release: (u32, u32),
+    /// Takes unstable flags without being told to.
+    pub(crate) nightly: bool,
+    /// Major version of its LLVM.
+    pub(crate) llvm: u32,
+}
+
+impl Rustc {
+    /// Asks a compiler who it is; `None` if it does not answer as rustc does.
+    fn probe(path: &Path) -> Option<Self> {
+        let mut ask = Command::new(path);
+        host::strip_cargo_env(&mut ask);
+        let version = host::output(ask.args(["-vV"])).ok()?;
+        let mut ask = Command::new(path);
+        host::strip_cargo_env(&mut ask);
+        let sysroot = PathBuf::from(host::output(ask.args(["--print", "sysroot"])).ok()?.trim());
+        let (release, nightly, llvm) = parse_version(&version)?;
+        // rustup's proxy answers for a toolchain: name that toolchain's own compiler.
+        let own = sysroot.join("bin/rustc");
+        let path = if host::is_executable(&own) { own } else { path.to_path_buf() };
+        Some(Self { path, sysroot, release, nightly, llvm })
+    }
+
+    /// The sources of the core library that belong to this compiler are installed.
+    fn has_core_sources(&self) -> bool {
+        self.sysroot.join("lib/rustlib/src/rust/library/core/src/lib.rs").is_file()
+    }
+
+    /// The standard library for `triple` is installed.
+    fn has_std(&self, triple: &str) -> bool {
+        let dir = self.sysroot.join("lib/rustlib").join(triple).join("lib");
+        std::fs::read_dir(dir).is_ok_and(|entries| {
+            entries.flatten().any(|e| e.file_name().to_string_lossy().starts_with("libstd-"))
+        })
+    }
+
+    /// The cargo that came with this compiler, or else the one that runs us.
+    fn cargo_path(&self) -> PathBuf {
+        let beside = self.path.with_file_name("cargo");
+        if host::is_executable(&beside) { beside } else { host::cargo().get_program().into() }
+    }
+
+    /// A cargo command that uses this compiler and none of the calling toolchain's settings.
+    pub(crate) fn cargo(&self) -> Command {
+        self.program(&self.cargo_path())
+    }
+
+    /// `cargo clippy` of this compiler. Its program is called by its path, because cargo prefers the one in its own
+    /// bin directory, which is rustup's.
+    pub(crate) fn clippy(&self) -> Command {
+        let mut command = self.program(&self.path.with_file_name("cargo-clippy"));
+        command.env("CARGO", self.cargo_path()).arg("clippy");
+        command
+    }
+
+    fn program(&self, path: &Path) -> Command {
+        let mut command = Command::new(path);
+        host::strip_cargo_env(&mut command);
+        command.env("RUSTC", &self.path).env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+        command.env_remove("RUSTC_WRAPPER").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+        let rustdoc = self.path.with_file_name("rustdoc");
+        if host::is_executable(&rustdoc) {
+            command.env("RUSTDOC", rustdoc);
+        }
+        command
+    }
+}
+
+/// Reads `rustc -vV`: release, whether it is a nightly (or a developer's build), LLVM's major version.
+fn parse_version(text: &str) -> Option<((u32, u32), bool, u32)> {
+    let value = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)).map(str::trim);
+    let release = value("release:")?;
+    let mut numbers = release.split(['.', '-']);
+    let major = numbers.next()?.parse().ok()?;
+    let minor = numbers.next()?.parse().ok()?;
+    let nightly = release.ends_with("-nightly") || release.ends_with("-dev");
+    let llvm = value("LLVM version:").and_then(|v| v.split('.').next()?.parse().ok()).unwrap_or(0);
+    Some(((major, minor), nightly, llvm))
+}
+
+/// Every compiler on this machine, each once, rustup's nightlies first.
+fn installed() -> Vec<Rustc> {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    let rustup = std::env::var_os("RUSTUP_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".rustup")));
+    if let Some(Ok(entries)) = rustup.map(|r| std::fs::read_dir(r.join("toolchains"))) {
+        let mut toolchains: Vec<PathBuf> = entries.flatten().map(|e| e.path().join("bin/rustc")).collect();
+        toolchains.sort_by_key(|p| (!p.to_string_lossy().contains("nightly"), p.clone()));
+        paths.extend(toolchains);
+    }
+    paths.extend(std::env::var_os("RUSTC").map(PathBuf::from));
+    paths.extend(host::which("rustc"));
+    paths.extend(["/usr/bin/rustc", "/usr/local/bin/rustc"].map(PathBuf::from));
+    let mut seen: Vec<PathBuf> = Vec::new();
+    paths.retain(|p| {
+        let real = p.canonicalize().unwrap_or_else(|_| p.clone());
+        let fresh = host::is_executable(p) && !seen.contains(&real);
+        seen.push(real);
+        fresh
+    });
+    let mut found: Vec<Rustc> = Vec::new();
+    for rustc in paths.iter().filter_map(|p| Rustc::probe(p)) {
+        if !found.contains(&rustc) {
+            found.push(rustc);
+        }
+    }
+    found
+}
+
+/// Of compilers that can build for BPF, the first whose LLVM our linker would read; with a linker there, which
+/// may be newer than ours, failing that the first.
+fn choose(candidates: &[Rustc], linker: bool) -> Option<Rustc> {
+    let fits = |r: &&Rustc| r.llvm <= LLVM;
+    candidates.iter().find(fits).or(candidates.first().filter(|_| linker)).cloned()
+}
+
+/// The compiler for eBPF, or `None` if none on this machine has its core sources.
+pub(crate) fn find_ebpf() -> Result<Option<Rustc>> {
+    if let Some(path) = std::env::var_os(OVERRIDE) {
+        let Some(rustc) = Rustc::probe(Path::new(&path)) else {
+            bail!("{OVERRIDE}={} is not a rustc that runs", path.display());
+        };
+        if !rustc.has_core_sources() {
+            bail!("{OVERRIDE}={} has no core sources under {}", path.display(), rustc.sysroot.display());
+        }
+        return Ok(Some(rustc));
+    }
+    let able = |r: &Rustc| r.release >= OLDEST && r.has_core_sources();
+    let candidates: Vec<Rustc> = installed().into_iter().filter(able).collect();
+    Ok(choose(&candidates, find_bpf_linker().is_some()))
+}
+
+/// A compiler that has the standard library for `triple`.
+pub(crate) fn find_cross(triple: &str) -> Option<Rustc> {
+    installed().into_iter().find(|r| r.release >= OLDEST && r.has_std(triple))
+}
+
+/// `bpf-linker`, on `PATH` or where `cargo install` puts it.
+pub(crate) fn find_bpf_linker() -> Option<PathBuf> {
+    host::which("bpf-linker").or_else(|| {
+        let installed = host::cargo_bin()?.join("bpf-linker");
+        host::is_executable(&installed).then_some(installed)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rustc(name: &str, llvm: u32) -> Rustc {
+        Rustc { path: name.into(), sysroot: "/".into(), release: (1, 96), nightly: false, llvm }
+    }
+
+    #[test]
+    fn versions_are_read_from_what_rustc_prints() {
+        let stable =
+            "rustc 1.96.0 (ac68faa20 2026-05-25)\nbinary: rustc\nrelease: 1.96.0\nLLVM version: 22.1.8\n";
+        assert_eq!(parse_version(stable), Some(((1, 96), false, 22)));
+        let nightly = "rustc 1.97.0-nightly\nrelease: 1.97.0-nightly\nLLVM version: 22.1.4\n";
+        assert_eq!(parse_version(nightly), Some(((1, 97), true, 22)));
+        assert_eq!(parse_version("cargo 1.96.0\n"), None);
+    }
+
+    #[test]
+    fn the_first_that_the_linker_can_read_wins() {
+        let all = [rustc("new", LLVM + 1), rustc("a", LLVM), rustc("b", LLVM)];
+        assert_eq!(choose(&all, true).unwrap().path, Path::new("a"));
+        assert_eq!(choose(&all[..1], true).unwrap().path, Path::new("new"), "somebody's own, newer linker");
+        assert_eq!(choose(&all[..1], false), None, "the linker we would install cannot read it");
+        assert_eq!(choose(&[], true), None);
+    }
+
+    #[test]
+    fn the_compiler_of_this_build_is_found_and_has_its_own_std() {
+        let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        assert!(find_cross(&host).is_some());
+        assert_eq!(find_cross("no-such-triple"), None);
+    }
+}
