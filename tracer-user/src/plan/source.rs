@@ -42,6 +42,21 @@ pub enum Source {
         /// Byte offsets, at least one.
         path: Vec<u32>,
     },
+    /// A number in kernel memory that is narrower than its field, found as [`Source::Memory`] finds its bytes:
+    /// `width` bytes (1, 2 or 4) are read and extended to the field's size.
+    Extended {
+        /// Number of the argument.
+        arg: u8,
+        /// Byte offsets, at least one.
+        path: Vec<u32>,
+        /// Bytes to read.
+        width: u8,
+        /// Whether the sign extends.
+        signed: bool,
+    },
+    /// The six arguments of a system call, eight bytes each, out of the `struct pt_regs` that argument `regs`
+    /// points to (`args` of raw_syscalls:sys_enter).
+    SyscallArgs(SyscallArgs),
     /// `prev_state` of sched_switch, which the kernel computes from the task's state and exit state and the
     /// preempt argument (`__trace_sched_switch_state()`, include/trace/events/sched.h).
     SwitchState(SwitchState),
@@ -58,4 +73,26 @@ pub struct SwitchState {
     pub task: u8,
     /// Byte offset of `exit_state` in `struct task_struct`.
     pub exit_state: u32,
+}
+
+/// Where [`Source::SyscallArgs`] finds the arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyscallArgs {
+    /// Argument that points to the registers.
+    pub regs: u8,
+    /// Byte offset in `struct pt_regs` of each argument.
+    pub native: [u32; 6],
+    /// How a 32-bit call is told, and where it keeps its arguments; None where both are the same.
+    pub compat: Option<CompatArgs>,
+}
+
+/// A 32-bit system call's arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompatArgs {
+    /// Byte offset in the current `struct task_struct` of a u32...
+    pub task_offset: u32,
+    /// ...that has one of these bits set in a 32-bit call.
+    pub mask: u32,
+    /// Byte offset in `struct pt_regs` of each argument.
+    pub regs: [u32; 6],
 }
