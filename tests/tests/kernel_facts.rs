@@ -2,6 +2,7 @@
 //! code with the first. Needs root, as reading these facts does; says so and passes otherwise.
 
 use tracer_user::event::Format;
+use tracer_user::kernel::syscalls::Numbers;
 use tracer_user::kernel::{Btf, Symbols, Tracefs};
 
 /// Whether this process is root in the initial user namespace.
@@ -166,4 +167,23 @@ fn every_way_to_find_a_name_gives_the_same() {
     let types: Vec<_> = switch.params.iter().map(|param| param.ty.as_str()).collect();
     assert_eq!(types[..3], ["bool", "struct task_struct *", "struct task_struct *"]);
     assert_eq!(btf.tracepoint("no_such_tracepoint").unwrap(), None);
+}
+
+#[test]
+fn every_syscall_event_has_its_number() {
+    if !root() {
+        return;
+    }
+    let tracefs = Tracefs::open().unwrap();
+    let btf = Btf::running().unwrap().expect("BTF");
+    let numbers = Numbers::new(&btf).unwrap();
+    let events = tracefs.available_events().unwrap();
+    let mut enter = std::collections::BTreeMap::new();
+    for name in events.lines().filter_map(|line| line.strip_prefix("syscalls:sys_enter_")) {
+        let number = numbers.of(&tracefs, &format!("sys_enter_{name}")).unwrap().unwrap();
+        let exit = numbers.of(&tracefs, &format!("sys_exit_{name}")).unwrap();
+        assert_eq!(exit, Some(number), "{name}");
+        assert_eq!(enter.insert(number, name), None, "{name}");
+    }
+    assert!(enter.len() > 250, "{} calls", enter.len());
 }

@@ -9,6 +9,7 @@ pub mod btf;
 mod btf_index;
 mod error;
 pub mod symbols;
+pub mod syscalls;
 pub mod tracefs;
 
 use std::fs::File;

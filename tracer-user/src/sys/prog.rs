@@ -115,6 +115,8 @@ unsafe impl Block for GetInfo {}
 
 /// `BPF_PERF_EVENT`, `enum bpf_attach_type`.
 const ATTACH_PERF_EVENT: u32 = 41;
+/// `BPF_F_SLEEPABLE`.
+const FLAG_SLEEPABLE: u32 = 1 << 4;
 /// Bytes of verifier log that are kept; a longer one keeps its end (6.4 and later) or is cut.
 const LOG_SIZE: usize = 1 << 20;
 
@@ -163,6 +165,8 @@ impl Prog {
             log_level: u32::from(!log.is_empty()),
             log_size: log.len() as u32,
             log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
+            // The only way the kernel takes this kind: it runs in its caller's context and may sleep.
+            flags: if kind == ProgKind::Syscall { FLAG_SLEEPABLE } else { 0 },
             name: name(title),
             expected_attach_type: attach_type,
             ..Load::default()
