@@ -226,7 +226,7 @@ impl Running {
 
     fn collect(&mut self) -> Result<Outcome> {
         let status = self.child.wait()?;
-        let mut text = |stream: &mut Option<JoinHandle<Vec<u8>>>| {
+        let text = |stream: &mut Option<JoinHandle<Vec<u8>>>| {
             stream.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
         };
         let stdout = text(&mut self.stdout);

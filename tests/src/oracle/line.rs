@@ -70,15 +70,6 @@ impl Trace {
         trace
     }
 
-    /// Lines a thread, in order.
-    pub fn by_thread(&self) -> BTreeMap<i32, Vec<&Line>> {
-        let mut threads: BTreeMap<i32, Vec<&Line>> = BTreeMap::new();
-        for line in &self.lines {
-            threads.entry(line.pid).or_default().push(line);
-        }
-        threads
-    }
-
     /// Lines an event name.
     pub fn by_event(&self) -> BTreeMap<String, u64> {
         let mut events = BTreeMap::new();

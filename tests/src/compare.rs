@@ -1,0 +1,216 @@
+//! Two traces of one run, the kernel's and ours, compared line by line.
+//!
+//! Lines are compared thread by thread, and in a thread context by context (task, soft interrupt, hard interrupt):
+//! within one both sides see the same hits in the same order, while two CPUs may come out in either order, and an
+//! interrupt may fall between the one side's look at a hit and the other's. What is set aside, and nothing else:
+//!
+//! - timestamps, since each side reads the clock for itself;
+//! - the task's name in front of the pid: the kernel looks it up when the text is read, and shows the last name
+//!   that it saved for that pid, or `<...>`;
+//! - the characters of the latency field that [`READABLE`] leaves out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::oracle::{Line, Trace};
+
+/// Places of the latency field ([`crate::oracle::Flags::at`]) that a BPF program can read as the kernel does.
+/// 0 (interrupts off), 1 (need-resched), 3 (preemption depth) and 4 (migration-disable depth) are shown as truly as
+/// BPF can, but the program's own entry disables preemption and migration and some kernels keep
+/// the words out of its reach; see the module `tracer_ebpf::emit`.
+pub const READABLE: &[usize] = &[2];
+
+/// How many differences are kept for the report.
+const SHOWN: usize = 40;
+
+/// How far ahead a line is looked for when the two sides part.
+const LOOK_AHEAD: usize = 200;
+
+/// What a comparison found.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    /// Lines that are equal, by event name.
+    pub equal: BTreeMap<String, u64>,
+    /// Lines that only the kernel has.
+    pub missing: u64,
+    /// Lines that only we have.
+    pub extra: u64,
+    /// Lines of one event at one place with another text or latency field.
+    pub different: u64,
+    /// The differing lines, by event name.
+    pub trouble: BTreeMap<String, u64>,
+    /// The first of all these, for people.
+    pub shown: Vec<String>,
+}
+
+impl Comparison {
+    /// Number of equal lines.
+    pub fn lines(&self) -> u64 {
+        self.equal.values().sum()
+    }
+
+    /// Number of event types with an equal line.
+    pub fn types(&self) -> usize {
+        self.equal.len()
+    }
+
+    /// Whether no line differs.
+    pub fn clean(&self) -> bool {
+        self.missing + self.extra + self.different == 0
+    }
+
+    fn note(&mut self, event: String, what: String) {
+        *self.trouble.entry(event).or_default() += 1;
+        if self.shown.len() < SHOWN {
+            self.shown.push(what);
+        }
+    }
+
+    fn missing(&mut self, line: &Line) {
+        self.missing += 1;
+        self.note(line.event(), format!("only the kernel: {}", show(line)));
+    }
+
+    fn extra(&mut self, line: &Line) {
+        self.extra += 1;
+        self.note(line.event(), format!("only ours:       {}", show(line)));
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} lines of {} event types equal; {} only the kernel's, {} only ours, {} different",
+            self.lines(),
+            self.types(),
+            self.missing,
+            self.extra,
+            self.different
+        )?;
+        for (event, n) in &self.trouble {
+            write!(f, "\n  {event}: {n}")?;
+        }
+        for line in &self.shown {
+            write!(f, "\n{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A process and everything it forked, by the trace's own account.
+pub fn family(root: u32, trace: &Trace) -> BTreeSet<i32> {
+    let mut pids = BTreeSet::from([root as i32]);
+    for line in &trace.lines {
+        if line.event() == "sched_process_fork"
+            && pids.contains(&line.pid)
+            && let Some((_, child)) = line.text.rsplit_once("child_pid=")
+            && let Ok(child) = child.trim().parse()
+        {
+            pids.insert(child);
+        }
+    }
+    pids
+}
+
+/// Compares the lines of these threads.
+pub fn compare(kernel: &Trace, ours: &Trace, pids: &BTreeSet<i32>) -> Comparison {
+    let mut result = Comparison::default();
+    let (theirs, mine) = (contexts(kernel, pids), contexts(ours, pids));
+    let keys: BTreeSet<_> = theirs.keys().chain(mine.keys()).collect();
+    for key in keys {
+        let empty = Vec::new();
+        walk(theirs.get(key).unwrap_or(&empty), mine.get(key).unwrap_or(&empty), &mut result);
+    }
+    result
+}
+
+/// The lines of each thread in each context.
+fn contexts<'a>(trace: &'a Trace, pids: &BTreeSet<i32>) -> BTreeMap<(i32, char), Vec<&'a Line>> {
+    let mut contexts: BTreeMap<_, Vec<&Line>> = BTreeMap::new();
+    for line in trace.lines.iter().filter(|line| pids.contains(&line.pid)) {
+        contexts.entry((line.pid, line.flags.at(2))).or_default().push(line);
+    }
+    contexts
+}
+
+/// Walks two sequences; where they part, the nearest line that both have joins them again.
+fn walk(kernel: &[&Line], ours: &[&Line], result: &mut Comparison) {
+    let (mut k, mut o) = (0, 0);
+    while k < kernel.len() && o < ours.len() {
+        let (theirs, mine) = (kernel[k], ours[o]);
+        if same(theirs, mine) {
+            *result.equal.entry(theirs.event()).or_default() += 1;
+            k += 1;
+            o += 1;
+            continue;
+        }
+        let ahead_in_ours = ours[o..].iter().take(LOOK_AHEAD).position(|line| same(theirs, line));
+        let ahead_in_kernel = kernel[k..].iter().take(LOOK_AHEAD).position(|line| same(line, mine));
+        match (ahead_in_ours, ahead_in_kernel) {
+            (Some(n), other) if other.is_none_or(|m| n <= m) => {
+                ours[o..o + n].iter().for_each(|line| result.extra(line));
+                o += n;
+            }
+            (_, Some(n)) => {
+                kernel[k..k + n].iter().for_each(|line| result.missing(line));
+                k += n;
+            }
+            _ if theirs.event() == mine.event() => {
+                result.different += 1;
+                result.note(theirs.event(), format!("kernel: {}\nours:   {}", show(theirs), show(mine)));
+                k += 1;
+                o += 1;
+            }
+            _ => {
+                result.missing(theirs);
+                result.extra(mine);
+                k += 1;
+                o += 1;
+            }
+        }
+    }
+    kernel[k..].iter().for_each(|line| result.missing(line));
+    ours[o..].iter().for_each(|line| result.extra(line));
+}
+
+fn same(kernel: &Line, ours: &Line) -> bool {
+    kernel.cpu == ours.cpu
+        && kernel.text == ours.text
+        && READABLE.iter().all(|place| kernel.flags.at(*place) == ours.flags.at(*place))
+}
+
+fn show(line: &Line) -> String {
+    format!("{}-{} [{:03}] {} {}", line.comm, line.pid, line.cpu, line.flags.0, line.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(lines: &[&str]) -> Trace {
+        let lines: Vec<_> =
+            lines.iter().map(|line| format!("{:>16}-7       [000] ..... 1.000001: {line}", "task")).collect();
+        let text = lines.join("\n");
+        Trace::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn differences_are_told_apart() {
+        let kernel = trace(&["a: 1", "b: 2", "c: 3", "d: 4", "e: 5"]);
+        let ours = trace(&["a: 1", "c: 3", "d: other", "x: new", "e: 5"]);
+        let result = compare(&kernel, &ours, &BTreeSet::from([7]));
+        assert_eq!((result.lines(), result.types()), (3, 3));
+        assert_eq!((result.missing, result.extra, result.different), (1, 1, 1), "{result}");
+        assert!(!result.clean());
+        assert!(compare(&kernel, &kernel, &BTreeSet::from([7])).clean());
+        assert_eq!(compare(&kernel, &ours, &BTreeSet::from([8])).lines(), 0);
+    }
+
+    #[test]
+    fn a_family_is_followed() {
+        let fork = "sched_process_fork: comm=a pid=7 child_comm=a child_pid=9";
+        assert_eq!(family(7, &trace(&[fork])), BTreeSet::from([7, 9]));
+        assert_eq!(family(8, &trace(&[fork])), BTreeSet::from([8]));
+    }
+}

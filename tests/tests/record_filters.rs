@@ -1,0 +1,261 @@
+//! A filter drops and lets through what the kernel's filter does: the same filter stands in an instance of the
+//! kernel's tracefs and in `tracer record` during one run of the workload; the lines that come out are the same,
+//! and every hit is counted.
+
+use anyhow::{Result, ensure};
+use tracer_tests::compare::{compare, family};
+use tracer_tests::host;
+use tracer_tests::oracle::{Oracle, Trace};
+use tracer_tests::tracer::{Running, Tracer};
+use tracer_tests::workload::Job;
+
+/// Events that the workload provokes and filters over fields of every kind that they have.
+const FILTERS: &[(&str, &[&str])] = &[
+    (
+        "syscalls:sys_enter_lseek",
+        &[
+            "offset == 0x1234",
+            "offset > 255",
+            "offset >= 0x8000000000000000",
+            "whence == 2 || whence == 5",
+            "offset & 0x81 && whence != 0",
+            "!(offset < 256) && (whence == 0 || whence == 4294967295)",
+            "fd == 0xffffffff",
+            "COMM == \"bar\"",
+            "COMM ~ \"*ba*\" && offset == 7",
+            "comm ~ \"[a-b]*\"",
+            "__syscall_nr > 0 && offset <= 010",
+        ],
+    ),
+    ("syscalls:sys_exit_lseek", &["ret == -9", "ret < 0", "ret >= 0", "ret != -9", "ret == -0x9"]),
+    (
+        "syscalls:sys_enter_openat",
+        &[
+            "filename.ustring ~ \"*/bash\"",
+            "filename.ustring ~ \"*tracer-workload\"",
+            "filename.ustring == \"/proc/self/oom_score_adj\"",
+            "filename.ustring ~ \"*a*\" && filename.ustring != \"nothing\"",
+            "filename.ustring ~ \"*/x y ?\" || filename.ustring ~ \"*/[A-Z]PPER\"",
+            "dfd == 0xffffffffffffff9c || flags & 0x80000",
+        ],
+    ),
+    (
+        "task:task_rename",
+        &[
+            "newcomm == \"bash\"",
+            "newcomm ~ \"ba*\"",
+            "oldcomm ~ \"*a*\" && newcomm ~ \"*a\"",
+            "newcomm != 'bash'",
+            "newcomm ~ \"?[a-z]*\"",
+            "newcomm ~ \"*letters\" || newcomm == \"x y z\"",
+            "oom_score_adj >= 0",
+            "oom_score_adj < -5",
+        ],
+    ),
+    (
+        "raw_syscalls:sys_enter",
+        &[
+            "id == 8",
+            "id > 300 && id != 302",
+            "id & 1",
+            "id <= 1 || id == 257",
+            "!(id != 8)",
+            "common_pid == 1",
+        ],
+    ),
+    (
+        "raw_syscalls:sys_exit",
+        &["ret == -9", "ret < 0 && ret > -10", "ret > 0x7fffffff", "id == 8 && ret == -9"],
+    ),
+    (
+        "sched:sched_switch",
+        &[
+            "prev_comm ~ \"tracer*\"",
+            "prev_state == 1",
+            "prev_state != 1 || next_prio < 100",
+            "next_pid == 0",
+            "prev_prio < 121 && prev_comm == \"tracer-workload\"",
+        ],
+    ),
+    (
+        "sched:sched_process_exec",
+        &["filename ~ \"/proc/*\"", "filename == \"/proc/self/exe\"", "pid == old_pid"],
+    ),
+    ("sched:sched_process_fork", &["child_comm ~ \"tracer*\"", "parent_comm == \"nobody\"", "child_pid > 1"]),
+    ("sched:sched_waking", &["target_cpu == 0", "target_cpu >= 1", "CPU == 0", "target_cpu & CPUS{1}"]),
+    (
+        "signal:signal_generate",
+        &[
+            "sig == 10",
+            "sig >= 12 && code <= 0",
+            "comm ~ \"tracer*\" && sig != 15",
+            "code == -1 || result == 0",
+        ],
+    ),
+    (
+        "kmem:kmalloc",
+        &["bytes_req > 100 && bytes_req <= 1000", "bytes_alloc == 64", "node < 0", "gfp_flags & 0x40"],
+    ),
+    ("kmem:mm_page_alloc", &["order > 0", "order == 0 && migratetype == 1", "migratetype != 1"]),
+    ("kmem:kfree", &["ptr == 0", "ptr != 0", "call_site > 0xffffffff81000000"]),
+    (
+        "net:netif_rx_entry",
+        &[
+            "name == \"lo\"",
+            "name ~ \"e*\"",
+            "len > 100 && len < 3000",
+            "protocol == 0x800",
+            "mac_header_valid",
+            "nr_frags == 0",
+        ],
+    ),
+    (
+        "sock:inet_sock_set_state",
+        &[
+            "newstate == 7",
+            "oldstate == 7 && newstate == 2",
+            "family == 2",
+            "sport > 1024",
+            "dport == 0",
+            "protocol == 6",
+        ],
+    ),
+    (
+        "exceptions:page_fault_user",
+        &["error_code == 6", "error_code & 2", "address > 0x7f0000000000", "ip < 0x1000"],
+    ),
+    (
+        "filelock:flock_lock_inode",
+        &["type == 1", "type == 2 || ret != 0", "fl_end == 0x7fffffffffffffff", "fl_start == 0"],
+    ),
+    ("oom:oom_score_adj_update", &["oom_score_adj == 10", "oom_score_adj != 10 && comm ~ \"tracer*\""]),
+    ("skb:kfree_skb", &["protocol == 2048", "reason > 2", "reason == 3"]),
+    ("icmp:icmp_send", &["type == 3", "code == 3 && type == 3", "ulen > 0", "sport == 0 || dport == 0"]),
+    ("timer:hrtimer_start", &["expires > 0", "softexpires != expires", "mode == 0 || mode == 1"]),
+    ("ext4:ext4_da_write_begin", &["pos == 0", "len == 10000", "pos < 5000 || len == 13"]),
+];
+
+/// How many instances and how many `tracer` processes run at a time.
+const AT_ONCE: usize = 6;
+
+/// One filter on each of several events: what one instance and one `tracer record` can hold.
+type Column = Vec<(String, String)>;
+
+/// The table's columns, without the events and filters that this kernel does not take.
+fn columns() -> Result<Vec<Column>> {
+    let oracle = Oracle::create("columns")?;
+    let known = oracle.tracefs().events()?;
+    let mut columns: Vec<Column> = Vec::new();
+    for (event, filters) in FILTERS {
+        if !known.iter().any(|name| name == event) {
+            println!("{event}: not on this kernel");
+            continue;
+        }
+        let mut at = 0;
+        for filter in *filters {
+            if let Err(error) = oracle.filter(event, filter) {
+                println!("{event} if {filter}: the kernel takes it not ({error})");
+                continue;
+            }
+            if at == columns.len() {
+                columns.push(Column::new());
+            }
+            columns[at].push(((*event).to_owned(), (*filter).to_owned()));
+            at += 1;
+        }
+    }
+    Ok(columns)
+}
+
+/// What one column gave.
+struct Tally {
+    filters: usize,
+    matched: u64,
+    dropped: u64,
+    wrong: Vec<String>,
+}
+
+fn check(column: &Column, theirs: &Trace, tracer: Running, pid: u32) -> Result<Tally> {
+    let outcome = tracer.stop()?.success()?;
+    let ours = outcome.trace();
+    let counts = outcome.counts();
+    let pids = family(pid, theirs);
+    let mut tally = Tally { filters: column.len(), matched: 0, dropped: 0, wrong: Vec::new() };
+    for (event, filter) in column {
+        let name = event.split_once(':').map_or(event.as_str(), |(_, name)| name);
+        let only = |trace: &Trace| {
+            let lines = trace.lines.iter().filter(|line| line.event() == name).cloned().collect();
+            Trace { lines, ..Trace::default() }
+        };
+        let (kernel, own) = (only(theirs), only(&ours));
+        let result = compare(&kernel, &own, &pids);
+        tally.matched += result.lines();
+        if !result.clean() {
+            tally.wrong.push(format!("{event} if {filter}: {result}"));
+        }
+        let Some(count) = counts.get(event) else {
+            tally.wrong.push(format!("{event} if {filter}: no counts: {}", outcome.stderr));
+            continue;
+        };
+        tally.dropped += count.filtered;
+        if !count.add_up() || count.dropped != 0 || count.recorded != own.lines.len() as u64 {
+            tally.wrong.push(format!("{event} if {filter}: {count:?}, {} lines", own.lines.len()));
+        }
+    }
+    Ok(tally)
+}
+
+#[test]
+fn filters_match_the_hits_that_the_kernels_match() {
+    if !host::is_root() {
+        eprintln!("skipped: tracing needs root");
+        return;
+    }
+    let run = || -> Result<Tally> {
+        let mut whole = Tally { filters: 0, matched: 0, dropped: 0, wrong: Vec::new() };
+        for batch in columns()?.chunks(AT_ONCE) {
+            let job = Job::start(&["all"], 1)?;
+            let pid = job.pid();
+            let mut sides = Vec::new();
+            for column in batch {
+                let oracle = Oracle::create("filters")?;
+                oracle.set("buffer_size_kb", "4096")?;
+                oracle.pids(&[pid], true)?;
+                let mut record = Tracer::record()?.args(["--pid", &pid.to_string()]);
+                for (event, filter) in column {
+                    oracle.filter(event, filter)?;
+                    oracle.enable(event, true)?;
+                    record = record.event(event, Some(filter));
+                }
+                // Children are told from strangers by the forks that the trace shows.
+                if !column.iter().any(|(event, _)| event == "sched:sched_process_fork") {
+                    oracle.enable("sched:sched_process_fork", true)?;
+                }
+                sides.push((column, oracle, record.start()?));
+            }
+            for (_, oracle, _) in &sides {
+                oracle.tracing(true)?;
+            }
+            job.go()?;
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            for (column, oracle, tracer) in sides {
+                oracle.tracing(false)?;
+                ensure!(oracle.lost()? == 0, "the kernel lost hits");
+                let tally = check(column, &oracle.trace()?, tracer, pid)?;
+                whole.filters += tally.filters;
+                whole.matched += tally.matched;
+                whole.dropped += tally.dropped;
+                whole.wrong.extend(tally.wrong);
+            }
+        }
+        Ok(whole)
+    };
+    let tally = run().unwrap();
+    println!(
+        "{} filters: {} matching hits equal to the kernel's, {} hits dropped",
+        tally.filters, tally.matched, tally.dropped
+    );
+    assert!(tally.wrong.is_empty(), "{} filters go wrong:\n{}", tally.wrong.len(), tally.wrong.join("\n"));
+    assert!(tally.filters >= 50, "only {} filters", tally.filters);
+    assert!(tally.matched > 0 && tally.dropped > 0, "filters that match nothing or everything show nothing");
+}
