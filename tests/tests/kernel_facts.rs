@@ -4,6 +4,7 @@
 use tracer_user::event::Format;
 use tracer_user::kernel::syscalls::Numbers;
 use tracer_user::kernel::{Btf, Symbols, Tracefs};
+use tracer_user::plan::raw::{self, Refusal};
 
 /// Whether this process is root in the initial user namespace.
 fn root() -> bool {
@@ -186,4 +187,58 @@ fn every_syscall_event_has_its_number() {
         assert_eq!(enter.insert(number, name), None, "{name}");
     }
     assert!(enter.len() > 250, "{} calls", enter.len());
+}
+
+/// Events whose record this kernel may make otherwise than the table says, by the reason the plan gives.
+#[test]
+fn raw_plans_fit_or_say_why() {
+    if !root() {
+        return;
+    }
+    let tracefs = Tracefs::open().unwrap();
+    let btf = Btf::running().unwrap().expect("BTF");
+    let mut planned = Vec::new();
+    for (system, name) in raw::listed() {
+        let Some(text) = tracefs.format(system, name).unwrap() else {
+            eprintln!("{system}:{name}: not here");
+            continue;
+        };
+        let format = Format::parse(system, &text).unwrap();
+        match raw::plan(&format, &btf, None) {
+            Ok(plan) => {
+                assert_eq!(plan.fields.len(), format.fields.len());
+                planned.push(name);
+            }
+            // A length that varies is what newer kernels made of some names.
+            Err(Refusal::Unfit { why, .. }) if why.ends_with("its length varies") => {
+                eprintln!("{system}:{name}: {why}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    for name in ["sys_enter", "sys_exit", "sched_switch", "sched_waking", "sched_wakeup", "softirq_entry"] {
+        assert!(planned.contains(&name), "{name}: not planned");
+    }
+}
+
+#[test]
+fn every_syscall_event_is_planned_on_raw_arguments() {
+    if !root() {
+        return;
+    }
+    let tracefs = Tracefs::open().unwrap();
+    let btf = Btf::running().unwrap().expect("BTF");
+    let events = tracefs.available_events().unwrap();
+    let mut count = 0;
+    for name in events.lines().filter_map(|line| line.strip_prefix("syscalls:")) {
+        let format = Format::parse("syscalls", &tracefs.format("syscalls", name).unwrap().unwrap()).unwrap();
+        match raw::plan(&format, &btf, Some(7)) {
+            Ok(plan) => assert_eq!(plan.fields.len(), format.fields.len(), "{name}"),
+            // Kernels after 6.18 add the strings that arguments point to.
+            Err(refusal) => assert!(format.is_variable(), "{name}: {refusal}"),
+        }
+        assert!(raw::plan(&format, &btf, None).is_err());
+        count += 1;
+    }
+    assert!(count > 500, "{count} events");
 }

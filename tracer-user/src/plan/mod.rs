@@ -2,4 +2,6 @@
 //! from at a hook, and the record's layout.
 
 pub mod filter;
+pub mod raw;
+mod raw_table;
 pub mod source;

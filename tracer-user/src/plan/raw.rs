@@ -1,0 +1,293 @@
+//! Raw tracepoint plans: an event's record made from the arguments of its tracepoint.
+//!
+//! A perf tracepoint hands over a record that the kernel has already made; a raw tracepoint runs before anything
+//! is made, so a hit that the filter drops costs less. The price is that somebody has to know where each field
+//! comes from: [`super::raw_table`] does, in names and types, and this module holds the kernel's BTF against it.
+//! Arguments are found by type and order, never by number or kernel version (sched_switch's have moved twice),
+//! and names are checked where BTF has them. Whatever does not fit is a [`Refusal`], and the perf tracepoint is
+//! used. A plan is still a hypothesis: `attach` lets both programs see hits that our own thread provokes
+//! ([`Provoke`]) and uses the plan only when the records agree.
+
+use super::raw_table::{self, Entry, From, Param};
+use super::source::{CompatArgs, FieldSource, Source, SwitchState, SyscallArgs};
+use crate::event::{Field, Format};
+use crate::kernel::btf::{Kind, Prototype, TypeInfo};
+use crate::kernel::syscalls::{Compat, Registers};
+use crate::kernel::{Btf, Error};
+
+/// How to make an event's record at a raw tracepoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawPlan {
+    /// The tracepoint to attach to.
+    pub tracepoint: String,
+    /// Every field of the record.
+    pub fields: Vec<FieldSource>,
+    /// Hits of 32-bit system calls are not the event's: the kernel leaves them out.
+    pub skip_compat: Option<Compat>,
+    /// The event that stands for this one in the check at start: itself, or the one whose plan it shares.
+    pub stand_in: (String, String),
+    /// What our own thread does so that the stand-in happens.
+    pub provoke: Provoke,
+}
+
+/// What a thread of ours does to make an event happen in itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Provoke {
+    /// `syscall(SYS_getppid, a, b, c, d, e, f)` with six different values left in the argument registers.
+    Getppid,
+    /// Sleeps 100 µs (`clock_nanosleep`), so that it is switched out and in.
+    Sleep,
+    /// Wakes another thread of ours that waits in a futex, both bound to one CPU.
+    Wake,
+    /// Starts a thread that ends at once, and joins it; the new thread's own hits count too.
+    Thread,
+    /// Makes a timerfd, arms it an hour ahead, disarms it, closes it.
+    Timerfd,
+    /// Opens and closes a pipe.
+    Pipe,
+    /// Maps a page of fresh memory, writes to it, unmaps it.
+    Fault,
+    /// Sends a datagram to a UDP socket of ours on 127.0.0.1 and receives it.
+    Loopback,
+    /// Computes for up to 25 ms, so that a timer tick interrupts it.
+    Spin,
+}
+
+/// Why an event has no raw plan.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody has told where its fields come from.
+    #[error("no table entry tells where the fields of {0} come from")]
+    NotListed(String),
+    /// The table does not fit this kernel.
+    #[error("{event}: {why}")]
+    Unfit {
+        /// `system:name`.
+        event: String,
+        /// What does not fit.
+        why: String,
+    },
+    /// The kernel's types could not be read.
+    #[error(transparent)]
+    Kernel(#[from] Error),
+}
+
+/// The events that the table lists, as `(system, name)`; those of `syscalls` are planned without it.
+pub fn listed() -> impl Iterator<Item = (&'static str, &'static str)> {
+    raw_table::TABLE.iter().map(|entry| (entry.system, entry.name))
+}
+
+/// Plans an event's record from raw arguments. `syscall` is the call's number for an event of `syscalls`
+/// ([`crate::kernel::syscalls::Numbers`]).
+///
+/// # Errors
+/// A [`Refusal`] says why the perf tracepoint has to be used.
+pub fn plan(format: &Format, btf: &Btf, syscall: Option<u32>) -> Result<RawPlan, Refusal> {
+    let unfit = |why: String| Refusal::Unfit { event: format.full_name(), why };
+    if format.system == "syscalls" {
+        return plan_syscall(format, btf, syscall);
+    }
+    let entry = raw_table::find(&format.system, &format.name)
+        .ok_or_else(|| Refusal::NotListed(format.full_name()))?;
+    let prototype = btf
+        .tracepoint(&format.name)?
+        .ok_or_else(|| unfit(format!("BTF has no btf_trace_{}", format.name)))?;
+    let bound = Bound { entry, prototype: &prototype, btf };
+    let mut fields = Vec::with_capacity(format.fields.len());
+    for field in &format.fields {
+        let source = bound.source(field).map_err(|trouble| match trouble {
+            Trouble::Unfit(why) => unfit(format!("{}: {why}", field.name)),
+            Trouble::Kernel(error) => error.into(),
+        })?;
+        fields.push(FieldSource { offset: field.offset as u16, size: field.size as u16, source });
+    }
+    Ok(RawPlan {
+        tracepoint: format.name.clone(),
+        fields,
+        skip_compat: None,
+        stand_in: (format.system.clone(), format.name.clone()),
+        provoke: entry.provoke,
+    })
+}
+
+/// Plans an event of one system call on raw `sys_enter` or `sys_exit`. The layout is that of
+/// `struct syscall_trace_enter` and `syscall_trace_exit`, kernel/trace/trace.h.
+fn plan_syscall(format: &Format, btf: &Btf, number: Option<u32>) -> Result<RawPlan, Refusal> {
+    let unfit = |why: &str| Refusal::Unfit { event: format.full_name(), why: why.to_owned() };
+    let number = number.ok_or_else(|| unfit("the call's number is not known"))?;
+    let registers =
+        Registers::find(btf)?.ok_or_else(|| unfit("struct pt_regs is not one of x86-64 or arm64"))?;
+    let entering = format.name.starts_with("sys_enter_");
+    let tracepoint = if entering { "sys_enter" } else { "sys_exit" };
+    let prototype = btf.tracepoint(tracepoint)?.ok_or_else(|| unfit("BTF has no such raw tracepoint"))?;
+    let types: Vec<_> = prototype.params.iter().map(|param| param.ty.as_str()).collect();
+    if types != ["struct pt_regs *", "long"] {
+        return Err(unfit("the raw tracepoint has other arguments"));
+    }
+    let [first, rest @ ..] = format.fields.as_slice() else { return Err(unfit("no fields")) };
+    if (first.name.as_str(), first.offset, first.size) != ("__syscall_nr", 8, 4) {
+        return Err(unfit("the record does not start with the call's number"));
+    }
+    let mut fields = vec![FieldSource { offset: 8, size: 4, source: Source::Const(u64::from(number)) }];
+    let whole = |field: &Field| field.size == 8 && !field.is_data_loc() && !field.is_rel_loc();
+    if entering {
+        if rest.len() > registers.args.len() {
+            return Err(unfit("more than six arguments"));
+        }
+        for (index, (field, register)) in rest.iter().zip(registers.args).enumerate() {
+            if field.offset != 16 + 8 * index || !whole(field) {
+                return Err(unfit("a field is not one of the call's arguments"));
+            }
+            let source = Source::Memory { arg: 0, path: vec![register] };
+            fields.push(FieldSource { offset: field.offset as u16, size: 8, source });
+        }
+    } else {
+        let [ret] = rest else { return Err(unfit("there is more than a return value")) };
+        if (ret.name.as_str(), ret.offset) != ("ret", 16) || !whole(ret) {
+            return Err(unfit("the second field is not the return value"));
+        }
+        fields.push(FieldSource { offset: 16, size: 8, source: Source::Arg(1) });
+    }
+    Ok(RawPlan {
+        tracepoint: tracepoint.to_owned(),
+        fields,
+        skip_compat: Some(registers.compat),
+        stand_in: ("raw_syscalls".to_owned(), tracepoint.to_owned()),
+        provoke: Provoke::Getppid,
+    })
+}
+
+/// A table entry held against a tracepoint's real prototype.
+struct Bound<'a> {
+    entry: &'static Entry,
+    prototype: &'a Prototype,
+    btf: &'a Btf,
+}
+
+enum Trouble {
+    Unfit(String),
+    Kernel(Error),
+}
+
+impl std::convert::From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Kernel(error)
+    }
+}
+
+fn unfit<T>(why: impl Into<String>) -> Result<T, Trouble> {
+    Err(Trouble::Unfit(why.into()))
+}
+
+impl Bound<'_> {
+    /// Where a field of the event's real format comes from.
+    fn source(&self, field: &Field) -> Result<Source, Trouble> {
+        if field.is_data_loc() || field.is_rel_loc() {
+            return unfit("its length varies");
+        }
+        let Some((_, from)) = self.entry.fields.iter().find(|(name, _)| *name == field.name) else {
+            return unfit("the table does not list it");
+        };
+        match from {
+            From::Arg(param) => {
+                let (arg, info) = self.param(param)?;
+                match info.kind {
+                    Kind::Pointer { .. } if field.size == 8 => Ok(Source::Arg(arg)),
+                    Kind::Number { .. } if field.size == info.size as usize => Ok(Source::Arg(arg)),
+                    // The kernel zero-extends arguments to u64, whatever their sign (`__CAST_TO_U64`).
+                    Kind::Number { signed: false } if field.size > info.size as usize && field.size <= 8 => {
+                        Ok(Source::Arg(arg))
+                    }
+                    _ => unfit(format!("argument {arg} has {} bytes, the field {}", info.size, field.size)),
+                }
+            }
+            From::Read(param, paths) => self.read(field, param, paths),
+            From::Target(param) => {
+                let (arg, info) = self.param(param)?;
+                let Kind::Pointer { to } = info.kind else { return unfit("the argument is no pointer") };
+                let target = self.btf.info(to)?;
+                if target.size as usize == field.size {
+                    Ok(Source::Memory { arg, path: vec![0] })
+                } else {
+                    unfit(format!("what it points to has {} bytes", target.size))
+                }
+            }
+            From::SwitchState { preempt, state, task } => {
+                let (preempt, _) = self.param(preempt)?;
+                let (state, info) = self.param(state)?;
+                let (task, _) = self.param(task)?;
+                if info.size != 4 || field.size != 8 {
+                    return unfit("the state has another width");
+                }
+                let Some(exit) = self.btf.member("task_struct", "exit_state")? else {
+                    return unfit("struct task_struct has no exit_state");
+                };
+                Ok(Source::SwitchState(SwitchState { preempt, state, task, exit_state: exit.offset }))
+            }
+            From::SyscallNumber(param) => {
+                let (arg, _) = self.param(param)?;
+                let registers = self.registers()?;
+                let source = Source::Extended {
+                    arg,
+                    path: vec![registers.number],
+                    width: registers.number_width,
+                    signed: true,
+                };
+                Ok(source)
+            }
+            From::SyscallArgs(param) => {
+                let (regs, _) = self.param(param)?;
+                if field.size != 48 {
+                    return unfit(format!("{} bytes are not six arguments", field.size));
+                }
+                let Registers { args: native, compat, .. } = self.registers()?;
+                let compat = compat.args.map(|args| CompatArgs {
+                    task_offset: compat.task_offset,
+                    mask: compat.mask,
+                    regs: args,
+                });
+                Ok(Source::SyscallArgs(SyscallArgs { regs, native, compat }))
+            }
+        }
+    }
+
+    /// A value behind a pointer argument, by the first path whose names this kernel has.
+    fn read(&self, field: &Field, param: &Param, paths: &[&str]) -> Result<Source, Trouble> {
+        let (arg, info) = self.param(param)?;
+        let Kind::Pointer { to } = info.kind else { return unfit("the argument is no pointer") };
+        for path in paths {
+            let Some((path, value)) = self.btf.walk(to, path)? else { continue };
+            let plain = matches!(value.kind, Kind::Number { .. } | Kind::Pointer { .. } | Kind::Array { .. });
+            if !plain || value.size as usize != field.size {
+                return unfit(format!(
+                    "{} bytes behind argument {arg}, the field has {}",
+                    value.size, field.size
+                ));
+            }
+            return Ok(Source::Memory { arg, path });
+        }
+        unfit(format!("BTF has none of {}", paths.join(", ")))
+    }
+
+    fn registers(&self) -> Result<Registers, Trouble> {
+        match Registers::find(self.btf)? {
+            Some(registers) => Ok(registers),
+            None => unfit("struct pt_regs is not one of x86-64 or arm64"),
+        }
+    }
+
+    /// The number and type of an argument.
+    fn param(&self, wanted: &Param) -> Result<(u8, TypeInfo), Trouble> {
+        let of_type = |ty: &str| wanted.ty.split('|').any(|one| one == ty);
+        let mut fitting = self.prototype.params.iter().enumerate().filter(|(_, param)| of_type(&param.ty));
+        let Some((index, param)) = fitting.nth(usize::from(wanted.nth)) else {
+            return unfit(format!("the tracepoint has no argument {} of type {}", wanted.name, wanted.ty));
+        };
+        if let Some(name) = &param.name
+            && name != wanted.name
+        {
+            return unfit(format!("argument {index} is {name}, not {}", wanted.name));
+        }
+        Ok((index as u8, param.info))
+    }
+}
