@@ -34,10 +34,8 @@ pub enum FieldClass {
     RelString,
     /// `char *` or `const char *`: a pointer to a string elsewhere.
     PtrString,
-    /// `cpumask_t *` by value, `__data_loc cpumask_t`.
+    /// `__data_loc cpumask_t`. (By `__rel_loc` the kernel takes a mask for a number, the word itself.)
     CpuMask,
-    /// As [`FieldClass::CpuMask`], by `__rel_loc`.
-    RelCpuMask,
     /// The generic field `common_cpu` / `CPU` / `cpu`: the CPU the hit is on.
     Cpu,
     /// The generic field `COMM` / `comm`: the name of the current task.
@@ -59,13 +57,8 @@ impl FieldClass {
                 return Self::CpuMask;
             }
         }
-        if ty.contains("__rel_loc") {
-            if text {
-                return Self::RelString;
-            }
-            if mask {
-                return Self::RelCpuMask;
-            }
+        if ty.contains("__rel_loc") && text {
+            return Self::RelString;
         }
         if text && ty.contains('[') {
             return Self::StaticString;

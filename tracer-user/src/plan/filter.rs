@@ -62,13 +62,15 @@ pub enum Test {
         /// The other side.
         value: i32,
     },
-    /// A set of CPUs, given by `CPUS{...}`.
+    /// A set of CPUs, given by `CPUS{...}`. With a number or the current CPU the only comparison is
+    /// [`CpusOp::And`] (is it one of the set): the kernel holds a number and a set of several never equal, and
+    /// the resolver has made plain numbers of sets of one.
     Cpus {
         /// What is compared with the set.
         subject: CpusSubject,
         /// The comparison.
         op: CpusOp,
-        /// The CPUs of the set, sorted.
+        /// The CPUs of the set, sorted, each below the kernel's `nr_cpu_ids`.
         set: Vec<u32>,
     },
 }
@@ -101,7 +103,8 @@ pub enum NumberOp {
     And,
 }
 
-/// Where text comes from. In all of them the kernel's rule holds that a NUL ends the text.
+/// Where text comes from, and how many bytes there are of it (`len` in [`Pattern`]): the array's size, 16 for
+/// the task's name, the upper half of the word, and for a pointer the bytes up to its NUL and one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Text {
     /// A char array in the record.
@@ -131,7 +134,21 @@ pub enum Text {
 /// Bytes fetched at most from behind a `char *`: `USTRING_BUF_SIZE`, kernel/trace/trace_events_filter.c.
 pub const POINTER_TEXT_MAX: usize = 1024;
 
-/// What text is compared with.
+/// What text is compared with. The kernel's rules (`regex_match_*()`, kernel/trace/trace_events_filter.c), which
+/// surprise where `len` (see [`Text`]) is not the length of the string: for text `t` of `len` bytes and pattern
+/// `p` of `n` bytes, none of them NUL,
+///
+/// - `Full`: `len >= n`, and `t` and `p` are equal up to `len` bytes or to the NUL that ends both; so a char
+///   array that `p` fills to its last byte matches without a NUL.
+/// - `Front`: `len >= n`, and the first `n` bytes of `t` are `p` (a NUL before that is a mismatch).
+/// - `Middle`: somewhere in the `len` bytes stands `p`, be it behind a NUL.
+/// - `End`: `len > n`, and `p` stands right in front of the last of the `len` bytes. In a char array that is a
+///   fixed place: `comm ~ "*sh"` looks at bytes 13 and 14 and does not match `bash`.
+/// - `Glob`: the glob matches `t` up to its first NUL or `len` bytes.
+///
+/// A `__data_loc` or `__rel_loc` text whose `len` is 0 is read up to its first NUL by `Full`, `Front` and
+/// `Middle`, wherever that is (behind the record's end there are NULs); `End` does not match it, and to `Glob` it
+/// is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// The whole text is this.
@@ -149,19 +166,16 @@ pub enum Pattern {
 /// What a set of CPUs is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CpusSubject {
-    /// A number in the record that is a CPU.
+    /// A number in the record that is a CPU, read without sign, of at most four bytes.
     Scalar {
         /// Where it lies.
         place: Place,
-        /// Whether its sign extends.
-        signed: bool,
     },
-    /// A cpumask behind a `__data_loc` word.
+    /// A cpumask behind a `__data_loc` word: 64-bit words, as many as `nr_cpu_ids` bits need, which is also how
+    /// much of it is compared; what the record does not hold of them is no CPU.
     Mask {
         /// Offset of the word.
         offset: u16,
-        /// Whether it is a `__rel_loc` word.
-        relative: bool,
     },
     /// The CPU the hit is on.
     Current,
@@ -176,6 +190,150 @@ pub enum CpusOp {
     Ne,
     /// They share a CPU.
     And,
+}
+
+impl Filter {
+    /// All of `parts`, flattened, with nothing in it that is known beforehand.
+    pub fn and(parts: Vec<Self>) -> Self {
+        Self::joined(parts, false, Self::And)
+    }
+
+    /// One of `parts`, flattened, with nothing in it that is known beforehand.
+    pub fn or(parts: Vec<Self>) -> Self {
+        Self::joined(parts, true, Self::Or)
+    }
+
+    /// `settling` decides the whole at once; its opposite adds nothing.
+    fn joined(parts: Vec<Self>, settling: bool, many: fn(Vec<Self>) -> Self) -> Self {
+        let mut kept = Vec::new();
+        for part in parts {
+            match part {
+                Self::Const(value) if value == settling => {
+                    // No test has an effect of its own, so what stands in front need not be made.
+                    return part;
+                }
+                Self::Const(_) => {}
+                Self::Or(inner) if settling => kept.extend(inner),
+                Self::And(inner) if !settling => kept.extend(inner),
+                other => kept.push(other),
+            }
+        }
+        match kept.len() {
+            0 => Self::Const(!settling),
+            1 => kept.remove(0),
+            _ => many(kept),
+        }
+    }
+
+    /// The opposite. A second `!` takes the first away. Not pushed into tests: `!(p == "x")` matches where the
+    /// text of `p` cannot be read, and `p != "x"` does not.
+    #[must_use]
+    pub fn negated(self) -> Self {
+        match self {
+            Self::Const(value) => Self::Const(!value),
+            Self::Not(inner) => *inner,
+            other => Self::Not(Box::new(other)),
+        }
+    }
+
+    /// The tests in the order in which they are written.
+    pub fn tests(&self) -> Vec<&Test> {
+        match self {
+            Self::Test(test) => vec![test],
+            Self::And(parts) | Self::Or(parts) => parts.iter().flat_map(Self::tests).collect(),
+            Self::Not(inner) => inner.tests(),
+            Self::Const(_) => Vec::new(),
+        }
+    }
+}
+
+/// As `tracer explain` shows it: places instead of names, `@offset:size`.
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let joined = |f: &mut fmt::Formatter<'_>, parts: &[Self], junction: &str| {
+            for (index, part) in parts.iter().enumerate() {
+                if index > 0 {
+                    f.write_str(junction)?;
+                }
+                match part {
+                    Self::And(_) | Self::Or(_) => write!(f, "({part})")?,
+                    _ => write!(f, "{part}")?,
+                }
+            }
+            Ok(())
+        };
+        match self {
+            Self::Test(test) => write!(f, "{test}"),
+            Self::And(parts) => joined(f, parts, " && "),
+            Self::Or(parts) => joined(f, parts, " || "),
+            Self::Not(inner) => write!(f, "!({inner})"),
+            Self::Const(value) => write!(f, "{value}"),
+        }
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let equal = |not: &bool| if *not { "!=" } else { "==" };
+        match self {
+            Self::Number { place, signed: true, op, value } => {
+                write!(f, "s{}{place} {op} {}", place.size * 8, *value as i64)
+            }
+            Self::Number { place, signed: false, op, value } => {
+                write!(f, "u{}{place} {op} {value:#x}", place.size * 8)
+            }
+            Self::Function { place, low, high, not } => {
+                write!(f, "function{place} {} {low:#x}..{high:#x}", equal(not))
+            }
+            Self::Text { text, pattern, not } => write!(f, "{text} {} {pattern}", equal(not)),
+            Self::Cpu { op, value } => write!(f, "cpu {op} {value}"),
+            Self::Cpus { subject, op, set } => {
+                let op = match op {
+                    CpusOp::Eq => "==",
+                    CpusOp::Ne => "!=",
+                    CpusOp::And => "&",
+                };
+                match subject {
+                    CpusSubject::Scalar { place } => write!(f, "u{}{place}", place.size * 8)?,
+                    CpusSubject::Mask { offset } => write!(f, "mask@{offset}")?,
+                    CpusSubject::Current => f.write_str("cpu")?,
+                }
+                write!(f, " {op} CPUs {set:?}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{}:{}", self.offset, self.size)
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Static(place) => write!(f, "char{place}"),
+            Self::Dyn { offset } => write!(f, "data_loc@{offset}"),
+            Self::Rel { offset } => write!(f, "rel_loc@{offset}"),
+            Self::Pointer { place, user: false } => write!(f, "kernel*{place}"),
+            Self::Pointer { place, user: true } => write!(f, "user*{place}"),
+            Self::Comm => f.write_str("comm"),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, text) = match self {
+            Self::Full(text) => ("full", text),
+            Self::Front(text) => ("front", text),
+            Self::Middle(text) => ("middle", text),
+            Self::End(text) => ("end", text),
+            Self::Glob(text) => ("glob", text),
+        };
+        write!(f, "{kind} \"{}\"", text.escape_ascii())
+    }
 }
 
 impl fmt::Display for NumberOp {

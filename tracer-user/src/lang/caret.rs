@@ -1,0 +1,43 @@
+//! Carets under a line of text: the one place that draws them. Knows no language.
+//!
+//! Two forms: the kernel's, a single `^` at a column ([`mark`]), and ours, the text with the whole span
+//! underlined ([`excerpt`]).
+
+use super::Span;
+
+/// `column` spaces and a caret.
+pub fn mark(column: usize) -> String {
+    format!("{:column$}^", "")
+}
+
+/// Two lines, indented by two: the text, and `^^^` under the span (one caret where the span is empty, and
+/// behind the text where it starts there). Bytes that a terminal would not show as one column are replaced.
+pub fn excerpt(text: &[u8], span: Span) -> String {
+    let shown = |bytes: &[u8]| -> String {
+        String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    };
+    let start = span.start.min(text.len());
+    let end = span.end.clamp(start, text.len());
+    let (before, inside, behind) = (shown(&text[..start]), shown(&text[start..end]), shown(&text[end..]));
+    let carets = "^".repeat(inside.chars().count().max(1));
+    format!("  {before}{inside}{behind}\n  {:width$}{carets}", "", width = before.chars().count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks() {
+        assert_eq!(mark(0), "^");
+        assert_eq!(mark(3), "   ^");
+    }
+
+    #[test]
+    fn excerpts() {
+        assert_eq!(excerpt(b"a == foo", Span::new(5, 8)), "  a == foo\n       ^^^");
+        assert_eq!(excerpt(b"a ==", Span::empty(4)), "  a ==\n      ^");
+        assert_eq!(excerpt("é\t== 1".as_bytes(), Span::new(3, 5)), "  é == 1\n    ^^");
+        assert_eq!(excerpt(b"a", Span::new(7, 9)), "  a\n   ^");
+    }
+}

@@ -1,0 +1,153 @@
+//! Lists of CPUs: `0-3,8`, `all`, `N` (the last one), `0-15:1/4` (one of each four), as `bitmap_parselist()`
+//! reads them (lib/bitmap-str.c). Regions are parted by commas or white space; a newline behind one ends the
+//! list, whatever follows.
+
+use super::ctype::is_space;
+
+/// The CPUs of a list, sorted, each below `cpus` (the kernel's `nr_cpu_ids`). None for what the kernel refuses.
+pub fn parse(text: &[u8], cpus: u32) -> Option<Vec<u32>> {
+    let last = cpus.checked_sub(1)?;
+    let mut set = vec![false; cpus as usize];
+    let mut reader = Reader { text, at: 0, last };
+    loop {
+        while is_separator(reader.peek()) {
+            reader.at += 1;
+        }
+        if is_end(reader.peek()) {
+            break;
+        }
+        let (region, more) = reader.region()?;
+        if region.start > region.end || region.group == 0 || region.used > region.group || region.end >= cpus
+        {
+            return None;
+        }
+        let mut at = region.start;
+        while at <= region.end {
+            let count = (region.end - at + 1).min(region.used);
+            set[at as usize..(at + count) as usize].fill(true);
+            // 32 bits that wrap, as the kernel's do: a huge group walks backwards from its start.
+            at = at.wrapping_add(region.group);
+        }
+        if !more {
+            break;
+        }
+    }
+    Some((0..cpus).filter(|cpu| set[*cpu as usize]).collect())
+}
+
+/// `start-end:used/group`: of each group of CPUs the first `used`.
+struct Region {
+    start: u32,
+    end: u32,
+    used: u32,
+    group: u32,
+}
+
+struct Reader<'a> {
+    text: &'a [u8],
+    at: usize,
+    last: u32,
+}
+
+impl Reader<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied().filter(|byte| *byte != 0)
+    }
+
+    fn expect(&mut self, byte: u8) -> Option<()> {
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        if self.peek() == Some(b'N') {
+            self.at += 1;
+            return Some(self.last);
+        }
+        let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let text = std::str::from_utf8(&self.text[self.at..self.at + digits]).ok()?;
+        self.at += digits;
+        text.parse().ok()
+    }
+
+    /// One region, and whether the list goes on behind it.
+    fn region(&mut self) -> Option<(Region, bool)> {
+        let (start, end);
+        if self.text[self.at..].get(..3).is_some_and(|word| word.eq_ignore_ascii_case(b"all")) {
+            (start, end) = (0, self.last);
+            self.at += 3;
+        } else {
+            start = self.number()?;
+            if is_region_end(self.peek()) {
+                return Some((Region::whole(start, start), !is_end(self.peek())));
+            }
+            self.expect(b'-')?;
+            end = self.number()?;
+        }
+        if is_region_end(self.peek()) {
+            return Some((Region::whole(start, end), !is_end(self.peek())));
+        }
+        self.expect(b':')?;
+        let used = self.number()?;
+        self.expect(b'/')?;
+        let group = self.number()?;
+        Some((Region { start, end, used, group }, true))
+    }
+}
+
+impl Region {
+    fn whole(start: u32, end: u32) -> Self {
+        let all = end.saturating_add(1);
+        Self { start, end, used: all, group: all }
+    }
+}
+
+fn is_separator(byte: Option<u8>) -> bool {
+    byte.is_some_and(|byte| is_space(byte) || byte == b',')
+}
+
+fn is_end(byte: Option<u8>) -> bool {
+    matches!(byte, None | Some(b'\n'))
+}
+
+fn is_region_end(byte: Option<u8>) -> bool {
+    is_separator(byte) || is_end(byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists() {
+        for (text, expected) in [
+            ("0", Some(vec![0])),
+            ("0-2,7", Some(vec![0, 1, 2, 7])),
+            (" 1 ,, 3\t5 ", Some(vec![1, 3, 5])),
+            ("all", Some((0..8).collect())),
+            ("ALL:1/4", Some(vec![0, 4])),
+            ("N", Some(vec![7])),
+            ("5-N", Some(vec![5, 6, 7])),
+            ("0-7:2/3", Some(vec![0, 1, 3, 4, 6, 7])),
+            ("0-7:1/2 3", Some(vec![0, 2, 3, 4, 6])),
+            ("0-3:0/2", Some(vec![])),
+            (",", Some(vec![])),
+            ("1\nrubbish", Some(vec![1])),
+            ("1,\n2", Some(vec![1, 2])),
+            ("1-1:1/4294967295", Some(vec![0, 1])),
+            ("", Some(vec![])),
+            ("8", None),
+            ("3-1", None),
+            ("0-3:3/2", None),
+            ("0-3:0/0", None),
+            ("x", None),
+            ("1-", None),
+            ("1x", None),
+            ("-1", None),
+            ("4294967296", None),
+            ("all1", None),
+            ("0-3:1", None),
+        ] {
+            assert_eq!(parse(text.as_bytes(), 8), expected, "{text:?}");
+        }
+    }
+}

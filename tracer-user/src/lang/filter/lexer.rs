@@ -1,0 +1,261 @@
+//! Text to tokens: the reading half of the kernel's second sweep (`predicate_parse()` and `parse_pred()`).
+//!
+//! What a byte means depends on what is expected there: behind an operator `&` starts a value, behind a value a
+//! junction. What the kernel's grammar does not decide by the text alone it decides by the event being
+//! ftrace:function, so that is a parameter. Everything an event's fields decide is left to the resolver.
+
+use rustix::io::Errno;
+
+use super::super::{
+    Span,
+    ctype::{is_alnum, is_space, skip_space},
+};
+use super::balance::Counts;
+use super::dialect::{Dialect, Feature};
+use super::error::{ErrorKind, Fault};
+use super::token::{Op, Token, TokenKind, ValueKind};
+use super::{NUMBER_MAX, TEXT_MAX};
+
+/// What the lexer found: tokens up to the end or to the first thing it could not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lexed {
+    /// The tokens.
+    pub tokens: Vec<Token>,
+    /// Why it stopped, if not at the end.
+    pub fault: Option<Fault>,
+}
+
+/// Reads a filter that [`super::balance::check`] has counted. `function_event` says that it is for ftrace:function.
+pub fn lex(text: &[u8], counts: Counts, dialect: &Dialect, function_event: bool) -> Lexed {
+    let mut lexer = Lexer { text, at: 0, tokens: Vec::new(), dialect, function_event };
+    let fault = lexer.expression(counts).err();
+    Lexed { tokens: lexer.tokens, fault }
+}
+
+struct Lexer<'a> {
+    text: &'a [u8],
+    at: usize,
+    tokens: Vec<Token>,
+    dialect: &'a Dialect,
+    function_event: bool,
+}
+
+impl Lexer<'_> {
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.text.get(at).copied()
+    }
+
+    fn push(&mut self, kind: TokenKind, start: usize, end: usize) {
+        self.tokens.push(Token { kind, span: Span::new(start, end) });
+        self.at = end;
+    }
+
+    /// Consumes bytes while they satisfy `wanted`.
+    fn run(&self, from: usize, wanted: impl Fn(u8) -> bool) -> usize {
+        self.text.iter().skip(from).position(|byte| !wanted(*byte)).map_or(self.text.len(), |n| from + n)
+    }
+
+    fn expression(&mut self, counts: Counts) -> Result<(), Fault> {
+        let mut depth = 1;
+        let mut terms = 0;
+        while let Some(byte) = self.byte(self.at) {
+            let here = self.at;
+            let one = Span::new(here, here + 1);
+            match byte {
+                _ if is_space(byte) => self.at += 1,
+                b'(' if depth >= counts.depth => {
+                    return Err(Fault {
+                        kind: ErrorKind::TooDeep,
+                        errno: Errno::INVAL,
+                        position: 0,
+                        span: one,
+                    });
+                }
+                b'(' => {
+                    depth += 1;
+                    self.push(TokenKind::Open, here, here + 1);
+                }
+                b'!' if !matches!(self.byte(here + 1), Some(b'=' | b'~')) => {
+                    self.push(TokenKind::Not, here, here + 1);
+                }
+                _ if terms >= counts.terms => return Err(too_many_terms(here)),
+                _ => {
+                    self.predicate()?;
+                    terms += 1;
+                    if self.junction(&mut depth)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        // Only a junction can be the last thing in front of the end, or nothing but `!`.
+        let end = Span::empty(self.text.len());
+        let kind = if terms > 0 { ErrorKind::InvalidFilter } else { ErrorKind::NoFilter };
+        Err(Fault { kind, errno: Errno::INVAL, position: end.start, span: end })
+    }
+
+    /// What stands behind a predicate: closing parentheses, then `&&`, `||` or (true) the end.
+    fn junction(&mut self, depth: &mut usize) -> Result<bool, Fault> {
+        loop {
+            let here = self.at;
+            match self.byte(here) {
+                None if *depth > 1 => {
+                    return Err(Fault {
+                        kind: ErrorKind::TooManyOpen,
+                        errno: Errno::PERM,
+                        position: here + 1,
+                        span: Span::empty(here),
+                    });
+                }
+                None => return Ok(true),
+                Some(byte) if is_space(byte) => self.at += 1,
+                Some(b')') if *depth == 1 => {
+                    return Err(Fault {
+                        kind: ErrorKind::TooManyClose,
+                        errno: Errno::PERM,
+                        position: here + 1,
+                        span: Span::new(here, here + 1),
+                    });
+                }
+                Some(b')') => {
+                    *depth -= 1;
+                    self.push(TokenKind::Close, here, here + 1);
+                }
+                Some(byte @ (b'&' | b'|')) if self.byte(here + 1) == Some(byte) => {
+                    let kind = if byte == b'&' { TokenKind::And } else { TokenKind::Or };
+                    self.push(kind, here, here + 2);
+                    return Ok(false);
+                }
+                Some(_) => return Err(too_many_terms(here)),
+            }
+        }
+    }
+
+    fn predicate(&mut self) -> Result<(), Fault> {
+        let start = self.at;
+        let end = self.run(start, |byte| is_alnum(byte) || byte == b'_');
+        if end == start {
+            let span = Span::new(start, start + 1);
+            return Err(Fault { kind: ErrorKind::NoField, errno: Errno::PERM, position: 0, span });
+        }
+        self.push(TokenKind::Field, start, end);
+        self.suffix(".ustring", Feature::UserText, TokenKind::UserText);
+        let function = self.suffix(".function", Feature::Function, TokenKind::Function);
+        let at = skip_space(self.text, self.at);
+        let rest = &self.text[at..];
+        let Some(op) = Op::ALL.into_iter().find(|op| rest.starts_with(op.text().as_bytes())) else {
+            return Err(Fault::at(ErrorKind::InvalidOp, at, Span::new(at, self.text.len().min(at + 1))));
+        };
+        self.push(TokenKind::Op(op), at, at + op.text().len());
+        self.at = skip_space(self.text, self.at);
+        if function { self.symbol() } else { self.value() }
+    }
+
+    fn suffix(&mut self, text: &str, feature: Feature, kind: TokenKind) -> bool {
+        let found = self.dialect.has(feature) && self.text[self.at..].starts_with(text.as_bytes());
+        if found {
+            self.push(kind, self.at, self.at + text.len());
+        }
+        found
+    }
+
+    /// Behind `.function`: a number, or everything up to white space, a closing parenthesis included.
+    fn symbol(&mut self) -> Result<(), Fault> {
+        let start = self.at;
+        if self.byte(start).is_some_and(|byte| byte.is_ascii_digit()) {
+            let end = self.run(start, is_alnum);
+            return self.number(ValueKind::Symbol, start, end);
+        }
+        let end = self.run(start, |byte| !is_space(byte));
+        self.push(TokenKind::Value(ValueKind::Symbol), start, end);
+        Ok(())
+    }
+
+    fn value(&mut self) -> Result<(), Fault> {
+        let start = self.at;
+        let first = self.byte(start);
+        if self.function_event {
+            return self.functions(start);
+        }
+        if self.dialect.has(Feature::CpuSets) && self.text[start..].starts_with(b"CPUS") {
+            return self.cpus(start);
+        }
+        match first {
+            Some(quote @ (b'\'' | b'"')) => self.quoted(quote, start),
+            Some(byte) if byte == b'-' || byte.is_ascii_digit() => {
+                let end = self.run(start + usize::from(byte == b'-'), is_alnum);
+                self.number(ValueKind::Number, start, end)
+            }
+            _ => {
+                let span = Span::new(start, self.text.len().min(start + 1));
+                Err(Fault::at(ErrorKind::InvalidValue, start, span))
+            }
+        }
+    }
+
+    fn number(&mut self, kind: ValueKind, start: usize, end: usize) -> Result<(), Fault> {
+        if end - start >= NUMBER_MAX {
+            self.push(TokenKind::Broken(kind), start, end);
+            return Err(Fault::at(ErrorKind::OperandTooLong, end, Span::new(start, end)));
+        }
+        self.push(TokenKind::Value(kind), start, end);
+        Ok(())
+    }
+
+    fn quoted(&mut self, quote: u8, start: usize) -> Result<(), Fault> {
+        let kind = ValueKind::Text(quote);
+        let close = self.run(start + 1, |byte| byte != quote);
+        if close == self.text.len() {
+            self.push(TokenKind::Broken(kind), start, close);
+            return Err(Fault::at(ErrorKind::MissingQuote, close, Span::new(start, close)));
+        }
+        if close - (start + 1) >= TEXT_MAX {
+            self.push(TokenKind::Broken(kind), start, close + 1);
+            return Err(Fault::at(ErrorKind::OperandTooLong, close, Span::new(start, close + 1)));
+        }
+        self.push(TokenKind::Value(kind), start, close + 1);
+        Ok(())
+    }
+
+    fn cpus(&mut self, start: usize) -> Result<(), Fault> {
+        let broken = TokenKind::Broken(ValueKind::Cpus);
+        let open = start + 4;
+        if self.byte(open) != Some(b'{') {
+            self.push(broken, start, open);
+            return Err(Fault::at(ErrorKind::MissingBraceOpen, open + 1, Span::empty(open)));
+        }
+        let close = self.run(open + 1, |byte| byte != b'}');
+        if close == self.text.len() {
+            self.push(broken, start, close);
+            return Err(Fault::at(ErrorKind::MissingBraceClose, close, Span::empty(close)));
+        }
+        if close == open + 1 {
+            self.push(broken, start, close + 1);
+            return Err(Fault::at(ErrorKind::InvalidCpulist, close, Span::new(start, close + 1)));
+        }
+        self.push(TokenKind::Value(ValueKind::Cpus), start, close + 1);
+        Ok(())
+    }
+
+    /// The functions of ftrace:function: up to a junction or parenthesis, or in quotes. The kernel does not step
+    /// over the closing quote, so that a quoted list is refused right behind it.
+    fn functions(&mut self, start: usize) -> Result<(), Fault> {
+        let quote = self.byte(start).filter(|byte| matches!(byte, b'\'' | b'"'));
+        let end = self.run((start + 1).min(self.text.len()), |byte| match quote {
+            Some(quote) => byte != quote,
+            None => !matches!(byte, b')' | b'&' | b'|'),
+        });
+        let kind = ValueKind::Functions(quote.unwrap_or(0));
+        if end - start - usize::from(quote.is_some()) >= TEXT_MAX {
+            self.push(TokenKind::Broken(kind), start, end);
+            return Err(Fault::at(ErrorKind::OperandTooLong, end, Span::new(start, end)));
+        }
+        self.push(TokenKind::Value(kind), start, end);
+        Ok(())
+    }
+}
+
+fn too_many_terms(here: usize) -> Fault {
+    let span = Span::new(here, here + 1);
+    Fault { kind: ErrorKind::TooManyTerms, errno: Errno::PERM, position: here, span }
+}

@@ -1,0 +1,58 @@
+//! The field name that was perhaps meant. Shown on our own command line only; the kernel has nothing like it.
+
+use crate::lang::filter::{ErrorKind, Fault};
+
+/// The nearest of `known` names where `fault` is a field that was not found, and none that is too far away to
+/// have been meant.
+pub(super) fn for_fault(fault: Fault, text: &[u8], known: impl FnOnce() -> Vec<String>) -> Option<String> {
+    if fault.kind != ErrorKind::FieldNotFound {
+        return None;
+    }
+    let wrong = fault.span.of(text);
+    let most = wrong.len().div_ceil(3);
+    known()
+        .into_iter()
+        .map(|name| (distance(wrong, name.as_bytes()), name))
+        .filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
+}
+
+/// Insertions, deletions, replacements and swaps of neighbours that make one of the other, upper and lower case
+/// being the same.
+fn distance(left: &[u8], right: &[u8]) -> usize {
+    let same = |a: u8, b: u8| a.eq_ignore_ascii_case(&b);
+    let mut before: Vec<usize> = Vec::new();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, &a) in left.iter().enumerate() {
+        let mut next = vec![i + 1];
+        for (j, &b) in right.iter().enumerate() {
+            let mut best = (row[j] + usize::from(!same(a, b))).min(row[j + 1] + 1).min(next[j] + 1);
+            if i > 0 && j > 0 && same(a, right[j - 1]) && same(left[i - 1], b) {
+                best = best.min(before[j - 1] + 1);
+            }
+            next.push(best);
+        }
+        before = std::mem::replace(&mut row, next);
+    }
+    row[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances() {
+        for (left, right, expected) in [
+            ("", "abc", 3),
+            ("abc", "abc", 0),
+            ("kitten", "sitting", 3),
+            ("pdi", "pid", 1),
+            ("COMM", "comm", 0),
+            ("prev_pidd", "prev_pid", 1),
+        ] {
+            assert_eq!(distance(left.as_bytes(), right.as_bytes()), expected, "{left} {right}");
+        }
+    }
+}
