@@ -1,1 +1,15 @@
 //! Text of records: the print-fmt engine and trace lines.
+//!
+//! [`Printer`] turns one event's records into the text behind the event's name; [`line`] puts the context in front
+//! of it as a `trace` file does. What is printed depends on the record, the options and a [`RenderEnv`] alone, so
+//! a command line and a mounted mirror show the same.
+
+mod env;
+mod fields;
+pub mod fmt;
+pub mod line;
+mod printer;
+pub mod printf;
+
+pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
+pub use printer::Printer;

@@ -1,0 +1,96 @@
+//! The kernel's own dump of a record, field by field: `options/fields` (`print_fields()` in
+//! kernel/trace/trace_output.c).
+
+use super::env::RenderEnv;
+use super::printf::number::{self, decimal, hex, hex_byte};
+use super::printf::pointer::{take, until_nul};
+use super::printf::spec::{Number, Spec};
+use crate::event::{Field, FieldClass};
+
+const SIGNED: Number = Number { base: 10, lower: true, size: 8, signed: true };
+
+/// Writes ` name=value`.
+pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv) {
+    out.push(b' ');
+    out.extend_from_slice(field.name.as_bytes());
+    out.push(b'=');
+    let Some(bytes) = record.get(field.offset..field.end()) else {
+        out.extend_from_slice(b"<OVERFLOW>");
+        return;
+    };
+    match field.class {
+        FieldClass::Comm | FieldClass::StaticString => out.extend_from_slice(until_nul(bytes)),
+        FieldClass::DynString | FieldClass::RelString => match data(field, record) {
+            Some(text) => out.extend_from_slice(until_nul(text)),
+            None => out.extend_from_slice(b"<OVERFLOW>"),
+        },
+        FieldClass::PtrString => {
+            let address = u64::from_ne_bytes(take(bytes));
+            out.extend_from_slice(b"(0x");
+            number::number(
+                out,
+                address,
+                Number { base: 16, lower: true, size: 8, signed: false },
+                Spec { width: 16, zero: true, ..Spec::PLAIN },
+            );
+            if let Some(text) = env.kernel_text(address) {
+                out.push(b':');
+                out.extend_from_slice(text);
+            }
+            out.push(b')');
+        }
+        FieldClass::CpuMask | FieldClass::RelCpuMask | FieldClass::Stacktrace => {
+            out.extend_from_slice(b"<INVALID-TYPE>");
+        }
+        FieldClass::Number | FieldClass::Cpu => number_field(out, field, bytes, record),
+    }
+}
+
+fn number_field(out: &mut Vec<u8>, field: &Field, bytes: &[u8], record: &[u8]) {
+    let value = match field.size {
+        1 => {
+            if matches!(bytes[0], 0x20..=0x7e | 0xa0..) {
+                out.extend_from_slice(&[b'\'', bytes[0], b'\'']);
+            }
+            out.push(b'(');
+            decimal(out, u64::from(bytes[0]));
+            out.push(b')');
+            return;
+        }
+        4 if field.is_data_loc() || field.is_rel_loc() => {
+            let Some(bytes) = data(field, record) else {
+                out.extend_from_slice(b"<OVERFLOW>");
+                return;
+            };
+            for (i, byte) in bytes.iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                hex_byte(out, *byte);
+            }
+            return;
+        }
+        2 => u64::from(u16::from_ne_bytes(take(bytes))),
+        4 => u64::from(u32::from_ne_bytes(take(bytes))),
+        8 => u64::from_ne_bytes(take(bytes)),
+        _ => {
+            out.extend_from_slice(b"<INVALID-SIZE>");
+            return;
+        }
+    };
+    out.extend_from_slice(b"0x");
+    hex(out, value);
+    out.extend_from_slice(b" (");
+    // The kernel prints two bytes unsigned, the longer ones signed.
+    let signed = if field.size == 4 { i64::from(value as i32) as u64 } else { value };
+    number::number(out, signed, SIGNED, Spec::PLAIN);
+    out.push(b')');
+}
+
+/// The bytes that a `__data_loc` or `__rel_loc` word points to; none when they are not in the record.
+pub(super) fn data<'a>(field: &Field, record: &'a [u8]) -> Option<&'a [u8]> {
+    let word = u32::from_ne_bytes(*record.get(field.offset..)?.first_chunk()?);
+    let base = if field.is_rel_loc() { field.offset + 4 } else { 0 };
+    let start = base + (word & 0xffff) as usize;
+    record.get(start..start + (word >> 16) as usize)
+}

@@ -1,0 +1,426 @@
+//! Runs a [`Program`] over a record's bytes.
+//!
+//! No byte of the record is trusted: every access is checked, and one that leaves the record marks the run as
+//! faulted, upon which the caller prints the fields instead.
+
+use super::ast::Binary;
+use super::ctype::CType;
+use super::program::{
+    Dump, Entry, Id, Kind, Node, POOL, Program, RECORD, SCRATCH, Seg, UNKNOWN, UNKNOWN_SPAN, apply,
+};
+use crate::render::env::RenderEnv;
+use crate::render::printf::number::{self, hex};
+use crate::render::printf::pointer::{self, Extension, Memory, bad_address, until_nul};
+use crate::render::printf::spec::{LARGEST, Spec};
+
+/// One run over one record.
+pub(in crate::render) struct Eval<'a> {
+    program: &'a Program,
+    record: &'a [u8],
+    env: &'a dyn RenderEnv,
+    scratch: Vec<u8>,
+    locals: Vec<u64>,
+    faulted: bool,
+}
+
+impl<'a> Eval<'a> {
+    /// Writes the event's text; false when the record did not hold what the text needs (then part of the text
+    /// may have been written).
+    pub(in crate::render) fn run(
+        program: &'a Program,
+        record: &'a [u8],
+        env: &'a dyn RenderEnv,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let mut eval = Self {
+            program,
+            record,
+            env,
+            scratch: Vec::new(),
+            locals: vec![0; program.locals],
+            faulted: false,
+        };
+        eval.segs(out, &program.segs[program.main..]);
+        !eval.faulted
+    }
+
+    fn segs(&mut self, out: &mut Vec<u8>, segs: &'a [Seg]) {
+        for seg in segs {
+            match *seg {
+                Seg::Literal(run) => out.extend_from_slice(self.program.bytes(run)),
+                Seg::Value { arg, spec, kind } => self.conversion(out, arg, spec, kind),
+                Seg::Starred { arg, mut spec, kind, width, precision } => {
+                    if let Some(width) = width {
+                        spec.width = (self.value(width) as i32).clamp(-LARGEST, LARGEST);
+                        if spec.width < 0 {
+                            spec.left = true;
+                            spec.width = -spec.width;
+                        }
+                    }
+                    if let Some(precision) = precision {
+                        spec.precision = (self.value(precision) as i32).clamp(0, LARGEST);
+                    }
+                    self.conversion(out, arg, spec, kind);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn conversion(&mut self, out: &mut Vec<u8>, arg: Id, spec: Spec, kind: Kind) {
+        match kind {
+            Kind::Number(conversion) => number::number(out, self.value(arg), conversion, spec),
+            Kind::Text => self.text(out, arg, spec),
+            Kind::Char => number::char(out, self.value(arg) as u8, spec),
+            Kind::Pointer(extension) => {
+                let address = self.value(arg);
+                if extension == Extension::Plain && address.wrapping_sub(UNKNOWN) < UNKNOWN_SPAN {
+                    pointer::hidden(out, spec);
+                } else {
+                    pointer::pointer(out, address, extension, spec, self, self.env);
+                }
+            }
+        }
+    }
+
+    /// Writes the string that a node prints or points to.
+    fn text(&mut self, out: &mut Vec<u8>, id: Id, spec: Spec) {
+        let node = self.program.node(id);
+        match node {
+            Node::Cond { condition, then, otherwise } => {
+                let chosen = if self.value(condition) != 0 { then } else { otherwise };
+                self.text(out, chosen, spec);
+            }
+            node if node.prints() => {
+                let start = out.len();
+                self.print(out, node);
+                if spec != Spec::PLAIN {
+                    // A NUL that a helper printed ends its text.
+                    let length = until_nul(&out[start..]).len();
+                    let length = usize::try_from(spec.precision).map_or(length, |limit| length.min(limit));
+                    out.truncate(start + length);
+                    number::widen(out, start, spec);
+                }
+            }
+            _ => {
+                let address = self.value(id);
+                if let Some(bytes) = self.bytes_at(address) {
+                    // Bytes behind the precision need not be looked at.
+                    let limit = usize::try_from(spec.precision).map_or(bytes.len(), |p| bytes.len().min(p));
+                    number::text(out, until_nul(&bytes[..limit]), spec);
+                } else if let Some(word) = bad_address(address) {
+                    let precision = if spec.precision == -1 { 16 } else { spec.precision };
+                    number::text(out, word, Spec { precision, ..spec });
+                } else {
+                    let text = self.env.kernel_text(address).unwrap_or(b"(efault)");
+                    number::text(out, text, spec);
+                }
+            }
+        }
+    }
+
+    /// The value of a node; a node that prints gives the address of its text.
+    fn value(&mut self, id: Id) -> u64 {
+        match self.program.node(id) {
+            Node::Const(value) => value,
+            Node::Load { offset, ty } => self.load(self.record.get(offset as usize..), ty),
+            Node::At { address, ty } => {
+                let address = self.value(address);
+                let bytes = self.region(address);
+                self.load(bytes, ty)
+            }
+            Node::Data { offset, relative } => {
+                let word = self.word(offset);
+                let base = if relative { u64::from(offset) + 4 } else { 0 };
+                RECORD + base + u64::from(word & 0xffff)
+            }
+            Node::DataLength { offset } => u64::from(self.word(offset) >> 16),
+            Node::Wrap { value, ty } => ty.wrap(self.value(value)),
+            Node::Neg { value, ty } => ty.wrap(self.value(value).wrapping_neg()),
+            Node::Invert { value, ty } => ty.wrap(!self.value(value)),
+            Node::Not(value) => u64::from(self.value(value) == 0),
+            Node::Binary { op: Binary::And, a, b, .. } => u64::from(self.value(a) != 0 && self.value(b) != 0),
+            Node::Binary { op: Binary::Or, a, b, .. } => u64::from(self.value(a) != 0 || self.value(b) != 0),
+            Node::Binary { op, a, b, ty } => apply(op, self.value(a), self.value(b), ty),
+            Node::Cond { condition, then, otherwise } => {
+                let chosen = if self.value(condition) != 0 { then } else { otherwise };
+                self.value(chosen)
+            }
+            Node::Swap { value, size } => {
+                let value = self.value(value);
+                match size {
+                    2 => u64::from((value as u16).swap_bytes()),
+                    4 => u64::from((value as u32).swap_bytes()),
+                    _ => value.swap_bytes(),
+                }
+            }
+            Node::Jiffies => self.env.jiffies(),
+            Node::Local(local) => self.locals[local as usize],
+            Node::Set { local, value } => {
+                let value = self.value(value);
+                self.locals[local as usize] = value;
+                value
+            }
+            Node::Block { body, value } => {
+                let program = self.program;
+                for id in &program.lists[body.start as usize..(body.start + body.length) as usize] {
+                    self.value(*id);
+                }
+                self.value(value)
+            }
+            Node::Bits { value, offset, bits, signed } => {
+                let value = self.value(value) << (64 - offset - bits);
+                if signed { ((value as i64) >> (64 - bits)) as u64 } else { value >> (64 - bits) }
+            }
+            Node::WithBits { value, member, offset, bits } => {
+                let mask = (u64::MAX >> (64 - bits)) << offset;
+                let member = self.value(member) << offset & mask;
+                self.value(value) & !mask | member
+            }
+            Node::ScratchEnd => SCRATCH + self.scratch.len() as u64,
+            Node::Print(table) => {
+                let program = self.program;
+                let mut text = Vec::new();
+                self.segs(
+                    &mut text,
+                    &program.segs[table.start as usize..(table.start + table.length) as usize],
+                );
+                self.scratch.extend_from_slice(&text);
+                0
+            }
+            node @ (Node::Flags { .. }
+            | Node::Symbolic { .. }
+            | Node::Bitmask { .. }
+            | Node::Hex { .. }
+            | Node::Array { .. }
+            | Node::HexDump(_)) => {
+                let mut text = Vec::new();
+                self.print(&mut text, node);
+                let address = SCRATCH + self.scratch.len() as u64;
+                self.scratch.extend_from_slice(&text);
+                self.scratch.push(0);
+                address
+            }
+        }
+    }
+
+    /// Writes what a printing node prints.
+    fn print(&mut self, out: &mut Vec<u8>, node: Node) {
+        match node {
+            Node::Flags { value, delimiter, table } => {
+                let value = self.value(value);
+                flags(out, value, self.program, self.program.bytes(delimiter), self.program.table(table));
+            }
+            Node::Symbolic { value, table, other } => {
+                let value = self.value(value);
+                let start = out.len();
+                if let Some(entry) = self.program.table(table).iter().find(|entry| entry.value == value) {
+                    out.extend_from_slice(self.program.bytes(entry.name));
+                } else if let Some(other) = other {
+                    out.extend_from_slice(self.program.bytes(other));
+                }
+                // The kernel tells "not found" by the empty output.
+                if out.len() == start {
+                    out.extend_from_slice(b"0x");
+                    hex(out, value);
+                }
+            }
+            Node::Bitmask { address, length } => {
+                let (address, length) = (self.value(address), self.value(length));
+                if let Some(bytes) = self.region(address) {
+                    pointer::bitmap(out, bytes, (length as i32).wrapping_mul(8).clamp(0, LARGEST));
+                }
+            }
+            Node::Hex { address, length, joined } => {
+                let (address, length) = (self.value(address), self.value(length) as i32);
+                let Some(bytes) = self.region(address) else { return };
+                for (i, byte) in bytes.iter().take(length.max(0) as usize).enumerate() {
+                    if i > 0 && !joined {
+                        out.push(b' ');
+                    }
+                    number::hex_byte(out, *byte);
+                }
+            }
+            Node::Array { address, count, size } => {
+                let (address, count, size) = (self.value(address), self.value(count), self.value(size));
+                out.push(b'{');
+                let bytes = if count as i32 > 0 { self.region(address).unwrap_or(&[]) } else { &[] };
+                array(out, bytes, count as i32, size);
+                out.push(b'}');
+            }
+            Node::HexDump(index) => {
+                let dump = self.program.dumps[index as usize];
+                self.hex_dump(out, dump);
+            }
+            _ => {}
+        }
+    }
+
+    /// `print_hex_dump()` to a trace, one row a line, a newline in front.
+    fn hex_dump(&mut self, out: &mut Vec<u8>, dump: Dump) {
+        let mut prefix = Vec::new();
+        self.text(&mut prefix, dump.prefix, Spec::PLAIN);
+        let kind = self.value(dump.kind);
+        let row = if self.value(dump.row) as i32 == 32 { 32 } else { 16 };
+        let group = self.value(dump.group) as i32;
+        let (address, length) = (self.value(dump.address), self.value(dump.length));
+        let ascii = self.value(dump.ascii) != 0;
+        out.push(b'\n');
+        let Some(bytes) = self.region(address) else { return };
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
+        for (i, line) in bytes[..length].chunks(row).enumerate() {
+            out.extend_from_slice(&prefix);
+            match kind {
+                // DUMP_PREFIX_ADDRESS
+                1 => {
+                    pointer::hidden(out, Spec::PLAIN);
+                    out.extend_from_slice(b": ");
+                }
+                // DUMP_PREFIX_OFFSET
+                2 => {
+                    let spec = Spec { zero: true, width: 8, ..Spec::PLAIN };
+                    let offset =
+                        crate::render::printf::spec::Number { base: 16, lower: true, size: 4, signed: false };
+                    number::number(out, (i * row) as u64, offset, spec);
+                    out.extend_from_slice(b": ");
+                }
+                _ => {}
+            }
+            hex_row(out, line, row, group, ascii);
+            out.push(b'\n');
+        }
+    }
+
+    #[inline]
+    fn load(&mut self, bytes: Option<&[u8]>, ty: CType) -> u64 {
+        let value = bytes.and_then(|bytes| {
+            Some(match ty.size {
+                1 => u64::from(*bytes.first()?),
+                2 => u64::from(u16::from_ne_bytes(*bytes.first_chunk()?)),
+                4 => u64::from(u32::from_ne_bytes(*bytes.first_chunk()?)),
+                _ => u64::from_ne_bytes(*bytes.first_chunk()?),
+            })
+        });
+        match value {
+            Some(value) => ty.wrap(value),
+            None => {
+                self.faulted = true;
+                0
+            }
+        }
+    }
+
+    fn word(&mut self, offset: u32) -> u32 {
+        self.load(self.record.get(offset as usize..), CType::UINT) as u32
+    }
+
+    /// Bytes from an address on; marks the run as faulted when there are none. Borrowed from the program or the
+    /// record; what blocks print is only read as text.
+    fn region(&mut self, address: u64) -> Option<&'a [u8]> {
+        let offset = (address & 0xffff_ffff) as usize;
+        let found = match address & !0xffff_ffff {
+            RECORD => self.record.get(offset..),
+            POOL => self.program.pool.get(offset..),
+            _ => None,
+        };
+        self.faulted |= found.is_none();
+        found
+    }
+}
+
+impl Memory for Eval<'_> {
+    #[inline]
+    fn bytes_at(&self, address: u64) -> Option<&[u8]> {
+        let offset = (address & 0xffff_ffff) as usize;
+        match address & !0xffff_ffff {
+            RECORD => self.record.get(offset..),
+            POOL => self.program.pool.get(offset..),
+            SCRATCH => self.scratch.get(offset..),
+            _ => None,
+        }
+    }
+}
+
+/// `trace_print_flags_seq()`: names of the flags that are set, what is left of them in hex.
+fn flags(out: &mut Vec<u8>, mut value: u64, program: &Program, delimiter: &[u8], table: &[Entry]) {
+    let mut first = true;
+    for entry in table {
+        if value == 0 {
+            return;
+        }
+        if value & entry.value != entry.value {
+            continue;
+        }
+        value &= !entry.value;
+        if !first {
+            out.extend_from_slice(delimiter);
+        }
+        first = false;
+        out.extend_from_slice(program.bytes(entry.name));
+    }
+    if value != 0 {
+        if !first {
+            out.extend_from_slice(delimiter);
+        }
+        out.extend_from_slice(b"0x");
+        hex(out, value);
+    }
+}
+
+/// `trace_print_array_seq()`: elements in hex; a size that is none prints its first byte and goes on in bytes.
+fn array(out: &mut Vec<u8>, bytes: &[u8], count: i32, mut size: u64) {
+    let total = (count.max(0) as u64).saturating_mul(size);
+    let mut at = 0u64;
+    while at < total {
+        let Some(rest) = usize::try_from(at).ok().and_then(|at| bytes.get(at..)) else { return };
+        let Some(&byte) = rest.first() else { return };
+        let value = match size {
+            1 => Some(u64::from(byte)),
+            2 => rest.first_chunk().map(|bytes| u64::from(u16::from_ne_bytes(*bytes))),
+            4 => rest.first_chunk().map(|bytes| u64::from(u32::from_ne_bytes(*bytes))),
+            8 => rest.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes)),
+            _ => {
+                out.extend_from_slice(b"BAD SIZE:");
+                number::decimal(out, size);
+                out.extend_from_slice(b" 0x");
+                hex(out, u64::from(byte));
+                size = 1;
+                at += 1;
+                continue;
+            }
+        };
+        let Some(value) = value else { return };
+        if at > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(b"0x");
+        hex(out, value);
+        at += size;
+    }
+}
+
+/// `hex_dump_to_buffer()`: one row in groups, then the same as characters.
+fn hex_row(out: &mut Vec<u8>, line: &[u8], row: usize, group: i32, ascii: bool) {
+    let mut group = match group {
+        2 | 4 | 8 => group as usize,
+        _ => 1,
+    };
+    if line.len() % group != 0 {
+        group = 1;
+    }
+    let start = out.len();
+    for (i, bytes) in line.chunks(group).enumerate() {
+        if i > 0 {
+            out.push(b' ');
+        }
+        // Groups are numbers in the machine's order.
+        for byte in bytes.iter().rev() {
+            number::hex_byte(out, *byte);
+        }
+    }
+    if ascii {
+        let column = row * 2 + row / group + 1;
+        number::repeat(out, b' ', column.saturating_sub(out.len() - start));
+        out.extend(line.iter().map(|byte| if matches!(byte, 0x20..=0x7e) { *byte } else { b'.' }));
+    }
+}

@@ -1,0 +1,685 @@
+//! Resolves a print fmt against its event's fields and the kernel's facts and lays it out as a [`Program`].
+//!
+//! Types are followed as a C compiler follows them; constants are folded, so that tables and shifts cost nothing
+//! when a record is printed. Whatever cannot be resolved is a reason in words, which `doctor` shows.
+
+use super::ast::{Binary, Expr, PrintFmt, Stmt, TypeName, Unary};
+use super::ctype::{self, CType, Type};
+use super::program::{Entry, Id, Kind, Node, POOL, Program, RECORD, Run, Seg, Table, UNKNOWN, apply};
+use crate::event::{Field, Format};
+use crate::render::env::KernelFacts;
+use crate::render::printf::pointer::Extension;
+use crate::render::printf::spec::{Conversion, Piece, pieces};
+
+mod calls;
+
+/// A program, and what in its text will differ from the kernel's.
+pub(in crate::render) struct Lowered {
+    pub(in crate::render) program: Program,
+    /// Kernel variables whose values are not known; pointers made of them print hidden.
+    pub(in crate::render) hidden: Vec<String>,
+}
+
+/// Why an event cannot be rendered.
+type Reason = String;
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Compiles a print fmt.
+pub(in crate::render) fn lower(fmt: &PrintFmt, format: &Format, facts: &dyn KernelFacts) -> Result<Lowered> {
+    let mut lower = Lower {
+        format,
+        facts,
+        program: Program::default(),
+        locals: Vec::new(),
+        unknown: None,
+        hidden: Vec::new(),
+    };
+    let segs = lower.segs(&fmt.format, &fmt.args)?;
+    lower.program.main = lower.program.segs.len();
+    lower.program.segs.extend(segs);
+    lower.program.locals = lower.locals.len();
+    Ok(Lowered { program: lower.program, hidden: lower.hidden })
+}
+
+struct Local {
+    name: String,
+    ty: Type,
+}
+
+struct Lower<'a> {
+    format: &'a Format,
+    facts: &'a dyn KernelFacts,
+    program: Program,
+    locals: Vec<Local>,
+    /// A variable of unknown value that the argument being lowered uses.
+    unknown: Option<String>,
+    hidden: Vec<String>,
+}
+
+/// A lowered expression.
+#[derive(Clone, Debug)]
+struct Value {
+    id: Id,
+    ty: Type,
+}
+
+impl Lower<'_> {
+    fn segs(&mut self, format: &[u8], args: &[Expr]) -> Result<Vec<Seg>> {
+        let mut args = args.iter();
+        let mut segs = Vec::new();
+        for piece in pieces(format) {
+            match piece {
+                Piece::Literal(text) => segs.push(Seg::Literal(self.text(&text))),
+                Piece::Conversion { spec, width_arg, precision_arg, conversion } => {
+                    let mut next =
+                        || args.next().ok_or("the format string has more conversions than arguments");
+                    let width = if width_arg { Some(self.known(next()?)?.id) } else { None };
+                    let precision = if precision_arg { Some(self.known(next()?)?.id) } else { None };
+                    let arg = next()?;
+                    let (arg, kind) = match conversion {
+                        Conversion::Number(number) => (self.known(arg)?.id, Kind::Number(number)),
+                        Conversion::Char => (self.known(arg)?.id, Kind::Char),
+                        Conversion::Text => (self.known(arg)?.id, Kind::Text),
+                        Conversion::Pointer(Extension::Plain) => {
+                            let value = self.expr(arg)?;
+                            self.hidden.extend(self.unknown.take());
+                            (value.id, Kind::Pointer(Extension::Plain))
+                        }
+                        Conversion::Pointer(extension) => (self.known(arg)?.id, Kind::Pointer(extension)),
+                    };
+                    segs.push(if width.is_some() || precision.is_some() {
+                        Seg::Starred { arg, spec, kind, width, precision }
+                    } else {
+                        Seg::Value { arg, spec, kind }
+                    });
+                }
+            }
+        }
+        Ok(segs)
+    }
+
+    /// Lowers an argument whose value has to be known.
+    fn known(&mut self, expr: &Expr) -> Result<Value> {
+        let value = self.expr(expr)?;
+        match self.unknown.take() {
+            Some(name) => Err(format!("the value of the kernel's {name} is not known")),
+            None => Ok(value),
+        }
+    }
+
+    fn push(&mut self, node: Node) -> Id {
+        self.program.nodes.push(node);
+        (self.program.nodes.len() - 1) as Id
+    }
+
+    fn value(&mut self, node: Node, ty: Type) -> Value {
+        Value { id: self.push(node), ty }
+    }
+
+    fn number(&mut self, value: u64, ty: CType) -> Value {
+        self.value(Node::Const(ty.wrap(value)), Type::Int(ty))
+    }
+
+    /// Puts bytes and a NUL into the pool.
+    fn text(&mut self, text: &[u8]) -> Run {
+        let run = Run { start: self.program.pool.len() as u32, length: text.len() as u32 };
+        self.program.pool.extend_from_slice(text);
+        self.program.pool.push(0);
+        run
+    }
+
+    fn constant(&self, id: Id) -> Option<u64> {
+        match self.program.node(id) {
+            Node::Const(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn expr(&mut self, expr: &Expr) -> Result<Value> {
+        Ok(match expr {
+            Expr::Number(value, ty) => self.number(*value, *ty),
+            Expr::Text(text) => {
+                let run = self.text(text);
+                self.value(Node::Const(POOL + u64::from(run.start)), Type::text())
+            }
+            Expr::Name(name) => self.name(name)?,
+            Expr::Field(name) => self.field(name)?,
+            Expr::Member { base, name, arrow } => self.member(base, name, *arrow)?,
+            Expr::Index(base, index) => {
+                let address = self.offset(base, index, Binary::Add)?;
+                self.deref(address)?
+            }
+            Expr::Unary(op, operand) => self.unary(*op, operand)?,
+            Expr::Binary(op, a, b) => self.binary(*op, a, b)?,
+            Expr::Cond(condition, then, otherwise) => self.cond(condition, then.as_deref(), otherwise)?,
+            Expr::Cast(ty, operand) => {
+                let ty = self.type_of(ty)?;
+                let value = self.expr(operand)?;
+                self.convert(value, ty)
+            }
+            Expr::SizeofType(ty) => {
+                let ty = self.type_of(ty)?;
+                let size = self.size_of(&ty)?;
+                self.number(size, CType::ULONG)
+            }
+            Expr::Sizeof(operand) => {
+                let size = self.sizeof(operand)?;
+                self.number(size, CType::ULONG)
+            }
+            Expr::Call(name, args) => self.call(name, args)?,
+            Expr::Braces(_) => return Err("a braced list where a value belongs".into()),
+            Expr::Comma(_, last) => self.expr(last)?,
+            Expr::Block(body) => self.block(body)?,
+        })
+    }
+
+    fn name(&mut self, name: &str) -> Result<Value> {
+        if let Some(at) = self.locals.iter().rposition(|local| local.name == name) {
+            let ty = self.locals[at].ty.clone();
+            return Ok(self.value(Node::Local(at as u32), ty));
+        }
+        match name {
+            "true" => return Ok(self.number(1, CType::INT)),
+            "false" => return Ok(self.number(0, CType::INT)),
+            "NULL" => return Ok(self.value(Node::Const(0), Type::Ptr(Box::new(Type::Void)))),
+            // The event's own buffer, first argument of helpers that print.
+            "p" => return Ok(self.value(Node::Const(0), Type::Void)),
+            "jiffies" | "jiffies_64" => return Ok(self.value(Node::Jiffies, Type::Int(CType::ULONG))),
+            "REC" => {
+                return Ok(self.value(Node::Const(RECORD), Type::Ptr(Box::new(Type::Void))));
+            }
+            _ => {}
+        }
+        if let Some(value) = self.facts.constant(name) {
+            // Constants of an enum are int where they fit, as the compiler makes them.
+            let ty = match value {
+                _ if i32::try_from(value).is_ok() => CType::INT,
+                _ if u32::try_from(value).is_ok() => CType::UINT,
+                _ => CType::LONG,
+            };
+            return Ok(self.number(value as u64, ty));
+        }
+        if let Some(value) = self.facts.variable(name) {
+            return Ok(self.number(value, CType::ULONG));
+        }
+        // Only variables of pointer kind are spelled small.
+        if name.starts_with(|c: char| c.is_ascii_lowercase()) {
+            self.unknown.get_or_insert_with(|| name.to_owned());
+            return Ok(self.value(Node::Const(UNKNOWN), Type::Int(CType::ULONG)));
+        }
+        Err(format!("the value of {name} is not known"))
+    }
+
+    fn find(&self, name: &str) -> Result<Field> {
+        let bare = name.strip_prefix("__data_loc_").or_else(|| name.strip_prefix("__rel_loc_"));
+        self.format
+            .field(name)
+            .or_else(|| bare.and_then(|bare| self.format.field(bare)))
+            .cloned()
+            .ok_or_else(|| format!("the record has no field {name}"))
+    }
+
+    fn field(&mut self, name: &str) -> Result<Value> {
+        let field = self.find(name)?;
+        if field.is_data_loc() || field.is_rel_loc() {
+            let ty = CType::UINT;
+            return Ok(self.value(Node::Load { offset: field.offset as u32, ty }, Type::Int(ty)));
+        }
+        let ty = self.field_type(&field);
+        Ok(match ty {
+            Type::Int(scalar) => self.value(Node::Load { offset: field.offset as u32, ty: scalar }, ty),
+            Type::Ptr(_) => self.value(Node::Load { offset: field.offset as u32, ty: CType::ULONG }, ty),
+            _ => self.value(Node::Const(RECORD + field.offset as u64), ty),
+        })
+    }
+
+    /// The C type of a field, from its text, its size and its sign.
+    fn field_type(&self, field: &Field) -> Type {
+        let scalar = |size: usize| match size {
+            1 | 2 | 4 | 8 => Some(CType { size: size as u8, signed: field.signed }),
+            _ => None,
+        };
+        let (base, brackets) =
+            field.ty.split_once('[').map_or((field.ty.as_str(), false), |(b, _)| (b, true));
+        let base = base.trim();
+        if brackets {
+            let element = match field.array {
+                Some(count) if count > 0 && field.size % count == 0 => scalar(field.size / count),
+                _ => ctype_of(base).map(|ty| CType { signed: field.signed, ..ty }),
+            };
+            return Type::Array(Box::new(match element {
+                Some(element) => Type::Int(element),
+                None if base.ends_with('*') => Type::Ptr(Box::new(Type::Void)),
+                None => Type::Aggregate(aggregate_name(base).to_owned()),
+            }));
+        }
+        if let Some(target) = base.strip_suffix('*') {
+            let target = ctype_of(target.trim()).map_or(Type::Void, Type::Int);
+            return Type::Ptr(Box::new(target));
+        }
+        let aggregate = base.contains("struct ") || base.contains("union ");
+        match scalar(field.size) {
+            Some(scalar) if !aggregate => Type::Int(scalar),
+            _ => Type::Aggregate(aggregate_name(base).to_owned()),
+        }
+    }
+
+    fn member(&mut self, base: &Expr, name: &str, arrow: bool) -> Result<Value> {
+        let base = self.expr(base)?;
+        let aggregate = match (&base.ty, arrow) {
+            (Type::Aggregate(aggregate), false) => aggregate.clone(),
+            (ty, true) => match ty.target() {
+                Some(Type::Aggregate(aggregate)) => aggregate.clone(),
+                _ => return Err(format!("->{name} on what is no pointer to a struct")),
+            },
+            _ => return Err(format!(".{name} on what is no struct")),
+        };
+        let member = self
+            .facts
+            .member(&aggregate, name)
+            .ok_or_else(|| format!("the layout of {aggregate}.{name} is not known"))?;
+        let size = match member.bits {
+            1..=8 => 1,
+            9..=16 => 2,
+            17..=32 => 4,
+            33..=64 => 8,
+            _ => return Err(format!("{aggregate}.{name} is no number")),
+        };
+        let ty = Type::Int(CType { size, signed: member.signed });
+        let is_local = matches!(self.program.node(base.id), Node::Local(_));
+        if is_local && !arrow {
+            if member.bit_offset + member.bits > 64 {
+                return Err(format!("{aggregate} is too large for a local"));
+            }
+            let node = Node::Bits {
+                value: base.id,
+                offset: member.bit_offset as u8,
+                bits: member.bits as u8,
+                signed: member.signed,
+            };
+            return Ok(self.value(node, ty));
+        }
+        let shift = member.bit_offset % 8;
+        if shift + member.bits > 64 {
+            return Err(format!("{aggregate}.{name} is no number"));
+        }
+        let from = self.push(Node::Const(u64::from(member.bit_offset / 8)));
+        let address = self.push(Node::Binary { op: Binary::Add, a: base.id, b: from, ty: CType::ULONG });
+        let width = (shift + member.bits).next_power_of_two().max(8) / 8;
+        let at = self.push(Node::At { address, ty: CType { size: width as u8, signed: false } });
+        let node =
+            Node::Bits { value: at, offset: shift as u8, bits: member.bits as u8, signed: member.signed };
+        Ok(self.value(node, ty))
+    }
+
+    /// Reads what a pointer points to; arrays and aggregates stay addresses.
+    fn deref(&mut self, pointer: Value) -> Result<Value> {
+        match pointer.ty.target().cloned() {
+            Some(ty @ (Type::Int(_) | Type::Ptr(_))) => {
+                let node = Node::At { address: pointer.id, ty: ty.scalar() };
+                Ok(self.value(node, ty))
+            }
+            Some(Type::Void) | None => Err("reads through what points to nothing known".into()),
+            Some(ty) => Ok(Value { id: pointer.id, ty }),
+        }
+    }
+
+    fn unary(&mut self, op: Unary, operand: &Expr) -> Result<Value> {
+        if op == Unary::Address {
+            return self.address(operand);
+        }
+        let value = self.expr(operand)?;
+        if op == Unary::Deref {
+            return self.deref(value);
+        }
+        let ty = value.ty.scalar().promoted();
+        let known = self.constant(value.id);
+        let (node, ty) = match op {
+            Unary::Neg => (Node::Neg { value: value.id, ty }, ty),
+            Unary::Invert => (Node::Invert { value: value.id, ty }, ty),
+            Unary::Not => (Node::Not(value.id), CType::INT),
+            _ => return Ok(self.convert(value, Type::Int(ty))),
+        };
+        let node = match (known, node) {
+            (Some(known), Node::Neg { .. }) => Node::Const(ty.wrap(known.wrapping_neg())),
+            (Some(known), Node::Invert { .. }) => Node::Const(ty.wrap(!known)),
+            (Some(known), Node::Not(_)) => Node::Const(u64::from(known == 0)),
+            (_, node) => node,
+        };
+        Ok(self.value(node, Type::Int(ty)))
+    }
+
+    fn address(&mut self, operand: &Expr) -> Result<Value> {
+        match operand {
+            Expr::Field(name) => {
+                let field = self.find(name)?;
+                let ty = self.field_type(&field);
+                let node = Node::Const(RECORD + field.offset as u64);
+                Ok(self.value(node, Type::Ptr(Box::new(ty))))
+            }
+            Expr::Index(base, index) => self.offset(base, index, Binary::Add),
+            Expr::Unary(Unary::Deref, pointer) => self.expr(pointer),
+            _ => Err("takes an address of what is not in the record".into()),
+        }
+    }
+
+    /// `base + index` or `base - index`, counted in elements when the base is a pointer.
+    fn offset(&mut self, base: &Expr, index: &Expr, op: Binary) -> Result<Value> {
+        let base = self.expr(base)?;
+        let index = self.expr(index)?;
+        self.pointer_step(base, index, op)
+    }
+
+    fn pointer_step(&mut self, base: Value, index: Value, op: Binary) -> Result<Value> {
+        let (base, index) =
+            if base.ty.target().is_none() && op == Binary::Add { (index, base) } else { (base, index) };
+        let Some(target) = base.ty.target().cloned() else {
+            return Err("indexes what is no array".into());
+        };
+        let size = self.size_of(&target)?;
+        let size = self.push(Node::Const(size));
+        let step = self.arithmetic(Binary::Mul, index.id, size, CType::ULONG);
+        let id = self.arithmetic(op, base.id, step, CType::ULONG);
+        Ok(Value { id, ty: Type::Ptr(Box::new(target)) })
+    }
+
+    /// An operator on operands of one type, folded when both are constants.
+    fn arithmetic(&mut self, op: Binary, a: Id, b: Id, ty: CType) -> Id {
+        let node = match (self.constant(a), self.constant(b)) {
+            (Some(a), Some(b)) => Node::Const(apply(op, a, b, ty)),
+            _ => Node::Binary { op, a, b, ty },
+        };
+        self.push(node)
+    }
+
+    fn binary(&mut self, op: Binary, a: &Expr, b: &Expr) -> Result<Value> {
+        let a = self.expr(a)?;
+        if matches!(op, Binary::And | Binary::Or) {
+            // A constant on the left decides, and what it skips need not be known.
+            if let Some(known) = self.constant(a.id).filter(|known| (*known != 0) == (op == Binary::Or)) {
+                return Ok(self.number(u64::from(known != 0), CType::INT));
+            }
+            let b = self.expr(b)?;
+            let id = self.arithmetic(op, a.id, b.id, CType::INT);
+            return Ok(Value { id, ty: Type::Int(CType::INT) });
+        }
+        let b = self.expr(b)?;
+        let pointers = (a.ty.target().is_some(), b.ty.target().is_some());
+        match (op, pointers) {
+            (Binary::Add, (true, _) | (_, true)) | (Binary::Sub, (true, false)) => {
+                return self.pointer_step(a, b, op);
+            }
+            (Binary::Sub, (true, true)) => {
+                let size = a.ty.target().cloned().map_or(Ok(1), |target| self.size_of(&target))?;
+                let size = self.push(Node::Const(size));
+                let bytes = self.arithmetic(Binary::Sub, a.id, b.id, CType::LONG);
+                let id = self.arithmetic(Binary::Div, bytes, size, CType::LONG);
+                return Ok(Value { id, ty: Type::Int(CType::LONG) });
+            }
+            _ => {}
+        }
+        if matches!(op, Binary::Shl | Binary::Shr) {
+            // The count does not take part in the conversions.
+            let ty = a.ty.scalar().promoted();
+            let a = self.convert(a, Type::Int(ty));
+            let id = self.arithmetic(op, a.id, b.id, ty);
+            return Ok(Value { id, ty: Type::Int(ty) });
+        }
+        let ty = a.ty.scalar().common(b.ty.scalar());
+        let a = self.convert(a, Type::Int(ty));
+        let b = self.convert(b, Type::Int(ty));
+        let id = self.arithmetic(op, a.id, b.id, ty);
+        let compares =
+            matches!(op, Binary::Lt | Binary::Gt | Binary::Le | Binary::Ge | Binary::Eq | Binary::Ne);
+        Ok(Value { id, ty: Type::Int(if compares { CType::INT } else { ty }) })
+    }
+
+    fn cond(&mut self, condition: &Expr, then: Option<&Expr>, otherwise: &Expr) -> Result<Value> {
+        let condition = self.expr(condition)?;
+        if let Some(known) = self.constant(condition.id) {
+            // The branch not taken is compiled away; it may name what only another configuration has.
+            return match (known != 0, then) {
+                (true, None) => Ok(condition),
+                (true, Some(then)) => self.expr(then),
+                (false, _) => self.expr(otherwise),
+            };
+        }
+        let then = match then {
+            Some(then) => self.expr(then)?,
+            None => condition.clone(),
+        };
+        let otherwise = self.expr(otherwise)?;
+        let ty = match (&then.ty, &otherwise.ty) {
+            (Type::Int(a), Type::Int(b)) => Type::Int(a.common(*b)),
+            (Type::Int(_), other) => other.clone(),
+            (ty, _) => ty.clone(),
+        };
+        let then = self.convert(then, ty.clone());
+        let otherwise = self.convert(otherwise, ty.clone());
+        let node = Node::Cond { condition: condition.id, then: then.id, otherwise: otherwise.id };
+        Ok(self.value(node, ty))
+    }
+
+    /// The value in another type; values are kept extended, so only a narrower or differently signed type costs.
+    fn convert(&mut self, value: Value, ty: Type) -> Value {
+        let Type::Int(to) = ty else { return Value { id: value.id, ty } };
+        let from = value.ty.scalar();
+        let keeps = to.size == 8 || from == to || (from.size < to.size && (!from.signed || to.signed));
+        if keeps || self.program.node(value.id).prints() {
+            return Value { id: value.id, ty };
+        }
+        let node = match self.constant(value.id) {
+            Some(known) => Node::Const(to.wrap(known)),
+            None => Node::Wrap { value: value.id, ty: to },
+        };
+        self.value(node, ty)
+    }
+
+    fn block(&mut self, body: &[Stmt]) -> Result<Value> {
+        let outer: Vec<_> = self.locals.iter().map(|local| local.name.clone()).collect();
+        let mut ids = Vec::new();
+        let mut last = None;
+        for statement in body {
+            match statement {
+                Stmt::Declare { ty, name, array, value } => {
+                    let ty = self.type_of(ty)?;
+                    let (ty, value) = match value {
+                        Some(Expr::Braces(items)) if *array => {
+                            let address = self.pointer_array(items)?;
+                            (Type::Array(Box::new(ty)), Some(address))
+                        }
+                        Some(value) => {
+                            let value = self.expr(value)?;
+                            let value = self.convert(value, ty.clone());
+                            (ty, Some(value.id))
+                        }
+                        None => (ty, None),
+                    };
+                    self.locals.push(Local { name: name.clone(), ty });
+                    if let Some(value) = value {
+                        let local = (self.locals.len() - 1) as u32;
+                        ids.push(self.push(Node::Set { local, value }));
+                    }
+                }
+                Stmt::Assign(place, value) => ids.push(self.assign(place, value)?),
+                Stmt::Expr(value) => {
+                    let value = self.expr(value)?;
+                    ids.push(value.id);
+                    last = Some(value);
+                }
+            }
+        }
+        // Names end with the block, their slots stay.
+        for (i, local) in self.locals.iter_mut().enumerate() {
+            if i >= outer.len() {
+                local.name.clear();
+            }
+        }
+        let Some(last) = last.filter(|last| ids.last() == Some(&last.id)) else {
+            return Err("a block without a value".into());
+        };
+        ids.pop();
+        let body = Table { start: self.program.lists.len() as u32, length: ids.len() as u32 };
+        self.program.lists.extend(ids);
+        Ok(self.value(Node::Block { body, value: last.id }, last.ty))
+    }
+
+    fn assign(&mut self, place: &Expr, value: &Expr) -> Result<Id> {
+        let value = self.expr(value)?;
+        let (name, member) = match place {
+            Expr::Name(name) => (name, None),
+            Expr::Member { base, name, arrow: false } => match base.as_ref() {
+                Expr::Name(local) => (local, Some(name)),
+                _ => return Err("assigns to what is no local".into()),
+            },
+            _ => return Err("assigns to what is no local".into()),
+        };
+        let Some(at) = self.locals.iter().rposition(|local| local.name == *name) else {
+            return Err(format!("assigns to {name}, which is no local"));
+        };
+        let local = at as u32;
+        let ty = self.locals[at].ty.clone();
+        let Some(member) = member else {
+            let value = self.convert(value, ty);
+            return Ok(self.push(Node::Set { local, value: value.id }));
+        };
+        let Type::Aggregate(aggregate) = ty else { return Err(format!("{name} has no members")) };
+        let layout = self
+            .facts
+            .member(&aggregate, member)
+            .filter(|layout| layout.bits > 0 && layout.bit_offset + layout.bits <= 64)
+            .ok_or_else(|| format!("the layout of {aggregate}.{member} is not known"))?;
+        let old = self.push(Node::Local(local));
+        let value = self.push(Node::WithBits {
+            value: old,
+            member: value.id,
+            offset: layout.bit_offset as u8,
+            bits: layout.bits as u8,
+        });
+        Ok(self.push(Node::Set { local, value }))
+    }
+
+    /// An array of strings or numbers in the pool; gives the node of its address.
+    fn pointer_array(&mut self, items: &[Expr]) -> Result<Id> {
+        let mut words = Vec::new();
+        for item in items {
+            let value = self.expr(item)?;
+            let known = self.constant(value.id).filter(|_| value.ty.target().is_some());
+            words.push(known.ok_or("an array of other than strings")?);
+        }
+        let start = self.program.pool.len() as u64;
+        for word in words {
+            self.program.pool.extend_from_slice(&word.to_ne_bytes());
+        }
+        Ok(self.push(Node::Const(POOL + start)))
+    }
+
+    fn type_of(&self, name: &TypeName) -> Result<Type> {
+        let mut ty = if name.aggregate {
+            Type::Aggregate(name.base.clone())
+        } else if name.base == "void" {
+            Type::Void
+        } else if name.enumeration {
+            let known = self.facts.type_size(&name.base).and_then(|(size, signed)| sized(size, signed));
+            Type::Int(known.unwrap_or(CType::UINT))
+        } else if let Some(ty) = ctype_of(&name.base) {
+            Type::Int(ty)
+        } else if let Some((size, signed)) = self.facts.type_size(&name.base) {
+            sized(size, signed).map_or_else(|| Type::Aggregate(name.base.clone()), Type::Int)
+        } else if name.stars > 0 {
+            Type::Void
+        } else {
+            return Err(format!("the type {} is not known", name.base));
+        };
+        for _ in 0..name.stars {
+            ty = Type::Ptr(Box::new(ty));
+        }
+        Ok(ty)
+    }
+
+    fn size_of(&self, ty: &Type) -> Result<u64> {
+        match ty {
+            Type::Int(ty) => Ok(u64::from(ty.size)),
+            Type::Ptr(_) => Ok(8),
+            // GNU C counts in bytes there.
+            Type::Void => Ok(1),
+            Type::Aggregate(name) => match (self.facts.type_size(name), name.as_str()) {
+                (Some((size, _)), _) => Ok(size),
+                // Known to a cache line's multiple on every 64-bit configuration (CONFIG_HAVE_ALIGNED_STRUCT_PAGE).
+                (None, "page") => Ok(64),
+                _ => Err(format!("the size of {name} is not known")),
+            },
+            Type::Array(_) => Err("the size of an array is not known".into()),
+        }
+    }
+
+    fn sizeof(&mut self, operand: &Expr) -> Result<u64> {
+        match operand {
+            Expr::Field(name) => Ok(self.find(name)?.size as u64),
+            Expr::Text(text) => Ok(text.len() as u64 + 1),
+            _ => {
+                let value = self.expr(operand)?;
+                self.size_of(&value.ty)
+            }
+        }
+    }
+
+    fn entries(&mut self, items: &[Expr]) -> Result<Table> {
+        let mut entries = Vec::new();
+        for item in items {
+            let Expr::Braces(pair) = item else { return Err("a table's entry is no pair".into()) };
+            let [value, name] = pair.as_slice() else { return Err("a table's entry is no pair".into()) };
+            let name = match name {
+                Expr::Text(text) => text.as_slice(),
+                // A null name ends the table.
+                _ => break,
+            };
+            let value = self.known(value)?;
+            let value = self.constant(value.id).ok_or("a table's value is no constant")?;
+            let name = self.text(super::super::printf::pointer::until_nul(name));
+            entries.push(Entry { value, name });
+        }
+        let table = Table { start: self.program.entries.len() as u32, length: entries.len() as u32 };
+        self.program.entries.extend(entries);
+        Ok(table)
+    }
+}
+
+fn sized(size: u64, signed: bool) -> Option<CType> {
+    matches!(size, 1 | 2 | 4 | 8).then_some(CType { size: size as u8, signed })
+}
+
+/// The name in `const struct page`.
+fn aggregate_name(base: &str) -> &str {
+    base.rsplit(' ').next().unwrap_or(base)
+}
+
+/// The scalar that a list of C words or a typedef means.
+fn ctype_of(text: &str) -> Option<CType> {
+    let mut size = None;
+    let mut signed = true;
+    let mut keyword = false;
+    let mut other = None;
+    for word in text.split_whitespace() {
+        match word {
+            "unsigned" => {
+                signed = false;
+                keyword = true;
+            }
+            "signed" | "int" => keyword = true,
+            "char" => size = Some(1),
+            "short" => size = Some(2),
+            "long" => size = Some(8),
+            "_Bool" | "bool" => return Some(CType::U8),
+            "const" | "volatile" | "__data_loc" | "__rel_loc" => {}
+            word => other = Some(word),
+        }
+    }
+    match (size, keyword, other) {
+        (Some(size), _, _) => Some(CType { size, signed }),
+        (None, true, _) => Some(CType { size: 4, signed }),
+        (None, false, Some(word)) => ctype::named(word),
+        (None, false, None) => None,
+    }
+}

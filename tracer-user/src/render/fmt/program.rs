@@ -1,0 +1,237 @@
+//! The compiled form of a print fmt: pieces of text and conversions over an arena of typed expression nodes.
+//!
+//! Values are 64 bits, kept extended by their type's sign. Addresses of things that live here and not in the
+//! kernel (the record, constants, text printed by a block) lie in address ranges that are canonical on no 64-bit
+//! machine, so that pointers of both kinds mix freely, as in C.
+
+use super::ast::Binary;
+use super::ctype::CType;
+use crate::render::printf::pointer::Extension;
+use crate::render::printf::spec::{Number, Spec};
+
+/// Address of the record's first byte.
+pub(super) const RECORD: u64 = 0x7e00_7200_0000_0000;
+/// Address of the pool of constants.
+pub(super) const POOL: u64 = 0x7e00_7300_0000_0000;
+/// Address of the text that blocks print.
+pub(super) const SCRATCH: u64 = 0x7e00_7400_0000_0000;
+/// Stands for a kernel variable whose value is not known; only a hidden pointer can be made of it.
+pub(super) const UNKNOWN: u64 = 0x7e01_0000_0000_0000;
+/// Addresses from [`UNKNOWN`] on that count as unknown: any page's descriptor lies that near.
+pub(super) const UNKNOWN_SPAN: u64 = 1 << 48;
+
+/// Index of a node.
+pub(super) type Id = u32;
+
+/// A run of bytes in the pool of constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) start: u32,
+    pub(super) length: u32,
+}
+
+/// Entries of the name tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Table {
+    pub(super) start: u32,
+    pub(super) length: u32,
+}
+
+/// One name of a flag or of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) value: u64,
+    pub(super) name: Run,
+}
+
+/// An expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    /// A constant, or the address of a thing in the pool.
+    Const(u64),
+    /// A number at a fixed place of the record.
+    Load { offset: u32, ty: CType },
+    /// A number at an address.
+    At { address: Id, ty: CType },
+    /// Address of the data of a `__data_loc` or `__rel_loc` word.
+    Data { offset: u32, relative: bool },
+    /// Length of that data in bytes.
+    DataLength { offset: u32 },
+    /// A value cut to a type.
+    Wrap { value: Id, ty: CType },
+    /// `-x` in a type.
+    Neg { value: Id, ty: CType },
+    /// `~x` in a type.
+    Invert { value: Id, ty: CType },
+    /// `!x`
+    Not(Id),
+    /// An operator; comparisons give 0 or 1 and compare in the type, the others give the type.
+    Binary { op: Binary, a: Id, b: Id, ty: CType },
+    /// `c ? a : b`
+    Cond { condition: Id, then: Id, otherwise: Id },
+    /// Bytes of a number turned round.
+    Swap { value: Id, size: u8 },
+    /// The kernel's tick counter now.
+    Jiffies,
+    /// A local of a block.
+    Local(u32),
+    /// Gives a local its value.
+    Set { local: u32, value: Id },
+    /// Runs nodes for their effect, then gives the last.
+    Block { body: Table, value: Id },
+    /// A member of an aggregate kept as a number.
+    Bits { value: Id, offset: u8, bits: u8, signed: bool },
+    /// The aggregate with a member replaced.
+    WithBits { value: Id, member: Id, offset: u8, bits: u8 },
+    /// Address of the next byte that a block prints.
+    ScratchEnd,
+    /// Prints pieces to the block's text.
+    Print(Table),
+    /// `__print_flags`
+    Flags { value: Id, delimiter: Run, table: Table },
+    /// `__print_symbolic`; text for the other values when they are not printed in hex.
+    Symbolic { value: Id, table: Table, other: Option<Run> },
+    /// `__get_bitmask`: a bitmap's address and bytes.
+    Bitmask { address: Id, length: Id },
+    /// `__print_hex`, `__print_hex_str`: joined without spaces.
+    Hex { address: Id, length: Id, joined: bool },
+    /// `__print_array`
+    Array { address: Id, count: Id, size: Id },
+    /// `__print_hex_dump`: index into [`Program::dumps`].
+    HexDump(u32),
+}
+
+impl Node {
+    /// Whether the node prints text instead of having a value.
+    pub(super) fn prints(self) -> bool {
+        matches!(
+            self,
+            Self::Flags { .. }
+                | Self::Symbolic { .. }
+                | Self::Bitmask { .. }
+                | Self::Hex { .. }
+                | Self::Array { .. }
+                | Self::HexDump(_)
+        )
+    }
+}
+
+/// Arguments of `__print_hex_dump`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Dump {
+    pub(super) prefix: Id,
+    pub(super) kind: Id,
+    pub(super) row: Id,
+    pub(super) group: Id,
+    pub(super) address: Id,
+    pub(super) length: Id,
+    pub(super) ascii: Id,
+}
+
+/// A piece of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seg {
+    /// Constant bytes.
+    Literal(Run),
+    /// A conversion whose width and precision are constant.
+    Value { arg: Id, spec: Spec, kind: Kind },
+    /// A conversion with a width or precision that an argument gives.
+    Starred { arg: Id, spec: Spec, kind: Kind, width: Option<Id>, precision: Option<Id> },
+}
+
+/// What a conversion prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Number(Number),
+    Char,
+    Text,
+    Pointer(Extension),
+}
+
+/// A compiled print fmt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    pub(super) nodes: Vec<Node>,
+    /// Constants: strings with a NUL behind each, and arrays of addresses.
+    pub(super) pool: Vec<u8>,
+    pub(super) entries: Vec<Entry>,
+    /// Bodies of blocks.
+    pub(super) lists: Vec<Id>,
+    pub(super) dumps: Vec<Dump>,
+    pub(super) segs: Vec<Seg>,
+    /// Where the event's own pieces start; what blocks print lies before.
+    pub(super) main: usize,
+    pub(super) locals: usize,
+}
+
+impl Program {
+    #[inline]
+    pub(super) fn node(&self, id: Id) -> Node {
+        self.nodes[id as usize]
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self, run: Run) -> &[u8] {
+        &self.pool[run.start as usize..(run.start + run.length) as usize]
+    }
+
+    #[inline]
+    pub(super) fn table(&self, table: Table) -> &[Entry] {
+        &self.entries[table.start as usize..(table.start + table.length) as usize]
+    }
+}
+
+/// Computes an operator other than `&&` and `||` on values of a type.
+#[inline]
+pub(super) fn apply(op: Binary, a: u64, b: u64, ty: CType) -> u64 {
+    let less = |a: u64, b: u64| if ty.signed { (a as i64) < (b as i64) } else { a < b };
+    let bits = u32::from(ty.size) * 8;
+    let value = match op {
+        Binary::Add => a.wrapping_add(b),
+        Binary::Sub => a.wrapping_sub(b),
+        Binary::Mul => a.wrapping_mul(b),
+        // Nothing in C says what x / 0 is; the kernel would have died of it.
+        Binary::Div | Binary::Rem if b == 0 => 0,
+        Binary::Div if ty.signed => (a as i64).wrapping_div(b as i64) as u64,
+        Binary::Div => a / b,
+        Binary::Rem if ty.signed => (a as i64).wrapping_rem(b as i64) as u64,
+        Binary::Rem => a % b,
+        Binary::Shl => a.wrapping_shl(b as u32 & (bits - 1)),
+        Binary::Shr if ty.signed => ((a as i64) >> (b as u32 & (bits - 1))) as u64,
+        Binary::Shr => a >> (b as u32 & (bits - 1)),
+        Binary::BitAnd => a & b,
+        Binary::BitOr => a | b,
+        Binary::BitXor => a ^ b,
+        Binary::Lt => return u64::from(less(a, b)),
+        Binary::Gt => return u64::from(less(b, a)),
+        Binary::Le => return u64::from(!less(b, a)),
+        Binary::Ge => return u64::from(!less(a, b)),
+        Binary::Eq => return u64::from(a == b),
+        Binary::Ne => return u64::from(a != b),
+        Binary::And => return u64::from(a != 0 && b != 0),
+        Binary::Or => return u64::from(a != 0 || b != 0),
+    };
+    ty.wrap(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_keep_c_types() {
+        for (op, a, b, ty, expected) in [
+            (Binary::Add, 0x7fff_ffff, 1, CType::INT, 0xffff_ffff_8000_0000),
+            (Binary::Add, 0xffff_ffff, 1, CType::UINT, 0),
+            (Binary::Shl, 1, 31, CType::INT, 0xffff_ffff_8000_0000),
+            (Binary::Shr, u64::MAX, 4, CType::LONG, u64::MAX),
+            (Binary::Shr, u64::MAX, 60, CType::ULONG, 15),
+            (Binary::Lt, u64::MAX, 0, CType::LONG, 1),
+            (Binary::Lt, u64::MAX, 0, CType::ULONG, 0),
+            (Binary::Div, i64::MIN as u64, u64::MAX, CType::LONG, i64::MIN as u64),
+            (Binary::Rem, 7, 0, CType::INT, 0),
+        ] {
+            assert_eq!(apply(op, a, b, ty), expected, "{op:?} {a:#x} {b:#x} {ty:?}");
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Lines of a `trace` file: the context in front of an event's text, and the header above them all.
+//!
+//! `print_trace_line()` and what it calls in kernel/trace/trace.c and trace_output.c, as pure functions of the
+//! options, the record and what is remembered of tasks.
+
+use super::env::RenderEnv;
+use super::printer::Printer;
+use super::printf::number::{self, decimal, decimal_padded, repeat};
+use super::printf::spec::{Number, Spec};
+use tracer_abi::flags;
+
+/// The trace options that shape a line. The default is the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)]
+pub struct Options {
+    /// `irq-info`: the five characters of latency flags.
+    pub irq_info: bool,
+    /// `context-info`: anything at all in front of the event, and a header.
+    pub context_info: bool,
+    /// `record-tgid`: the thread group behind the pid.
+    pub print_tgid: bool,
+    /// `raw`
+    pub raw: bool,
+    /// `hex`, stronger than `raw`.
+    pub hex: bool,
+    /// `bin`, stronger than both.
+    pub bin: bool,
+    /// `fields`
+    pub fields: bool,
+    /// `verbose`: no column header, types of syscall arguments.
+    pub verbose: bool,
+    /// Whether the trace clock counts nanoseconds; others print as bare counts.
+    pub in_ns: bool,
+    /// Whether flag bit 0x02 means a lazy reschedule (6.13 and later) or "irq state unknown".
+    pub lazy_flag: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            irq_info: true,
+            context_info: true,
+            print_tgid: false,
+            raw: false,
+            hex: false,
+            bin: false,
+            fields: false,
+            verbose: false,
+            in_ns: true,
+            lazy_flag: true,
+        }
+    }
+}
+
+impl Options {
+    /// The default options on a kernel of this version.
+    pub fn for_kernel(version: (u32, u32)) -> Self {
+        Self { lazy_flag: version >= (6, 13), ..Self::default() }
+    }
+}
+
+/// What is remembered of tasks after they ran: `saved_cmdlines` and `saved_tgids`.
+pub trait Tasks {
+    /// The name that a thread had.
+    fn comm(&self, pid: i32) -> Option<&[u8]>;
+
+    /// The process that a thread belongs to.
+    fn tgid(&self, _pid: i32) -> Option<i32> {
+        None
+    }
+}
+
+impl Tasks for () {
+    fn comm(&self, _pid: i32) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// Where and when a record was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// CPU number.
+    pub cpu: u32,
+    /// Trace clock, in nanoseconds unless [`Options::in_ns`] says otherwise.
+    pub time: u64,
+}
+
+/// The common fields of a record; a missing byte reads as zero.
+struct Entry {
+    kind: u16,
+    flags: u8,
+    preempt_count: u8,
+    pid: i32,
+}
+
+impl Entry {
+    fn of(record: &[u8]) -> Self {
+        let head: [u8; 8] = super::printf::pointer::take(record);
+        Self {
+            kind: u16::from_ne_bytes([head[0], head[1]]),
+            flags: head[2],
+            preempt_count: head[3],
+            pid: i32::from_ne_bytes([head[4], head[5], head[6], head[7]]),
+        }
+    }
+}
+
+/// Writes one record as the kernel's `trace` shows it, newline included.
+pub fn line(
+    out: &mut Vec<u8>,
+    options: &Options,
+    printer: &Printer,
+    record: &[u8],
+    stamp: Stamp,
+    tasks: &dyn Tasks,
+    env: &dyn RenderEnv,
+) {
+    let entry = Entry::of(record);
+    if options.bin {
+        if options.context_info {
+            out.extend_from_slice(&entry.pid.to_ne_bytes());
+            out.extend_from_slice(&stamp.cpu.to_ne_bytes());
+            out.extend_from_slice(&stamp.time.to_ne_bytes());
+        }
+        return kind(out, &entry);
+    }
+    if options.hex {
+        if options.context_info {
+            hex_field(out, entry.pid as u64, 4);
+            hex_field(out, u64::from(stamp.cpu), 4);
+            hex_field(out, stamp.time, 8);
+        }
+        kind(out, &entry);
+        return out.push(b'\n');
+    }
+    if options.raw {
+        if options.context_info {
+            signed(out, entry.pid);
+            out.push(b' ');
+            decimal(out, u64::from(stamp.cpu));
+            out.push(b' ');
+            decimal(out, stamp.time);
+            out.push(b' ');
+        }
+        return kind(out, &entry);
+    }
+    if options.context_info {
+        context(out, options, &entry, stamp, tasks);
+    }
+    if options.fields {
+        printer.event_fields(record, env, out);
+    } else {
+        printer.event(record, env, options.verbose, out);
+    }
+    out.push(b'\n');
+}
+
+/// Trace events have no form of their own for `raw`, `hex` and `bin` (`trace_nop_print()`).
+fn kind(out: &mut Vec<u8>, entry: &Entry) {
+    out.extend_from_slice(b"type: ");
+    decimal(out, u64::from(entry.kind));
+    out.push(b'\n');
+}
+
+/// A number as its bytes from the highest, and a space (`trace_seq_putmem_hex()`).
+fn hex_field(out: &mut Vec<u8>, value: u64, size: usize) {
+    for byte in &value.to_be_bytes()[8 - size..] {
+        number::hex_byte(out, *byte);
+    }
+    out.push(b' ');
+}
+
+fn signed(out: &mut Vec<u8>, value: i32) {
+    let int = Number { base: 10, lower: true, size: 4, signed: true };
+    number::number(out, value as u64, int, Spec::PLAIN);
+}
+
+fn context(out: &mut Vec<u8>, options: &Options, entry: &Entry, stamp: Stamp, tasks: &dyn Tasks) {
+    let comm = comm(entry.pid, tasks);
+    repeat(out, b' ', 16usize.saturating_sub(comm.len()));
+    out.extend_from_slice(comm);
+    out.push(b'-');
+    let start = out.len();
+    signed(out, entry.pid);
+    number::widen(out, start, Spec { left: true, width: 7, ..Spec::PLAIN });
+    out.push(b' ');
+    if options.print_tgid {
+        match tasks.tgid(entry.pid).filter(|tgid| *tgid != 0) {
+            Some(tgid) => {
+                out.push(b'(');
+                decimal_padded(out, tgid as u64, 7, b' ');
+                out.extend_from_slice(b") ");
+            }
+            None => out.extend_from_slice(b"(-------) "),
+        }
+    }
+    out.push(b'[');
+    decimal_padded(out, u64::from(stamp.cpu), 3, b'0');
+    out.extend_from_slice(b"] ");
+    if options.irq_info {
+        out.extend_from_slice(&latency_flags(entry.flags, entry.preempt_count, options.lazy_flag));
+    }
+    out.push(b' ');
+    if options.in_ns {
+        // ns2usecs() rounds to the nearest.
+        let micros = stamp.time.saturating_add(500) / 1000;
+        decimal_padded(out, micros / 1_000_000, 5, b' ');
+        out.push(b'.');
+        decimal_padded(out, micros % 1_000_000, 6, b'0');
+    } else {
+        decimal_padded(out, stamp.time, 12, b' ');
+    }
+    out.extend_from_slice(b": ");
+}
+
+/// The name shown for a thread (`__trace_find_cmdline()`).
+fn comm(pid: i32, tasks: &dyn Tasks) -> &[u8] {
+    match pid {
+        0 => b"<idle>",
+        ..0 => b"<XXX>",
+        _ => tasks.comm(pid).unwrap_or(b"<...>"),
+    }
+}
+
+/// The characters for irqs-off, need-resched, hard and soft interrupt, preempt depth and migrate-disable depth.
+pub fn latency_flags(bits: u8, preempt_count: u8, lazy_flag: bool) -> [u8; 5] {
+    let has = |bit: u8| bits & bit != 0;
+    let irqs_off = match (has(flags::IRQS_OFF), has(flags::BH_OFF)) {
+        (true, true) => b'D',
+        (true, false) => b'd',
+        (false, true) => b'b',
+        (false, false) if !lazy_flag && has(flags::NEED_RESCHED_LAZY) => b'X',
+        (false, false) => b'.',
+    };
+    let lazy = lazy_flag && has(flags::NEED_RESCHED_LAZY);
+    let resched = match (has(flags::NEED_RESCHED), has(flags::PREEMPT_RESCHED), lazy) {
+        (true, true, true) => b'B',
+        (true, true, false) => b'N',
+        (false, true, true) => b'L',
+        (true, false, true) => b'b',
+        (true, false, false) => b'n',
+        (false, true, false) => b'p',
+        (false, false, true) => b'l',
+        (false, false, false) => b'.',
+    };
+    let irq = match (has(flags::NMI), has(flags::HARDIRQ), has(flags::SOFTIRQ)) {
+        (true, true, _) => b'Z',
+        (true, false, _) => b'z',
+        (false, true, true) => b'H',
+        (false, true, false) => b'h',
+        (false, false, true) => b's',
+        (false, false, false) => b'.',
+    };
+    let depth = |nibble: u8| if nibble == 0 { b'.' } else { b"0123456789abcdef"[usize::from(nibble)] };
+    [irqs_off, resched, irq, depth(preempt_count & 15), depth(preempt_count >> 4)]
+}
+
+/// What a header tells about the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferInfo {
+    /// Records that are in the buffer.
+    pub entries: u64,
+    /// Records ever written to it.
+    pub written: u64,
+    /// CPUs that are on.
+    pub cpus: u32,
+}
+
+/// Writes what stands above the lines of a `trace` file.
+pub fn header(out: &mut Vec<u8>, options: &Options, info: BufferInfo) {
+    out.extend_from_slice(b"# tracer: nop\n#\n");
+    if !options.context_info || options.verbose {
+        return;
+    }
+    out.extend_from_slice(b"# entries-in-buffer/entries-written: ");
+    decimal(out, info.entries);
+    out.push(b'/');
+    decimal(out, info.written);
+    out.extend_from_slice(b"   #P:");
+    decimal(out, u64::from(info.cpus));
+    out.extend_from_slice(b"\n#\n");
+    let tgid = options.print_tgid;
+    if !options.irq_info {
+        let (name, bar) = if tgid { ("   TGID   ", "     |    ") } else { ("", "") };
+        let text = format!(
+            "#           TASK-PID    {name} CPU#     TIMESTAMP  FUNCTION\n\
+             #              | |      {bar}   |         |         |\n"
+        );
+        return out.extend_from_slice(text.as_bytes());
+    }
+    let shift = " ".repeat(if tgid { 12 } else { 2 });
+    for text in [
+        " _-----=> irqs-off/BH-disabled",
+        "/ _----=> need-resched",
+        "| / _---=> hardirq/softirq",
+        "|| / _--=> preempt-depth",
+        "||| / _-=> migrate-disable",
+        "|||| /     delay",
+    ] {
+        // The first two lines keep a column free for the slope.
+        let gap = if text.starts_with([' ', '/']) { " " } else { "" };
+        out.extend_from_slice(format!("#                            {shift}{gap}{text}\n").as_bytes());
+    }
+    let (name, bar) = if tgid { ("     TGID   ", "       |    ") } else { ("  ", "  ") };
+    let text = format!(
+        "#           TASK-PID  {name} CPU#  |||||  TIMESTAMP  FUNCTION\n\
+         #              | |    {bar}   |   |||||     |         |\n"
+    );
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Writes the line that stands for records a reader lost on a CPU.
+pub fn lost(out: &mut Vec<u8>, cpu: u32, records: u64) {
+    out.extend_from_slice(format!("CPU:{cpu} [LOST {records} EVENTS]\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Format;
+
+    struct Names;
+
+    impl Tasks for Names {
+        fn comm(&self, pid: i32) -> Option<&[u8]> {
+            (pid == 14928).then_some(b"sh")
+        }
+
+        fn tgid(&self, pid: i32) -> Option<i32> {
+            (pid == 14928).then_some(77)
+        }
+    }
+
+    fn show(options: Options, pid: i32, bits: u8) -> String {
+        let format = Format::parse(
+            "sched",
+            "name: ev\nID: 313\nformat:\n\tfield:int a;\toffset:8;\tsize:4;\tsigned:1;\n\nprint fmt: \"a=%d\", REC->a\n",
+        )
+        .unwrap();
+        let mut record = 313u16.to_ne_bytes().to_vec();
+        record.extend([bits, 0x12]);
+        record.extend(pid.to_ne_bytes());
+        record.extend(5i32.to_ne_bytes());
+        let mut out = Vec::new();
+        let stamp = Stamp { cpu: 1, time: 1_526_933_272_500 };
+        line(&mut out, &options, &Printer::compile(&format, &()), &record, stamp, &Names, &());
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn contexts() {
+        let base = Options::default();
+        insta::assert_snapshot!([
+            show(base, 14928, 0),
+            show(base, 0, flags::IRQS_OFF | flags::NEED_RESCHED | flags::PREEMPT_RESCHED | flags::SOFTIRQ),
+            show(base, 7, flags::BH_OFF | flags::NEED_RESCHED_LAZY),
+            show(Options::for_kernel((6, 12)), -1, flags::NEED_RESCHED_LAZY | flags::NMI | flags::HARDIRQ),
+            show(Options { print_tgid: true, ..base }, 14928, 0),
+            show(Options { print_tgid: true, irq_info: false, ..base }, 1_000_000, 0),
+            show(Options { in_ns: false, fields: true, ..base }, 14928, 0),
+            show(Options { context_info: false, ..base }, 14928, 0),
+            show(Options { raw: true, ..base }, 14928, 0),
+            show(Options { hex: true, ..base }, 14928, 0),
+        ]
+        .concat(), @"
+                      sh-14928   [001] ...21  1526.933273: ev: a=5
+                  <idle>-0       [001] dNs21  1526.933273: ev: a=5
+                   <...>-7       [001] bl.21  1526.933273: ev: a=5
+                   <XXX>--1      [001] X.Z21  1526.933273: ev: a=5
+                      sh-14928   (     77) [001] ...21  1526.933273: ev: a=5
+                   <...>-1000000 (-------) [001]   1526.933273: ev: a=5
+                      sh-14928   [001] ...21 1526933272500: ev: a=0x5 (5)
+        ev: a=5
+        14928 1 1526933272500 type: 313
+        00003a50 00000001 000001638450b7b4 type: 313
+        ");
+    }
+
+    #[test]
+    fn headers() {
+        let show = |options| {
+            let mut out = Vec::new();
+            header(&mut out, &options, BufferInfo { entries: 10, written: 12, cpus: 2 });
+            String::from_utf8(out).unwrap()
+        };
+        let base = Options::default();
+        insta::assert_snapshot!(show(base), @"
+        # tracer: nop
+        #
+        # entries-in-buffer/entries-written: 10/12   #P:2
+        #
+        #                                _-----=> irqs-off/BH-disabled
+        #                               / _----=> need-resched
+        #                              | / _---=> hardirq/softirq
+        #                              || / _--=> preempt-depth
+        #                              ||| / _-=> migrate-disable
+        #                              |||| /     delay
+        #           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+        #              | |         |   |||||     |         |
+        ");
+        insta::assert_snapshot!(show(Options { irq_info: false, print_tgid: true, ..base }), @"
+        # tracer: nop
+        #
+        # entries-in-buffer/entries-written: 10/12   #P:2
+        #
+        #           TASK-PID       TGID    CPU#     TIMESTAMP  FUNCTION
+        #              | |           |       |         |         |
+        ");
+        insta::assert_snapshot!(show(Options { context_info: false, ..base }), @"
+        # tracer: nop
+        #
+        ");
+    }
+}

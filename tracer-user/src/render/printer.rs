@@ -1,0 +1,365 @@
+//! One event's records as text.
+//!
+//! Tracefs prints most events by their print fmt, syscall events by functions of their own, and any event field
+//! by field when asked to (`options/fields`). A print fmt that cannot be rendered falls back to the latter, and
+//! [`Printer::reason`] tells why.
+
+use super::env::{KernelFacts, RenderEnv};
+use super::fields;
+use super::fmt::{self, Eval, Program};
+use super::printf::number::hex;
+use super::printf::pointer::take;
+use crate::event::Format;
+
+/// Renders the records of one event.
+#[derive(Clone, Debug)]
+pub struct Printer {
+    format: Format,
+    body: Body,
+    reason: Option<String>,
+    hidden: Vec<String>,
+    /// What the event's line begins with: its name, a colon and a space.
+    head: Vec<u8>,
+    plain_digits: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Body {
+    Program(Box<Program>),
+    /// `sys_NAME(arg: value, ...)`
+    SyscallEnter(Vec<Argument>),
+    /// `sys_NAME -> value`
+    SyscallExit(usize),
+    Fields,
+}
+
+#[derive(Clone, Debug)]
+struct Argument {
+    /// `name: `
+    label: Vec<u8>,
+    /// The C type and a space, shown with `options/verbose`.
+    ty: Vec<u8>,
+    offset: usize,
+}
+
+impl Printer {
+    /// Prepares an event. Never fails: an event that cannot be rendered is printed field by field.
+    pub fn compile(format: &Format, facts: &dyn KernelFacts) -> Self {
+        let mut printer = Self {
+            head: format!("{}: ", format.name).into_bytes(),
+            body: Body::Fields,
+            reason: None,
+            hidden: Vec::new(),
+            // Since 6.18 a syscall's arguments from 10 on have a 0x in front.
+            plain_digits: facts.version() < (6, 18),
+            format: format.clone(),
+        };
+        if let Some(body) = syscall(format) {
+            printer.body = body;
+            return printer;
+        }
+        let lowered = fmt::parse(&format.print_fmt)
+            .map_err(|error| error.to_string())
+            .and_then(|parsed| fmt::lower(&parsed, format, facts));
+        match lowered {
+            Ok(lowered) => {
+                printer.body = Body::Program(Box::new(lowered.program));
+                printer.hidden = lowered.hidden;
+            }
+            Err(reason) => printer.reason = Some(reason),
+        }
+        printer
+    }
+
+    /// The event's format.
+    pub fn format(&self) -> &Format {
+        &self.format
+    }
+
+    /// Why the event is printed field by field; none when it is rendered.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// Kernel variables that the text needs and nobody knows; pointers made of them print hidden.
+    pub fn hidden(&self) -> &[String] {
+        &self.hidden
+    }
+
+    /// Writes the text of a record that follows the event's name. A syscall's text has its name inside.
+    pub fn text(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
+        match &self.body {
+            Body::Program(program) => {
+                let start = out.len();
+                if !Eval::run(program, record, env, out) {
+                    out.truncate(start);
+                    self.fields(record, env, out);
+                    out.remove(start);
+                }
+            }
+            Body::SyscallEnter(_) | Body::SyscallExit(_) => self.syscall(record, false, out),
+            Body::Fields => {
+                let start = out.len();
+                self.fields(record, env, out);
+                if out.len() > start {
+                    out.remove(start);
+                }
+            }
+        }
+    }
+
+    /// Writes what a trace line has behind its timestamp, the event's name included, no newline.
+    pub fn event(&self, record: &[u8], env: &dyn RenderEnv, verbose: bool, out: &mut Vec<u8>) {
+        match &self.body {
+            Body::Program(program) => {
+                let start = out.len();
+                out.extend_from_slice(&self.head);
+                if !Eval::run(program, record, env, out) {
+                    out.truncate(start);
+                    self.event_fields(record, env, out);
+                }
+            }
+            Body::SyscallEnter(_) | Body::SyscallExit(_) => self.syscall(record, verbose, out),
+            Body::Fields => self.event_fields(record, env, out),
+        }
+    }
+
+    /// As [`Printer::event`] with `options/fields` on.
+    pub fn event_fields(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.head[..self.head.len() - 1]);
+        if self.format.fields.is_empty() {
+            out.extend_from_slice(b"No fields found");
+        } else {
+            self.fields(record, env, out);
+        }
+    }
+
+    fn fields(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
+        for field in &self.format.fields {
+            fields::field(out, field, record, env);
+        }
+    }
+
+    fn syscall(&self, record: &[u8], verbose: bool, out: &mut Vec<u8>) {
+        let word = |offset: usize| u64::from_ne_bytes(take(record.get(offset..).unwrap_or(&[])));
+        out.extend_from_slice(b"sys_");
+        let name = self.format.name.as_bytes();
+        match &self.body {
+            Body::SyscallEnter(arguments) => {
+                out.extend_from_slice(&name["sys_enter_".len()..]);
+                out.push(b'(');
+                for (i, argument) in arguments.iter().enumerate() {
+                    if i > 0 {
+                        out.extend_from_slice(b", ");
+                    }
+                    if verbose {
+                        out.extend_from_slice(&argument.ty);
+                    }
+                    out.extend_from_slice(&argument.label);
+                    let value = word(argument.offset);
+                    if value >= 10 && !self.plain_digits {
+                        out.extend_from_slice(b"0x");
+                    }
+                    hex(out, value);
+                }
+                out.push(b')');
+            }
+            Body::SyscallExit(offset) => {
+                out.extend_from_slice(&name["sys_exit_".len()..]);
+                out.extend_from_slice(b" -> 0x");
+                hex(out, word(*offset));
+            }
+            Body::Program(_) | Body::Fields => {}
+        }
+    }
+}
+
+/// The printing of a syscall event (`print_syscall_enter()` and `..._exit()`, kernel/trace/trace_syscalls.c).
+fn syscall(format: &Format) -> Option<Body> {
+    if format.system != "syscalls" {
+        return None;
+    }
+    let (_, arguments) = format.fields.split_first()?;
+    if format.name.starts_with("sys_exit_") {
+        return Some(Body::SyscallExit(arguments.first()?.offset));
+    }
+    format.name.strip_prefix("sys_enter_")?;
+    Some(Body::SyscallEnter(
+        arguments
+            .iter()
+            .filter(|field| field.size == 8)
+            .map(|field| Argument {
+                label: format!("{}: ", field.name).into_bytes(),
+                ty: format!("{} ", field.ty).into_bytes(),
+                offset: field.offset,
+            })
+            .collect(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::env::Pointers;
+    use super::*;
+
+    fn format(fields: &str, print_fmt: &str) -> Format {
+        let text = format!("name: ev\nID: 1\nformat:\n{fields}\nprint fmt: {print_fmt}\n");
+        Format::parse("test", &text).unwrap()
+    }
+
+    fn show(fields: &str, print_fmt: &str, record: &[u8]) -> String {
+        let printer = Printer::compile(&format(fields, print_fmt), &());
+        let mut out = Vec::new();
+        printer.event(record, &(), false, &mut out);
+        String::from_utf8(out).unwrap() + &printer.reason().map(|r| format!(" [{r}]")).unwrap_or_default()
+    }
+
+    const FIELDS: &str = "\tfield:u8 small;\toffset:8;\tsize:1;\tsigned:0;\n\
+        \tfield:int number;\toffset:12;\tsize:4;\tsigned:1;\n\
+        \tfield:unsigned long long big;\toffset:16;\tsize:8;\tsigned:0;\n\
+        \tfield:__data_loc char[] name;\toffset:24;\tsize:4;\tsigned:0;\n\
+        \tfield:__u8 addr[4];\toffset:28;\tsize:4;\tsigned:0;\n\
+        \tfield:__rel_loc u32[] list;\toffset:32;\tsize:4;\tsigned:0;\n\
+        \tfield:char comm[4];\toffset:36;\tsize:4;\tsigned:0;\n";
+
+    fn record() -> Vec<u8> {
+        let mut record = vec![0; 8];
+        record.extend([0x41, 0, 0, 0]);
+        record.extend((-2i32).to_ne_bytes());
+        record.extend(0xffff_ffff_0000_0001u64.to_ne_bytes());
+        record.extend((6u32 << 16 | 40).to_ne_bytes());
+        record.extend([10, 0, 0, 7]);
+        record.extend((8u32 << 16 | 12).to_ne_bytes());
+        record.extend(b"ab\0c");
+        record.extend(b"hello\0\0\0");
+        record.extend(7u32.to_ne_bytes());
+        record.extend(8u32.to_ne_bytes());
+        record
+    }
+
+    #[test]
+    fn expressions_over_a_record() {
+        let record = record();
+        for (print_fmt, expected) in [
+            (r#""%d %u %x", REC->number, REC->number, REC->number"#, "-2 4294967294 fffffffe"),
+            (
+                r#""%lx %llx", (long)REC->number, (unsigned long)(unsigned int)REC->number"#,
+                "fffffffffffffffe fffffffe",
+            ),
+            (r#""%d %llu", (int)REC->big, REC->big >> 32"#, "1 4294967295"),
+            (
+                r#""%s|%-8s|%.2s|%8.3s|", __get_str(name), __get_str(name), __get_str(name), __get_str(name)"#,
+                "hello|hello   |he|     hel|",
+            ),
+            (r#""%.*s", 3, __get_str(name)"#, "hel"),
+            (r#""%s %c", REC->comm, REC->small"#, "ab A"),
+            (r#""%pI4 %*phC", REC->addr, 4, REC->addr"#, "10.0.0.7 0a:00:00:07"),
+            (r#""%d", REC->addr[3] + 1"#, "8"),
+            (r#""%s", REC->number < 0 ? "neg" : "pos""#, "neg"),
+            (r#""%s", REC->number < 0U ? "neg" : "pos""#, "pos"),
+            (r#""%s", __get_str(name)[0] ? "some" : "none""#, "some"),
+            (r#""%s", __print_flags(REC->small, "|", { 1, "A" }, { 0x40, "B" })"#, "A|B"),
+            (r#""%s", __print_flags(REC->number, "|", { 2, "A" })"#, "A|0xfffffffffffffffc"),
+            (r#""%6s|", __print_symbolic(REC->small, { 'A', "a" })"#, "     a|"),
+            (r#""%s", __print_symbolic(REC->number, { 1, "a" })"#, "0xfffffffffffffffe"),
+            (
+                r#""%s", __print_array(__get_rel_dynamic_array(list), __get_rel_dynamic_array_len(list) / 4, 4)"#,
+                "{0x7,0x8}",
+            ),
+            (r#""%s", __print_hex(REC->addr, 4)"#, "0a 00 00 07"),
+            (r#""%s", __print_hex_str(REC->addr, 4)"#, "0a000007"),
+            (
+                r#""%llu.%09u", __print_ns_to_secs(5000000007), __print_ns_without_secs(5000000007)"#,
+                "5.000000007",
+            ),
+            (r#""%d", ({ int x = (REC->number); int y = (128); ((x) < (y) ? (x) : (y)); })"#, "-2"),
+            (r#""%lu", sizeof(REC->addr) + sizeof(u64)"#, "12"),
+            (
+                r#""%s", ({ const char *saved = trace_seq_buffer_ptr(p); static const char *n[] = { "x", "y" }; trace_seq_printf(p, "<%d%s%c", REC->number, n[1], 0); saved; })"#,
+                "<-2y",
+            ),
+            (r#""%p %p", (void *)0, REC->big"#, "0000000000000000 (____ptrval____)"),
+            (r#""%p", (((struct page *)vmemmap_base) + (REC->small))"#, "(____ptrval____)"),
+            (r#""%d%%", 1 ? REC->small : unknown()"#, "65%"),
+            (r#""%u", (u8)(REC->big - 2)"#, "255"),
+            (r#""%s", REC->small == 'A' && !(REC->number & 1) ? "y" : "n""#, "y"),
+        ] {
+            assert_eq!(show(FIELDS, print_fmt, &record), format!("ev: {expected}"), "{print_fmt}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_rendered_is_dumped_with_its_reason() {
+        let record = record();
+        let dump = "ev: small='A'(65) number=0xfffffffe (-2) big=0xffffffff00000001 (-4294967295) name=hello \
+            addr=0x700000a (117440522) list=07,00,00,00,08,00,00,00 comm=ab";
+        for (print_fmt, reason) in [
+            (r#""%d", helper(REC->small)"#, "calls helper(), which runs only in the kernel"),
+            (r#""%d", REC->nothing"#, "the record has no field nothing"),
+            (r#""%d", SOME_ENUM"#, "the value of SOME_ENUM is not known"),
+            (r#""%d", jiffies_base"#, "the value of the kernel's jiffies_base is not known"),
+            (r#""%d""#, "the format string has more conversions than arguments"),
+            (r#""%d" + "#, "`,` expected at byte 5"),
+        ] {
+            assert_eq!(show(FIELDS, print_fmt, &record), format!("{dump} [{reason}]"), "{print_fmt}");
+        }
+    }
+
+    #[test]
+    fn a_short_record_is_dumped() {
+        assert_eq!(
+            show(FIELDS, r#""%d", REC->number"#, &record()[..14]),
+            "ev: small='A'(65) number=<OVERFLOW> big=<OVERFLOW> name=<OVERFLOW> addr=<OVERFLOW> \
+             list=<OVERFLOW> comm=<OVERFLOW>"
+        );
+    }
+
+    #[test]
+    fn syscalls_have_a_form_of_their_own() {
+        let text =
+            |name: &str, fields: &str| format!("name: {name}\nID: 1\nformat:\n{fields}\nprint fmt: \"\"\n");
+        let nr = "\tfield:int __syscall_nr;\toffset:8;\tsize:4;\tsigned:1;\n";
+        let enter = text(
+            "sys_enter_close",
+            &format!("{nr}\tfield:unsigned int fd;\toffset:16;\tsize:8;\tsigned:0;\n"),
+        );
+        let exit =
+            text("sys_exit_close", &format!("{nr}\tfield:long ret;\toffset:16;\tsize:8;\tsigned:1;\n"));
+        struct Old;
+        impl KernelFacts for Old {
+            fn version(&self) -> (u32, u32) {
+                (6, 12)
+            }
+        }
+        let show = |text: &str, facts: &dyn KernelFacts, value: u64, verbose: bool| {
+            let mut record = vec![0; 16];
+            record.extend(value.to_ne_bytes());
+            let mut out = Vec::new();
+            Printer::compile(&Format::parse("syscalls", text).unwrap(), facts).event(
+                &record,
+                &(),
+                verbose,
+                &mut out,
+            );
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(show(&enter, &(), 9, false), "sys_close(fd: 9)");
+        assert_eq!(show(&enter, &(), 10, true), "sys_close(unsigned int fd: 0xa)");
+        assert_eq!(show(&enter, &Old, 10, false), "sys_close(fd: a)");
+        assert_eq!(show(&exit, &(), u64::MAX, false), "sys_close -> 0xffffffffffffffff");
+    }
+
+    #[test]
+    fn raw_pointers_when_asked() {
+        struct Raw;
+        impl RenderEnv for Raw {
+            fn pointers(&self) -> Pointers {
+                Pointers::Raw
+            }
+        }
+        let printer = Printer::compile(&format(FIELDS, r#""%p %s", REC->big, REC->small ? "x" : "y""#), &());
+        let mut out = Vec::new();
+        printer.text(&record(), &Raw, &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), "ffffffff00000001 x");
+    }
+}

@@ -1,0 +1,236 @@
+//! Numbers and padded text, as lib/vsprintf.c lays them out.
+
+use super::spec::{Number, Spec};
+
+const PAIRS: &[u8; 200] =
+    b"0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849\
+5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
+const LOWER: &[u8; 16] = b"0123456789abcdef";
+const UPPER: &[u8; 16] = b"0123456789ABCDEF";
+
+/// Digits of a number at the end of a buffer: at most 22 for octal.
+struct Digits {
+    buffer: [u8; 24],
+    start: usize,
+}
+
+impl Digits {
+    #[inline]
+    fn of(mut value: u64, base: u8, lower: bool) -> Self {
+        let mut digits = Self { buffer: [0; 24], start: 24 };
+        if base == 10 {
+            while value >= 100 {
+                let pair = (value % 100) as usize * 2;
+                value /= 100;
+                digits.start -= 2;
+                digits.buffer[digits.start..digits.start + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+            }
+            if value >= 10 {
+                let pair = value as usize * 2;
+                digits.start -= 2;
+                digits.buffer[digits.start..digits.start + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+            } else {
+                digits.start -= 1;
+                digits.buffer[digits.start] = b'0' + value as u8;
+            }
+            return digits;
+        }
+        let table = if lower { LOWER } else { UPPER };
+        let (mask, shift) = if base == 16 { (15, 4) } else { (7, 3) };
+        loop {
+            digits.start -= 1;
+            digits.buffer[digits.start] = table[(value & mask) as usize];
+            value >>= shift;
+            if value == 0 {
+                return digits;
+            }
+        }
+    }
+
+    #[inline]
+    fn text(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+}
+
+/// Writes a number in decimal.
+#[inline]
+pub fn decimal(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(Digits::of(value, 10, true).text());
+}
+
+/// Writes a number in decimal, right-aligned with a fill byte.
+#[inline]
+pub fn decimal_padded(out: &mut Vec<u8>, value: u64, width: usize, fill: u8) {
+    let digits = Digits::of(value, 10, true);
+    let text = digits.text();
+    repeat(out, fill, width.saturating_sub(text.len()));
+    out.extend_from_slice(text);
+}
+
+/// Writes a number in lower-case hexadecimal without a prefix.
+#[inline]
+pub fn hex(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(Digits::of(value, 16, true).text());
+}
+
+/// Writes a byte as two lower-case hexadecimal digits.
+#[inline]
+pub fn hex_byte(out: &mut Vec<u8>, value: u8) {
+    out.extend_from_slice(&[LOWER[usize::from(value >> 4)], LOWER[usize::from(value & 15)]]);
+}
+
+/// Writes a byte as two upper-case hexadecimal digits.
+pub fn hex_byte_upper(out: &mut Vec<u8>, value: u8) {
+    out.extend_from_slice(&[UPPER[usize::from(value >> 4)], UPPER[usize::from(value & 15)]]);
+}
+
+/// Writes a byte `count` times.
+#[inline]
+pub fn repeat(out: &mut Vec<u8>, byte: u8, count: usize) {
+    out.resize(out.len() + count, byte);
+}
+
+/// Writes an argument by a number's conversion (`number()` in lib/vsprintf.c).
+#[inline]
+pub fn number(out: &mut Vec<u8>, argument: u64, conversion: Number, spec: Spec) {
+    let value = super::super::fmt::CType { size: conversion.size, signed: conversion.signed }.wrap(argument);
+    let negative = conversion.signed && (value as i64) < 0;
+    let magnitude = if negative { value.wrapping_neg() } else { value };
+    if spec.is_plain() {
+        if negative {
+            out.push(b'-');
+        }
+        out.extend_from_slice(Digits::of(magnitude, conversion.base, conversion.lower).text());
+        return;
+    }
+    laid_out(out, magnitude, negative, conversion, spec);
+}
+
+fn laid_out(out: &mut Vec<u8>, value: u64, negative: bool, conversion: Number, spec: Spec) {
+    let zero = spec.zero && !spec.left;
+    let sign = match (conversion.signed, negative) {
+        (true, true) => Some(b'-'),
+        (true, false) if spec.plus => Some(b'+'),
+        (true, false) if spec.space => Some(b' '),
+        _ => None,
+    };
+    let prefix: &[u8] = match conversion.base {
+        16 if spec.special && conversion.lower => b"0x",
+        16 if spec.special => b"0X",
+        8 if spec.special && value != 0 => b"0",
+        _ => b"",
+    };
+    let digits = Digits::of(value, conversion.base, conversion.lower);
+    let digits = digits.text();
+    let shown = digits.len().max(usize::try_from(spec.precision).unwrap_or(0));
+    let taken = shown + prefix.len() + usize::from(sign.is_some());
+    let padding = usize::try_from(spec.width).unwrap_or(0).saturating_sub(taken);
+    if !zero && !spec.left {
+        repeat(out, b' ', padding);
+    }
+    out.extend(sign);
+    out.extend_from_slice(prefix);
+    if zero {
+        repeat(out, b'0', padding);
+    }
+    repeat(out, b'0', shown - digits.len());
+    out.extend_from_slice(digits);
+    if spec.left {
+        repeat(out, b' ', padding);
+    }
+}
+
+/// Writes text, cut to the precision and padded to the width.
+#[inline]
+pub fn text(out: &mut Vec<u8>, text: &[u8], spec: Spec) {
+    let start = out.len();
+    let length = usize::try_from(spec.precision).map_or(text.len(), |limit| text.len().min(limit));
+    out.extend_from_slice(&text[..length]);
+    widen(out, start, spec);
+}
+
+/// Pads what was written since `start` to the width.
+#[inline]
+pub fn widen(out: &mut Vec<u8>, start: usize, spec: Spec) {
+    let padding = usize::try_from(spec.width).unwrap_or(0).saturating_sub(out.len() - start);
+    if padding > 0 {
+        repeat(out, b' ', padding);
+        if !spec.left {
+            out[start..].rotate_right(padding);
+        }
+    }
+}
+
+/// Writes one byte, padded to the width.
+pub fn char(out: &mut Vec<u8>, byte: u8, spec: Spec) {
+    let start = out.len();
+    out.push(byte);
+    widen(out, start, spec);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::{Conversion, Piece, pieces};
+    use super::*;
+
+    fn show(format: &str, value: u64) -> String {
+        let mut out = Vec::new();
+        for piece in pieces(format.as_bytes()) {
+            match piece {
+                Piece::Conversion { spec, conversion: Conversion::Number(kind), .. } => {
+                    number(&mut out, value, kind, spec);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn numbers_as_the_kernel_lays_them_out() {
+        for (format, value, expected) in [
+            ("%d", u64::MAX, "-1"),
+            ("%u", u64::MAX, "4294967295"),
+            ("%lld", i64::MIN as u64, "-9223372036854775808"),
+            ("%llu", u64::MAX, "18446744073709551615"),
+            ("%hhd", 0xff, "-1"),
+            ("%hu", 0x1_0001, "1"),
+            ("%5d", 42, "   42"),
+            ("%-5d", 42, "42   "),
+            ("%05d", -42i64 as u64, "-0042"),
+            ("%#x", 0, "0x0"),
+            ("%#o", 0, "0"),
+            ("%#o", 8, "010"),
+            ("%#010x", 0xab, "0x000000ab"),
+            ("%#10X", 0xab, "      0XAB"),
+            ("%.3d", 7, "007"),
+            ("%5.3d", 7, "  007"),
+            ("%05.3d", 7, "00007"),
+            ("%+d", 7, "+7"),
+            ("% d", 7, " 7"),
+            ("%016llx", 0xdead_beef, "00000000deadbeef"),
+            ("%1d", 9, "9"),
+            ("%o", 0o755, "755"),
+            ("%.0d", 0, "0"),
+        ] {
+            assert_eq!(show(format, value), expected, "{format} of {value:#x}");
+        }
+    }
+
+    #[test]
+    fn padded_text() {
+        let spec = |width, precision, left| Spec { width, precision, left, ..Spec::PLAIN };
+        for (value, spec, expected) in [
+            ("abc", spec(5, -1, false), "  abc"),
+            ("abc", spec(5, -1, true), "abc  "),
+            ("abc", spec(-1, 2, false), "ab"),
+            ("abc", spec(4, 1, false), "   a"),
+            ("abc", spec(2, 0, false), "  "),
+        ] {
+            let mut out = b"x".to_vec();
+            text(&mut out, value.as_bytes(), spec);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("x{expected}"));
+        }
+    }
+}

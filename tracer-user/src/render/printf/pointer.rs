@@ -1,0 +1,704 @@
+//! The `%p` extensions of lib/vsprintf.c.
+//!
+//! Most print what the pointer points to. Here that is memory of the record or a constant of the print fmt, which
+//! [`Memory`] finds; what lies in the kernel is gone by the time a record is read, and prints as the kernel prints
+//! an address that faults.
+
+use super::super::env::{Pointers, RenderEnv};
+use super::errno;
+use super::number::{self, decimal, hex, hex_byte, hex_byte_upper};
+use super::spec::{Number, Spec};
+
+/// Memory that a program may read.
+pub trait Memory {
+    /// The bytes from an address to the end of what is readable there.
+    fn bytes_at(&self, address: u64) -> Option<&[u8]>;
+}
+
+/// What stands behind `%p`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extension {
+    /// `%p`: hashed, see [`Pointers`].
+    Plain,
+    /// `%px`: the address.
+    Raw,
+    /// `%pK`: as plain with `kptr_restrict` 0.
+    Restricted,
+    /// `%pS`, `%ps`, `%pB` and their variants.
+    Symbol {
+        /// Offset and size behind the name.
+        offset: bool,
+        /// The address is a return address (`B`).
+        back: bool,
+    },
+    /// `%pI4`, `%pi4`
+    Ip4(Ip4),
+    /// `%pI6`, `%pI6c`, `%pi6`
+    Ip6 {
+        /// `c`
+        compressed: bool,
+        /// `i`: no colons.
+        bare: bool,
+    },
+    /// `%pIS` and its options.
+    Socket(Socket),
+    /// `%pM`, `%pm` and variants.
+    Mac {
+        /// Between the bytes.
+        separator: Option<u8>,
+        /// Last byte first (`R`).
+        reversed: bool,
+    },
+    /// `%pU` with `b`, `B`, `l`, `L`.
+    Uuid {
+        /// Capital letters.
+        upper: bool,
+        /// Little-endian fields (a GUID).
+        little: bool,
+    },
+    /// `%*ph` with `C`, `D`, `N`: bytes and what stands between them.
+    Hex(Option<u8>),
+    /// `%*pb`
+    Bitmap,
+    /// `%*pbl`
+    BitmapList,
+    /// `%*pE` with its flags.
+    Escaped(Escapes),
+    /// `%pe`
+    Error,
+    /// `%pa`: a physical or DMA address by reference.
+    Address,
+    /// `%p4cc`
+    FourCc,
+    /// `%pNF`
+    Features,
+    /// `%pus`, `%pks`: a string.
+    Text,
+    /// What the kernel reads from its own objects: `%pd`, `%pD`, `%pg`, `%pr`, `%pV`, `%pOF`, ...
+    Object,
+}
+
+/// Options of an IPv4 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ip4 {
+    /// Three digits each (`i`).
+    pub zeros: bool,
+    /// Last byte first (`l`, and `h` on little-endian machines).
+    pub reversed: bool,
+}
+
+/// Options of a socket address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// `p`
+    pub port: bool,
+    /// `f`
+    pub flow: bool,
+    /// `s`
+    pub scope: bool,
+    /// `c`
+    pub compressed: bool,
+    /// The IPv4 form.
+    pub ip4: Ip4,
+}
+
+/// Which bytes `%pE` escapes, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Escapes {
+    space: bool,
+    special: bool,
+    null: bool,
+    octal: bool,
+    hex: bool,
+    keep_printable: bool,
+}
+
+impl Extension {
+    /// Reads the letters and digits that follow `%p`.
+    pub fn parse(letters: &[u8]) -> Self {
+        let second = letters.get(1).copied();
+        match letters.first().copied() {
+            Some(b'S') => Self::Symbol { offset: true, back: false },
+            Some(b's') => Self::Symbol { offset: false, back: false },
+            Some(b'B') => Self::Symbol { offset: true, back: true },
+            Some(b'x') => Self::Raw,
+            Some(b'K') => Self::Restricted,
+            Some(b'e') => Self::Error,
+            Some(b'a') => Self::Address,
+            Some(b'h') => Self::Hex(match second {
+                Some(b'C') => Some(b':'),
+                Some(b'D') => Some(b'-'),
+                Some(b'N') => None,
+                _ => Some(b' '),
+            }),
+            Some(b'b') if second == Some(b'l') => Self::BitmapList,
+            Some(b'b') => Self::Bitmap,
+            Some(kind @ (b'M' | b'm')) => Self::Mac {
+                separator: (kind == b'M').then_some(if second == Some(b'F') { b'-' } else { b':' }),
+                reversed: second == Some(b'R'),
+            },
+            Some(b'U') => Self::Uuid {
+                upper: matches!(second, Some(b'B' | b'L')),
+                little: matches!(second, Some(b'l' | b'L')),
+            },
+            Some(kind @ (b'I' | b'i')) => Self::internet(kind == b'i', letters),
+            Some(b'E') => Self::Escaped(Escapes::parse(&letters[1..])),
+            Some(b'4') if letters.starts_with(b"4cc") => Self::FourCc,
+            Some(b'N') if second == Some(b'F') => Self::Features,
+            Some(b'u' | b'k') if second == Some(b's') => Self::Text,
+            Some(
+                b'd' | b'D' | b'g' | b'G' | b'r' | b'R' | b'V' | b'O' | b'f' | b't' | b'C' | b'A' | b'N'
+                | b'4' | b'u' | b'k',
+            ) => Self::Object,
+            _ => Self::Plain,
+        }
+    }
+
+    fn internet(bare: bool, letters: &[u8]) -> Self {
+        let reversed = |letter: Option<&u8>| {
+            matches!(letter, Some(b'l')) || (matches!(letter, Some(b'h')) && cfg!(target_endian = "little"))
+        };
+        match letters.get(1) {
+            Some(b'4') => Self::Ip4(Ip4 { zeros: bare, reversed: reversed(letters.get(2)) }),
+            Some(b'6') => Self::Ip6 { compressed: !bare && letters.get(2) == Some(&b'c'), bare },
+            Some(b'S') => {
+                let options = &letters[2..];
+                let has = |letter| options.contains(&letter);
+                let order = options.iter().rfind(|letter| matches!(letter, b'h' | b'l' | b'n' | b'b'));
+                Self::Socket(Socket {
+                    port: has(b'p'),
+                    flow: has(b'f'),
+                    scope: has(b's'),
+                    compressed: !bare && has(b'c'),
+                    ip4: Ip4 { zeros: bare, reversed: reversed(order) },
+                })
+            }
+            _ => Self::Object,
+        }
+    }
+}
+
+impl Escapes {
+    fn parse(letters: &[u8]) -> Self {
+        let mut flags = Self {
+            space: false,
+            special: false,
+            null: false,
+            octal: false,
+            hex: false,
+            keep_printable: false,
+        };
+        let mut any = false;
+        for letter in letters {
+            match letter {
+                b'a' => {
+                    flags = Self { space: true, special: true, null: true, octal: true, ..flags };
+                }
+                b'c' => flags.special = true,
+                b'h' => flags.hex = true,
+                b'n' => flags.null = true,
+                b'o' => flags.octal = true,
+                b'p' => flags.keep_printable = true,
+                b's' => flags.space = true,
+                _ => break,
+            }
+            any = true;
+        }
+        if any {
+            flags
+        } else {
+            Self { space: true, special: true, null: true, octal: true, hex: false, keep_printable: true }
+        }
+    }
+
+    fn write(self, out: &mut Vec<u8>, byte: u8) {
+        if self.keep_printable && matches!(byte, 0x20..=0x7e | 0xa0..) {
+            out.push(byte);
+            return;
+        }
+        let short = match byte {
+            b'\n' if self.space => b'n',
+            b'\r' if self.space => b'r',
+            b'\t' if self.space => b't',
+            0x0b if self.space => b'v',
+            0x0c if self.space => b'f',
+            b'\\' if self.special => b'\\',
+            7 if self.special => b'a',
+            27 if self.special => b'e',
+            b'"' if self.special => b'"',
+            0 if self.null => b'0',
+            _ => {
+                if self.octal {
+                    out.extend_from_slice(&[
+                        b'\\',
+                        b'0' + (byte >> 6),
+                        b'0' + (byte >> 3 & 7),
+                        b'0' + (byte & 7),
+                    ]);
+                } else if self.hex {
+                    out.extend_from_slice(b"\\x");
+                    hex_byte(out, byte);
+                } else {
+                    out.push(byte);
+                }
+                return;
+            }
+        };
+        out.extend_from_slice(&[b'\\', short]);
+    }
+}
+
+/// The word for an address that cannot be read (`check_pointer_msg()`).
+pub fn bad_address(address: u64) -> Option<&'static [u8]> {
+    match address {
+        0 => Some(b"(null)"),
+        1..4096 | 0xffff_ffff_ffff_f001.. => Some(b"(efault)"),
+        _ => None,
+    }
+}
+
+/// Whether an address is a negative errno in disguise (`IS_ERR_VALUE`).
+fn is_error(address: u64) -> bool {
+    address >= 0xffff_ffff_ffff_f001
+}
+
+/// Prints a word in place of data; it is cut to a pointer's digits unless a precision says otherwise.
+fn complain(out: &mut Vec<u8>, word: &[u8], spec: Spec) {
+    let precision = if spec.precision == -1 { 16 } else { spec.precision };
+    number::text(out, word, Spec { precision, ..spec });
+}
+
+/// Prints what a `%p` conversion prints.
+pub fn pointer(
+    out: &mut Vec<u8>,
+    address: u64,
+    extension: Extension,
+    spec: Spec,
+    memory: &impl Memory,
+    env: &dyn RenderEnv,
+) {
+    match extension {
+        Extension::Plain | Extension::Restricted => return plain(out, address, spec, env.pointers()),
+        Extension::Raw => return raw(out, address, spec),
+        Extension::Symbol { offset, back } => return symbol(out, address, offset, back, spec, env),
+        Extension::Error if is_error(address) => {
+            match errno::name(address.wrapping_neg()) {
+                Some(name) => number::text(out, name.as_bytes(), spec),
+                None => number::number(
+                    out,
+                    address,
+                    Number { base: 10, lower: true, size: 4, signed: true },
+                    spec,
+                ),
+            }
+            return;
+        }
+        Extension::Error => return plain(out, address, spec, env.pointers()),
+        Extension::Hex(_) | Extension::Escaped(_) if spec.width == 0 => return,
+        _ => {}
+    }
+    if let Some(word) = bad_address(address) {
+        return complain(out, word, spec);
+    }
+    let known = memory.bytes_at(address);
+    if extension == Extension::Text {
+        let text = known.map(until_nul).or_else(|| env.kernel_text(address)).unwrap_or(b"(efault)");
+        return number::text(out, text, spec);
+    }
+    let Some(bytes) = known.filter(|_| extension != Extension::Object) else {
+        return complain(out, b"(efault)", spec);
+    };
+    let start = out.len();
+    match extension {
+        Extension::Ip4(options) => ip4(out, &take(bytes), options),
+        Extension::Ip6 { compressed: true, .. } => ip6_compressed(out, &take(bytes)),
+        Extension::Ip6 { bare, .. } => ip6(out, &take(bytes), bare),
+        Extension::Socket(options) => match u16::from_ne_bytes(take(bytes)) {
+            // AF_INET and AF_INET6
+            2 => socket4(out, &take(bytes), options),
+            10 => socket6(out, &take(bytes), options),
+            _ => return complain(out, b"(einval)", spec),
+        },
+        Extension::Mac { separator, reversed } => mac(out, take(bytes), separator, reversed),
+        Extension::Uuid { upper, little } => uuid(out, &take(bytes), upper, little),
+        Extension::Hex(separator) => return hex_string(out, bytes, spec.width, separator),
+        Extension::Bitmap => return bitmap(out, bytes, spec.width),
+        Extension::BitmapList => return bitmap_list(out, bytes, spec.width),
+        Extension::Escaped(flags) => {
+            let length = if spec.width < 0 { 1 } else { spec.width as usize };
+            for byte in bytes.iter().take(length) {
+                flags.write(out, *byte);
+            }
+            return;
+        }
+        Extension::Address | Extension::Features => {
+            return hex_number(out, u64::from_ne_bytes(take(bytes)), 8);
+        }
+        Extension::FourCc => fourcc(out, u32::from_ne_bytes(take(bytes))),
+        _ => return complain(out, b"(efault)", spec),
+    }
+    if let Ok(limit) = usize::try_from(spec.precision) {
+        out.truncate(out.len().min(start + limit));
+    }
+    number::widen(out, start, spec);
+}
+
+/// The first bytes of a region; what lies behind its end reads as zero.
+pub fn take<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut taken = [0; N];
+    let length = bytes.len().min(N);
+    taken[..length].copy_from_slice(&bytes[..length]);
+    taken
+}
+
+/// A string's bytes up to its NUL, or all there are.
+#[inline]
+pub fn until_nul(bytes: &[u8]) -> &[u8] {
+    let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    &bytes[..length]
+}
+
+/// `0x` and as many digits as the size has.
+fn hex_number(out: &mut Vec<u8>, value: u64, size: i32) {
+    let spec = Spec { special: true, zero: true, width: 2 + 2 * size, ..Spec::PLAIN };
+    number::number(out, value, Number { base: 16, lower: true, size: 8, signed: false }, spec);
+}
+
+fn raw(out: &mut Vec<u8>, address: u64, spec: Spec) {
+    let spec = if spec.width == -1 { Spec { width: 16, zero: true, ..spec } } else { spec };
+    number::number(out, address, Number { base: 16, lower: true, size: 8, signed: false }, spec);
+}
+
+fn plain(out: &mut Vec<u8>, address: u64, spec: Spec, policy: Pointers) {
+    if policy == Pointers::Raw || address == 0 || is_error(address) {
+        raw(out, address, spec);
+    } else {
+        hidden(out, spec);
+    }
+}
+
+/// Prints a pointer that must not or cannot be shown.
+pub fn hidden(out: &mut Vec<u8>, spec: Spec) {
+    complain(out, b"(____ptrval____)", Spec { width: 16, ..spec });
+}
+
+fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, back: bool, spec: Spec, env: &dyn RenderEnv) {
+    let start = out.len();
+    // A return address may be the first byte of the next function.
+    match env.symbol(address.wrapping_sub(u64::from(back))) {
+        Some(symbol) => {
+            out.extend_from_slice(symbol.name.as_bytes());
+            if offset {
+                out.extend_from_slice(b"+0x");
+                hex(out, symbol.offset + u64::from(back));
+                out.extend_from_slice(b"/0x");
+                hex(out, symbol.size);
+            }
+            if let Some(module) = symbol.module {
+                out.extend_from_slice(b" [");
+                out.extend_from_slice(module.as_bytes());
+                out.push(b']');
+            }
+        }
+        None => {
+            out.extend_from_slice(b"0x");
+            hex(out, address);
+        }
+    }
+    if let Ok(limit) = usize::try_from(spec.precision) {
+        out.truncate(out.len().min(start + limit));
+    }
+    number::widen(out, start, spec);
+}
+
+fn ip4(out: &mut Vec<u8>, bytes: &[u8; 4], options: Ip4) {
+    for i in 0..4 {
+        if i > 0 {
+            out.push(b'.');
+        }
+        let byte = u64::from(bytes[if options.reversed { 3 - i } else { i }]);
+        number::decimal_padded(out, byte, if options.zeros { 3 } else { 1 }, b'0');
+    }
+}
+
+fn ip6(out: &mut Vec<u8>, bytes: &[u8; 16], bare: bool) {
+    for (i, pair) in bytes.chunks(2).enumerate() {
+        if i > 0 && !bare {
+            out.push(b':');
+        }
+        hex_byte(out, pair[0]);
+        hex_byte(out, pair[1]);
+    }
+}
+
+fn ip6_compressed(out: &mut Vec<u8>, bytes: &[u8; 16]) {
+    let words: [u16; 8] = std::array::from_fn(|i| u16::from_be_bytes([bytes[2 * i], bytes[2 * i + 1]]));
+    let mapped = words[..5] == [0; 5] && words[5] == 0xffff;
+    // ISATAP: the interface id is [02]00:5efe, whatever the universal bit says.
+    let isatap = words[4] & !0x0200 == 0 && words[5] == 0x5efe;
+    let count = if mapped || isatap { 6 } else { 8 };
+    let zeros = |from: usize| words[from..count].iter().take_while(|word| **word == 0).count();
+    // The longest run of zeros, the first of equals; a single zero is not worth it.
+    let mut run = None;
+    let mut longest = 1;
+    for i in 0..count {
+        if zeros(i) > longest {
+            longest = zeros(i);
+            run = Some(i);
+        }
+    }
+    let mut colon = false;
+    let mut i = 0;
+    while i < count {
+        if run == Some(i) {
+            out.extend_from_slice(b"::");
+            colon = false;
+            i += longest;
+            continue;
+        }
+        if colon {
+            out.push(b':');
+        }
+        hex(out, u64::from(words[i]));
+        colon = true;
+        i += 1;
+    }
+    if count == 6 {
+        if colon {
+            out.push(b':');
+        }
+        ip4(out, &take(&bytes[12..]), Ip4 { zeros: false, reversed: false });
+    }
+}
+
+/// `struct sockaddr_in`: family, port, address.
+fn socket4(out: &mut Vec<u8>, bytes: &[u8; 8], options: Socket) {
+    ip4(out, &take(&bytes[4..]), options.ip4);
+    if options.port {
+        out.push(b':');
+        decimal(out, u64::from(u16::from_be_bytes([bytes[2], bytes[3]])));
+    }
+}
+
+/// `struct sockaddr_in6`: family, port, flow label, address, scope.
+fn socket6(out: &mut Vec<u8>, bytes: &[u8; 28], options: Socket) {
+    let bracket = options.port || options.flow || options.scope;
+    if bracket {
+        out.push(b'[');
+    }
+    let address = take(&bytes[8..]);
+    if options.compressed {
+        ip6_compressed(out, &address);
+    } else {
+        ip6(out, &address, options.ip4.zeros);
+    }
+    if bracket {
+        out.push(b']');
+    }
+    if options.port {
+        out.push(b':');
+        decimal(out, u64::from(u16::from_be_bytes([bytes[2], bytes[3]])));
+    }
+    if options.flow {
+        out.push(b'/');
+        decimal(out, u64::from(u32::from_be_bytes(take(&bytes[4..])) & 0x0fff_ffff));
+    }
+    if options.scope {
+        out.push(b'%');
+        decimal(out, u64::from(u32::from_ne_bytes(take(&bytes[24..]))));
+    }
+}
+
+fn mac(out: &mut Vec<u8>, mut bytes: [u8; 6], separator: Option<u8>, reversed: bool) {
+    if reversed {
+        bytes.reverse();
+    }
+    for (i, byte) in bytes.into_iter().enumerate() {
+        if i > 0 {
+            out.extend(separator);
+        }
+        hex_byte(out, byte);
+    }
+}
+
+fn uuid(out: &mut Vec<u8>, bytes: &[u8; 16], upper: bool, little: bool) {
+    const GUID: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
+    for (i, swapped) in GUID.into_iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            out.push(b'-');
+        }
+        let byte = bytes[if little { swapped } else { i }];
+        if upper { hex_byte_upper(out, byte) } else { hex_byte(out, byte) }
+    }
+}
+
+fn hex_string(out: &mut Vec<u8>, bytes: &[u8], width: i32, separator: Option<u8>) {
+    let length = if width > 0 { width.min(64) as usize } else { 1 };
+    for (i, byte) in bytes.iter().take(length).enumerate() {
+        if i > 0 {
+            out.extend(separator);
+        }
+        hex_byte(out, *byte);
+    }
+}
+
+/// Prints a bitmap in groups of 32 bits, highest first; the width is its number of bits.
+pub fn bitmap(out: &mut Vec<u8>, bytes: &[u8], bits: i32) {
+    let bits = bits.max(0) as usize;
+    for chunk in (0..bits.div_ceil(32)).rev() {
+        let width = if (chunk + 1) * 32 > bits { bits % 32 } else { 32 };
+        let word = bitmap_word(bytes, chunk) & (u64::MAX >> (64 - width)) as u32;
+        let spec = Spec { zero: true, width: width.div_ceil(4) as i32, ..Spec::PLAIN };
+        number::number(out, u64::from(word), Number { base: 16, lower: true, size: 4, signed: false }, spec);
+        if chunk > 0 {
+            out.push(b',');
+        }
+    }
+}
+
+/// A group of 32 bits; longs are of the machine's own byte order.
+fn bitmap_word(bytes: &[u8], chunk: usize) -> u32 {
+    let long = u64::from_ne_bytes(take(bytes.get(chunk / 2 * 8..).unwrap_or(&[])));
+    (long >> (chunk % 2 * 32)) as u32
+}
+
+fn bitmap_list(out: &mut Vec<u8>, bytes: &[u8], bits: i32) {
+    let bits = bits.max(0) as usize;
+    let is_set = |bit: usize| bit < bits && bitmap_word(bytes, bit / 32) >> (bit % 32) & 1 != 0;
+    let mut first = true;
+    let mut bit = 0;
+    // Nothing is set behind the memory's end.
+    while bit < bits.min(bytes.len().next_multiple_of(8) * 8) {
+        if !is_set(bit) {
+            bit += 1;
+            continue;
+        }
+        let start = bit;
+        while is_set(bit) {
+            bit += 1;
+        }
+        if !first {
+            out.push(b',');
+        }
+        first = false;
+        decimal(out, start as u64);
+        if bit > start + 1 {
+            out.push(b'-');
+            decimal(out, bit as u64 - 1);
+        }
+    }
+}
+
+fn fourcc(out: &mut Vec<u8>, value: u32) {
+    for byte in (value & !(1 << 31)).to_le_bytes() {
+        out.push(if matches!(byte, 0x20..=0x7e) { byte } else { b'.' });
+    }
+    out.extend_from_slice(if value >> 31 != 0 { b" big-endian (" } else { b" little-endian (" });
+    hex_number(out, u64::from(value), 4);
+    out.push(b')');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::env::Symbol;
+    use super::*;
+
+    struct Bytes(Vec<u8>);
+
+    impl Memory for Bytes {
+        fn bytes_at(&self, address: u64) -> Option<&[u8]> {
+            (address == 0x10000).then_some(&self.0)
+        }
+    }
+
+    struct Env;
+
+    impl RenderEnv for Env {
+        fn symbol(&self, address: u64) -> Option<Symbol<'_>> {
+            (0xffff_ffff_8100_0000..0xffff_ffff_8100_0040).contains(&address).then(|| Symbol {
+                name: "vfs_read",
+                offset: address - 0xffff_ffff_8100_0000,
+                size: 0x40,
+                module: Some("ext4"),
+            })
+        }
+    }
+
+    fn show(letters: &str, width: i32, address: u64, bytes: &[u8]) -> String {
+        let mut out = Vec::new();
+        let spec = Spec { width, ..Spec::PLAIN };
+        pointer(&mut out, address, Extension::parse(letters.as_bytes()), spec, &Bytes(bytes.to_vec()), &Env);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn memory_behind_pointers() {
+        let uuid: Vec<u8> = (0..16).collect();
+        let v4 = [2, 0, 0x1f, 0x90, 127, 0, 0, 1];
+        let mut v6 = vec![10, 0, 0, 80, 0, 0, 0, 5];
+        v6.extend([0; 15]);
+        v6.extend([1, 7, 0, 0, 0]);
+        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+        let long = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1];
+        for (letters, width, bytes, expected) in [
+            ("I4", -1, &v4[4..], "127.0.0.1"),
+            ("i4", -1, &v4[4..], "127.000.000.001"),
+            ("I4h", -1, &v4[4..], "1.0.0.127"),
+            ("ISpc", -1, &v4, "127.0.0.1:8080"),
+            ("ISpc", -1, &v6, "[::1]:80"),
+            ("ISpfsc", -1, &v6, "[::1]:80/5%7"),
+            ("IS", -1, &v6, "0000:0000:0000:0000:0000:0000:0000:0001"),
+            ("IS", -1, &[1, 0], "(einval)"),
+            ("I6", -1, &long, "2001:0db8:0000:0001:0000:0000:0000:0001"),
+            ("i6", -1, &long, "20010db8000000010000000000000001"),
+            ("I6c", -1, &long, "2001:db8:0:1::1"),
+            ("I6c", -1, &mapped, "::ffff:10.0.0.1"),
+            ("I6c", -1, &[0; 16], "::"),
+            ("M", -1, &uuid, "00:01:02:03:04:05"),
+            ("MR", -1, &uuid, "05:04:03:02:01:00"),
+            ("mF", -1, &uuid, "000102030405"),
+            ("U", -1, &uuid, "00010203-0405-0607-0809-0a0b0c0d0e0f"),
+            ("UL", -1, &uuid, "03020100-0504-0706-0809-0A0B0C0D0E0F"),
+            ("h", 3, &uuid, "00 01 02"),
+            ("hC", 3, &uuid, "00:01:02"),
+            ("hN", 3, &uuid, "000102"),
+            ("h", 0, &uuid, ""),
+            ("b", 40, &[1, 0, 0, 0x80, 3, 0, 0, 0], "03,80000001"),
+            ("bl", 40, &[0x1d, 0, 0, 0x80, 3, 0, 0, 0], "0,2-4,31-33"),
+            ("bl", 40, &[0; 8], ""),
+            ("E", 5, b"a\n\"\x01\xff", "a\\n\"\\001\u{fffd}"),
+            ("4cc", -1, b"YUYV", "YUYV little-endian (0x56595559)"),
+            ("a", -1, &[1, 0, 0, 0, 0, 0, 0, 0], "0x0000000000000001"),
+            ("ks", 5, b"abc\0d", "  abc"),
+            ("d", -1, b"x", "(efault)"),
+        ] {
+            let mut out = Vec::new();
+            let spec = Spec { width, ..Spec::PLAIN };
+            let memory = Bytes(bytes.to_vec());
+            pointer(&mut out, 0x10000, Extension::parse(letters.as_bytes()), spec, &memory, &Env);
+            assert_eq!(String::from_utf8_lossy(&out), expected, "%p{letters}");
+        }
+    }
+
+    #[test]
+    fn addresses() {
+        for (letters, width, address, expected) in [
+            ("S", -1, 0xffff_ffff_8100_0004, "vfs_read+0x4/0x40 [ext4]"),
+            ("s", -1, 0xffff_ffff_8100_0004, "vfs_read [ext4]"),
+            ("B", -1, 0xffff_ffff_8100_0040, "vfs_read+0x40/0x40 [ext4]"),
+            ("S", -1, 0xffff_ffff_8100_0040, "0xffffffff81000040"),
+            ("", -1, 0xffff_ffff_8100_0004, "(____ptrval____)"),
+            ("", -1, 0, "0000000000000000"),
+            ("", 4, 0, "   0"),
+            ("", -1, 0xffff_ffff_ffff_fffe, "fffffffffffffffe"),
+            ("x", -1, 0x1234, "0000000000001234"),
+            ("e", -1, 0xffff_ffff_ffff_fffe, "-ENOENT"),
+            ("e", -1, 0xffff_ffff_ffff_fc18, "-1000"),
+            ("I4", -1, 0, "(null)"),
+            ("I4", -1, 12, "(efault)"),
+            ("I4", -1, 0xffff_8880_0000_0000, "(efault)"),
+        ] {
+            assert_eq!(show(letters, width, address, &[]), expected, "%p{letters} of {address:#x}");
+        }
+    }
+}

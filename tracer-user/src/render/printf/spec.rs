@@ -1,0 +1,259 @@
+//! Format strings cut into conversions.
+
+use super::pointer::Extension;
+
+/// Flags, width and precision of a conversion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// `-`
+    pub left: bool,
+    /// `+`
+    pub plus: bool,
+    /// A space.
+    pub space: bool,
+    /// `#`
+    pub special: bool,
+    /// `0`
+    pub zero: bool,
+    /// Field width; -1 when none is given.
+    pub width: i32,
+    /// Precision; -1 when none is given.
+    pub precision: i32,
+}
+
+impl Spec {
+    /// No flags, no width, no precision.
+    pub const PLAIN: Self = Self {
+        left: false,
+        plus: false,
+        space: false,
+        special: false,
+        zero: false,
+        width: -1,
+        precision: -1,
+    };
+
+    /// Whether nothing but the value itself is printed.
+    pub fn is_plain(&self) -> bool {
+        self.width <= 1 && self.precision <= 1 && !self.plus && !self.space && !self.special
+    }
+}
+
+/// A number's base and the type it is read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    /// 8, 10 or 16.
+    pub base: u8,
+    /// Digits above 9 in lower case.
+    pub lower: bool,
+    /// Bytes of the argument that count: 1, 2, 4 or 8.
+    pub size: u8,
+    /// `%d`, `%i`
+    pub signed: bool,
+}
+
+/// What a conversion prints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Conversion {
+    /// A number.
+    Number(Number),
+    /// `%c`
+    Char,
+    /// `%s`
+    Text,
+    /// `%p` and what follows it.
+    Pointer(Extension),
+}
+
+/// A piece of a format string.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Bytes as they are.
+    Literal(Vec<u8>),
+    /// A conversion.
+    Conversion {
+        /// Flags and the fixed width and precision.
+        spec: Spec,
+        /// Whether an argument gives the width (`*`).
+        width_arg: bool,
+        /// Whether an argument gives the precision (`.*`).
+        precision_arg: bool,
+        /// What it prints.
+        conversion: Conversion,
+    },
+}
+
+/// Largest width and precision (`FIELD_WIDTH_MAX`, `PRECISION_MAX`); larger ones would only fill the page.
+pub const LARGEST: i32 = (1 << 15) - 1;
+
+/// Cuts a format string into its pieces. An unknown conversion ends the text there, as in the kernel.
+pub fn pieces(format: &[u8]) -> Vec<Piece> {
+    let mut found = Vec::new();
+    let mut literal = Vec::new();
+    let mut at = 0;
+    while at < format.len() {
+        // A NUL in the constant ends the string.
+        if format[at] == 0 {
+            break;
+        }
+        if format[at] != b'%' {
+            literal.push(format[at]);
+            at += 1;
+            continue;
+        }
+        let mut reader = Reader { format, at: at + 1 };
+        let Some(piece) = reader.conversion() else { break };
+        at = reader.at;
+        match piece {
+            Piece::Literal(percent) => literal.extend(percent),
+            conversion => {
+                if !literal.is_empty() {
+                    found.push(Piece::Literal(std::mem::take(&mut literal)));
+                }
+                found.push(conversion);
+            }
+        }
+    }
+    if !literal.is_empty() {
+        found.push(Piece::Literal(literal));
+    }
+    found
+}
+
+struct Reader<'a> {
+    format: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn next(&self) -> u8 {
+        self.format.get(self.at).copied().unwrap_or(0)
+    }
+
+    fn eat(&mut self, byte: u8) -> bool {
+        let seen = byte != 0 && self.next() == byte;
+        self.at += usize::from(seen);
+        seen
+    }
+
+    fn digits(&mut self) -> Option<i32> {
+        let mut value = None;
+        while self.next().is_ascii_digit() {
+            value = Some((value.unwrap_or(0) * 10 + i32::from(self.next() - b'0')).min(LARGEST));
+            self.at += 1;
+        }
+        value
+    }
+
+    fn conversion(&mut self) -> Option<Piece> {
+        let mut spec = Spec::PLAIN;
+        loop {
+            match self.next() {
+                b'-' => spec.left = true,
+                b'+' => spec.plus = true,
+                b' ' => spec.space = true,
+                b'#' => spec.special = true,
+                b'0' => spec.zero = true,
+                _ => break,
+            }
+            self.at += 1;
+        }
+        let width_arg = self.eat(b'*');
+        if !width_arg {
+            spec.width = self.digits().unwrap_or(-1);
+        }
+        let mut precision_arg = false;
+        if self.eat(b'.') {
+            precision_arg = self.eat(b'*');
+            if !precision_arg {
+                // A lone dot leaves the precision unset in the kernel, where C makes it zero.
+                spec.precision = self.digits().unwrap_or(-1);
+            }
+        }
+        let size = self.size();
+        let number = |base, lower, signed| Conversion::Number(Number { base, lower, size, signed });
+        let kind = self.next();
+        self.at += 1;
+        let conversion = match kind {
+            b'%' => return Some(Piece::Literal(vec![b'%'])),
+            b'c' => Conversion::Char,
+            b's' => Conversion::Text,
+            b'd' | b'i' => number(10, true, true),
+            b'u' => number(10, true, false),
+            b'x' => number(16, true, false),
+            b'X' => number(16, false, false),
+            b'o' => number(8, true, false),
+            b'p' => {
+                let start = self.at;
+                while self.next().is_ascii_alphanumeric() {
+                    self.at += 1;
+                }
+                Conversion::Pointer(Extension::parse(&self.format[start..self.at]))
+            }
+            _ => return None,
+        };
+        Some(Piece::Conversion { spec, width_arg, precision_arg, conversion })
+    }
+
+    /// Bytes of the argument that a length modifier asks for.
+    fn size(&mut self) -> u8 {
+        match self.next() {
+            b'h' => {
+                self.at += 1;
+                if self.eat(b'h') { 1 } else { 2 }
+            }
+            b'l' => {
+                self.at += 1;
+                self.eat(b'l');
+                8
+            }
+            b'L' => {
+                self.at += 1;
+                self.eat(b'L');
+                8
+            }
+            b'z' | b't' => {
+                self.at += 1;
+                8
+            }
+            // The kernel has no `j` and `q` left; events of modules built long ago may.
+            b'j' | b'q' => {
+                self.at += 1;
+                8
+            }
+            _ => 4,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(format: &str) -> String {
+        pieces(format.as_bytes())
+            .into_iter()
+            .map(|piece| match piece {
+                Piece::Literal(text) => format!("{:?}", String::from_utf8_lossy(&text)),
+                Piece::Conversion { spec, width_arg, precision_arg, conversion } => format!(
+                    "<{}{}{} {conversion:?}>",
+                    if width_arg { "*".into() } else { spec.width.to_string() },
+                    if precision_arg { ".*".into() } else { format!(".{}", spec.precision) },
+                    [("-", spec.left), ("#", spec.special), ("0", spec.zero), ("+", spec.plus)]
+                        .iter()
+                        .filter(|(_, on)| *on)
+                        .map(|(flag, _)| *flag)
+                        .collect::<String>(),
+                ),
+            })
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn pieces_of_formats() {
+        insta::assert_snapshot!(shape("a%%b %#08llx|%-5.3hhd"), @r#""a%b " <8.-1#0 Number(Number { base: 16, lower: true, size: 8, signed: false })> "|" <5.3- Number(Number { base: 10, lower: true, size: 1, signed: true })>"#);
+        insta::assert_snapshot!(shape("%*pbl%.*s%c"), @"<*.-1 Pointer(BitmapList)> <-1.* Text> <-1.-1 Char>");
+        insta::assert_snapshot!(shape("x%yz"), @r#""x""#);
+    }
+}
