@@ -4,6 +4,8 @@
 //! Both are traits, so that a frozen description serves as well as the running kernel, and `()` serves where
 //! nothing is known.
 
+pub use crate::kernel::Symbol;
+
 /// How a pointer printed by plain `%p` looks.
 ///
 /// The kernel prints a hash made with a secret key that nobody can know, unless the trace option `hash-ptr` is
@@ -16,19 +18,6 @@ pub enum Pointers {
     /// as they do there.
     #[default]
     Hidden,
-}
-
-/// The symbol that an address lies in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Symbol<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// Bytes from its start to the address.
-    pub offset: u64,
-    /// Its size in bytes.
-    pub size: u64,
-    /// The module it belongs to; none for the kernel itself.
-    pub module: Option<&'a str>,
 }
 
 /// What rendering looks up while it writes.

@@ -227,9 +227,9 @@ mod tests {
         record.extend([0x41, 0, 0, 0]);
         record.extend((-2i32).to_ne_bytes());
         record.extend(0xffff_ffff_0000_0001u64.to_ne_bytes());
-        record.extend((6u32 << 16 | 40).to_ne_bytes());
+        record.extend(((6u32 << 16) + 40).to_ne_bytes());
         record.extend([10, 0, 0, 7]);
-        record.extend((8u32 << 16 | 12).to_ne_bytes());
+        record.extend(((8u32 << 16) + 12).to_ne_bytes());
         record.extend(b"ab\0c");
         record.extend(b"hello\0\0\0");
         record.extend(7u32.to_ne_bytes());

@@ -22,11 +22,13 @@ impl CType {
     pub const U8: Self = Self { size: 1, signed: false };
 
     /// The type after integer promotion.
+    #[must_use]
     pub fn promoted(self) -> Self {
         if self.size < 4 { Self::INT } else { self }
     }
 
     /// The common type of two operands (the usual arithmetic conversions).
+    #[must_use]
     pub fn common(self, other: Self) -> Self {
         let (a, b) = (self.promoted(), other.promoted());
         match a.size.cmp(&b.size) {
@@ -89,12 +91,14 @@ impl Type {
 }
 
 /// The basic type that a list of C keywords or a kernel typedef's name means.
-pub fn named(name: &str) -> Option<CType> {
+pub(super) fn named(name: &str) -> Option<CType> {
     let signed = |size| Some(CType { size, signed: true });
     let unsigned = |size| Some(CType { size, signed: false });
     // Underscores in front tell the exported header's name from the kernel's own, not another type.
     match name.trim_start_matches('_') {
-        "u8" | "uint8_t" | "be8" | "u_char" | "unchar" | "u_int8_t" | "Bool" | "bool" => unsigned(1),
+        "u8" | "uint8_t" | "be8" | "u_char" | "unchar" | "u_int8_t" | "Bool" | "bool" | "blk_status_t" => {
+            unsigned(1)
+        }
         "s8" | "int8_t" => signed(1),
         "u16" | "uint16_t" | "le16" | "be16" | "umode_t" | "ushort" | "sum16" | "u_int16_t" | "u_short" => {
             unsigned(2)
@@ -106,7 +110,6 @@ pub fn named(name: &str) -> Option<CType> {
         | "rpc_authflavor_t" | "xfs_agnumber_t" | "xfs_agblock_t" | "xfs_extlen_t" => unsigned(4),
         "s32" | "int32_t" | "pid_t" | "kernel_rwf_t" | "rwf_t" | "key_serial_t" | "clockid_t" | "key_t"
         | "kernel_pid_t" | "mqd_t" | "timer_t" => signed(4),
-        "blk_status_t" => unsigned(1),
         "u64" | "uint64_t" | "le64" | "be64" | "ulong" | "u_long" | "size_t" | "sector_t" | "ino_t"
         | "dma_addr_t" | "phys_addr_t" | "resource_size_t" | "pgoff_t" | "uintptr_t" | "blkcnt_t"
         | "netdev_features_t" | "kernel_size_t" | "pteval_t" | "gpa_t" | "gva_t" | "gfn_t" | "hpa_t"

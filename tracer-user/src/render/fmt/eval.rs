@@ -301,12 +301,11 @@ impl<'a> Eval<'a> {
                 _ => u64::from_ne_bytes(*bytes.first_chunk()?),
             })
         });
-        match value {
-            Some(value) => ty.wrap(value),
-            None => {
-                self.faulted = true;
-                0
-            }
+        if let Some(value) = value {
+            ty.wrap(value)
+        } else {
+            self.faulted = true;
+            0
         }
     }
 
@@ -405,7 +404,7 @@ fn hex_row(out: &mut Vec<u8>, line: &[u8], row: usize, group: i32, ascii: bool) 
         2 | 4 | 8 => group as usize,
         _ => 1,
     };
-    if line.len() % group != 0 {
+    if !line.len().is_multiple_of(group) {
         group = 1;
     }
     let start = out.len();

@@ -7,7 +7,7 @@ use super::ctype::CType;
 
 /// One token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Token {
+pub(super) enum Token {
     /// An identifier or keyword.
     Name(String),
     /// An integer or character constant with its C type.

@@ -148,7 +148,7 @@ impl Lower<'_> {
             Expr::Member { base, name, arrow } => self.member(base, name, *arrow)?,
             Expr::Index(base, index) => {
                 let address = self.offset(base, index, Binary::Add)?;
-                self.deref(address)?
+                self.deref(&address)?
             }
             Expr::Unary(op, operand) => self.unary(*op, operand)?,
             Expr::Binary(op, a, b) => self.binary(*op, a, b)?,
@@ -156,7 +156,7 @@ impl Lower<'_> {
             Expr::Cast(ty, operand) => {
                 let ty = self.type_of(ty)?;
                 let value = self.expr(operand)?;
-                self.convert(value, ty)
+                self.convert(&value, ty)
             }
             Expr::SizeofType(ty) => {
                 let ty = self.type_of(ty)?;
@@ -226,7 +226,7 @@ impl Lower<'_> {
             let ty = CType::UINT;
             return Ok(self.value(Node::Load { offset: field.offset as u32, ty }, Type::Int(ty)));
         }
-        let ty = self.field_type(&field);
+        let ty = Self::field_type(&field);
         Ok(match ty {
             Type::Int(scalar) => self.value(Node::Load { offset: field.offset as u32, ty: scalar }, ty),
             Type::Ptr(_) => self.value(Node::Load { offset: field.offset as u32, ty: CType::ULONG }, ty),
@@ -235,7 +235,7 @@ impl Lower<'_> {
     }
 
     /// The C type of a field, from its text, its size and its sign.
-    fn field_type(&self, field: &Field) -> Type {
+    fn field_type(field: &Field) -> Type {
         let scalar = |size: usize| match size {
             1 | 2 | 4 | 8 => Some(CType { size: size as u8, signed: field.signed }),
             _ => None,
@@ -245,7 +245,7 @@ impl Lower<'_> {
         let base = base.trim();
         if brackets {
             let element = match field.array {
-                Some(count) if count > 0 && field.size % count == 0 => scalar(field.size / count),
+                Some(count) if count > 0 && field.size.is_multiple_of(count) => scalar(field.size / count),
                 _ => ctype_of(base).map(|ty| CType { signed: field.signed, ..ty }),
             };
             return Type::Array(Box::new(match element {
@@ -314,7 +314,7 @@ impl Lower<'_> {
     }
 
     /// Reads what a pointer points to; arrays and aggregates stay addresses.
-    fn deref(&mut self, pointer: Value) -> Result<Value> {
+    fn deref(&mut self, pointer: &Value) -> Result<Value> {
         match pointer.ty.target().cloned() {
             Some(ty @ (Type::Int(_) | Type::Ptr(_))) => {
                 let node = Node::At { address: pointer.id, ty: ty.scalar() };
@@ -331,7 +331,7 @@ impl Lower<'_> {
         }
         let value = self.expr(operand)?;
         if op == Unary::Deref {
-            return self.deref(value);
+            return self.deref(&value);
         }
         let ty = value.ty.scalar().promoted();
         let known = self.constant(value.id);
@@ -339,7 +339,7 @@ impl Lower<'_> {
             Unary::Neg => (Node::Neg { value: value.id, ty }, ty),
             Unary::Invert => (Node::Invert { value: value.id, ty }, ty),
             Unary::Not => (Node::Not(value.id), CType::INT),
-            _ => return Ok(self.convert(value, Type::Int(ty))),
+            _ => return Ok(self.convert(&value, Type::Int(ty))),
         };
         let node = match (known, node) {
             (Some(known), Node::Neg { .. }) => Node::Const(ty.wrap(known.wrapping_neg())),
@@ -354,7 +354,7 @@ impl Lower<'_> {
         match operand {
             Expr::Field(name) => {
                 let field = self.find(name)?;
-                let ty = self.field_type(&field);
+                let ty = Self::field_type(&field);
                 let node = Node::Const(RECORD + field.offset as u64);
                 Ok(self.value(node, Type::Ptr(Box::new(ty))))
             }
@@ -422,13 +422,13 @@ impl Lower<'_> {
         if matches!(op, Binary::Shl | Binary::Shr) {
             // The count does not take part in the conversions.
             let ty = a.ty.scalar().promoted();
-            let a = self.convert(a, Type::Int(ty));
+            let a = self.convert(&a, Type::Int(ty));
             let id = self.arithmetic(op, a.id, b.id, ty);
             return Ok(Value { id, ty: Type::Int(ty) });
         }
         let ty = a.ty.scalar().common(b.ty.scalar());
-        let a = self.convert(a, Type::Int(ty));
-        let b = self.convert(b, Type::Int(ty));
+        let a = self.convert(&a, Type::Int(ty));
+        let b = self.convert(&b, Type::Int(ty));
         let id = self.arithmetic(op, a.id, b.id, ty);
         let compares =
             matches!(op, Binary::Lt | Binary::Gt | Binary::Le | Binary::Ge | Binary::Eq | Binary::Ne);
@@ -455,14 +455,14 @@ impl Lower<'_> {
             (Type::Int(_), other) => other.clone(),
             (ty, _) => ty.clone(),
         };
-        let then = self.convert(then, ty.clone());
-        let otherwise = self.convert(otherwise, ty.clone());
+        let then = self.convert(&then, ty.clone());
+        let otherwise = self.convert(&otherwise, ty.clone());
         let node = Node::Cond { condition: condition.id, then: then.id, otherwise: otherwise.id };
         Ok(self.value(node, ty))
     }
 
     /// The value in another type; values are kept extended, so only a narrower or differently signed type costs.
-    fn convert(&mut self, value: Value, ty: Type) -> Value {
+    fn convert(&mut self, value: &Value, ty: Type) -> Value {
         let Type::Int(to) = ty else { return Value { id: value.id, ty } };
         let from = value.ty.scalar();
         let keeps = to.size == 8 || from == to || (from.size < to.size && (!from.signed || to.signed));
@@ -491,7 +491,7 @@ impl Lower<'_> {
                         }
                         Some(value) => {
                             let value = self.expr(value)?;
-                            let value = self.convert(value, ty.clone());
+                            let value = self.convert(&value, ty.clone());
                             (ty, Some(value.id))
                         }
                         None => (ty, None),
@@ -541,7 +541,7 @@ impl Lower<'_> {
         let local = at as u32;
         let ty = self.locals[at].ty.clone();
         let Some(member) = member else {
-            let value = self.convert(value, ty);
+            let value = self.convert(&value, ty);
             return Ok(self.push(Node::Set { local, value: value.id }));
         };
         let Type::Aggregate(aggregate) = ty else { return Err(format!("{name} has no members")) };

@@ -89,6 +89,7 @@ pub struct Ip4 {
 
 /// Options of a socket address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)]
 pub struct Socket {
     /// `p`
     pub port: bool,
@@ -104,6 +105,7 @@ pub struct Socket {
 
 /// Which bytes `%pE` escapes, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)]
 pub struct Escapes {
     space: bool,
     special: bool,
@@ -278,7 +280,6 @@ pub fn pointer(
     env: &dyn RenderEnv,
 ) {
     match extension {
-        Extension::Plain | Extension::Restricted => return plain(out, address, spec, env.pointers()),
         Extension::Raw => return raw(out, address, spec),
         Extension::Symbol { offset, back } => return symbol(out, address, offset, back, spec, env),
         Extension::Error if is_error(address) => {
@@ -293,7 +294,9 @@ pub fn pointer(
             }
             return;
         }
-        Extension::Error => return plain(out, address, spec, env.pointers()),
+        Extension::Plain | Extension::Restricted | Extension::Error => {
+            return plain(out, address, spec, env.pointers());
+        }
         Extension::Hex(_) | Extension::Escaped(_) if spec.width == 0 => return,
         _ => {}
     }
@@ -310,12 +313,12 @@ pub fn pointer(
     };
     let start = out.len();
     match extension {
-        Extension::Ip4(options) => ip4(out, &take(bytes), options),
+        Extension::Ip4(options) => ip4(out, take(bytes), options),
         Extension::Ip6 { compressed: true, .. } => ip6_compressed(out, &take(bytes)),
         Extension::Ip6 { bare, .. } => ip6(out, &take(bytes), bare),
         Extension::Socket(options) => match u16::from_ne_bytes(take(bytes)) {
             // AF_INET and AF_INET6
-            2 => socket4(out, &take(bytes), options),
+            2 => socket4(out, take(bytes), options),
             10 => socket6(out, &take(bytes), options),
             _ => return complain(out, b"(einval)", spec),
         },
@@ -385,25 +388,27 @@ pub fn hidden(out: &mut Vec<u8>, spec: Spec) {
 fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, back: bool, spec: Spec, env: &dyn RenderEnv) {
     let start = out.len();
     // A return address may be the first byte of the next function.
-    match env.symbol(address.wrapping_sub(u64::from(back))) {
-        Some(symbol) => {
-            out.extend_from_slice(symbol.name.as_bytes());
-            if offset {
-                out.extend_from_slice(b"+0x");
-                hex(out, symbol.offset + u64::from(back));
-                out.extend_from_slice(b"/0x");
-                hex(out, symbol.size);
-            }
-            if let Some(module) = symbol.module {
-                out.extend_from_slice(b" [");
-                out.extend_from_slice(module.as_bytes());
-                out.push(b']');
+    if let Some(symbol) = env.symbol(address.wrapping_sub(u64::from(back))) {
+        out.extend_from_slice(symbol.name.as_bytes());
+        if offset {
+            out.extend_from_slice(b"+0x");
+            hex(out, symbol.offset + u64::from(back));
+            out.push(b'/');
+            if let Some(size) = symbol.size {
+                out.extend_from_slice(b"0x");
+                hex(out, size);
+            } else {
+                out.push(b'?');
             }
         }
-        None => {
-            out.extend_from_slice(b"0x");
-            hex(out, address);
+        if let Some(module) = symbol.module {
+            out.extend_from_slice(b" [");
+            out.extend_from_slice(module.as_bytes());
+            out.push(b']');
         }
+    } else {
+        out.extend_from_slice(b"0x");
+        hex(out, address);
     }
     if let Ok(limit) = usize::try_from(spec.precision) {
         out.truncate(out.len().min(start + limit));
@@ -411,7 +416,7 @@ fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, back: bool, spec: Spec,
     number::widen(out, start, spec);
 }
 
-fn ip4(out: &mut Vec<u8>, bytes: &[u8; 4], options: Ip4) {
+fn ip4(out: &mut Vec<u8>, bytes: [u8; 4], options: Ip4) {
     for i in 0..4 {
         if i > 0 {
             out.push(b'.');
@@ -467,13 +472,13 @@ fn ip6_compressed(out: &mut Vec<u8>, bytes: &[u8; 16]) {
         if colon {
             out.push(b':');
         }
-        ip4(out, &take(&bytes[12..]), Ip4 { zeros: false, reversed: false });
+        ip4(out, take(&bytes[12..]), Ip4 { zeros: false, reversed: false });
     }
 }
 
 /// `struct sockaddr_in`: family, port, address.
-fn socket4(out: &mut Vec<u8>, bytes: &[u8; 8], options: Socket) {
-    ip4(out, &take(&bytes[4..]), options.ip4);
+fn socket4(out: &mut Vec<u8>, bytes: [u8; 8], options: Socket) {
+    ip4(out, take(&bytes[4..]), options.ip4);
     if options.port {
         out.push(b':');
         decimal(out, u64::from(u16::from_be_bytes([bytes[2], bytes[3]])));
@@ -618,7 +623,7 @@ mod tests {
             (0xffff_ffff_8100_0000..0xffff_ffff_8100_0040).contains(&address).then(|| Symbol {
                 name: "vfs_read",
                 offset: address - 0xffff_ffff_8100_0000,
-                size: 0x40,
+                size: Some(0x40),
                 module: Some("ext4"),
             })
         }

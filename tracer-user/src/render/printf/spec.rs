@@ -4,6 +4,7 @@ use super::pointer::Extension;
 
 /// Flags, width and precision of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)]
 pub struct Spec {
     /// `-`
     pub left: bool,
@@ -106,7 +107,7 @@ pub fn pieces(format: &[u8]) -> Vec<Piece> {
         at = reader.at;
         match piece {
             Piece::Literal(percent) => literal.extend(percent),
-            conversion => {
+            conversion @ Piece::Conversion { .. } => {
                 if !literal.is_empty() {
                     found.push(Piece::Literal(std::mem::take(&mut literal)));
                 }
@@ -212,12 +213,8 @@ impl Reader<'_> {
                 self.eat(b'L');
                 8
             }
-            b'z' | b't' => {
-                self.at += 1;
-                8
-            }
             // The kernel has no `j` and `q` left; events of modules built long ago may.
-            b'j' | b'q' => {
+            b'z' | b't' | b'j' | b'q' => {
                 self.at += 1;
                 8
             }

@@ -85,9 +85,9 @@ impl Lower<'_> {
                 let id = self.arithmetic(op, value, second, CType::ULONG);
                 Ok(Value { id, ty: Type::Int(if whole { CType::ULONG } else { CType::UINT }) })
             }
-            ("__builtin_expect", [value, _]) => {
+            ("__builtin_expect", [value, _]) | ("PTR_ERR" | "ERR_PTR", [value]) => {
                 let value = self.expr(value)?;
-                Ok(self.convert(value, Type::Int(CType::LONG)))
+                Ok(self.convert(&value, Type::Int(CType::LONG)))
             }
             ("__builtin_choose_expr", [condition, then, otherwise]) => {
                 self.cond(condition, Some(then), otherwise)
@@ -113,7 +113,7 @@ impl Lower<'_> {
             }
             ("jiffies_to_msecs" | "jiffies_to_usecs", [value]) => {
                 let value = self.expr(value)?;
-                self.jiffies_to(value, if name == "jiffies_to_msecs" { 1000 } else { 1_000_000 })
+                self.jiffies_to(&value, if name == "jiffies_to_msecs" { 1000 } else { 1_000_000 })
             }
             ("mc_event_error_type", [value]) => self.error_type(value),
             (
@@ -135,10 +135,6 @@ impl Lower<'_> {
                 let limit = self.push(Node::Const(0xffff_ffff_ffff_f001));
                 let id = self.arithmetic(Binary::Ge, value, limit, CType::ULONG);
                 Ok(Value { id, ty: Type::Int(CType::INT) })
-            }
-            ("PTR_ERR" | "ERR_PTR", [value]) => {
-                let value = self.expr(value)?;
-                Ok(self.convert(value, Type::Int(CType::LONG)))
             }
             _ => Err(format!("calls {name}(), which runs only in the kernel")),
         }
@@ -173,7 +169,7 @@ impl Lower<'_> {
         Ok(self.push(Node::Const(value)))
     }
 
-    fn jiffies_to(&mut self, value: Value, units: u64) -> Result<Value> {
+    fn jiffies_to(&mut self, value: &Value, units: u64) -> Result<Value> {
         let hz = self.facts.hz().filter(|hz| *hz > 0).ok_or("the kernel's HZ is not known")?;
         let value = self.convert(value, Type::Int(CType::ULONG));
         let (hz, units) = (u64::from(hz), units);
@@ -187,7 +183,7 @@ impl Lower<'_> {
             self.arithmetic(Binary::Div, product, hz, CType::ULONG)
         };
         let value = Value { id, ty: Type::Int(CType::ULONG) };
-        Ok(self.convert(value, Type::Int(CType::UINT)))
+        Ok(self.convert(&value, Type::Int(CType::UINT)))
     }
 
     /// `mc_event_error_type()`, include/linux/edac.h.
