@@ -39,7 +39,7 @@ pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn R
             }
             out.push(b')');
         }
-        FieldClass::CpuMask | FieldClass::RelCpuMask | FieldClass::Stacktrace => {
+        FieldClass::CpuMask | FieldClass::Stacktrace => {
             out.extend_from_slice(b"<INVALID-TYPE>");
         }
         FieldClass::Number | FieldClass::Cpu => number_field(out, field, bytes, record),

@@ -314,6 +314,14 @@ mod tests {
         );
     }
 
+    struct Old;
+
+    impl KernelFacts for Old {
+        fn version(&self) -> (u32, u32) {
+            (6, 12)
+        }
+    }
+
     #[test]
     fn syscalls_have_a_form_of_their_own() {
         let text =
@@ -325,12 +333,6 @@ mod tests {
         );
         let exit =
             text("sys_exit_close", &format!("{nr}\tfield:long ret;\toffset:16;\tsize:8;\tsigned:1;\n"));
-        struct Old;
-        impl KernelFacts for Old {
-            fn version(&self) -> (u32, u32) {
-                (6, 12)
-            }
-        }
         let show = |text: &str, facts: &dyn KernelFacts, value: u64, verbose: bool| {
             let mut record = vec![0; 16];
             record.extend(value.to_ne_bytes());
@@ -349,14 +351,16 @@ mod tests {
         assert_eq!(show(&exit, &(), u64::MAX, false), "sys_close -> 0xffffffffffffffff");
     }
 
+    struct Raw;
+
+    impl RenderEnv for Raw {
+        fn pointers(&self) -> Pointers {
+            Pointers::Raw
+        }
+    }
+
     #[test]
     fn raw_pointers_when_asked() {
-        struct Raw;
-        impl RenderEnv for Raw {
-            fn pointers(&self) -> Pointers {
-                Pointers::Raw
-            }
-        }
         let printer = Printer::compile(&format(FIELDS, r#""%p %s", REC->big, REC->small ? "x" : "y""#), &());
         let mut out = Vec::new();
         printer.text(&record(), &Raw, &mut out);

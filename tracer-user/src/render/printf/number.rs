@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn padded_text() {
-        let spec = |width, precision, left| Spec { width, precision, left, ..Spec::PLAIN };
+        let spec = |width, precision, left| Spec { left, width, precision, ..Spec::PLAIN };
         for (value, spec, expected) in [
             ("abc", spec(5, -1, false), "  abc"),
             ("abc", spec(5, -1, true), "abc  "),
