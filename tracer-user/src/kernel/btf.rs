@@ -237,6 +237,14 @@ impl Btf {
         Ok(found)
     }
 
+    /// The BTF id of a kernel function, for tracing programs. None when there is no such function.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn function_id(&self, name: &str) -> Result<Option<u32>, Error> {
+        self.first(name, |ty| matches!(ty, Type::Func(_)))
+    }
+
     /// The value of an enumerator, sign-extended when its enum has a sign. `of` is the enum's name; an empty one
     /// looks through all anonymous enums.
     ///

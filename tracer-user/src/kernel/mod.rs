@@ -7,7 +7,9 @@
 mod answer;
 pub mod btf;
 mod btf_index;
+pub mod config;
 mod error;
+pub mod features;
 pub mod symbols;
 pub mod syscalls;
 pub mod tracefs;

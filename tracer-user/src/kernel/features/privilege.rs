@@ -1,0 +1,207 @@
+//! What this process may do: capabilities, lockdown, security modules and the sysctls that gate tracing.
+
+use std::fs::read_to_string;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+
+use rustix::thread::{CapabilitySet, capabilities};
+
+use super::{Feature, Group, feature};
+use crate::kernel::Answer;
+use crate::sys::mount;
+
+/// What decides whether the kernel refuses, read once.
+pub(super) struct Privileges {
+    effective: Option<CapabilitySet>,
+    /// Whether this is the initial user namespace, as far as its uid map shows.
+    initial_namespace: bool,
+    /// Active security modules, where securityfs shows them.
+    modules: Option<String>,
+    lockdown: Lockdown,
+}
+
+enum Lockdown {
+    /// The mode in force.
+    Mode(String),
+    Unknown(String),
+}
+
+/// A file of securityfs: from the visible mount, else from a detached one, as distributions' initial systems mount
+/// it and containers do not. None when securityfs is there and the file is not.
+fn security(name: &str) -> std::io::Result<Option<String>> {
+    let found = match read_to_string(format!("/sys/kernel/security/{name}")) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let root = mount::detached("securityfs")?;
+            read_to_string(format!("/proc/self/fd/{}/{name}", root.as_raw_fd()))
+        }
+        found => found,
+    };
+    match found {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+impl Privileges {
+    pub(super) fn read() -> Self {
+        let uid_map = read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let words: Vec<_> = uid_map.split_whitespace().collect();
+        let lockdown = match security("lockdown") {
+            Ok(Some(text)) => match text.split_once('[').and_then(|(_, rest)| rest.split_once(']')) {
+                Some((mode, _)) => Lockdown::Mode(mode.to_owned()),
+                None => Lockdown::Unknown(format!("securityfs says {:?}", text.trim())),
+            },
+            Ok(None) => Lockdown::Mode("not built or not active".to_owned()),
+            Err(error) => Lockdown::Unknown(format!("securityfs: {error}")),
+        };
+        Self {
+            effective: capabilities(None).ok().map(|sets| sets.effective),
+            initial_namespace: words == ["0", "0", "4294967295"],
+            modules: security("lsm").ok().flatten().map(|text| text.trim().to_owned()),
+            lockdown,
+        }
+    }
+
+    pub(super) fn has(&self, wanted: CapabilitySet) -> bool {
+        self.effective.is_some_and(|set| set.contains(wanted) || set.contains(CapabilitySet::SYS_ADMIN))
+    }
+
+    /// Why a program or map may be refused with `EPERM` or `EACCES`.
+    pub(super) fn refused(&self) -> String {
+        let mut lacks = Vec::new();
+        for (set, name) in [(CapabilitySet::BPF, "CAP_BPF"), (CapabilitySet::PERFMON, "CAP_PERFMON")] {
+            if !self.has(set) {
+                lacks.push(name);
+            }
+        }
+        if !lacks.is_empty() {
+            return format!("refused: this process lacks {}", lacks.join(" and "));
+        }
+        if !self.initial_namespace {
+            return "refused: this is not the initial user namespace".into();
+        }
+        match (&self.lockdown, &self.modules) {
+            (Lockdown::Mode(mode), _) if mode == "confidentiality" => {
+                "refused, with all capabilities held: the kernel is locked down (confidentiality)".into()
+            }
+            (_, Some(modules)) => {
+                format!("refused, with all capabilities held: by a security module (active: {modules})")
+            }
+            _ => "refused, with all capabilities held: by a security module of this machine".into(),
+        }
+    }
+}
+
+pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
+    let mut features: Vec<_> = CAPABILITIES
+        .iter()
+        .map(|(name, set, purpose, since)| {
+            let answer = match privileges.effective {
+                None => Answer::unknown("capget(2) failed"),
+                Some(held) if held.contains(*set) => Answer::Yes,
+                Some(held) if held.contains(CapabilitySet::SYS_ADMIN) && covered(*set) => Answer::Yes,
+                Some(_) => Answer::no("not in the effective set"),
+            };
+            feature(Group::Privileges, name, purpose, since, answer)
+        })
+        .collect();
+    features.push(feature(
+        Group::Privileges,
+        "initial_userns",
+        "most kinds of BPF programs and the tracefs mount",
+        "user namespaces, 3.8; BPF tokens excepted, 6.9",
+        if privileges.initial_namespace {
+            Answer::Yes
+        } else {
+            Answer::no("the uid map of this process is not the whole one")
+        },
+    ));
+    features.push(match &privileges.lockdown {
+        Lockdown::Mode(mode) => {
+            let answer = match mode.as_str() {
+                // Integrity keeps the kernel from being changed, which no program here does.
+                "confidentiality" => Answer::no("programs may not read kernel memory"),
+                _ => Answer::Yes,
+            };
+            Feature { detail: Some(mode.clone()), ..lockdown(answer) }
+        }
+        Lockdown::Unknown(why) => lockdown(Answer::unknown(why.clone())),
+    });
+    for (name, path, purpose, since) in SYSCTLS {
+        let found = read_to_string(path);
+        let answer = match &found {
+            Ok(_) => Answer::Yes,
+            Err(error) if error.kind() == ErrorKind::NotFound => Answer::no("this kernel lacks it"),
+            Err(error) => Answer::unknown(format!("{path}: {error}")),
+        };
+        let detail = found.ok().map(|text| text.trim().to_owned());
+        features.push(Feature { detail, ..feature(Group::Privileges, name, purpose, since, answer) });
+    }
+    features.push(match &privileges.modules {
+        Some(modules) => Feature { detail: Some(modules.clone()), ..security_modules(Answer::Yes) },
+        None => security_modules(Answer::unknown("securityfs is not mounted and may not be")),
+    });
+    features
+}
+
+/// Whether `CAP_SYS_ADMIN` serves instead (`bpf_capable()`, `perfmon_capable()`, 5.8; `CAP_SYSLOG`, 2.6.38).
+fn covered(set: CapabilitySet) -> bool {
+    set == CapabilitySet::BPF || set == CapabilitySet::PERFMON
+}
+
+fn lockdown(answer: Answer) -> Feature {
+    let purpose = "reading kernel memory from programs (yes: not locked down against it)";
+    feature(Group::Privileges, "lockdown_open", purpose, "lockdown, 5.4 (9d1f8be5cf42)", answer)
+}
+
+fn security_modules(answer: Answer) -> Feature {
+    feature(Group::Privileges, "security_modules", "naming who refuses", "securityfs, 4.11", answer)
+}
+
+type Capability = (&'static str, CapabilitySet, &'static str, &'static str);
+
+const CAPABILITIES: [Capability; 5] = [
+    ("cap_bpf", CapabilitySet::BPF, "loading programs, making maps", "5.8 (a17b53c4a4b5)"),
+    (
+        "cap_perfmon",
+        CapabilitySet::PERFMON,
+        "attaching to tracepoints, reading kernel memory",
+        "5.8 (980737282232)",
+    ),
+    ("cap_sys_admin", CapabilitySet::SYS_ADMIN, "mounting tracefs, program ids", "2.2"),
+    ("cap_syslog", CapabilitySet::SYSLOG, "kernel addresses in /proc/kallsyms", "2.6.38"),
+    ("cap_sys_resource", CapabilitySet::SYS_RESOURCE, "raising RLIMIT_MEMLOCK on kernels before 5.11", "2.2"),
+];
+
+const SYSCTLS: [(&str, &str, &str, &str); 5] = [
+    (
+        "unprivileged_bpf_disabled",
+        "/proc/sys/kernel/unprivileged_bpf_disabled",
+        "0: everybody may load some programs; 1, 2: only CAP_BPF",
+        "4.4; 2 since 5.13",
+    ),
+    (
+        "perf_event_paranoid",
+        "/proc/sys/kernel/perf_event_paranoid",
+        "2 and more: tracepoints need CAP_PERFMON",
+        "2.6.31 (CONFIG_PERF_EVENTS)",
+    ),
+    (
+        "kptr_restrict",
+        "/proc/sys/kernel/kptr_restrict",
+        "2: kernel addresses hidden from everybody",
+        "2.6.38",
+    ),
+    (
+        "bpf_jit_enable",
+        "/proc/sys/net/core/bpf_jit_enable",
+        "0: programs are interpreted, several times slower",
+        "3.0 (CONFIG_BPF_JIT)",
+    ),
+    (
+        "ftrace_enabled",
+        "/proc/sys/kernel/ftrace_enabled",
+        "0: no fentry, no kprobe.multi",
+        "2.6.27 (CONFIG_FUNCTION_TRACER)",
+    ),
+];
