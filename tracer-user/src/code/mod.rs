@@ -1,1 +1,8 @@
 //! eBPF instructions: assembler, lowering, listing, checker, linker.
+//!
+//! Plans come in ([`crate::plan`]), linked ELF objects go out. What varies between events and filters is
+//! generated here as BPF functions of the program; what stays the same is the Rust template they are linked to.
+
+pub mod asm;
+pub mod link;
+pub mod lower;

@@ -1,0 +1,418 @@
+//! One eBPF instruction: its fields, encoding and the parts it is made of.
+//!
+//! Opcodes are those of the instruction set standard (Documentation/bpf/standardization/instruction-set.rst,
+//! include/uapi/linux/bpf.h). Only what the lowering emits is named; everything else still decodes, so that a
+//! template's instructions can be listed and checked.
+
+/// Bytes of an encoded instruction.
+pub const INSN_SIZE: usize = 8;
+
+/// Instruction classes: low three bits of an opcode.
+pub mod class {
+    /// Immediate and absolute loads; here only the two-slot 64-bit immediate.
+    pub const LD: u8 = 0x00;
+    /// Load from memory into a register.
+    pub const LDX: u8 = 0x01;
+    /// Store of an immediate.
+    pub const ST: u8 = 0x02;
+    /// Store of a register.
+    pub const STX: u8 = 0x03;
+    /// 32-bit arithmetic.
+    pub const ALU: u8 = 0x04;
+    /// 64-bit jumps.
+    pub const JMP: u8 = 0x05;
+    /// 32-bit jumps (5.1 and later).
+    pub const JMP32: u8 = 0x06;
+    /// 64-bit arithmetic.
+    pub const ALU64: u8 = 0x07;
+}
+
+/// Bit of an arithmetic or jump opcode that takes the source from a register instead of the immediate.
+pub const SOURCE_REG: u8 = 0x08;
+/// Addressing mode of plain loads and stores.
+pub const MODE_MEM: u8 = 0x60;
+/// Opcode of the two-slot 64-bit immediate load.
+pub const LD_IMM64: u8 = 0x18;
+/// Opcode of a call.
+pub const CALL: u8 = 0x85;
+/// Opcode of the return from a function.
+pub const EXIT: u8 = 0x95;
+/// Opcode of the unconditional jump with a 16-bit offset.
+pub const JA: u8 = 0x05;
+/// Source register of a [`CALL`] that calls a function of the program: `BPF_PSEUDO_CALL`.
+pub const PSEUDO_CALL: u8 = 1;
+/// Source register of a [`LD_IMM64`] that loads a function's address: `BPF_PSEUDO_FUNC`.
+pub const PSEUDO_FUNC: u8 = 4;
+
+/// A register. R0 returns, R1 to R5 are arguments and lost at a call, R6 to R9 survive it, R10 is the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "they have no other names")]
+pub enum Reg {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    R10,
+}
+
+/// Width of a memory access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Width {
+    /// One byte.
+    B,
+    /// Two bytes.
+    H,
+    /// Four bytes.
+    W,
+    /// Eight bytes.
+    D,
+}
+
+impl Width {
+    /// The width of so many bytes.
+    pub fn of(size: usize) -> Option<Self> {
+        Some(match size {
+            1 => Self::B,
+            2 => Self::H,
+            4 => Self::W,
+            8 => Self::D,
+            _ => return None,
+        })
+    }
+
+    /// Bytes.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::B => 1,
+            Self::H => 2,
+            Self::W => 4,
+            Self::D => 8,
+        }
+    }
+
+    /// The opcode's size bits.
+    fn bits(self) -> u8 {
+        match self {
+            Self::W => 0x00,
+            Self::H => 0x08,
+            Self::B => 0x10,
+            Self::D => 0x18,
+        }
+    }
+
+    /// Reads the size bits of a load or store opcode.
+    pub fn of_opcode(op: u8) -> Self {
+        match op & 0x18 {
+            0x00 => Self::W,
+            0x08 => Self::H,
+            0x10 => Self::B,
+            _ => Self::D,
+        }
+    }
+}
+
+/// Arithmetic operation; its value is the opcode's high four bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "they are their names")]
+pub enum Alu {
+    Add = 0x00,
+    Sub = 0x10,
+    Mul = 0x20,
+    Or = 0x40,
+    And = 0x50,
+    Lsh = 0x60,
+    Rsh = 0x70,
+    Neg = 0x80,
+    Xor = 0xa0,
+    Mov = 0xb0,
+    /// Shift right, filling with the sign.
+    Arsh = 0xc0,
+}
+
+/// Condition of a jump; its value is the opcode's high four bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Cond {
+    /// `==`
+    Eq = 0x10,
+    /// unsigned `>`
+    Gt = 0x20,
+    /// unsigned `>=`
+    Ge = 0x30,
+    /// `&`: some bit in common
+    Set = 0x40,
+    /// `!=`
+    Ne = 0x50,
+    /// signed `>`
+    SGt = 0x60,
+    /// signed `>=`
+    SGe = 0x70,
+    /// unsigned `<`
+    Lt = 0xa0,
+    /// unsigned `<=`
+    Le = 0xb0,
+    /// signed `<`
+    SLt = 0xc0,
+    /// signed `<=`
+    SLe = 0xd0,
+}
+
+impl Cond {
+    /// The condition that holds exactly when this one does not; [`Cond::Set`] has none.
+    pub fn inverse(self) -> Option<Self> {
+        Some(match self {
+            Self::Eq => Self::Ne,
+            Self::Ne => Self::Eq,
+            Self::Gt => Self::Le,
+            Self::Le => Self::Gt,
+            Self::Ge => Self::Lt,
+            Self::Lt => Self::Ge,
+            Self::SGt => Self::SLe,
+            Self::SLe => Self::SGt,
+            Self::SGe => Self::SLt,
+            Self::SLt => Self::SGe,
+            Self::Set => return None,
+        })
+    }
+}
+
+/// Second operand of arithmetic, jumps and stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// A register.
+    Reg(Reg),
+    /// A sign-extended 32-bit number.
+    Imm(i32),
+}
+
+impl From<Reg> for Operand {
+    fn from(reg: Reg) -> Self {
+        Self::Reg(reg)
+    }
+}
+
+impl From<i32> for Operand {
+    fn from(imm: i32) -> Self {
+        Self::Imm(imm)
+    }
+}
+
+/// Helper functions of the kernel that generated code calls, by their numbers in include/uapi/linux/bpf.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+#[expect(missing_docs, reason = "they are their names")]
+pub enum Helper {
+    GetSmpProcessorId = 8,
+    GetCurrentPidTgid = 14,
+    GetCurrentComm = 16,
+    ProbeReadUser = 112,
+    ProbeReadKernel = 113,
+    ProbeReadUserStr = 114,
+    ProbeReadKernelStr = 115,
+    /// Since 5.17.
+    Loop = 181,
+}
+
+impl Helper {
+    /// The helper's name as uapi has it, for numbers that generated code or a template is likely to call.
+    pub fn name(number: i32) -> Option<&'static str> {
+        Some(match number {
+            1 => "bpf_map_lookup_elem",
+            2 => "bpf_map_update_elem",
+            3 => "bpf_map_delete_elem",
+            4 => "bpf_probe_read",
+            5 => "bpf_ktime_get_ns",
+            6 => "bpf_trace_printk",
+            8 => "bpf_get_smp_processor_id",
+            12 => "bpf_tail_call",
+            14 => "bpf_get_current_pid_tgid",
+            15 => "bpf_get_current_uid_gid",
+            16 => "bpf_get_current_comm",
+            25 => "bpf_perf_event_output",
+            27 => "bpf_get_stackid",
+            35 => "bpf_get_current_task",
+            67 => "bpf_get_stack",
+            80 => "bpf_get_current_cgroup_id",
+            112 => "bpf_probe_read_user",
+            113 => "bpf_probe_read_kernel",
+            114 => "bpf_probe_read_user_str",
+            115 => "bpf_probe_read_kernel_str",
+            125 => "bpf_ktime_get_boot_ns",
+            130 => "bpf_ringbuf_output",
+            131 => "bpf_ringbuf_reserve",
+            132 => "bpf_ringbuf_submit",
+            133 => "bpf_ringbuf_discard",
+            134 => "bpf_ringbuf_query",
+            158 => "bpf_get_current_task_btf",
+            160 => "bpf_ktime_get_coarse_ns",
+            174 => "bpf_get_attach_cookie",
+            181 => "bpf_loop",
+            195 => "bpf_map_lookup_percpu_elem",
+            208 => "bpf_ktime_get_tai_ns",
+            _ => return None,
+        })
+    }
+}
+
+/// One instruction slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Insn {
+    /// Opcode.
+    pub op: u8,
+    /// Destination register's number.
+    pub dst: u8,
+    /// Source register's number.
+    pub src: u8,
+    /// Offset: bytes of a memory access, slots of a jump.
+    pub off: i16,
+    /// Immediate.
+    pub imm: i32,
+}
+
+impl Insn {
+    /// `dst = *(width *)(src + off)`
+    pub fn load(width: Width, dst: Reg, src: Reg, off: i16) -> Self {
+        Self { op: class::LDX | MODE_MEM | width.bits(), dst: dst as u8, src: src as u8, off, imm: 0 }
+    }
+
+    /// `*(width *)(dst + off) = value`
+    pub fn store(width: Width, dst: Reg, off: i16, value: Operand) -> Self {
+        match value {
+            Operand::Reg(src) => {
+                Self { op: class::STX | MODE_MEM | width.bits(), dst: dst as u8, src: src as u8, off, imm: 0 }
+            }
+            Operand::Imm(imm) => {
+                Self { op: class::ST | MODE_MEM | width.bits(), dst: dst as u8, src: 0, off, imm }
+            }
+        }
+    }
+
+    /// 64-bit arithmetic.
+    pub fn alu(op: Alu, dst: Reg, value: Operand) -> Self {
+        Self::two_operands(class::ALU64 | op as u8, dst, value, 0)
+    }
+
+    /// 32-bit arithmetic; the upper half becomes zero.
+    pub fn alu32(op: Alu, dst: Reg, value: Operand) -> Self {
+        Self::two_operands(class::ALU | op as u8, dst, value, 0)
+    }
+
+    /// A conditional jump whose offset is filled in later.
+    pub fn jump_if(wide: bool, cond: Cond, dst: Reg, value: Operand) -> Self {
+        Self::two_operands(if wide { class::JMP } else { class::JMP32 } | cond as u8, dst, value, 0)
+    }
+
+    /// An unconditional jump whose offset is filled in later.
+    pub fn jump() -> Self {
+        Self { op: JA, ..Self::default() }
+    }
+
+    /// A call of a helper.
+    pub fn call(helper: Helper) -> Self {
+        Self { op: CALL, imm: helper as i32, ..Self::default() }
+    }
+
+    /// Return.
+    pub fn exit() -> Self {
+        Self { op: EXIT, ..Self::default() }
+    }
+
+    /// The two slots of a 64-bit immediate.
+    pub fn imm64(dst: Reg, value: u64) -> [Self; 2] {
+        [
+            Self { op: LD_IMM64, dst: dst as u8, imm: value as i32, ..Self::default() },
+            Self { imm: (value >> 32) as i32, ..Self::default() },
+        ]
+    }
+
+    fn two_operands(op: u8, dst: Reg, value: Operand, off: i16) -> Self {
+        match value {
+            Operand::Reg(src) => Self { op: op | SOURCE_REG, dst: dst as u8, src: src as u8, off, imm: 0 },
+            Operand::Imm(imm) => Self { op, dst: dst as u8, src: 0, off, imm },
+        }
+    }
+
+    /// Instruction class.
+    pub fn class(self) -> u8 {
+        self.op & 0x07
+    }
+
+    /// Whether it is the first of the two slots of a 64-bit immediate.
+    pub fn is_wide(self) -> bool {
+        self.op == LD_IMM64
+    }
+
+    /// Whether control may go elsewhere than to the next slot inside the function.
+    pub fn is_jump(self) -> bool {
+        matches!(self.class(), class::JMP | class::JMP32) && self.op != CALL && self.op != EXIT
+    }
+
+    /// Whether the next slot is not reached from here.
+    pub fn ends_block(self) -> bool {
+        self.op == EXIT || self.op == JA
+    }
+
+    /// The eight bytes, little endian.
+    pub fn encode(self) -> [u8; INSN_SIZE] {
+        let mut bytes = [0; INSN_SIZE];
+        bytes[0] = self.op;
+        bytes[1] = self.dst & 0x0f | self.src << 4;
+        bytes[2..4].copy_from_slice(&self.off.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.imm.to_le_bytes());
+        bytes
+    }
+
+    /// Reads eight bytes, little endian.
+    pub fn decode(bytes: [u8; INSN_SIZE]) -> Self {
+        Self {
+            op: bytes[0],
+            dst: bytes[1] & 0x0f,
+            src: bytes[1] >> 4,
+            off: i16::from_le_bytes([bytes[2], bytes[3]]),
+            imm: i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodings_are_the_standard_ones() {
+        // Each expected byte string is what clang emits for the statement (llvm-objdump of a C source).
+        let insns: [(Insn, [u8; 8]); 9] = [
+            (Insn::load(Width::D, Reg::R2, Reg::R1, 8), [0x79, 0x12, 8, 0, 0, 0, 0, 0]),
+            (Insn::load(Width::B, Reg::R0, Reg::R10, -4), [0x71, 0xa0, 0xfc, 0xff, 0, 0, 0, 0]),
+            (
+                Insn::store(Width::W, Reg::R10, -8, Operand::Reg(Reg::R3)),
+                [0x63, 0x3a, 0xf8, 0xff, 0, 0, 0, 0],
+            ),
+            (Insn::store(Width::D, Reg::R7, 16, Operand::Imm(-1)), [0x7a, 7, 16, 0, 0xff, 0xff, 0xff, 0xff]),
+            (Insn::alu(Alu::Mov, Reg::R6, Operand::Reg(Reg::R1)), [0xbf, 0x16, 0, 0, 0, 0, 0, 0]),
+            (Insn::alu32(Alu::Lsh, Reg::R2, Operand::Imm(24)), [0x64, 2, 0, 0, 24, 0, 0, 0]),
+            (Insn::jump_if(true, Cond::Ne, Reg::R2, Operand::Imm(5)), [0x55, 2, 0, 0, 5, 0, 0, 0]),
+            (Insn::jump_if(false, Cond::SLt, Reg::R2, Operand::Reg(Reg::R3)), [0xce, 0x32, 0, 0, 0, 0, 0, 0]),
+            (Insn::exit(), [0x95, 0, 0, 0, 0, 0, 0, 0]),
+        ];
+        for (insn, bytes) in insns {
+            assert_eq!(insn.encode(), bytes);
+            assert_eq!(Insn::decode(bytes), insn);
+        }
+    }
+
+    #[test]
+    fn inverses_are_mutual() {
+        for cond in [Cond::Eq, Cond::Gt, Cond::Ge, Cond::Ne, Cond::SGt, Cond::SGe, Cond::Lt, Cond::Le] {
+            assert_eq!(cond.inverse().and_then(Cond::inverse), Some(cond));
+            assert_ne!(cond.inverse(), Some(cond));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Assembler: instructions in order, labels for jumps, notes for the listing.
+//!
+//! [`Assembler::finish`] removes what no path reaches (the verifier refuses it), shortens jumps to jumps, and
+//! reaches labels that are further away than a 16-bit offset through islands: a second jump placed within
+//! reach. The 32-bit `gotol` of later instruction sets would be shorter and is not in 6.1.
+
+mod insn;
+mod resolve;
+
+pub use insn::{
+    Alu, CALL, Cond, EXIT, Helper, INSN_SIZE, Insn, JA, LD_IMM64, MODE_MEM, Operand, PSEUDO_CALL,
+    PSEUDO_FUNC, Reg, SOURCE_REG, Width, class,
+};
+
+use std::collections::BTreeMap;
+
+/// A place in the code that jumps name before or after it is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Label(u32);
+
+/// A finished function: what `code::link` appends to a template.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Function {
+    /// Symbol.
+    pub name: String,
+    /// Instructions; a 64-bit immediate takes two.
+    pub insns: Vec<Insn>,
+    /// Addresses of other functions: the first slot of a 64-bit immediate, and whose address it is to be.
+    pub addresses: Vec<(usize, String)>,
+    /// Comments by the slot they stand in front of.
+    pub notes: BTreeMap<usize, Vec<String>>,
+}
+
+impl Function {
+    /// The code as bytes, little endian.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.insns.iter().flat_map(|insn| insn.encode()).collect()
+    }
+}
+
+/// One instruction with what has yet to be filled in.
+#[derive(Clone, Debug)]
+struct Item {
+    insn: Insn,
+    /// Second slot of a 64-bit immediate.
+    second: Option<Insn>,
+    /// Where a jump goes.
+    target: Option<Label>,
+    /// The function whose address a 64-bit immediate is.
+    address: Option<String>,
+    notes: Vec<String>,
+}
+
+/// Collects the instructions of one function.
+#[derive(Clone, Debug, Default)]
+pub struct Assembler {
+    items: Vec<Item>,
+    /// For each label the item it stands in front of.
+    labels: Vec<Option<usize>>,
+    notes: Vec<String>,
+}
+
+impl Assembler {
+    /// An empty function.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A label that is not bound yet.
+    pub fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() as u32 - 1)
+    }
+
+    /// Puts the label in front of the next instruction.
+    ///
+    /// # Panics
+    /// When it was bound before.
+    pub fn bind(&mut self, label: Label) {
+        let place = &mut self.labels[label.0 as usize];
+        assert!(place.is_none(), "a label is bound once");
+        *place = Some(self.items.len());
+    }
+
+    /// A comment in front of the next instruction.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// Appends an instruction as it is.
+    pub fn push(&mut self, insn: Insn) {
+        self.item(insn, None, None, None);
+    }
+
+    /// `dst = *(width *)(src + off)`
+    pub fn load(&mut self, width: Width, dst: Reg, src: Reg, off: i16) {
+        self.push(Insn::load(width, dst, src, off));
+    }
+
+    /// `*(width *)(dst + off) = value`
+    pub fn store(&mut self, width: Width, dst: Reg, off: i16, value: impl Into<Operand>) {
+        self.push(Insn::store(width, dst, off, value.into()));
+    }
+
+    /// 64-bit arithmetic.
+    pub fn alu(&mut self, op: Alu, dst: Reg, value: impl Into<Operand>) {
+        self.push(Insn::alu(op, dst, value.into()));
+    }
+
+    /// 32-bit arithmetic.
+    pub fn alu32(&mut self, op: Alu, dst: Reg, value: impl Into<Operand>) {
+        self.push(Insn::alu32(op, dst, value.into()));
+    }
+
+    /// `dst = value`
+    pub fn mov(&mut self, dst: Reg, value: impl Into<Operand>) {
+        self.alu(Alu::Mov, dst, value);
+    }
+
+    /// `dst = value`, in the shortest form that holds it.
+    pub fn constant(&mut self, dst: Reg, value: u64) {
+        if let Ok(imm) = i32::try_from(value.cast_signed()) {
+            self.mov(dst, imm);
+        } else if let Ok(low) = u32::try_from(value) {
+            self.alu32(Alu::Mov, dst, low.cast_signed());
+        } else {
+            let [first, second] = Insn::imm64(dst, value);
+            self.item(first, Some(second), None, None);
+        }
+    }
+
+    /// `dst = reg + off`, for an offset of any sign.
+    pub fn address(&mut self, dst: Reg, reg: Reg, off: i32) {
+        self.mov(dst, reg);
+        if off != 0 {
+            self.alu(Alu::Add, dst, off);
+        }
+    }
+
+    /// `dst = address of function`
+    pub fn function(&mut self, dst: Reg, name: impl Into<String>) {
+        let [mut first, second] = Insn::imm64(dst, 0);
+        first.src = PSEUDO_FUNC;
+        self.item(first, Some(second), None, Some(name.into()));
+    }
+
+    /// Unconditional jump.
+    pub fn jump(&mut self, to: Label) {
+        self.item(Insn::jump(), None, Some(to), None);
+    }
+
+    /// 64-bit compare and jump.
+    pub fn jump_if(&mut self, cond: Cond, dst: Reg, value: impl Into<Operand>, to: Label) {
+        self.item(Insn::jump_if(true, cond, dst, value.into()), None, Some(to), None);
+    }
+
+    /// Compare and jump on the low 32 bits.
+    pub fn jump32_if(&mut self, cond: Cond, dst: Reg, value: impl Into<Operand>, to: Label) {
+        self.item(Insn::jump_if(false, cond, dst, value.into()), None, Some(to), None);
+    }
+
+    /// Call of a helper.
+    pub fn call(&mut self, helper: Helper) {
+        self.push(Insn::call(helper));
+    }
+
+    /// Return.
+    pub fn exit(&mut self) {
+        self.push(Insn::exit());
+    }
+
+    fn item(&mut self, insn: Insn, second: Option<Insn>, target: Option<Label>, address: Option<String>) {
+        self.items.push(Item { insn, second, target, address, notes: std::mem::take(&mut self.notes) });
+    }
+}

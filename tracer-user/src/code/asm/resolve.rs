@@ -1,0 +1,259 @@
+//! From items and labels to slots and offsets: jump threading, dead code, islands.
+
+use super::{Assembler, Function, Insn, Item, JA, Label};
+
+/// How many slots a jump may span before an island is put in its way.
+const REACH: usize = 32_000;
+/// How far from the jump its island is put; the rest is room for islands that come to lie in between.
+const ISLAND_AT: usize = 26_000;
+
+impl Assembler {
+    /// Fills in all offsets.
+    ///
+    /// # Panics
+    /// When a label that is jumped to was not bound, or control falls off the end: errors of the caller's code,
+    /// not of its input.
+    pub fn finish(mut self, name: impl Into<String>) -> Function {
+        loop {
+            let before = self.items.len();
+            self.thread_jumps();
+            self.remove_unreached();
+            self.remove_empty_jumps();
+            if self.items.len() == before {
+                break;
+            }
+        }
+        self.place_islands();
+        self.emit(name.into())
+    }
+
+    fn place(&self, label: Label) -> usize {
+        self.labels[label.0 as usize].expect("every label that is jumped to is bound")
+    }
+
+    /// A jump to an unconditional jump goes to where that one goes.
+    fn thread_jumps(&mut self) {
+        for at in 0..self.items.len() {
+            let Some(mut target) = self.items[at].target else { continue };
+            // Forward only, so that a loop of jumps ends.
+            let mut from = at;
+            while let Some(Item { insn: Insn { op: JA, .. }, target: Some(next), .. }) =
+                self.items.get(self.place(target)).filter(|_| self.place(target) > from)
+            {
+                from = self.place(target);
+                target = *next;
+            }
+            self.items[at].target = Some(target);
+        }
+    }
+
+    /// Drops items that no path from the entry reaches.
+    fn remove_unreached(&mut self) {
+        let mut reached = vec![false; self.items.len()];
+        let mut work = vec![0];
+        while let Some(at) = work.pop() {
+            if std::mem::replace(&mut reached[at], true) {
+                continue;
+            }
+            let item = &self.items[at];
+            if let Some(target) = item.target {
+                work.push(self.place(target));
+            }
+            if !item.insn.ends_block() {
+                assert!(at + 1 < self.items.len(), "control falls off the end");
+                work.push(at + 1);
+            }
+        }
+        self.retain(&reached);
+    }
+
+    /// Drops unconditional jumps to the next item.
+    fn remove_empty_jumps(&mut self) {
+        let keep: Vec<_> = self
+            .items
+            .iter()
+            .enumerate()
+            .map(|(at, item)| !(item.insn.op == JA && item.target.is_some_and(|to| self.place(to) == at + 1)))
+            .collect();
+        self.retain(&keep);
+    }
+
+    fn retain(&mut self, keep: &[bool]) {
+        let mut moved = Vec::with_capacity(keep.len() + 1);
+        let mut kept = 0;
+        for keep in keep {
+            moved.push(kept);
+            kept += usize::from(*keep);
+        }
+        moved.push(kept);
+        for place in self.labels.iter_mut().flatten() {
+            *place = moved[*place];
+        }
+        let mut keep = keep.iter();
+        // A note of a dropped jump belongs to the code behind it.
+        let mut carried = Vec::new();
+        self.items.retain_mut(|item| {
+            let keep = keep.next().copied().unwrap_or(true);
+            if keep {
+                item.notes.splice(0..0, std::mem::take(&mut carried));
+            } else if item.insn.op == JA {
+                carried.append(&mut item.notes);
+            }
+            keep
+        });
+    }
+
+    fn slots(&self) -> Vec<usize> {
+        let mut at = 0;
+        let mut slots = Vec::with_capacity(self.items.len() + 1);
+        for item in &self.items {
+            slots.push(at);
+            at += 1 + usize::from(item.second.is_some());
+        }
+        slots.push(at);
+        slots
+    }
+
+    /// Breaks jumps that are too long. Only forward jumps can be; loops are short.
+    fn place_islands(&mut self) {
+        loop {
+            let slots = self.slots();
+            let far = |item: usize, to: Label| slots[self.place(to)] > slots[item] + REACH;
+            let Some((first, to)) = self
+                .items
+                .iter()
+                .enumerate()
+                .find_map(|(at, item)| item.target.filter(|to| far(at, *to)).map(|to| (at, to)))
+            else {
+                return;
+            };
+            // The island stands well before the last item that `first` reaches, and serves those around
+            // it too, also the ones that only the islands yet to come would push out of reach.
+            let at = slots.partition_point(|slot| *slot <= slots[first] + ISLAND_AT) - 1;
+            let riders: Vec<_> = (0..at)
+                .filter(|item| {
+                    self.items[*item].target == Some(to) && slots[self.place(to)] > slots[*item] + ISLAND_AT
+                })
+                .filter(|item| slots[*item] + ISLAND_AT + 1000 > slots[at])
+                .collect();
+            self.insert_island(at, to, &riders);
+        }
+    }
+
+    /// Puts `skip: goto behind; island: goto to` in front of item `at` and sends the riders to the island.
+    fn insert_island(&mut self, at: usize, to: Label, riders: &[usize]) {
+        let falls_in = !self.items[at - 1].insn.ends_block();
+        let added = 1 + usize::from(falls_in);
+        for place in self.labels.iter_mut().flatten() {
+            if *place >= at {
+                *place += added;
+            }
+        }
+        let island = self.label();
+        self.labels[island.0 as usize] = Some(at + added - 1);
+        for rider in riders {
+            self.items[*rider].target = Some(island);
+        }
+        let jump = |target, note: &str| Item {
+            insn: Insn::jump(),
+            second: None,
+            target: Some(target),
+            address: None,
+            notes: if note.is_empty() { Vec::new() } else { vec![note.to_owned()] },
+        };
+        let mut items = Vec::with_capacity(2);
+        if falls_in {
+            let behind = self.label();
+            self.labels[behind.0 as usize] = Some(at + added);
+            items.push(jump(behind, ""));
+        }
+        items.push(jump(to, "island"));
+        self.items.splice(at..at, items);
+    }
+
+    fn emit(self, name: String) -> Function {
+        let slots = self.slots();
+        let mut function = Function { name, ..Function::default() };
+        for (at, item) in self.items.iter().enumerate() {
+            let slot = function.insns.len();
+            if !item.notes.is_empty() {
+                function.notes.insert(slot, item.notes.clone());
+            }
+            if let Some(name) = &item.address {
+                function.addresses.push((slot, name.clone()));
+            }
+            let mut insn = item.insn;
+            if let Some(target) = item.target {
+                let offset = slots[self.place(target)] as i64 - slots[at] as i64 - 1;
+                insn.off = i16::try_from(offset).expect("islands keep jumps within reach");
+            }
+            function.insns.push(insn);
+            function.insns.extend(item.second);
+        }
+        function
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cond, Reg};
+    use super::*;
+
+    #[test]
+    fn dead_code_and_empty_jumps_go() {
+        let mut asm = Assembler::new();
+        let (end, dead) = (asm.label(), asm.label());
+        asm.mov(Reg::R0, 1);
+        asm.jump(end);
+        asm.bind(dead);
+        asm.mov(Reg::R0, 2);
+        asm.jump(dead);
+        asm.bind(end);
+        asm.exit();
+        let function = asm.finish("f");
+        assert_eq!(function.insns.len(), 2);
+    }
+
+    #[test]
+    fn a_jump_to_a_jump_is_direct() {
+        let mut asm = Assembler::new();
+        let (middle, end) = (asm.label(), asm.label());
+        asm.mov(Reg::R0, 0);
+        asm.jump_if(Cond::Eq, Reg::R1, 0, middle);
+        asm.mov(Reg::R0, 1);
+        asm.exit();
+        asm.bind(middle);
+        asm.jump(end);
+        asm.bind(end);
+        asm.exit();
+        let function = asm.finish("f");
+        assert_eq!(function.insns.len(), 5);
+        assert_eq!(function.insns[1].off, 2);
+    }
+
+    #[test]
+    fn islands_reach_far_labels() {
+        let mut asm = Assembler::new();
+        let (yes, no) = (asm.label(), asm.label());
+        for value in 0..120_000 {
+            asm.jump_if(Cond::Eq, Reg::R1, value, if value % 2 == 0 { yes } else { no });
+        }
+        asm.bind(no);
+        asm.mov(Reg::R0, 0);
+        asm.exit();
+        asm.bind(yes);
+        asm.mov(Reg::R0, 1);
+        asm.exit();
+        let function = asm.finish("f");
+        // Follow the jump taken at each compare to the end.
+        for start in (0..120_000).step_by(777).chain([0, 1, 2, 119_998, 119_999]) {
+            let mut at = function.insns.iter().position(|i| i.imm == start && i.op != JA).unwrap();
+            let taken = |at: usize| (at as i64 + 1 + i64::from(function.insns[at].off)) as usize;
+            at = taken(at);
+            while function.insns[at].op == JA {
+                at = taken(at);
+            }
+            assert_eq!(function.insns[at].imm, i32::from(start % 2 == 0), "compare with {start}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Numbers of the record, brought to R0 from wherever the hook has them.
+
+use tracer_abi::COMMON_SIZE;
+
+use super::{Lower, LowerError};
+use crate::{
+    code::asm::{Alu, Helper, Reg, Width},
+    plan::{
+        filter::Place,
+        source::{FieldSource, Hook, Source},
+    },
+};
+
+impl Lower<'_> {
+    /// R0 = the number there, zero-extended.
+    pub(super) fn value(&mut self, place: Place) -> Result<(), LowerError> {
+        let (offset, size) = (usize::from(place.offset), usize::from(place.size));
+        let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
+        match self.hook {
+            Hook::Tracepoint | Hook::RawTracepoint(_) if offset + size <= COMMON_SIZE => {
+                self.common_field(offset, size);
+            }
+            Hook::Tracepoint | Hook::Inject if offset % size == 0 => {
+                self.asm.load(width, Reg::R0, self.ctx, offset as i16);
+            }
+            Hook::Tracepoint | Hook::Inject => {
+                // The verifier takes aligned loads of the context only.
+                let slot = self.frame.take(size, 0);
+                self.read_context(slot, offset, size);
+                self.asm.load(width, Reg::R0, Reg::R10, slot);
+            }
+            Hook::RawTracepoint(fields) => {
+                let field = covering(fields, offset, size)?;
+                let inner = offset - usize::from(field.offset);
+                self.sourced(&field.source, inner, width);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies bytes of the context, wherever they lie, to the stack.
+    pub(super) fn read_context(&mut self, slot: i16, offset: usize, size: usize) {
+        self.asm.address(Reg::R1, Reg::R10, i32::from(slot));
+        self.asm.mov(Reg::R2, size as i32);
+        self.asm.address(Reg::R3, self.ctx, offset as i32);
+        self.call(Helper::ProbeReadKernel);
+    }
+
+    /// R0 = bytes of the common word.
+    fn common_field(&mut self, offset: usize, size: usize) {
+        self.uses.common = true;
+        // Type and pid are always there; flags and preempt count are between them.
+        self.uses.flags |= offset < 4 && offset + size > 2;
+        self.asm.mov(Reg::R0, self.common);
+        if offset > 0 {
+            self.asm.alu(Alu::Rsh, Reg::R0, 8 * offset as i32);
+        }
+        if offset + size < COMMON_SIZE {
+            self.truncate(size);
+        }
+    }
+
+    /// R0 = the bytes from `inner` on of what a source gives.
+    pub(super) fn sourced(&mut self, source: &Source, inner: usize, width: Width) {
+        match source {
+            Source::Arg(arg) => {
+                if inner % width.bytes() == 0 {
+                    self.asm.load(width, Reg::R0, self.ctx, i16::from(*arg) * 8 + inner as i16);
+                } else {
+                    self.argument(Reg::R0, *arg);
+                    self.asm.alu(Alu::Rsh, Reg::R0, 8 * inner as i32);
+                    self.truncate(width.bytes());
+                }
+            }
+            Source::Const(value) => {
+                let value = value >> (8 * inner);
+                let value = if width == Width::D { value } else { value & ((1 << (8 * width.bytes())) - 1) };
+                self.asm.constant(Reg::R0, value);
+            }
+            Source::Memory { arg, path } => self.memory_value(*arg, path, inner, width),
+            Source::SwitchState(state) => {
+                self.switch_state(*state);
+                if inner > 0 {
+                    self.asm.alu(Alu::Rsh, Reg::R0, 8 * inner as i32);
+                }
+                self.truncate(width.bytes());
+            }
+        }
+    }
+}
+
+/// The source that gives all of these bytes.
+pub(super) fn covering(
+    fields: &[FieldSource],
+    offset: usize,
+    size: usize,
+) -> Result<&FieldSource, LowerError> {
+    fields
+        .iter()
+        .find(|field| {
+            let start = usize::from(field.offset);
+            start <= offset && offset + size <= start + usize::from(field.size)
+        })
+        .ok_or(LowerError::NoSource { offset, end: offset + size })
+}

@@ -1,0 +1,324 @@
+//! Lowering: a filter or a record's layout at a hook becomes eBPF functions.
+//!
+//! Registers are spread once and for all: R6 context, R7 scratch or payload, R8 the common word; values come to
+//! R0 and constants too wide for an immediate to R5. A function that calls no helper keeps its arguments
+//! where they arrive and needs no prologue; which of the two it is is found by lowering it once to see.
+//! Boolean results are places in the code, never values, and all jumps but those of loops go forward, so that
+//! the verifier meets each test once.
+
+mod cpus;
+mod fetch;
+mod memory;
+mod number;
+mod record;
+mod search;
+mod text;
+
+use crate::{
+    code::asm::{Alu, Assembler, Cond, Function, Helper, Label, Operand, Reg, Width},
+    plan::{
+        filter::{Filter, Test},
+        source::Hook,
+    },
+};
+
+use memory::Memory;
+pub use record::record;
+
+/// Generated functions and what they ask of the template around them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// The function that the template calls, then those that it calls itself.
+    pub functions: Vec<Function>,
+    /// What must be there when it runs.
+    pub needs: Needs,
+    /// Bytes of every payload, when they are the same for all records; of a filter, none.
+    pub size: Option<usize>,
+}
+
+/// What a filter wants from its caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// The second argument points to scratch memory.
+    pub scratch: bool,
+    /// Flags and preempt count are filled in the third argument.
+    pub flags: bool,
+}
+
+/// Why a plan has no code.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LowerError {
+    /// A raw tracepoint has no source for these bytes of the record.
+    #[error("the hook gives no value for bytes {offset} to {end} of the record")]
+    NoSource {
+        /// First byte.
+        offset: usize,
+        /// First byte behind.
+        end: usize,
+    },
+    /// A number that is not 1, 2, 4 or 8 bytes wide.
+    #[error("a number of {0} bytes")]
+    NumberSize(usize),
+    /// Text or data whose place varies, at a hook that has no record.
+    #[error("the hook has no data behind the fixed fields")]
+    NoData,
+    /// A record that is longer than any payload.
+    #[error("a record of {0} bytes")]
+    RecordSize(usize),
+}
+
+/// Lowers a filter to `tracer_filter`.
+///
+/// # Errors
+/// When the hook cannot give a value that the filter compares.
+pub fn filter(filter: &Filter, hook: &Hook) -> Result<Code, LowerError> {
+    let mut uses = Uses::default();
+    // The first pass finds what is used, the second lowers for that.
+    lower_filter(filter, hook, &mut uses)?;
+    let functions = lower_filter(filter, hook, &mut uses)?;
+    let needs = Needs { scratch: uses.scratch, flags: uses.flags };
+    Ok(Code { functions, needs, size: None })
+}
+
+fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Function>, LowerError> {
+    let mut lower = Lower::new(hook, *uses);
+    lower.memory = Memory::for_filter(filter, hook);
+    let (yes, no) = (lower.asm.label(), lower.asm.label());
+    lower.prologue();
+    lower.branch(filter, Exits { yes, no, next: Next::Yes })?;
+    lower.bind(yes);
+    lower.asm.mov(Reg::R0, 1);
+    lower.asm.exit();
+    lower.bind(no);
+    lower.asm.mov(Reg::R0, 0);
+    lower.asm.exit();
+    *uses = lower.uses;
+    let mut functions = vec![lower.asm.finish(tracer_abi::FILTER)];
+    functions.append(&mut lower.searches.finish());
+    Ok(functions)
+}
+
+/// What a function turned out to use.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    calls: bool,
+    scratch: bool,
+    common: bool,
+    flags: bool,
+}
+
+/// What follows the code of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Yes,
+    No,
+    Neither,
+}
+
+/// Where a test goes when it holds and when it does not.
+#[derive(Clone, Copy, Debug)]
+struct Exits {
+    yes: Label,
+    no: Label,
+    next: Next,
+}
+
+impl Exits {
+    fn inverted(self) -> Self {
+        let next = match self.next {
+            Next::Yes => Next::No,
+            Next::No => Next::Yes,
+            Next::Neither => Next::Neither,
+        };
+        Self { yes: self.no, no: self.yes, next }
+    }
+
+    fn inverted_if(self, not: bool) -> Self {
+        if not { self.inverted() } else { self }
+    }
+}
+
+/// State of lowering one function.
+struct Lower<'a> {
+    asm: Assembler,
+    hook: &'a Hook,
+    /// As the first pass found it; completed while lowering.
+    uses: Uses,
+    /// Where the context is.
+    ctx: Reg,
+    /// Where the common word is.
+    common: Reg,
+    memory: Memory,
+    searches: search::Searches,
+    texts: text::Texts,
+    frame: Frame,
+}
+
+/// Bytes of the function's stack frame, handed out from the top down.
+#[derive(Clone, Debug, Default)]
+struct Frame {
+    used: i32,
+}
+
+impl Frame {
+    /// Room for `size` bytes whose address is `phase` modulo 8; gives the offset from R10.
+    fn take(&mut self, size: usize, phase: usize) -> i16 {
+        let end = self.used + (size + phase) as i32;
+        self.used = (end + 7) & !7;
+        (phase as i32 - self.used) as i16
+    }
+}
+
+impl<'a> Lower<'a> {
+    fn new(hook: &'a Hook, uses: Uses) -> Self {
+        let (ctx, common) = if uses.calls { (Reg::R6, Reg::R8) } else { (Reg::R1, Reg::R3) };
+        Self {
+            asm: Assembler::new(),
+            hook,
+            uses,
+            ctx,
+            common,
+            memory: Memory::default(),
+            searches: search::Searches::default(),
+            texts: text::Texts::default(),
+            frame: Frame::default(),
+        }
+    }
+
+    fn prologue(&mut self) {
+        if self.uses.calls {
+            self.asm.mov(Reg::R6, Reg::R1);
+            if self.uses.scratch {
+                self.asm.mov(Reg::R7, Reg::R2);
+            }
+            if self.uses.common {
+                self.asm.mov(Reg::R8, Reg::R3);
+            }
+        }
+    }
+
+    fn call(&mut self, helper: Helper) {
+        self.uses.calls = true;
+        self.asm.call(helper);
+    }
+
+    /// Binds a label and keeps track of what is known to be fetched there.
+    fn bind(&mut self, label: Label) {
+        self.asm.bind(label);
+        self.memory.fetched.arrive(label);
+        self.texts.fetched.arrive(label);
+    }
+
+    fn leave(&mut self, to: Label) {
+        self.memory.fetched.leave(to);
+        self.texts.fetched.leave(to);
+    }
+
+    fn jump(&mut self, to: Label) {
+        self.asm.jump(to);
+        self.leave(to);
+        self.memory.fetched.end();
+        self.texts.fetched.end();
+    }
+
+    fn jump_if(&mut self, cond: Cond, reg: Reg, value: impl Into<Operand>, to: Label) {
+        self.asm.jump_if(cond, reg, value, to);
+        self.leave(to);
+    }
+
+    fn jump32_if(&mut self, cond: Cond, reg: Reg, value: impl Into<Operand>, to: Label) {
+        self.asm.jump32_if(cond, reg, value, to);
+        self.leave(to);
+    }
+
+    /// Goes to one of the exits.
+    fn go(&mut self, holds: bool, exits: Exits) {
+        let (to, next) = if holds { (exits.yes, Next::Yes) } else { (exits.no, Next::No) };
+        if exits.next != next {
+            self.jump(to);
+        }
+    }
+
+    /// Ends a test with a comparison.
+    fn decide(&mut self, wide: bool, cond: Cond, reg: Reg, value: Operand, exits: Exits) {
+        let (cond, to, other) = match (exits.next, cond.inverse()) {
+            (Next::Yes, Some(inverse)) => (inverse, exits.no, None),
+            (Next::Yes, None) | (Next::Neither, _) => (cond, exits.yes, Some(exits.no)),
+            (Next::No, _) => (cond, exits.yes, None),
+        };
+        if wide {
+            self.jump_if(cond, reg, value, to);
+        } else {
+            self.jump32_if(cond, reg, value, to);
+        }
+        if let Some(other) = other {
+            self.jump(other);
+        }
+    }
+
+    fn branch(&mut self, mut filter: &Filter, mut exits: Exits) -> Result<(), LowerError> {
+        while let Filter::Not(inner) = filter {
+            filter = inner;
+            exits = exits.inverted();
+        }
+        match filter {
+            Filter::Const(holds) => self.go(*holds, exits),
+            Filter::Not(_) => unreachable!("taken off above"),
+            Filter::And(list) => {
+                let Some((last, list)) = list.split_last() else {
+                    self.go(true, exits);
+                    return Ok(());
+                };
+                for filter in list {
+                    let yes = self.asm.label();
+                    self.branch(filter, Exits { yes, no: exits.no, next: Next::Yes })?;
+                    self.bind(yes);
+                }
+                self.branch(last, exits)?;
+            }
+            Filter::Or(list) => {
+                let Some((last, list)) = list.split_last() else {
+                    self.go(false, exits);
+                    return Ok(());
+                };
+                for filter in list {
+                    let no = self.asm.label();
+                    self.branch(filter, Exits { yes: exits.yes, no, next: Next::No })?;
+                    self.bind(no);
+                }
+                self.branch(last, exits)?;
+            }
+            Filter::Test(test) => self.test(test, exits)?,
+        }
+        Ok(())
+    }
+
+    fn test(&mut self, test: &Test, exits: Exits) -> Result<(), LowerError> {
+        match test {
+            Test::Number { place, signed, op, value } => self.number(*place, *signed, *op, *value, exits),
+            Test::Function { place, low, high, not } => {
+                self.function_range(*place, *low, *high, exits.inverted_if(*not))
+            }
+            Test::Cpu { op, value } => {
+                self.cpu(*op, *value, exits);
+                Ok(())
+            }
+            Test::Cpus { subject, op, set } => self.cpus(*subject, *op, set, exits),
+            Test::Text { text, pattern, not } => self.text(*text, pattern, *not, exits),
+        }
+    }
+
+    /// `dst = argument of a raw tracepoint`
+    fn argument(&mut self, dst: Reg, arg: u8) {
+        self.asm.load(Width::D, dst, self.ctx, i16::from(arg) * 8);
+    }
+
+    /// Zeroes or truncates R0 to a width.
+    fn truncate(&mut self, size: usize) {
+        match size {
+            4 => self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0),
+            1 | 2 => self.asm.alu(Alu::And, Reg::R0, (1 << (8 * size)) - 1),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! `tracer_record`: the bytes behind the common fields, from the hook to the payload.
+
+use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD};
+
+use super::{Code, Lower, LowerError, Needs, Uses, memory::Memory};
+use crate::{
+    code::asm::{Alu, Cond, Helper, Reg, Width},
+    event::{Field, Format},
+    plan::source::{FieldSource, Hook, Source},
+};
+
+/// Fixed records up to this many bytes are copied word by word; above, one helper call is cheaper.
+const COPY_MAX: usize = 512;
+/// The kernel's ring buffer rounds records to this (`RB_ALIGNMENT`, kernel/trace/ring_buffer.c).
+const ALIGNMENT: usize = 4;
+
+/// Lowers the layout of an event's record to `tracer_record`.
+///
+/// # Errors
+/// When the record has data behind its fields that the hook does not give, or is too long.
+pub fn record(format: &Format, hook: &Hook) -> Result<Code, LowerError> {
+    let mut uses = Uses::default();
+    lower_record(format, hook, &mut uses)?;
+    lower_record(format, hook, &mut uses)
+}
+
+fn lower_record(format: &Format, hook: &Hook, uses: &mut Uses) -> Result<Code, LowerError> {
+    let mut lower = Lower::new(hook, *uses);
+    let size = struct_size(format).next_multiple_of(ALIGNMENT);
+    if size > MAX_PAYLOAD {
+        return Err(LowerError::RecordSize(size));
+    }
+    let payload = if uses.calls { Reg::R7 } else { Reg::R2 };
+    if uses.calls {
+        lower.asm.mov(Reg::R6, Reg::R1);
+        lower.asm.mov(Reg::R7, Reg::R2);
+    }
+    let fixed = match (hook, format.is_variable()) {
+        (Hook::RawTracepoint(_), true) => return Err(LowerError::NoData),
+        (Hook::RawTracepoint(fields), false) => {
+            lower.gather(fields, size, payload)?;
+            Some(size)
+        }
+        (Hook::Tracepoint | Hook::Inject, false) => {
+            lower.copy_fixed(format.fixed_size(), size, payload);
+            Some(size)
+        }
+        (Hook::Tracepoint | Hook::Inject, true) => {
+            lower.copy_variable(format, payload);
+            None
+        }
+    };
+    if let Some(size) = fixed {
+        lower.asm.mov(Reg::R0, size as i32);
+    }
+    lower.asm.exit();
+    *uses = lower.uses;
+    Ok(Code { functions: vec![lower.asm.finish(tracer_abi::RECORD)], needs: Needs::default(), size: fixed })
+}
+
+/// Bytes of the C struct that the record's fixed part is: its fields, padded to the strictest alignment.
+fn struct_size(format: &Format) -> usize {
+    let align = format.fields.iter().map(alignment).max().unwrap_or(1).max(ALIGNMENT);
+    format.fixed_size().next_multiple_of(align)
+}
+
+/// Alignment of a field's type, from what the format file shows of it.
+fn alignment(field: &Field) -> usize {
+    let element = match field.array {
+        Some(elements) if elements > 0 => field.size / elements,
+        _ => field.size,
+    };
+    match element {
+        size @ (1 | 2 | 4 | 8) if field.offset.is_multiple_of(size) => size,
+        _ => 1,
+    }
+}
+
+impl Lower<'_> {
+    /// Copies a record of fixed length out of the context.
+    fn copy_fixed(&mut self, fields: usize, size: usize, payload: Reg) {
+        self.asm.note(format!("copy bytes {COMMON_SIZE} to {fields}"));
+        if fields > COPY_MAX {
+            self.asm.address(Reg::R1, payload, COMMON_SIZE as i32);
+            self.asm.mov(Reg::R2, (fields - COMMON_SIZE) as i32);
+            self.asm.address(Reg::R3, self.ctx, COMMON_SIZE as i32);
+            self.call(Helper::ProbeReadKernel);
+        } else {
+            for (offset, width) in words(COMMON_SIZE, fields) {
+                self.asm.load(width, Reg::R0, self.ctx, offset as i16);
+                self.asm.store(width, payload, offset as i16, Reg::R0);
+            }
+        }
+        self.zero(payload, fields, size);
+    }
+
+    /// Copies a record whose `__data_loc` and `__rel_loc` fields say how long it is.
+    fn copy_variable(&mut self, format: &Format, payload: Reg) {
+        let fixed = format.fixed_size();
+        let padding = struct_size(format) - fixed;
+        self.asm.mov(Reg::R9, fixed as i32);
+        for field in format.fields.iter().filter(|field| field.is_data_loc() || field.is_rel_loc()) {
+            self.asm.note(format!("end of {}", field.name));
+            let longest = self.asm.label();
+            self.asm.load(Width::W, Reg::R0, self.ctx, field.offset as i16);
+            self.asm.mov(Reg::R5, Reg::R0);
+            self.asm.alu(Alu::Rsh, Reg::R5, 16);
+            self.asm.alu(Alu::And, Reg::R0, 0xffff);
+            self.asm.alu(Alu::Add, Reg::R0, Reg::R5);
+            if field.is_rel_loc() {
+                self.asm.alu(Alu::Add, Reg::R0, field.end() as i32);
+            }
+            self.jump_if(Cond::Le, Reg::R0, Reg::R9, longest);
+            self.asm.mov(Reg::R9, Reg::R0);
+            self.bind(longest);
+        }
+        // The kernel reserves the struct, padding included, and the data, and rounds that up.
+        self.asm.note("whole length");
+        self.asm.alu(Alu::Add, Reg::R9, (padding + ALIGNMENT - 1) as i32);
+        self.asm.alu(Alu::And, Reg::R9, -(ALIGNMENT as i32));
+        let fits = self.asm.label();
+        self.jump_if(Cond::Le, Reg::R9, MAX_PAYLOAD as i32, fits);
+        self.asm.mov(Reg::R9, MAX_PAYLOAD as i32);
+        self.bind(fits);
+        self.asm.mov(Reg::R2, Reg::R9);
+        self.asm.alu(Alu::Sub, Reg::R2, COMMON_SIZE as i32);
+        // Changes nothing; older verifiers do not see that the length is more than the common fields.
+        self.asm.alu(Alu::And, Reg::R2, MAX_PAYLOAD as i32 - 1);
+        self.asm.address(Reg::R1, payload, COMMON_SIZE as i32);
+        self.asm.address(Reg::R3, self.ctx, COMMON_SIZE as i32);
+        self.call(Helper::ProbeReadKernel);
+        self.asm.mov(Reg::R0, Reg::R9);
+    }
+
+    /// Builds a record of fixed length from the arguments of a raw tracepoint.
+    fn gather(&mut self, fields: &[FieldSource], size: usize, payload: Reg) -> Result<(), LowerError> {
+        let mut fields: Vec<_> = fields.iter().collect();
+        fields.sort_by_key(|field| field.offset);
+        let runs = runs(&fields);
+        // Fields that are read straight into the payload need no stack.
+        let staged =
+            runs.iter().filter(|run| !run.direct).flat_map(|run| &fields[run.first..run.end]).copied();
+        self.memory = Memory::for_fields(staged);
+        let mut written = COMMON_SIZE;
+        for run in &runs {
+            let (start, end) = (usize::from(fields[run.first].offset), end_of(fields[run.end - 1]));
+            if end > size {
+                return Err(LowerError::NoSource { offset: size, end });
+            }
+            self.zero(payload, written, start);
+            written = written.max(end);
+            self.asm.note(format!("bytes {start} to {end}"));
+            if run.direct {
+                let Source::Memory { arg, path } = &fields[run.first].source else { continue };
+                let Some((last, prefix)) = path.split_last() else { continue };
+                self.pointer(Reg::R3, *arg, prefix, *last);
+                self.asm.address(Reg::R1, payload, start as i32);
+                self.asm.mov(Reg::R2, (end - start) as i32);
+                self.call(Helper::ProbeReadKernel);
+            } else {
+                for field in &fields[run.first..run.end] {
+                    self.gather_field(field, payload)?;
+                }
+            }
+        }
+        self.zero(payload, written, size);
+        Ok(())
+    }
+
+    fn gather_field(&mut self, field: &FieldSource, payload: Reg) -> Result<(), LowerError> {
+        let (offset, size) = (usize::from(field.offset), usize::from(field.size));
+        match &field.source {
+            Source::Memory { arg, path } => {
+                let slot = self.memory_slot(*arg, path, 0, size);
+                for (at, width) in stack_words(i32::from(slot), size) {
+                    self.asm.load(width, Reg::R0, Reg::R10, slot + at as i16);
+                    self.asm.store(width, payload, (offset + at) as i16, Reg::R0);
+                }
+            }
+            Source::Const(value) if i32::try_from(value.cast_signed()).is_ok() || size < 8 => {
+                let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
+                self.asm.store(width, payload, offset as i16, *value as i32);
+            }
+            source => {
+                let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
+                self.sourced(source, 0, width);
+                self.asm.store(width, payload, offset as i16, Reg::R0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeroes to payload bytes `from..to`.
+    fn zero(&mut self, payload: Reg, from: usize, to: usize) {
+        for (offset, width) in words(from, to) {
+            self.asm.store(width, payload, offset as i16, 0);
+        }
+    }
+}
+
+fn end_of(field: &FieldSource) -> usize {
+    usize::from(field.offset) + usize::from(field.size)
+}
+
+/// Neighbouring fields that are handled together.
+struct Run {
+    first: usize,
+    end: usize,
+    /// Read by one helper call into the payload.
+    direct: bool,
+}
+
+/// Cuts the fields into runs: those that lie in memory as they do in the record are read into the payload at
+/// once, unless one read of their surroundings serves other fields too.
+fn runs(fields: &[&FieldSource]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (at, field) in fields.iter().enumerate() {
+        let Source::Memory { .. } = field.source else {
+            runs.push(Run { first: at, end: at + 1, direct: false });
+            continue;
+        };
+        match runs.last_mut() {
+            Some(run) if run.direct && continues(fields[at - 1], field) => run.end += 1,
+            _ => runs.push(Run { first: at, end: at + 1, direct: true }),
+        }
+    }
+    // Where several runs share a neighbourhood, one read to the stack replaces them.
+    let groups = |runs: &[Run], but: usize| {
+        runs.iter().enumerate().any(|(number, other)| {
+            number != but
+                && fields[other.first..other.end]
+                    .iter()
+                    .any(|a| fields[runs[but].first..runs[but].end].iter().any(|b| neighbours(a, b)))
+        })
+    };
+    let staged: Vec<bool> = (0..runs.len()).map(|run| groups(&runs, run)).collect();
+    for (run, staged) in runs.iter_mut().zip(staged) {
+        run.direct &= !staged;
+    }
+    runs
+}
+
+/// Whether `b` follows `a` in memory as it does in the record.
+fn continues(a: &FieldSource, b: &FieldSource) -> bool {
+    let (Source::Memory { arg: x, path: p }, Source::Memory { arg: y, path: q }) = (&a.source, &b.source)
+    else {
+        return false;
+    };
+    let (Some((p, p_way)), Some((q, q_way))) = (p.split_last(), q.split_last()) else { return false };
+    (x, p_way) == (y, q_way) && end_of(a) == usize::from(b.offset) && p + u32::from(a.size) == *q
+}
+
+/// Whether one small read covers both.
+fn neighbours(a: &FieldSource, b: &FieldSource) -> bool {
+    let location = |field: &FieldSource| match &field.source {
+        Source::Memory { arg, path } => {
+            path.split_last().map(|(last, way)| (*arg, way.to_vec(), *last, *last + u32::from(field.size)))
+        }
+        Source::SwitchState(state) => Some((state.task, Vec::new(), state.exit_state, state.exit_state + 4)),
+        Source::Arg(_) | Source::Const(_) => None,
+    };
+    let (Some(a), Some(b)) = (location(a), location(b)) else { return false };
+    (a.0, &a.1) == (b.0, &b.1) && a.2 <= b.3 + 32 && b.2 <= a.3 + 32 && a.3.max(b.3) - a.2.min(b.2) <= 128
+}
+
+/// Aligned words that cover bytes `from..to`.
+fn words(from: usize, to: usize) -> impl Iterator<Item = (usize, Width)> {
+    let mut at = from;
+    std::iter::from_fn(move || {
+        let size = [8, 4, 2, 1].into_iter().find(|size| at.is_multiple_of(*size) && at + size <= to)?;
+        let word = (at, Width::of(size)?);
+        at += size;
+        Some(word)
+    })
+}
+
+/// Words that cover `size` bytes at a stack offset, each aligned there.
+fn stack_words(slot: i32, size: usize) -> impl Iterator<Item = (usize, Width)> {
+    let phase = slot.rem_euclid(8) as usize;
+    words(phase, phase + size).map(move |(at, width)| (at - phase, width))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_cover_every_byte_once() {
+        for from in 0..20 {
+            for to in from..40 {
+                let mut at = from;
+                for (offset, width) in words(from, to) {
+                    assert_eq!(offset, at);
+                    assert!(offset.is_multiple_of(width.bytes()));
+                    at += width.bytes();
+                }
+                assert_eq!(at, to);
+            }
+        }
+    }
+}
