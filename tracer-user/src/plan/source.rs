@@ -96,3 +96,11 @@ pub struct CompatArgs {
     /// Byte offset in `struct pt_regs` of each argument.
     pub regs: [u32; 6],
 }
+
+impl SyscallArgs {
+    /// Byte offset in `struct pt_regs` of each argument, for the native call and for the 32-bit one.
+    pub fn offsets(&self) -> impl Iterator<Item = (u32, Option<u32>)> {
+        let compat = self.compat.map(|compat| compat.regs);
+        self.native.into_iter().enumerate().map(move |(n, native)| (native, compat.map(|regs| regs[n])))
+    }
+}

@@ -212,6 +212,7 @@ pub enum Helper {
     GetSmpProcessorId = 8,
     GetCurrentPidTgid = 14,
     GetCurrentComm = 16,
+    GetCurrentTask = 35,
     ProbeReadUser = 112,
     ProbeReadKernel = 113,
     ProbeReadUserStr = 114,

@@ -80,12 +80,32 @@ impl Lower<'_> {
             Source::Memory { arg, path } => self.memory_value(*arg, path, inner, width),
             Source::SwitchState(state) => {
                 self.switch_state(*state);
-                if inner > 0 {
-                    self.asm.alu(Alu::Rsh, Reg::R0, 8 * inner as i32);
+                self.part(inner, width);
+            }
+            Source::Extended { arg, path, width: read, signed } => {
+                let size = usize::from(*read);
+                self.memory_value(*arg, path, 0, Width::of(size).unwrap_or(Width::D));
+                if *signed && size < 8 {
+                    self.asm.alu(Alu::Lsh, Reg::R0, 64 - 8 * size as i32);
+                    self.asm.alu(Alu::Arsh, Reg::R0, 64 - 8 * size as i32);
                 }
-                self.truncate(width.bytes());
+                self.part(inner, width);
+            }
+            Source::SyscallArgs(args) => {
+                self.syscall_args(args, inner / 8, 1, |_, _| {});
+                self.part(inner % 8, width);
             }
         }
+    }
+}
+
+impl Lower<'_> {
+    /// R0 = `width` bytes of R0 from byte `inner` on.
+    fn part(&mut self, inner: usize, width: Width) {
+        if inner > 0 {
+            self.asm.alu(Alu::Rsh, Reg::R0, 8 * inner as i32);
+        }
+        self.truncate(width.bytes());
     }
 }
 

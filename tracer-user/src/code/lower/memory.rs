@@ -11,7 +11,7 @@ use crate::{
     code::asm::{Alu, Cond, Helper, Label, Reg, Width},
     plan::{
         filter::{CpusSubject, Filter, Place, Test, Text},
-        source::{FieldSource, Hook, Source, SwitchState},
+        source::{FieldSource, Hook, Source, SwitchState, SyscallArgs},
     },
 };
 
@@ -170,20 +170,30 @@ impl Memory {
 
 /// Adds what a source reads of the `size` bytes from `inner` on.
 fn want_source(source: &Source, inner: usize, size: usize, wanted: &mut Vec<Group>) {
-    let (arg, path, inner, size) = match source {
-        Source::Memory { arg, path } => (*arg, path.as_slice(), inner as u32, size as u32),
-        Source::SwitchState(SwitchState { task, exit_state, .. }) => {
-            (*task, std::slice::from_ref(exit_state), 0, 4)
+    match source {
+        Source::Memory { arg, path } => want(*arg, path, inner as u32, size as u32, wanted),
+        Source::Extended { arg, path, width, .. } => want(*arg, path, 0, u32::from(*width), wanted),
+        Source::SwitchState(state) => want(state.task, &[state.exit_state], 0, 4, wanted),
+        Source::SyscallArgs(args) => {
+            for (native, compat) in args.offsets().skip(inner / 8).take(size.div_ceil(8)) {
+                want(args.regs, &[native], 0, 8, wanted);
+                if let Some(compat) = compat {
+                    want(args.regs, &[compat], 0, 8, wanted);
+                }
+            }
         }
-        Source::Arg(_) | Source::Const(_) => return,
-    };
+        Source::Arg(_) | Source::Const(_) => {}
+    }
+}
+
+/// Adds bytes at the end of a path, and the pointers on the way.
+fn want(arg: u8, path: &[u32], inner: u32, size: u32, wanted: &mut Vec<Group>) {
     let Some((last, prefix)) = path.split_last() else { return };
     let start = last + inner;
     let aligned = start.is_multiple_of(if size.is_power_of_two() { size.min(8) } else { 1 });
     wanted.push(Group { arg, prefix: prefix.to_vec(), start, end: start + size, aligned });
     if !prefix.is_empty() {
-        let pointer = Source::Memory { arg, path: prefix.to_vec() };
-        want_source(&pointer, 0, 8, wanted);
+        want(arg, prefix, 0, 8, wanted);
     }
 }
 
@@ -201,7 +211,7 @@ fn want_filter(filter: &Filter, fields: &[FieldSource], wanted: &mut Vec<Group>)
                 Test::Number { place, .. }
                 | Test::Function { place, .. }
                 | Test::Text { text: Text::Static(place) | Text::Pointer { place, .. }, .. }
-                | Test::Cpus { subject: CpusSubject::Scalar { place, .. }, .. } => *place,
+                | Test::Cpus { subject: CpusSubject::Scalar { place }, .. } => *place,
                 _ => return,
             };
             let Place { offset, size } = place;
@@ -281,6 +291,53 @@ impl Lower<'_> {
                 *shared.get_or_insert_with(|| self.frame.take(GROUP_MAX as usize + 8, 0)) + phase as i16
             }
         }
+    }
+
+    /// Copies syscall arguments from the one `first` on to `to`, eight bytes each, by the kind of call.
+    pub(super) fn syscall_args(
+        &mut self,
+        args: &SyscallArgs,
+        first: usize,
+        count: usize,
+        mut to: impl FnMut(&mut Self, usize),
+    ) {
+        let chosen: Vec<_> = args.offsets().skip(first).take(count).collect();
+        // Both kinds are read in front of the branch, mostly by one call.
+        let natives: Vec<_> =
+            chosen.iter().map(|(native, _)| self.memory_slot(args.regs, &[*native], 0, 8)).collect();
+        let Some(compat) = args.compat else {
+            for (number, slot) in natives.into_iter().enumerate() {
+                self.asm.load(Width::D, Reg::R0, Reg::R10, slot);
+                to(self, number);
+            }
+            return;
+        };
+        let compats: Vec<_> = chosen
+            .iter()
+            .map(|(_, other)| self.memory_slot(args.regs, &[other.unwrap_or_default()], 0, 8))
+            .collect();
+        let (is_compat, done) = (self.asm.label(), self.asm.label());
+        self.asm.note("a 32-bit call?");
+        self.call(Helper::GetCurrentTask);
+        let word = self.frame.take(4, 0);
+        self.asm.address(Reg::R1, Reg::R10, i32::from(word));
+        self.asm.mov(Reg::R2, 4);
+        self.asm.mov(Reg::R3, Reg::R0);
+        self.asm.alu(Alu::Add, Reg::R3, compat.task_offset.cast_signed());
+        self.call(Helper::ProbeReadKernel);
+        self.asm.load(Width::W, Reg::R0, Reg::R10, word);
+        self.jump32_if(Cond::Set, Reg::R0, compat.mask.cast_signed(), is_compat);
+        for (number, slot) in natives.into_iter().enumerate() {
+            self.asm.load(Width::D, Reg::R0, Reg::R10, slot);
+            to(self, number);
+        }
+        self.jump(done);
+        self.bind(is_compat);
+        for (number, slot) in compats.into_iter().enumerate() {
+            self.asm.load(Width::D, Reg::R0, Reg::R10, slot);
+            to(self, number);
+        }
+        self.bind(done);
     }
 
     /// R0 = the task state of sched_switch: the highest of the reported bits, or that it was preempted.

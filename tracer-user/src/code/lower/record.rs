@@ -177,6 +177,11 @@ impl Lower<'_> {
                     self.asm.store(width, payload, (offset + at) as i16, Reg::R0);
                 }
             }
+            Source::SyscallArgs(args) => {
+                self.syscall_args(args, 0, size / 8, |lower, number| {
+                    lower.asm.store(Width::D, payload, (offset + 8 * number) as i16, Reg::R0);
+                });
+            }
             Source::Const(value) if i32::try_from(value.cast_signed()).is_ok() || size < 8 => {
                 let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
                 self.asm.store(width, payload, offset as i16, *value as i32);
@@ -257,7 +262,10 @@ fn neighbours(a: &FieldSource, b: &FieldSource) -> bool {
             path.split_last().map(|(last, way)| (*arg, way.to_vec(), *last, *last + u32::from(field.size)))
         }
         Source::SwitchState(state) => Some((state.task, Vec::new(), state.exit_state, state.exit_state + 4)),
-        Source::Arg(_) | Source::Const(_) => None,
+        Source::Extended { arg, path, width, .. } => {
+            path.split_last().map(|(last, way)| (*arg, way.to_vec(), *last, *last + u32::from(*width)))
+        }
+        Source::Arg(_) | Source::Const(_) | Source::SyscallArgs(_) => None,
     };
     let (Some(a), Some(b)) = (location(a), location(b)) else { return false };
     (a.0, &a.1) == (b.0, &b.1) && a.2 <= b.3 + 32 && b.2 <= a.3 + 32 && a.3.max(b.3) - a.2.min(b.2) <= 128

@@ -6,7 +6,7 @@ use crate::plan::filter::{Pattern, Text};
 /// Text that was fetched.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Texts {
-    pub(super) fetched: Fetched<Text>,
+    pub(super) fetched: Fetched<usize>,
 }
 
 impl Lower<'_> {
