@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod compare;
+pub mod filters;
 pub mod host;
 pub mod oracle;
 pub mod tracer;
