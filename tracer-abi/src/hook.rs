@@ -29,7 +29,8 @@ pub struct Params {
     pub cpus: u32,
     /// Payload size in bytes when every record has the same; 0 when the length varies.
     pub size: u32,
-    /// Process id of the tracer in the initial pid namespace; its threads are not traced. 0: trace all.
+    /// Process id of the tracer in the initial pid namespace; its threads are not traced. 0: trace
+    /// all.
     pub own_tgid: u32,
     /// Event id, `common_type`.
     pub kind: u32,
@@ -41,12 +42,6 @@ pub struct Params {
     pub preempt_offset: u32,
     /// What a hit of this kind of hook adds to the preempt count by itself.
     pub preempt_bias: u32,
-    /// Byte offset in `task_struct` of `thread_info.flags` under [`params::RESCHED`].
-    pub resched_offset: u32,
-    /// Number of the bit in `thread_info.flags` that asks for a reschedule.
-    pub resched_bit: u32,
-    /// Number of the bit that asks for a lazy reschedule; 255 where the kernel has none.
-    pub lazy_bit: u32,
     /// Bytes in a CPU's ring buffer from which on the reader is woken.
     pub watermark: u32,
 }
@@ -67,12 +62,52 @@ pub mod params {
     pub const PREEMPT_CPU: u32 = 1 << 5;
     /// The preempt count is read from the current task.
     pub const PREEMPT_TASK: u32 = 1 << 6;
-    /// `thread_info.flags` is read for need-resched.
-    pub const RESCHED: u32 = 1 << 7;
     /// The event only ever happens with interrupts off.
     pub const IRQS_OFF: u32 = 1 << 8;
-    /// Bit 31 of the preempt count is the inverted need-resched bit (x86).
-    pub const PREEMPT_FOLDED: u32 = 1 << 9;
+    /// Only threads of [`Params::own_tgid`](super::Params::own_tgid) are traced, in place of all others.
+    pub const OWN_ONLY: u32 = 1 << 7;
+    /// The preempt count is eight bytes, the upper half 0 when a reschedule is pending (arm64); otherwise that
+    /// is said by bit 31 of four bytes being clear (x86).
+    pub const PREEMPT_SPLIT: u32 = 1 << 9;
 }
 
-const _: () = assert!(size_of::<Params>() == 56);
+const _: () = assert!(size_of::<Params>() == 44);
+
+impl Params {
+    /// The bytes as the program reads them.
+    pub fn bytes(&self) -> [u8; 44] {
+        let words = [
+            self.bits,
+            self.slot,
+            self.cpus,
+            self.size,
+            self.own_tgid,
+            self.kind,
+            self.compat_offset,
+            self.compat_mask,
+            self.preempt_offset,
+            self.preempt_bias,
+            self.watermark,
+        ];
+        let mut bytes = [0; 44];
+        for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_follow_the_layout() {
+        let params = Params { bits: 1, slot: 2, kind: 7, watermark: 9, ..Params::default() };
+        let bytes = params.bytes();
+        let word = |offset: usize| u32::from_ne_bytes(bytes[offset..offset + 4].try_into().unwrap());
+        assert_eq!(word(core::mem::offset_of!(Params, slot)), 2);
+        assert_eq!(word(core::mem::offset_of!(Params, kind)), 7);
+        assert_eq!(word(core::mem::offset_of!(Params, watermark)), 9);
+    }
+}

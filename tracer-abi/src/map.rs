@@ -13,6 +13,8 @@ pub const PIDS: &str = "PIDS";
 pub const SCRATCH: &str = "SCRATCH";
 /// `ARRAY`: CPU number to the address (u64) of that CPU's `__preempt_count`, 0 when it is not known.
 pub const CPU_BASES: &str = "CPU_BASES";
+/// `ARRAY`: CPU number to two words that the search for the preempt count found: an address, and what lies there.
+pub const FOUND: &str = "FOUND";
 /// `PROG_ARRAY`: syscall number to the program of its event; one for `sys_enter`, one for `sys_exit`.
 pub const SYSCALLS: &str = "SYSCALLS";
 

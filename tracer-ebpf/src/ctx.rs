@@ -28,22 +28,29 @@ pub fn peek<T: Copy + Default>(address: u64) -> T {
 pub fn flags_and_depth(cpu: u32) -> u64 {
     let mut seen = 0_u8;
     let mut depth = 0;
-    let mut count = 0_u32;
+    let mut address = 0;
     if param!(bits) & params::PREEMPT_CPU != 0 {
-        if let Some(address) = CPU_BASES.get(cpu) {
+        if let Some(place) = CPU_BASES.get(cpu) {
             // SAFETY: a looked-up map value is valid for the program's run.
-            count = peek(unsafe { address.read() });
+            address = unsafe { place.read() };
         }
     } else if param!(bits) & params::PREEMPT_TASK != 0 {
         // SAFETY: no arguments.
-        count = peek(unsafe { bpf_get_current_task() } + u64::from(param!(preempt_offset)));
+        address = unsafe { bpf_get_current_task() } + u64::from(param!(preempt_offset));
     }
-    if param!(bits) & (params::PREEMPT_CPU | params::PREEMPT_TASK) != 0 {
-        if param!(bits) & params::PREEMPT_FOLDED != 0 && count & (1 << 31) == 0 {
-            seen |= flags::PREEMPT_RESCHED;
+    if address != 0 {
+        let (count, resched) = if param!(bits) & params::PREEMPT_SPLIT != 0 {
+            let word: u64 = peek(address);
+            (word as u32, word >> 32 == 0)
+        } else {
+            let word: u32 = peek(address);
+            (word, word & 1 << 31 == 0)
+        };
+        if resched {
+            seen |= flags::NEED_RESCHED | flags::PREEMPT_RESCHED;
         }
-        let count = count.wrapping_sub(param!(preempt_bias));
         // Layout of preempt_count: include/linux/preempt.h.
+        let count = count.wrapping_sub(param!(preempt_bias));
         depth = count & 0x0f;
         if count & 0x00f0_0000 != 0 {
             seen |= flags::NMI | flags::IRQS_OFF;
@@ -56,16 +63,6 @@ pub fn flags_and_depth(cpu: u32) -> u64 {
         }
         if count >> 8 & 0xff > 1 {
             seen |= flags::BH_OFF;
-        }
-    }
-    if param!(bits) & params::RESCHED != 0 {
-        // SAFETY: no arguments.
-        let word: u64 = peek(unsafe { bpf_get_current_task() } + u64::from(param!(resched_offset)));
-        if word >> (param!(resched_bit) & 63) & 1 != 0 {
-            seen |= flags::NEED_RESCHED;
-        }
-        if param!(lazy_bit) < 64 && word >> (param!(lazy_bit) & 63) & 1 != 0 {
-            seen |= flags::NEED_RESCHED_LAZY;
         }
     }
     if param!(bits) & params::IRQS_OFF != 0 {

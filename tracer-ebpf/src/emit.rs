@@ -36,9 +36,6 @@ pub static PARAMS: Params = Params {
     compat_mask: 0,
     preempt_offset: 0,
     preempt_bias: 0,
-    resched_offset: 0,
-    resched_bit: 0,
-    lazy_bit: 0,
     watermark: 0,
 };
 
@@ -79,8 +76,11 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
     let who = match origin {
         Origin::Current => {
             let who = bpf_get_current_pid_tgid();
-            if param!(own_tgid) != 0 && (who >> 32) as u32 == param!(own_tgid) {
-                return;
+            if param!(own_tgid) != 0 {
+                let own = (who >> 32) as u32 == param!(own_tgid);
+                if own != (param!(bits) & params::OWN_ONLY != 0) {
+                    return;
+                }
             }
             if param!(bits) & params::PIDS != 0 && PIDS.get(who as u32).is_none() {
                 return;

@@ -40,6 +40,12 @@ impl<V> Map<V> {
         }
     }
 
+    /// The map, for helpers.
+    #[inline(always)]
+    pub fn as_ptr(&self) -> *mut c_void {
+        self.def.get().cast()
+    }
+
     /// The value of a key.
     #[inline(always)]
     pub fn get(&self, key: u32) -> Option<NonNull<V>> {
@@ -87,6 +93,11 @@ pub static SCRATCH: Map<[u8; SCRATCH_SIZE]> = Map::new(BPF_MAP_TYPE_ARRAY);
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static CPU_BASES: Map<u64> = Map::new(BPF_MAP_TYPE_ARRAY);
+
+/// What `probe/context.rs` found on a CPU: an address and the word there.
+#[unsafe(link_section = "maps")]
+#[unsafe(no_mangle)]
+pub static FOUND: Map<[u64; 2]> = Map::new(BPF_MAP_TYPE_ARRAY);
 
 /// Programs of system calls.
 #[unsafe(link_section = "maps")]

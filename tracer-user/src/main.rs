@@ -1,2 +1,7 @@
-//! The `tracer` command: parses the command line and hands over to the library.
-fn main() {}
+//! The `tracer` command: everything is in the library's `cli`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tracer_user::cli::main()
+}

@@ -1,1 +1,294 @@
 //! Loading linked objects and attaching them to hooks.
+//!
+//! A [`Session`] owns the maps that all of its programs share and the memory that both sides see. Each
+//! attachment is a template of `tracer-ebpf` with generated functions linked in, loaded, and hung on its hook by
+//! a descriptor: when the descriptors go, with the value or with the process, so does everything in the kernel.
+//!
+//! aya's object layer parses and relocates; maps and programs are made through `sys`, because sharing maps among
+//! objects, cookies and `BPF_PROG_TYPE_SYSCALL` are beyond aya 0.14's loader.
+
+mod context;
+mod error;
+mod follow;
+pub mod ids;
+mod inject;
+mod maps;
+mod object;
+mod raw_tp;
+mod syscalls;
+mod tracepoint;
+
+pub use context::{Context, Preempt, seek_per_cpu};
+pub use error::{AttachError, Cause};
+pub use maps::Options;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use tracer_abi::{Counters, Params, params};
+
+use crate::{
+    event::Format,
+    plan::{filter::Filter, source::Hook},
+    sys::{
+        map::Map,
+        prog::{Prog, ProgInfo, ProgKind},
+        ring::RingMemory,
+    },
+};
+use follow::Follow;
+use maps::Shared;
+use object::Functions;
+use syscalls::Dispatcher;
+
+/// What an event's program hangs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// The perf tracepoint of this event id.
+    Tracepoint(u16),
+    /// The raw tracepoint of this name.
+    RawTracepoint(String),
+    /// The entry of the system call with this number.
+    SysEnter(u32),
+    /// The exit of the system call with this number.
+    SysExit(u32),
+    /// Nothing: user space hands records in.
+    Inject,
+}
+
+/// One event to be traced.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The event.
+    pub format: &'a Format,
+    /// How its values are had at the hook.
+    pub hook: &'a Hook,
+    /// The hook.
+    pub via: &'a Via,
+    /// Hits that do not match are counted and dropped.
+    pub filter: Option<&'a Filter>,
+    /// The event only ever happens with interrupts off.
+    pub irqs_off: bool,
+    /// What the records' `common_type` is: the event's id, unless the caller has a use for another.
+    pub kind: u16,
+    /// Whether the event is about bookkeeping and passes the pid gate for every thread.
+    pub ungated: bool,
+}
+
+/// An attached event. It hangs on its hook as long as this lives.
+#[derive(Debug)]
+pub struct Attachment {
+    /// Row of the counters.
+    pub slot: u32,
+    program: Prog,
+    _scratch: Option<Map>,
+    link: Link,
+}
+
+/// What keeps a program on its hook.
+#[derive(Debug)]
+enum Link {
+    /// A link or raw tracepoint descriptor.
+    Fd { _fd: OwnedFd },
+    /// The descriptor of a perf event that a link hangs on, and the link.
+    Perf { _link: OwnedFd, _event: OwnedFd },
+    /// A place in a syscall dispatcher's table.
+    Syscall { enter: bool, number: u32 },
+    /// Nothing: run by hand.
+    None,
+}
+
+impl Attachment {
+    /// What the kernel knows of the program.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn info(&self) -> Result<ProgInfo, crate::sys::Errno> {
+        self.program.info()
+    }
+}
+
+/// The maps and programs of one tracing session.
+#[derive(Debug)]
+pub struct Session {
+    shared: Shared,
+    context: Context,
+    enter: Option<Dispatcher>,
+    exit: Option<Dispatcher>,
+    follow: Option<Follow>,
+    next_slot: u32,
+}
+
+impl Session {
+    /// Makes the maps. Tracing is off until [`Session::set_tracing`].
+    ///
+    /// # Errors
+    /// When the kernel refuses a map.
+    pub fn new(options: &Options, context: Context) -> Result<(Self, Vec<RingMemory>), AttachError> {
+        let (shared, rings) = Shared::new(options)?;
+        context.install(&shared).map_err(|cause| AttachError::new("session", cause))?;
+        Ok((Self { shared, context, enter: None, exit: None, follow: None, next_slot: 0 }, rings))
+    }
+
+    /// Turns the taking of hits on or off, at once and on all CPUs.
+    pub fn set_tracing(&self, on: bool) {
+        self.shared.set_tracing(on);
+    }
+
+    /// Adds a thread (its id in the initial pid namespace) to the traced ones.
+    ///
+    /// # Errors
+    /// `E2BIG` when the table is full.
+    pub fn add_pid(&self, pid: u32) -> Result<(), AttachError> {
+        self.shared.add_pid(pid)
+    }
+
+    /// From now on, traces the children of traced threads too and forgets threads that end. `task_pid` is the byte
+    /// offset of `pid` in `struct task_struct`.
+    ///
+    /// # Errors
+    /// When the kernel refuses the programs.
+    pub fn follow(&mut self, task_pid: u32) -> Result<(), AttachError> {
+        let follow = Follow::new(&self.shared, task_pid)
+            .map_err(|cause| AttachError::new("following tasks", cause))?;
+        self.follow = Some(follow);
+        Ok(())
+    }
+
+    /// Attaches an event.
+    ///
+    /// # Errors
+    /// When the program does not pass the verifier or the hook is refused.
+    pub fn attach(&mut self, request: &Request<'_>) -> Result<Attachment, AttachError> {
+        let slot = self.next_slot;
+        if slot >= self.shared.slots() {
+            return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots())));
+        }
+        let functions = Functions::generate(request.format, request.hook, request.filter)
+            .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
+        let mut fixed = Params {
+            bits: 0,
+            slot,
+            cpus: self.shared.cpus(),
+            size: functions.size,
+            kind: u32::from(request.kind),
+            watermark: self.shared.watermark(),
+            own_tgid: self.shared.own_tgid(),
+            ..Params::default()
+        };
+        if request.filter.is_some() {
+            fixed.bits |= params::FILTER;
+        }
+        if functions.needs.scratch {
+            fixed.bits |= params::FILTER_SCRATCH;
+        }
+        if functions.needs.flags {
+            fixed.bits |= params::FILTER_FLAGS;
+        }
+        if self.shared.pid_gate() && !request.ungated {
+            fixed.bits |= params::PIDS;
+        }
+        if self.shared.own_only() {
+            fixed.bits |= params::OWN_ONLY;
+        }
+        if request.irqs_off {
+            fixed.bits |= params::IRQS_OFF;
+        }
+        self.context.apply(&mut fixed, request.via);
+        let (template, kind) = match request.via {
+            Via::Tracepoint(_) => ("trace_event", ProgKind::Tracepoint),
+            Via::RawTracepoint(_) | Via::SysEnter(_) | Via::SysExit(_) => {
+                ("raw_event", ProgKind::RawTracepoint)
+            }
+            Via::Inject => ("inject", ProgKind::Syscall),
+        };
+        let title = &request.format.name;
+        // A raw tracepoint program may be interrupted by another: it needs scratch memory of its own.
+        let wants_scratch = functions.size == 0 || functions.needs.scratch;
+        let scratch = if wants_scratch && kind != ProgKind::Tracepoint {
+            Some(self.shared.scratch(title)?)
+        } else {
+            None
+        };
+        let image = object::image(template, &functions, &fixed, &self.shared, scratch.as_ref())
+            .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
+        let program = Prog::load(kind, &image.insns, title)
+            .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))?;
+        let link = match request.via {
+            Via::Tracepoint(id) => tracepoint::attach(&program, *id),
+            Via::RawTracepoint(name) => raw_tp::attach(&program, name),
+            Via::SysEnter(number) => self.syscall(true, *number, &program),
+            Via::SysExit(number) => self.syscall(false, *number, &program),
+            Via::Inject => Ok(Link::None),
+        }
+        .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
+        self.next_slot += 1;
+        Ok(Attachment { slot, program, _scratch: scratch, link })
+    }
+
+    /// Puts a program into the dispatcher of its side, which is loaded for the first one.
+    fn syscall(&mut self, enter: bool, number: u32, program: &Prog) -> Result<Link, Cause> {
+        let side = if enter { &mut self.enter } else { &mut self.exit };
+        if side.is_none() {
+            let registers = self.context.registers.ok_or(Cause::NoRegisters)?;
+            *side = Some(Dispatcher::new(enter, registers.number)?);
+        }
+        if let Some(dispatcher) = side {
+            dispatcher.set(number, program.as_fd())?;
+        }
+        Ok(Link::Syscall { enter, number })
+    }
+
+    /// Takes an event off its hook.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn detach(&mut self, attachment: Attachment) -> Result<(), AttachError> {
+        if let Link::Syscall { enter, number } = attachment.link {
+            let side = if enter { &self.enter } else { &self.exit };
+            if let Some(dispatcher) = side {
+                dispatcher.clear(number).map_err(|cause| AttachError::new("syscall", cause))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a record to an event attached through [`Via::Inject`].
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn inject(&self, attachment: &Attachment, record: &[u8]) -> Result<(), AttachError> {
+        inject::run(&attachment.program, record).map_err(|cause| AttachError::new("inject", cause))
+    }
+
+    /// The counts of an event on a CPU.
+    pub fn counters(&self, slot: u32, cpu: u32) -> Counters {
+        self.shared.counters(slot, cpu)
+    }
+
+    /// The counts of an event on all CPUs.
+    pub fn total(&self, slot: u32) -> Counters {
+        (0..self.shared.cpus()).map(|cpu| self.counters(slot, cpu)).fold(Counters::default(), |sum, one| {
+            Counters {
+                hits: sum.hits + one.hits,
+                filtered: sum.filtered + one.filtered,
+                recorded: sum.recorded + one.recorded,
+                dropped: sum.dropped + one.dropped,
+            }
+        })
+    }
+}
+
+/// The generated functions of an event at a hook, readable.
+///
+/// # Errors
+/// When the plan has no code at this hook.
+pub fn listing(
+    format: &Format,
+    hook: &Hook,
+    filter: Option<&Filter>,
+    _linked: bool,
+) -> Result<String, AttachError> {
+    let functions = Functions::generate(format, hook, filter)
+        .map_err(|cause| AttachError::new(format.full_name(), cause))?;
+    Ok(functions.listing())
+}

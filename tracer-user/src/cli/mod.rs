@@ -1,1 +1,51 @@
-//! The command line.
+//! The command line: clap's structures, one file a command, errors shown with their causes.
+
+mod args;
+mod doctor;
+mod explain;
+mod hold;
+mod list;
+mod record;
+mod style;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+/// Exit code of a command line that makes no sense, as clap's own.
+const USAGE: u8 = 2;
+
+/// Runs the command line and gives the exit code: 0 done, 1 failed, 2 wrong usage; `record -- COMMAND` gives the
+/// command's own.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TRACER_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let result = match args.command {
+        Command::Record(args) => record::run(&args),
+        Command::List(args) => list::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Explain(args) => explain::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => doctor::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Hold(args) => hold::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{} {}", style::error("error:"), style::chain(&error));
+            let usage = error.downcast_ref::<crate::control::selection::SelectError>().is_some();
+            ExitCode::from(if usage { USAGE } else { 1 })
+        }
+    }
+}
+
+/// Whoever reads our output went away (`tracer list | head`): that is not an error.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -1,1 +1,11 @@
-//! What is traced: the typed command set that every front end uses.
+//! What is traced: the typed commands that every front end uses.
+//!
+//! [`facts`] gathers what is known of the kernel, [`selection`] reads what the user names, [`hooks`] decides where a
+//! program hangs, [`recorder`] runs a recording, and [`tasks`] remembers the names of threads.
+
+pub mod facts;
+pub mod hooks;
+pub mod recorder;
+pub mod selection;
+pub mod tasks;
+mod verify;

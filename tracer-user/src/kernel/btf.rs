@@ -275,6 +275,24 @@ impl Btf {
         Ok(None)
     }
 
+    /// Byte offset of a per-CPU variable in the kernel's per-CPU section, as pahole records it in the data section
+    /// `.data..percpu`; only differences between two of them mean anything. None when BTF does not list it.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn per_cpu(&self, variable: &str) -> Result<Option<u32>, Error> {
+        let vars = self.ids(variable)?;
+        for section in self.ids(".data..percpu")? {
+            let Type::Datasec(section) = self.get(section)? else { continue };
+            let place =
+                section.variables.iter().find(|var| var.get_type_id().is_some_and(|id| vars.contains(&id)));
+            if let Some(var) = place {
+                return Ok(Some(var.offset()));
+            }
+        }
+        Ok(None)
+    }
+
     /// Size and kind of a type, qualifiers and typedefs looked through.
     ///
     /// # Errors

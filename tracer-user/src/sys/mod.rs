@@ -4,6 +4,7 @@
 //! verifier's log where there is one). No policy lives here.
 
 pub mod bpf;
+pub mod call;
 pub mod feature;
 pub mod map;
 pub mod mount;

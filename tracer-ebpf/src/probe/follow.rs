@@ -1,0 +1,51 @@
+//! Keeps the table of traced threads in step with the tasks: a traced thread's children are traced, and who ends is
+//! taken out, so that a number that is given again is not traced by mistake (`event-fork` of tracefs).
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    helpers::{
+        bpf_get_current_pid_tgid,
+        generated::{bpf_map_delete_elem, bpf_map_update_elem},
+    },
+    macros::raw_tracepoint,
+    programs::RawTracePointContext,
+};
+
+use crate::{ctx::peek, map::PIDS};
+
+/// Byte offset of `pid` in `struct task_struct`; user space replaces the zero.
+#[unsafe(no_mangle)]
+static TASK_PID: u32 = 0;
+
+/// `sched_process_fork(struct task_struct *parent, struct task_struct *child)`, hit by the parent.
+#[raw_tracepoint]
+pub fn follow_fork(ctx: RawTracePointContext) -> i32 {
+    if PIDS.get(bpf_get_current_pid_tgid() as u32).is_none() {
+        return 0;
+    }
+    let child: u64 = ctx.arg(1);
+    // SAFETY: a static of a plain integer.
+    let offset = unsafe { (&raw const TASK_PID).read_volatile() };
+    let pid: u32 = peek(child + u64::from(offset));
+    let traced = 1_u8;
+    // SAFETY: key and value live through the call.
+    unsafe {
+        bpf_map_update_elem(PIDS.as_ptr(), (&raw const pid).cast::<c_void>(), (&raw const traced).cast(), 0);
+    }
+    0
+}
+
+/// `sched_process_free(struct task_struct *task)`: the last that is seen of a task.
+#[raw_tracepoint]
+pub fn follow_free(ctx: RawTracePointContext) -> i32 {
+    let task: u64 = ctx.arg(0);
+    // SAFETY: a static of a plain integer.
+    let offset = unsafe { (&raw const TASK_PID).read_volatile() };
+    let pid: u32 = peek(task + u64::from(offset));
+    // SAFETY: the key lives through the call.
+    unsafe {
+        bpf_map_delete_elem(PIDS.as_ptr(), (&raw const pid).cast::<c_void>());
+    }
+    0
+}

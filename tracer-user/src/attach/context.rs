@@ -1,0 +1,149 @@
+//! What a program can learn of the context it interrupts on this kernel: where the preempt count is, and how a
+//! 32-bit system call is told.
+//!
+//! On x86 the preempt count is a per-CPU variable whose address no symbol gives without `KALLSYMS_ALL`. It is found
+//! by running `probe/context.rs` once on every CPU: a perf tracepoint's program can read the address of the CPU's
+//! `__perf_regs`, BTF has the distance from there, and a count that is not plausible for a thread in task context is
+//! not used. Elsewhere it is in `thread_info`.
+
+use std::os::fd::AsFd;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tracer_abi::{FOUND, Params, params};
+
+use super::{Cause, Via, maps::Shared, object, tracepoint};
+use crate::{
+    kernel::syscalls::Registers,
+    sys::{
+        map::{Map, MapKind, MapSpec},
+        prog::{Prog, ProgKind},
+    },
+};
+
+/// Where programs read the preempt count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Preempt {
+    /// It cannot be read: depth and interrupt context are not filled.
+    #[default]
+    Unknown,
+    /// At an address for each CPU (0: not known for that CPU), read as `bias` by a thread in task context.
+    PerCpu {
+        /// Addresses by CPU number.
+        addresses: Vec<u64>,
+        /// What a hit adds to the count by itself.
+        bias: u32,
+    },
+    /// At this byte offset in the current `task_struct`, eight bytes with need-resched in the upper half.
+    Task {
+        /// Byte offset.
+        offset: u32,
+        /// What a hit adds to the count by itself.
+        bias: u32,
+    },
+}
+
+/// What is known of the interrupted context.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// Where the preempt count is.
+    pub preempt: Preempt,
+    /// Where a system call's number and 32-bit calls are told; None where no syscall program may be used.
+    pub registers: Option<Registers>,
+}
+
+impl Context {
+    /// Puts what is known into a program's parameters.
+    pub(super) fn apply(&self, fixed: &mut Params, via: &Via) {
+        match self.preempt {
+            Preempt::Unknown => {}
+            Preempt::PerCpu { bias, .. } => {
+                fixed.bits |= params::PREEMPT_CPU;
+                fixed.preempt_bias = bias;
+            }
+            Preempt::Task { offset, bias } => {
+                fixed.bits |= params::PREEMPT_TASK | params::PREEMPT_SPLIT;
+                fixed.preempt_offset = offset;
+                fixed.preempt_bias = bias;
+            }
+        }
+        // The kernel's syscall events leave 32-bit calls out (raw_syscalls does not).
+        if let (Some(registers), Via::SysEnter(_) | Via::SysExit(_)) = (self.registers, via) {
+            fixed.bits |= params::COMPAT;
+            fixed.compat_offset = registers.compat.task_offset;
+            fixed.compat_mask = registers.compat.mask;
+        }
+    }
+
+    /// Hands the CPUs' addresses to the programs.
+    pub(super) fn install(&self, shared: &Shared) -> Result<(), Cause> {
+        if let Preempt::PerCpu { addresses, .. } = &self.preempt {
+            for (cpu, address) in addresses.iter().enumerate().take(shared.cpus() as usize) {
+                shared.set_cpu_base(cpu as u32, *address)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Finds the CPUs' preempt counts: `distance` bytes behind `__perf_regs`, hit through the event `task:task_rename`
+/// (its id given), which this thread provokes on each CPU by giving itself the name it has.
+///
+/// # Errors
+/// When the program is refused; a count that is not plausible is not an error but [`Preempt::Unknown`].
+pub fn seek_per_cpu(rename_id: u16, distance: i64, cpus: u32) -> Result<Preempt, Cause> {
+    let found = Map::create(&MapSpec {
+        kind: MapKind::Array,
+        key_size: 4,
+        value_size: 16,
+        max_entries: cpus,
+        flags: 0,
+        inner: None,
+        name: "tracer_found",
+    })
+    .map_err(|errno| Cause::Map("array", errno))?;
+    let thread = i64::from(super::ids::own()?.thread);
+    let seek: Vec<u8> = [thread, distance].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let image =
+        object::plain("seek_context", &[("SEEK", &seek)], |map| (map == FOUND).then(|| found.as_fd()))?;
+    let program = Prog::load(ProgKind::Tracepoint, &image.insns, "seek_context")
+        .map_err(|error| Cause::Load(ProgKind::Tracepoint, error))?;
+    let link = tracepoint::attach(&program, rename_id)?;
+    let before = sched_getaffinity(None).map_err(|errno| Cause::System("sched_getaffinity", errno))?;
+    for cpu in (0..cpus).filter(|cpu| before.is_set(*cpu as usize)) {
+        let mut one = CpuSet::new();
+        one.set(cpu as usize);
+        if sched_setaffinity(None, &one).is_ok() {
+            rename_self()?;
+        }
+    }
+    sched_setaffinity(None, &before).map_err(|errno| Cause::System("sched_setaffinity", errno))?;
+    // Taking a perf tracepoint away waits for every CPU; nobody has to wait for that here.
+    std::thread::spawn(move || drop((link, program)));
+    let mut addresses = vec![0; cpus as usize];
+    let mut bias = None;
+    for (cpu, address) in addresses.iter_mut().enumerate() {
+        let Ok(Some(value)) = found.lookup(&(cpu as u32).to_ne_bytes()) else { continue };
+        let word = |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().expect("eight bytes"));
+        let (place, count) = (word(0), word(8) as u32 & 0x7fff_ffff);
+        if place == 0 {
+            continue;
+        }
+        // In task context, nothing but what the hit itself adds; the same on every CPU.
+        if count > 3 || bias.is_some_and(|bias| bias != count) {
+            return Ok(Preempt::Unknown);
+        }
+        bias = Some(count);
+        *address = place;
+    }
+    Ok(match bias {
+        Some(bias) => Preempt::PerCpu { addresses, bias },
+        None => Preempt::Unknown,
+    })
+}
+
+/// Gives this thread the name it has.
+fn rename_self() -> Result<(), Cause> {
+    let fail = |errno| Cause::System("prctl", errno);
+    let name = rustix::thread::name().map_err(fail)?;
+    rustix::thread::set_name(&name).map_err(fail)
+}

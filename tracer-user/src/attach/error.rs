@@ -1,0 +1,113 @@
+//! Why something could not be attached, in words a user can act on.
+
+use std::fmt;
+
+use crate::{
+    code::lower::LowerError,
+    sys::{
+        Errno,
+        prog::{LoadError, ProgKind},
+    },
+};
+
+/// An event (or a map) that the kernel refused, and why.
+#[derive(Debug)]
+pub struct AttachError {
+    what: String,
+    cause: Cause,
+}
+
+/// Why.
+#[derive(Debug)]
+pub enum Cause {
+    /// The binary holds no eBPF object.
+    NoObject,
+    /// The template and the generated functions do not go together; a fault of ours.
+    Link(String),
+    /// The plan has no code.
+    Lower(LowerError),
+    /// The kernel did not make a map.
+    Map(&'static str, Errno),
+    /// The kernel did not load a program.
+    Load(ProgKind, LoadError),
+    /// The kernel did not hang the program on its hook.
+    Hook(&'static str, Errno),
+    /// A call to the kernel failed.
+    System(&'static str, Errno),
+    /// BTF does not tell where a system call's number is.
+    NoRegisters,
+    /// The kernel's BTF lacks a type or member, or there is no BTF.
+    NoType(&'static str),
+    /// More events than counters were made for.
+    TooMany(u32),
+}
+
+impl AttachError {
+    /// Names what was refused.
+    pub(crate) fn new(what: impl Into<String>, cause: Cause) -> Self {
+        Self { what: what.into(), cause }
+    }
+
+    /// Why.
+    pub fn cause(&self) -> &Cause {
+        &self.cause
+    }
+
+    /// The verifier's log, when it is the verifier that refused.
+    pub fn verifier_log(&self) -> Option<&str> {
+        match &self.cause {
+            Cause::Load(_, error) if !error.log.is_empty() => Some(&error.log),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.cause)
+    }
+}
+
+impl std::error::Error for AttachError {}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoObject => f.write_str(
+                "this binary was built without the eBPF object: build it with `cargo xtask build`",
+            ),
+            Self::Link(why) => write!(f, "the eBPF program could not be linked: {why}"),
+            Self::Lower(error) => write!(f, "{error}"),
+            Self::Map(kind, errno) => write!(f, "no {kind} map: {}", explain(*errno)),
+            Self::Load(kind, error) => {
+                let last = error.log.lines().rev().find(|line| !line.starts_with("processed "));
+                match last {
+                    Some(line) if error.errno != Errno::PERM => {
+                        write!(f, "the verifier refused the program: {line}")
+                    }
+                    _ => write!(f, "no program of type {kind:?}: {}", explain(error.errno)),
+                }
+            }
+            Self::Hook(hook, errno) => write!(f, "no {hook}: {}", explain(*errno)),
+            Self::System(call, errno) => write!(f, "{call}: {}", explain(*errno)),
+            Self::NoRegisters => f.write_str("BTF does not tell where struct pt_regs has the call's number"),
+            Self::NoType(name) => write!(f, "the kernel's BTF does not tell where {name} is"),
+            Self::TooMany(slots) => write!(f, "more than {slots} events"),
+        }
+    }
+}
+
+/// An error number with what it usually means here.
+fn explain(errno: Errno) -> String {
+    let hint = match errno {
+        Errno::PERM | Errno::ACCESS => {
+            " (tracing needs CAP_BPF and CAP_PERFMON, or root; a security module or lockdown may refuse it too: \
+             see `tracer doctor`)"
+        }
+        Errno::MFILE => " (raise the limit on open files: ulimit -n)",
+        Errno::NOMEM => " (or RLIMIT_MEMLOCK on kernels before 5.11)",
+        Errno::NOSYS => " (the kernel is built without it)",
+        _ => "",
+    };
+    format!("{errno}{hint}")
+}

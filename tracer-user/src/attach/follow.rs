@@ -1,0 +1,36 @@
+//! Following tasks: children of traced threads are traced, and ended ones are forgotten, in the kernel.
+
+use std::os::fd::OwnedFd;
+
+use tracer_abi::PIDS;
+
+use super::{Cause, maps::Shared, object};
+use crate::sys::prog::{Prog, ProgKind};
+
+/// The programs that follow, on their hooks.
+#[derive(Debug)]
+pub(super) struct Follow {
+    _hooks: Vec<(Prog, OwnedFd)>,
+}
+
+impl Follow {
+    /// Attaches them; `task_pid` is the byte offset of `pid` in `struct task_struct`.
+    pub(super) fn new(shared: &Shared, task_pid: u32) -> Result<Self, Cause> {
+        let mut hooks = Vec::new();
+        for (template, tracepoint) in
+            [("follow_fork", "sched_process_fork"), ("follow_free", "sched_process_free")]
+        {
+            let offset = task_pid.to_ne_bytes();
+            let image = object::plain(template, &[("TASK_PID", &offset)], |map| {
+                (map == PIDS).then(|| shared.pids())
+            })?;
+            let program = Prog::load(ProgKind::RawTracepoint, &image.insns, template)
+                .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
+            let link = program
+                .attach_raw_tracepoint(tracepoint)
+                .map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
+            hooks.push((program, link));
+        }
+        Ok(Self { _hooks: hooks })
+    }
+}

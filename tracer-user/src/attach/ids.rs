@@ -1,0 +1,63 @@
+//! This process as the kernel's hooks see it: ids in the initial pid namespace.
+//!
+//! In a container getpid(2) answers for the container's namespace. There a program of two instructions, run once in
+//! this thread, asks `bpf_get_current_pid_tgid` instead.
+
+use rustix::{process::getpid, thread::gettid};
+
+use super::Cause;
+use crate::sys::prog::{Prog, ProgKind};
+
+/// Inode of the initial pid namespace, `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
+const INITIAL_NAMESPACE: u64 = 0xefff_fffc;
+
+/// Ids of the calling thread in the initial pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// Thread id.
+    pub thread: u32,
+    /// Process id.
+    pub process: u32,
+}
+
+/// The calling thread's ids.
+///
+/// # Errors
+/// In a pid namespace of its own, when the kernel refuses the program that asks.
+pub fn own() -> Result<Ids, Cause> {
+    let namespace = rustix::fs::stat("/proc/self/ns/pid").map(|stat| stat.st_ino);
+    if namespace == Ok(INITIAL_NAMESPACE) {
+        return Ok(Ids {
+            thread: gettid().as_raw_nonzero().get() as u32,
+            process: getpid().as_raw_nonzero().get() as u32,
+        });
+    }
+    Ok(Ids { thread: ask(false)?, process: ask(true)? })
+}
+
+/// Runs the program that answers with the process id (the upper half) or the thread id.
+fn ask(process: bool) -> Result<u32, Cause> {
+    // call bpf_get_current_pid_tgid; [r0 >>= 32;] exit
+    let mut insns = vec![0x85, 0, 0, 0, 14, 0, 0, 0];
+    if process {
+        insns.extend([0x77, 0, 0, 0, 32, 0, 0, 0]);
+    }
+    insns.extend([0x95, 0, 0, 0, 0, 0, 0, 0]);
+    let program = Prog::load(ProgKind::Syscall, &insns, "own_ids")
+        .map_err(|error| Cause::Load(ProgKind::Syscall, error))?;
+    program.run(&mut []).map_err(|errno| Cause::System("test run", errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_agrees_in_the_initial_namespace() {
+        let Ok(ids) = own() else { return };
+        match (ask(false), ask(true)) {
+            (Ok(thread), Ok(process)) => assert_eq!(ids, Ids { thread, process }),
+            (Err(error), _) | (_, Err(error)) => eprintln!("skipped: BPF_PROG_TYPE_SYSCALL: {error}"),
+        }
+    }
+}

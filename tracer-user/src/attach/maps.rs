@@ -1,0 +1,215 @@
+//! The maps that all programs of a session share.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use tracer_abi as abi;
+use tracer_abi::Counters;
+
+use super::{AttachError, Cause};
+use crate::sys::{
+    map::{Map, MapKind, MapSpec, MappedArray, flag},
+    ring::RingMemory,
+};
+
+/// Sizes and gates of a session.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of each CPU's ring buffer; rounded up to a power of two of at least a page.
+    pub ring_bytes: u32,
+    /// Bytes in a CPU's ring from which on its reader is woken.
+    pub watermark: u32,
+    /// Number of CPUs that can ever be on (`possible`).
+    pub cpus: u32,
+    /// Number of events that can be attached.
+    pub slots: u32,
+    /// Whether only threads given by [`super::Session::add_pid`] are traced.
+    pub pid_gate: bool,
+    /// Process (in the initial pid namespace) whose threads are not traced; 0 for none.
+    pub own_tgid: u32,
+    /// The opposite: only the threads of that process are traced.
+    pub own_only: bool,
+}
+
+/// The shared maps.
+#[derive(Debug)]
+pub(super) struct Shared {
+    options: Options,
+    rings: Map,
+    counters: Map,
+    counts: MappedArray,
+    switches: Map,
+    words: MappedArray,
+    pids: Map,
+    scratch: Map,
+    cpu_bases: Map,
+}
+
+/// Threads that can be traced at once under a pid gate.
+const PID_ENTRIES: u32 = 32_768;
+
+impl Shared {
+    /// Makes the maps and maps their memory; the second value is each CPU's ring buffer.
+    pub(super) fn new(options: &Options) -> Result<(Self, Vec<RingMemory>), AttachError> {
+        let fail = |kind| move |errno| AttachError::new("session", Cause::Map(kind, errno));
+        let page = rustix::param::page_size() as u32;
+        let ring_bytes = options.ring_bytes.max(page).next_power_of_two();
+        let ring = |bytes| {
+            Map::create(&MapSpec {
+                kind: MapKind::RingBuf,
+                key_size: 0,
+                value_size: 0,
+                max_entries: bytes,
+                flags: 0,
+                inner: None,
+                name: "tracer_ring",
+            })
+            .map_err(fail("ring buffer"))
+        };
+        let first = ring(ring_bytes)?;
+        let rings = Map::create(&MapSpec {
+            kind: MapKind::ArrayOfMaps,
+            key_size: 4,
+            value_size: 4,
+            max_entries: options.cpus,
+            flags: 0,
+            inner: Some(first.as_fd()),
+            name: "tracer_rings",
+        })
+        .map_err(fail("array of maps"))?;
+        let mut memory = Vec::with_capacity(options.cpus as usize);
+        let mut spare = Some(first);
+        for cpu in 0..options.cpus {
+            let map = match spare.take() {
+                Some(map) => map,
+                None => ring(ring_bytes)?,
+            };
+            rings.set_fd(cpu, map.as_fd()).map_err(fail("array of maps"))?;
+            memory.push(RingMemory::new(map).map_err(fail("ring buffer"))?);
+        }
+        let array = |name, value_size: usize, max_entries, flags| {
+            Map::create(&MapSpec {
+                kind: MapKind::Array,
+                key_size: 4,
+                value_size: value_size as u32,
+                max_entries,
+                flags,
+                inner: None,
+                name,
+            })
+            .map_err(fail("array"))
+        };
+        let counters = array(
+            "tracer_counts",
+            size_of::<Counters>(),
+            options.slots.max(1) * options.cpus,
+            flag::MMAPABLE,
+        )?;
+        let switches = array("tracer_switch", size_of::<abi::Switches>(), 1, flag::MMAPABLE)?;
+        let pids = Map::create(&MapSpec {
+            kind: MapKind::Hash,
+            key_size: 4,
+            value_size: 1,
+            max_entries: if options.pid_gate { PID_ENTRIES } else { 1 },
+            flags: flag::NO_PREALLOC,
+            inner: None,
+            name: "tracer_pids",
+        })
+        .map_err(fail("hash"))?;
+        let mut options = options.clone();
+        options.ring_bytes = ring_bytes;
+        let shared = Self {
+            counts: counters.mapped().map_err(fail("mapped array"))?,
+            words: switches.mapped().map_err(fail("mapped array"))?,
+            scratch: array("tracer_scratch", abi::SCRATCH_SIZE, options.cpus, 0)?,
+            cpu_bases: array("tracer_cpus", 8, options.cpus, 0)?,
+            rings,
+            counters,
+            switches,
+            pids,
+            options,
+        };
+        Ok((shared, memory))
+    }
+
+    /// The map a template means by a name; `scratch` stands in for the shared one when given.
+    pub(super) fn named<'a>(&'a self, name: &str, scratch: Option<&'a Map>) -> Option<BorrowedFd<'a>> {
+        Some(match name {
+            abi::RINGS => self.rings.as_fd(),
+            abi::COUNTERS => self.counters.as_fd(),
+            abi::SWITCHES => self.switches.as_fd(),
+            abi::PIDS => self.pids.as_fd(),
+            abi::SCRATCH => scratch.unwrap_or(&self.scratch).as_fd(),
+            abi::CPU_BASES => self.cpu_bases.as_fd(),
+            _ => return None,
+        })
+    }
+
+    /// Scratch memory for one program alone.
+    pub(super) fn scratch(&self, event: &str) -> Result<Map, AttachError> {
+        Map::create(&MapSpec {
+            kind: MapKind::Array,
+            key_size: 4,
+            value_size: abi::SCRATCH_SIZE as u32,
+            max_entries: self.options.cpus,
+            flags: 0,
+            inner: None,
+            name: "tracer_scratch",
+        })
+        .map_err(|errno| AttachError::new(event, Cause::Map("array", errno)))
+    }
+
+    pub(super) fn set_tracing(&self, on: bool) {
+        self.words.store(0, u32::from(on));
+    }
+
+    /// Puts in the address of a CPU's preempt count.
+    pub(super) fn set_cpu_base(&self, cpu: u32, address: u64) -> Result<(), Cause> {
+        self.cpu_bases
+            .update(&cpu.to_ne_bytes(), &address.to_ne_bytes())
+            .map_err(|errno| Cause::System("update of the CPU table", errno))
+    }
+
+    pub(super) fn add_pid(&self, pid: u32) -> Result<(), AttachError> {
+        self.pids
+            .update(&pid.to_ne_bytes(), &[1])
+            .map_err(|errno| AttachError::new(format!("pid {pid}"), Cause::System("pid table", errno)))
+    }
+
+    pub(super) fn counters(&self, slot: u32, cpu: u32) -> Counters {
+        let at = (slot * self.options.cpus + cpu) as usize * size_of::<Counters>();
+        Counters {
+            hits: self.counts.load(at),
+            filtered: self.counts.load(at + 8),
+            recorded: self.counts.load(at + 16),
+            dropped: self.counts.load(at + 24),
+        }
+    }
+
+    pub(super) fn slots(&self) -> u32 {
+        self.options.slots
+    }
+
+    pub(super) fn cpus(&self) -> u32 {
+        self.options.cpus
+    }
+
+    pub(super) fn watermark(&self) -> u32 {
+        self.options.watermark.min(self.options.ring_bytes / 2)
+    }
+
+    pub(super) fn pid_gate(&self) -> bool {
+        self.options.pid_gate
+    }
+
+    pub(super) fn own_only(&self) -> bool {
+        self.options.own_only
+    }
+
+    pub(super) fn pids(&self) -> BorrowedFd<'_> {
+        self.pids.as_fd()
+    }
+
+    pub(super) fn own_tgid(&self) -> u32 {
+        self.options.own_tgid
+    }
+}

@@ -1,0 +1,182 @@
+//! From template and generated functions to the instructions of one program.
+//!
+//! `code::link` joins the two in an ELF, aya's object layer resolves calls and map references, and the constants
+//! of `.rodata` go into a frozen map of their own.
+
+use std::{
+    collections::{HashMap, HashSet},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+};
+
+use aya_obj::{EbpfSectionKind, Map as Definition, Object};
+use tracer_abi::{PARAMS, Params};
+
+use super::{Cause, maps::Shared};
+use crate::{
+    code::{
+        asm::{Assembler, Function, Reg},
+        link,
+        lower::{self, Needs},
+    },
+    event::Format,
+    plan::{filter::Filter, source::Hook},
+    sys::map::{Map, MapKind, MapSpec, flag},
+};
+
+/// The templates, built by `cargo xtask build`; empty when the binary was built without them.
+static TEMPLATES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
+
+/// What is generated for one event at one hook.
+#[derive(Debug)]
+pub(super) struct Functions {
+    list: Vec<Function>,
+    /// Bytes of every payload; 0 when the length varies.
+    pub(super) size: u32,
+    /// What the filter wants.
+    pub(super) needs: Needs,
+}
+
+impl Functions {
+    /// Generates filter and record. Without a filter there is a function that the template never calls.
+    pub(super) fn generate(format: &Format, hook: &Hook, filter: Option<&Filter>) -> Result<Self, Cause> {
+        let broken = |error: lower::LowerError| Cause::Lower(error);
+        let record = lower::record(format, hook).map_err(broken)?;
+        let filter = lower::filter(filter.unwrap_or(&Filter::Const(true)), hook).map_err(broken)?;
+        let size = record.size.unwrap_or(0) as u32;
+        let list = filter.functions.into_iter().chain(record.functions).collect();
+        Ok(Self { list, size, needs: filter.needs })
+    }
+
+    pub(super) fn listing(&self) -> String {
+        self.list.iter().map(|f| format!("{}: {:#?}", f.name, f.insns)).collect()
+    }
+
+    /// Functions for templates that call none: the linker wants every symbol defined.
+    fn stubs() -> Vec<Function> {
+        [tracer_abi::FILTER, tracer_abi::RECORD]
+            .into_iter()
+            .map(|name| {
+                let mut asm = Assembler::new();
+                asm.mov(Reg::R0, 0);
+                asm.exit();
+                asm.finish(name)
+            })
+            .collect()
+    }
+}
+
+/// The instructions of a program that is ready to load.
+#[derive(Debug)]
+pub(super) struct Image {
+    /// Eight bytes each.
+    pub(super) insns: Vec<u8>,
+    /// Frozen maps that the instructions refer to by descriptor; the program keeps them once it is loaded.
+    _constants: Vec<Map>,
+}
+
+/// Links, relocates and gives the instructions of a template with its functions.
+pub(super) fn image(
+    template: &str,
+    functions: &Functions,
+    fixed: &Params,
+    shared: &Shared,
+    scratch: Option<&Map>,
+) -> Result<Image, Cause> {
+    let linked = linked(&functions.list)?;
+    finish(&linked, template, &[(PARAMS, &fixed.bytes())], |name| shared.named(name, scratch))
+}
+
+/// The templates' ELF with these functions defined in it.
+fn linked(functions: &[Function]) -> Result<Vec<u8>, Cause> {
+    if TEMPLATES.is_empty() {
+        return Err(Cause::NoObject);
+    }
+    link::link(TEMPLATES, functions).map_err(|error| Cause::Link(error.to_string()))
+}
+
+/// The instructions of a template that calls no generated function.
+pub(super) fn plain<'a>(
+    template: &str,
+    constants: &[(&str, &[u8])],
+    map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
+) -> Result<Image, Cause> {
+    finish(&linked(&Functions::stubs())?, template, constants, map)
+}
+
+/// Resolves everything in a linked ELF and gives the instructions of one of its programs.
+fn finish<'a>(
+    linked: &[u8],
+    template: &str,
+    constants: &[(&str, &[u8])],
+    map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
+) -> Result<Image, Cause> {
+    let broken = |error: &dyn std::fmt::Display| Cause::Link(error.to_string());
+    let mut object = Object::parse(linked).map_err(|error| broken(&error))?;
+    let constants: HashMap<&str, (&[u8], bool)> =
+        constants.iter().map(|(name, bytes)| (*name, (*bytes, true))).collect();
+    object.patch_map_data(constants).map_err(|error| broken(&error))?;
+    let mut frozen = Vec::new();
+    let mut resolved: Vec<(String, RawFd, Definition)> = Vec::new();
+    for (name, definition) in &object.maps {
+        let fd = if definition.section_kind() == EbpfSectionKind::Rodata {
+            let data = constant_map(definition.data())?;
+            let fd = data.as_fd().as_raw_fd();
+            frozen.push(data);
+            fd
+        } else {
+            match map(name) {
+                Some(fd) => fd.as_raw_fd(),
+                // A map of another template: its references are not in this program.
+                None => continue,
+            }
+        };
+        resolved.push((name.clone(), fd, definition.clone()));
+    }
+    // Programs of other templates refer to maps that are not given here; drop them before relocating.
+    let key = object
+        .programs
+        .get(template)
+        .map(aya_obj::Program::function_key)
+        .ok_or_else(|| Cause::Link(format!("no template {template}")))?;
+    let others: Vec<_> =
+        object.programs.values().map(aya_obj::Program::function_key).filter(|other| *other != key).collect();
+    let sections: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
+    for other in others {
+        object.functions.remove(&other);
+    }
+    object.programs.retain(|name, _| name == template);
+    object
+        .relocate_maps(
+            resolved.iter().map(|(name, fd, definition)| (name.as_str(), *fd, definition)),
+            &sections,
+        )
+        .map_err(|error| broken(&error))?;
+    object.relocate_calls(&sections).map_err(|error| broken(&error))?;
+    let function = object.functions.get(&key).ok_or_else(|| Cause::Link("the program is gone".into()))?;
+    let mut insns = Vec::with_capacity(function.instructions.len() * 8);
+    for insn in &function.instructions {
+        insns.push(insn.code);
+        insns.push(insn.dst_reg() | insn.src_reg() << 4);
+        insns.extend_from_slice(&insn.off.to_ne_bytes());
+        insns.extend_from_slice(&insn.imm.to_ne_bytes());
+    }
+    Ok(Image { insns, _constants: frozen })
+}
+
+/// A frozen array of one value: memory whose content the verifier knows.
+fn constant_map(data: &[u8]) -> Result<Map, Cause> {
+    let fail = |errno| Cause::Map("read-only array", errno);
+    let map = Map::create(&MapSpec {
+        kind: MapKind::Array,
+        key_size: 4,
+        value_size: data.len() as u32,
+        max_entries: 1,
+        flags: flag::RDONLY_PROG,
+        inner: None,
+        name: "tracer_const",
+    })
+    .map_err(fail)?;
+    map.update(&0_u32.to_ne_bytes(), data).map_err(fail)?;
+    map.freeze().map_err(fail)?;
+    Ok(map)
+}

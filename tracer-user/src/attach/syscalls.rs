@@ -1,0 +1,62 @@
+//! Syscall dispatch: one program on raw `sys_enter` or `sys_exit` tail-calls the program of the call's number.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use tracer_abi::SYSCALLS;
+
+use super::{Cause, object};
+use crate::sys::{
+    map::{Map, MapKind, MapSpec},
+    prog::{Prog, ProgKind},
+};
+
+/// Places in a dispatcher's table; numbers of system calls are far below.
+const TABLE: u32 = 1024;
+
+/// A dispatcher on its hook.
+#[derive(Debug)]
+pub(super) struct Dispatcher {
+    table: Map,
+    _program: Prog,
+    _link: OwnedFd,
+}
+
+impl Dispatcher {
+    /// Loads and attaches the dispatcher of one side; the call's number is at this byte offset in
+    /// `struct pt_regs`.
+    pub(super) fn new(enter: bool, number_offset: u32) -> Result<Self, Cause> {
+        let table = Map::create(&MapSpec {
+            kind: MapKind::ProgArray,
+            key_size: 4,
+            value_size: 4,
+            max_entries: TABLE,
+            flags: 0,
+            inner: None,
+            name: "tracer_syscalls",
+        })
+        .map_err(|errno| Cause::Map("program array", errno))?;
+        let name = if enter { "sys_enter" } else { "sys_exit" };
+        let offset = number_offset.to_ne_bytes();
+        let image = object::plain(name, &[("NUMBER_OFFSET", &offset)], |map| {
+            (map == SYSCALLS).then(|| table.as_fd())
+        })?;
+        let program = Prog::load(ProgKind::RawTracepoint, &image.insns, name)
+            .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
+        let link =
+            program.attach_raw_tracepoint(name).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
+        Ok(Self { table, _program: program, _link: link })
+    }
+
+    /// Sets the program of a number.
+    pub(super) fn set(&self, number: u32, program: BorrowedFd<'_>) -> Result<(), Cause> {
+        self.table.set_fd(number, program).map_err(|errno| Cause::System("entry in the syscall table", errno))
+    }
+
+    /// Takes the program of a number out.
+    pub(super) fn clear(&self, number: u32) -> Result<(), Cause> {
+        self.table
+            .delete(&number.to_ne_bytes())
+            .map(drop)
+            .map_err(|errno| Cause::System("entry in the syscall table", errno))
+    }
+}

@@ -1,0 +1,207 @@
+//! What the command line looks like.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+/// Linux event tracing with the semantics of tracefs, done by eBPF.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tracer",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true,
+    after_help = "Examples:\n  \
+        tracer record -e 'sched:sched_switch if prev_comm ~ \"ba*\" || next_prio < 100' --for 5s\n  \
+        tracer record -e 'syscalls:sys_enter_openat if filename.ustring ~ \"*passwd*\"' -- cat /etc/passwd\n  \
+        tracer list 'sched:*'\n  \
+        tracer explain sched:sched_switch 'prev_pid == 1'\n\n\
+        Events, fields and filters are those of the kernel's tracefs. Tracing needs root, or CAP_BPF and CAP_PERFMON;\n\
+        `tracer doctor` tells what this machine allows. TRACER_LOG=debug shows what the program does."
+)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    Record(RecordArgs),
+    List(ListArgs),
+    Explain(ExplainArgs),
+    Doctor(DoctorArgs),
+    #[command(hide = true)]
+    Hold(HoldArgs),
+}
+
+/// Trace events and print them as they happen.
+///
+/// Lines are those of tracefs. With COMMAND, it is started once everything is attached, it and its children are
+/// traced (everything with --all), and the recording ends when it does; its exit code is ours. Counts of hits go to
+/// standard error at the end: hits = filtered + recorded + dropped.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    tracer record -e sched:sched_switch --for 2s\n  \
+    tracer record -e 'sched:sched_switch if prev_comm ~ \"ba*\" || next_prio < 100' --for 5s\n  \
+    tracer record -e 'syscalls:sys_enter_openat if filename.ustring ~ \"*passwd*\"' -- cat /etc/passwd\n  \
+    tracer record -e 'sched:*' -e 'irq:*' --pid 4711 -o trace.txt\n  \
+    tracer record -e 'kmem:kmalloc if bytes_req > 4096' --comm bash --json")]
+#[allow(clippy::struct_excessive_bools)]
+pub(super) struct RecordArgs {
+    /// Event to trace, with an optional filter: 'SYSTEM:EVENT[ if FILTER]'. Globs name several; repeatable.
+    #[arg(short = 'e', long = "event", value_name = "EVENT", required = true)]
+    pub(super) events: Vec<String>,
+    /// Trace only this process: its threads, and the children it starts from now on. Repeatable.
+    #[arg(short, long, value_name = "PID")]
+    pub(super) pid: Vec<u32>,
+    /// Trace only threads of this name (in the kernel, before anything is recorded).
+    #[arg(long, value_name = "NAME")]
+    pub(super) comm: Option<String>,
+    /// Stop after this long: 500ms, 5s, 2m.
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    pub(super) limit: Option<Duration>,
+    /// Stop after this many records.
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(super) count: Option<u64>,
+    /// Write to a file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// One JSON object a line.
+    #[arg(long, conflicts_with_all = ["raw", "hex", "bin", "fields"])]
+    pub(super) json: bool,
+    /// Ring buffer of each CPU in KiB; rounded up to a power of two.
+    #[arg(short = 'b', long, value_name = "KIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(4..=1 << 21))]
+    pub(super) buffer_size_kb: u32,
+    /// With COMMAND: trace everything, not only the command.
+    #[arg(short, long)]
+    pub(super) all: bool,
+    /// Trace this program's own threads too.
+    #[arg(long)]
+    pub(super) own: bool,
+    /// Attach to perf tracepoints only, never to raw ones.
+    #[arg(long)]
+    pub(super) tracepoints: bool,
+    /// Numbers instead of text (trace option `raw`).
+    #[arg(long)]
+    pub(super) raw: bool,
+    /// Hexadecimal bytes (trace option `hex`).
+    #[arg(long)]
+    pub(super) hex: bool,
+    /// Bytes (trace option `bin`).
+    #[arg(long)]
+    pub(super) bin: bool,
+    /// Fields by name and value (trace option `fields`).
+    #[arg(long)]
+    pub(super) fields: bool,
+    /// No latency flags (trace option `noirq-info`).
+    #[arg(long)]
+    pub(super) no_irq_info: bool,
+    /// Process id behind the thread id (trace option `record-tgid`).
+    #[arg(long)]
+    pub(super) tgid: bool,
+    /// No header.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+    /// Write a newline to this file descriptor once everything is attached.
+    #[arg(long, value_name = "FD", hide = true)]
+    pub(super) ready_fd: Option<i32>,
+    /// Command to run and trace.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(super) command: Vec<std::ffi::OsString>,
+}
+
+/// List events, with their fields when asked.
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Examples:\n  tracer list\n  tracer list 'sched:*'\n  tracer list -l sched:sched_switch"
+)]
+pub(super) struct ListArgs {
+    /// Which events: SYSTEM, EVENT or SYSTEM:EVENT, each a glob. All by default.
+    #[arg(value_name = "GLOB", default_value = "*:*")]
+    pub(super) pattern: String,
+    /// Show the format file of each: fields, offsets, print fmt.
+    #[arg(short = 'l', long)]
+    pub(super) formats: bool,
+    /// One JSON object a line.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Show what becomes of a filter: tokens, tree, plan, hook and eBPF instructions.
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Example:\n  tracer explain sched:sched_switch 'prev_comm ~ \"ba*\" || next_prio < 100'"
+)]
+pub(super) struct ExplainArgs {
+    /// SYSTEM:EVENT.
+    #[arg(value_name = "EVENT")]
+    pub(super) event: String,
+    /// The filter; without one, how the record is made.
+    #[arg(value_name = "FILTER")]
+    pub(super) filter: Option<String>,
+    /// Explain the perf tracepoint, not the raw one.
+    #[arg(long)]
+    pub(super) tracepoints: bool,
+    /// Show the whole linked program, not only what was generated.
+    #[arg(long)]
+    pub(super) linked: bool,
+}
+
+/// Tell what this kernel and these privileges allow, each no with its reason.
+#[derive(Debug, ClapArgs)]
+pub(super) struct DoctorArgs {
+    /// One JSON object a line.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Wait until told, then become another program. Used by `record -- COMMAND`.
+#[derive(Debug, ClapArgs)]
+pub(super) struct HoldArgs {
+    /// Descriptor on which the own thread id is told.
+    pub(super) tell: i32,
+    /// Descriptor that says when to go on.
+    pub(super) wait: i32,
+    /// What to become.
+    #[arg(last = true, required = true)]
+    pub(super) command: Vec<std::ffi::OsString>,
+}
+
+/// Reads `500ms`, `5s`, `2m`, `1h`, or seconds without a unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("a duration is a number and one of us, ms, s, m, h".to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| "a duration starts with a number".to_owned())?;
+    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
+        assert!(duration("fast").is_err());
+        assert!(duration("5 parsecs").is_err());
+    }
+}

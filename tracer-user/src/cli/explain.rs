@@ -1,0 +1,79 @@
+//! `tracer explain`.
+
+use std::io::Write;
+
+use anyhow::Context;
+
+use super::args::ExplainArgs;
+use crate::{
+    attach,
+    control::{
+        facts::Facts,
+        hooks::{Chooser, Chosen},
+        selection::{self, Selected},
+    },
+    plan::{resolve, source::Hook},
+};
+
+pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
+    let facts = Facts::running()?;
+    let text = match &args.filter {
+        Some(filter) => format!("{} if {filter}", args.event),
+        None => args.event.clone(),
+    };
+    let selected = selection::select(&text, &facts.tracefs, &facts)?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut chooser = Chooser::new(args.tracepoints);
+    for event in &selected {
+        one(&mut out, event, args, &mut chooser, &facts)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn one(
+    out: &mut impl Write,
+    event: &Selected,
+    args: &ExplainArgs,
+    chooser: &mut Chooser,
+    facts: &Facts,
+) -> anyhow::Result<()> {
+    let format = &event.format;
+    writeln!(out, "event {} (id {})", format.full_name(), format.id)?;
+    if let Some(filter) = &args.filter {
+        let stages = resolve::stages(filter.as_bytes(), format, facts).context("filter")?;
+        writeln!(out, "\ntokens")?;
+        for token in &stages.lexed.tokens {
+            let words = filter.get(token.span.start..token.span.end).unwrap_or_default();
+            writeln!(out, "  {:>3}..{:<3} {:?}  {words}", token.span.start, token.span.end, token.kind)?;
+        }
+        writeln!(out, "\ntree\n  {}", stages.tree)?;
+        writeln!(out, "\nplan\n{}", indent(&format!("{:#?}", stages.filter)))?;
+    }
+    let mut chosen = chooser.choose(format, facts);
+    let listing = attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked);
+    let listing = match listing {
+        Err(error) if chosen.hook != Hook::Tracepoint => {
+            chosen = Chosen::tracepoint(format, error.to_string());
+            attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked)?
+        }
+        other => other?,
+    };
+    writeln!(out, "\nhook\n  {:?}", chosen.via)?;
+    if chosen.reason.is_empty() {
+        if let Hook::RawTracepoint(fields) = &chosen.hook {
+            for field in fields {
+                let name = format.fields.iter().find(|f| f.offset == usize::from(field.offset));
+                writeln!(out, "    {} <- {:?}", name.map_or("?", |f| f.name.as_str()), field.source)?;
+            }
+        }
+    } else {
+        writeln!(out, "  no raw tracepoint: {}", chosen.reason)?;
+    }
+    writeln!(out, "\neBPF\n{}", indent(&listing))?;
+    Ok(())
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect::<String>().trim_end().to_owned()
+}

@@ -1,0 +1,160 @@
+//! The running kernel as the other rooms want to see it, each part read when it is first asked for.
+
+use std::sync::OnceLock;
+
+use crate::{
+    kernel::{Btf, Error, Symbols, Tracefs, syscalls::Numbers, syscalls::Registers},
+    lang::filter::Dialect,
+    plan::resolve::ResolveEnv,
+    render::{KernelFacts, Member, Pointers, RenderEnv, Symbol},
+};
+
+/// Facts of the running kernel.
+pub struct Facts {
+    /// Its tracefs.
+    pub tracefs: Tracefs,
+    btf: OnceLock<Option<Btf>>,
+    symbols: OnceLock<Option<Symbols>>,
+    numbers: OnceLock<Option<Numbers>>,
+    /// Numbers of CPUs that can ever be on, plus one for the highest.
+    cpus: u32,
+    version: (u32, u32),
+}
+
+impl std::fmt::Debug for Facts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Facts")
+            .field("cpus", &self.cpus)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Facts {
+    /// Opens the running kernel's tracefs; everything else waits.
+    ///
+    /// # Errors
+    /// When there is no tracefs to be had, with the reason.
+    pub fn running() -> Result<Self, Error> {
+        let tracefs = Tracefs::open()?;
+        let uname = rustix::system::uname();
+        Ok(Self {
+            tracefs,
+            btf: OnceLock::new(),
+            symbols: OnceLock::new(),
+            numbers: OnceLock::new(),
+            cpus: possible_cpus(),
+            version: version(uname.release().to_str().unwrap_or_default()),
+        })
+    }
+
+    /// The kernel's types; None where it shows none.
+    pub fn btf(&self) -> Option<&Btf> {
+        self.btf.get_or_init(|| Btf::running().ok().flatten()).as_ref()
+    }
+
+    /// The kernel's symbols; None where their addresses are withheld.
+    pub fn symbols(&self) -> Option<&Symbols> {
+        self.symbols.get_or_init(|| Symbols::running().ok()).as_ref()
+    }
+
+    /// The number of a syscall event; None when it cannot be told.
+    pub fn syscall_number(&self, event: &str) -> Option<u32> {
+        let numbers = self.numbers.get_or_init(|| Numbers::new(self.btf()?).ok()).as_ref()?;
+        numbers.of(&self.tracefs, event).ok().flatten()
+    }
+
+    /// Where system calls keep number and arguments.
+    pub fn registers(&self) -> Option<Registers> {
+        Registers::find(self.btf()?).ok().flatten()
+    }
+
+    /// One more than the highest number of a CPU that can ever be on.
+    pub fn cpus(&self) -> u32 {
+        self.cpus
+    }
+
+    /// Version of the kernel, major and minor.
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+}
+
+/// `nr_cpu_ids`, from the list of possible CPUs (`0-3,8`).
+fn possible_cpus() -> u32 {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    list.trim()
+        .rsplit(['-', ','])
+        .next()
+        .and_then(|last| last.parse::<u32>().ok())
+        .map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32), |last| last + 1)
+}
+
+/// Major and minor of `uname -r`.
+fn version(release: &str) -> (u32, u32) {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+impl ResolveEnv for Facts {
+    /// The newest language on every kernel: filters are ours.
+    fn dialect(&self) -> Dialect {
+        Dialect::newest()
+    }
+
+    fn cpu_ids(&self) -> u32 {
+        self.cpus
+    }
+
+    fn symbol_address(&self, name: &str) -> Option<u64> {
+        self.symbols()?.addresses(name).into_iter().min()
+    }
+
+    fn symbol_extent(&self, address: u64) -> Option<(u64, u64)> {
+        self.symbols()?.range(address).map(|range| (range.start, range.end))
+    }
+}
+
+impl RenderEnv for Facts {
+    fn symbol(&self, address: u64) -> Option<Symbol<'_>> {
+        self.symbols()?.lookup(address)
+    }
+
+    fn pointers(&self) -> Pointers {
+        Pointers::Raw
+    }
+}
+
+impl KernelFacts for Facts {
+    fn constant(&self, name: &str) -> Option<i64> {
+        self.btf()?.enumerator("", name).ok().flatten()
+    }
+
+    fn type_size(&self, name: &str) -> Option<(u64, bool)> {
+        let btf = self.btf()?;
+        let info = btf.info(btf.struct_id(name).ok().flatten()?).ok()?;
+        Some((u64::from(info.size), false))
+    }
+
+    fn member(&self, aggregate: &str, member: &str) -> Option<Member> {
+        let found = self.btf()?.member(aggregate, member).ok().flatten()?;
+        let signed = matches!(found.ty.kind, crate::kernel::btf::Kind::Number { signed: true });
+        Some(Member { bit_offset: found.offset * 8, bits: found.ty.size * 8, signed })
+    }
+
+    fn version(&self) -> (u32, u32) {
+        self.version
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_have_versions() {
+        assert_eq!(version("6.12.117+deb12-cloud-amd64"), (6, 12));
+        assert_eq!(version("6.1.0-56-cloud-amd64"), (6, 1));
+        assert_eq!(version("odd"), (0, 0));
+    }
+}

@@ -1,0 +1,326 @@
+//! A recording: events attached, records drained in order, counts at the end.
+
+use std::time::{Duration, Instant};
+
+use tracer_abi::{Counters, control};
+
+use super::{
+    facts::Facts,
+    hooks::{self, Chooser, Chosen},
+    selection::Selected,
+    tasks::{NameEvent, TaskNames},
+};
+use crate::{
+    attach::{self, AttachError, Attachment, Cause, Context, Preempt, Request, Session, Via, ids},
+    event::Format,
+    plan::source::Hook,
+    render::Printer,
+    ring::{Drain, Record, Waiter, Woken},
+};
+
+/// What a recording is made of.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of each CPU's ring buffer.
+    pub ring_bytes: u32,
+    /// Threads that are traced, by id in the initial pid namespace, with their children; empty for all.
+    pub pids: Vec<u32>,
+    /// Whether only [`Options::pids`] are traced even while there are none.
+    pub only_pids: bool,
+    /// Whether the tracer's own threads are traced.
+    pub own: bool,
+    /// Whether only perf tracepoints are used.
+    pub tracepoints_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        // The kernel's default is 1,408 KiB a CPU; a BPF ring buffer wants a power of two.
+        Self { ring_bytes: 2 << 20, pids: Vec::new(), only_pids: false, own: false, tracepoints_only: false }
+    }
+}
+
+/// How long the reader sleeps at most while records may be waiting below the watermark.
+const PERIOD: Duration = Duration::from_millis(20);
+/// How long the end of a recording waits for hits that are still being written.
+const LAST_HITS: Duration = Duration::from_millis(200);
+
+/// An event in a recording.
+#[derive(Debug)]
+struct Traced {
+    attachment: Attachment,
+    printer: Printer,
+    chosen: Chosen,
+}
+
+/// What became of an event's hits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// `system:name`.
+    pub event: String,
+    /// Hits that passed the gates, and what became of them.
+    pub counters: Counters,
+    /// Hits that the kernel did not run the program for, because it (or, at a perf tracepoint, any other) was running
+    /// on that CPU.
+    pub missed: u64,
+}
+
+/// A record with all that is needed to show it.
+pub struct Shown<'a> {
+    /// When and where.
+    pub record: Record<'a>,
+    /// The event.
+    pub printer: &'a Printer,
+    /// Names of threads.
+    pub tasks: &'a TaskNames,
+}
+
+/// A recording that runs.
+#[derive(Debug)]
+pub struct Recorder {
+    session: Session,
+    traced: Vec<Traced>,
+    /// Index in `traced` by event id.
+    by_id: Vec<u16>,
+    names: Vec<(Attachment, NameEvent)>,
+    drain: Drain,
+    waiter: Waiter,
+    tasks: TaskNames,
+    taken: u64,
+    wants_groups: bool,
+}
+
+/// No event in [`Recorder::by_id`].
+const NOBODY: u16 = u16::MAX;
+
+impl Recorder {
+    /// Attaches everything; nothing is recorded until [`Recorder::go`]. When something is refused, all is taken back.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn new(selected: Vec<Selected>, options: &Options, facts: &Facts) -> Result<Self, AttachError> {
+        let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
+        let gate = options.only_pids || !options.pids.is_empty();
+        let sizes = attach::Options {
+            ring_bytes: options.ring_bytes,
+            watermark: options.ring_bytes / 2,
+            cpus: facts.cpus(),
+            slots: selected.len() as u32 + 2,
+            pid_gate: gate,
+            own_tgid: if options.own { 0 } else { own.process },
+            own_only: false,
+        };
+        let mut chooser = Chooser::new(options.tracepoints_only);
+        let (mut session, rings) = Session::new(&sizes, context(facts))?;
+        for pid in &options.pids {
+            session.add_pid(*pid)?;
+        }
+        if gate {
+            let pid = facts.btf().and_then(|btf| btf.member("task_struct", "pid").ok().flatten());
+            let pid = pid.ok_or_else(|| {
+                AttachError::new("following children", Cause::NoType("struct task_struct.pid"))
+            })?;
+            session.follow(pid.offset)?;
+        }
+        let waiter = Waiter::new(&rings)
+            .map_err(|errno| AttachError::new("ring buffers", Cause::System("epoll", errno)))?;
+        let mut recorder = Self {
+            session,
+            traced: Vec::with_capacity(selected.len()),
+            by_id: vec![NOBODY; usize::from(control::FIRST)],
+            names: Vec::new(),
+            drain: Drain::new(rings),
+            waiter,
+            tasks: TaskNames::default(),
+            taken: 0,
+            wants_groups: false,
+        };
+        recorder.follow_names(facts)?;
+        for event in selected {
+            recorder.attach(event, &mut chooser, facts)?;
+        }
+        Ok(recorder)
+    }
+
+    /// Attaches the two events that change names of threads.
+    fn follow_names(&mut self, facts: &Facts) -> Result<(), AttachError> {
+        for (index, name) in ["task_newtask", "task_rename"].into_iter().enumerate() {
+            let Ok(Some(text)) = facts.tracefs.format("task", name) else { continue };
+            let Ok(format) = Format::parse("task", &text) else { continue };
+            let Some(event) = NameEvent::of(&format) else { continue };
+            let request = Request {
+                format: &format,
+                hook: &Hook::Tracepoint,
+                via: &Via::Tracepoint(format.id),
+                filter: None,
+                irqs_off: false,
+                kind: control::FIRST + index as u16,
+                ungated: true,
+            };
+            let attachment = self.session.attach(&request)?;
+            self.names.push((attachment, event));
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, event: Selected, chooser: &mut Chooser, facts: &Facts) -> Result<(), AttachError> {
+        let Selected { format, filter, .. } = event;
+        let mut chosen = chooser.choose(&format, facts);
+        let mut attach = |chosen: &Chosen| {
+            self.session.attach(&Request {
+                format: &format,
+                hook: &chosen.hook,
+                via: &chosen.via,
+                filter: filter.as_ref(),
+                irqs_off: hooks::irqs_off(&format),
+                kind: format.id,
+                ungated: false,
+            })
+        };
+        let attachment = match attach(&chosen) {
+            Ok(attachment) => attachment,
+            // A filter may want what only the kernel's own record has.
+            Err(error) if chosen.hook != Hook::Tracepoint => {
+                chosen = Chosen::tracepoint(&format, error.to_string());
+                attach(&chosen)?
+            }
+            Err(error) => return Err(error),
+        };
+        let printer = Printer::compile(&format, facts);
+        if let Some(place) = self.by_id.get_mut(usize::from(format.id)) {
+            *place = self.traced.len() as u16;
+        }
+        self.traced.push(Traced { attachment, printer, chosen });
+        Ok(())
+    }
+
+    /// Where each event's program hangs.
+    pub fn hooks(&self) -> impl Iterator<Item = (&Format, &Chosen)> {
+        self.traced.iter().map(|traced| (traced.printer.format(), &traced.chosen))
+    }
+
+    /// Starts recording.
+    pub fn go(&self) {
+        self.session.set_tracing(true);
+    }
+
+    /// Traces one more thread, and its children.
+    ///
+    /// # Errors
+    /// When the table of threads is full.
+    pub fn add_pid(&self, pid: u32) -> Result<(), AttachError> {
+        self.session.add_pid(pid)
+    }
+
+    /// Looks threads' processes up too, for `print-tgid`.
+    pub fn want_groups(&mut self) {
+        self.wants_groups = true;
+    }
+
+    /// The waiter, for other descriptors to be waited on.
+    pub fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+
+    /// Waits until there is something to do, `limit` at most.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait(&self, limit: Duration) -> Result<Woken, rustix::io::Errno> {
+        self.waiter.wait(limit.min(PERIOD))
+    }
+
+    /// Shows the records that can be shown in order by now.
+    pub fn poll(&mut self, show: impl FnMut(&Shown<'_>)) {
+        let now = monotonic();
+        self.hand_on(Some(now), show);
+    }
+
+    /// Stops recording and shows what is left.
+    pub fn finish(&mut self, mut show: impl FnMut(&Shown<'_>)) {
+        self.session.set_tracing(false);
+        let start = Instant::now();
+        loop {
+            self.hand_on(None, &mut show);
+            let recorded: u64 = self.slots().map(|slot| self.session.total(slot).recorded).sum();
+            if self.taken >= recorded || start.elapsed() > LAST_HITS {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn slots(&self) -> impl Iterator<Item = u32> {
+        let names = self.names.iter().map(|(attachment, _)| attachment.slot);
+        self.traced.iter().map(|traced| traced.attachment.slot).chain(names)
+    }
+
+    fn hand_on(&mut self, now: Option<u64>, mut show: impl FnMut(&Shown<'_>)) {
+        let Self { drain, tasks, traced, by_id, names, wants_groups, .. } = self;
+        let hand_on = |record: Record<'_>| {
+            let head = record.payload;
+            let kind = u16::from_ne_bytes([head[0], head[1]]);
+            if let Some(index) = kind.checked_sub(control::FIRST) {
+                if let Some((_, event)) = names.get(usize::from(index)) {
+                    tasks.learn(*event, head);
+                }
+                return;
+            }
+            let Some(traced) = by_id.get(usize::from(kind)).and_then(|at| traced.get(usize::from(*at)))
+            else {
+                return;
+            };
+            tasks.meet(i32::from_ne_bytes([head[4], head[5], head[6], head[7]]), *wants_groups);
+            show(&Shown { record, printer: &traced.printer, tasks });
+        };
+        self.taken += match now {
+            Some(now) => drain.merge(now, hand_on),
+            None => drain.finish(hand_on),
+        };
+    }
+
+    /// What became of each event's hits so far.
+    pub fn counts(&self) -> Vec<Count> {
+        self.traced
+            .iter()
+            .map(|traced| Count {
+                event: traced.printer.format().full_name(),
+                counters: self.session.total(traced.attachment.slot),
+                missed: traced.attachment.info().map_or(0, |info| info.misses),
+            })
+            .collect()
+    }
+
+    /// Bytes waiting in all rings.
+    pub fn pending(&self) -> u64 {
+        self.drain.rings().iter().map(crate::sys::ring::RingMemory::pending).sum()
+    }
+}
+
+/// What programs can learn of their context on this kernel.
+fn context(facts: &Facts) -> Context {
+    let preempt = preempt(facts);
+    tracing::debug!(?preempt, "where the preempt count is");
+    Context { preempt, registers: facts.registers() }
+}
+
+fn preempt(facts: &Facts) -> Preempt {
+    let Some(btf) = facts.btf() else { return Preempt::Unknown };
+    let per_cpu = |name| btf.per_cpu(name).ok().flatten();
+    if let (Some(regs), Some(count)) = (per_cpu("__perf_regs"), per_cpu("__preempt_count")) {
+        let distance = i64::from(count) - i64::from(regs);
+        let Ok(Some(id)) = facts.tracefs.id("task", "task_rename") else { return Preempt::Unknown };
+        return attach::seek_per_cpu(id, distance, facts.cpus()).unwrap_or_default();
+    }
+    // Elsewhere it lies in the task, with need-resched behind it.
+    match btf.member("task_struct", "thread_info.preempt_count") {
+        Ok(Some(member)) if member.ty.size == 8 => Preempt::Task { offset: member.offset, bias: 1 },
+        _ => Preempt::Unknown,
+    }
+}
+
+/// The clock that programs stamp records with, in nanoseconds.
+fn monotonic() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

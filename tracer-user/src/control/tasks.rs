@@ -1,0 +1,109 @@
+//! Names of threads, as `saved_cmdlines` has them: what a thread was called when its record was made.
+//!
+//! The kernel remembers the name of whoever was recorded. We follow the two events that change names,
+//! `task:task_newtask` and `task:task_rename`, in the record stream itself, so that a name is right at the place in
+//! time where it is shown; a thread that was there before is asked for in /proc when it first appears.
+
+use std::collections::HashMap;
+
+use crate::{event::Format, render::line::Tasks};
+
+/// Longest name with its NUL, `TASK_COMM_LEN`.
+const COMM_LEN: usize = 16;
+
+/// Threads and what is known of them.
+#[derive(Debug, Default)]
+pub struct TaskNames {
+    names: HashMap<i32, Vec<u8>>,
+    /// Process of a thread, once asked for.
+    groups: HashMap<i32, i32>,
+}
+
+/// Where the fields of the two events lie.
+#[derive(Clone, Copy, Debug)]
+pub struct NameEvent {
+    pid: usize,
+    comm: usize,
+}
+
+impl NameEvent {
+    /// Finds the fields: `pid` and `comm` or `newcomm`. 6.16 and later have no `pid` in task_rename: it is the
+    /// common one.
+    pub fn of(format: &Format) -> Option<Self> {
+        let comm = format.field("newcomm").or_else(|| format.field("comm"))?;
+        let pid = format.field("pid").or_else(|| format.field("common_pid"))?;
+        (comm.size == COMM_LEN && pid.size == 4).then_some(Self { pid: pid.offset, comm: comm.offset })
+    }
+}
+
+impl TaskNames {
+    /// Takes the name out of a record of such an event.
+    pub fn learn(&mut self, event: NameEvent, payload: &[u8]) {
+        let (Some(pid), Some(comm)) =
+            (payload.get(event.pid..event.pid + 4), payload.get(event.comm..event.comm + COMM_LEN))
+        else {
+            return;
+        };
+        let pid = i32::from_ne_bytes(pid.try_into().expect("four bytes"));
+        let end = comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
+        self.names.insert(pid, comm[..end].to_vec());
+    }
+
+    /// Makes sure that the thread of a record is known, as far as it can be.
+    pub fn meet(&mut self, pid: i32, wants_group: bool) {
+        if pid != 0 && !self.names.contains_key(&pid) {
+            if let Ok(mut name) = std::fs::read(format!("/proc/{pid}/comm")) {
+                name.pop_if(|last| *last == b'\n');
+                self.names.insert(pid, name);
+            }
+        }
+        if wants_group && pid != 0 && !self.groups.contains_key(&pid) {
+            if let Some(group) = thread_group(pid) {
+                self.groups.insert(pid, group);
+            }
+        }
+    }
+}
+
+/// `Tgid:` of a thread's status file.
+fn thread_group(pid: i32) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+impl Tasks for TaskNames {
+    fn comm(&self, pid: i32) -> Option<&[u8]> {
+        if pid == 0 {
+            return Some(b"<idle>");
+        }
+        self.names.get(&pid).map(Vec::as_slice)
+    }
+
+    fn tgid(&self, pid: i32) -> Option<i32> {
+        self.groups.get(&pid).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_learned_from_records() {
+        let text = "name: task_rename\nID: 9\nformat:\n\
+            \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+            \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+            \tfield:char oldcomm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
+            \tfield:char newcomm[16];\toffset:24;\tsize:16;\tsigned:0;\n\nprint fmt: \"\"\n";
+        let event = NameEvent::of(&Format::parse("task", text).unwrap()).unwrap();
+        let mut record = vec![0; 40];
+        record[4..8].copy_from_slice(&77_i32.to_ne_bytes());
+        record[24..28].copy_from_slice(b"new!");
+        let mut names = TaskNames::default();
+        names.learn(event, &record);
+        assert_eq!(names.comm(77), Some(&b"new!"[..]));
+        assert_eq!(names.comm(0), Some(&b"<idle>"[..]));
+        names.learn(event, &record[..20]);
+        assert_eq!(names.comm(20), None);
+    }
+}

@@ -1,0 +1,71 @@
+//! Waiting for records: epoll over the rings, with a timer's period as the upper bound.
+
+use std::{os::fd::OwnedFd, time::Duration};
+
+use rustix::{
+    event::{Timespec, epoll},
+    io::Errno,
+};
+
+use crate::sys::ring::RingMemory;
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// A ring passed its watermark, or another descriptor has something.
+    Ready,
+    /// Time is up.
+    Timeout,
+    /// A signal came.
+    Signal,
+}
+
+/// Waits on rings and other descriptors.
+#[derive(Debug)]
+pub struct Waiter {
+    epoll: OwnedFd,
+}
+
+impl Waiter {
+    /// Waits on these rings, which programs wake when they pass their watermark.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(rings: &[RingMemory]) -> Result<Self, Errno> {
+        let waiter = Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? };
+        for ring in rings {
+            // Edge-triggered: a ring that keeps some records back must not wake us for them again and again.
+            epoll::add(
+                &waiter.epoll,
+                ring,
+                epoll::EventData::new_u64(0),
+                epoll::EventFlags::IN | epoll::EventFlags::ET,
+            )?;
+        }
+        Ok(waiter)
+    }
+
+    /// Waits on one more descriptor until it can be read.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn add(&self, fd: impl std::os::fd::AsFd) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
+    }
+
+    /// Waits at most this long.
+    ///
+    /// # Errors
+    /// What the kernel says, a signal aside.
+    pub fn wait(&self, at_most: Duration) -> Result<Woken, Errno> {
+        let mut events = Vec::with_capacity(8);
+        let timeout =
+            Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+            Ok(0) => Ok(Woken::Timeout),
+            Ok(_) => Ok(Woken::Ready),
+            Err(Errno::INTR) => Ok(Woken::Signal),
+            Err(error) => Err(error),
+        }
+    }
+}
