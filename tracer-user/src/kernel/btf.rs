@@ -3,39 +3,36 @@
 //!
 //! Types are decoded by `btf-rs` straight from mapped memory: decoding all of a kernel's types takes 110 ms and
 //! twice the file's memory (measured on 6.18, 126,586 types), more than the whole way to a first event may take,
-//! while mapping costs 2 ms and a plan needs a handful of types. Finding a name is then a walk over all types
-//! (1.5 ms); after a few of those an [index](super::btf_index) is built instead.
+//! while mapping costs 2 ms and a plan needs a handful of types. Names are found by an
+//! [index](super::btf_index) of our own, 3 ms once, where each walk over all types takes 1.5 ms.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use btf_rs::{Backend, BtfType, Type};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::Error;
 use super::btf_index::Index;
+use crate::sys::mapped::MappedFile;
 
 /// Where the running kernel shows its types (`CONFIG_DEBUG_INFO_BTF`, 5.4 and later).
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
-/// Names looked up one by one before all of them are indexed.
-const LINEAR_LOOKUPS: usize = 4;
-
 /// The types of a kernel.
 pub struct Btf {
     path: PathBuf,
+    /// What `types` is mapped from, for the index.
+    file: File,
     types: btf_rs::Btf,
-    names: Mutex<Names>,
-}
-
-#[derive(Default)]
-struct Names {
-    found: HashMap<String, Vec<u32>>,
-    index: Option<Index>,
+    /// None where the section cannot be indexed (foreign byte order); lookups are slow then.
+    index: OnceLock<Option<Index>>,
+    /// Ids by name, of all names that were asked for.
+    found: Mutex<HashMap<String, Vec<u32>>>,
 }
 
 /// Where a struct keeps a member.
@@ -121,13 +118,19 @@ impl Btf {
         if !path.exists() {
             return Ok(None);
         }
+        let fail = |error: std::io::Error| Error::io(path.display().to_string(), error);
+        let mut file = File::open(path).map_err(fail)?;
         let types = match btf_rs::Btf::from_file_with_backend(path, Backend::Mmap) {
             Ok(types) => types,
-            // Before 6.16 this file of sysfs cannot be mapped.
-            Err(btf_rs::Error::IO(_)) => from_copy(path)?,
+            // Before 6.16 this file of sysfs cannot be mapped: a copy in memory can.
+            Err(btf_rs::Error::IO(_)) => {
+                file = copy(&mut file).map_err(fail)?;
+                let copy = format!("/proc/self/fd/{}", file.as_raw_fd());
+                btf_rs::Btf::from_file_with_backend(copy, Backend::Mmap).map_err(|error| bad(path, &error))?
+            }
             Err(error) => return Err(bad(path, &error)),
         };
-        Ok(Some(Self { path: path.to_owned(), types, names: Mutex::default() }))
+        Ok(Some(Self { path: path.to_owned(), file, types, index: OnceLock::new(), found: Mutex::default() }))
     }
 
     /// Where a struct or union keeps a member. The path may go into structs by value (`se.sum_exec_runtime`);
@@ -426,17 +429,11 @@ impl Btf {
 
     /// The ids of all types of this name.
     fn ids(&self, name: &str) -> Result<Vec<u32>, Error> {
-        let mut names = self.names.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(ids) = names.found.get(name) {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ids) = found.get(name) {
             return Ok(ids.clone());
         }
-        if names.index.is_none() && names.found.len() >= LINEAR_LOOKUPS {
-            let bytes = super::read_whole(&self.path, 8 << 20)
-                .map_err(|error| Error::io(self.path.display().to_string(), error))?;
-            // Without an index (foreign byte order) lookups stay slow.
-            names.index = Index::build(&bytes);
-        }
-        let ids = match &names.index {
+        let ids = match self.index()? {
             Some(index) => {
                 let mut ids = Vec::new();
                 for id in index.candidates(name) {
@@ -452,8 +449,17 @@ impl Btf {
             }
             None => self.types.resolve_ids_by_name(name).map_err(|error| bad(&self.path, &error))?,
         };
-        names.found.insert(name.to_owned(), ids.clone());
+        found.insert(name.to_owned(), ids.clone());
         Ok(ids)
+    }
+
+    fn index(&self) -> Result<Option<&Index>, Error> {
+        if let Some(index) = self.index.get() {
+            return Ok(index.as_ref());
+        }
+        let mapped =
+            MappedFile::map(&self.file).map_err(|error| Error::io(self.path.display().to_string(), error))?;
+        Ok(self.index.get_or_init(|| Index::build(mapped.bytes())).as_ref())
     }
 
     fn get(&self, id: u32) -> Result<Type, Error> {
@@ -474,15 +480,13 @@ impl std::fmt::Debug for Btf {
     }
 }
 
-/// Maps a copy in memory of a file that cannot be mapped itself.
-fn from_copy(path: &Path) -> Result<btf_rs::Btf, Error> {
-    let fail = |error: std::io::Error| Error::io(path.display().to_string(), error);
-    let bytes = super::read_whole(path, 8 << 20).map_err(fail)?;
-    let fd = memfd_create("btf", MemfdFlags::CLOEXEC).map_err(|error| fail(error.into()))?;
-    let mut copy = File::from(fd);
-    copy.write_all(&bytes).map_err(fail)?;
-    let copy_path = format!("/proc/self/fd/{}", copy.as_raw_fd());
-    btf_rs::Btf::from_file_with_backend(copy_path, Backend::Mmap).map_err(|error| bad(path, &error))
+/// Copies a file into a memfd.
+fn copy(file: &mut File) -> std::io::Result<File> {
+    let mut bytes = Vec::with_capacity(8 << 20);
+    file.read_to_end(&mut bytes)?;
+    let mut copy = File::from(memfd_create("btf", MemfdFlags::CLOEXEC)?);
+    copy.write_all(&bytes)?;
+    Ok(copy)
 }
 
 fn bad(path: &Path, error: &btf_rs::Error) -> Error {

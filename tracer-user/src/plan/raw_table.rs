@@ -125,6 +125,8 @@ pub(super) const TABLE: &[Entry] = &[
             ("comm", From::Read(task("tsk", 0), &["comm"])),
             ("pid", From::Read(task("tsk", 0), &["pid"])),
             ("runtime", From::Arg(param("runtime", "u64", 0))),
+            // Until 6.6.
+            ("vruntime", From::Arg(param("vruntime", "u64", 1))),
         ],
     },
     Entry {

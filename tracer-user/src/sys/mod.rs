@@ -7,6 +7,7 @@ pub mod bpf;
 pub mod call;
 pub mod feature;
 pub mod map;
+pub mod mapped;
 pub mod mount;
 pub mod perf;
 pub mod prog;
