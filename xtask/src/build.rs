@@ -46,6 +46,14 @@ impl Arch {
         }
     }
 
+    /// Debian's name.
+    pub(crate) fn debian(self) -> &'static str {
+        match self {
+            Self::X86_64 => "amd64",
+            Self::Aarch64 => "arm64",
+        }
+    }
+
     /// The target triple of user space.
     pub(crate) fn triple(self) -> String {
         format!("{}-unknown-linux-gnu", self.name())
@@ -253,6 +261,8 @@ mod tests {
     #[test]
     fn architectures_have_their_names() {
         assert_eq!(Arch::Aarch64.triple(), "aarch64-unknown-linux-gnu");
+        assert_eq!(Arch::Aarch64.debian(), "arm64");
+        assert_eq!(Arch::X86_64.debian(), "amd64");
         assert!(!Arch::host().unwrap().is_foreign());
     }
 }

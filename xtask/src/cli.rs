@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{build, lint, setup};
+use crate::{build, lint, setup, vm};
 
 /// Set up, build, run, test and measure tracer.
 #[derive(Debug, Parser)]
@@ -25,6 +25,8 @@ enum Verb {
     Run(build::RunOptions),
     /// Check formatting, clippy, the direction of imports and the shape of files
     Lint,
+    /// Run a command as root in a virtual machine with one of Debian's kernels
+    Vm(vm::Options),
 }
 
 /// Parses the command line and does what it says.
@@ -34,6 +36,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         Verb::Build(options) => build::verb(&options)?,
         Verb::Run(options) => return build::run(&options),
         Verb::Lint => lint::verb()?,
+        Verb::Vm(options) => return vm::verb(&options),
     }
     Ok(ExitCode::SUCCESS)
 }

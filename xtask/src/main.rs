@@ -12,6 +12,7 @@ mod host;
 mod lint;
 mod setup;
 mod toolchain;
+mod vm;
 
 use std::process::ExitCode;
 

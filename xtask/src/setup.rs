@@ -94,8 +94,8 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         }
     }
     let programs: &[(Group, &str, &[&'static str])] = &[
-        (Group::Vm, "qemu-system-x86_64", &["qemu-system-x86", "ipxe-qemu"]),
-        (Group::Vm, "qemu-system-aarch64", &["qemu-system-arm", "ipxe-qemu"]),
+        (Group::Vm, "qemu-system-x86_64", &["qemu-system-x86"]),
+        (Group::Vm, "qemu-system-aarch64", &["qemu-system-arm"]),
         (Group::Vm, "mke2fs", &["e2fsprogs"]),
         (Group::Vm, "depmod", &["kmod"]),
         (Group::Vm, "xz", &["xz-utils"]),

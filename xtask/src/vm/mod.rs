@@ -1,0 +1,346 @@
+//! `cargo xtask vm`: a command inside a virtual machine with one of Debian's kernels.
+//!
+//! A machine is a kernel ([`kernel`]), a root file system ([`root`]) and a payload made for each run: the built
+//! binaries and whatever else the job names, laid out at the very paths they have on the host, so that paths
+//! compiled into tests hold in the guest. Kernel and root are cached outside the tree; all writes of the guest are
+//! forgotten, and what a job wants to keep it names in [`Job::keep`].
+
+mod cache;
+mod cpio;
+mod image;
+mod kernel;
+mod packages;
+mod qemu;
+mod root;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::build::{self, Arch, Profile};
+use crate::host;
+use crate::setup::{self, Group};
+
+/// Where binaries lie in the guest, below the tree's own path.
+pub(crate) const BIN: &str = ".vm/bin";
+
+/// Which of the guest's outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// A virtual machine to be.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Machine {
+    /// Version of Debian's kernel: 6.1 or 6.12
+    #[arg(long = "kernel", default_value = "6.12", value_name = "VERSION")]
+    pub(crate) version: String,
+    /// Architecture of the guest
+    #[arg(long, value_enum, default_value = host::arch())]
+    pub(crate) arch: Arch,
+    /// Number of CPUs
+    #[arg(long, default_value_t = 2)]
+    pub(crate) cpus: u32,
+    /// Memory in MiB
+    #[arg(long, default_value_t = 1536)]
+    pub(crate) memory: u32,
+    /// Give up after this many seconds
+    #[arg(long, default_value_t = 900)]
+    pub(crate) timeout: u64,
+    /// Look for a newer kernel than the cached one
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Use KVM (default: software emulation, which works everywhere)
+    #[arg(long)]
+    pub(crate) kvm: bool,
+}
+
+/// What a machine is to do.
+#[derive(Debug, Default)]
+pub(crate) struct Job {
+    /// Program and arguments.
+    pub(crate) command: Vec<String>,
+    /// Environment beside the usual.
+    pub(crate) env: Vec<(String, String)>,
+    /// Files and directories of the host, and where they go below the tree's path in the guest.
+    pub(crate) payload: Vec<(PathBuf, PathBuf)>,
+    /// Modules to load first; those the kernel has built in are fine.
+    pub(crate) modules: Vec<String>,
+    /// Files of the guest, and where they go on the host.
+    pub(crate) keep: Vec<(PathBuf, PathBuf)>,
+}
+
+/// How a job ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Outcome {
+    /// The command's exit code.
+    pub(crate) code: u8,
+    /// The kernel's release.
+    pub(crate) release: String,
+    /// From power-on to the command's start, by the guest's clock.
+    pub(crate) boot: Duration,
+    /// The command's time, by the guest's clock.
+    pub(crate) time: Duration,
+}
+
+/// Downloads and makes what the machine needs, for those who want to do that ahead.
+pub(crate) fn prepare(machine: &Machine) -> Result<()> {
+    kernel::get(&machine.version, machine.arch, machine.fresh)?;
+    root::get(machine.arch)?;
+    Ok(())
+}
+
+/// Boots a machine and runs the job in it as root; `sink` gets what the job prints.
+///
+/// # Errors
+/// If the machine cannot be made, does not boot, panics or takes too long: then the console's last lines are in the
+/// error, and the whole log stays in `target/vm`. A command that fails is not an error here.
+pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u8])) -> Result<Outcome> {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let kernel = kernel::get(&machine.version, machine.arch, machine.fresh)?;
+    let root = root::get(machine.arch)?;
+    let number = RUNS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{}-{}-{}.{number}", machine.version, machine.arch.name(), std::process::id());
+    let dir = host::root().join("target/vm").join(name);
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let (initramfs, payload) = (dir.join("initramfs"), dir.join("payload.img"));
+    let (console, report, kept) = (dir.join("console.log"), dir.join("report"), dir.join("kept.tar"));
+    fs::write(&initramfs, make_initramfs(&kernel, &root, job)?)?;
+    make_payload(machine.arch, job, &dir.join("payload"), &payload)?;
+    let files = qemu::Files {
+        vmlinuz: &kernel.vmlinuz,
+        initramfs: &initramfs,
+        root: &root.image,
+        modules: &kernel.modules,
+        payload: &payload,
+        console: &console,
+        report: &report,
+        kept: &kept,
+    };
+    let timeout = Duration::from_secs(machine.timeout);
+    let ended = qemu::run(qemu::command(machine, &files), timeout, &report, sink);
+    fs::remove_file(&payload).and_then(|()| fs::remove_file(&initramfs))?;
+    let report = ended.with_context(|| last_words(&kernel.release, &console))?;
+    let (Some(up), Some((code, end))) = (report.up, report.exit) else {
+        let when = if report.up.is_some() { "while the command ran" } else { "while it booted" };
+        bail!("the guest died {when}\n{}", last_words(&kernel.release, &console));
+    };
+    keep(job, &kept, &dir)?;
+    fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+    Ok(Outcome { code, release: kernel.release, boot: up, time: end.saturating_sub(up) })
+}
+
+/// The end of the console's log, and where the rest is.
+fn last_words(release: &str, console: &Path) -> String {
+    let log = fs::read(console).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<&str> = log.lines().map(str::trim_end).collect();
+    let last = lines[lines.len().saturating_sub(40)..].join("\n");
+    format!("Linux {release}, console in {}:\n{last}", console.display())
+}
+
+/// The initramfs: busybox, first drivers, and the job.
+fn make_initramfs(kernel: &kernel::Kernel, root: &root::Root, job: &Job) -> Result<Vec<u8>> {
+    let tree = host::root().to_string_lossy();
+    let mut cpio = cpio::Cpio::default();
+    for dir in ["bin", "modules", "job"] {
+        cpio.dir(dir);
+    }
+    cpio.file("init", 0o755, include_bytes!("../../guest/early.sh"));
+    cpio.file("bin/busybox", 0o755, &fs::read(&root.busybox).context("the root has no busybox")?);
+    for driver in &kernel.first {
+        let name = driver.file_name().unwrap_or_default().to_string_lossy();
+        cpio.file(&format!("modules/{name}"), 0o644, &fs::read(driver)?);
+    }
+    cpio.file("job/init", 0o755, include_bytes!("../../guest/init.sh"));
+    cpio.file("job/tree", 0o644, tree.as_bytes());
+    cpio.file("job/modprobe", 0o644, job.modules.join("\n").as_bytes());
+    let kept: Vec<_> = job.keep.iter().map(|(guest, _)| relative(guest).to_string_lossy()).collect();
+    cpio.file("job/out", 0o644, kept.join("\n").as_bytes());
+    cpio.file("job/command", 0o755, script(&tree, job).as_bytes());
+    Ok(cpio.finish())
+}
+
+/// The shell script that becomes the job.
+fn script(tree: &str, job: &Job) -> String {
+    use std::fmt::Write as _;
+    let quote = |s: &str| format!("'{}'", s.replace('\'', r"'\''"));
+    let mut text = "#!/bin/sh\n".to_owned();
+    let _ = writeln!(text, "export PATH={}:$PATH", quote(&format!("{tree}/{BIN}")));
+    for (name, value) in &job.env {
+        let _ = writeln!(text, "export {name}={}", quote(value));
+    }
+    let words: Vec<String> = job.command.iter().map(|word| quote(word)).collect();
+    let _ = writeln!(text, "cd {} || exit 127\nexec {}", quote(tree), words.join(" "));
+    text
+}
+
+fn relative(path: &Path) -> &Path {
+    path.strip_prefix("/").unwrap_or(path)
+}
+
+/// Lays the payload out in `staging` and makes an image of it.
+fn make_payload(arch: Arch, job: &Job, staging: &Path, image: &Path) -> Result<()> {
+    fs::create_dir_all(staging.join(BIN))?;
+    for (from, to) in &job.payload {
+        let to = staging.join(to);
+        fs::create_dir_all(to.parent().unwrap_or(staging))?;
+        copy(arch, from, &to).with_context(|| format!("cannot take {} along", from.display()))?;
+    }
+    image::ext4(staging, image, 256 << 20)?;
+    fs::remove_dir_all(staging)?;
+    Ok(())
+}
+
+/// Copies a file or a tree, programs without what only debuggers read. Build outputs inside are left out.
+fn copy(arch: Arch, from: &Path, to: &Path) -> Result<()> {
+    if from.is_dir() {
+        fs::create_dir_all(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            if entry.file_name() != "target" {
+                copy(arch, &entry.path(), &to.join(entry.file_name()))?;
+            }
+        }
+        return Ok(());
+    }
+    let strip =
+        if arch.is_foreign() { format!("{}-linux-gnu-strip", arch.name()) } else { "strip".to_owned() };
+    let stripped = host::is_executable(from)
+        && Command::new(strip)
+            .args(["--strip-debug", "-o"])
+            .args([to, from])
+            .output()
+            .is_ok_and(|out| out.status.success());
+    if !stripped {
+        fs::copy(from, to)?;
+    }
+    Ok(())
+}
+
+/// Puts the files that the job kept where they are wanted.
+fn keep(job: &Job, archive: &Path, dir: &Path) -> Result<()> {
+    if job.keep.is_empty() {
+        return Ok(());
+    }
+    let unpacked = dir.join("kept");
+    fs::create_dir_all(&unpacked)?;
+    host::output(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&unpacked))?;
+    for (guest, to) in &job.keep {
+        let from = unpacked.join(relative(guest));
+        if !from.exists() {
+            bail!("the guest has no {}", guest.display());
+        }
+        host::output(Command::new("cp").arg("-rT").args([&from, to]))?;
+    }
+    Ok(())
+}
+
+/// A sink that passes everything on to our own outputs.
+pub(crate) fn pass_on(stream: Stream, bytes: &[u8]) {
+    // Nobody reads any more: then the exit code is what is left to tell.
+    let _ = match stream {
+        Stream::Out => std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush()),
+        Stream::Err => std::io::stderr().write_all(bytes),
+    };
+}
+
+/// Options of `cargo xtask vm`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    machine: Machine,
+    /// Copy a file or directory out of the guest at the end; may be repeated
+    #[arg(long = "out", value_name = "GUESTPATH:HOSTPATH", value_parser = parse_pair)]
+    out: Vec<(PathBuf, PathBuf)>,
+    /// Copy a file or directory into the guest, below the tree's path; may be repeated
+    #[arg(long = "in", value_name = "HOSTPATH:GUESTPATH", value_parser = parse_pair)]
+    into: Vec<(PathBuf, PathBuf)>,
+    /// Load a kernel module first; may be repeated
+    #[arg(long, value_name = "NAME")]
+    modprobe: Vec<String>,
+    /// Do not build and take along tracer
+    #[arg(long)]
+    bare: bool,
+    /// The optimised build of tracer, in place of the quick one
+    #[arg(long, conflicts_with = "bare")]
+    release: bool,
+    /// What to run as root in the guest; `tracer` is on its PATH
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+fn parse_pair(text: &str) -> Result<(PathBuf, PathBuf), String> {
+    let (a, b) = text.split_once(':').ok_or("two paths with a colon between them are wanted")?;
+    if a.is_empty() || b.is_empty() {
+        return Err("neither path may be empty".to_owned());
+    }
+    Ok((a.into(), b.into()))
+}
+
+/// The groups that a machine needs.
+pub(crate) fn groups(arch: Arch) -> &'static [Group] {
+    if arch.is_foreign() { &[Group::Build, Group::Vm, Group::Cross] } else { &[Group::Build, Group::Vm] }
+}
+
+/// The verb itself: the command's exit code becomes ours.
+pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
+    let machine = &options.machine;
+    setup::ensure(if options.bare { &[Group::Vm] } else { groups(machine.arch) })?;
+    let mut job = Job {
+        command: options.command.clone(),
+        payload: options.into.clone(),
+        // FUSE is a module in some kernels, and the mirror of tracefs wants it.
+        modules: std::iter::once("fuse".to_owned()).chain(options.modprobe.iter().cloned()).collect(),
+        keep: options.out.clone(),
+        ..Job::default()
+    };
+    if !options.bare {
+        let profile = if options.release { Profile::Release } else { Profile::Dev };
+        let tracer = build::tracer(machine.arch, profile, false)?;
+        job.payload.push((tracer, Path::new(BIN).join("tracer")));
+    }
+    host::step(format!("Booting Linux {} ({})", machine.version, machine.arch.name()));
+    let outcome = run(machine, &job, &mut pass_on)?;
+    host::step(format!(
+        "Linux {} booted in {:.1} s, the command took {:.1} s and ended with {}",
+        outcome.release,
+        outcome.boot.as_secs_f64(),
+        outcome.time.as_secs_f64(),
+        outcome.code
+    ));
+    Ok(ExitCode::from(outcome.code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_quoted_for_the_shell() {
+        let job = Job {
+            command: vec!["echo".into(), "it's".into(), "$HOME".into()],
+            env: vec![("A".into(), "b c".into())],
+            ..Job::default()
+        };
+        let text = script("/src", &job);
+        let (_, tail) = text.split_once("export A=").unwrap();
+        assert_eq!(tail, "'b c'\ncd '/src' || exit 127\nexec 'echo' 'it'\\''s' '$HOME'\n");
+    }
+
+    #[test]
+    fn pairs_of_paths_are_checked() {
+        assert_eq!(parse_pair("/a:b").unwrap(), (PathBuf::from("/a"), PathBuf::from("b")));
+        assert!(parse_pair("/a").is_err());
+        assert!(parse_pair(":b").is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! One run of QEMU: its command line, the guest's output as it comes, and how it ended.
+//!
+//! The guest speaks over named virtio ports (see `xtask/guest/init.sh`): `stdout` and `stderr` stream to us through
+//! QEMU's own, `report` collects the lines `up SECONDS` and `exit CODE SECONDS`, `files` a tar archive of what the
+//! job asked to keep. A kernel that panics reboots, which ends QEMU without an `exit` line. Software emulation is
+//! the default, and single-threaded, because kernels race with their own text patching otherwise.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{Machine, Stream};
+use crate::build::Arch;
+use crate::host;
+
+/// Files of one run.
+pub(super) struct Files<'a> {
+    pub(super) vmlinuz: &'a Path,
+    pub(super) initramfs: &'a Path,
+    pub(super) root: &'a Path,
+    pub(super) modules: &'a Path,
+    pub(super) payload: &'a Path,
+    /// What the kernel prints.
+    pub(super) console: &'a Path,
+    /// The lines of the guest's init.
+    pub(super) report: &'a Path,
+    /// A tar archive.
+    pub(super) kept: &'a Path,
+}
+
+/// What the report says.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub(super) struct Report {
+    /// Guest's uptime when the job started.
+    pub(super) up: Option<Duration>,
+    /// The job's exit code, and the uptime then.
+    pub(super) exit: Option<(u8, Duration)>,
+}
+
+impl Report {
+    pub(super) fn parse(text: &str) -> Self {
+        let seconds = |s: &str| s.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let mut report = Self::default();
+        for line in text.lines() {
+            match line.split(' ').collect::<Vec<_>>()[..] {
+                ["up", at] => report.up = seconds(at),
+                ["exit", code, at] => report.exit = code.parse().ok().zip(seconds(at)),
+                _ => {}
+            }
+        }
+        report
+    }
+}
+
+/// QEMU's command line.
+pub(super) fn command(machine: &Machine, files: &Files) -> Command {
+    let (model, console) = match machine.arch {
+        Arch::X86_64 => ("q35", "ttyS0"),
+        Arch::Aarch64 => ("virt", "ttyAMA0"),
+    };
+    let cpu = match machine.arch {
+        _ if machine.kvm => "host",
+        Arch::X86_64 => "max",
+        // The architected pointer authentication costs emulation half its speed.
+        Arch::Aarch64 => "max,pauth-impdef=on",
+    };
+    let accel = if machine.kvm { "kvm" } else { "tcg,thread=single,tb-size=256" };
+    // Stalls that only emulation has are no news; a panic ends the machine.
+    let append = format!(
+        "console={console} panic=-1 mitigations=off no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
+         random.trust_cpu=on loglevel=6"
+    );
+    let mut c = Command::new(format!("qemu-system-{}", machine.arch.name()));
+    c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    c.args(["-machine", model, "-accel", accel, "-cpu", cpu]);
+    c.args(["-smp", &machine.cpus.to_string(), "-m", &format!("{}M", machine.memory)]);
+    c.arg("-kernel").arg(files.vmlinuz).arg("-initrd").arg(files.initramfs).args(["-append", &append]);
+    for (serial, image) in [("root", files.root), ("modules", files.modules), ("payload", files.payload)] {
+        // Writes go to a temporary file, so that the images can be shared.
+        c.arg("-drive");
+        c.arg(format!("if=none,id={serial},format=raw,snapshot=on,cache=unsafe,file={}", escape(image)));
+        c.args(["-device", &format!("virtio-blk-pci,drive={serial},serial={serial}")]);
+    }
+    c.args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
+    c.arg("-chardev").arg(format!("file,id=console,path={}", escape(files.console)));
+    c.args(["-serial", "chardev:console"]);
+    let ports = [
+        ("stdout", "/dev/stdout".to_owned()),
+        ("stderr", "/dev/stderr".to_owned()),
+        ("report", escape(files.report)),
+        ("files", escape(files.kept)),
+    ];
+    for (name, path) in ports {
+        c.arg("-chardev").arg(format!("file,id={name},path={path}"));
+        c.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
+    }
+    c
+}
+
+/// A path inside QEMU's comma-separated options.
+fn escape(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+/// Ends the process when dropped, if it still runs.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Runs the machine to its end, handing on what the job prints.
+pub(super) fn run(
+    mut command: Command,
+    timeout: Duration,
+    report: &Path,
+    sink: &mut dyn FnMut(Stream, &[u8]),
+) -> Result<Report> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let shown = host::display(&command);
+    let mut qemu = Running(command.spawn().with_context(|| format!("cannot start {shown}"))?);
+    let (sender, receiver) = mpsc::channel();
+    forward(qemu.0.stdout.take().expect("stdout is a pipe"), Stream::Out, sender.clone());
+    forward(qemu.0.stderr.take().expect("stderr is a pipe"), Stream::Err, sender);
+    let start = Instant::now();
+    loop {
+        let left = timeout.saturating_sub(start.elapsed());
+        match receiver.recv_timeout(left) {
+            Ok((stream, bytes)) => sink(stream, &bytes),
+            // Both pipes are closed: it has ended.
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                bail!("the virtual machine did not end within {} s", timeout.as_secs())
+            }
+        }
+    }
+    let status = qemu.0.wait()?;
+    if !status.success() {
+        bail!("QEMU ended with {status}: {shown}");
+    }
+    let text = std::fs::read_to_string(report).unwrap_or_default();
+    Ok(Report::parse(&text))
+}
+
+/// Reads a pipe in a thread of its own.
+fn forward(mut pipe: impl Read + Send + 'static, stream: Stream, sender: mpsc::Sender<(Stream, Vec<u8>)>) {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 16384];
+        while let Ok(n) = pipe.read(&mut buffer) {
+            if n == 0 || sender.send((stream, buffer[..n].to_vec())).is_err() {
+                break;
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_tells_start_and_end() {
+        let report = Report::parse("up 3.25\nexit 7 10.50\n");
+        assert_eq!(report.up, Some(Duration::from_millis(3250)));
+        assert_eq!(report.exit, Some((7, Duration::from_millis(10500))));
+        assert_eq!(Report::parse("up 3.25\nexi"), Report { up: report.up, exit: None }, "it died");
+        assert_eq!(Report::parse(""), Report::default());
+    }
+
+    #[test]
+    fn commas_in_paths_survive() {
+        assert_eq!(escape(Path::new("/a,b")), "/a,,b");
+    }
+}
