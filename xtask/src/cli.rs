@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{build, lint, setup, vm};
+use crate::{build, lint, setup, test, vm};
 
 /// Set up, build, run, test and measure tracer.
 #[derive(Debug, Parser)]
@@ -23,6 +23,8 @@ enum Verb {
     Build(build::Options),
     /// Build tracer and run it as root
     Run(build::RunOptions),
+    /// Run all tests, here and in virtual machines
+    Test(test::Options),
     /// Check formatting, clippy, the direction of imports and the shape of files
     Lint,
     /// Run a command as root in a virtual machine with one of Debian's kernels
@@ -35,6 +37,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         Verb::Setup(options) => setup::verb(&options)?,
         Verb::Build(options) => build::verb(&options)?,
         Verb::Run(options) => return build::run(&options),
+        Verb::Test(options) => return test::verb(&options),
         Verb::Lint => lint::verb()?,
         Verb::Vm(options) => return vm::verb(&options),
     }

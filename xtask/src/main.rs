@@ -11,6 +11,7 @@ mod cli;
 mod host;
 mod lint;
 mod setup;
+mod test;
 mod toolchain;
 mod vm;
 

@@ -1,0 +1,114 @@
+//! Building the tests and learning from cargo which binaries came out.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::build::{self, Arch};
+use crate::host;
+
+/// The package whose tests also run in virtual machines.
+const INTEGRATION: &str = "tracer-tests";
+
+/// A binary full of tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TestBinary {
+    /// For people: package and target.
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// The package's directory, where its tests run.
+    pub(super) dir: PathBuf,
+    /// One of the integration tests, which need root and a kernel to trace.
+    pub(super) integration: bool,
+}
+
+/// What a build made.
+#[derive(Debug, Default)]
+pub(super) struct Built {
+    pub(super) tests: Vec<TestBinary>,
+    /// Programs beside the tests: tracer itself and what the tests start.
+    pub(super) programs: Vec<PathBuf>,
+}
+
+/// Builds tests and programs for `arch`: of the whole workspace here, of the integration tests for elsewhere.
+pub(super) fn build(arch: Arch) -> Result<Built> {
+    build::ebpf(arch, false)?;
+    host::step(format!("Building the tests ({})", arch.name()));
+    let packages: &[&str] =
+        if arch.is_foreign() { &["-p", "tracer-user", "-p", INTEGRATION] } else { &["--workspace"] };
+    let mut built = Built::default();
+    // The programs are not all built along with the tests of their packages.
+    for what in [&["build", "--bins"][..], &["test", "--no-run"]] {
+        let (mut cargo, _) = build::user_cargo(arch)?;
+        cargo.args(what).args(packages).arg("--message-format=json-render-diagnostics");
+        eprintln!("  $ {}", host::display(&cargo));
+        let out = cargo.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+        if !out.status.success() {
+            bail!("the tests do not build");
+        }
+        read(&String::from_utf8_lossy(&out.stdout), &mut built);
+    }
+    Ok(built)
+}
+
+/// Takes in cargo's messages, one JSON object a line.
+fn read(messages: &str, built: &mut Built) {
+    for message in messages.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()) {
+        let (Some(path), target) = (message["executable"].as_str(), &message["target"]) else { continue };
+        let path = PathBuf::from(path);
+        let kind = target["kind"][0].as_str().unwrap_or_default();
+        if message["profile"]["test"] == true {
+            let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
+            let dir = manifest.parent().unwrap_or(Path::new("/")).to_path_buf();
+            let package = message["package_id"].as_str().unwrap_or_default();
+            let target = target["name"].as_str().unwrap_or_default();
+            let integration = kind == "test" && package_name(package) == INTEGRATION;
+            let name = format!("{} {kind} {target}", package_name(package));
+            built.tests.push(TestBinary { name, path, dir, integration });
+        } else if kind == "bin" && !built.programs.contains(&path) {
+            built.programs.push(path);
+        }
+    }
+}
+
+/// The package's name in an identifier such as `path+file:///src/tests#tracer-tests@0.1.0`, where the name is left
+/// out if it is the directory's.
+fn package_name(id: &str) -> &str {
+    let (path, fragment) = id.split_once('#').unwrap_or((id, ""));
+    match fragment.split_once('@') {
+        Some((name, _)) => name,
+        None => path.rsplit('/').next().unwrap_or(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_named_in_both_ways() {
+        assert_eq!(package_name("path+file:///src/tests#tracer-tests@0.1.0"), "tracer-tests");
+        assert_eq!(package_name("path+file:///src/xtask#0.1.0"), "xtask");
+    }
+
+    #[test]
+    fn tests_and_programs_are_told_apart() {
+        let messages = r#"
+{"reason":"compiler-artifact","package_id":"path+file:///s/tests#tracer-tests@0.1.0","manifest_path":"/s/tests/Cargo.toml","target":{"kind":["test"],"name":"record"},"profile":{"test":true},"executable":"/t/deps/record-1"}
+{"reason":"compiler-artifact","package_id":"path+file:///s/tests#tracer-tests@0.1.0","manifest_path":"/s/tests/Cargo.toml","target":{"kind":["lib"],"name":"tracer_tests"},"profile":{"test":true},"executable":"/t/deps/lib-1"}
+{"reason":"compiler-artifact","package_id":"path+file:///s/u#tracer-user@0.1.0","manifest_path":"/s/u/Cargo.toml","target":{"kind":["bin"],"name":"tracer"},"profile":{"test":false},"executable":"/t/tracer"}
+{"reason":"compiler-artifact","package_id":"path+file:///s/u#tracer-user@0.1.0","target":{"kind":["lib"],"name":"x"},"profile":{"test":false},"executable":null}
+{"reason":"build-finished","success":true}
+"#;
+        let mut built = Built::default();
+        read(messages, &mut built);
+        assert_eq!(built.programs, [PathBuf::from("/t/tracer")]);
+        assert_eq!(built.tests.len(), 2);
+        assert_eq!(built.tests[0].name, "tracer-tests test record");
+        assert_eq!(built.tests[0].dir, Path::new("/s/tests"));
+        assert!(built.tests[0].integration);
+        assert!(!built.tests[1].integration, "unit tests of the test library");
+    }
+}

@@ -1,0 +1,392 @@
+//! `cargo xtask test`: unit tests, and the integration tests here and in virtual machines.
+//!
+//! Test binaries are run by themselves, and not through cargo, so that host and guests are treated alike: the same
+//! binaries, the same report, the same way to skip. While the host's tests build and run, the machines' kernels and
+//! roots are fetched; the machines then run two at a time, as emulation uses one CPU each.
+
+mod binaries;
+mod libtest;
+mod report;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::build::Arch;
+use crate::setup::{self, Group};
+use crate::{host, vm};
+use binaries::{Built, TestBinary};
+use libtest::{Event, Suite};
+use report::Section;
+
+/// How many machines run at once.
+const MACHINES_AT_ONCE: usize = 2;
+/// A machine's time limit in seconds: emulation is 10 to 20 times slower than the host.
+const MACHINE_TIMEOUT: u64 = 1800;
+/// Lines by which the guest's script separates the binaries.
+const BEGIN: &str = "@@ begin ";
+const END: &str = "@@ end ";
+
+/// A machine to test on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    version: String,
+    arch: Arch,
+}
+
+impl Target {
+    fn title(&self) -> String {
+        format!("{} {}", self.version, self.arch.name())
+    }
+
+    fn machine(&self) -> vm::Machine {
+        vm::Machine {
+            version: self.version.clone(),
+            arch: self.arch,
+            cpus: 2,
+            memory: 1536,
+            timeout: MACHINE_TIMEOUT,
+            fresh: false,
+            kvm: false,
+        }
+    }
+}
+
+/// Reads `6.1`, `6.12` or `6.12-aarch64`.
+fn parse_target(text: &str) -> Result<Target, String> {
+    let (version, arch) = match text.split_once('-') {
+        None => (text, Arch::host().map_err(|e| e.to_string())?),
+        Some((version, "x86_64" | "amd64")) => (version, Arch::X86_64),
+        Some((version, "aarch64" | "arm64")) => (version, Arch::Aarch64),
+        Some((_, other)) => return Err(format!("unknown architecture {other}")),
+    };
+    let is_version = |v: &str| v.split('.').count() == 2 && v.split('.').all(|n| n.parse::<u32>().is_ok());
+    if !is_version(version) {
+        return Err(format!("{version} is not a kernel version such as 6.12"));
+    }
+    Ok(Target { version: version.to_owned(), arch })
+}
+
+/// Options of `cargo xtask test`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// No virtual machines
+    #[arg(long)]
+    host_only: bool,
+    /// Nothing on the host
+    #[arg(long, conflicts_with = "host_only")]
+    vm_only: bool,
+    /// Only these machines, such as 6.1,6.12,6.12-aarch64 (the default)
+    #[arg(long, value_delimiter = ',', value_parser = parse_target, value_name = "VERSION[-ARCH]")]
+    vm: Vec<Target>,
+    /// Only the integration tests
+    #[arg(long)]
+    integration: bool,
+    /// Only tests whose names contain one of these
+    filter: Vec<String>,
+}
+
+impl Options {
+    fn targets(&self) -> Result<Vec<Target>> {
+        if self.host_only {
+            return Ok(Vec::new());
+        }
+        if !self.vm.is_empty() {
+            return Ok(self.vm.clone());
+        }
+        let all = ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64"];
+        all.into_iter().map(|t| parse_target(t).map_err(|e| anyhow!(e))).collect()
+    }
+}
+
+/// The verb itself.
+pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
+    let targets = options.targets()?;
+    let mut groups = vec![Group::Build];
+    for target in &targets {
+        groups.extend(vm::groups(target.arch));
+    }
+    setup::ensure(&groups)?;
+    let sections = std::thread::scope(|scope| -> Result<Vec<Section>> {
+        // apt takes one at a time anyway.
+        let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
+        let mut sections = Vec::new();
+        let native = binaries::build(Arch::host()?)?;
+        if !options.vm_only {
+            sections.extend(on_host(&native, options)?);
+        }
+        let foreign =
+            targets.iter().find(|t| t.arch.is_foreign()).map(|t| binaries::build(t.arch)).transpose()?;
+        fetching.join().map_err(|_| anyhow!("fetching the machines panicked"))??;
+        sections.extend(on_machines(&targets, &native, foreign.as_ref(), options));
+        Ok(sections)
+    })?;
+    let (text, fine) = report::summary(&sections);
+    print!("{text}");
+    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Unit tests, then integration tests, on this very machine.
+fn on_host(built: &Built, options: &Options) -> Result<Vec<Section>> {
+    let mut sections = Vec::new();
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let parts = [(false, "host, unit tests".to_owned()), (true, format!("host {}", release.trim()))];
+    for (integration, title) in parts {
+        if options.integration && !integration {
+            continue;
+        }
+        host::step(format!("Testing: {title}"));
+        let start = Instant::now();
+        let mut section = Section { title, ..Section::default() };
+        for binary in built.tests.iter().filter(|b| b.integration == integration) {
+            let tests = run_here(binary, integration, &section.title, options)?;
+            if !integration {
+                eprintln!("{:40} {} tests", binary.name, tests.len());
+            }
+            section.tests.extend(tests);
+        }
+        section.time = start.elapsed();
+        sections.push(section);
+    }
+    Ok(sections)
+}
+
+/// Runs one binary here; integration tests as root.
+fn run_here(binary: &TestBinary, root: bool, title: &str, options: &Options) -> Result<Vec<libtest::Ended>> {
+    let mut command = if root { host::as_root("env")? } else { Command::new("env") };
+    host::strip_cargo_env(&mut command);
+    command.arg("RUSTC_BOOTSTRAP=1").arg(&binary.path).args(libtest::OPTIONS).args(&options.filter);
+    command.current_dir(&binary.dir).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", binary.path.display()))?;
+    let mut suite = Suite::default();
+    for line in BufReader::new(child.stdout.take().expect("stdout is a pipe")).split(b'\n') {
+        take_line(&String::from_utf8_lossy(&line?), title, root, &mut suite);
+    }
+    let status = child.wait()?;
+    Ok(suite.finish(&binary.name, &format!("ended with {status}")))
+}
+
+/// Takes a line of a binary's report in, and shows tests as they end: all of them, or those that did not pass.
+fn take_line(line: &str, title: &str, show: bool, suite: &mut Suite) {
+    let event = libtest::parse(line);
+    if let Event::Ended(test) = &event
+        && (show || test.verdict != libtest::Verdict::Passed)
+    {
+        eprintln!("{}", report::line(title, test));
+    }
+    suite.take(event);
+}
+
+/// The integration tests on every machine, a few at a time. A machine that fails is a failed test.
+fn on_machines(
+    targets: &[Target],
+    native: &Built,
+    foreign: Option<&Built>,
+    options: &Options,
+) -> Vec<Section> {
+    let todo = Mutex::new(targets.iter());
+    let done = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..MACHINES_AT_ONCE.min(targets.len()) {
+            scope.spawn(|| {
+                loop {
+                    let Some(target) = todo.lock().unwrap_or_else(PoisonError::into_inner).next() else {
+                        return;
+                    };
+                    let built = if target.arch.is_foreign() { foreign.unwrap_or(native) } else { native };
+                    let section = on_machine(target, built, options);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push(section);
+                }
+            });
+        }
+    });
+    let mut sections = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    sections.sort_by_key(|s: &Section| targets.iter().position(|t| s.title == t.title()));
+    sections
+}
+
+fn on_machine(target: &Target, built: &Built, options: &Options) -> Section {
+    let start = Instant::now();
+    let title = target.title();
+    host::step(format!("Testing: {title}"));
+    let tests = match try_machine(target, &title, built, options) {
+        Ok(tests) => tests,
+        Err(error) => {
+            let verdict = libtest::Verdict::Failed(format!("{error:#}"));
+            vec![libtest::Ended { name: "(the machine)".to_owned(), verdict, time: start.elapsed() }]
+        }
+    };
+    Section { title, tests, time: start.elapsed() }
+}
+
+/// Where a host's path lies in the guest: the tree is at the same place there.
+fn in_guest(path: &Path) -> PathBuf {
+    path.strip_prefix(host::root())
+        .map_or_else(|_| Path::new(vm::BIN).join(path.file_name().unwrap_or_default()), Path::to_path_buf)
+}
+
+/// The job that runs every integration test of `built`.
+fn job(built: &Built, options: &Options) -> vm::Job {
+    let root = host::root();
+    let tests: Vec<&TestBinary> = built.tests.iter().filter(|b| b.integration).collect();
+    let mut payload: Vec<(PathBuf, PathBuf)> = vec![(root.join("tests"), PathBuf::from("tests"))];
+    payload.extend(tests.iter().map(|t| &t.path).chain(&built.programs).map(|p| (p.clone(), in_guest(p))));
+    // The binaries' paths, then `--`, then what every one of them gets.
+    let script = format!(
+        "for word; do case $word in --) break;; esac; bins=\"$bins $word\"; shift; done; shift\n\
+         for bin in $bins; do echo \"{BEGIN}$bin\"; \"$bin\" \"$@\"; code=$?; echo; echo \"{END}$code\"; done"
+    );
+    let cd = format!("cd tests || exit 127; {script}");
+    let mut command = vec!["sh".to_owned(), "-c".to_owned(), cd, "sh".to_owned()];
+    command.extend(tests.iter().map(|t| root.join(in_guest(&t.path)).to_string_lossy().into_owned()));
+    command.push("--".to_owned());
+    command.extend(libtest::OPTIONS.map(str::to_owned));
+    command.push("--test-threads=1".to_owned());
+    command.extend(options.filter.iter().cloned());
+    let mut env = vec![("RUSTC_BOOTSTRAP".to_owned(), "1".to_owned())];
+    // On a disk, as on the host; /tmp is not.
+    env.push(("TRACER_TESTS_DIR".to_owned(), "/var/tmp".to_owned()));
+    for program in &built.programs {
+        if program.file_name().is_some_and(|n| n == "tracer") {
+            env.push(("TRACER_BIN".to_owned(), root.join(in_guest(program)).to_string_lossy().into_owned()));
+        }
+    }
+    vm::Job { command, env, payload, modules: vec!["fuse".to_owned()], keep: Vec::new() }
+}
+
+fn try_machine(
+    target: &Target,
+    title: &str,
+    built: &Built,
+    options: &Options,
+) -> Result<Vec<libtest::Ended>> {
+    let mut guest = Guest { title, ..Guest::default() };
+    let mut pending = Vec::new();
+    let ran = vm::run(&target.machine(), &job(built, options), &mut |stream, bytes| {
+        if stream == vm::Stream::Out {
+            pending.extend_from_slice(bytes);
+            while let Some(end) = pending.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = pending.drain(..=end).collect();
+                guest.line(String::from_utf8_lossy(&line).trim_end_matches('\n'));
+            }
+        } else {
+            vm::pass_on(stream, bytes);
+        }
+    });
+    let outcome = match ran {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            // What ran until then is told; the death itself is the failure.
+            let mut tests = guest.finish("was cut off");
+            let verdict = libtest::Verdict::Failed(format!("{error:#}"));
+            tests.push(libtest::Ended { name: "(the machine)".to_owned(), verdict, time: Duration::ZERO });
+            return Ok(tests);
+        }
+    };
+    host::step(format!("{title}: Linux {} booted in {:.1} s", outcome.release, outcome.boot.as_secs_f64()));
+    let tests = guest.finish("did not end");
+    if outcome.code == 126 || outcome.code == 127 {
+        bail!("the tests could not be started there");
+    }
+    Ok(tests)
+}
+
+/// Reads what the guest's script prints.
+#[derive(Debug, Default)]
+struct Guest<'a> {
+    title: &'a str,
+    /// The binary that runs, and its report so far.
+    current: Option<(String, Suite)>,
+    tests: Vec<libtest::Ended>,
+}
+
+impl Guest<'_> {
+    fn line(&mut self, line: &str) {
+        if let Some(binary) = line.strip_prefix(BEGIN) {
+            self.current = Some((binary.to_owned(), Suite::default()));
+        } else if let Some(code) = line.strip_prefix(END) {
+            if let Some((binary, suite)) = self.current.take() {
+                self.tests.extend(suite.finish(&binary, &format!("ended with {code}")));
+            }
+        } else if let Some((_, suite)) = &mut self.current {
+            take_line(line, self.title, true, suite);
+        }
+    }
+
+    fn finish(mut self, how: &str) -> Vec<libtest::Ended> {
+        if let Some((binary, suite)) = self.current.take() {
+            self.tests.extend(suite.finish(&binary, how));
+        }
+        self.tests
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libtest::Verdict;
+
+    #[test]
+    fn targets_are_read() {
+        let arm = Target { version: "6.12".into(), arch: Arch::Aarch64 };
+        assert_eq!(parse_target("6.12-aarch64").unwrap(), arm);
+        assert_eq!(parse_target("6.12-arm64").unwrap(), arm);
+        assert_eq!(parse_target("6.1").unwrap().arch, Arch::host().unwrap());
+        for bad in ["", "six", "6", "6.1.2", "6.12-mips"] {
+            assert!(parse_target(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_guests_script_runs_every_binary_with_all_options() {
+        let test = |path: &str| TestBinary {
+            name: path.into(),
+            path: path.into(),
+            dir: "/".into(),
+            integration: true,
+        };
+        let built = Built { tests: vec![test("/x/a"), test("/x/b")], programs: Vec::new() };
+        let mut command = job(&built, &Options::default_for_tests()).command;
+        let root = host::root().join(vm::BIN);
+        assert_eq!(command[4..7], [root.join("a").to_str().unwrap(), root.join("b").to_str().unwrap(), "--"]);
+        // The same script over binaries that exist everywhere.
+        command[4] = "echo".into();
+        command[5] = "false".into();
+        let out =
+            host::output(Command::new(&command[0]).args(&command[1..]).current_dir(host::root())).unwrap();
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!(lines[0], "@@ begin echo");
+        assert!(lines[1].starts_with("-Z unstable-options --format json"), "{out}");
+        assert_eq!(lines[3..], ["@@ end 0", "@@ begin false", "", "@@ end 1"], "{out}");
+    }
+
+    #[test]
+    fn a_guest_that_dies_fails_its_test() {
+        let mut guest = Guest::default();
+        for line in [
+            "@@ begin /x/a",
+            r#"{ "type": "test", "event": "started", "name": "one" }"#,
+            r#"{ "type": "test", "event": "ok", "name": "one" }"#,
+            r#"{ "type": "suite", "event": "ok" }"#,
+            "@@ end 0",
+            "@@ begin /x/b",
+            r#"{ "type": "test", "event": "started", "name": "two" }"#,
+        ] {
+            guest.line(line);
+        }
+        let tests = guest.finish("was cut off");
+        assert_eq!(tests[0].verdict, Verdict::Passed);
+        assert_eq!(tests[1].verdict, Verdict::Failed("/x/b was cut off while this ran".into()));
+        assert_eq!(tests.len(), 2);
+    }
+
+    impl Options {
+        fn default_for_tests() -> Self {
+            Self { host_only: true, vm_only: false, vm: Vec::new(), integration: false, filter: Vec::new() }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What a test run prints: lines as tests end, the failures, a table by machine, and one last line.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::libtest::{Ended, Verdict};
+
+/// The tests of one machine, or of one part of the run on the host.
+#[derive(Debug, Default)]
+pub(super) struct Section {
+    /// Where the tests ran.
+    pub(super) title: String,
+    pub(super) tests: Vec<Ended>,
+    /// From start to end, building not included.
+    pub(super) time: Duration,
+}
+
+impl Section {
+    fn count(&self, is: impl Fn(&Verdict) -> bool) -> usize {
+        self.tests.iter().filter(|t| is(&t.verdict)).count()
+    }
+
+    fn passed(&self) -> usize {
+        self.count(|v| matches!(v, Verdict::Passed))
+    }
+
+    fn failed(&self) -> usize {
+        self.count(|v| matches!(v, Verdict::Failed(_)))
+    }
+
+    fn skipped(&self) -> usize {
+        self.count(|v| matches!(v, Verdict::Skipped(_)))
+    }
+}
+
+/// The line that is printed when a test has ended.
+pub(super) fn line(title: &str, test: &Ended) -> String {
+    let (word, why) = match &test.verdict {
+        Verdict::Passed => ("ok", String::new()),
+        Verdict::Failed(_) => ("FAILED", String::new()),
+        Verdict::Skipped(reason) => ("skipped", format!(": {reason}")),
+    };
+    format!("{title:24} {word:7} {} ({:.1} s){why}", test.name, test.time.as_secs_f64())
+}
+
+/// The end of the report, and whether nothing failed.
+pub(super) fn summary(sections: &[Section]) -> (String, bool) {
+    let mut text = String::new();
+    for section in sections {
+        for test in &section.tests {
+            if let Verdict::Failed(output) = &test.verdict {
+                let _ = writeln!(text, "\n---- {}: {} ----\n{}", section.title, test.name, output.trim_end());
+            }
+        }
+    }
+    let _ = writeln!(text, "\n{:28} {:>7} {:>7} {:>7} {:>9}", "", "passed", "failed", "skipped", "seconds");
+    for s in sections {
+        let (p, f, k) = (s.passed(), s.failed(), s.skipped());
+        let _ = writeln!(text, "{:28} {p:>7} {f:>7} {k:>7} {:>9.1}", s.title, s.time.as_secs_f64());
+    }
+    for section in sections {
+        for test in &section.tests {
+            if let Verdict::Skipped(reason) = &test.verdict {
+                let _ = writeln!(text, "skipped on {}: {}: {reason}", section.title, test.name);
+            }
+        }
+    }
+    let total = |count: fn(&Section) -> usize| sections.iter().map(count).sum::<usize>();
+    let (passed, failed, skipped) = (total(Section::passed), total(Section::failed), total(Section::skipped));
+    let _ = writeln!(text, "\n{passed} passed, {failed} failed, {skipped} skipped");
+    (text, failed == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn test(name: &str, verdict: Verdict) -> Ended {
+        Ended { name: name.into(), verdict, time: Duration::from_millis(1500) }
+    }
+
+    #[test]
+    fn the_summary_ends_with_the_totals() {
+        let good = Section {
+            title: "host".into(),
+            tests: vec![test("a", Verdict::Passed), test("b", Verdict::Skipped("no BTF".into()))],
+            time: Duration::from_secs(2),
+        };
+        let (text, fine) = summary(std::slice::from_ref(&good));
+        assert!(fine);
+        assert!(text.contains("skipped on host: b: no BTF\n"), "{text}");
+        assert!(text.ends_with("\n1 passed, 0 failed, 1 skipped\n"), "{text}");
+        let bad = Section {
+            title: "6.1 x86_64".into(),
+            tests: vec![test("c", Verdict::Failed("assertion\n".into()))],
+            ..Section::default()
+        };
+        let (text, fine) = summary(&[good, bad]);
+        assert!(!fine);
+        assert!(text.contains("---- 6.1 x86_64: c ----\nassertion\n"), "{text}");
+        assert!(text.ends_with("\n1 passed, 1 failed, 1 skipped\n"), "{text}");
+    }
+
+    #[test]
+    fn a_line_says_where_what_and_why() {
+        let line = line("host", &test("b", Verdict::Skipped("no BTF".into())));
+        assert_eq!(line, "host                     skipped b (1.5 s): no BTF");
+    }
+}
