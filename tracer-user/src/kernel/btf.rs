@@ -17,6 +17,7 @@ use btf_rs::{Backend, BtfType, Type};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::Error;
+use super::btf_enums::Enumerators;
 use super::btf_index::Index;
 use crate::sys::mapped::MappedFile;
 
@@ -33,6 +34,7 @@ pub struct Btf {
     index: OnceLock<Option<Index>>,
     /// Ids by name, of all names that were asked for.
     found: Mutex<HashMap<String, Vec<u32>>>,
+    constants: OnceLock<Option<Enumerators>>,
 }
 
 /// Where a struct keeps a member.
@@ -130,7 +132,14 @@ impl Btf {
             }
             Err(error) => return Err(bad(path, &error)),
         };
-        Ok(Some(Self { path: path.to_owned(), file, types, index: OnceLock::new(), found: Mutex::default() }))
+        Ok(Some(Self {
+            path: path.to_owned(),
+            file,
+            types,
+            index: OnceLock::new(),
+            found: Mutex::default(),
+            constants: OnceLock::new(),
+        }))
     }
 
     /// Where a struct or union keeps a member. The path may go into structs by value (`se.sum_exec_runtime`);
@@ -294,6 +303,70 @@ impl Btf {
             }
         }
         Ok(None)
+    }
+
+    /// The value of an enumerator whatever enum it is of; None when there is none of this name, or when several
+    /// enums give it different values.
+    pub fn constant(&self, name: &str) -> Option<i64> {
+        let constants = self.constants.get_or_init(|| {
+            let mapped = MappedFile::map(&self.file).ok()?;
+            Enumerators::build(mapped.bytes())
+        });
+        constants.as_ref()?.value(name)
+    }
+
+    /// Where a struct or union keeps a member that may be a bit field: offset and width in bits, and its sign.
+    /// None when there is no such member or when it is no number.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn bits(&self, of: &str, name: &str) -> Result<Option<(u32, u32, bool)>, Error> {
+        match self.struct_id(of)? {
+            Some(id) => self.bits_of(id, name),
+            None => Ok(None),
+        }
+    }
+
+    fn bits_of(&self, id: u32, name: &str) -> Result<Option<(u32, u32, bool)>, Error> {
+        let (Type::Struct(of) | Type::Union(of)) = self.get(id)? else { return Ok(None) };
+        for member in &of.members {
+            let member_id = member.get_type_id().unwrap_or(0);
+            let own = self.name_of(member)?;
+            if own == name {
+                let info = self.info(member_id)?;
+                let signed = match info.kind {
+                    Kind::Number { signed } => signed,
+                    Kind::Pointer { .. } => false,
+                    _ => return Ok(None),
+                };
+                let bits = member.bitfield_size().filter(|bits| *bits > 0).unwrap_or(info.size * 8);
+                return Ok(Some((member.bit_offset(), bits, signed)));
+            }
+            if own.is_empty() {
+                let (inner, _) = self.plain(member_id)?;
+                if let Some((offset, bits, signed)) = self.bits_of(inner, name)? {
+                    return Ok(Some((member.bit_offset() + offset, bits, signed)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Size in bytes of a named type, and whether it is signed: a struct, union, enum or typedef. None when there
+    /// is no such type.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn size_of(&self, name: &str) -> Result<Option<(u32, bool)>, Error> {
+        let named = |ty: &Type| {
+            matches!(
+                ty,
+                Type::Struct(_) | Type::Union(_) | Type::Enum(_) | Type::Enum64(_) | Type::Typedef(_)
+            )
+        };
+        let Some(id) = self.first(name, named)? else { return Ok(None) };
+        let info = self.info(id)?;
+        Ok(Some((info.size, matches!(info.kind, Kind::Number { signed: true }))))
     }
 
     /// Size and kind of a type, qualifiers and typedefs looked through.

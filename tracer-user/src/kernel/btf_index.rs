@@ -5,9 +5,9 @@
 //! and `struct btf_type`, include/uapi/linux/btf.h.
 
 /// `BTF_MAGIC`.
-const MAGIC: u16 = 0xeb9f;
+pub(super) const MAGIC: u16 = 0xeb9f;
 /// Size in bytes of `struct btf_type`.
-const TYPE_SIZE: usize = 12;
+pub(super) const TYPE_SIZE: usize = 12;
 
 /// The hash of each type's name by the type's id; 0 for types that have none.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ fn hash(name: &[u8]) -> u32 {
 }
 
 /// Bytes behind a `struct btf_type` with this `info` word; None for a kind that is not known.
-fn tail(info: u32) -> Option<usize> {
+pub(super) fn tail(info: u32) -> Option<usize> {
     let count = (info & 0xffff) as usize;
     Some(match info >> 24 & 0x1f {
         // INT, VAR, DECL_TAG carry one word.

@@ -6,6 +6,7 @@
 
 mod answer;
 pub mod btf;
+mod btf_enums;
 mod btf_index;
 pub mod config;
 mod error;

@@ -3,14 +3,17 @@
 
 use super::env::RenderEnv;
 use super::printf::number::{self, decimal, hex, hex_byte};
-use super::printf::pointer::{take, until_nul};
+use super::printf::pointer::{self, take, until_nul};
 use super::printf::spec::{Number, Spec};
 use crate::event::{Field, FieldClass};
 
 const SIGNED: Number = Number { base: 10, lower: true, size: 8, signed: true };
 
 /// Writes ` name=value`.
-pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv) {
+///
+/// Since 6.15 a long that is the address of a kernel symbol prints as one (`symbols`). Kernels of that age print a
+/// string pointer's own place in the buffer in place of the pointer; here it is the pointer.
+pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv, symbols: bool) {
     out.push(b' ');
     out.extend_from_slice(field.name.as_bytes());
     out.push(b'=');
@@ -42,11 +45,18 @@ pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn R
         FieldClass::CpuMask | FieldClass::Stacktrace => {
             out.extend_from_slice(b"<INVALID-TYPE>");
         }
-        FieldClass::Number | FieldClass::Cpu => number_field(out, field, bytes, record),
+        FieldClass::Number | FieldClass::Cpu => number_field(out, field, bytes, record, env, symbols),
     }
 }
 
-fn number_field(out: &mut Vec<u8>, field: &Field, bytes: &[u8], record: &[u8]) {
+fn number_field(
+    out: &mut Vec<u8>,
+    field: &Field,
+    bytes: &[u8],
+    record: &[u8],
+    env: &dyn RenderEnv,
+    symbols: bool,
+) {
     let value = match field.size {
         1 => {
             if matches!(bytes[0], 0x20..=0x7e | 0xa0..) {
@@ -78,8 +88,14 @@ fn number_field(out: &mut Vec<u8>, field: &Field, bytes: &[u8], record: &[u8]) {
             return;
         }
     };
-    out.extend_from_slice(b"0x");
-    hex(out, value);
+    // Symbols lie in the upper half; small numbers need not be looked up.
+    let named = symbols && field.size == 8 && value >> 63 != 0 && env.symbol(value).is_some();
+    if named {
+        pointer::symbol(out, value, true, false, Spec::PLAIN, env);
+    } else {
+        out.extend_from_slice(b"0x");
+        hex(out, value);
+    }
     out.extend_from_slice(b" (");
     // The kernel prints two bytes unsigned, the longer ones signed.
     let signed = if field.size == 4 { i64::from(value as i32) as u64 } else { value };

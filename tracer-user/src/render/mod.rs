@@ -10,6 +10,8 @@ pub mod fmt;
 pub mod line;
 mod printer;
 pub mod printf;
+mod running;
 
 pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
 pub use printer::Printer;
+pub use running::{KernelTexts, RunningEnv, RunningFacts, version_of};

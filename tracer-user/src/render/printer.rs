@@ -20,7 +20,7 @@ pub struct Printer {
     hidden: Vec<String>,
     /// What the event's line begins with: its name, a colon and a space.
     head: Vec<u8>,
-    plain_digits: bool,
+    version: (u32, u32),
 }
 
 #[derive(Clone, Debug)]
@@ -50,8 +50,7 @@ impl Printer {
             body: Body::Fields,
             reason: None,
             hidden: Vec::new(),
-            // Since 6.18 a syscall's arguments from 10 on have a 0x in front.
-            plain_digits: facts.version() < (6, 18),
+            version: facts.version(),
             format: format.clone(),
         };
         if let Some(body) = syscall(format) {
@@ -136,7 +135,7 @@ impl Printer {
 
     fn fields(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
         for field in &self.format.fields {
-            fields::field(out, field, record, env);
+            fields::field(out, field, record, env, self.version >= (6, 15));
         }
     }
 
@@ -157,7 +156,8 @@ impl Printer {
                     }
                     out.extend_from_slice(&argument.label);
                     let value = word(argument.offset);
-                    if value >= 10 && !self.plain_digits {
+                    // 6.18 began to tell hexadecimal digits from others.
+                    if value >= 10 && self.version >= (6, 18) {
                         out.extend_from_slice(b"0x");
                     }
                     hex(out, value);

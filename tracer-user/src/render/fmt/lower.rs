@@ -629,6 +629,10 @@ impl Lower<'_> {
         let mut entries = Vec::new();
         for item in items {
             let Expr::Braces(pair) = item else { return Err("a table's entry is no pair".into()) };
+            // `{ }` is all zeros: a null name, which ends the table.
+            if pair.is_empty() {
+                break;
+            }
             let [value, name] = pair.as_slice() else { return Err("a table's entry is no pair".into()) };
             let name = match name {
                 Expr::Text(text) => text.as_slice(),

@@ -385,7 +385,8 @@ pub fn hidden(out: &mut Vec<u8>, spec: Spec) {
     complain(out, b"(____ptrval____)", Spec { width: 16, ..spec });
 }
 
-fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, back: bool, spec: Spec, env: &dyn RenderEnv) {
+/// Prints the symbol of an address, or the address in hex.
+pub fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, back: bool, spec: Spec, env: &dyn RenderEnv) {
     let start = out.len();
     // A return address may be the first byte of the next function.
     if let Some(symbol) = env.symbol(address.wrapping_sub(u64::from(back))) {

@@ -1,0 +1,332 @@
+//! Our text of the kernel's own records against the kernel's: a workload runs in an instance of tracefs, its `trace`
+//! is read, then the same records are read raw from the ring buffer and rendered here. The two files have to be
+//! the same, header, context and all.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::fs;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use tracer_tests::host;
+use tracer_tests::oracle::Oracle;
+use tracer_tests::rawpage::{Layout, Record};
+use tracer_tests::workload::{self, Job};
+use tracer_user::event::{FieldClass, Format};
+use tracer_user::kernel::{Btf, Symbols};
+use tracer_user::render::line::{BufferInfo, Options, Stamp, Tasks, header, line};
+use tracer_user::render::{
+    KernelFacts, KernelTexts, Member, Pointers, Printer, RunningEnv, RunningFacts, version_of,
+};
+
+/// Event types that have to be seen at least.
+const TYPES: usize = 60;
+
+/// The kernel's memory of names and thread groups.
+#[derive(Default)]
+struct Saved {
+    comms: HashMap<i32, Vec<u8>>,
+    tgids: HashMap<i32, i32>,
+}
+
+impl Saved {
+    fn read(oracle: &Oracle) -> Result<Self> {
+        let root = oracle.tracefs().root();
+        let lines = |file: &str| -> Result<Vec<(i32, Vec<u8>)>> {
+            let path = root.join(file);
+            let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+            Ok(bytes
+                .split(|byte| *byte == b'\n')
+                .filter_map(|line| {
+                    let space = line.iter().position(|byte| *byte == b' ')?;
+                    Some((
+                        std::str::from_utf8(&line[..space]).ok()?.parse().ok()?,
+                        line[space + 1..].to_vec(),
+                    ))
+                })
+                .collect())
+        };
+        let tgids = lines("saved_tgids")?
+            .into_iter()
+            .filter_map(|(pid, text)| Some((pid, std::str::from_utf8(&text).ok()?.parse().ok()?)));
+        Ok(Self { comms: lines("saved_cmdlines")?.into_iter().collect(), tgids: tgids.collect() })
+    }
+}
+
+impl Tasks for Saved {
+    fn comm(&self, pid: i32) -> Option<&[u8]> {
+        self.comms.get(&pid).map(Vec::as_slice)
+    }
+
+    fn tgid(&self, pid: i32) -> Option<i32> {
+        self.tgids.get(&pid).copied()
+    }
+}
+
+/// One run in the kernel: the records of all CPUs in the order of `trace`, and its text under each set of options.
+struct Run {
+    records: Vec<Record>,
+    texts: Vec<(&'static str, Vec<u8>)>,
+    saved: Saved,
+    printers: HashMap<u16, Printer>,
+    env: RunningEnv,
+    cpus: u32,
+}
+
+/// What the running kernel tells, and what its text does of the one thing that nobody may read: where its page
+/// descriptors lie.
+struct Facts {
+    running: RunningFacts,
+    vmemmap: Option<u64>,
+}
+
+impl KernelFacts for Facts {
+    fn constant(&self, name: &str) -> Option<i64> {
+        self.running.constant(name)
+    }
+
+    fn type_size(&self, name: &str) -> Option<(u64, bool)> {
+        self.running.type_size(name)
+    }
+
+    fn member(&self, aggregate: &str, member: &str) -> Option<Member> {
+        self.running.member(aggregate, member)
+    }
+
+    fn variable(&self, name: &str) -> Option<u64> {
+        self.vmemmap.filter(|_| name == "vmemmap_base")
+    }
+
+    fn hz(&self) -> Option<u32> {
+        self.running.hz()
+    }
+
+    fn version(&self) -> (u32, u32) {
+        self.running.version()
+    }
+}
+
+/// The base of the page descriptors from the first line that shows one with its page's number.
+fn vmemmap(text: &[u8]) -> Option<u64> {
+    let text = String::from_utf8_lossy(text);
+    let (_, rest) = text.split_once(" page=ffff")?;
+    let (page, rest) = rest.split_once(" pfn=0x")?;
+    let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
+    let pfn = number(rest.split([' ', '\n']).next()?)?;
+    // sizeof(struct page)
+    number(&format!("ffff{page}"))?.checked_sub(pfn * 64)
+}
+
+/// What is set aside in a line: an age in seconds that the kernel computes at the time of reading; and under
+/// `fields`, since 6.15, the place of a string pointer in the kernel's buffer, shown in place of the pointer.
+fn comparable(text: &[u8], fields: bool, name: &str, pointers: &[&str]) -> String {
+    let mut text = String::from_utf8_lossy(text).into_owned();
+    if name.starts_with("writeback:") {
+        blank(&mut text, " age=", |c| c.is_ascii_digit());
+    }
+    if fields {
+        for field in pointers {
+            blank(&mut text, &format!(" {field}=(0x"), |c| c.is_ascii_hexdigit());
+        }
+    }
+    text
+}
+
+/// Removes the digits behind a label.
+fn blank(text: &mut String, label: &str, digit: impl Fn(char) -> bool) {
+    if let Some(at) = text.find(label) {
+        let start = at + label.len();
+        let end = text[start..].find(|c| !digit(c)).map_or(text.len(), |length| start + length);
+        text.replace_range(start..end, "");
+    }
+}
+
+/// Trace options as `trace_options` takes them, and what they make of ours.
+type Setting = (&'static str, fn(&mut Options));
+
+/// Sets of trace options, each with what it makes of a line.
+const SETTINGS: &[Setting] = &[
+    ("", |_| {}),
+    ("record-tgid", |options| options.print_tgid = true),
+    ("noirq-info", |options| options.irq_info = false),
+    ("noirq-info record-tgid", |options| {
+        options.irq_info = false;
+        options.print_tgid = true;
+    }),
+    ("nocontext-info", |options| options.context_info = false),
+    ("verbose", |options| options.verbose = true),
+    ("raw", |options| options.raw = true),
+    ("hex", |options| options.hex = true),
+    ("bin", |options| options.bin = true),
+    ("fields", |options| options.fields = true),
+];
+
+fn record(events: &[String]) -> Result<Run> {
+    let oracle = Oracle::create("render")?;
+    let root = oracle.tracefs().root().to_owned();
+    let job = Job::start(&["all"], 1)?;
+    oracle.pids(&[job.pid()], true)?;
+    // So that the kernel knows thread groups when it is asked to print them.
+    oracle.set("options/record-tgid", "1")?;
+    for event in events {
+        // Some can be turned on by nobody but their user.
+        if let Err(error) = oracle.enable(event, true) {
+            println!("{event} stays off: {error:#}");
+        }
+    }
+    oracle.tracing(true)?;
+    job.go()?;
+    oracle.tracing(false)?;
+    oracle.set("events/enable", "0")?;
+    oracle.set("options/record-tgid", "0")?;
+    ensure!(oracle.lost()? == 0, "the kernel's buffer was too small");
+
+    let mut texts = Vec::new();
+    for (setting, _) in SETTINGS {
+        for option in setting.split_whitespace() {
+            oracle.set("trace_options", option)?;
+        }
+        texts.push((*setting, fs::read(oracle.trace_path())?));
+        for option in setting.split_whitespace() {
+            let off = option.strip_prefix("no").map_or_else(|| format!("no{option}"), str::to_owned);
+            oracle.set("trace_options", &off)?;
+        }
+    }
+    let saved = Saved::read(&oracle)?;
+    let dir = oracle.trace_path().parent().context("an instance without a directory")?.to_owned();
+    let layout = Layout::of(&root)?;
+    let mut records = Vec::new();
+    for entry in fs::read_dir(dir.join("per_cpu"))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let cpu = name.strip_prefix("cpu").context("per_cpu holds what is no CPU")?.parse()?;
+        records.extend(layout.drain(&path.join("trace_pipe_raw"), cpu)?);
+    }
+    // Stable: of one time the lower CPU comes first, and one CPU's records keep their order.
+    records.sort_by_key(|record| (record.time, record.cpu));
+
+    let facts =
+        Facts { running: RunningFacts::new(Btf::running()?.map(Arc::new)), vmemmap: vmemmap(&texts[0].1) };
+    let printers = events
+        .iter()
+        .map(|event| {
+            let (system, _) = event.split_once(':').context("an event without a system")?;
+            let format = Format::parse(system, &oracle.tracefs().format(event)?)?;
+            Ok((format.id, Printer::compile(&format, &facts)))
+        })
+        .collect::<Result<_>>()?;
+    let env = RunningEnv {
+        symbols: Symbols::running().ok().map(Arc::new),
+        texts: KernelTexts::parse(&String::from_utf8_lossy(&fs::read(root.join("printk_formats"))?)),
+        pointers: Pointers::Raw,
+    };
+    let cpus = fs::read_to_string("/sys/devices/system/cpu/online").map_or(1, |list| count(&list));
+    Ok(Run { records, texts, saved, printers, env, cpus })
+}
+
+/// How many CPUs a list such as `0-1,4` names.
+fn count(list: &str) -> u32 {
+    list.trim()
+        .split(',')
+        .filter_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some(last.parse::<u32>().ok()? - first.parse::<u32>().ok()? + 1)
+        })
+        .sum()
+}
+
+/// What differs in a run under one set of options, by event.
+fn differences(run: &Run, setting: &str, options: &Options, text: &[u8]) -> BTreeMap<String, Vec<String>> {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut ours = Vec::new();
+    let total = run.records.len() as u64;
+    header(&mut ours, options, BufferInfo { entries: total, written: total, cpus: run.cpus });
+    let mut rest = text;
+    let mut check = |name: String, ours: &[u8], pointers: &[&str]| -> bool {
+        if let Some(after) = rest.strip_prefix(ours) {
+            rest = after;
+            return true;
+        }
+        // In step again behind the newline that ends the kernel's text of this record.
+        let lines = ours.split_inclusive(|byte| *byte == b'\n').count();
+        let length = rest.split_inclusive(|byte| *byte == b'\n').take(lines).map(<[u8]>::len).sum();
+        let (theirs, after) = rest.split_at(length);
+        rest = after;
+        let (theirs, ours) = (
+            comparable(theirs, options.fields, &name, pointers),
+            comparable(ours, options.fields, &name, pointers),
+        );
+        if theirs == ours {
+            return true;
+        }
+        found.entry(name).or_default().push(format!(
+            "[{setting}]\n  kernel: {}\n  ours:   {}",
+            theirs.escape_debug(),
+            ours.escape_debug()
+        ));
+        false
+    };
+    check("header".into(), &ours, &[]);
+    for record in &run.records {
+        let id = u16::from_ne_bytes([record.payload[0], record.payload[1]]);
+        ours.clear();
+        let Some(printer) = run.printers.get(&id) else {
+            panic!("a record of the unknown type {id}");
+        };
+        let stamp = Stamp { cpu: record.cpu, time: record.time };
+        line(&mut ours, options, printer, &record.payload, stamp, &run.saved, &run.env);
+        let format = printer.format();
+        let pointers: Vec<&str> = format
+            .fields
+            .iter()
+            .filter(|field| field.class == FieldClass::PtrString)
+            .map(|field| field.name.as_str())
+            .collect();
+        if !check(format.full_name(), &ours, &pointers) && setting == "bin" {
+            // Nothing marks the end of a binary record.
+            break;
+        }
+    }
+    if !rest.is_empty() {
+        found
+            .entry("end".into())
+            .or_default()
+            .push(format!("[{setting}] the kernel has {} bytes more", rest.len()));
+    }
+    found
+}
+
+#[test]
+fn the_text_is_the_kernels() {
+    if !host::is_root() {
+        eprintln!("skipped: tracing needs root");
+        return;
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let oracle = Oracle::create("known").unwrap();
+    let known = oracle.tracefs().events().unwrap();
+    drop(oracle);
+    let events = match std::env::var("TRACER_RENDER_EVENTS") {
+        Ok(pattern) => known.iter().filter(|event| event.starts_with(&pattern)).cloned().collect(),
+        Err(_) => workload::events(&known),
+    };
+    let run = record(&events).unwrap();
+    let mut types: BTreeMap<String, u64> = BTreeMap::new();
+    for record in &run.records {
+        let id = u16::from_ne_bytes([record.payload[0], record.payload[1]]);
+        *types.entry(run.printers[&id].format().full_name()).or_default() += 1;
+    }
+    println!("{} records of {} event types", run.records.len(), types.len());
+    let mut report = String::new();
+    let mut wrong = 0;
+    for ((setting, change), (_, text)) in SETTINGS.iter().zip(&run.texts) {
+        let mut options = Options::for_kernel(version_of(&release));
+        change(&mut options);
+        for (event, lines) in differences(&run, setting, &options, text) {
+            wrong += lines.len();
+            let _ = writeln!(report, "{event}: {} lines differ, such as {}", lines.len(), lines[0]);
+        }
+    }
+    assert!(wrong == 0, "{wrong} lines differ from the kernel's\n{report}");
+    assert!(types.len() >= TYPES, "only {} event types were seen", types.len());
+}

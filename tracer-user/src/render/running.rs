@@ -1,0 +1,163 @@
+//! The running kernel as what rendering asks of the world: BTF for constants and layouts, kallsyms for symbols,
+//! `printk_formats` for the strings that events point to, the coarse clock for the tick's length.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustix::time::{ClockId, clock_getres, clock_gettime};
+
+use super::env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
+use crate::kernel::{Btf, Symbols};
+
+const NSEC_PER_SEC: u64 = 1_000_000_000;
+
+/// What the running kernel tells about its types and constants.
+#[derive(Default)]
+pub struct RunningFacts {
+    btf: Option<Arc<Btf>>,
+    version: (u32, u32),
+}
+
+impl RunningFacts {
+    /// Asks the running kernel; without BTF, names that print fmts leave unresolved stay unknown.
+    pub fn new(btf: Option<Arc<Btf>>) -> Self {
+        let release = rustix::system::uname();
+        Self { btf, version: version_of(&release.release().to_string_lossy()) }
+    }
+}
+
+/// Major and minor number of a release such as `6.12.9-cloud-amd64`; zeros for what is no number.
+pub fn version_of(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+impl KernelFacts for RunningFacts {
+    fn constant(&self, name: &str) -> Option<i64> {
+        self.btf.as_ref()?.constant(name)
+    }
+
+    fn type_size(&self, name: &str) -> Option<(u64, bool)> {
+        let (size, signed) = self.btf.as_ref()?.size_of(name).ok()??;
+        (size > 0).then_some((u64::from(size), signed))
+    }
+
+    fn member(&self, aggregate: &str, member: &str) -> Option<Member> {
+        let (bit_offset, bits, signed) = self.btf.as_ref()?.bits(aggregate, member).ok()??;
+        Some(Member { bit_offset, bits, signed })
+    }
+
+    fn hz(&self) -> Option<u32> {
+        Some(hz())
+    }
+
+    fn version(&self) -> (u32, u32) {
+        self.version
+    }
+}
+
+/// Ticks a second: the coarse clocks advance once a tick, and their resolution says how long one is.
+fn hz() -> u32 {
+    let tick = clock_getres(ClockId::MonotonicCoarse).tv_nsec.max(1) as u64;
+    ((NSEC_PER_SEC + tick / 2) / tick) as u32
+}
+
+/// The strings in the kernel that events may point to (`printk_formats`), by address.
+#[derive(Clone, Debug, Default)]
+pub struct KernelTexts {
+    texts: HashMap<u64, Vec<u8>>,
+}
+
+impl KernelTexts {
+    /// Reads the text of `printk_formats`; lines that are none of its form are left out.
+    pub fn parse(text: &str) -> Self {
+        let texts = text.lines().filter_map(|line| {
+            let (address, rest) = line.strip_prefix("0x")?.split_once(" : \"")?;
+            Some((u64::from_str_radix(address, 16).ok()?, unescape(rest.strip_suffix('"')?)))
+        });
+        Self { texts: texts.collect() }
+    }
+
+    /// The string at an address.
+    pub fn get(&self, address: u64) -> Option<&[u8]> {
+        self.texts.get(&address).map(Vec::as_slice)
+    }
+}
+
+/// Takes back the escapes that `printk_formats` writes.
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut escaped = false;
+    for byte in text.bytes() {
+        match (escaped, byte) {
+            (false, b'\\') => {
+                escaped = true;
+                continue;
+            }
+            (true, b'n') => bytes.push(b'\n'),
+            (true, b't') => bytes.push(b'\t'),
+            (_, other) => bytes.push(other),
+        }
+        escaped = false;
+    }
+    bytes
+}
+
+/// What a renderer looks up in the running kernel while it writes.
+#[derive(Default)]
+pub struct RunningEnv {
+    /// Kernel symbols; without them addresses print as numbers.
+    pub symbols: Option<Arc<Symbols>>,
+    /// Strings that events point to.
+    pub texts: KernelTexts,
+    /// How plain pointers look.
+    pub pointers: Pointers,
+}
+
+impl RenderEnv for RunningEnv {
+    fn symbol(&self, address: u64) -> Option<Symbol<'_>> {
+        self.symbols.as_ref()?.lookup(address)
+    }
+
+    fn kernel_text(&self, address: u64) -> Option<&[u8]> {
+        self.texts.get(address)
+    }
+
+    fn pointers(&self) -> Pointers {
+        self.pointers
+    }
+
+    fn jiffies(&self) -> u64 {
+        // The counter starts five minutes before its low 32 bits wrap (INITIAL_JIFFIES) and runs with the
+        // monotonic clock.
+        let hz = u64::from(hz());
+        let now = clock_gettime(ClockId::Monotonic);
+        let ticks = now.tv_sec as u64 * hz + now.tv_nsec as u64 * hz / NSEC_PER_SEC;
+        u64::from((hz as u32).wrapping_mul(300).wrapping_neg()) + ticks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_texts() {
+        let texts = KernelTexts::parse("0xffffffff8281a3e9 : \"a\\\"b\\n\"\nnothing\n0x10 : \"x : \"y\"\n");
+        assert_eq!(texts.get(0xffff_ffff_8281_a3e9), Some(&b"a\"b\n"[..]));
+        assert_eq!(texts.get(0x10), Some(&b"x : \"y"[..]));
+        assert_eq!(texts.get(0x11), None);
+    }
+
+    #[test]
+    fn versions() {
+        assert_eq!(version_of("6.18.44-fc-v657"), (6, 18));
+        assert_eq!(version_of("6.1.0-29-cloud-amd64"), (6, 1));
+        assert_eq!(version_of(""), (0, 0));
+    }
+
+    #[test]
+    fn ticks_are_one_of_the_configurable_lengths() {
+        assert!([100, 250, 300, 1000].contains(&hz()), "{}", hz());
+    }
+}
