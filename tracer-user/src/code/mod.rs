@@ -5,4 +5,6 @@
 
 pub mod asm;
 pub mod link;
+pub mod listing;
 pub mod lower;
+pub mod machine;

@@ -10,7 +10,7 @@ use super::{Lower, fetch::covering};
 use crate::{
     code::asm::{Alu, Cond, Helper, Label, Reg, Width},
     plan::{
-        filter::{CpusSubject, Filter, Place, Test, Text},
+        filter::{CpusSubject, Filter, Pattern, Place, Test, Text},
         source::{FieldSource, Hook, Source, SwitchState, SyscallArgs},
     },
 };
@@ -210,7 +210,12 @@ fn want_filter(filter: &Filter, fields: &[FieldSource], wanted: &mut Vec<Group>)
             let place = match test {
                 Test::Number { place, .. }
                 | Test::Function { place, .. }
-                | Test::Text { text: Text::Static(place) | Text::Pointer { place, .. }, .. }
+                | Test::Text { text: Text::Pointer { place, .. }, .. }
+                | Test::Text {
+                    text: Text::Static(place),
+                    pattern: Pattern::Full(_) | Pattern::Front(_) | Pattern::End(_),
+                    ..
+                }
                 | Test::Cpus { subject: CpusSubject::Scalar { place }, .. } => *place,
                 _ => return,
             };

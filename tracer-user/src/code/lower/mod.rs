@@ -6,8 +6,10 @@
 //! Boolean results are places in the code, never values, and all jumps but those of loops go forward, so that
 //! the verifier meets each test once.
 
+mod compare;
 mod cpus;
 mod fetch;
+mod glob;
 mod memory;
 mod number;
 mod record;
@@ -83,6 +85,7 @@ pub fn filter(filter: &Filter, hook: &Hook) -> Result<Code, LowerError> {
 fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Function>, LowerError> {
     let mut lower = Lower::new(hook, *uses);
     lower.memory = Memory::for_filter(filter, hook);
+    lower.texts = text::Texts::for_filter(filter);
     let (yes, no) = (lower.asm.label(), lower.asm.label());
     lower.prologue();
     lower.branch(filter, Exits { yes, no, next: Next::Yes })?;
@@ -112,7 +115,6 @@ struct Uses {
 enum Next {
     Yes,
     No,
-    Neither,
 }
 
 /// Where a test goes when it holds and when it does not.
@@ -128,7 +130,6 @@ impl Exits {
         let next = match self.next {
             Next::Yes => Next::No,
             Next::No => Next::Yes,
-            Next::Neither => Next::Neither,
         };
         Self { yes: self.no, no: self.yes, next }
     }
@@ -202,6 +203,12 @@ impl<'a> Lower<'a> {
         self.asm.call(helper);
     }
 
+    /// Scratch memory is only ever in R7, where calls leave it.
+    fn use_scratch(&mut self) {
+        self.uses.scratch = true;
+        self.uses.calls = true;
+    }
+
     /// Binds a label and keeps track of what is known to be fetched there.
     fn bind(&mut self, label: Label) {
         self.asm.bind(label);
@@ -243,7 +250,7 @@ impl<'a> Lower<'a> {
     fn decide(&mut self, wide: bool, cond: Cond, reg: Reg, value: Operand, exits: Exits) {
         let (cond, to, other) = match (exits.next, cond.inverse()) {
             (Next::Yes, Some(inverse)) => (inverse, exits.no, None),
-            (Next::Yes, None) | (Next::Neither, _) => (cond, exits.yes, Some(exits.no)),
+            (Next::Yes, None) => (cond, exits.yes, Some(exits.no)),
             (Next::No, _) => (cond, exits.yes, None),
         };
         if wide {
@@ -322,3 +329,6 @@ impl<'a> Lower<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

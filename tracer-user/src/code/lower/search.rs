@@ -1,15 +1,189 @@
 //! Searches through text of varying length: callbacks of `bpf_loop`.
+//!
+//! A loop that the verifier walks iteration by iteration would spend its budget after a few tests; `bpf_loop`
+//! (5.17) is verified once whatever the count. All searches of a filter share callbacks, told apart by a
+//! number in the [`Request`]; a program may have 256 functions, a filter more tests than that.
 
-use crate::code::asm::Function;
+use super::{
+    Lower,
+    compare::Bytes,
+    glob::{Element, Segment, match_segment},
+};
+use crate::code::asm::{Alu, Assembler, Cond, Function, Helper, Label, Reg, Width};
 
-/// The callbacks of one program.
+/// Searches that one callback serves; each looks for its number from the first on.
+const PER_CALLBACK: usize = 8;
+
+/// What the callback gets, on the stack of its caller: offsets of four u64.
+struct Request;
+
+impl Request {
+    /// Address of the text.
+    const TEXT: i16 = 0;
+    /// Out: where the segment was found; [`NOT_FOUND`] before.
+    const FOUND: i16 = 8;
+    /// Where in the text to start.
+    const START: i16 = 16;
+    /// Number of the search within the callback.
+    const WHICH: i16 = 24;
+    const SIZE: usize = 32;
+}
+
+/// Not a position.
+const NOT_FOUND: i32 = -1;
+
+/// The searches of one program.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Searches {
-    functions: Vec<Function>,
+    wanted: Vec<Wanted>,
+    /// Stack offset of the [`Request`].
+    request: Option<i16>,
+}
+
+/// A segment to look for in a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    segment: Segment,
+    /// Longest length of the text.
+    max: usize,
 }
 
 impl Searches {
+    fn number(&mut self, wanted: Wanted) -> usize {
+        self.wanted.iter().position(|known| *known == wanted).unwrap_or_else(|| {
+            self.wanted.push(wanted);
+            self.wanted.len() - 1
+        })
+    }
+
+    /// The callbacks.
     pub(super) fn finish(self) -> Vec<Function> {
-        self.functions
+        self.wanted
+            .chunks(PER_CALLBACK)
+            .enumerate()
+            .map(|(number, wanted)| callback(number, wanted))
+            .collect()
+    }
+}
+
+fn callback_name(number: usize) -> String {
+    format!("tracer_search_{number}")
+}
+
+/// `long callback(u64 index, Request *request)`: 1 ends the loop.
+fn callback(number: usize, wanted: &[Wanted]) -> Function {
+    let mut asm = Assembler::new();
+    let (on, end) = (asm.label(), asm.label());
+    asm.load(Width::D, Reg::R3, Reg::R2, Request::TEXT);
+    asm.load(Width::D, Reg::R4, Reg::R2, Request::START);
+    asm.alu(Alu::Add, Reg::R4, Reg::R1);
+    if wanted.len() > 1 {
+        asm.load(Width::D, Reg::R0, Reg::R2, Request::WHICH);
+    }
+    let found = asm.label();
+    for (which, Wanted { segment, max }) in wanted.iter().enumerate() {
+        let next = asm.label();
+        if which + 1 < wanted.len() {
+            asm.jump_if(Cond::Ne, Reg::R0, which as i32, next);
+        }
+        asm.note(format!("look for {}", shown(segment)));
+        // Never above; tells the verifier so.
+        asm.jump_if(Cond::Gt, Reg::R4, (max - segment.len()) as i32, end);
+        asm.alu(Alu::Add, Reg::R3, Reg::R4);
+        let bytes = Bytes { base: Reg::R3, off: 0, room: segment.len(), aligned: false };
+        match_segment(&mut asm, bytes, segment, on);
+        asm.jump(found);
+        asm.bind(next);
+    }
+    asm.bind(found);
+    asm.store(Width::D, Reg::R2, Request::FOUND, Reg::R4);
+    asm.bind(end);
+    asm.mov(Reg::R0, 1);
+    asm.exit();
+    asm.bind(on);
+    asm.mov(Reg::R0, 0);
+    asm.exit();
+    asm.finish(callback_name(number))
+}
+
+/// A segment as a pattern, for notes.
+pub(super) fn shown(segment: &[Element]) -> String {
+    let mut text = String::from("\"");
+    for element in segment {
+        match element {
+            Element::Any => text.push('?'),
+            Element::Byte(byte) => text.extend(byte.escape_ascii().map(char::from)),
+            Element::Class(ranges, inverted) => {
+                text.push_str(if *inverted { "[!" } else { "[" });
+                for (low, high) in ranges {
+                    text.extend((*low as u8).escape_ascii().map(char::from));
+                    if high > low {
+                        text.push('-');
+                        text.extend((*high as u8).escape_ascii().map(char::from));
+                    }
+                }
+                text.push(']');
+            }
+        }
+    }
+    text.push('"');
+    text
+}
+
+/// Where a search starts in the text.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Start {
+    /// At a fixed position.
+    At(usize),
+    /// So many bytes behind what the last search found.
+    BehindFound(usize),
+}
+
+impl Lower<'_> {
+    /// Looks for the first match of the segment in the text at R7 + `off`, between `start` and `tail` bytes
+    /// before its end; R9 is the text's length, at most `max`. Goes to `miss` when there is none.
+    pub(super) fn search(
+        &mut self,
+        off: usize,
+        max: usize,
+        segment: &Segment,
+        start: Start,
+        tail: usize,
+        miss: Label,
+    ) {
+        let number = self.searches.number(Wanted { segment: segment.clone(), max });
+        let request = match self.searches.request {
+            Some(request) => request,
+            None => *self.searches.request.insert(self.frame.take(Request::SIZE, 0)),
+        };
+        self.asm.note(format!("search for {}", shown(segment)));
+        let taken = (segment.len() + tail) as i32;
+        match start {
+            Start::At(position) => {
+                self.asm.store(Width::D, Reg::R10, request + Request::START, position as i32);
+                self.asm.mov(Reg::R1, Reg::R9);
+                self.asm.alu(Alu::Add, Reg::R1, 1 - taken - position as i32);
+            }
+            Start::BehindFound(bytes) => {
+                self.asm.load(Width::D, Reg::R0, Reg::R10, request + Request::FOUND);
+                self.asm.alu(Alu::Add, Reg::R0, bytes as i32);
+                self.asm.store(Width::D, Reg::R10, request + Request::START, Reg::R0);
+                self.asm.mov(Reg::R1, Reg::R9);
+                self.asm.alu(Alu::Sub, Reg::R1, Reg::R0);
+                self.asm.alu(Alu::Add, Reg::R1, 1 - taken);
+            }
+        }
+        // Positions to try: none, when the text is too short.
+        self.jump_if(Cond::SLe, Reg::R1, 0, miss);
+        self.asm.address(Reg::R0, Reg::R7, off as i32);
+        self.asm.store(Width::D, Reg::R10, request + Request::TEXT, Reg::R0);
+        self.asm.store(Width::D, Reg::R10, request + Request::FOUND, NOT_FOUND);
+        self.asm.store(Width::D, Reg::R10, request + Request::WHICH, (number % PER_CALLBACK) as i32);
+        self.asm.function(Reg::R2, callback_name(number / PER_CALLBACK));
+        self.asm.address(Reg::R3, Reg::R10, i32::from(request));
+        self.asm.mov(Reg::R4, 0);
+        self.call(Helper::Loop);
+        self.asm.load(Width::D, Reg::R0, Reg::R10, request + Request::FOUND);
+        self.jump_if(Cond::Eq, Reg::R0, NOT_FOUND, miss);
     }
 }

@@ -1,0 +1,168 @@
+//! Listing: a function or a whole linked program as people read it.
+//!
+//! One instruction a line, in the pseudo C of the kernel's verifier log, jumps by label, helpers by name, and the
+//! notes that lowering left in front of the code they speak of. The text depends on the code alone.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use super::asm::{
+    CALL, EXIT, Function, Helper, Insn, JA, LD_IMM64, PSEUDO_CALL, PSEUDO_FUNC, SOURCE_REG, Width, class,
+};
+
+/// Lists functions one after the other.
+pub fn functions(functions: &[Function]) -> String {
+    let mut text = String::new();
+    for (number, function) in functions.iter().enumerate() {
+        if number > 0 {
+            text.push('\n');
+        }
+        _ = writeln!(text, "{}:", function.name);
+        let addresses = function.addresses.iter().map(|(slot, name)| (*slot, name.clone())).collect();
+        body(&mut text, &function.insns, &function.notes, &addresses);
+    }
+    text
+}
+
+/// Lists a program as it is loaded: encoded instructions, functions of it behind one another.
+pub fn program(insns: &[Insn]) -> String {
+    let mut text = String::new();
+    let mut notes = BTreeMap::new();
+    let mut addresses = BTreeMap::new();
+    // Calls and addresses of functions show where functions start.
+    let mut starts: Vec<usize> = insns
+        .iter()
+        .enumerate()
+        .filter(|(_, insn)| calls_function(**insn) || insn.op == LD_IMM64 && insn.src == PSEUDO_FUNC)
+        .filter_map(|(slot, insn)| usize::try_from(slot as i64 + 1 + i64::from(insn.imm)).ok())
+        .collect();
+    starts.sort_unstable();
+    starts.dedup();
+    for (number, start) in starts.iter().enumerate() {
+        notes.insert(*start, vec![format!("function {}", number + 1)]);
+    }
+    for (slot, insn) in insns.iter().enumerate() {
+        if calls_function(*insn) || insn.op == LD_IMM64 && insn.src == PSEUDO_FUNC {
+            let target = usize::try_from(slot as i64 + 1 + i64::from(insn.imm)).unwrap_or_default();
+            if let Ok(number) = starts.binary_search(&target) {
+                addresses.insert(slot, format!("function {}", number + 1));
+            }
+        }
+    }
+    body(&mut text, insns, &notes, &addresses);
+    text
+}
+
+fn calls_function(insn: Insn) -> bool {
+    insn.op == CALL && insn.src == PSEUDO_CALL
+}
+
+fn body(
+    text: &mut String,
+    insns: &[Insn],
+    notes: &BTreeMap<usize, Vec<String>>,
+    addresses: &BTreeMap<usize, String>,
+) {
+    let target =
+        |slot: usize, insn: Insn| usize::try_from(slot as i64 + 1 + i64::from(insn.off)).unwrap_or(0);
+    let mut labels: BTreeMap<usize, usize> = insns
+        .iter()
+        .enumerate()
+        .filter(|(_, insn)| insn.is_jump())
+        .map(|(slot, insn)| (target(slot, *insn), 0))
+        .collect();
+    for (number, label) in labels.values_mut().enumerate() {
+        *label = number + 1;
+    }
+    let mut slot = 0;
+    while slot < insns.len() {
+        let insn = insns[slot];
+        for note in notes.get(&slot).into_iter().flatten() {
+            _ = writeln!(text, "      ; {note}");
+        }
+        if let Some(label) = labels.get(&slot) {
+            _ = writeln!(text, "   L{label}:");
+        }
+        let to =
+            || labels.get(&target(slot, insn)).map_or_else(|| "?".to_owned(), |label| format!("L{label}"));
+        let name = || addresses.get(&slot).cloned().unwrap_or_else(|| "?".to_owned());
+        let second = insns.get(slot + 1).copied().unwrap_or_default();
+        _ = writeln!(text, "{slot:5}  {}", statement(insn, second, to, name));
+        slot += 1 + usize::from(insn.is_wide());
+    }
+}
+
+/// One instruction; `to` names the label a jump goes to, `name` the function that is meant.
+fn statement(insn: Insn, second: Insn, to: impl Fn() -> String, name: impl Fn() -> String) -> String {
+    let Insn { op, dst, src, off, imm } = insn;
+    let wide = matches!(insn.class(), class::ALU64 | class::JMP);
+    let reg = |number: u8| format!("{}{number}", if wide { 'r' } else { 'w' });
+    let right = || if op & SOURCE_REG != 0 { reg(src) } else { imm.to_string() };
+    let memory = |register: u8| {
+        let kind = match Width::of_opcode(op) {
+            Width::B => "u8",
+            Width::H => "u16",
+            Width::W => "u32",
+            Width::D => "u64",
+        };
+        let sign = if off < 0 { '-' } else { '+' };
+        format!("*({kind} *)(r{register} {sign} {})", off.unsigned_abs())
+    };
+    match insn.class() {
+        class::LDX => format!("r{dst} = {}", memory(src)),
+        class::STX => format!("{} = r{src}", memory(dst)),
+        class::ST => format!("{} = {imm}", memory(dst)),
+        class::LD if op == LD_IMM64 && src == PSEUDO_FUNC => format!("r{dst} = &{}", name()),
+        class::LD if op == LD_IMM64 => {
+            let value = u64::from(imm.cast_unsigned()) | u64::from(second.imm.cast_unsigned()) << 32;
+            match src {
+                0 => format!("r{dst} = {value:#x} ll"),
+                1 => format!("r{dst} = map {imm}"),
+                2 => format!("r{dst} = map {imm} + {}", second.imm),
+                _ => format!("r{dst} = ?{src} {value:#x} ll"),
+            }
+        }
+        class::ALU | class::ALU64 => {
+            let operator = match op & 0xf0 {
+                0x00 => "+=",
+                0x10 => "-=",
+                0x20 => "*=",
+                0x30 => "/=",
+                0x40 => "|=",
+                0x50 => "&=",
+                0x60 => "<<=",
+                0x70 => ">>=",
+                0x80 => return format!("{0} = -{0}", reg(dst)),
+                0x90 => "%=",
+                0xa0 => "^=",
+                0xb0 => "=",
+                0xc0 => "s>>=",
+                _ => return format!("? {op:#04x}"),
+            };
+            format!("{} {operator} {}", reg(dst), right())
+        }
+        _ if op == EXIT => "exit".to_owned(),
+        _ if op == JA => format!("goto {}", to()),
+        _ if calls_function(insn) => format!("call {}", name()),
+        _ if op == CALL => {
+            Helper::name(imm).map_or_else(|| format!("call helper {imm}"), |name| format!("call {name}"))
+        }
+        class::JMP | class::JMP32 => {
+            let operator = match op & 0xf0 {
+                0x10 => "==",
+                0x20 => ">",
+                0x30 => ">=",
+                0x40 => "&",
+                0x50 => "!=",
+                0x60 => "s>",
+                0x70 => "s>=",
+                0xa0 => "<",
+                0xb0 => "<=",
+                0xc0 => "s<",
+                0xd0 => "s<=",
+                _ => return format!("? {op:#04x}"),
+            };
+            format!("if {} {operator} {} goto {}", reg(dst), right(), to())
+        }
+        _ => format!("? {op:#04x}"),
+    }
+}

@@ -1,0 +1,170 @@
+//! Bytes in memory compared with known ones: words where a load may be a word, classes of bytes, ranges.
+
+use super::Lower;
+use crate::code::asm::{Alu, Assembler, Cond, Label, Operand, Reg, Width};
+
+/// Where jumps are emitted: in a function whose fetched values are tracked, or in a plain one.
+pub(super) trait Emit {
+    fn asm(&mut self) -> &mut Assembler;
+    fn jump_when(&mut self, wide: bool, cond: Cond, reg: Reg, value: Operand, to: Label);
+    /// Goes to `to`; a label that is bound next continues with what is known here.
+    fn jump_to(&mut self, to: Label);
+}
+
+impl Emit for Lower<'_> {
+    fn asm(&mut self) -> &mut Assembler {
+        &mut self.asm
+    }
+
+    fn jump_when(&mut self, wide: bool, cond: Cond, reg: Reg, value: Operand, to: Label) {
+        if wide { self.jump_if(cond, reg, value, to) } else { self.jump32_if(cond, reg, value, to) }
+    }
+
+    fn jump_to(&mut self, to: Label) {
+        self.asm.jump(to);
+        self.leave(to);
+    }
+}
+
+impl Emit for Assembler {
+    fn asm(&mut self) -> &mut Assembler {
+        self
+    }
+
+    fn jump_when(&mut self, wide: bool, cond: Cond, reg: Reg, value: Operand, to: Label) {
+        if wide { self.jump_if(cond, reg, value, to) } else { self.jump32_if(cond, reg, value, to) }
+    }
+
+    fn jump_to(&mut self, to: Label) {
+        self.jump(to);
+    }
+}
+
+/// Bytes to compare: at a register and an offset.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bytes {
+    pub(super) base: Reg,
+    pub(super) off: i32,
+    /// Bytes that may be loaded from there on.
+    pub(super) room: usize,
+    /// Whether loads must be aligned, as in the context and on the stack.
+    pub(super) aligned: bool,
+}
+
+impl Bytes {
+    pub(super) fn skip(self, bytes: usize) -> Self {
+        Self { off: self.off + bytes as i32, room: self.room.saturating_sub(bytes), ..self }
+    }
+
+    /// The widest load at `at` for `left` wanted bytes: its width and how many of its bytes are wanted.
+    fn load(self, at: usize, left: usize) -> (Width, usize) {
+        let address = self.off + at as i32;
+        for (width, size) in [(Width::D, 8_usize), (Width::W, 4), (Width::H, 2)] {
+            if self.aligned && address % size as i32 != 0 {
+                continue;
+            }
+            if left >= size {
+                return (width, size);
+            }
+            // A wider load, shifted, serves better than two narrow ones.
+            if left > size / 2 && at + size <= self.room {
+                return (width, left);
+            }
+        }
+        (Width::B, 1)
+    }
+}
+
+/// Goes to `miss` unless the bytes are these; falls through when they are.
+pub(super) fn compare(emit: &mut impl Emit, bytes: Bytes, expected: &[u8], miss: Label) {
+    let mut at = 0;
+    while at < expected.len() {
+        let (width, taken) = bytes.load(at, expected.len() - at);
+        emit.asm().load(width, Reg::R0, bytes.base, (bytes.off + at as i32) as i16);
+        let mut value =
+            expected[at..at + taken].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+        let unwanted = 8 * (width.bytes() - taken) as u32;
+        match width {
+            Width::D => {
+                if unwanted > 0 {
+                    emit.asm().alu(Alu::Lsh, Reg::R0, unwanted as i32);
+                    value <<= unwanted;
+                }
+                let operand = match i32::try_from(value.cast_signed()) {
+                    Ok(imm) => Operand::Imm(imm),
+                    Err(_) => {
+                        emit.asm().constant(Reg::R5, value);
+                        Operand::Reg(Reg::R5)
+                    }
+                };
+                emit.jump_when(true, Cond::Ne, Reg::R0, operand, miss);
+            }
+            Width::W | Width::H | Width::B => {
+                if unwanted > 0 {
+                    emit.asm().alu32(Alu::Lsh, Reg::R0, unwanted as i32);
+                    value <<= unwanted;
+                }
+                emit.jump_when(false, Cond::Ne, Reg::R0, Operand::Imm(value as i32), miss);
+            }
+        }
+        at += taken;
+    }
+}
+
+/// Goes to `miss` unless R0 lies in one of the ranges (both ends included); falls through when it does.
+pub(super) fn within(emit: &mut impl Emit, ranges: &[(u32, u32)], hit: Label, miss: Label) {
+    let Some((last, ranges)) = ranges.split_last() else {
+        emit.jump_to(miss);
+        return;
+    };
+    let mut test = |(low, high): (u32, u32), inside: bool, to| {
+        if low == high {
+            let cond = if inside { Cond::Eq } else { Cond::Ne };
+            emit.jump_when(false, cond, Reg::R0, Operand::Imm(low.cast_signed()), to);
+        } else {
+            emit.asm().mov(Reg::R5, Reg::R0);
+            emit.asm().alu(Alu::Sub, Reg::R5, low.cast_signed());
+            let cond = if inside { Cond::Le } else { Cond::Gt };
+            emit.jump_when(true, cond, Reg::R5, Operand::Imm((high - low).cast_signed()), to);
+        }
+    };
+    for range in ranges {
+        test(*range, true, hit);
+    }
+    test(*last, false, miss);
+}
+
+/// Ascending numbers as ranges, both ends included.
+pub(super) fn ranges(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, high)) if *high + 1 == number => *high = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_become_ranges() {
+        assert_eq!(ranges([0, 1, 2, 5, 7, 8].into_iter()), [(0, 2), (5, 5), (7, 8)]);
+        assert_eq!(ranges(std::iter::empty()), []);
+    }
+
+    #[test]
+    fn loads_are_as_wide_as_the_place_allows() {
+        let context = Bytes { base: Reg::R1, off: 8, room: 16, aligned: true };
+        assert_eq!(context.load(0, 5), (Width::D, 5));
+        assert_eq!(context.load(0, 4), (Width::W, 4));
+        assert_eq!(context.load(0, 3), (Width::W, 3));
+        assert_eq!(context.load(8, 8), (Width::D, 8));
+        assert_eq!(context.skip(4).load(0, 8), (Width::W, 4));
+        // Nothing behind the field is touched.
+        assert_eq!(Bytes { room: 6, ..context }.load(0, 6), (Width::W, 4));
+    }
+}
