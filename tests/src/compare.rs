@@ -1,8 +1,9 @@
 //! Two traces of one run, the kernel's and ours, compared line by line.
 //!
-//! Lines are compared thread by thread, and in a thread context by context (task, soft interrupt, hard interrupt):
-//! within one both sides see the same hits in the same order, while two CPUs may come out in either order, and an
-//! interrupt may fall between the one side's look at a hit and the other's. What is set aside, and nothing else:
+//! Lines are compared thread by thread, in a thread CPU by CPU (there is an idle thread 0 on each), and there context
+//! by context (task, soft interrupt, hard interrupt): within one both sides see the same hits in the same order,
+//! while two CPUs may come out in either order, and an interrupt may fall between the one side's look at a hit and the
+//! other's. What is set aside, and nothing else:
 //!
 //! - timestamps, since each side reads the clock for itself;
 //! - the task's name in front of the pid: the kernel looks it up when the text is read, and shows the last name
@@ -125,11 +126,11 @@ pub fn compare(kernel: &Trace, ours: &Trace, pids: &BTreeSet<i32>) -> Comparison
     result
 }
 
-/// The lines of each thread in each context.
-fn contexts<'a>(trace: &'a Trace, pids: &BTreeSet<i32>) -> BTreeMap<(i32, char), Vec<&'a Line>> {
+/// The lines of each thread on each CPU in each context.
+fn contexts<'a>(trace: &'a Trace, pids: &BTreeSet<i32>) -> BTreeMap<(i32, u32, char), Vec<&'a Line>> {
     let mut contexts: BTreeMap<_, Vec<&Line>> = BTreeMap::new();
     for line in trace.lines.iter().filter(|line| pids.contains(&line.pid)) {
-        contexts.entry((line.pid, line.flags.at(2))).or_default().push(line);
+        contexts.entry((line.pid, line.cpu, line.flags.at(2))).or_default().push(line);
     }
     contexts
 }

@@ -1,6 +1,7 @@
 //! The kernel's text is our text: the same events are on in the kernel's tracefs and in `tracer record` during one
 //! run of the workload, and the lines are equal. What is set aside is listed in `tracer_tests::compare`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -97,4 +98,34 @@ fn our_text_is_the_kernels() {
     report("kernel and tracer", &result);
     assert!(result.clean(), "{result}");
     assert!(result.types() >= TYPES, "only {} event types", result.types());
+}
+
+/// A switch or a wake-up is seen when the task that it is about is traced, whoever caused it: the kernel's rule for
+/// `set_event_pid`.
+#[test]
+fn switches_and_wakeups_of_a_traced_task_are_seen_wherever_they_happen() {
+    if !host::is_root() {
+        eprintln!("skipped: tracing needs root");
+        return;
+    }
+    let run = || -> Result<Comparison> {
+        let job = Job::start(&["time", "process", "pipes"], 2)?;
+        let pid = job.pid();
+        let events = ["switch", "waking", "wakeup", "wakeup_new"].map(|name| format!("sched:sched_{name}"));
+        let oracle = oracle_for(&job, &events)?;
+        let record = Tracer::record()?.args(["--pid", &pid.to_string()]);
+        let record = events.iter().fold(record, |record, event| record.event(event, None));
+        let tracer = record.start()?;
+        oracle.tracing(true)?;
+        job.go()?;
+        std::thread::sleep(AFTERMATH);
+        let theirs = kernel_trace(&oracle)?;
+        let ours = tracer.stop()?.success()?.trace();
+        let everybody: BTreeSet<i32> = theirs.lines.iter().chain(&ours.lines).map(|line| line.pid).collect();
+        ensure!(everybody.contains(&0), "the kernel saw no switch from the idle task to ours");
+        Ok(compare(&theirs, &ours, &everybody))
+    };
+    let result = run().unwrap();
+    report("switches and wake-ups", &result);
+    assert!(result.clean(), "{result}");
 }
