@@ -1,7 +1,9 @@
 //! Shared pieces of the integration tests: workloads, the kernel's tracefs as an oracle, and the frozen facts.
 
+pub mod bench;
 pub mod compare;
 pub mod facts;
+pub mod filters;
 pub mod host;
 pub mod oracle;
 pub mod rawpage;

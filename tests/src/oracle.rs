@@ -6,8 +6,8 @@
 mod line;
 
 use std::fs;
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -48,6 +48,11 @@ impl Oracle {
         }
         oracle.set("buffer_size_kb", &BUFFER_KB.to_string())?;
         Ok(oracle)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// The mount it lives on.
@@ -97,7 +102,10 @@ impl Oracle {
     /// # Errors
     /// When there is no such event.
     pub fn filter_text(&self, event: &str) -> io::Result<String> {
-        fs::read_to_string(self.event_file(event, "filter"))
+        // The file gives everything at the first read and nothing at the second, however little was asked for.
+        let mut bytes = vec![0; 1 << 14];
+        let length = fs::File::open(self.event_file(event, "filter"))?.read(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
     }
 
     /// Turns an event on or off.

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::super::{Span, ctype::is_space};
 use super::error::{ErrorKind, Fault};
 
-/// What the second sweep may use: the kernel sizes its stacks by it.
+/// What the second sweep is meant to make do with: the kernel sizes its stacks by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Depth of parentheses, the whole expression counted as one.

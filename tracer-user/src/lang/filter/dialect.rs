@@ -14,10 +14,12 @@ pub enum Feature {
     CpuSets,
     /// The generic fields `stacktrace` and `STACKTRACE` (not in 6.1, in 6.12).
     Stacktrace,
-    /// The generic field `common_comm` (not in 6.18).
-    CommonComm,
-    /// The generic field `common_stacktrace` (not in 6.18).
-    CommonStacktrace,
+    /// A junction with nothing behind it at the end (`a == 1 &&`) is let pass. 6.18 does; the 6.1 and 6.12 of
+    /// Debian call it meaningless.
+    LooseEnd,
+    /// The sweep that reads allows two terms and two parentheses more than the sweep that counts has found, which
+    /// only quotes inside `CPUS{}` can make use of (writing behind the kernel's arrays as it goes). 6.18 does.
+    LooseCounts,
 }
 
 /// How to find out on a live kernel whether it has a [`Feature`]: write `filter` to any event's filter file; the
@@ -32,14 +34,8 @@ pub struct Probe {
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::UserText,
-        Self::Function,
-        Self::CpuSets,
-        Self::Stacktrace,
-        Self::CommonComm,
-        Self::CommonStacktrace,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::UserText, Self::Function, Self::CpuSets, Self::Stacktrace, Self::LooseEnd, Self::LooseCounts];
 
     /// How to ask a live kernel.
     pub fn probe(self) -> Probe {
@@ -49,21 +45,24 @@ impl Feature {
             Self::Function => ("common_pid.function == 0", "Invalid operator"),
             Self::CpuSets => ("CPU == CPUS{0}", "Invalid value (did you forget quotes)?"),
             Self::Stacktrace => ("stacktrace == 0", "Field not found"),
-            Self::CommonComm => ("common_comm == \"\"", "Field not found"),
-            Self::CommonStacktrace => ("common_stacktrace == 0", "Field not found"),
+            Self::LooseEnd => ("CPU == 0 &&", "Meaningless filter expression"),
+            // Two terms where one is counted: what is written too much stays in the array's kmalloc-96 slot.
+            Self::LooseCounts => {
+                ("CPU == CPUS{0\n'} && CPU == CPUS{0\n'}", "Too many terms in predicate expression")
+            }
         };
         Probe { filter, refusal }
     }
 
-    /// An enumerator of the kernel's types (BTF) that is there exactly when the feature is; None where the types
-    /// do not show it.
-    pub fn enumerator(self) -> Option<&'static str> {
+    /// An enumerator of the kernel's types (BTF) that is there exactly when the feature is: the name of its enum,
+    /// empty for one without a name, and its own. None where the types do not tell.
+    pub fn enumerator(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::UserText => Some("FILTER_PRED_FN_PCHAR_USER"),
-            Self::Function => Some("FILTER_PRED_FN_FUNCTION"),
-            Self::CpuSets => Some("FILTER_PRED_FN_CPUMASK"),
-            Self::Stacktrace => Some("FILTER_STACKTRACE"),
-            Self::CommonComm | Self::CommonStacktrace => None,
+            Self::UserText => Some(("filter_pred_fn", "FILTER_PRED_FN_PCHAR_USER")),
+            Self::Function => Some(("filter_pred_fn", "FILTER_PRED_FN_FUNCTION")),
+            Self::CpuSets => Some(("filter_pred_fn", "FILTER_PRED_FN_CPUMASK")),
+            Self::Stacktrace => Some(("", "FILTER_STACKTRACE")),
+            Self::LooseEnd | Self::LooseCounts => None,
         }
     }
 
@@ -92,12 +91,12 @@ impl Dialect {
         [&[b' '; 3000], "no_such_field_anywhere == 1".as_bytes()].concat()
     }
 
-    /// Everything this program knows: for a kernel that cannot be asked.
+    /// All that any kernel takes: for one that cannot be asked.
     pub fn newest() -> Self {
         Self { features: u8::MAX, message_room: Self::MESSAGE_ROOM }
     }
 
-    /// Nothing that a kernel may lack.
+    /// Only what every kernel takes.
     pub fn oldest() -> Self {
         Self { features: 0, message_room: Self::MESSAGE_ROOM_SMALL }
     }

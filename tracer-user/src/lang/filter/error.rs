@@ -45,6 +45,8 @@ pub enum ErrorKind {
     BadSubsystem,
     /// Something other than `&&`, `||` or the end behind a predicate.
     TooManyTerms,
+    /// More terms than were counted.
+    Miscounted,
     /// `&&` or `||` with nothing behind.
     InvalidFilter,
     /// `CPUS{...}` holds no list, or CPUs that the machine cannot have.
@@ -63,6 +65,9 @@ pub enum ErrorKind {
     NoField,
     /// More parentheses than were counted. The kernel has no word for it.
     TooDeep,
+    /// `||` and then `&&` with nothing behind, where a kernel lets a loose end pass as such: its program then
+    /// has a branch to nowhere, which it notices. The kernel has no word for it.
+    LooseBranch,
 }
 
 impl ErrorKind {
@@ -82,14 +87,14 @@ impl ErrorKind {
             Self::FieldNotFound => "Field not found",
             Self::IllegalNumber => "Illegal integer value",
             Self::BadSubsystem => "Couldn't find or set field in one of a subsystem's events",
-            Self::TooManyTerms => "Too many terms in predicate expression",
+            Self::TooManyTerms | Self::Miscounted => "Too many terms in predicate expression",
             Self::InvalidFilter => "Meaningless filter expression",
             Self::InvalidCpulist => "Invalid cpulist",
             Self::IpFieldOnly => "Only 'ip' field is supported for function trace",
             Self::InvalidValue => "Invalid value (did you forget quotes)?",
             Self::NoFunction => "Function not found",
             Self::NoFilter => "No filter found",
-            Self::Empty | Self::NoField | Self::TooDeep => return None,
+            Self::Empty | Self::NoField | Self::TooDeep | Self::LooseBranch => return None,
         })
     }
 
@@ -103,10 +108,10 @@ impl ErrorKind {
             Self::ExpectDigit => Some("the field is no text: write a number without quotes"),
             Self::IllegalFieldOp => Some("text takes == != ~, numbers all but ~, CPUS{} takes == != &"),
             Self::TooManyTerms => Some("expected &&, || or the end here"),
-            Self::InvalidFilter => Some("a term is missing behind the last && or ||"),
+            Self::InvalidFilter | Self::LooseBranch => Some("a term is missing behind the last && or ||"),
             Self::Empty => Some("the expression has no term"),
             Self::NoField => Some("expected a field's name here"),
-            Self::TooDeep => Some("more parentheses than were counted"),
+            Self::TooDeep | Self::Miscounted => Some("a quote inside CPUS{} hides parts of the filter"),
             _ => None,
         }
     }

@@ -55,7 +55,11 @@ impl Lexer<'_> {
         self.text.iter().skip(from).position(|byte| !wanted(*byte)).map_or(self.text.len(), |n| from + n)
     }
 
-    fn expression(&mut self, counts: Counts) -> Result<(), Fault> {
+    fn expression(&mut self, mut counts: Counts) -> Result<(), Fault> {
+        if self.dialect.has(Feature::LooseCounts) {
+            counts.depth += 2;
+            counts.terms += 2;
+        }
         let mut depth = 1;
         let mut terms = 0;
         while let Some(byte) = self.byte(self.at) {
@@ -78,7 +82,14 @@ impl Lexer<'_> {
                 b'!' if !matches!(self.byte(here + 1), Some(b'=' | b'~')) => {
                     self.push(TokenKind::Not, here, here + 1);
                 }
-                _ if terms >= counts.terms => return Err(too_many_terms(here)),
+                _ if terms >= counts.terms => {
+                    return Err(Fault {
+                        kind: ErrorKind::Miscounted,
+                        errno: Errno::PERM,
+                        position: here,
+                        span: one,
+                    });
+                }
                 _ => {
                     self.predicate()?;
                     terms += 1;
@@ -88,10 +99,37 @@ impl Lexer<'_> {
                 }
             }
         }
-        // Only a junction can be the last thing in front of the end, or nothing but `!`.
+        self.loose_end(terms, depth)
+    }
+
+    /// The text ended where a term was expected: only a junction can be the last thing, or nothing but `!`.
+    fn loose_end(&self, terms: usize, depth: usize) -> Result<(), Fault> {
         let end = Span::empty(self.text.len());
-        let kind = if terms > 0 { ErrorKind::InvalidFilter } else { ErrorKind::NoFilter };
-        Err(Fault { kind, errno: Errno::INVAL, position: end.start, span: end })
+        let fault = |kind, errno, position| Err(Fault { kind, errno, position, span: end });
+        if terms == 0 {
+            return fault(ErrorKind::NoFilter, Errno::INVAL, end.start);
+        }
+        if !self.dialect.has(Feature::LooseEnd) {
+            return fault(ErrorKind::InvalidFilter, Errno::INVAL, end.start);
+        }
+        if depth > 1 {
+            return fault(ErrorKind::TooManyOpen, Errno::PERM, end.start);
+        }
+        let mut nested = 0;
+        let mut either = false;
+        for token in &self.tokens {
+            match token.kind {
+                TokenKind::Open => nested += 1,
+                TokenKind::Close => nested -= 1,
+                TokenKind::Or => either |= nested == 0,
+                _ => {}
+            }
+        }
+        let last = self.tokens.iter().rfind(|token| matches!(token.kind, TokenKind::And | TokenKind::Or));
+        if either && last.is_some_and(|token| token.kind == TokenKind::And) {
+            return fault(ErrorKind::LooseBranch, Errno::INVAL, 0);
+        }
+        Ok(())
     }
 
     /// What stands behind a predicate: closing parentheses, then `&&`, `||` or (true) the end.

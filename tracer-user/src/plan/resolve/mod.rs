@@ -5,11 +5,14 @@
 //! One file resolves a predicate ([`predicate`]), one makes patterns of texts ([`pattern`]), one knows the nearest
 //! name for a wrong one ([`suggest`]).
 
+mod machine;
 mod pattern;
 mod predicate;
 mod suggest;
 #[cfg(test)]
 mod tests;
+
+pub use machine::Machine;
 
 use super::filter::Filter;
 use crate::event::{Field, FieldClass, Format};
@@ -127,16 +130,14 @@ fn is_function_event(format: &Format) -> bool {
 
 /// Fields that every event has beside those of its format (`trace_define_generic_fields()`), and the feature
 /// that they came with.
-const GENERIC: [(&str, FieldClass, Option<Feature>); 9] = [
+const GENERIC: [(&str, FieldClass, Option<Feature>); 7] = [
     ("CPU", FieldClass::Cpu, None),
     ("cpu", FieldClass::Cpu, None),
     ("common_cpu", FieldClass::Cpu, None),
     ("COMM", FieldClass::Comm, None),
     ("comm", FieldClass::Comm, None),
-    ("common_comm", FieldClass::Comm, Some(Feature::CommonComm)),
     ("stacktrace", FieldClass::Stacktrace, Some(Feature::Stacktrace)),
     ("STACKTRACE", FieldClass::Stacktrace, Some(Feature::Stacktrace)),
-    ("common_stacktrace", FieldClass::Stacktrace, Some(Feature::CommonStacktrace)),
 ];
 
 /// The field of a name: the event's own (of two with one name the later), then the generic ones, then the

@@ -1,0 +1,179 @@
+//! What a hit costs the traced process, over the same call untraced.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+
+use super::tool::Tool;
+use super::victim::{Kind, Victim};
+use super::{Plan, median};
+
+/// Batches and calls a batch of one measurement.
+const BATCHES: usize = 60;
+const CALLS: usize = 400;
+
+/// An event that is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    /// `system:name`.
+    pub(super) name: &'static str,
+    /// Who provokes it.
+    pub(super) kind: Kind,
+    /// A filter that no hit passes, and the same for bpftrace.
+    never: (&'static str, &'static str),
+    /// What bpftrace prints: all fields of the event, as tracefs shows them.
+    print: &'static str,
+}
+
+/// The events.
+pub(super) const EVENTS: &[Event] = &[
+    Event {
+        name: "raw_syscalls:sys_enter",
+        kind: Kind::Getppid,
+        never: ("id == 5000", "args->id == 5000"),
+        print: r#""%d %lx %lx %lx %lx %lx %lx\n", args->id, args->args[0], args->args[1], args->args[2], args->args[3], args->args[4], args->args[5]"#,
+    },
+    Event {
+        name: "syscalls:sys_enter_getppid",
+        kind: Kind::Getppid,
+        never: ("__syscall_nr == 5000", "args->__syscall_nr == 5000"),
+        print: r#""%d\n", args->__syscall_nr"#,
+    },
+    Event {
+        name: "sched:sched_switch",
+        kind: Kind::Switch,
+        never: ("next_prio == 5000", "args->next_prio == 5000"),
+        print: r#""%s %d %d %lx %s %d %d\n", args->prev_comm, args->prev_pid, args->prev_prio, args->prev_state, args->next_comm, args->next_pid, args->next_prio"#,
+    },
+];
+
+impl Event {
+    /// A bpftrace script that prints the hits that pass the predicate.
+    pub(super) fn bpftrace(&self, predicate: &str) -> String {
+        format!("tracepoint:{} /{predicate}/ {{ printf({}); }}", self.name, self.print)
+    }
+
+    /// A filter that the victim's hits pass and nobody else's, and the same for bpftrace.
+    pub(super) fn own(&self, victim: &Victim) -> (String, String) {
+        match self.kind {
+            Kind::Getppid => (format!("common_pid == {}", victim.pid()), format!("tid == {}", victim.pid())),
+            Kind::Switch => {
+                let each = |field: &str| {
+                    let tests: Vec<_> =
+                        victim.threads.iter().map(|thread| format!("{field} == {thread}")).collect();
+                    tests.join(" || ")
+                };
+                (each("prev_pid"), each("args->prev_pid"))
+            }
+        }
+    }
+}
+
+/// How much the untraced call may differ before and after a measurement that counts, as a part of it. A virtual
+/// CPU changes its speed by a third when its neighbours come and go.
+const STEADY: f64 = 0.04;
+
+/// How often a measurement is tried until the machine is steady; the last try counts whatever it was.
+const TRIES: usize = 6;
+
+/// One measurement, in nanoseconds a call.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// Untraced, mean of before and after.
+    untraced: f64,
+    /// Traced.
+    traced: f64,
+}
+
+/// What the rounds of one cell gave.
+#[derive(Default)]
+struct Cell {
+    samples: Vec<Sample>,
+    lost: u64,
+}
+
+impl Cell {
+    /// What a hit adds, in each round, brought to the speed at which the untraced call takes `base` nanoseconds.
+    fn added(&self, base: f64) -> Vec<f64> {
+        self.samples.iter().map(|s| (s.traced - s.untraced) * base / s.untraced).collect()
+    }
+}
+
+/// Measures all rows and gives the table.
+pub(super) fn run(plan: &Plan) -> Result<String> {
+    let mut table = String::from(
+        "\n### Added cost of a hit\n\nNanoseconds over the untraced call (median of the rounds, smallest and largest in \
+         parentheses), and the\nmedian as a ratio to tracefs's.\n\n| event | filter | untraced |",
+    );
+    for tool in &plan.tools {
+        let _ = write!(table, " {} | ratio |", tool.name());
+    }
+    table.push_str("\n|---|---|---:|");
+    table.push_str(&"---:|---:|".repeat(plan.tools.len()));
+    table.push('\n');
+    let mut lost_lines = Vec::new();
+    for event in EVENTS {
+        for recorded in [false, true] {
+            let cells = measure(plan, event, recorded)?;
+            let untraced: Vec<f64> =
+                cells.iter().flat_map(|cell| cell.samples.iter().map(|s| s.untraced)).collect();
+            let base = untraced.iter().copied().fold(f64::INFINITY, f64::min);
+            let mode = if recorded { "recorded" } else { "false" };
+            let _ = write!(table, "| {} | {mode} | {base:.0} |", event.name);
+            let anchor = plan.tools.iter().position(|tool| *tool == Tool::Tracefs);
+            let anchor = anchor.map_or(f64::NAN, |at| median(&cells[at].added(base)));
+            for (tool, cell) in plan.tools.iter().zip(&cells) {
+                let added = cell.added(base);
+                let (low, high) =
+                    added.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
+                let middle = median(&added);
+                let _ = write!(table, " {middle:.0} ({low:.0}..{high:.0}) | {:.2} |", middle / anchor);
+                if cell.lost > 0 {
+                    lost_lines.push(format!("{} lost {} hits of {}", tool.name(), cell.lost, event.name));
+                }
+            }
+            table.push('\n');
+        }
+    }
+    let hits = plan.rounds * BATCHES * (CALLS + 100);
+    let lost = if lost_lines.is_empty() { "nobody lost a hit".to_owned() } else { lost_lines.join("; ") };
+    let _ = writeln!(table, "\nOf {hits} recorded hits a cell: {lost}.");
+    Ok(table)
+}
+
+/// One row: every tool in turn, round after round, each between two measurements of the untraced victim.
+fn measure(plan: &Plan, event: &Event, recorded: bool) -> Result<Vec<Cell>> {
+    let mut victim = Victim::start(event.kind)?;
+    let (filter, predicate) =
+        if recorded { event.own(&victim) } else { (event.never.0.to_owned(), event.never.1.to_owned()) };
+    let mut cells: Vec<Cell> = plan.tools.iter().map(|_| Cell::default()).collect();
+    victim.batches(BATCHES, CALLS)?;
+    for round in 0..plan.rounds {
+        for turn in 0..plan.tools.len() {
+            // Nobody always goes first.
+            let at = (turn + round) % plan.tools.len();
+            let mut before = victim.batches(BATCHES, CALLS)?;
+            for attempt in 1..=TRIES {
+                let active = plan.tools[at].start(event, &filter, &predicate)?;
+                let traced = victim.batches(BATCHES, CALLS)?;
+                cells[at].lost += active.stop()?;
+                let after = victim.batches(BATCHES, CALLS)?;
+                if (before - after).abs() > STEADY * before && attempt < TRIES {
+                    before = after;
+                    continue;
+                }
+                let untraced = f64::midpoint(before, after);
+                cells[at].samples.push(Sample { untraced, traced });
+                eprintln!(
+                    "{} {} round {}: {} {untraced:.0} -> {traced:.0} ns (try {attempt})",
+                    event.name,
+                    if recorded { "recorded" } else { "false" },
+                    round + 1,
+                    plan.tools[at].name(),
+                );
+                break;
+            }
+        }
+    }
+    Ok(cells)
+}

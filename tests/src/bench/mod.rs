@@ -1,0 +1,81 @@
+//! Benchmarks against the kernel's own tracefs and bpftrace, on the running machine.
+//!
+//! A victim process is pinned to the last CPU and does the same thing over and over; whoever traces it runs on the
+//! first, all at high priority. Measurements of the competitors are interleaved round by round, each beside one of the
+//! untraced victim, and medians are compared, because the machine is shared and noisy.
+
+mod cost;
+mod first;
+mod report;
+mod throughput;
+mod tool;
+mod victim;
+
+use anyhow::Result;
+
+pub use report::write_between_marks;
+pub use tool::Tool;
+pub use victim::{Kind, serve};
+
+/// What to measure and how often.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Rounds, at least one; docs/PERFORMANCE.md shows seven or more.
+    pub rounds: usize,
+    /// Who competes; tracefs is the anchor of the ratios.
+    pub tools: Vec<Tool>,
+    /// Added cost of a hit.
+    pub cost: bool,
+    /// Time to the first event.
+    pub first: bool,
+    /// Draining and rendering, and memory.
+    pub throughput: bool,
+}
+
+/// Runs the benchmarks and gives their tables in markdown; progress goes to standard error.
+///
+/// # Errors
+/// When the machine does not let us trace, or a tool fails.
+pub fn run(plan: &Plan) -> Result<String> {
+    let cpus = std::thread::available_parallelism()?.get();
+    // Tools that are started from here inherit it; the victim pins itself to the last CPU.
+    crate::workload::pin_to_cpu(0)?;
+    rustix::process::setpriority_process(None, -20)?;
+    let mut text = report::head(plan, cpus);
+    if plan.cost {
+        text.push_str(&cost::run(plan)?);
+    }
+    if plan.first {
+        text.push_str(&first::run(plan)?);
+    }
+    if plan.throughput {
+        text.push_str(&throughput::run(plan)?);
+    }
+    Ok(text)
+}
+
+/// The middle value; of an even number the mean of the middle two. 0 for none.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn medians() {
+        for (values, expected) in
+            [(vec![], 0.0), (vec![3.0], 3.0), (vec![9.0, 1.0, 2.0], 2.0), (vec![4.0, 1.0, 2.0, 9.0], 3.0)]
+        {
+            assert!((median(&values) - expected).abs() < 1e-9, "{values:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The competitors, each started on an event with a filter, asked what it lost, and stopped.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal};
+
+use crate::host;
+use crate::oracle::Oracle;
+use crate::tracer::{Running, Tracer};
+
+use super::cost::Event;
+
+/// bpftrace says that it attaches, not that it has; its programs are compiled by then.
+const BPFTRACE_SETTLES: Duration = Duration::from_millis(250);
+
+/// Kilobytes a CPU of every competitor's buffer.
+pub(super) const BUFFER_KB: u32 = 16 * 1024;
+
+/// A competitor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// The kernel's own tracefs, in an instance.
+    Tracefs,
+    /// `bpftrace`, printing the event's fields.
+    Bpftrace,
+    /// The program of this repository.
+    Tracer,
+}
+
+/// A competitor at work.
+pub(super) enum Active {
+    Tracefs(Box<Oracle>),
+    Bpftrace(Bpftrace),
+    Tracer(Running),
+}
+
+/// A `bpftrace` at work; its output is read and counted, not kept.
+pub(super) struct Bpftrace {
+    child: Child,
+    lost: Arc<AtomicU64>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Tool {
+    /// All of them, the anchor first.
+    pub const ALL: [Self; 3] = [Self::Tracefs, Self::Bpftrace, Self::Tracer];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tracefs => "tracefs",
+            Self::Bpftrace => "bpftrace",
+            Self::Tracer => "tracer",
+        }
+    }
+
+    /// Whether it can be started here.
+    pub fn is_there(self) -> bool {
+        match self {
+            Self::Tracefs => host::Tracefs::find_or_mount().is_ok(),
+            Self::Bpftrace => Command::new("bpftrace").arg("--version").output().is_ok(),
+            Self::Tracer => {
+                host::binary("tracer", "TRACER_BIN").is_ok()
+                    && Tracer::new(["record", "--help"]).and_then(Tracer::run).is_ok_and(|outcome| {
+                        outcome.text().contains("--ready-fd") || outcome.text().contains("-e")
+                    })
+            }
+        }
+    }
+
+    /// Starts it on the event; `filter` in the kernel's language, `predicate` the same in bpftrace's.
+    pub(super) fn start(self, event: &Event, filter: &str, predicate: &str) -> Result<Active> {
+        match self {
+            Self::Tracefs => {
+                let oracle = Oracle::create("bench")?;
+                oracle.set("buffer_size_kb", &BUFFER_KB.to_string())?;
+                oracle.filter(event.name, filter).with_context(|| format!("{} if {filter}", event.name))?;
+                oracle.enable(event.name, true)?;
+                oracle.tracing(true)?;
+                Ok(Active::Tracefs(Box::new(oracle)))
+            }
+            Self::Bpftrace => Bpftrace::start(&event.bpftrace(predicate)).map(Active::Bpftrace),
+            Self::Tracer => {
+                let record = Tracer::record()?.args(buffer_arguments()).args(["-o", "/dev/null"]);
+                Ok(Active::Tracer(record.event(event.name, Some(filter)).start()?))
+            }
+        }
+    }
+}
+
+/// How `tracer` is told its buffer's size.
+pub(super) fn buffer_arguments() -> [String; 2] {
+    ["--buffer-size-kb".to_owned(), BUFFER_KB.to_string()]
+}
+
+/// `bpftrace` with a script, its buffers as large as the others'.
+pub(super) fn bpftrace(script: &str) -> Command {
+    let mut command = Command::new("bpftrace");
+    command
+        .env("BPFTRACE_PERF_RB_PAGES", (BUFFER_KB / 4).to_string())
+        .args(["-B", "line", "-e", script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+impl Bpftrace {
+    fn start(script: &str) -> Result<Self> {
+        let mut child = bpftrace(script).spawn().context("cannot start bpftrace")?;
+        let lost = Arc::new(AtomicU64::new(0));
+        let mut output = BufReader::new(child.stdout.take().context("no output")?);
+        let mut line = String::new();
+        while !line.starts_with("Attaching") {
+            line.clear();
+            if output.read_line(&mut line)? == 0 {
+                let mut why = String::new();
+                if let Some(mut stream) = child.stderr.take() {
+                    stream.read_to_string(&mut why)?;
+                }
+                anyhow::bail!("bpftrace ended: {why}");
+            }
+        }
+        std::thread::sleep(BPFTRACE_SETTLES);
+        let errors = BufReader::new(child.stderr.take().context("no errors")?);
+        let (first, second) = (Arc::clone(&lost), Arc::clone(&lost));
+        let readers = vec![
+            std::thread::spawn(move || count_lost(output, &first)),
+            std::thread::spawn(move || count_lost(errors, &second)),
+        ];
+        Ok(Self { child, lost, readers })
+    }
+
+    fn stop(mut self) -> Result<u64> {
+        rustix::process::kill_process(Pid::from_child(&self.child), Signal::INT)?;
+        self.child.wait()?;
+        for reader in self.readers {
+            let _ = reader.join();
+        }
+        Ok(self.lost.load(Ordering::Relaxed))
+    }
+}
+
+/// Reads a stream to its end and adds up `Lost N events`.
+fn count_lost(mut stream: impl BufRead, lost: &AtomicU64) {
+    let mut line = Vec::new();
+    while stream.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+        if let Some(rest) = line.strip_prefix(b"Lost ") {
+            let text = String::from_utf8_lossy(rest);
+            let n = text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(1);
+            lost.fetch_add(n, Ordering::Relaxed);
+        }
+        line.clear();
+    }
+}
+
+impl Active {
+    /// Stops tracing; gives the hits that it lost.
+    pub(super) fn stop(self) -> Result<u64> {
+        match self {
+            Self::Tracefs(oracle) => {
+                oracle.tracing(false)?;
+                oracle.lost()
+            }
+            Self::Bpftrace(bpftrace) => bpftrace.stop(),
+            Self::Tracer(running) => {
+                let counts = running.stop()?.success()?.counts();
+                Ok(counts.get("total").map_or(0, |total| total.dropped))
+            }
+        }
+    }
+}

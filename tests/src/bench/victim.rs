@@ -1,0 +1,235 @@
+//! The traced process: one thing done over and over, timed by itself in short batches.
+//!
+//! The first line of its output gives its thread ids. Then it answers each line of its input: `batches N CALLS`
+//! with the nanoseconds of a call in the fastest tenth of the batches (what a neighbour on the machine adds is never
+//! negative, so the fast ones are those that were left alone), `calls N` with the number made, `steady MICROS` by calling at that
+//! interval until the next line. It ends with its input.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+
+use crate::workload::{getppid, pin_to_cpu};
+
+/// Calls in front of each batch that are not timed: they bring caches and clock back after a pause.
+const WARM: usize = 100;
+
+/// Pause between batches, so that who drains can keep up.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a victim does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `getppid` system calls.
+    Getppid,
+    /// Switches between two threads on one CPU, each of which wakes the other and waits; two a round trip.
+    Switch,
+}
+
+impl Kind {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Getppid => "getppid",
+            Self::Switch => "switch",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn of(name: &str) -> Option<Self> {
+        [Self::Getppid, Self::Switch].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// A victim that runs, from the side of the benchmark.
+#[derive(Debug)]
+pub(super) struct Victim {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    /// Thread ids of the threads that are hit, the process's own first.
+    pub(super) threads: Vec<u32>,
+}
+
+impl Victim {
+    /// Starts one on the last CPU.
+    pub(super) fn start(kind: Kind) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["victim", kind.name()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the victim")?;
+        let input = child.stdin.take().context("no input")?;
+        let output = BufReader::new(child.stdout.take().context("no output")?);
+        let mut victim = Self { child, input, output, threads: Vec::new() };
+        let line = victim.line()?;
+        victim.threads = line.split_whitespace().filter_map(|id| id.parse().ok()).collect();
+        Ok(victim)
+    }
+
+    /// Process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Nanoseconds of a call (a switch), by so many batches of so many.
+    pub(super) fn batches(&mut self, batches: usize, calls: usize) -> Result<f64> {
+        writeln!(self.input, "batches {batches} {calls}")?;
+        Ok(self.line()?.trim().parse()?)
+    }
+
+    /// Makes so many calls (switches) at full speed.
+    pub(super) fn calls(&mut self, calls: usize) -> Result<()> {
+        writeln!(self.input, "calls {calls}")?;
+        self.line()?;
+        Ok(())
+    }
+
+    /// Calls every so many microseconds until something else is asked.
+    pub(super) fn steady(&mut self, micros: u64) -> Result<()> {
+        writeln!(self.input, "steady {micros}")?;
+        Ok(())
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line)
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The victim's own side: serves until its input ends.
+///
+/// # Errors
+/// When its input or output fails.
+pub fn serve(kind: Kind) -> Result<()> {
+    let cpus = std::thread::available_parallelism()?.get();
+    pin_to_cpu(cpus - 1)?;
+    let mut work = Work::new(kind)?;
+    let mut output = io::stdout();
+    let own = rustix::thread::gettid().as_raw_nonzero();
+    writeln!(output, "{own} {}", work.partner())?;
+    let arrived = Arc::new(AtomicBool::new(false));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let flag = Arc::clone(&arrived);
+    std::thread::spawn(move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            flag.store(true, Ordering::Release);
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+        std::process::exit(0);
+    });
+    while let Ok(line) = receiver.recv() {
+        arrived.store(false, Ordering::Release);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| words.get(at).and_then(|word| word.parse::<usize>().ok()).unwrap_or(1);
+        match words.first().copied() {
+            Some("batches") => writeln!(output, "{}", work.batches(number(1), number(2))?)?,
+            Some("calls") => {
+                work.run(number(1))?;
+                writeln!(output, "{}", number(1))?;
+            }
+            Some("steady") => {
+                let pause = Duration::from_micros(number(1) as u64);
+                while !arrived.load(Ordering::Acquire) {
+                    work.run(2)?;
+                    std::thread::sleep(pause);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What is done over and over.
+enum Work {
+    Getppid,
+    Switch { mine: Arc<OwnedFd>, other: Arc<OwnedFd>, partner: u32 },
+}
+
+impl Work {
+    fn new(kind: Kind) -> Result<Self> {
+        if kind == Kind::Getppid {
+            return Ok(Self::Getppid);
+        }
+        let mine = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let other = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (wait, wake) = (Arc::clone(&other), Arc::clone(&mine));
+        // Inherits the CPU of the thread that starts it.
+        std::thread::spawn(move || -> Result<()> {
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32)?;
+            loop {
+                wait_for(&wait)?;
+                notify(&wake)?;
+            }
+        });
+        let partner = receiver.recv()?;
+        Ok(Self::Switch { mine, other, partner })
+    }
+
+    /// Thread id of the second thread, or nothing.
+    fn partner(&self) -> String {
+        match self {
+            Self::Getppid => String::new(),
+            Self::Switch { partner, .. } => partner.to_string(),
+        }
+    }
+
+    /// Makes so many hits.
+    fn run(&mut self, calls: usize) -> Result<()> {
+        match self {
+            Self::Getppid => (0..calls).for_each(|_| {
+                std::hint::black_box(getppid());
+            }),
+            Self::Switch { mine, other, .. } => {
+                for _ in 0..calls.div_ceil(2) {
+                    notify(other)?;
+                    wait_for(mine)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nanoseconds of a hit: of all batches the tenth percentile.
+    fn batches(&mut self, batches: usize, calls: usize) -> Result<f64> {
+        let mut times = Vec::with_capacity(batches);
+        for _ in 0..batches {
+            self.run(WARM)?;
+            let start = Instant::now();
+            self.run(calls)?;
+            times.push(start.elapsed().as_nanos() as f64 / calls as f64);
+            std::thread::sleep(PAUSE);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times.get(batches / 10).copied().unwrap_or_default())
+    }
+}
+
+fn notify(target: &OwnedFd) -> Result<()> {
+    rustix::io::write(target, &1_u64.to_ne_bytes())?;
+    Ok(())
+}
+
+fn wait_for(source: &OwnedFd) -> Result<()> {
+    rustix::io::read(source, &mut [0_u8; 8])?;
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The benchmarks: `tracer-bench [--rounds N] [--tools LIST] [--only LIST] [--write FILE]`, run by
+//! `cargo xtask bench`. Its victim is this binary again, as `tracer-bench victim KIND`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use tracer_tests::bench::{Kind, Plan, Tool, run, serve, write_between_marks};
+
+const HELP: &str = "\
+Measures tracer against the kernel's own tracefs and bpftrace, and prints markdown tables.
+
+usage: tracer-bench [options]
+
+  --rounds N     rounds of every measurement (default 9)
+  --tools LIST   of tracefs,bpftrace,tracer (default: all that are there)
+  --only LIST    of cost,first,throughput (default: all)
+  --write FILE   put the tables between the marks of FILE, too
+
+`tracer` is looked for beside this binary, or where TRACER_BIN says. Needs root.
+";
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tracer-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "victim") {
+        let kind = arguments.get(1).and_then(|name| Kind::of(name)).context("which victim?")?;
+        return serve(kind);
+    }
+    let mut tools: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| tool.is_there()).collect();
+    let mut plan = Plan { rounds: 9, tools: Vec::new(), cost: true, first: true, throughput: true };
+    let mut write = None;
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let mut value = || rest.next().with_context(|| format!("{argument} wants a value"));
+        match argument.as_str() {
+            "--help" | "-h" => {
+                print!("{HELP}");
+                return Ok(());
+            }
+            "--rounds" => plan.rounds = value()?.parse().context("--rounds")?,
+            "--tools" => {
+                let names = value()?;
+                tools = Tool::ALL.into_iter().filter(|t| names.split(',').any(|n| n == t.name())).collect();
+            }
+            "--only" => {
+                let parts = value()?;
+                let has = |name| parts.split(',').any(|part| part == name);
+                (plan.cost, plan.first, plan.throughput) = (has("cost"), has("first"), has("throughput"));
+            }
+            "--write" => write = Some(PathBuf::from(value()?)),
+            other => bail!("what is {other}? --help tells what there is"),
+        }
+    }
+    plan.tools = tools;
+    let tables = run(&plan)?;
+    print!("{tables}");
+    if let Some(path) = write {
+        write_between_marks(&path, &tables)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,478 @@
+//! The filter language against the running kernel: what a write to `events/X/filter` fails with, what the file
+//! shows then, and what `error_log` says, byte for byte, for every kind of field there is and for thousands of
+//! filters made up at random, right ones and broken ones.
+//!
+//! Nothing is traced: no event is ever enabled. What a kernel does not know of the language is found out by
+//! asking it, so the same test holds for all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tracer_tests::filters::{Generator, Rng};
+use tracer_tests::host;
+use tracer_tests::oracle::Oracle;
+use tracer_user::event::Format;
+use tracer_user::kernel::Btf;
+use tracer_user::lang::filter::{Dialect, ErrorKind, Feature, Request, request};
+use tracer_user::plan::resolve::{self, Machine, ResolveEnv};
+
+/// Filters made up at random, over all events in turn.
+const CASES: u64 = 30_000;
+
+/// Slow machines stop earlier, but not before this many.
+const CASES_MIN: u64 = 3_000;
+
+/// When a slow machine stops.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Symbols that filters name: functions, data, edges of the image, addresses, and some that are none.
+const SYMBOLS: &[&str] = &[
+    "schedule",
+    "vfs_read",
+    "kfree",
+    "jiffies",
+    "_stext",
+    "_end",
+    "no_such_function",
+    "0xffffffff81000100",
+    "0xffffffff81200000)",
+    "0xffffffffffffffff",
+    "0",
+    "12x",
+    "0x",
+    "1234567890123456789012345",
+    "vfs_read)",
+    "(kfree",
+    "'kfree'",
+    "\"kfree",
+    "",
+];
+
+/// Fields that no format shows, and names of some that one might expect.
+const GENERIC: &[&str] = &[
+    "CPU",
+    "cpu",
+    "common_cpu",
+    "COMM",
+    "comm",
+    "common_comm",
+    "stacktrace",
+    "STACKTRACE",
+    "common_stacktrace",
+];
+
+/// What a write did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Outcome {
+    errno: Option<i32>,
+    /// Content of the event's `filter` file.
+    file: String,
+    /// The entries of `error_log`, without their timestamps.
+    log: String,
+}
+
+/// An instance of the kernel's tracefs whose filters are written.
+struct Kernel {
+    oracle: Oracle,
+    machine: Machine,
+    /// Formats of the events whose filters can be written.
+    formats: Vec<Format>,
+}
+
+impl Kernel {
+    /// None, said aloud, where there is no tracefs to be had.
+    fn open(purpose: &str) -> Option<Self> {
+        if !host::is_root() {
+            eprintln!("skipped: tracefs needs root");
+            return None;
+        }
+        Some(Self::create(purpose).unwrap())
+    }
+
+    fn create(purpose: &str) -> Result<Self> {
+        let oracle = Oracle::create(purpose)?;
+        oracle.set("buffer_size_kb", "4")?;
+        let mut formats = Vec::new();
+        for event in oracle.tracefs().events()? {
+            let (system, _) = event.split_once(':').context("event without a system")?;
+            let path = oracle.dir().join("events").join(event.replace(':', "/"));
+            if path.join("filter").exists() && path.join("format").exists() {
+                formats.push(Format::parse(system, &oracle.tracefs().format(&event)?)?);
+            }
+        }
+        ensure!(formats.len() > 300, "only {} events", formats.len());
+        // One event keeps a filter: when the last one goes, kernels free buffers, which takes long.
+        let anchor = formats.swap_remove(0);
+        oracle.filter(&anchor.full_name(), "CPU == 0")?;
+        let btf = Btf::running()?;
+        let machine = Machine::running(btf.as_ref());
+        let mut kernel = Self { oracle, machine, formats };
+        kernel.machine = Machine::running(btf.as_ref()).with_dialect(kernel.ask()?);
+        Ok(kernel)
+    }
+
+    /// The kernel's language, by asking it.
+    fn ask(&self) -> Result<Dialect> {
+        let format = &self.formats[0];
+        let mut dialect = Dialect::newest();
+        for feature in Feature::ALL {
+            let probe = feature.probe();
+            let outcome = self.write(format, probe.filter.as_bytes())?;
+            if outcome.file.contains(&format!("parse_error: {}\n", probe.refusal)) {
+                dialect = dialect.without(feature);
+            }
+        }
+        let message = self.write(format, &Dialect::message_probe())?;
+        if !message.file.contains("parse_error") {
+            dialect = dialect.with_message_room(Dialect::MESSAGE_ROOM_SMALL);
+        }
+        Ok(dialect)
+    }
+
+    fn filter_file(&self, format: &Format) -> PathBuf {
+        self.oracle.dir().join("events").join(&format.system).join(&format.name).join("filter")
+    }
+
+    fn shown(&self, format: &Format) -> Result<String> {
+        // The file gives everything at the first read and nothing at the second, however little was asked for.
+        let mut bytes = [0; 1 << 14];
+        let path = self.filter_file(format);
+        let length = File::open(&path).and_then(|mut file| file.read(&mut bytes));
+        Ok(visible(&bytes[..length.with_context(|| path.display().to_string())?]))
+    }
+
+    /// Writes a filter and looks at what became of it.
+    fn write(&self, format: &Format, text: &[u8]) -> Result<Outcome> {
+        let log = self.oracle.dir().join("error_log");
+        File::create(&log).context("error_log")?;
+        let file = OpenOptions::new().write(true).open(self.filter_file(format))?;
+        let errno = rustix::io::write(&file, text).err().map(rustix::io::Errno::raw_os_error);
+        let log = visible(&fs::read(&log)?);
+        let log = log.lines().map(|line| match line.split_once("] ") {
+            Some((stamp, entry)) if stamp.starts_with('[') => entry,
+            _ => line,
+        });
+        let log = log.map(|line| line.to_owned() + "\n").collect();
+        Ok(Outcome { errno, file: self.shown(format)?, log })
+    }
+
+    /// What we say a write does to a file that shows `before`.
+    fn predict(&self, format: &Format, text: &[u8], before: &str) -> Outcome {
+        let file = |text: &[u8]| visible(text);
+        match request(text) {
+            Request::TooLong => {
+                Outcome { errno: Some(libc::EINVAL), file: before.to_owned(), log: String::new() }
+            }
+            Request::Clear => Outcome { errno: None, file: "none\n".to_owned(), log: String::new() },
+            Request::Set(text) => match resolve::filter(text, format, &self.machine) {
+                Ok(_) => Outcome { errno: None, file: file(text) + "\n", log: String::new() },
+                Err(error) => Outcome {
+                    errno: Some(error.errno().raw_os_error()),
+                    file: file(&error.filter_file()),
+                    log: file(&error.log_entry()),
+                },
+            },
+        }
+    }
+
+    /// Whether the kernel's reader stays in bounds with this text. Some kernels count terms and parentheses
+    /// loosely, or go on with a branch to nowhere, and then touch memory that is not theirs; what they would
+    /// say is not worth it.
+    fn is_safe(&self, format: &Format, text: &[u8]) -> bool {
+        let Request::Set(text) = request(text) else { return true };
+        let loose = self.machine.dialect().has(Feature::LooseCounts);
+        let strict = Strict(&self.machine);
+        match resolve::filter(text, format, &strict).map_err(|error| error.kind()) {
+            Err(ErrorKind::Miscounted | ErrorKind::TooDeep) => !loose,
+            Err(ErrorKind::LooseBranch) => false,
+            _ => true,
+        }
+    }
+
+    /// The kernel's outcome and ours where they differ.
+    fn compare(&self, format: &Format, text: &[u8]) -> Result<Option<(Outcome, Outcome)>> {
+        if !self.is_safe(format, text) {
+            return Ok(None);
+        }
+        let before = self.shown(format)?;
+        let ours = self.predict(format, text, &before);
+        let theirs = self.write(format, text)?;
+        Ok((theirs != ours).then_some((theirs, ours)))
+    }
+
+    /// Compares, and panics with the shortest text of the same kind that still differs.
+    fn check(&self, format: &Format, text: &[u8]) -> Result<()> {
+        if self.compare(format, text)?.is_none() {
+            return Ok(());
+        }
+        let mut short = text.to_vec();
+        let mut step = short.len().div_ceil(2);
+        while step > 0 {
+            let mut at = 0;
+            while at < short.len() {
+                let mut less = short.clone();
+                less.drain(at..(at + step).min(short.len()));
+                if self.compare(format, &less)?.is_some() {
+                    short = less;
+                } else {
+                    at += step;
+                }
+            }
+            step /= 2;
+        }
+        let (theirs, ours) = self.compare(format, &short)?.context("the difference went away")?;
+        panic!(
+            "{}: {} (from {})\nkernel: {theirs:#?}\nours:   {ours:#?}",
+            format.full_name(),
+            short.escape_ascii(),
+            text.escape_ascii()
+        );
+    }
+}
+
+/// The machine with a reader that stays within what was counted.
+struct Strict<'a>(&'a Machine);
+
+impl ResolveEnv for Strict<'_> {
+    fn dialect(&self) -> Dialect {
+        self.0.dialect().without(Feature::LooseCounts)
+    }
+
+    fn cpu_ids(&self) -> u32 {
+        self.0.cpu_ids()
+    }
+
+    fn symbol_address(&self, name: &str) -> Option<u64> {
+        self.0.symbol_address(name)
+    }
+
+    fn symbol_extent(&self, address: u64) -> Option<(u64, u64)> {
+        self.0.symbol_extent(address)
+    }
+}
+
+/// Bytes as a text that shows each of them: Latin-1.
+fn visible(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect()
+}
+
+#[test]
+fn types_tell_what_the_kernel_knows() {
+    let Some(kernel) = Kernel::open("dialect") else { return };
+    let Some(btf) = Btf::running().unwrap() else {
+        eprintln!("skipped: this kernel shows no types (CONFIG_DEBUG_INFO_BTF)");
+        return;
+    };
+    let (asked, read) = (kernel.machine.dialect(), Machine::running(Some(&btf)).dialect());
+    println!("{asked:?}, {} bytes a message", asked.message_room());
+    for feature in Feature::ALL.into_iter().filter(|feature| feature.enumerator().is_some()) {
+        assert_eq!(read.has(feature), asked.has(feature), "{feature:?}");
+    }
+    assert_eq!(read.message_room(), asked.message_room());
+}
+
+#[test]
+fn every_kind_of_field_takes_what_it_takes() {
+    let Some(kernel) = Kernel::open("fields") else { return };
+    let mut seen = BTreeSet::new();
+    let mut cases = 0;
+    for format in &kernel.formats {
+        let mut names = if seen.is_empty() { GENERIC.to_vec() } else { Vec::new() };
+        for field in format.common.iter().chain(&format.fields) {
+            if seen.insert((field.ty.clone(), field.size, field.signed)) {
+                names.push(&field.name);
+            }
+        }
+        for name in names {
+            for op in ["==", "!=", "<", "<=", ">", ">=", "&", "~", "=", ""] {
+                for value in [
+                    "1",
+                    "-1",
+                    "0x7fffffff",
+                    "4294967295",
+                    "'a'",
+                    "\"*b*\"",
+                    "CPUS{0}",
+                    "CPUS{0-1}",
+                    "CPUS{",
+                    "CPUS",
+                    "CPUS{}",
+                    "x",
+                    "",
+                    "'",
+                    "'a",
+                    "9223372036854775808",
+                    "-9223372036854775809",
+                    "123456789012345678901234",
+                ] {
+                    kernel.check(format, format!("{name} {op} {value}").as_bytes()).unwrap();
+                    cases += 1;
+                }
+                for value in ["vfs_read", "0xffffffff81000000", "nothing", "5", "5x", "", "'vfs_read'"] {
+                    kernel.check(format, format!("{name}.function{op}{value}").as_bytes()).unwrap();
+                    kernel.check(format, format!("{name}.ustring {op}{value}").as_bytes()).unwrap();
+                    cases += 2;
+                }
+            }
+        }
+    }
+    println!("{cases} filters over {} kinds of field agree", seen.len());
+    assert!(seen.len() >= 40, "only {} kinds of field", seen.len());
+}
+
+#[test]
+fn made_up_filters_are_taken_and_refused_alike() {
+    let Some(kernel) = Kernel::open("filters") else { return };
+    let start = Instant::now();
+    let right: Vec<&str> = SYMBOLS
+        .iter()
+        .copied()
+        .filter(|name| !name.contains([')', '(', '\'', '"']))
+        .filter(|name| kernel.machine.symbol_address(name).is_some())
+        .collect();
+    let mut rng = Rng::new(1);
+    let (mut taken, mut refused) = (0, BTreeMap::<String, u64>::new());
+    for case in 0..CASES {
+        if case >= CASES_MIN && start.elapsed() > PATIENCE {
+            break;
+        }
+        let format = &kernel.formats[(case as usize * 7) % kernel.formats.len()];
+        let (dialect, cpus, seed) = (kernel.machine.dialect(), kernel.machine.cpu_ids(), rng.bits());
+        if case % 2 == 0 {
+            let text = Generator::new(format, dialect, cpus, &right, seed).filter();
+            kernel.check(format, text.as_bytes()).unwrap();
+            let outcome = resolve::filter(text.as_bytes(), format, &kernel.machine);
+            assert!(outcome.is_ok(), "{}: {text:?} is meant to be right", format.full_name());
+            taken += 1;
+        } else {
+            let text = Generator::new(format, dialect, cpus, SYMBOLS, seed).broken();
+            kernel.check(format, &text).unwrap();
+            let Request::Set(text) = request(&text) else { continue };
+            match resolve::filter(text, format, &kernel.machine) {
+                Ok(_) => taken += 1,
+                Err(error) => *refused.entry(format!("{:?}", error.kind())).or_default() += 1,
+            }
+        }
+    }
+    println!(
+        "{taken} taken, {} refused in {:?}: {refused:?}",
+        refused.values().sum::<u64>(),
+        start.elapsed()
+    );
+    assert!(taken >= CASES_MIN / 2 && refused.values().sum::<u64>() >= CASES_MIN / 4);
+    assert!(refused.len() >= 14, "{refused:?}");
+}
+
+#[test]
+fn corners_of_the_kernels_reader() {
+    let Some(kernel) = Kernel::open("corners") else { return };
+    let format = kernel.formats.iter().find(|format| format.full_name() == "sched:sched_switch").unwrap();
+    let deep = |n: usize| format!("{}CPU==1{}", "(".repeat(n), ")".repeat(n));
+    let mut texts: Vec<String> = [
+        "",
+        " ",
+        "0",
+        " 0 \n",
+        "00",
+        "()",
+        "(",
+        ")",
+        "!",
+        "!!",
+        "!()",
+        "(!)",
+        "! (",
+        "!CPU==1",
+        "!=1",
+        "!~'a'",
+        "&&",
+        "||",
+        "CPU==1&&",
+        "CPU==1||",
+        "&&CPU==1",
+        "CPU==1&CPU==1",
+        "CPU==1|CPU==1",
+        "CPU==1 CPU==1",
+        "CPU==1)&&(CPU==1",
+        "(CPU==1))",
+        "((CPU==1)",
+        "((CPU==1) && (CPU==1)",
+        "(CPU==1 && )",
+        "CPU==1 && ()",
+        "CPU==1 && !",
+        "CPU==1!",
+        "CPU ==1 ')'",
+        "prev_comm=='a'b",
+        "prev_comm==\"a' && prev_comm=='b\"",
+        "prev_comm=='\"'",
+        "prev_comm=='a\"",
+        "(prev_comm=='(' )",
+        "((prev_comm==')')",
+        "prev_comm=='a' && ('",
+        "(CPU==1 && prev_comm ~ '(')",
+        "((\")\"",
+        "CPU == CPUS{1\n'} && CPU == CPUS{0\n'}",
+        "CPU == CPUS{1\n(} && CPU==1)",
+        "CPU == CPUS{0\n)(}",
+        "(CPU == CPUS{0\n)}",
+        "(CPU == CPUS{0\n(})",
+        "((CPU == CPUS{0\n)}",
+        "CPU == CPUS{0\n'} || (CPU==1) || CPU == CPUS{0\n'}",
+        "CPU == CPUS{0\n'} && CPU==1 || !CPU==0 && CPU==CPUS{0\n'}",
+        "CPU == CPUS{0\n\"} && prev_comm == '\"'",
+        "CPU == CPUS{0\n'} && prev_comm == \"'\"",
+        "CPU == CPUS{0\n'} && prev_comm == \"x'",
+        "CPU == 1\0 junk",
+        "CPU == CPUS{0\n''''} || CPU==1",
+        "CPU == CPUS{0-1:1/2,}",
+        "CPU == CPUS{0-1:1/21}",
+        "CPU == CPUS{0-1:1/2 x}",
+        "CPU == CPUS{0-1:1/2\n1}",
+        "CPU==CPUS{\n0}",
+        "CPU==CPUS{1-1:1/4294967295}",
+        "CPU == CPUS{aLl}",
+        "CPU == CPUS{n}",
+        "CPU == CPUS {0}",
+        "CPU == CPUSX",
+        "CPU == cpus{0}",
+        "CPU\u{a0}==\u{a0}1",
+        "\u{e9}==1",
+        "CPU==1\u{d7}",
+        "CPU==1\u{e9}",
+        "prev_comm ~ '\u{ff}*'",
+        "prev_state.ustring == 1",
+        "prev_state.functio == 1",
+        "prev_state.function==",
+        "CPU.",
+        "CPU .ustring==1",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    texts.extend([1, 2, 100, 2040].map(deep));
+    texts.extend([2000, 4000].map(|n| format!("{}CPU==1", "!".repeat(n))));
+    texts.extend([2000, 2500].map(|n| format!("{}CPU==1", "!(".repeat(n / 2)) + &")".repeat(n / 2)));
+    texts.push(format!("{}CPU==1", "(".repeat(3000)));
+    texts.push(vec!["CPU==1"; 400].join("&&"));
+    texts.push(vec!["!CPU==1 || CPU<2"; 200].join("&&"));
+    texts.extend([254, 255, 256, 257].map(|n| format!("prev_comm == '{}'", "x".repeat(n))));
+    texts.extend([22, 23, 24, 25].map(|n| format!("prev_pid == {}", "0".repeat(n))));
+    texts.extend([22, 23, 24].map(|n| format!("prev_pid == -{}", "0".repeat(n))));
+    texts.extend([22, 23, 24].map(|n| format!("prev_state.function == {}", "0".repeat(n))));
+    for spaces in
+        [2040, 2047, 2048, 4000, 4040, 4050, 4055, 4060, 4065, 4070, 4075, 4080, 4085, 4089, 4090, 4100]
+    {
+        texts.push(format!("{}x==1", " ".repeat(spaces)));
+        texts.push(format!("{}CPU==1", " ".repeat(spaces)));
+        texts.push(format!("CPU==1{}", " ".repeat(spaces)));
+        texts.push(format!("{}()", " ".repeat(spaces)));
+    }
+    for text in &texts {
+        let bytes: Vec<u8> = text.chars().map(|c| c as u8).collect();
+        kernel.check(format, &bytes).unwrap();
+    }
+    println!("{} corners agree", texts.len());
+}

@@ -1,0 +1,102 @@
+//! The running machine as a [`ResolveEnv`].
+
+use std::fs;
+use std::sync::OnceLock;
+
+use super::ResolveEnv;
+use crate::kernel::{Btf, Symbols};
+use crate::lang::cpulist;
+use crate::lang::filter::{Dialect, Feature};
+
+/// Where the kernel lists the CPUs that the machine can ever have.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
+/// More CPUs than any kernel is built for (`CONFIG_NR_CPUS` goes up to 8192).
+const CPUS_MAX: u32 = 1 << 16;
+
+/// The running machine. Symbols are read when the first filter names one.
+#[derive(Debug)]
+pub struct Machine {
+    dialect: Dialect,
+    cpu_ids: u32,
+    symbols: OnceLock<Option<Symbols>>,
+}
+
+impl Machine {
+    /// Looks at the running machine. `btf` tells the features of its filter language; without it, or where it
+    /// does not tell, every feature is taken as there.
+    pub fn running(btf: Option<&Btf>) -> Self {
+        let cpu_ids = fs::read_to_string(POSSIBLE).ok().and_then(|text| cpu_ids(&text)).unwrap_or(1);
+        Self { dialect: dialect(btf), cpu_ids, symbols: OnceLock::new() }
+    }
+
+    /// The same with symbols from somewhere else than /proc/kallsyms.
+    #[must_use]
+    pub fn with_symbols(mut self, symbols: Symbols) -> Self {
+        self.symbols = OnceLock::from(Some(symbols));
+        self
+    }
+
+    /// The same with another filter language.
+    #[must_use]
+    pub fn with_dialect(mut self, dialect: Dialect) -> Self {
+        self.dialect = dialect;
+        self
+    }
+
+    /// None where the kernel withholds the addresses; its own filter would know them.
+    fn symbols(&self) -> Option<&Symbols> {
+        self.symbols.get_or_init(|| Symbols::running().ok()).as_ref()
+    }
+}
+
+impl ResolveEnv for Machine {
+    fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    fn cpu_ids(&self) -> u32 {
+        self.cpu_ids
+    }
+
+    fn symbol_address(&self, name: &str) -> Option<u64> {
+        self.symbols()?.addresses(name).first().copied()
+    }
+
+    fn symbol_extent(&self, address: u64) -> Option<(u64, u64)> {
+        self.symbols()?.range(address).map(|range| (range.start, range.end))
+    }
+}
+
+/// One more than the highest CPU of a list.
+fn cpu_ids(possible: &str) -> Option<u32> {
+    Some(cpulist::parse(possible.as_bytes(), CPUS_MAX)?.last()? + 1)
+}
+
+/// The filter language by the kernel's types.
+fn dialect(btf: Option<&Btf>) -> Dialect {
+    let Some(btf) = btf else { return Dialect::newest() };
+    let known = |feature: Feature| {
+        let (of, name) = feature.enumerator()?;
+        // Types without the enum that every such kernel has say nothing about what is missing from it.
+        btf.enumerator("filter_pred_fn", "FILTER_PRED_FN_NOP").ok()??;
+        btf.enumerator(of, name).ok().map(|value| value.is_some())
+    };
+    let dialect = Dialect::detect(known);
+    match btf.member("trace_seq", "buffer") {
+        Ok(Some(buffer)) if buffer.ty.size > 0 => dialect.with_message_room(buffer.ty.size as usize),
+        _ => dialect,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn highest_cpu() {
+        assert_eq!(cpu_ids("0-1\n"), Some(2));
+        assert_eq!(cpu_ids("0,2-7\n"), Some(8));
+        assert_eq!(cpu_ids(""), None);
+    }
+}
