@@ -1,8 +1,9 @@
 //! One file a kernel fact: tracefs, symbols, BTF, syscalls, features.
 //!
-//! A fact is read when somebody asks for it and kept from then on. That something is not there is an answer
-//! (`None`, [`Answer::No`]); an [`Error`] means that the answer could not be had, and says why. [`Kernel`]
-//! bundles the facts of the running kernel, or of a directory in which they were frozen for a test.
+//! A fact is read when somebody asks for it; whoever needs it twice keeps it. That something is not there is an
+//! answer (`None`, [`Answer::No`]); an [`Error`] means that the answer could not be had, and says why. Every fact
+//! can also be read from a file or directory in which it was frozen for a test ([`Tracefs::frozen`],
+//! [`Symbols::read`], [`Btf::read`], [`config::Config::read`]).
 
 mod answer;
 pub mod btf;

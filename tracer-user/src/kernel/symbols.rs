@@ -23,8 +23,10 @@ pub struct Symbols {
     image: [Range<u64>; 2],
     /// Names of modules; an entry's index is one more, 0 means the kernel image.
     modules: Vec<String>,
-    /// All names, each behind its type letter.
+    /// All names, one behind the other.
     names: Vec<u8>,
+    /// For each page of the image how many core symbols start before it: a lookup searches one page's only.
+    pages: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +81,7 @@ impl Symbols {
     /// As [`Symbols::running`].
     pub fn read(path: &Path) -> Result<Self, Error> {
         let shown = || path.display().to_string();
-        let text = super::read_whole(path, 16 << 20).map_err(|error| Error::io(shown(), error))?;
+        let text = super::read_whole(path, 8 << 20).map_err(|error| Error::io(shown(), error))?;
         Self::parse(&text).map_err(|problem| match problem {
             Problem::Zero => Error::Withheld { fact: "kernel addresses", why: why_zero() },
             Problem::Line(number) => Error::form(shown(), format!("line {number} is no symbol")),
@@ -92,19 +94,19 @@ impl Symbols {
         symbols.core.reserve(text.len() / 40);
         let mut module: (&[u8], u16) = (b"", 0);
         let mut any_address = false;
-        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
-            if line.is_empty() {
-                continue;
-            }
-            let (address, kind, name, owner) = split_line(line).ok_or(Problem::Line(index + 1))?;
-            any_address |= address != 0;
-            if owner != module.0 {
-                module = (owner, symbols.module_index(owner));
+        let mut number = 0;
+        let mut rest = text;
+        while !rest.is_empty() {
+            number += 1;
+            let Some(line) = Line::split(&mut rest) else { return Err(Problem::Line(number)) };
+            any_address |= line.address != 0;
+            if line.module != module.0 {
+                module = (line.module, symbols.module_index(line.module));
             }
             let at = symbols.names.len() as u32;
-            symbols.names.push(kind);
-            symbols.names.extend_from_slice(name);
-            let entry = Entry { address, name: at, length: name.len() as u16, module: module.1 };
+            symbols.names.extend_from_slice(line.name);
+            let length = line.name.len() as u16;
+            let entry = Entry { address: line.address, name: at, length, module: module.1 };
             if module.1 == 0 { symbols.core.push(entry) } else { symbols.extra.push(entry) }
         }
         if symbols.core.is_empty() && symbols.extra.is_empty() {
@@ -116,7 +118,23 @@ impl Symbols {
         symbols.core.sort_by_key(|entry| entry.address);
         symbols.extra.sort_by_key(|entry| entry.address);
         symbols.image = symbols.image_ranges();
+        symbols.pages = symbols.page_starts();
         Ok(symbols)
+    }
+
+    /// For each page of the image's first range the number of core symbols that start before it.
+    fn page_starts(&self) -> Vec<u32> {
+        let Range { start, end } = self.image[0];
+        let pages = end.saturating_sub(start).div_ceil(PAGE).min(PAGES_MAX);
+        let mut at = 0;
+        (0..=pages)
+            .map(|page| {
+                while self.core.get(at).is_some_and(|entry| entry.address < start + page * PAGE) {
+                    at += 1;
+                }
+                at as u32
+            })
+            .collect()
     }
 
     /// The index that entries of this module have.
@@ -210,14 +228,30 @@ impl Symbols {
     }
 
     fn name(&self, entry: Entry) -> &str {
-        let start = entry.name as usize + 1;
+        let start = entry.name as usize;
         std::str::from_utf8(&self.names[start..start + usize::from(entry.length)]).unwrap_or("?")
+    }
+
+    /// As [`first_at_or_below`] for the kernel image.
+    fn core_at_or_below(&self, address: u64) -> Option<usize> {
+        let page = usize::try_from(address.checked_sub(self.image[0].start)? / PAGE).ok();
+        match page.and_then(|page| Some((*self.pages.get(page)?, *self.pages.get(page + 1)?))) {
+            Some((low, high)) => {
+                // The symbol may start on an earlier page, with all others of its address.
+                let (low, high) = (low as usize, high as usize);
+                match first_at_or_below(&self.core[low..high], address) {
+                    Some(at) => Some(low + at),
+                    None => first_at_or_below(&self.core[..low], address),
+                }
+            }
+            None => first_at_or_below(&self.core, address),
+        }
     }
 
     /// The symbol an address belongs to and where it ends.
     fn bounds(&self, address: u64) -> Option<(Entry, Option<u64>)> {
         if self.image.iter().any(|range| range.contains(&address)) {
-            let start = first_at_or_below(&self.core, address)?;
+            let start = self.core_at_or_below(address)?;
             let next = self.core[start..].iter().find(|e| e.address > self.core[start].address);
             // Behind the last symbol the kernel takes the end of the section it lies in.
             let end = next
@@ -244,6 +278,8 @@ impl Symbols {
 }
 
 const PAGE: u64 = 4096;
+/// Pages of an image that are indexed: 256 MB, more than a kernel takes.
+const PAGES_MAX: u64 = 1 << 16;
 /// No function or object of a module is taken to be longer: behind its last symbol may lie anything.
 const MODULE_SYMBOL_MAX: u64 = 1 << 20;
 /// More than the longest image the JIT makes of a program of ordinary size.
@@ -257,25 +293,54 @@ enum Problem {
 
 /// The index of the first of the entries that share the greatest address not above this one.
 fn first_at_or_below(table: &[Entry], address: u64) -> Option<usize> {
-    let behind = table.partition_point(|entry| entry.address <= address);
-    let last = table[..behind].last()?;
-    Some(table[..behind].partition_point(|entry| entry.address < last.address))
+    let mut at = table.partition_point(|entry| entry.address <= address).checked_sub(1)?;
+    while at > 0 && table[at - 1].address == table[at].address {
+        at -= 1;
+    }
+    Some(at)
 }
 
-/// Splits `ffffffff81000000 T name\t[module]`.
-fn split_line(line: &[u8]) -> Option<(u64, u8, &[u8], &[u8])> {
-    let blank = line.iter().position(|byte| *byte == b' ')?;
-    let mut address = 0u64;
-    for digit in &line[..blank] {
-        address = address << 4 | u64::from(char::from(*digit).to_digit(16)?);
+/// One line: `ffffffff81000000 T name\t[module]`.
+struct Line<'a> {
+    address: u64,
+    name: &'a [u8],
+    /// Empty for the kernel image.
+    module: &'a [u8],
+}
+
+impl<'a> Line<'a> {
+    /// Takes the first line off the text; None when it is no symbol. Every symbol of a kernel passes here, so
+    /// bytes are looked at once.
+    fn split(text: &mut &'a [u8]) -> Option<Self> {
+        let mut address = 0;
+        let mut at = 0;
+        loop {
+            let digit = match *text.get(at)? {
+                byte @ b'0'..=b'9' => byte - b'0',
+                byte @ b'a'..=b'f' => byte - b'a' + 10,
+                b' ' if at > 0 => break,
+                _ => return None,
+            };
+            address = address << 4 | u64::from(digit);
+            at += 1;
+        }
+        // The type's letter between two blanks.
+        if text.get(at + 2) != Some(&b' ') {
+            return None;
+        }
+        let rest = &text[at + 3..];
+        let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\t')).unwrap_or(rest.len());
+        let name = &rest[..end];
+        let mut line = Self { address, name, module: b"" };
+        let mut behind = &rest[end..];
+        if behind.first() == Some(&b'\t') {
+            let end = behind.iter().position(|byte| *byte == b'\n').unwrap_or(behind.len());
+            line.module = behind[1..end].strip_prefix(b"[")?.strip_suffix(b"]")?;
+            behind = &behind[end..];
+        }
+        *text = behind.strip_prefix(b"\n").unwrap_or(behind);
+        (!name.is_empty()).then_some(line)
     }
-    let (&kind, rest) = line.get(blank + 1..)?.split_first()?;
-    let rest = rest.strip_prefix(b" ")?;
-    let (name, owner) = match rest.iter().position(|byte| *byte == b'\t') {
-        Some(tab) => (&rest[..tab], rest[tab + 1..].strip_prefix(b"[")?.strip_suffix(b"]")?),
-        None => (rest, &b""[..]),
-    };
-    (!name.is_empty()).then_some((address, kind, name, owner))
 }
 
 /// Why all addresses read as zero, from what the kernel says about it.
