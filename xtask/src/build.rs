@@ -201,7 +201,8 @@ pub(crate) fn tracer(arch: Arch, profile: Profile, log: bool) -> Result<PathBuf>
     let object = ebpf(arch, log)?;
     host::step(format!("Building tracer ({}, {})", arch.name(), profile.dir()));
     let (mut cargo, dir) = user_cargo(arch)?;
-    cargo.args(["build", "--package", "tracer-user", "--bin", "tracer"]).args(profile.flag());
+    // Of the whole workspace, so that dependencies get the features they have in every other build.
+    cargo.args(["build", "--workspace", "--bin", "tracer"]).args(profile.flag());
     if log {
         cargo.env(OBJECT_VARIABLE, &object);
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{build, lint, setup, test, vm};
+use crate::{build, conformance, facts, lint, measure, setup, test, vm};
 
 /// Set up, build, run, test and measure tracer.
 #[derive(Debug, Parser)]
@@ -29,6 +29,14 @@ enum Verb {
     Lint,
     /// Run a command as root in a virtual machine with one of Debian's kernels
     Vm(vm::Options),
+    /// Run the kernel's own tests of tracefs in a virtual machine
+    Conformance(conformance::Options),
+    /// Measure tracer against the kernel's tracefs and other tracers
+    Bench(measure::BenchOptions),
+    /// Accept what the snapshot tests now give
+    Bless(measure::BlessOptions),
+    /// Freeze a kernel's event formats into tests/facts
+    Facts(facts::Options),
 }
 
 /// Parses the command line and does what it says.
@@ -40,6 +48,10 @@ pub(crate) fn run() -> Result<ExitCode> {
         Verb::Test(options) => return test::verb(&options),
         Verb::Lint => lint::verb()?,
         Verb::Vm(options) => return vm::verb(&options),
+        Verb::Conformance(options) => return conformance::verb(&options),
+        Verb::Bench(options) => measure::bench(&options)?,
+        Verb::Bless(options) => measure::bless(&options)?,
+        Verb::Facts(options) => facts::verb(&options)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,8 +8,11 @@
 
 mod build;
 mod cli;
+mod conformance;
+mod facts;
 mod host;
 mod lint;
+mod measure;
 mod setup;
 mod test;
 mod toolchain;

@@ -32,24 +32,24 @@ pub(super) struct Built {
     pub(super) programs: Vec<PathBuf>,
 }
 
-/// Builds tests and programs for `arch`: of the whole workspace here, of the integration tests for elsewhere.
-pub(super) fn build(arch: Arch) -> Result<Built> {
+/// Builds programs and tests for `arch`: all tests, or those of integration.
+pub(super) fn build(arch: Arch, all: bool) -> Result<Built> {
     build::ebpf(arch, false)?;
     host::step(format!("Building the tests ({})", arch.name()));
-    let packages: &[&str] =
-        if arch.is_foreign() { &["-p", "tracer-user", "-p", INTEGRATION] } else { &["--workspace"] };
-    let mut built = Built::default();
-    // The programs are not all built along with the tests of their packages.
-    for what in [&["build", "--bins"][..], &["test", "--no-run"]] {
-        let (mut cargo, _) = build::user_cargo(arch)?;
-        cargo.args(what).args(packages).arg("--message-format=json-render-diagnostics");
-        eprintln!("  $ {}", host::display(&cargo));
-        let out = cargo.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-        if !out.status.success() {
-            bail!("the tests do not build");
-        }
-        read(&String::from_utf8_lossy(&out.stdout), &mut built);
+    let (mut cargo, _) = build::user_cargo(arch)?;
+    // One command for programs and tests, so that dependencies are compiled once.
+    cargo.args(["build", "--workspace", "--bins", "--message-format=json-render-diagnostics"]);
+    if arch.is_foreign() {
+        cargo.args(["--exclude", "xtask"]);
     }
+    cargo.args(if all { &["--tests"][..] } else { &["--test", "*"] });
+    eprintln!("  $ {}", host::display(&cargo));
+    let out = cargo.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !out.status.success() {
+        bail!("the tests do not build");
+    }
+    let mut built = Built::default();
+    read(&String::from_utf8_lossy(&out.stdout), &mut built);
     Ok(built)
 }
 

@@ -115,12 +115,15 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
         // apt takes one at a time anyway.
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
         let mut sections = Vec::new();
-        let native = binaries::build(Arch::host()?)?;
+        let native = binaries::build(Arch::host()?, !options.vm_only && !options.integration)?;
         if !options.vm_only {
             sections.extend(on_host(&native, options)?);
         }
-        let foreign =
-            targets.iter().find(|t| t.arch.is_foreign()).map(|t| binaries::build(t.arch)).transpose()?;
+        let foreign = targets
+            .iter()
+            .find(|t| t.arch.is_foreign())
+            .map(|t| binaries::build(t.arch, false))
+            .transpose()?;
         fetching.join().map_err(|_| anyhow!("fetching the machines panicked"))??;
         sections.extend(on_machines(&targets, &native, foreign.as_ref(), options));
         Ok(sections)

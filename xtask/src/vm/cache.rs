@@ -34,7 +34,7 @@ pub(super) fn names(prefix: &str) -> Result<Vec<String>> {
 }
 
 /// The entry's directory; `make` fills it if it does not exist.
-pub(super) fn entry(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+pub(crate) fn entry(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let cache = dir()?;
     let entry = cache.join(name);
     if entry.is_dir() {

@@ -13,6 +13,8 @@ mod packages;
 mod qemu;
 mod root;
 
+pub(crate) use cache::entry as cache_entry;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,178 @@
+//! `cargo xtask conformance`: the kernel's own test suite for tracefs, run in a virtual machine.
+//!
+//! The suite (`tools/testing/selftests/ftrace`) comes from Debian's `linux-source` package and is never committed.
+//! It judges the guest kernel's tracefs, which is the measure for everything that imitates it. All logs are left
+//! in `target/conformance`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::setup::{self, Group};
+use crate::{host, vm};
+
+/// What the suite is asked for by default: what every kernel here passes.
+const DIRS: [&str; 5] = ["00basic", "event", "filter", "instances", "trigger"];
+/// Where the suite lies in the kernel's tree, and in the guest below our tree's path.
+const SUITE: &str = "tools/testing/selftests/ftrace";
+/// Where the guest keeps the logs.
+const LOGS: &str = "/var/tmp/ftracetest";
+
+/// Options of `cargo xtask conformance`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    machine: vm::Machine,
+    /// Directories or files below the suite's test.d (default: 00basic event filter instances trigger)
+    tests: Vec<String>,
+}
+
+/// One case's result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Case {
+    number: u32,
+    /// What it tests, in the suite's words.
+    description: String,
+    /// `PASS`, `FAIL`, `XFAIL` ...
+    result: String,
+}
+
+/// Reads `[7] (instance) Event tracing\t[PASS]`.
+fn parse_case(line: &str) -> Option<Case> {
+    let (number, rest) = line.strip_prefix('[')?.split_once(']')?;
+    let (description, result) = rest.trim_end().rsplit_once("\t[")?;
+    Some(Case {
+        number: number.parse().ok()?,
+        description: description.trim().to_owned(),
+        result: result.strip_suffix(']')?.to_owned(),
+    })
+}
+
+/// The test's file from its log's name, `7-event-enable.tc-log.Ab12Cd`.
+fn parse_log_name(name: &str) -> Option<(u32, &str)> {
+    let (number, rest) = name.split_once('-')?;
+    let (file, _) = rest.rsplit_once("-log.")?;
+    Some((number.parse().ok()?, file))
+}
+
+/// A result that speaks against the kernel, or against the suite.
+fn is_bad(result: &str) -> bool {
+    !matches!(result, "PASS" | "XFAIL" | "UNRESOLVED" | "UNSUPPORTED" | "UNTESTED")
+}
+
+/// The suite of a kernel version, unpacked once into the cache.
+fn suite(version: &str) -> Result<PathBuf> {
+    let archive = format!("/usr/src/linux-source-{version}.tar.xz");
+    if !Path::new(&archive).is_file() {
+        bail!("{archive} is not here: apt-get install linux-source-{version}");
+    }
+    vm::cache_entry(&format!("ftracetest-{version}"), |dir| {
+        host::step(format!("Unpacking the test suite of Linux {version}"));
+        let inside = format!("linux-source-{version}/{SUITE}");
+        let mut tar = Command::new("tar");
+        tar.arg("-xJf").arg(&archive).arg("-C").arg(dir).args(["--strip-components=5", &inside]);
+        host::output(&mut tar).map(drop)
+    })
+}
+
+/// The verb itself.
+pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
+    setup::ensure(&[Group::Vm, Group::Conformance])?;
+    let machine = &options.machine;
+    let suite = suite(&machine.version)?;
+    let tests: Vec<String> =
+        if options.tests.is_empty() { DIRS.map(str::to_owned).to_vec() } else { options.tests.clone() };
+    for test in &tests {
+        if !suite.join("test.d").join(test).exists() {
+            bail!("the suite has no test.d/{test}");
+        }
+    }
+    let logs =
+        host::root().join("target/conformance").join(format!("{}-{}", machine.version, machine.arch.name()));
+    let _ = std::fs::remove_dir_all(&logs);
+    std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+    let mut command = ["./ftracetest", "--keep", "--logdir", LOGS].map(str::to_owned).to_vec();
+    command.extend(tests.iter().map(|t| format!("test.d/{t}")));
+    let job = vm::Job {
+        command: ["sh", "-c", "cd ftrace && exec \"$@\"", "sh"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(command)
+            .collect(),
+        payload: vec![(suite, PathBuf::from("ftrace"))],
+        keep: vec![(LOGS.into(), logs.clone())],
+        ..vm::Job::default()
+    };
+    host::step(format!("Running ftracetest on Linux {} ({})", machine.version, machine.arch.name()));
+    let (mut cases, mut pending) = (Vec::new(), Vec::new());
+    let outcome = vm::run(machine, &job, &mut |stream, bytes| {
+        // The suite writes a case's start and its result as one line.
+        vm::pass_on(vm::Stream::Err, bytes);
+        if stream == vm::Stream::Out {
+            pending.extend_from_slice(bytes);
+            while let Some(end) = pending.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = pending.drain(..=end).collect();
+                cases.extend(parse_case(&String::from_utf8_lossy(&line)));
+            }
+        }
+    })?;
+    if cases.is_empty() {
+        bail!("ftracetest ended with {} and no result", outcome.code);
+    }
+    let names = std::fs::read_dir(&logs)?.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    let files: BTreeMap<u32, String> =
+        names.filter_map(|n| parse_log_name(&n).map(|(number, file)| (number, file.to_owned()))).collect();
+    print!("{}", table(&cases, &files));
+    println!("Linux {}, {:.0} s; logs in {}", outcome.release, outcome.time.as_secs_f64(), logs.display());
+    Ok(if cases.iter().any(|c| is_bad(&c.result)) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Every case, then how many came to what.
+fn table(cases: &[Case], files: &BTreeMap<u32, String>) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let mut totals: BTreeMap<&str, usize> = BTreeMap::new();
+    for case in cases {
+        let file = files.get(&case.number).map_or("", String::as_str);
+        let _ = writeln!(text, "{:>4} {:11} {file:44} {}", case.number, case.result, case.description);
+        *totals.entry(&case.result).or_default() += 1;
+    }
+    let totals: Vec<String> = totals.iter().map(|(result, n)| format!("{n} {result}")).collect();
+    let _ = writeln!(text, "\n{} results: {}", cases.len(), totals.join(", "));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_from_the_suites_lines() {
+        let case = parse_case("[12] (instance)  event tracing - enable/disable\t[PASS]\n").unwrap();
+        assert_eq!(case.number, 12);
+        assert_eq!(case.description, "(instance)  event tracing - enable/disable");
+        assert_eq!(case.result, "PASS");
+        for other in ["=== Ftrace unit tests ===", "# of passed:  3", "[1] half a line", "[x] a\t[PASS]", ""]
+        {
+            assert_eq!(parse_case(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn logs_name_their_tests() {
+        assert_eq!(parse_log_name("7-event-enable.tc-log.Ab12Cd"), Some((7, "event-enable.tc")));
+        assert_eq!(parse_log_name("ftracetest.log"), None);
+    }
+
+    #[test]
+    fn the_table_ends_with_totals() {
+        let case = |number, result: &str| Case { number, description: "d".into(), result: result.into() };
+        let files = BTreeMap::from([(1, "a.tc".to_owned())]);
+        let text = table(&[case(1, "PASS"), case(2, "PASS"), case(3, "XFAIL")], &files);
+        assert!(text.starts_with("   1 PASS        a.tc "), "{text}");
+        assert!(text.ends_with("\n3 results: 2 PASS, 1 XFAIL\n"), "{text}");
+        assert!(is_bad("FAIL") && is_bad("UNDEFINED") && !is_bad("XFAIL"));
+    }
+}

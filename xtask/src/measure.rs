@@ -1,0 +1,46 @@
+//! `cargo xtask bench` and `bless`: small verbs that start cargo with the right settings.
+
+use anyhow::Result;
+
+use crate::build::{self, Arch, Profile};
+use crate::host;
+use crate::setup::{self, Group};
+
+/// Options of `cargo xtask bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchOptions {
+    /// Arguments of the benchmark program; `--help` tells them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// Measures the optimised tracer against the kernel's tracefs and other tracers, as root.
+pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
+    setup::ensure(&[Group::Build, Group::Bench])?;
+    let arch = Arch::host()?;
+    let tracer = build::tracer(arch, Profile::Release, false)?;
+    let (mut cargo, dir) = build::user_cargo(arch)?;
+    host::run(cargo.args(["build", "--release", "--workspace", "--bin", "tracer-bench"]))?;
+    let mut command = host::as_root("env")?;
+    command.arg(format!("TRACER_BIN={}", tracer.display()));
+    command.arg(dir.join("release/tracer-bench")).args(&options.args);
+    host::run(&mut command)
+}
+
+/// Options of `cargo xtask bless`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BlessOptions {
+    /// Only tests whose names contain this
+    filter: Option<String>,
+}
+
+/// Accepts what the snapshot tests of `tracer-user` now give; `git diff` shows it for review.
+pub(crate) fn bless(options: &BlessOptions) -> Result<()> {
+    let mut cargo = host::cargo();
+    // One run with the snapshots written in any case, for a run that stops at the first difference misses the rest.
+    cargo.env("INSTA_UPDATE", "always").env("INSTA_FORCE_PASS", "1");
+    cargo.args(["test", "-q", "--package", "tracer-user", "--lib"]).args(&options.filter);
+    host::run(&mut cargo)?;
+    host::step("What has changed (git diff shows it)");
+    host::run(std::process::Command::new("git").current_dir(host::root()).args(["status", "--short"]))
+}
