@@ -14,10 +14,11 @@ use crate::build::Arch;
 use crate::host;
 
 /// What is asked for by name; apt adds what these depend on.
-const PACKAGES: [&str; 24] = [
+const PACKAGES: [&str; 25] = [
     "base-files",
     "base-passwd",
     "bash",
+    "bpftool",
     "busybox-static",
     "coreutils",
     "dash",
