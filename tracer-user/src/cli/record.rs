@@ -20,7 +20,10 @@ use crate::{
         recorder::{Count, Options, Recorder, Shown},
         selection::{self, Selected},
     },
-    render::line::{self, BufferInfo, Stamp},
+    render::{
+        json,
+        line::{self, BufferInfo, Stamp},
+    },
 };
 
 /// Bytes of text that are written at once.
@@ -173,12 +176,12 @@ impl Output {
         }
         let stamp = Stamp { cpu: shown.record.cpu, time: shown.record.time };
         if self.json {
-            line::line(
+            json::object(
                 &mut self.text,
-                &self.options,
                 shown.printer,
                 shown.record.payload,
                 stamp,
+                self.options.lazy_flag,
                 shown.tasks,
                 facts,
             );

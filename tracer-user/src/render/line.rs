@@ -86,15 +86,15 @@ pub struct Stamp {
 }
 
 /// The common fields of a record; a missing byte reads as zero.
-struct Entry {
+pub(super) struct Entry {
     kind: u16,
-    flags: u8,
-    preempt_count: u8,
-    pid: i32,
+    pub(super) flags: u8,
+    pub(super) preempt_count: u8,
+    pub(super) pid: i32,
 }
 
 impl Entry {
-    fn of(record: &[u8]) -> Self {
+    pub(super) fn of(record: &[u8]) -> Self {
         let head: [u8; 8] = super::printf::pointer::take(record);
         Self {
             kind: u16::from_ne_bytes([head[0], head[1]]),
@@ -214,7 +214,7 @@ fn context(out: &mut Vec<u8>, options: &Options, entry: &Entry, stamp: Stamp, ta
 }
 
 /// The name shown for a thread (`__trace_find_cmdline()`).
-fn comm(pid: i32, tasks: &dyn Tasks) -> &[u8] {
+pub(super) fn comm(pid: i32, tasks: &dyn Tasks) -> &[u8] {
     match pid {
         0 => b"<idle>",
         ..0 => b"<XXX>",

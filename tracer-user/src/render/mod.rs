@@ -7,6 +7,7 @@
 mod env;
 mod fields;
 pub mod fmt;
+pub mod json;
 pub mod line;
 mod printer;
 pub mod printf;

@@ -236,7 +236,7 @@ impl Lower<'_> {
 
     /// The C type of a field, from its text, its size and its sign.
     fn field_type(field: &Field) -> Type {
-        let scalar = |size: usize| match size {
+        let sized = |size: usize| match size {
             1 | 2 | 4 | 8 => Some(CType { size: size as u8, signed: field.signed }),
             _ => None,
         };
@@ -245,8 +245,8 @@ impl Lower<'_> {
         let base = base.trim();
         if brackets {
             let element = match field.array {
-                Some(count) if count > 0 && field.size.is_multiple_of(count) => scalar(field.size / count),
-                _ => ctype_of(base).map(|ty| CType { signed: field.signed, ..ty }),
+                Some(count) if count > 0 && field.size.is_multiple_of(count) => sized(field.size / count),
+                _ => scalar(base).map(|ty| CType { signed: field.signed, ..ty }),
             };
             return Type::Array(Box::new(match element {
                 Some(element) => Type::Int(element),
@@ -255,11 +255,11 @@ impl Lower<'_> {
             }));
         }
         if let Some(target) = base.strip_suffix('*') {
-            let target = ctype_of(target.trim()).map_or(Type::Void, Type::Int);
+            let target = scalar(target.trim()).map_or(Type::Void, Type::Int);
             return Type::Ptr(Box::new(target));
         }
         let aggregate = base.contains("struct ") || base.contains("union ");
-        match scalar(field.size) {
+        match sized(field.size) {
             Some(scalar) if !aggregate => Type::Int(scalar),
             _ => Type::Aggregate(aggregate_name(base).to_owned()),
         }
@@ -583,7 +583,7 @@ impl Lower<'_> {
         } else if name.enumeration {
             let known = self.facts.type_size(&name.base).and_then(|(size, signed)| sized(size, signed));
             Type::Int(known.unwrap_or(CType::UINT))
-        } else if let Some(ty) = ctype_of(&name.base) {
+        } else if let Some(ty) = scalar(&name.base) {
             Type::Int(ty)
         } else if let Some((size, signed)) = self.facts.type_size(&name.base) {
             sized(size, signed).map_or_else(|| Type::Aggregate(name.base.clone()), Type::Int)
@@ -660,7 +660,7 @@ fn aggregate_name(base: &str) -> &str {
 }
 
 /// The scalar that a list of C words or a typedef means.
-fn ctype_of(text: &str) -> Option<CType> {
+pub(in crate::render) fn scalar(text: &str) -> Option<CType> {
     let mut size = None;
     let mut signed = true;
     let mut keyword = false;

@@ -18,4 +18,4 @@ pub use parser::parse;
 pub use program::Program;
 
 pub(super) use eval::Eval;
-pub(super) use lower::lower;
+pub(super) use lower::{lower, scalar};

@@ -1,0 +1,225 @@
+//! A record as one JSON object on one line.
+//!
+//! ```json
+//! {"time":1526933273,"cpu":1,"comm":"sh","pid":42,"flags":"d..2.","system":"sched","event":"sched_waking",
+//!  "fields":{"comm":"sh","pid":42,"prio":120,"target_cpu":1},"text":"comm=sh pid=42 prio=120 target_cpu=001"}
+//! ```
+//!
+//! Numbers are numbers, whole up to 64 bits; text is text, bytes that are no UTF-8 replaced; arrays of bytes and what
+//! has no C type known here are hexadecimal digits; a CPU mask is a list (`"0-3,8"`); a pointer is a number.
+
+use super::env::RenderEnv;
+use super::fields::data;
+use super::line::{Entry, Stamp, Tasks, comm, latency_flags};
+use super::printer::Printer;
+use super::printf::number::{decimal, hex_byte};
+use super::printf::pointer::{Extension, Memory, pointer, take, until_nul};
+use super::printf::spec::Spec;
+use crate::event::{Field, FieldClass};
+
+/// Writes one record, newline included. `time` is the stamp's, in nanoseconds unless the clock counts otherwise.
+pub fn object(
+    out: &mut Vec<u8>,
+    printer: &Printer,
+    record: &[u8],
+    stamp: Stamp,
+    lazy_flag: bool,
+    tasks: &dyn Tasks,
+    env: &dyn RenderEnv,
+) {
+    let entry = Entry::of(record);
+    let format = printer.format();
+    out.extend_from_slice(b"{\"time\":");
+    decimal(out, stamp.time);
+    out.extend_from_slice(b",\"cpu\":");
+    decimal(out, u64::from(stamp.cpu));
+    out.extend_from_slice(b",\"comm\":");
+    string(out, comm(entry.pid, tasks));
+    out.extend_from_slice(b",\"pid\":");
+    number(out, entry.pid as u64, true);
+    if let Some(tgid) = tasks.tgid(entry.pid) {
+        out.extend_from_slice(b",\"tgid\":");
+        number(out, tgid as u64, true);
+    }
+    out.extend_from_slice(b",\"flags\":");
+    string(out, &latency_flags(entry.flags, entry.preempt_count, lazy_flag));
+    out.extend_from_slice(b",\"system\":");
+    string(out, format.system.as_bytes());
+    out.extend_from_slice(b",\"event\":");
+    string(out, format.name.as_bytes());
+    out.extend_from_slice(b",\"fields\":{");
+    for (i, field) in format.fields.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        string(out, field.name.as_bytes());
+        out.push(b':');
+        value(out, field, record, env);
+    }
+    out.extend_from_slice(b"},\"text\":");
+    let mut text = Vec::new();
+    printer.text(record, env, &mut text);
+    string(out, &text);
+    out.extend_from_slice(b"}\n");
+}
+
+/// Writes a field's value; `null` when it does not lie in the record.
+fn value(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv) {
+    let own = record.get(field.offset..field.end());
+    let behind = if field.is_data_loc() || field.is_rel_loc() { data(field, record) } else { own };
+    let Some(bytes) = behind else {
+        out.extend_from_slice(b"null");
+        return;
+    };
+    match field.class {
+        FieldClass::StaticString | FieldClass::DynString | FieldClass::RelString | FieldClass::Comm => {
+            string(out, until_nul(bytes));
+        }
+        FieldClass::CpuMask => mask(out, bytes, env),
+        _ if field.ty.contains("cpumask_t") => mask(out, bytes, env),
+        _ => numbers(out, field, bytes),
+    }
+}
+
+fn mask(out: &mut Vec<u8>, bytes: &[u8], env: &dyn RenderEnv) {
+    /// Where the mask's bytes are for the printing of a list.
+    const PLACE: u64 = 0x1000;
+    struct Bytes<'a>(&'a [u8]);
+    impl Memory for Bytes<'_> {
+        fn bytes_at(&self, address: u64) -> Option<&[u8]> {
+            (address == PLACE).then_some(self.0)
+        }
+    }
+    let spec = Spec { width: (bytes.len() * 8) as i32, ..Spec::PLAIN };
+    out.push(b'"');
+    pointer(out, PLACE, Extension::BitmapList, spec, &Bytes(bytes), env);
+    out.push(b'"');
+}
+
+fn numbers(out: &mut Vec<u8>, field: &Field, bytes: &[u8]) {
+    let (base, brackets) =
+        field.ty.split_once('[').map_or((field.ty.as_str(), false), |(base, _)| (base, true));
+    let size = if brackets {
+        match field.array {
+            Some(count) if count > 0 => field.size / count,
+            _ => element(base),
+        }
+    } else {
+        field.size
+    };
+    if !matches!(size, 1 | 2 | 4 | 8) || (brackets && size == 1) {
+        out.push(b'"');
+        for byte in bytes {
+            hex_byte(out, *byte);
+        }
+        out.push(b'"');
+        return;
+    }
+    if !brackets {
+        if field.ty == "bool" {
+            out.extend_from_slice(if bytes[0] != 0 { b"true" } else { b"false" });
+        } else {
+            number(out, word(bytes, size, field.signed), field.signed);
+        }
+        return;
+    }
+    out.push(b'[');
+    for (i, bytes) in bytes.chunks_exact(size).enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        number(out, word(bytes, size, field.signed), field.signed);
+    }
+    out.push(b']');
+}
+
+/// Bytes of an element of an array whose format file does not tell; 0 when its type is not known.
+fn element(base: &str) -> usize {
+    let base = base.trim_start_matches("__data_loc ").trim_start_matches("__rel_loc ");
+    super::fmt::scalar(base).map_or(0, |ty| usize::from(ty.size))
+}
+
+fn word(bytes: &[u8], size: usize, signed: bool) -> u64 {
+    let mut whole: [u8; 8] = take(bytes);
+    if cfg!(target_endian = "big") {
+        whole.rotate_right(8 - size);
+    }
+    super::fmt::CType { size: size as u8, signed }.wrap(u64::from_ne_bytes(whole))
+}
+
+fn number(out: &mut Vec<u8>, value: u64, signed: bool) {
+    if signed && (value as i64) < 0 {
+        out.push(b'-');
+        decimal(out, value.wrapping_neg());
+    } else {
+        decimal(out, value);
+    }
+}
+
+/// Writes text in quotes; what is no UTF-8 becomes U+FFFD.
+fn string(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'"');
+    for chunk in bytes.utf8_chunks() {
+        for &byte in chunk.valid().as_bytes() {
+            match byte {
+                b'"' => out.extend_from_slice(b"\\\""),
+                b'\\' => out.extend_from_slice(b"\\\\"),
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                0..0x20 => {
+                    out.extend_from_slice(b"\\u00");
+                    hex_byte(out, byte);
+                }
+                _ => out.push(byte),
+            }
+        }
+        if !chunk.invalid().is_empty() {
+            out.extend_from_slice("\u{fffd}".as_bytes());
+        }
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Format;
+
+    const FORMAT: &str = "name: ev\nID: 7\nformat:\n\
+        \tfield:char comm[4];\toffset:8;\tsize:4;\tsigned:0;\n\
+        \tfield:int number;\toffset:12;\tsize:4;\tsigned:1;\n\
+        \tfield:unsigned long big;\toffset:16;\tsize:8;\tsigned:0;\n\
+        \tfield:bool yes;\toffset:24;\tsize:1;\tsigned:0;\n\
+        \tfield:u8 mac[3];\toffset:25;\tsize:3;\tsigned:0;\n\
+        \tfield:__data_loc char[] name;\toffset:28;\tsize:4;\tsigned:0;\n\
+        \tfield:__data_loc cpumask_t cpus;\toffset:32;\tsize:4;\tsigned:0;\n\
+        \tfield:__data_loc u16[] list;\toffset:36;\tsize:4;\tsigned:0;\n\
+        \tfield:short pair[2];\toffset:40;\tsize:4;\tsigned:1;\n\
+        \tfield:__data_loc char[] lost;\toffset:44;\tsize:4;\tsigned:0;\n\n\
+        print fmt: \"%s\\t%d\", REC->comm, REC->number\n";
+
+    #[test]
+    fn every_kind_of_field() {
+        let mut record = 7u16.to_ne_bytes().to_vec();
+        record.extend([1, 0]);
+        record.extend(42i32.to_ne_bytes());
+        record.extend(b"a\"\xff\0");
+        record.extend((-3i32).to_ne_bytes());
+        record.extend(u64::MAX.to_ne_bytes());
+        record.extend([1, 0xaa, 0xbb, 0xcc]);
+        for (length, offset) in [(3u32, 48u32), (8, 56), (4, 52)] {
+            record.extend(((length << 16) + offset).to_ne_bytes());
+        }
+        record.extend([(-1i16).to_ne_bytes(), 2i16.to_ne_bytes()].concat());
+        record.extend(((9u32 << 16) + 4000).to_ne_bytes());
+        record.extend(b"hi\0\0");
+        record.extend([1u16.to_ne_bytes(), 0x200u16.to_ne_bytes()].concat());
+        record.extend(0b1011u64.to_ne_bytes());
+        let printer = Printer::compile(&Format::parse("sys", FORMAT).unwrap(), &());
+        let mut out = Vec::new();
+        object(&mut out, &printer, &record, Stamp { cpu: 1, time: 5 }, true, &(), &());
+        let text = String::from_utf8(out).unwrap();
+        insta::assert_snapshot!(text, @r#"{"time":5,"cpu":1,"comm":"<...>","pid":42,"flags":"d....","system":"sys","event":"ev","fields":{"comm":"a\"�","number":-3,"big":18446744073709551615,"yes":true,"mac":"aabbcc","name":"hi","cpus":"0-1,3","list":[1,512],"pair":[-1,2],"lost":null},"text":"a\"�\t-3"}"#);
+        serde_json::from_str::<serde_json::Value>(&text).unwrap();
+    }
+}
