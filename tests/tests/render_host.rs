@@ -5,19 +5,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::fs;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_tests::rawpage::{Layout, Record};
 use tracer_tests::workload::{self, Job};
+use tracer_user::control::facts::Facts as Running;
 use tracer_user::event::{FieldClass, Format};
-use tracer_user::kernel::{Btf, Symbols};
 use tracer_user::render::line::{BufferInfo, Options, Stamp, Tasks, header, line};
-use tracer_user::render::{
-    KernelFacts, KernelTexts, Member, Pointers, Printer, RunningEnv, RunningFacts, version_of,
-};
+use tracer_user::render::{KernelFacts, Member, Printer, version_of};
 
 /// Event types that have to be seen at least.
 const TYPES: usize = 60;
@@ -69,14 +66,14 @@ struct Run {
     texts: Vec<(&'static str, Vec<u8>)>,
     saved: Saved,
     printers: HashMap<u16, Printer>,
-    env: RunningEnv,
+    env: Running,
     cpus: u32,
 }
 
 /// What the running kernel tells, and what its text does of the one thing that nobody may read: where its page
 /// descriptors lie.
 struct Facts {
-    running: RunningFacts,
+    running: Running,
     vmemmap: Option<u64>,
 }
 
@@ -205,8 +202,7 @@ fn record(events: &[String]) -> Result<Run> {
     // Stable: of one time the lower CPU comes first, and one CPU's records keep their order.
     records.sort_by_key(|record| (record.time, record.cpu));
 
-    let facts =
-        Facts { running: RunningFacts::new(Btf::running()?.map(Arc::new)), vmemmap: vmemmap(&texts[0].1) };
+    let facts = Facts { running: Running::running()?, vmemmap: vmemmap(&texts[0].1) };
     let printers = events
         .iter()
         .map(|event| {
@@ -215,13 +211,8 @@ fn record(events: &[String]) -> Result<Run> {
             Ok((format.id, Printer::compile(&format, &facts)))
         })
         .collect::<Result<_>>()?;
-    let env = RunningEnv {
-        symbols: Symbols::running().ok().map(Arc::new),
-        texts: KernelTexts::parse(&String::from_utf8_lossy(&fs::read(root.join("printk_formats"))?)),
-        pointers: Pointers::Raw,
-    };
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").map_or(1, |list| count(&list));
-    Ok(Run { records, texts, saved, printers, env, cpus })
+    Ok(Run { records, texts, saved, printers, env: facts.running, cpus })
 }
 
 /// How many CPUs a list such as `0-1,4` names.

@@ -6,7 +6,7 @@ use crate::{
     kernel::{Btf, Error, Symbols, Tracefs, syscalls::Numbers, syscalls::Registers},
     lang::filter::Dialect,
     plan::resolve::ResolveEnv,
-    render::{KernelFacts, Member, Pointers, RenderEnv, Symbol},
+    render::{KernelFacts, KernelTexts, Member, Pointers, RenderEnv, Symbol, hz, jiffies, version_of},
 };
 
 /// Facts of the running kernel.
@@ -16,6 +16,7 @@ pub struct Facts {
     btf: OnceLock<Option<Btf>>,
     symbols: OnceLock<Option<Symbols>>,
     numbers: OnceLock<Option<Numbers>>,
+    texts: OnceLock<KernelTexts>,
     /// Numbers of CPUs that can ever be on, plus one for the highest.
     cpus: u32,
     version: (u32, u32),
@@ -43,8 +44,9 @@ impl Facts {
             btf: OnceLock::new(),
             symbols: OnceLock::new(),
             numbers: OnceLock::new(),
+            texts: OnceLock::new(),
             cpus: possible_cpus(),
-            version: version(uname.release().to_str().unwrap_or_default()),
+            version: version_of(uname.release().to_str().unwrap_or_default()),
         })
     }
 
@@ -90,12 +92,6 @@ fn possible_cpus() -> u32 {
         .map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32), |last| last + 1)
 }
 
-/// Major and minor of `uname -r`.
-fn version(release: &str) -> (u32, u32) {
-    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
-    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
-}
-
 impl ResolveEnv for Facts {
     /// The newest language on every kernel: filters are ours.
     fn dialect(&self) -> Dialect {
@@ -120,41 +116,38 @@ impl RenderEnv for Facts {
         self.symbols()?.lookup(address)
     }
 
+    fn kernel_text(&self, address: u64) -> Option<&[u8]> {
+        let read = || self.tracefs.read("printk_formats").ok().flatten().unwrap_or_default();
+        self.texts.get_or_init(|| KernelTexts::parse(&read())).get(address)
+    }
+
     fn pointers(&self) -> Pointers {
         Pointers::Raw
+    }
+
+    fn jiffies(&self) -> u64 {
+        jiffies()
     }
 }
 
 impl KernelFacts for Facts {
     fn constant(&self, name: &str) -> Option<i64> {
-        self.btf()?.enumerator("", name).ok().flatten()
+        self.btf()?.constant(name)
     }
 
     fn type_size(&self, name: &str) -> Option<(u64, bool)> {
-        let btf = self.btf()?;
-        let info = btf.info(btf.struct_id(name).ok().flatten()?).ok()?;
-        Some((u64::from(info.size), false))
+        self.btf()?.type_size(name)
     }
 
     fn member(&self, aggregate: &str, member: &str) -> Option<Member> {
-        let found = self.btf()?.member(aggregate, member).ok().flatten()?;
-        let signed = matches!(found.ty.kind, crate::kernel::btf::Kind::Number { signed: true });
-        Some(Member { bit_offset: found.offset * 8, bits: found.ty.size * 8, signed })
+        KernelFacts::member(self.btf()?, aggregate, member)
+    }
+
+    fn hz(&self) -> Option<u32> {
+        Some(hz())
     }
 
     fn version(&self) -> (u32, u32) {
         self.version
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases_have_versions() {
-        assert_eq!(version("6.12.117+deb12-cloud-amd64"), (6, 12));
-        assert_eq!(version("6.1.0-56-cloud-amd64"), (6, 1));
-        assert_eq!(version("odd"), (0, 0));
     }
 }

@@ -15,4 +15,4 @@ mod running;
 
 pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
 pub use printer::Printer;
-pub use running::{KernelTexts, RunningEnv, RunningFacts, version_of};
+pub use running::{KernelTexts, hz, jiffies, version_of};
