@@ -79,6 +79,9 @@ impl Glob {
                 }
                 None if t == text.len() => return true,
                 None => None,
+                // A backslash with nothing behind it escapes the pattern's end, which then has to meet the text's.
+                Some(b'\\') if p + 1 == pattern.len() && t == text.len() => return true,
+                Some(b'\\') if p + 1 == pattern.len() => None,
                 Some(_) if t == text.len() => return false,
                 Some(_) => single(pattern, p, text[t]),
             };
@@ -105,7 +108,7 @@ fn single(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
             Some((false, _)) => None,
             None => (byte == b'[').then_some(p + 1),
         },
-        b'\\' if p + 1 < pattern.len() => (pattern[p + 1] == byte).then_some(p + 2),
+        b'\\' => (*pattern.get(p + 1)? == byte).then_some(p + 2),
         literal => (literal == byte).then_some(p + 1),
     }
 }
@@ -129,7 +132,8 @@ fn class(pattern: &[u8], p: usize, byte: u8) -> Option<(bool, usize)> {
             high = pattern[at + 1];
             at += 2;
         }
-        found |= (low..=high).contains(&byte) || (high..=low).contains(&byte);
+        // A range from high to low holds nothing.
+        found |= (low..=high).contains(&byte);
     }
 }
 
@@ -154,6 +158,10 @@ mod tests {
             ("\\*", "*", true),
             ("\\*", "a", false),
             ("ab", "abc", false),
+            ("[c-a]x", "bx", false),
+            ("a\\", "a", true),
+            ("a\\", "a\\", false),
+            ("*\\", "ab", true),
         ] {
             assert_eq!(Glob::new(pattern).matches(text), expected, "{pattern} on {text}");
         }

@@ -155,3 +155,154 @@ proptest! {
         }
     }
 }
+
+/// The kernel's own way to make a program of a filter (the three passes of `predicate_parse()`): each entry
+/// tests a term and on one outcome goes on behind its target. What it computes must be what the tree says.
+mod program {
+    use super::*;
+
+    struct Entry {
+        branch_when: bool,
+        target: isize,
+        inverted: bool,
+    }
+
+    #[derive(Clone, Copy, Default)]
+    struct Level {
+        inverted: bool,
+        and: bool,
+        or: bool,
+    }
+
+    fn update(entries: &mut [Entry], last: usize, branch_when: bool) {
+        let junction = entries[last].target as usize;
+        let before = entries[junction].target;
+        entries[junction].branch_when = branch_when;
+        entries[junction].target = last as isize;
+        entries[last].target = before;
+    }
+
+    /// Between terms and at the end: `next` is the junction, None for a parenthesis or the end.
+    fn settle(entries: &mut [Entry], level: &mut Level, next: Option<TokenKind>) {
+        let last = entries.len() - 1;
+        if std::mem::take(&mut level.and) {
+            update(entries, last, level.inverted);
+        }
+        if next == Some(TokenKind::And) {
+            level.and = true;
+            return;
+        }
+        if std::mem::take(&mut level.or) {
+            update(entries, last, !level.inverted);
+        }
+        level.or = next == Some(TokenKind::Or);
+    }
+
+    fn make(tokens: &[Token]) -> Vec<Entry> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut levels = vec![Level::default()];
+        let mut invert = false;
+        for token in tokens {
+            let level = levels.len() - 1;
+            match token.kind {
+                TokenKind::Open => levels.push(Level { inverted: invert, ..Level::default() }),
+                TokenKind::Not => invert = !invert,
+                TokenKind::Field => {
+                    let target = entries.len() as isize - 1;
+                    entries.push(Entry { branch_when: false, target, inverted: invert });
+                    invert = levels[level].inverted;
+                }
+                TokenKind::Close => {
+                    settle(&mut entries, &mut levels[level], None);
+                    levels.pop();
+                    invert = levels[level - 1].inverted;
+                }
+                kind @ (TokenKind::And | TokenKind::Or) => {
+                    settle(&mut entries, &mut levels[level], Some(kind));
+                    invert = levels[level].inverted;
+                }
+                _ => {}
+            }
+        }
+        settle(&mut entries, &mut levels[0], None);
+        let n = entries.len();
+        entries[n - 1].target = n as isize;
+        entries[n - 1].branch_when = false;
+        for at in (0..n - 1).rev() {
+            let target = entries[at].target as usize;
+            let (when, further) = (entries[target].branch_when, entries[target].target);
+            if entries[at].branch_when == when {
+                entries[at].target = further;
+            }
+        }
+        for (at, entry) in entries.iter_mut().enumerate() {
+            entry.branch_when ^= entry.inverted;
+            assert!(entry.target > at as isize, "the program goes forward");
+        }
+        entries
+    }
+
+    fn run(entries: &[Entry], terms: u64) -> bool {
+        let n = entries.len();
+        let mut at = 0;
+        while at < n {
+            let holds = terms & (1 << at) != 0;
+            at = if holds == entries[at].branch_when { entries[at].target as usize + 1 } else { at + 1 };
+        }
+        // Behind the entries stand one for true and one for false.
+        at == n
+    }
+
+    fn holds(expr: &Expr, terms: u64, next: &mut u32) -> bool {
+        match expr {
+            Expr::Predicate(_) => {
+                let held = terms & (1 << *next) != 0;
+                *next += 1;
+                held
+            }
+            Expr::Not(inner) => !holds(inner, terms, next),
+            Expr::Group(inner) => holds(inner, terms, next),
+            // Without stopping early, so that the terms are counted.
+            Expr::And(parts) => parts.iter().fold(true, |all, part| all & holds(part, terms, next)),
+            Expr::Or(parts) => parts.iter().fold(false, |any, part| any | holds(part, terms, next)),
+        }
+    }
+
+    fn expression(depth: u32) -> impl Strategy<Value = String> {
+        let term = Just("a == 1".to_owned());
+        term.prop_recursive(depth, 10, 4, |inner| {
+            prop_oneof![
+                inner.clone().prop_map(|inner| format!("!{inner}")),
+                inner.clone().prop_map(|inner| format!("({inner})")),
+                inner.clone().prop_map(|inner| format!("!({inner})")),
+                prop::collection::vec((inner, any::<bool>()), 1..4).prop_map(|parts| {
+                    let mut text = String::new();
+                    for (part, and) in parts {
+                        if !text.is_empty() {
+                            text += if and { " && " } else { " || " };
+                        }
+                        text += &part;
+                    }
+                    text
+                }),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 3000, rng_seed: proptest::test_runner::RngSeed::Fixed(3), ..ProptestConfig::default() })]
+
+        #[test]
+        fn computes_what_the_tree_says(text in expression(5), seed: u64) {
+            let counts = balance::check(text.as_bytes()).expect("balanced");
+            let lexed = lex(text.as_bytes(), counts, &Dialect::newest(), false);
+            let tree = tree(text.as_bytes(), &lexed.tokens).expect("a tree");
+            let entries = make(&lexed.tokens);
+            prop_assume!(entries.len() <= 60);
+            for round in 0..200u32 {
+                let terms = if entries.len() < 8 { u64::from(round) } else { seed.wrapping_mul(u64::from(2 * round + 1)) };
+                prop_assert_eq!(run(&entries, terms), holds(&tree, terms, &mut 0), "{} {:#b}", text, terms);
+            }
+        }
+    }
+}

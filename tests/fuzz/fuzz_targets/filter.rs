@@ -1,0 +1,72 @@
+//! The event filter language on any bytes: nothing panics, positions lie in the text, every error renders, a tree
+//! prints as a text that makes the same tree and the same plan, and a plan can be evaluated on any record.
+//!
+//! The first byte chooses what the kernel knows of the language, the next 16 the record; the rest is the filter.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use tracer_user::event::Format;
+use tracer_user::lang::filter::{Dialect, Feature, Request, parse, request};
+use tracer_user::plan::eval::{EvalEnv, matches};
+use tracer_user::plan::resolve::{self, Fixed};
+
+const FORMAT: &str = "name: x\nID: 1\nformat:\n\
+    \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+    \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+    \tfield:char s[4];\toffset:8;\tsize:4;\tsigned:0;\n\
+    \tfield:u8 b;\toffset:12;\tsize:1;\tsigned:0;\n\
+    \tfield:short h;\toffset:14;\tsize:2;\tsigned:1;\n\
+    \tfield:u64 q;\toffset:16;\tsize:8;\tsigned:0;\n\
+    \tfield:const char * p;\toffset:24;\tsize:8;\tsigned:0;\n\
+    \tfield:__data_loc char[] d;\toffset:32;\tsize:4;\tsigned:0;\n\
+    \tfield:__rel_loc char[] r;\toffset:36;\tsize:4;\tsigned:0;\n\
+    \tfield:__data_loc cpumask_t m;\toffset:40;\tsize:4;\tsigned:0;\n\
+    \tfield:u8 a[6];\toffset:44;\tsize:6;\tsigned:0;\n\nprint fmt: \"\"\n";
+
+static EVENT: LazyLock<Format> = LazyLock::new(|| Format::parse("x", FORMAT).expect("a format"));
+static FUNCTION: LazyLock<Format> = LazyLock::new(|| {
+    let text = FORMAT.replace("name: x", "name: function").replace("u64 q", "u64 ip");
+    Format::parse("ftrace", &text).expect("a format")
+});
+
+fuzz_target!(|data: &[u8]| {
+    let Some((head, written)) = data.split_at_checked(17) else { return };
+    let dialect = Dialect::detect(|feature| {
+        let index = Feature::ALL.iter().position(|other| *other == feature)?;
+        Some(head[0] & (1 << index) != 0)
+    });
+    let Request::Set(text) = request(written) else { return };
+    if let Ok(tree) = parse(text, &dialect) {
+        let printed = tree.to_bytes();
+        let again = parse(&printed, &dialect).expect("a printed tree parses");
+        assert_eq!(again.without_spans(), tree.without_spans());
+        assert_eq!(again.to_bytes(), printed);
+    }
+    let symbols = [(0x1000, "main"), (0x2000, "f"), (0x3000, "end")];
+    let symbols = symbols.map(|(address, name)| (address, name.to_owned())).to_vec();
+    let env = Fixed { dialect, cpu_ids: 70, symbols };
+    for format in [&*EVENT, &*FUNCTION] {
+        match resolve::stages(text, format, &env) {
+            Ok(stages) => {
+                let printed = stages.tree.to_bytes();
+                let again = resolve::filter(&printed, format, &env).expect("a printed tree resolves");
+                assert_eq!(again, stages.filter);
+                let _ = stages.filter.to_string();
+                // Sixteen bytes over and over, so that every field has some.
+                let record: Vec<u8> = head[1..].iter().copied().cycle().take(96).collect();
+                let read = |address: u64, user: bool| (address % 3 != 0).then(|| vec![b'a' + u8::from(user); 3]);
+                let hit = EvalEnv { cpu: u32::from(head[1]), comm: *b"bash\0\0\0\0\0\0\0\0\0\0\0\0", read: &read };
+                matches(&stages.filter, &record, &hit);
+            }
+            Err(error) => {
+                assert!(error.span().start <= error.span().end && error.span().end <= text.len());
+                // The kernel points one behind the byte it stands on, two behind a missing brace.
+                assert!(error.fault().position <= text.len() + 2);
+                assert!(error.filter_file().len() <= dialect.message_room());
+                let _ = (error.log_entry(), error.to_string());
+            }
+        }
+    }
+});
