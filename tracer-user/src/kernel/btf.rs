@@ -565,3 +565,63 @@ fn copy(file: &mut File) -> std::io::Result<File> {
 fn bad(path: &Path, error: &btf_rs::Error) -> Error {
     Error::form(path.display().to_string(), error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::btf_build::Build;
+    use super::*;
+
+    #[test]
+    fn members_are_found_as_in_c() {
+        let mut build = Build::new();
+        let int = build.int("int", 4, true);
+        let inner = build.aggregate("", 8, &[("deep", int, 32)]);
+        let outer = build.aggregate("outer", 24, &[("a", int, 0), ("", inner, 64), ("bits", int, 3)]);
+        let pointer = build.pointer(outer);
+        let holder = build.aggregate("holder", 16, &[("next", pointer, 64)]);
+        let btf = build.read("members");
+        let offset = |of: &str, path: &str| btf.member(of, path).unwrap().map(|member| member.offset);
+        assert_eq!(offset("outer", "a"), Some(0));
+        assert_eq!(offset("outer", "deep"), Some(12));
+        assert_eq!(offset("outer", "bits"), None);
+        assert_eq!(offset("outer", "none"), None);
+        assert_eq!(offset("nothing", "a"), None);
+        let (path, value) = btf.walk(holder, "next->deep").unwrap().unwrap();
+        assert_eq!((path, value.size, value.kind), (vec![8, 12], 4, Kind::Number { signed: true }));
+        assert_eq!(btf.walk(holder, "next->none").unwrap(), None);
+        assert_eq!(btf.walk(outer, "a->deep").unwrap(), None);
+    }
+
+    #[test]
+    fn types_read_as_the_kernel_spells_them() {
+        let mut build = Build::new();
+        let long = build.int("long unsigned int", 8, false);
+        let task = build.aggregate("task_struct", 8, &[("x", long, 0)]);
+        let pointer = build.pointer(task);
+        let double = build.pointer(pointer);
+        let chars = build.array(long, 3);
+        let size = build.typedef("size_t", long);
+        build.tracepoint("tried", &[("t", pointer), ("n", size)]);
+        let btf = build.read("types");
+        let shown: Vec<_> = [long, pointer, double, chars, size, 0]
+            .into_iter()
+            .map(|id| btf.type_name(id).unwrap())
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "unsigned long",
+                "struct task_struct *",
+                "struct task_struct **",
+                "unsigned long[3]",
+                "size_t",
+                "void"
+            ]
+        );
+        assert_eq!(btf.info(chars).unwrap().size, 24);
+        let tracepoint = btf.tracepoint("tried").unwrap().unwrap();
+        let params: Vec<_> = tracepoint.params.iter().map(|p| (p.name.as_deref(), p.ty.as_str())).collect();
+        assert_eq!(params, [(Some("t"), "struct task_struct *"), (Some("n"), "size_t")]);
+        assert_eq!(btf.tracepoint("other").unwrap(), None);
+    }
+}

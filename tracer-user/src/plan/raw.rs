@@ -291,3 +291,149 @@ impl Bound<'_> {
         Ok((index as u8, param.info))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::btf_build::Build;
+
+    const SWITCH: &str = "name: sched_switch\nID: 372\nformat:\n\
+        \tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
+        \tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n\
+        \tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;\n\
+        \tfield:pid_t next_pid;\toffset:56;\tsize:4;\tsigned:1;\n";
+
+    /// Types of a kernel whose sched_switch takes these arguments: `b`ool, `t`ask, `u`nsigned int, with names.
+    fn kernel(test: &str, arguments: &[(&str, char)]) -> Btf {
+        let mut build = Build::new();
+        let int = build.int("int", 4, true);
+        let unsigned = build.int("unsigned int", 4, false);
+        let byte = build.int("_Bool", 1, false);
+        let truth = build.typedef("bool", byte);
+        let chars = build.array(byte, 16);
+        let members = [("exit_state", int, 32), ("pid", int, 64), ("comm", chars, 128)];
+        let task = build.aggregate("task_struct", 64, &members);
+        let task = build.pointer(task);
+        let arguments: Vec<_> = arguments
+            .iter()
+            .map(|(name, ty)| {
+                (
+                    *name,
+                    match ty {
+                        'b' => truth,
+                        't' => task,
+                        _ => unsigned,
+                    },
+                )
+            })
+            .collect();
+        build.tracepoint("sched_switch", &arguments);
+        build.read(test)
+    }
+
+    fn refusal(format: &str, btf: &Btf) -> String {
+        plan(&Format::parse("sched", format).unwrap(), btf, None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn arguments_are_found_wherever_they_moved() {
+        let format = Format::parse("sched", SWITCH).unwrap();
+        // 5.18 had prev_state second; since 5.19 it is last.
+        let early = [("preempt", 'b'), ("prev_state", 'u'), ("prev", 't'), ("next", 't')];
+        let late = [("preempt", 'b'), ("prev", 't'), ("next", 't'), ("prev_state", 'u')];
+        for (test, arguments, prev, next, state) in [("early", early, 2, 3, 1), ("late", late, 1, 2, 3)] {
+            let found = plan(&format, &kernel(test, &arguments), None).unwrap();
+            let field = |offset, size, source| FieldSource { offset, size, source };
+            let switch = SwitchState { preempt: 0, state, task: prev, exit_state: 4 };
+            assert_eq!(
+                found.fields,
+                [
+                    field(8, 16, Source::Memory { arg: prev, path: vec![16] }),
+                    field(24, 4, Source::Memory { arg: prev, path: vec![8] }),
+                    field(32, 8, Source::SwitchState(switch)),
+                    field(56, 4, Source::Memory { arg: next, path: vec![8] }),
+                ]
+            );
+            assert_eq!((found.tracepoint.as_str(), found.provoke), ("sched_switch", Provoke::Sleep));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_reason() {
+        let late = [("preempt", 'b'), ("prev", 't'), ("next", 't'), ("prev_state", 'u')];
+        let btf = kernel("refused", &late);
+        let swapped =
+            kernel("swapped", &[("preempt", 'b'), ("next", 't'), ("prev", 't'), ("prev_state", 'u')]);
+        let stateless = kernel("stateless", &late[..3]);
+        for (format, btf, expected) in [
+            (SWITCH.to_owned(), &swapped, "sched:sched_switch: prev_comm: argument 1 is next, not prev"),
+            (
+                SWITCH.to_owned(),
+                &stateless,
+                "sched:sched_switch: prev_state: the tracepoint has no argument prev_state of type unsigned int",
+            ),
+            (
+                SWITCH.replace("prev_comm[16];\toffset:8;\tsize:16", "prev_comm[32];\toffset:8;\tsize:32"),
+                &btf,
+                "sched:sched_switch: prev_comm: 16 bytes behind argument 1, the field has 32",
+            ),
+            (
+                SWITCH.replace("char prev_comm[16]", "__data_loc char[] prev_comm"),
+                &btf,
+                "sched:sched_switch: prev_comm: its length varies",
+            ),
+            (
+                SWITCH.replace("next_pid", "next_tgid"),
+                &btf,
+                "sched:sched_switch: next_tgid: the table does not list it",
+            ),
+            (
+                SWITCH.replace("sched_switch", "sched_waking"),
+                &btf,
+                "sched:sched_waking: BTF has no btf_trace_sched_waking",
+            ),
+            (
+                SWITCH.replace("sched_switch", "sched_other"),
+                &btf,
+                "no table entry tells where the fields of sched:sched_other come from",
+            ),
+        ] {
+            assert_eq!(refusal(&format, btf), expected);
+        }
+    }
+
+    #[test]
+    fn a_syscall_event_is_its_number_and_registers() {
+        let mut build = Build::new();
+        let long = build.int("long int", 8, true);
+        let status = build.int("unsigned int", 4, false);
+        let names = ["r10", "r8", "r9", "bx", "cx", "dx", "si", "di", "bp", "orig_ax"];
+        let members: Vec<_> = names.iter().zip(0..).map(|(name, at)| (*name, long, at * 64)).collect();
+        let regs = build.aggregate("pt_regs", 80, &members);
+        let regs = build.pointer(regs);
+        let info = build.aggregate("thread_info", 8, &[("status", status, 32)]);
+        build.aggregate("task_struct", 16, &[("thread_info", info, 0)]);
+        build.tracepoint("sys_enter", &[("regs", regs), ("id", long)]);
+        let btf = build.read("syscall");
+        let text = "name: sys_enter_close\nID: 9\nformat:\n\
+            \tfield:int __syscall_nr;\toffset:8;\tsize:4;\tsigned:1;\n\
+            \tfield:unsigned int fd;\toffset:16;\tsize:8;\tsigned:0;\n";
+        let format = Format::parse("syscalls", text).unwrap();
+        let found = plan(&format, &btf, Some(3)).unwrap();
+        assert_eq!(found.tracepoint, "sys_enter");
+        assert_eq!(
+            found.fields,
+            [
+                FieldSource { offset: 8, size: 4, source: Source::Const(3) },
+                // di is the eighth register above.
+                FieldSource { offset: 16, size: 8, source: Source::Memory { arg: 0, path: vec![56] } },
+            ]
+        );
+        let compat = found.skip_compat.unwrap();
+        assert_eq!((compat.task_offset, compat.mask), (4, 2));
+        assert_eq!(
+            plan(&format, &btf, None).unwrap_err().to_string(),
+            "syscalls:sys_enter_close: the call's number is not known"
+        );
+    }
+}

@@ -3,7 +3,8 @@
 //! One entry an event, learned from its `TP_PROTO` and `TP_fast_assign` (include/trace/events/). An entry lists
 //! every field that any kernel since 6.1 gives the event; a format with another field, or with a string of
 //! varying length, gets no raw plan. Only events that a thread can provoke in itself are listed, because each
-//! plan is checked against the real event before it is used.
+//! plan is checked against the real event before it is used: sched_process_exit happens in the thread that ends,
+//! workqueue's and cpu_idle's in threads of the kernel.
 
 use super::raw::Provoke;
 
@@ -141,17 +142,6 @@ pub(super) const TABLE: &[Entry] = &[
         ],
     },
     Entry {
-        system: "sched",
-        name: "sched_process_exit",
-        provoke: Provoke::Thread,
-        fields: &[
-            ("comm", From::Read(task("p", 0), &["comm"])),
-            ("pid", From::Read(task("p", 0), &["pid"])),
-            ("prio", From::Read(task("p", 0), &["prio"])),
-            ("group_dead", From::Arg(param("group_dead", "bool", 0))),
-        ],
-    },
-    Entry {
         system: "task",
         name: "task_newtask",
         provoke: Provoke::Thread,
@@ -214,24 +204,6 @@ pub(super) const TABLE: &[Entry] = &[
     Entry { system: "exceptions", name: "page_fault_user", provoke: Provoke::Fault, fields: PAGE_FAULT },
     Entry { system: "irq_vectors", name: "local_timer_entry", provoke: Provoke::Spin, fields: VECTOR },
     Entry { system: "irq_vectors", name: "local_timer_exit", provoke: Provoke::Spin, fields: VECTOR },
-    Entry {
-        system: "skb",
-        name: "consume_skb",
-        provoke: Provoke::Loopback,
-        fields: &[
-            ("skbaddr", From::Arg(param("skb", "struct sk_buff *", 0))),
-            ("location", From::Arg(param("location", "void *", 0))),
-        ],
-    },
-    Entry {
-        system: "skb",
-        name: "skb_copy_datagram_iovec",
-        provoke: Provoke::Loopback,
-        fields: &[
-            ("skbaddr", From::Arg(param("skb", "const struct sk_buff *", 0))),
-            ("len", From::Arg(param("len", "int", 0))),
-        ],
-    },
     Entry {
         system: "rcu",
         name: "rcu_utilization",

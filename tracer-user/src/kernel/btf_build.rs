@@ -1,0 +1,100 @@
+//! Builds small BTF sections for tests: `struct btf_header`, types, strings, as include/uapi/linux/btf.h has them.
+
+use std::path::PathBuf;
+
+use super::Btf;
+
+/// A BTF section in the making. Ids count from 1; 0 is void.
+#[derive(Default)]
+pub(crate) struct Build {
+    types: Vec<u8>,
+    strings: Vec<u8>,
+    count: u32,
+}
+
+impl Build {
+    pub(crate) fn new() -> Self {
+        Self { strings: vec![0], ..Self::default() }
+    }
+
+    fn name(&mut self, name: &str) -> u32 {
+        if name.is_empty() {
+            return 0;
+        }
+        let at = self.strings.len() as u32;
+        self.strings.extend(name.bytes().chain([0]));
+        at
+    }
+
+    /// A type: kind, entries behind it, the word of size or type, and the words of the entries.
+    fn push(&mut self, name: &str, kind: u32, entries: usize, word: u32, tail: &[u32]) -> u32 {
+        let name = self.name(name);
+        for word in [name, kind << 24 | entries as u32, word].iter().chain(tail) {
+            self.types.extend(word.to_ne_bytes());
+        }
+        self.count += 1;
+        self.count
+    }
+
+    /// `BTF_KIND_INT`.
+    pub(crate) fn int(&mut self, name: &str, size: u32, signed: bool) -> u32 {
+        self.push(name, 1, 0, size, &[u32::from(signed) << 24 | size * 8])
+    }
+
+    /// `BTF_KIND_PTR`.
+    pub(crate) fn pointer(&mut self, to: u32) -> u32 {
+        self.push("", 2, 0, to, &[])
+    }
+
+    /// `BTF_KIND_ARRAY`.
+    pub(crate) fn array(&mut self, of: u32, len: u32) -> u32 {
+        self.push("", 3, 0, 0, &[of, of, len])
+    }
+
+    /// `BTF_KIND_STRUCT`: members with their offsets in bits.
+    pub(crate) fn aggregate(&mut self, name: &str, size: u32, members: &[(&str, u32, u32)]) -> u32 {
+        let tail: Vec<_> =
+            members.iter().flat_map(|(name, ty, bits)| [self.name(name), *ty, *bits]).collect();
+        self.push(name, 4, members.len(), size, &tail)
+    }
+
+    /// `BTF_KIND_TYPEDEF`.
+    pub(crate) fn typedef(&mut self, name: &str, of: u32) -> u32 {
+        self.push(name, 8, 0, of, &[])
+    }
+
+    /// `BTF_KIND_FUNC_PROTO` that returns nothing.
+    pub(crate) fn prototype(&mut self, params: &[(&str, u32)]) -> u32 {
+        let tail: Vec<_> = params.iter().flat_map(|(name, ty)| [self.name(name), *ty]).collect();
+        self.push("", 13, params.len(), 0, &tail)
+    }
+
+    /// A tracepoint: the typedef `btf_trace_NAME` and the function `__traceiter_NAME` with the arguments' names.
+    pub(crate) fn tracepoint(&mut self, name: &str, params: &[(&str, u32)]) {
+        let data = self.pointer(0);
+        let named: Vec<_> = [("__data", data)].into_iter().chain(params.iter().copied()).collect();
+        let bare: Vec<_> = named.iter().map(|(_, ty)| ("", *ty)).collect();
+        let prototype = self.prototype(&bare);
+        let pointer = self.pointer(prototype);
+        self.typedef(&format!("btf_trace_{name}"), pointer);
+        let prototype = self.prototype(&named);
+        self.push(&format!("__traceiter_{name}"), 12, 0, prototype, &[]);
+    }
+
+    /// The section, read back from a file. `test` names the file, so it must be the test's own.
+    pub(crate) fn read(&self, test: &str) -> Btf {
+        let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
+        let mut bytes = 0xeb9f_u16.to_ne_bytes().to_vec();
+        bytes.extend([1, 0]);
+        for word in [24, 0, types, types, strings] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(&self.types);
+        bytes.extend(&self.strings);
+        let path: PathBuf = std::env::temp_dir().join(format!("tracer-btf-{}-{test}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        let btf = Btf::read(&path).unwrap().unwrap();
+        std::fs::remove_file(path).unwrap();
+        btf
+    }
+}
