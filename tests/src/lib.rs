@@ -6,6 +6,8 @@ pub mod facts;
 pub mod filters;
 pub mod host;
 pub mod oracle;
+pub mod plans;
 pub mod rawpage;
 pub mod tracer;
+pub mod whole;
 pub mod workload;

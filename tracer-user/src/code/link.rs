@@ -117,13 +117,12 @@ fn define(builder: &mut Builder<'_>, text: SectionId, function: &Function) -> Re
     section.data = SectionData::Data(code.into());
 
     let id = symbol_named(builder, &function.name);
-    let symbol = match id {
-        Some(id) => builder.symbols.get_mut(id),
-        None => {
-            let symbol = builder.symbols.add();
-            symbol.name = function.name.clone().into_bytes().into();
-            symbol
-        }
+    let symbol = if let Some(id) = id {
+        builder.symbols.get_mut(id)
+    } else {
+        let symbol = builder.symbols.add();
+        symbol.name = function.name.clone().into_bytes().into();
+        symbol
     };
     if symbol.section.is_some() {
         return Err(LinkError::Twice(function.name.clone()));

@@ -281,13 +281,12 @@ impl Machine {
                 let mut text = Vec::new();
                 let mut whole = true;
                 while text.len() < size && text.last() != Some(&0) {
-                    match self.peek(from.wrapping_add(text.len() as u64), 1, insn.imm == 114) {
-                        Some(byte) => text.push(byte[0]),
-                        None => {
-                            whole = false;
-                            break;
-                        }
-                    }
+                    let next = from.wrapping_add(text.len() as u64);
+                    let Some(byte) = self.peek(next, 1, insn.imm == 114) else {
+                        whole = false;
+                        break;
+                    };
+                    text.push(byte[0]);
                 }
                 if whole {
                     if let Some(last) = text.last_mut() {

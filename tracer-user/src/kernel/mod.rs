@@ -7,6 +7,10 @@
 
 mod answer;
 pub mod btf;
+#[cfg(test)]
+pub(crate) mod btf_build;
+mod btf_enums;
+mod btf_index;
 pub mod config;
 mod error;
 pub mod features;

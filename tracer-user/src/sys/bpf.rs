@@ -20,6 +20,7 @@ pub(super) enum Command {
     ProgTestRun = 10,
     ObjGetInfo = 15,
     RawTracepointOpen = 17,
+    BtfLoad = 18,
     MapFreeze = 22,
     LinkCreate = 28,
 }

@@ -6,6 +6,7 @@
 pub mod bpf;
 pub mod call;
 pub mod feature;
+mod funcs;
 pub mod map;
 pub mod mapped;
 pub mod mount;

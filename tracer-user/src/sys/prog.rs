@@ -8,6 +8,7 @@ use std::{
 use super::{
     Errno,
     bpf::{Block, Command, call, call_fd, name},
+    funcs::{self, FuncInfo},
 };
 
 /// Kinds of programs, `enum bpf_prog_type`.
@@ -56,6 +57,11 @@ struct Load {
     name: [u8; 16],
     ifindex: u32,
     expected_attach_type: u32,
+    btf_fd: u32,
+    func_info_size: u32,
+    func_info: u64,
+    func_info_count: u32,
+    line_info_size: u32,
 }
 // SAFETY: no padding; the pointers are to slices that outlive the call.
 unsafe impl Block for Load {}
@@ -157,6 +163,11 @@ impl Prog {
     /// As [`Prog::load`].
     pub fn load_with(kind: ProgKind, attach_type: u32, insns: &[u8], title: &str) -> Result<Self, LoadError> {
         let license = c"Dual MIT/GPL";
+        let callbacks = funcs::of(insns);
+        let btf_fd = match &callbacks {
+            Some(_) => funcs::btf().map_err(|errno| LoadError { errno, log: String::new() })?,
+            None => 0,
+        };
         let block = |log: &mut [u8]| Load {
             kind: kind as u32,
             count: (insns.len() / 8) as u32,
@@ -169,6 +180,10 @@ impl Prog {
             flags: if kind == ProgKind::Syscall { FLAG_SLEEPABLE } else { 0 },
             name: name(title),
             expected_attach_type: attach_type,
+            btf_fd: btf_fd.cast_unsigned(),
+            func_info_size: if callbacks.is_some() { size_of::<FuncInfo>() as u32 } else { 0 },
+            func_info: callbacks.as_ref().map_or(0, |list| list.as_ptr() as u64),
+            func_info_count: callbacks.as_ref().map_or(0, |list| list.len() as u32),
             ..Load::default()
         };
         let mut errno = match call_fd(Command::ProgLoad, &mut block(&mut [])) {

@@ -92,6 +92,11 @@ impl Assembler {
         self.item(insn, None, None, None);
     }
 
+    /// Appends the two slots of a 64-bit immediate as they are.
+    pub fn push_wide(&mut self, first: Insn, second: Insn) {
+        self.item(first, Some(second), None, None);
+    }
+
     /// `dst = *(width *)(src + off)`
     pub fn load(&mut self, width: Width, dst: Reg, src: Reg, off: i16) {
         self.push(Insn::load(width, dst, src, off));

@@ -1,11 +1,28 @@
 //! From items and labels to slots and offsets: jump threading, dead code, islands.
 
-use super::{Assembler, Function, Insn, Item, JA, Label};
+use super::{Assembler, CALL, Function, Helper, Insn, Item, JA, Label};
 
 /// How many slots a jump may span before an island is put in its way.
 const REACH: usize = 32_000;
 /// How far from the jump its island is put; the rest is room for islands that come to lie in between.
 const ISLAND_AT: usize = 26_000;
+
+impl Item {
+    /// Slots that it takes.
+    fn slots(&self) -> usize {
+        1 + usize::from(self.second.is_some())
+    }
+
+    /// Slots that it takes at most when the verifier has put code in place of calls (`inline_bpf_loop()` and
+    /// `do_misc_fixups()`, kernel/bpf/verifier.c), which must not push jumps out of reach either.
+    fn grown(&self) -> usize {
+        match self.insn {
+            Insn { op: CALL, src: 0, imm, .. } if imm == Helper::Loop as i32 => 32,
+            Insn { op: CALL, .. } => 8,
+            _ => self.slots(),
+        }
+    }
+}
 
 impl Assembler {
     /// Fills in all offsets.
@@ -103,21 +120,22 @@ impl Assembler {
         });
     }
 
-    fn slots(&self) -> Vec<usize> {
+    /// Where each item starts, and the end.
+    fn starts(&self, size: impl Fn(&Item) -> usize) -> Vec<usize> {
         let mut at = 0;
-        let mut slots = Vec::with_capacity(self.items.len() + 1);
+        let mut starts = Vec::with_capacity(self.items.len() + 1);
         for item in &self.items {
-            slots.push(at);
-            at += 1 + usize::from(item.second.is_some());
+            starts.push(at);
+            at += size(item);
         }
-        slots.push(at);
-        slots
+        starts.push(at);
+        starts
     }
 
     /// Breaks jumps that are too long. Only forward jumps can be; loops are short.
     fn place_islands(&mut self) {
         loop {
-            let slots = self.slots();
+            let slots = self.starts(Item::grown);
             let far = |item: usize, to: Label| slots[self.place(to)] > slots[item] + REACH;
             let Some((first, to)) = self
                 .items
@@ -172,7 +190,7 @@ impl Assembler {
     }
 
     fn emit(self, name: String) -> Function {
-        let slots = self.slots();
+        let slots = self.starts(Item::slots);
         let mut function = Function { name, ..Function::default() };
         for (at, item) in self.items.iter().enumerate() {
             let slot = function.insns.len();

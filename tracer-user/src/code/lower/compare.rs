@@ -90,12 +90,11 @@ pub(super) fn compare(emit: &mut impl Emit, bytes: Bytes, expected: &[u8], miss:
                     emit.asm().alu(Alu::Lsh, Reg::R0, unwanted as i32);
                     value <<= unwanted;
                 }
-                let operand = match i32::try_from(value.cast_signed()) {
-                    Ok(imm) => Operand::Imm(imm),
-                    Err(_) => {
-                        emit.asm().constant(Reg::R5, value);
-                        Operand::Reg(Reg::R5)
-                    }
+                let operand = if let Ok(imm) = i32::try_from(value.cast_signed()) {
+                    Operand::Imm(imm)
+                } else {
+                    emit.asm().constant(Reg::R5, value);
+                    Operand::Reg(Reg::R5)
                 };
                 emit.jump_when(true, Cond::Ne, Reg::R0, operand, miss);
             }

@@ -20,7 +20,7 @@ impl Lower<'_> {
             Hook::Tracepoint | Hook::RawTracepoint(_) if offset + size <= COMMON_SIZE => {
                 self.common_field(offset, size);
             }
-            Hook::Tracepoint | Hook::Inject if offset % size == 0 => {
+            Hook::Tracepoint | Hook::Inject if offset.is_multiple_of(size) => {
                 self.asm.load(width, Reg::R0, self.ctx, offset as i16);
             }
             Hook::Tracepoint | Hook::Inject => {
@@ -64,7 +64,7 @@ impl Lower<'_> {
     pub(super) fn sourced(&mut self, source: &Source, inner: usize, width: Width) {
         match source {
             Source::Arg(arg) => {
-                if inner % width.bytes() == 0 {
+                if inner.is_multiple_of(width.bytes()) {
                     self.asm.load(width, Reg::R0, self.ctx, i16::from(*arg) * 8 + inner as i16);
                 } else {
                     self.argument(Reg::R0, *arg);

@@ -95,19 +95,24 @@ fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Fun
     lower.bind(no);
     lower.asm.mov(Reg::R0, 0);
     lower.asm.exit();
-    *uses = lower.uses;
-    let mut functions = vec![lower.asm.finish(tracer_abi::FILTER)];
-    functions.append(&mut lower.searches.finish());
-    Ok(functions)
+    *uses = Uses { searches: lower.searches.count(), ..lower.uses };
+    let main = lower.asm.finish(tracer_abi::FILTER);
+    let mut callbacks = lower.searches.finish();
+    // A search may stand where no path leads.
+    callbacks.retain(|callback| main.addresses.iter().any(|(_, name)| *name == callback.name));
+    Ok(std::iter::once(main).chain(callbacks).collect())
 }
 
 /// What a function turned out to use.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Uses {
     calls: bool,
     scratch: bool,
     common: bool,
     flags: bool,
+    /// Different searches.
+    searches: usize,
 }
 
 /// What follows the code of a test.
@@ -180,7 +185,7 @@ impl<'a> Lower<'a> {
             ctx,
             common,
             memory: Memory::default(),
-            searches: search::Searches::default(),
+            searches: search::Searches::expecting(uses.searches),
             texts: text::Texts::default(),
             frame: Frame::default(),
         }

@@ -246,13 +246,22 @@ fn runs(fields: &[&FieldSource]) -> Vec<Run> {
 }
 
 /// Whether `b` follows `a` in memory as it does in the record.
-fn continues(a: &FieldSource, b: &FieldSource) -> bool {
-    let (Source::Memory { arg: x, path: p }, Source::Memory { arg: y, path: q }) = (&a.source, &b.source)
+fn continues(one: &FieldSource, other: &FieldSource) -> bool {
+    let (
+        Source::Memory { arg: one_arg, path: one_path },
+        Source::Memory { arg: other_arg, path: other_path },
+    ) = (&one.source, &other.source)
     else {
         return false;
     };
-    let (Some((p, p_way)), Some((q, q_way))) = (p.split_last(), q.split_last()) else { return false };
-    (x, p_way) == (y, q_way) && end_of(a) == usize::from(b.offset) && p + u32::from(a.size) == *q
+    let (Some((one_last, one_way)), Some((other_last, other_way))) =
+        (one_path.split_last(), other_path.split_last())
+    else {
+        return false;
+    };
+    (one_arg, one_way) == (other_arg, other_way)
+        && end_of(one) == usize::from(other.offset)
+        && one_last + u32::from(one.size) == *other_last
 }
 
 /// Whether one small read covers both.

@@ -1,8 +1,9 @@
 //! Searches through text of varying length: callbacks of `bpf_loop`.
 //!
 //! A loop that the verifier walks iteration by iteration would spend its budget after a few tests; `bpf_loop`
-//! (5.17) is verified once whatever the count. All searches of a filter share callbacks, told apart by a
-//! number in the [`Request`]; a program may have 256 functions, a filter more tests than that.
+//! (5.17) is verified once whatever the count. Each segment that is searched for has a callback; a filter with
+//! more of them than a program may have functions (256) shares callbacks among them, told apart by a number in
+//! the [`Request`].
 
 use super::{
     Lower,
@@ -11,8 +12,8 @@ use super::{
 };
 use crate::code::asm::{Alu, Assembler, Cond, Function, Helper, Label, Reg, Width};
 
-/// Searches that one callback serves; each looks for its number from the first on.
-const PER_CALLBACK: usize = 8;
+/// Callbacks that one filter may have; the template and other generated functions need theirs.
+const CALLBACKS_MAX: usize = 128;
 
 /// What the callback gets, on the stack of its caller: offsets of four u64.
 struct Request;
@@ -36,6 +37,8 @@ const NOT_FOUND: i32 = -1;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Searches {
     wanted: Vec<Wanted>,
+    /// Searches that one callback serves, as an earlier pass over the same filter found it.
+    shared: usize,
     /// Stack offset of the [`Request`].
     request: Option<i16>,
 }
@@ -49,6 +52,16 @@ struct Wanted {
 }
 
 impl Searches {
+    /// For a filter that is known to make so many searches.
+    pub(super) fn expecting(count: usize) -> Self {
+        Self { shared: count.div_ceil(CALLBACKS_MAX).max(1), ..Self::default() }
+    }
+
+    /// How many different searches there are.
+    pub(super) fn count(&self) -> usize {
+        self.wanted.len()
+    }
+
     fn number(&mut self, wanted: Wanted) -> usize {
         self.wanted.iter().position(|known| *known == wanted).unwrap_or_else(|| {
             self.wanted.push(wanted);
@@ -59,7 +72,7 @@ impl Searches {
     /// The callbacks.
     pub(super) fn finish(self) -> Vec<Function> {
         self.wanted
-            .chunks(PER_CALLBACK)
+            .chunks(self.shared.max(1))
             .enumerate()
             .map(|(number, wanted)| callback(number, wanted))
             .collect()
@@ -178,8 +191,11 @@ impl Lower<'_> {
         self.asm.address(Reg::R0, Reg::R7, off as i32);
         self.asm.store(Width::D, Reg::R10, request + Request::TEXT, Reg::R0);
         self.asm.store(Width::D, Reg::R10, request + Request::FOUND, NOT_FOUND);
-        self.asm.store(Width::D, Reg::R10, request + Request::WHICH, (number % PER_CALLBACK) as i32);
-        self.asm.function(Reg::R2, callback_name(number / PER_CALLBACK));
+        let shared = self.searches.shared;
+        if shared > 1 {
+            self.asm.store(Width::D, Reg::R10, request + Request::WHICH, (number % shared) as i32);
+        }
+        self.asm.function(Reg::R2, callback_name(number / shared));
         self.asm.address(Reg::R3, Reg::R10, i32::from(request));
         self.asm.mov(Reg::R4, 0);
         self.call(Helper::Loop);

@@ -226,7 +226,7 @@ impl Given {
             record[word..word + 4].copy_from_slice(&(loc as u32).to_le_bytes());
             record.extend(data);
         }
-        let loc = 8 * self.mask.len() << 16 | record.len();
+        let loc = (8 * self.mask.len()) << 16 | record.len();
         record[96..100].copy_from_slice(&(loc as u32).to_le_bytes());
         record.extend(self.mask.iter().flat_map(|word| word.to_le_bytes()));
         record

@@ -269,25 +269,22 @@ impl Lower<'_> {
         if self.texts.fetched.has(&region) {
             return Ok(region);
         }
-        match text {
-            Text::Static(place) => {
-                let offset = usize::from(place.offset);
-                match self.hook {
-                    Hook::Tracepoint | Hook::Inject => self.asm.address(Reg::R3, self.ctx, offset as i32),
-                    Hook::RawTracepoint(fields) => {
-                        let field = covering(fields, offset, len)?;
-                        let no_source = LowerError::NoSource { offset, end: offset + len };
-                        let Source::Memory { arg, path } = &field.source else { return Err(no_source) };
-                        let Some((last, prefix)) = path.split_last() else { return Err(no_source) };
-                        let inner = offset - usize::from(field.offset);
-                        self.pointer(Reg::R3, *arg, prefix, last + inner as u32);
-                    }
+        if let Text::Static(place) = text {
+            let offset = usize::from(place.offset);
+            match self.hook {
+                Hook::Tracepoint | Hook::Inject => self.asm.address(Reg::R3, self.ctx, offset as i32),
+                Hook::RawTracepoint(fields) => {
+                    let field = covering(fields, offset, len)?;
+                    let no_source = LowerError::NoSource { offset, end: offset + len };
+                    let Source::Memory { arg, path } = &field.source else { return Err(no_source) };
+                    let Some((last, prefix)) = path.split_last() else { return Err(no_source) };
+                    let inner = offset - usize::from(field.offset);
+                    self.pointer(Reg::R3, *arg, prefix, last + inner as u32);
                 }
             }
-            _ => {
-                let slot = self.comm_slot();
-                self.asm.address(Reg::R3, Reg::R10, i32::from(slot));
-            }
+        } else {
+            let slot = self.comm_slot();
+            self.asm.address(Reg::R3, Reg::R10, i32::from(slot));
         }
         self.scratch_address(Reg::R1, region);
         if part == Part::String {
@@ -512,7 +509,7 @@ impl Lower<'_> {
             }
             Pattern::Middle(wanted) if wanted.is_empty() => self.go(true, outcome.exits),
             Pattern::Middle(wanted) if wanted.len() < POINTER_TEXT_MAX => {
-                self.middle(region, wanted, outcome)
+                self.middle(region, wanted, outcome);
             }
             Pattern::Glob(glob) => self.glob(region, glob, outcome),
             Pattern::Full(_) | Pattern::Front(_) | Pattern::End(_) | Pattern::Middle(_) => {

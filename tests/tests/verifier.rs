@@ -1,0 +1,281 @@
+//! Generated programs before the running kernel's verifier, and run by it.
+//!
+//! Plans over all of the kernel's formats are made by chance from fixed seeds. Needs root; says so and passes
+//! otherwise.
+
+use tracer_tests::plans::{self, Random};
+use tracer_tests::whole;
+use tracer_user::code::listing;
+use tracer_user::code::lower::{self, LowerError};
+use tracer_user::event::{FieldClass, Format};
+use tracer_user::kernel::{Btf, Tracefs};
+use tracer_user::plan::eval::{self, EvalEnv};
+use tracer_user::plan::filter::{Filter, NumberOp, Pattern, Place, Test, Text};
+use tracer_user::plan::raw;
+use tracer_user::plan::source::Hook;
+use tracer_user::sys::map::Map;
+use tracer_user::sys::prog::{Prog, ProgInfo, ProgKind};
+
+/// Formats that programs are made for; the kernel has more, and a virtual machine is slow.
+const FORMATS: usize = 600;
+
+fn root() -> bool {
+    let root = tracer_tests::host::is_root();
+    if !root {
+        eprintln!("skipped: not root");
+    }
+    root
+}
+
+/// Every so many of the kernel's formats, so that there are about `count`.
+fn formats(count: usize) -> Vec<Format> {
+    let tracefs = Tracefs::open().unwrap();
+    let events = tracefs.available_events().unwrap();
+    let events: Vec<_> = events.lines().filter_map(|line| line.split_once(':')).collect();
+    let stride = events.len().div_ceil(count);
+    events
+        .iter()
+        .step_by(stride)
+        .filter_map(|(system, name)| Format::parse(system, &tracefs.format(system, name).unwrap()?).ok())
+        .filter(|format| !format.fields.is_empty())
+        .collect()
+}
+
+/// Loads filter and record; panics with plan, listing and log when the verifier refuses.
+fn load(scratch: &Map, kind: ProgKind, format: &Format, hook: &Hook, plan: &Filter) -> (Prog, usize) {
+    let filter = lower::filter(plan, hook).unwrap_or_else(|error| panic!("{plan}: {error}"));
+    let record =
+        lower::record(format, hook).unwrap_or_else(|error| panic!("{}: {error}", format.full_name()));
+    let insns = whole::program(scratch, &filter.functions, &record.functions);
+    match Prog::load(kind, &whole::encoded(&insns), "verifier_test") {
+        Ok(prog) => (prog, insns.len()),
+        Err(error) => {
+            let tail: Vec<_> = error.log.lines().rev().take(60).collect();
+            let tail: Vec<_> = tail.into_iter().rev().collect();
+            let text = listing::functions(&filter.functions);
+            let text = if text.len() > 20_000 { "(long)" } else { &text };
+            panic!(
+                "{}: {plan}\n{}\n{}\n{}\n{}",
+                format.full_name(),
+                text,
+                listing::functions(&record.functions),
+                tail.join("\n"),
+                error.errno
+            );
+        }
+    }
+}
+
+/// The dearest program seen.
+#[derive(Default)]
+struct Dearest {
+    insns: usize,
+    verified: u32,
+    of: String,
+}
+
+impl Dearest {
+    fn see(&mut self, prog: &Prog, insns: usize, of: impl FnOnce() -> String) {
+        let ProgInfo { verified, .. } = prog.info().unwrap();
+        if verified > self.verified {
+            *self = Self { insns, verified, of: of() };
+        }
+    }
+
+    fn tell(&self, count: usize) {
+        println!(
+            "{count} programs; dearest for the verifier: {} instructions, {} looked at: {}",
+            self.insns, self.verified, self.of
+        );
+    }
+}
+
+#[test]
+fn tracepoint_programs_load() {
+    if !root() {
+        return;
+    }
+    let scratch = whole::scratch().unwrap();
+    let mut dearest = Dearest::default();
+    let mut count = 0;
+    for (number, format) in formats(FORMATS).iter().enumerate() {
+        let mut random = Random::new(number as u64);
+        for tests in [1, 4, 16] {
+            let plan = plans::filter(&mut random, format, tests);
+            let (prog, insns) = load(&scratch, ProgKind::Tracepoint, format, &Hook::Tracepoint, &plan);
+            dearest.see(&prog, insns, || format!("{}: {plan}", format.full_name()));
+            count += 1;
+        }
+    }
+    dearest.tell(count);
+}
+
+#[test]
+fn injection_programs_give_what_the_evaluator_gives() {
+    if !root() {
+        return;
+    }
+    let scratch = whole::scratch().unwrap();
+    let texts: Vec<std::ffi::CString> = ["", "a", "ab", "aab", "aaabaa", "baab"]
+        .iter()
+        .map(|text| std::ffi::CString::new(*text).unwrap())
+        .collect();
+    // Address 8 is nobody's.
+    let pointers: Vec<u64> = texts.iter().map(|text| text.as_ptr() as u64).chain([8]).collect();
+    let read = |address: u64, user: bool| {
+        let known = pointers.iter().position(|pointer| *pointer == address)?;
+        // User addresses are no kernel addresses.
+        texts.get(known).filter(|_| user).map(|text| text.to_bytes().to_vec())
+    };
+    let comm = std::fs::read("/proc/thread-self/comm").unwrap();
+    let mut name = [0; 16];
+    name[..comm.len() - 1].copy_from_slice(&comm[..comm.len() - 1]);
+    let mut seen = [0; 2];
+    for (number, format) in formats(FORMATS).iter().enumerate() {
+        let mut random = Random::new(1000 + number as u64);
+        for tests in [1, 2, 6] {
+            let plan = plans::filter(&mut random, format, tests);
+            // The thread may move between CPUs.
+            let on_cpu = |test: &&Test| {
+                matches!(
+                    test,
+                    Test::Cpu { .. }
+                        | Test::Cpus { subject: tracer_user::plan::filter::CpusSubject::Current, .. }
+                )
+            };
+            // Common fields come in their own argument, which here is the map's first word: zero.
+            let common = |test: &&Test| match test {
+                Test::Number { place, .. } => place.offset < 8,
+                _ => false,
+            };
+            if plan.tests().iter().any(|test| on_cpu(test) || common(test)) {
+                continue;
+            }
+            let (prog, _) = load(&scratch, ProgKind::Syscall, format, &Hook::Inject, &plan);
+            for _ in 0..10 {
+                let record = plans::record(&mut random, format, &pointers);
+                let expected = eval::matches(&plan, &record, &EvalEnv { cpu: 0, comm: name, read: &read });
+                // What lies behind a record is zero here.
+                let mut context = record.clone();
+                context.resize(record.len() + 4096, 0);
+                let got = prog.run(&mut context).unwrap() != 0;
+                assert_eq!(got, expected, "{}: {plan} over {record:?}", format.full_name());
+                seen[usize::from(expected)] += 1;
+            }
+        }
+    }
+    println!("{} hits did not pass, {} did", seen[0], seen[1]);
+    assert!(seen[0].min(seen[1]) > 100, "both happen: {seen:?}");
+}
+
+#[test]
+fn raw_tracepoint_programs_load() {
+    if !root() {
+        return;
+    }
+    let tracefs = Tracefs::open().unwrap();
+    let Some(btf) = Btf::running().unwrap() else {
+        eprintln!("skipped: no BTF");
+        return;
+    };
+    let scratch = whole::scratch().unwrap();
+    let mut dearest = Dearest::default();
+    let mut count = 0;
+    for (number, (system, name)) in raw::listed().enumerate() {
+        let Some(text) = tracefs.format(system, name).unwrap() else { continue };
+        let format = Format::parse(system, &text).unwrap();
+        let Ok(plan) = raw::plan(&format, &btf, None) else { continue };
+        let hook = Hook::RawTracepoint(plan.fields);
+        let mut random = Random::new(5000 + number as u64);
+        for tests in [1, 1, 1, 4, 4, 16, 40] {
+            let plan = plans::filter(&mut random, &format, tests);
+            match lower::filter(&plan, &hook) {
+                Err(LowerError::NoSource { .. } | LowerError::NoData) => continue,
+                other => other.unwrap(),
+            };
+            let (prog, insns) = load(&scratch, ProgKind::RawTracepoint, &format, &hook, &plan);
+            dearest.see(&prog, insns, || format!("{}: {plan}", format.full_name()));
+            count += 1;
+        }
+    }
+    dearest.tell(count);
+    assert!(count > 50, "{count} raw tracepoint programs");
+}
+
+/// As long and as nasty as a filter text of one page may make them.
+#[test]
+fn the_longest_filters_load() {
+    if !root() {
+        return;
+    }
+    let tracefs = Tracefs::open().unwrap();
+    let format = |system: &str, name: &str| {
+        Format::parse(system, &tracefs.format(system, name).unwrap().unwrap()).unwrap()
+    };
+    let scratch = whole::scratch().unwrap();
+    let exec = format("sched", "sched_process_exec");
+    let openat = format("syscalls", "sys_enter_openat");
+    let switch = format("sched", "sched_switch");
+    let filename = exec.fields.iter().find(|field| field.class == FieldClass::DynString).unwrap();
+    let data = Text::Dyn { offset: filename.offset as u16 };
+    let pointer = |user| Text::Pointer {
+        place: Place { offset: openat.field("filename").unwrap().offset as u16, size: 8 },
+        user,
+    };
+    let comm = switch.field("prev_comm").unwrap();
+    let array = Text::Static(Place { offset: comm.offset as u16, size: comm.size as u16 });
+    let text = |text, pattern| Filter::Test(Test::Text { text, pattern, not: false });
+    // 4096 bytes of text hold about so many tests of so many letters.
+    let many = |of: &dyn Fn(usize) -> Filter, count: usize, or: bool| {
+        let list = (0..count).map(of).collect();
+        if or { Filter::Or(list) } else { Filter::And(list) }
+    };
+    let letters = |number: usize| format!("{number:03}").into_bytes();
+    let starred =
+        |number: usize| (0..120).flat_map(|at| [b'*', b'a' + ((at + number) % 26) as u8]).collect::<Vec<_>>();
+    let nested = |depth: usize| {
+        let place = Place { offset: 24, size: 4 };
+        (0..depth).fold(Filter::Const(true), |inner, level| {
+            let test =
+                Filter::Test(Test::Number { place, signed: true, op: NumberOp::Gt, value: level as u64 });
+            if level % 2 == 0 { Filter::Or(vec![test, inner]) } else { Filter::And(vec![test, inner]) }
+        })
+    };
+    let number = |place: Place| {
+        move |value: usize| {
+            Filter::Test(Test::Number { place, signed: true, op: NumberOp::Eq, value: value as u64 })
+        }
+    };
+    let cases: [(&str, &Format, Filter); 10] = [
+        ("700 numbers, or", &switch, many(&number(Place { offset: 24, size: 4 }), 700, true)),
+        ("700 numbers, and", &switch, many(&number(Place { offset: 24, size: 4 }), 700, false)),
+        ("450 levels", &switch, nested(450)),
+        (
+            "400 searches of a pointer",
+            &openat,
+            many(&|n| text(pointer(true), Pattern::Middle(letters(n))), 400, true),
+        ),
+        ("400 searches of data, and", &exec, many(&|n| text(data, Pattern::Middle(letters(n))), 400, false)),
+        ("400 searches of data, or", &exec, many(&|n| text(data, Pattern::Middle(letters(n))), 400, true)),
+        (
+            "400 globs of data",
+            &exec,
+            many(&|n| text(data, Pattern::Glob([b"a*", &letters(n)[..], b"*?[a-z]"].concat())), 400, true),
+        ),
+        (
+            "400 globs of an array",
+            &switch,
+            many(&|n| text(array, Pattern::Glob([&letters(n)[..], b"*[!a-z]"].concat())), 400, true),
+        ),
+        (
+            "16 globs of 120 stars",
+            &openat,
+            many(&|n| text(pointer(true), Pattern::Glob(starred(n))), 16, true),
+        ),
+        ("400 names", &switch, many(&|n| text(array, Pattern::Full(letters(n))), 400, true)),
+    ];
+    for (what, format, plan) in cases {
+        let (prog, insns) = load(&scratch, ProgKind::Tracepoint, format, &Hook::Tracepoint, &plan);
+        println!("{what}: {insns} instructions, {} looked at", prog.info().unwrap().verified);
+    }
+}
