@@ -2,7 +2,7 @@
 
 use tracer_abi::Counters;
 use tracer_user::{
-    attach::{Context, Options, Request, Session, Via},
+    attach::{Context, Options, Request, Session, Threads, Via},
     event::Format,
     lang::filter::Dialect,
     plan::{resolve, source::Hook},
@@ -45,7 +45,7 @@ fn pass(filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<Vec<u8>>, Coun
         slots: 1,
         pid_gate: false,
         own_tgid: 0,
-        own_only: false,
+        trace_own: true,
     };
     let (mut session, rings) = match Session::new(&options, Context::default()) {
         Ok(session) => session,
@@ -63,7 +63,7 @@ fn pass(filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<Vec<u8>>, Coun
             filter: filter.as_ref(),
             irqs_off: false,
             kind: format.id,
-            ungated: false,
+            threads: Threads::Every,
         })
         .unwrap_or_else(|error| panic!("{error}\n{}", error.verifier_log().unwrap_or_default()));
     session.set_tracing(true);
@@ -84,7 +84,8 @@ fn expected(record: &[u8]) -> Vec<u8> {
 
 #[test]
 fn records_come_out_as_they_went_in() {
-    let records = [record(1, b"me", b"hello\0"), record(-7, b"everyone", b"\0"), record(3, b"", &[b'x'; 3000])];
+    let records =
+        [record(1, b"me", b"hello\0"), record(-7, b"everyone", b"\0"), record(3, b"", &[b'x'; 3000])];
     let Some((seen, counts)) = pass(None, &records) else { return };
     assert_eq!(counts, Counters { hits: 3, filtered: 0, recorded: 3, dropped: 0 });
     for (out, record) in seen.iter().zip(&records) {
@@ -96,7 +97,8 @@ fn records_come_out_as_they_went_in() {
 
 #[test]
 fn the_filter_sees_the_record() {
-    let records = [record(1, b"me", b"hello\0"), record(-7, b"you", b"help\0"), record(3, b"you", b"shell\0")];
+    let records =
+        [record(1, b"me", b"hello\0"), record(-7, b"you", b"help\0"), record(3, b"you", b"shell\0")];
     for (filter, matching) in [
         ("count < 0", vec![1]),
         ("who == \"you\"", vec![1, 2]),
@@ -108,8 +110,11 @@ fn the_filter_sees_the_record() {
     ] {
         let Some((seen, counts)) = pass(Some(filter), &records) else { return };
         let wanted: Vec<_> = matching.iter().map(|at: &usize| expected(&records[*at])).collect();
-        let seen: Vec<_> =
-            seen.iter().zip(&wanted).map(|(out, wanted)| out[..wanted.len().min(out.len())].to_vec()).collect();
+        let seen: Vec<_> = seen
+            .iter()
+            .zip(&wanted)
+            .map(|(out, wanted)| out[..wanted.len().min(out.len())].to_vec())
+            .collect();
         assert_eq!(seen, wanted, "{filter}");
         assert_eq!(
             counts,

@@ -1,7 +1,7 @@
 //! Linux event tracing with the semantics of tracefs, done by eBPF.
 //!
 //! One room a module; data flows one way, and a module imports only from those listed before it
-//! (`cargo xtask lint` checks it): `sys < kernel < event < lang < plan < code < attach < ring < buffer <
+//! (`cargo xtask lint` checks it): `sys < kernel < event < lang < plan < code < attach < ring <
 //! render < control < cli`. docs/ARCHITECTURE.md tells what lives where and why.
 
 #[allow(unsafe_code)]
@@ -20,8 +20,6 @@ pub mod code;
 pub mod attach;
 
 pub mod ring;
-
-pub mod buffer;
 
 pub mod render;
 

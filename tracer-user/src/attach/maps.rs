@@ -24,10 +24,10 @@ pub struct Options {
     pub slots: u32,
     /// Whether only threads given by [`super::Session::add_pid`] are traced.
     pub pid_gate: bool,
-    /// Process (in the initial pid namespace) whose threads are not traced; 0 for none.
+    /// This process in the initial pid namespace.
     pub own_tgid: u32,
-    /// The opposite: only the threads of that process are traced.
-    pub own_only: bool,
+    /// Whether this process is traced like any other.
+    pub trace_own: bool,
 }
 
 /// The shared maps.
@@ -76,16 +76,16 @@ impl Shared {
             name: "tracer_rings",
         })
         .map_err(fail("array of maps"))?;
-        let mut memory = Vec::with_capacity(options.cpus as usize);
-        let mut spare = Some(first);
-        for cpu in 0..options.cpus {
-            let map = match spare.take() {
-                Some(map) => map,
-                None => ring(ring_bytes)?,
-            };
-            rings.set_fd(cpu, map.as_fd()).map_err(fail("array of maps"))?;
-            memory.push(RingMemory::new(map).map_err(fail("ring buffer"))?);
+        let mut inner = vec![first];
+        for _ in 1..options.cpus {
+            inner.push(ring(ring_bytes)?);
         }
+        rings.set_fds(&inner).map_err(fail("array of maps"))?;
+        let memory = inner
+            .into_iter()
+            .map(RingMemory::new)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(fail("ring buffer"))?;
         let array = |name, value_size: usize, max_entries, flags| {
             Map::create(&MapSpec {
                 kind: MapKind::Array,
@@ -201,8 +201,9 @@ impl Shared {
         self.options.pid_gate
     }
 
-    pub(super) fn own_only(&self) -> bool {
-        self.options.own_only
+    /// The process whose threads are not traced; 0 for none.
+    pub(super) fn excluded_tgid(&self) -> u32 {
+        if self.options.trace_own { 0 } else { self.options.own_tgid }
     }
 
     pub(super) fn pids(&self) -> BorrowedFd<'_> {

@@ -55,6 +55,18 @@ pub enum Via {
     Inject,
 }
 
+/// Whose hits a program takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Threads {
+    /// Those of the session: all, or those in the pid table; ours only when asked for.
+    #[default]
+    Traced,
+    /// All, even ours: for bookkeeping.
+    Every,
+    /// Only those of this process.
+    Own,
+}
+
 /// One event to be traced.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
@@ -70,8 +82,8 @@ pub struct Request<'a> {
     pub irqs_off: bool,
     /// What the records' `common_type` is: the event's id, unless the caller has a use for another.
     pub kind: u16,
-    /// Whether the event is about bookkeeping and passes the pid gate for every thread.
-    pub ungated: bool,
+    /// Whose hits are taken.
+    pub threads: Threads,
 }
 
 /// An attached event. It hangs on its hook as long as this lives.
@@ -172,7 +184,11 @@ impl Session {
             size: functions.size,
             kind: u32::from(request.kind),
             watermark: self.shared.watermark(),
-            own_tgid: self.shared.own_tgid(),
+            own_tgid: match request.threads {
+                Threads::Traced => self.shared.excluded_tgid(),
+                Threads::Every => 0,
+                Threads::Own => self.shared.own_tgid(),
+            },
             ..Params::default()
         };
         if request.filter.is_some() {
@@ -184,10 +200,10 @@ impl Session {
         if functions.needs.flags {
             fixed.bits |= params::FILTER_FLAGS;
         }
-        if self.shared.pid_gate() && !request.ungated {
+        if self.shared.pid_gate() && request.threads == Threads::Traced {
             fixed.bits |= params::PIDS;
         }
-        if self.shared.own_only() {
+        if request.threads == Threads::Own {
             fixed.bits |= params::OWN_ONLY;
         }
         if request.irqs_off {

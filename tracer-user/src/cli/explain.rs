@@ -9,7 +9,8 @@ use crate::{
     attach,
     control::{
         facts::Facts,
-        hooks::{Chooser, Chosen},
+        hooks::Chosen,
+        recorder,
         selection::{self, Selected},
     },
     plan::{resolve, source::Hook},
@@ -23,9 +24,10 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     };
     let selected = selection::select(&text, &facts.tracefs, &facts)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let mut chooser = Chooser::new(args.tracepoints);
-    for event in &selected {
-        one(&mut out, event, args, &mut chooser, &facts)?;
+    let formats: Vec<_> = selected.iter().map(|event| &event.format).collect();
+    let chosen = recorder::try_hooks(&formats, args.tracepoints, &facts)?;
+    for (event, chosen) in selected.iter().zip(chosen) {
+        one(&mut out, event, args, chosen, &facts)?;
     }
     out.flush()?;
     Ok(())
@@ -35,7 +37,7 @@ fn one(
     out: &mut impl Write,
     event: &Selected,
     args: &ExplainArgs,
-    chooser: &mut Chooser,
+    mut chosen: Chosen,
     facts: &Facts,
 ) -> anyhow::Result<()> {
     let format = &event.format;
@@ -50,7 +52,6 @@ fn one(
         writeln!(out, "\ntree\n  {}", stages.tree)?;
         writeln!(out, "\nplan\n{}", indent(&format!("{:#?}", stages.filter)))?;
     }
-    let mut chosen = chooser.choose(format, facts);
     let listing = attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked);
     let listing = match listing {
         Err(error) if chosen.hook != Hook::Tracepoint => {

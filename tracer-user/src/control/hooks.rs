@@ -8,12 +8,13 @@ use std::collections::HashMap;
 
 use super::{facts::Facts, verify};
 use crate::{
-    attach::Via,
+    attach::{Session, Via},
     event::Format,
     plan::{
         raw::{self, RawPlan},
         source::Hook,
     },
+    ring::Drain,
 };
 
 /// A hook and how values are had there.
@@ -34,62 +35,99 @@ impl Chosen {
     }
 }
 
-/// Chooses hooks, and remembers what was found out about plans.
-#[derive(Debug)]
-pub struct Chooser {
-    checked: HashMap<(String, String), Result<(), String>>,
+/// Chooses the hooks of events. Plans are put to the test all at once, in a session that traces nothing yet.
+pub fn choose(
+    formats: &[&Format],
     tracepoints_only: bool,
-}
-
-impl Chooser {
-    /// Knows nothing yet. `tracepoints_only`: never the raw tracepoint.
-    pub fn new(tracepoints_only: bool) -> Self {
-        Self { checked: HashMap::new(), tracepoints_only }
-    }
-
-    /// The hook for an event.
-    pub fn choose(&mut self, format: &Format, facts: &Facts) -> Chosen {
-        if self.tracepoints_only {
-            return Chosen::tracepoint(format, "asked for");
-        }
-        let listed = format.system == "syscalls"
-            || raw::listed().any(|(system, name)| system == format.system && name == format.name);
-        if !listed {
-            return Chosen::tracepoint(format, "no raw tracepoint plan");
-        }
-        let Some(btf) = facts.btf() else { return Chosen::tracepoint(format, "the kernel shows no BTF") };
-        let number = if format.system == "syscalls" { facts.syscall_number(&format.name) } else { None };
-        let plan = match raw::plan(format, btf, number) {
-            Ok(plan) => plan,
-            Err(refusal) => return Chosen::tracepoint(format, refusal.to_string()),
-        };
-        if let Err(why) = self.check(format, &plan, facts) {
-            return Chosen::tracepoint(format, why);
-        }
-        let via = match (number, format.name.starts_with("sys_enter_")) {
-            (Some(number), true) => Via::SysEnter(number),
-            (Some(number), false) => Via::SysExit(number),
-            (None, _) => Via::RawTracepoint(plan.tracepoint),
-        };
-        Chosen { hook: Hook::RawTracepoint(plan.fields), via, reason: String::new() }
-    }
-
-    /// Checks the plan's stand-in against the real event, once.
-    fn check(&mut self, format: &Format, plan: &RawPlan, facts: &Facts) -> Result<(), String> {
-        if let Some(known) = self.checked.get(&plan.stand_in) {
-            return known.clone();
+    facts: &Facts,
+    trial: &mut Trial<'_>,
+) -> Vec<Chosen> {
+    let planned: Vec<Result<(RawPlan, Option<u32>), String>> = formats
+        .iter()
+        .map(|format| if tracepoints_only { Err("asked for".to_owned()) } else { plan(format, facts) })
+        .collect();
+    let mut names: Vec<(String, String)> = Vec::new();
+    let mut plans: Vec<Result<(Format, RawPlan), String>> = Vec::new();
+    for (format, planned) in formats.iter().zip(&planned) {
+        let Ok((plan, _)) = planned else { continue };
+        if names.contains(&plan.stand_in) || names.len() == verify::MOST {
+            continue;
         }
         let (system, name) = &plan.stand_in;
-        let result = if (system, name) == (&format.system, &format.name) {
-            verify::holds(format, plan, facts)
+        let itself = (system, name) == (&format.system, &format.name);
+        plans.push(if itself {
+            Ok(((*format).clone(), plan.clone()))
         } else {
-            stand_in(system, name, facts).and_then(|(format, plan)| verify::holds(&format, &plan, facts))
-        };
-        let result = result.map_err(|why| format!("{system}:{name}: {why}"));
-        tracing::debug!(?result, system, name, "raw tracepoint plan");
-        self.checked.insert(plan.stand_in.clone(), result.clone());
-        result
+            stand_in(system, name, facts)
+        });
+        names.push(plan.stand_in.clone());
     }
+    let on_trial: Vec<_> = plans.iter().filter_map(|plan| plan.as_ref().ok()).cloned().collect();
+    let mut outcomes = if on_trial.is_empty() {
+        Vec::new()
+    } else {
+        verify::hold(&on_trial, trial.own_thread, trial.session, trial.drain)
+    }
+    .into_iter();
+    let verdicts: HashMap<(String, String), Result<(), String>> = names
+        .into_iter()
+        .zip(plans)
+        .map(|(name, plan)| {
+            let verdict = plan.and_then(|_| outcomes.next().unwrap_or(Ok(())));
+            let verdict = verdict.map_err(|why| format!("{}:{}: {why}", name.0, name.1));
+            tracing::debug!(?name, ?verdict, "raw tracepoint plan");
+            (name, verdict)
+        })
+        .collect();
+    formats
+        .iter()
+        .zip(planned)
+        .map(|(format, planned)| {
+            let usable = planned.and_then(|(plan, number)| {
+                match verdicts.get(&plan.stand_in) {
+                    Some(verdict) => verdict.clone(),
+                    None => Err("too many plans to check at one start".to_owned()),
+                }
+                .map(|()| (plan, number))
+            });
+            match usable {
+                Ok((plan, number)) => raw_chosen(format, plan, number),
+                Err(why) => Chosen::tracepoint(format, why),
+            }
+        })
+        .collect()
+}
+
+/// Where plans are put to the test.
+#[derive(Debug)]
+pub struct Trial<'a> {
+    /// A session that traces nothing yet, with two free counters for each event.
+    pub session: &'a mut Session,
+    /// Its rings.
+    pub drain: &'a mut Drain,
+    /// The calling thread in the initial pid namespace.
+    pub own_thread: u32,
+}
+
+fn raw_chosen(format: &Format, plan: RawPlan, number: Option<u32>) -> Chosen {
+    let via = match (number, format.name.starts_with("sys_enter_")) {
+        (Some(number), true) => Via::SysEnter(number),
+        (Some(number), false) => Via::SysExit(number),
+        (None, _) => Via::RawTracepoint(plan.tracepoint),
+    };
+    Chosen { hook: Hook::RawTracepoint(plan.fields), via, reason: String::new() }
+}
+
+/// The plan of an event and, for a syscall event, the call's number; or why there is none.
+fn plan(format: &Format, facts: &Facts) -> Result<(RawPlan, Option<u32>), String> {
+    let syscall = format.system == "syscalls";
+    if !syscall && !raw::listed().any(|(system, name)| system == format.system && name == format.name) {
+        return Err("there is no raw tracepoint plan for it".to_owned());
+    }
+    let btf = facts.btf().ok_or_else(|| "the kernel shows no BTF".to_owned())?;
+    let number = if syscall { facts.syscall_number(&format.name) } else { None };
+    let plan = raw::plan(format, btf, number).map_err(|refusal| refusal.to_string())?;
+    Ok((plan, number))
 }
 
 /// Format and plan of an event that stands for others.

@@ -6,12 +6,12 @@ use tracer_abi::{Counters, control};
 
 use super::{
     facts::Facts,
-    hooks::{self, Chooser, Chosen},
+    hooks::{self, Chosen, Trial},
     selection::Selected,
     tasks::{NameEvent, TaskNames},
 };
 use crate::{
-    attach::{self, AttachError, Attachment, Cause, Context, Preempt, Request, Session, Via, ids},
+    attach::{self, AttachError, Attachment, Cause, Context, Preempt, Request, Session, Threads, Via, ids},
     event::Format,
     plan::source::Hook,
     render::Printer,
@@ -105,12 +105,12 @@ impl Recorder {
             ring_bytes: options.ring_bytes,
             watermark: options.ring_bytes / 2,
             cpus: facts.cpus(),
-            slots: selected.len() as u32 + 2,
+            // Each event's own, those of its plan's trial, those that follow names.
+            slots: 3 * selected.len() as u32 + 2,
             pid_gate: gate,
-            own_tgid: if options.own { 0 } else { own.process },
-            own_only: false,
+            own_tgid: own.process,
+            trace_own: options.own,
         };
-        let mut chooser = Chooser::new(options.tracepoints_only);
         let (mut session, rings) = Session::new(&sizes, context(facts))?;
         for pid in &options.pids {
             session.add_pid(*pid)?;
@@ -135,9 +135,13 @@ impl Recorder {
             taken: 0,
             wants_groups: false,
         };
+        let formats: Vec<&Format> = selected.iter().map(|event| &event.format).collect();
+        let mut trial =
+            Trial { session: &mut recorder.session, drain: &mut recorder.drain, own_thread: own.thread };
+        let chosen = hooks::choose(&formats, options.tracepoints_only, facts, &mut trial);
         recorder.follow_names(facts)?;
-        for event in selected {
-            recorder.attach(event, &mut chooser, facts)?;
+        for (event, chosen) in selected.into_iter().zip(chosen) {
+            recorder.attach(event, chosen, facts)?;
         }
         Ok(recorder)
     }
@@ -155,7 +159,7 @@ impl Recorder {
                 filter: None,
                 irqs_off: false,
                 kind: control::FIRST + index as u16,
-                ungated: true,
+                threads: Threads::Every,
             };
             let attachment = self.session.attach(&request)?;
             self.names.push((attachment, event));
@@ -163,9 +167,8 @@ impl Recorder {
         Ok(())
     }
 
-    fn attach(&mut self, event: Selected, chooser: &mut Chooser, facts: &Facts) -> Result<(), AttachError> {
+    fn attach(&mut self, event: Selected, mut chosen: Chosen, facts: &Facts) -> Result<(), AttachError> {
         let Selected { format, filter, .. } = event;
-        let mut chosen = chooser.choose(&format, facts);
         let mut attach = |chosen: &Chosen| {
             self.session.attach(&Request {
                 format: &format,
@@ -174,7 +177,7 @@ impl Recorder {
                 filter: filter.as_ref(),
                 irqs_off: hooks::irqs_off(&format),
                 kind: format.id,
-                ungated: false,
+                threads: Threads::Traced,
             })
         };
         let attachment = match attach(&chosen) {
@@ -256,12 +259,13 @@ impl Recorder {
     }
 
     fn hand_on(&mut self, now: Option<u64>, mut show: impl FnMut(&Shown<'_>)) {
-        let Self { drain, tasks, traced, by_id, names, wants_groups, .. } = self;
+        let Self { drain, tasks, traced, by_id, names, wants_groups, taken, .. } = self;
         let hand_on = |record: Record<'_>| {
             let head = record.payload;
             let kind = u16::from_ne_bytes([head[0], head[1]]);
             if let Some(index) = kind.checked_sub(control::FIRST) {
                 if let Some((_, event)) = names.get(usize::from(index)) {
+                    *taken += 1;
                     tasks.learn(*event, head);
                 }
                 return;
@@ -270,10 +274,11 @@ impl Recorder {
             else {
                 return;
             };
+            *taken += 1;
             tasks.meet(i32::from_ne_bytes([head[4], head[5], head[6], head[7]]), *wants_groups);
             show(&Shown { record, printer: &traced.printer, tasks });
         };
-        self.taken += match now {
+        match now {
             Some(now) => drain.merge(now, hand_on),
             None => drain.finish(hand_on),
         };
@@ -295,6 +300,31 @@ impl Recorder {
     pub fn pending(&self) -> u64 {
         self.drain.rings().iter().map(crate::sys::ring::RingMemory::pending).sum()
     }
+}
+
+/// The hooks that a recording of these events would use, each tried as it would be there.
+///
+/// # Errors
+/// When the kernel refuses the session.
+pub fn try_hooks(
+    formats: &[&Format],
+    tracepoints_only: bool,
+    facts: &Facts,
+) -> Result<Vec<Chosen>, AttachError> {
+    let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
+    let sizes = attach::Options {
+        ring_bytes: 256 * 1024,
+        watermark: u32::MAX,
+        cpus: facts.cpus(),
+        slots: 2 * formats.len() as u32,
+        pid_gate: false,
+        own_tgid: own.process,
+        trace_own: false,
+    };
+    let (mut session, rings) = Session::new(&sizes, context(facts))?;
+    let mut drain = Drain::new(rings);
+    let mut trial = Trial { session: &mut session, drain: &mut drain, own_thread: own.thread };
+    Ok(hooks::choose(formats, tracepoints_only, facts, &mut trial))
 }
 
 /// What programs can learn of their context on this kernel.

@@ -2,15 +2,17 @@
 //! plan is good when their records are the same to the byte.
 
 use std::{
+    collections::HashMap,
     net::UdpSocket,
     time::{Duration, Instant},
 };
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-use super::facts::Facts;
+use tracer_abi::control;
+
 use crate::{
-    attach::{Attachment, Context, Options, Request, Session, Via, ids},
+    attach::{Attachment, Request, Session, Threads, Via},
     event::Format,
     plan::{
         raw::{Provoke, RawPlan},
@@ -20,63 +22,100 @@ use crate::{
     sys::call,
 };
 
-/// `common_type` of the records of either program.
-const BY_EVENT: u16 = 1;
-const BY_PLAN: u16 = 2;
+/// First `common_type` of the records of these programs: two for each plan, the event's and the plan's.
+const FIRST_KIND: u16 = control::FIRST + 16;
+/// Plans that are checked at most at one start; further events hang on perf tracepoints.
+pub(super) const MOST: usize = 64;
 
-/// Whether the plan makes the records that the kernel makes. The error says why it cannot be used.
-pub(super) fn holds(format: &Format, plan: &RawPlan, facts: &Facts) -> Result<(), String> {
-    let own = ids::own().map_err(|cause| cause.to_string())?;
-    let options = Options {
-        ring_bytes: 256 * 1024,
-        watermark: u32::MAX,
-        cpus: facts.cpus(),
-        slots: 2,
-        pid_gate: false,
-        own_tgid: own.process,
-        own_only: true,
-    };
-    let (mut session, rings) =
-        Session::new(&options, Context::default()).map_err(|error| error.to_string())?;
-    let mut attach = |hook: &Hook, via: &Via, kind| {
-        let request = Request { format, hook, via, filter: None, irqs_off: false, kind, ungated: false };
-        session.attach(&request).map_err(|error| error.to_string())
-    };
-    let by_event = attach(&Hook::Tracepoint, &Via::Tracepoint(format.id), BY_EVENT)?;
-    let by_plan = attach(
-        &Hook::RawTracepoint(plan.fields.clone()),
-        &Via::RawTracepoint(plan.tracepoint.clone()),
-        BY_PLAN,
-    )?;
+/// One plan on trial: both programs, and what their records were.
+struct OnTrial {
+    attachments: Option<[Attachment; 2]>,
+    records: [Vec<Vec<u8>>; 2],
+    outcome: Result<(), String>,
+}
+
+/// Whether each plan makes the records that the kernel makes. An error says why it cannot be used. The session must
+/// not trace anything yet.
+pub(super) fn hold(
+    plans: &[(Format, RawPlan)],
+    own_thread: u32,
+    session: &mut Session,
+    drain: &mut Drain,
+) -> Vec<Result<(), String>> {
+    let mut trials: Vec<OnTrial> = (0..)
+        .zip(plans)
+        .map(|(index, plan)| {
+            let attached = attach(plan, FIRST_KIND + 2 * index, session);
+            let (attachments, outcome) = match attached {
+                Ok(attachments) => (Some(attachments), Ok(())),
+                Err(why) => (None, Err(why)),
+            };
+            OnTrial { attachments, records: [Vec::new(), Vec::new()], outcome }
+        })
+        .collect();
     session.set_tracing(true);
-    let provoked = provoke(plan.provoke);
+    let mut provoked: HashMap<Provoke, Result<(), String>> = HashMap::new();
+    for (_, plan) in plans {
+        provoked.entry(plan.provoke).or_insert_with(|| provoke(plan.provoke));
+    }
     session.set_tracing(false);
-    let mut drain = Drain::new(rings);
-    let (mut event, mut planned) = (Vec::new(), Vec::new());
     drain.finish(|record| {
         let head = &record.payload[..8];
-        let kind = u16::from_ne_bytes([head[0], head[1]]);
         let pid = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
+        let kind = u16::from_ne_bytes([head[0], head[1]]).wrapping_sub(FIRST_KIND);
         // Other threads of ours may be caught between the two programs when tracing goes on and off.
-        if pid == own.thread {
-            let side = if kind == BY_EVENT { &mut event } else { &mut planned };
-            side.push(record.payload[8..].to_vec());
+        if let Some(trial) = trials.get_mut(usize::from(kind / 2)).filter(|_| pid == own_thread) {
+            trial.records[usize::from(kind % 2)].push(record.payload[8..].to_vec());
         }
     });
-    retire(session, [by_event, by_plan]);
-    provoked.map_err(|error| format!("it could not be provoked: {error}"))?;
+    retire(trials.iter_mut().filter_map(|trial| trial.attachments.take()).collect());
+    plans
+        .iter()
+        .zip(trials)
+        .map(|((format, plan), trial)| {
+            trial.outcome?;
+            provoked[&plan.provoke].clone().map_err(|error| format!("it could not be provoked: {error}"))?;
+            judge(format, trial.records)
+        })
+        .collect()
+}
+
+/// Hangs both programs of a plan on their hooks.
+fn attach(
+    (format, plan): &(Format, RawPlan),
+    kind: u16,
+    session: &mut Session,
+) -> Result<[Attachment; 2], String> {
+    let mut attach = |hook: &Hook, via: &Via, kind| {
+        let request =
+            Request { format, hook, via, filter: None, irqs_off: false, kind, threads: Threads::Own };
+        session.attach(&request).map_err(|error| error.to_string())
+    };
+    Ok([
+        attach(&Hook::Tracepoint, &Via::Tracepoint(format.id), kind)?,
+        attach(
+            &Hook::RawTracepoint(plan.fields.clone()),
+            &Via::RawTracepoint(plan.tracepoint.clone()),
+            kind + 1,
+        )?,
+    ])
+}
+
+/// Compares what the two programs recorded.
+fn judge(format: &Format, [event, planned]: [Vec<Vec<u8>>; 2]) -> Result<(), String> {
     if event.is_empty() {
         return Err("it could not be provoked: nothing happened".to_owned());
     }
     // The kernel pads a record's end; only what the format names counts.
     let size = format.fixed_size() - 8;
-    let cut = |records: &[Vec<u8>]| -> Vec<Vec<u8>> {
-        records.iter().map(|record| record[..size.min(record.len())].to_vec()).collect()
+    let (seen, made) = (event.len(), planned.len());
+    let cut = |records: Vec<Vec<u8>>| -> Vec<Vec<u8>> {
+        records.into_iter().map(|record| record[..size.min(record.len())].to_vec()).collect()
     };
-    if mask(format, cut(&event)) == mask(format, cut(&planned)) {
+    if mask(format, cut(event)) == mask(format, cut(planned)) {
         Ok(())
     } else {
-        Err(format!("its records differ from the kernel's ({} and {})", planned.len(), event.len()))
+        Err(format!("its records differ from the kernel's ({made} and {seen})"))
     }
 }
 
@@ -93,8 +132,10 @@ fn mask(format: &Format, mut records: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 /// Takes programs off their hooks where nobody waits for it: the kernel waits for all CPUs.
-fn retire(session: Session, attachments: [Attachment; 2]) {
-    std::thread::spawn(move || drop((attachments, session)));
+fn retire(attachments: Vec<[Attachment; 2]>) {
+    if !attachments.is_empty() {
+        std::thread::spawn(move || drop(attachments));
+    }
 }
 
 /// Does what makes the event happen in this thread.

@@ -22,6 +22,7 @@ pub(super) enum Command {
     RawTracepointOpen = 17,
     BtfLoad = 18,
     MapFreeze = 22,
+    MapUpdateBatch = 26,
     LinkCreate = 28,
 }
 

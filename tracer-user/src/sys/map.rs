@@ -83,6 +83,20 @@ struct Element {
 unsafe impl Block for Element {}
 
 #[repr(C)]
+struct Batch {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+// SAFETY: keys and values point to `count` elements of the map's sizes, checked in `Map`.
+unsafe impl Block for Batch {}
+
+#[repr(C)]
 struct Only {
     fd: u32,
 }
@@ -147,6 +161,31 @@ impl Map {
     /// As [`Map::update`].
     pub fn set_fd(&self, index: u32, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         self.update(&index.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes())
+    }
+
+    /// Sets the descriptors of maps at the indices 0 and up, in one call where the kernel can: each call waits for
+    /// all programs that run (`maybe_wait_bpf_programs()`).
+    ///
+    /// # Errors
+    /// As [`Map::update`].
+    pub fn set_fds(&self, maps: &[Self]) -> Result<(), Errno> {
+        let keys: Vec<u32> = (0..maps.len() as u32).collect();
+        let values: Vec<i32> = maps.iter().map(|map| map.fd.as_raw_fd()).collect();
+        let mut block = Batch {
+            in_batch: 0,
+            out_batch: 0,
+            keys: keys.as_ptr() as u64,
+            values: values.as_ptr() as u64,
+            count: maps.len() as u32,
+            fd: self.fd.as_raw_fd() as u32,
+            elem_flags: 0,
+            flags: 0,
+        };
+        match call(Command::MapUpdateBatch, &mut block) {
+            Ok(_) => Ok(()),
+            // Maps of maps take batches from 5.20 on.
+            Err(_) => (0..).zip(maps).try_for_each(|(index, map)| self.set_fd(index, map.as_fd())),
+        }
     }
 
     /// The value of a key; None when there is no such key.

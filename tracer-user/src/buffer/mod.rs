@@ -1,1 +1,0 @@
-//! Trace buffers, readers and counters.
