@@ -294,7 +294,8 @@ impl Session {
     }
 }
 
-/// The generated functions of an event at a hook, readable.
+/// The generated functions of an event at a hook, readable; or, linked, the whole program as the kernel gets it, its
+/// parameters in frozen memory and every map shown as descriptor 0.
 ///
 /// # Errors
 /// When the plan has no code at this hook.
@@ -302,9 +303,13 @@ pub fn listing(
     format: &Format,
     hook: &Hook,
     filter: Option<&Filter>,
-    _linked: bool,
+    linked: bool,
 ) -> Result<String, AttachError> {
     let functions = Functions::generate(format, hook, filter)
         .map_err(|cause| AttachError::new(format.full_name(), cause))?;
-    Ok(functions.listing())
+    if !linked {
+        return Ok(functions.listing());
+    }
+    let template = if *hook == Hook::Tracepoint { "trace_event" } else { "raw_event" };
+    functions.linked(template).map_err(|cause| AttachError::new(format.full_name(), cause))
 }

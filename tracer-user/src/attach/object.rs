@@ -14,8 +14,8 @@ use tracer_abi::{PARAMS, Params};
 use super::{Cause, maps::Shared};
 use crate::{
     code::{
-        asm::{Assembler, Function, Reg},
-        link,
+        asm::{Assembler, Function, INSN_SIZE, Insn, Reg},
+        link, listing,
         lower::{self, Needs},
     },
     event::Format,
@@ -47,8 +47,20 @@ impl Functions {
         Ok(Self { list, size, needs: filter.needs })
     }
 
+    /// The functions, readable.
     pub(super) fn listing(&self) -> String {
-        self.list.iter().map(|f| format!("{}: {:#?}", f.name, f.insns)).collect()
+        listing::functions(&self.list)
+    }
+
+    /// The program that they make with a template, readable.
+    pub(super) fn linked(&self, template: &str) -> Result<String, Cause> {
+        let image = finish(&linked(&self.list)?, template, &[], |_| Some(rustix::stdio::stdin()))?;
+        let insns: Vec<Insn> = image
+            .insns
+            .chunks_exact(INSN_SIZE)
+            .map(|bytes| Insn::decode(bytes.try_into().expect("an instruction's bytes")))
+            .collect();
+        Ok(listing::program(&insns))
     }
 
     /// Functions for templates that call none: the linker wants every symbol defined.
