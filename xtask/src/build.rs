@@ -132,7 +132,8 @@ pub(crate) fn ebpf(arch: Arch, log: bool) -> Result<PathBuf> {
     };
     let name = if log { "tracer-ebpf-debug.o" } else { "tracer-ebpf.o" };
     host::step(format!("Building {}/{name} with {}", arch.name(), rustc.path.display()));
-    let out = host::root().join("target/bpf-build").join(arch.name());
+    // One directory for all architectures: most of what is compiled is the same.
+    let out = host::root().join("target/bpf-build");
     let mut command = rustc.cargo();
     command
         .current_dir(host::root().join("tracer-ebpf"))

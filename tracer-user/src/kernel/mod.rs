@@ -7,10 +7,6 @@
 
 mod answer;
 pub mod btf;
-#[cfg(test)]
-pub(crate) mod btf_build;
-mod btf_enums;
-mod btf_index;
 pub mod config;
 mod error;
 pub mod features;

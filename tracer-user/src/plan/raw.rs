@@ -295,7 +295,7 @@ impl Bound<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::btf_build::Build;
+    use crate::kernel::btf::build::Build;
 
     const SWITCH: &str = "name: sched_switch\nID: 372\nformat:\n\
         \tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\

@@ -111,7 +111,7 @@ pub(crate) fn verb() -> Result<()> {
             .env("RUSTC_BOOTSTRAP", "1")
             .args(["--release", "--target", "bpfel-unknown-none", "-Zbuild-std=core"])
             .args(["--features", "log", "--target-dir"])
-            .arg(root.join("target/bpf-build/clippy"))
+            .arg(root.join("target/bpf-build"))
             .args(strict);
         check("Clippy tracer-ebpf", &mut clippy);
     }

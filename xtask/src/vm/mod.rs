@@ -56,7 +56,7 @@ pub(crate) struct Machine {
     #[arg(long, default_value_t = 1536)]
     pub(crate) memory: u32,
     /// Give up after this many seconds
-    #[arg(long, default_value_t = 900)]
+    #[arg(long, default_value_t = 3600)]
     pub(crate) timeout: u64,
     /// Look for a newer kernel than the cached one
     #[arg(long)]

@@ -72,7 +72,7 @@ pub(super) fn command(machine: &Machine, files: &Files) -> Command {
     // Stalls that only emulation has are no news; a panic ends the machine.
     let append = format!(
         "console={console} panic=-1 mitigations=off no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
-         random.trust_cpu=on loglevel=6"
+         random.trust_cpu=on tsc=reliable loglevel=6"
     );
     let mut c = Command::new(format!("qemu-system-{}", machine.arch.name()));
     c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);

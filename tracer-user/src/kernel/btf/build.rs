@@ -38,7 +38,7 @@ impl Build {
 
     /// `BTF_KIND_INT`.
     pub(crate) fn int(&mut self, name: &str, size: u32, signed: bool) -> u32 {
-        self.push(name, 1, 0, size, &[u32::from(signed) << 24 | size * 8])
+        self.push(name, 1, 0, size, &[(u32::from(signed) << 24) | (size * 8)])
     }
 
     /// `BTF_KIND_PTR`.

@@ -1,12 +1,12 @@
 //! Values of enumerators by name alone, whatever enum they are of: print fmts name constants of enums that their
 //! headers do not export.
 //!
-//! Built in one pass over the bytes, as [`super::btf_index`] is. Layout: `struct btf_enum` and `struct
+//! Built in one pass over the bytes, as [`super::index`] is. Layout: `struct btf_enum` and `struct
 //! btf_enum64`, include/uapi/linux/btf.h.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use super::btf_index::{MAGIC, TYPE_SIZE, tail};
+use super::index::{MAGIC, TYPE_SIZE, tail};
 
 /// `BTF_KIND_ENUM`
 const ENUM: u32 = 6;
