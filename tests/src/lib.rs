@@ -4,6 +4,7 @@ pub mod bench;
 pub mod compare;
 pub mod facts;
 pub mod filters;
+pub mod golden;
 pub mod host;
 pub mod oracle;
 pub mod plans;

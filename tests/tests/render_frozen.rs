@@ -1,11 +1,18 @@
-//! Rendering of every event of the frozen kernels, with no kernel needed: each print fmt parses and compiles, and no
-//! bytes whatever make rendering panic.
+//! Rendering of every event of the frozen kernels, with no kernel needed: each print fmt parses and compiles, frozen
+//! records give the kernel's text, and no bytes whatever make rendering panic.
 
+use std::path::Path;
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use tracer_tests::facts::Facts;
-use tracer_user::render::Printer;
+use tracer_tests::golden::{Golden, WithVariables};
+use tracer_user::event::Format;
 use tracer_user::render::fmt::parse;
+use tracer_user::render::line::{Options, Stamp, line};
+use tracer_user::render::{Printer, json};
 
-/// Events of a frozen kernel that print field by field, with the reason; everything else is rendered.
+/// Events of a frozen kernel that print field by field, with the reason; every other one is rendered.
 const UNRENDERED: &[(&str, &str)] = &[];
 
 #[test]
@@ -23,16 +30,112 @@ fn every_print_fmt_parses() {
 #[test]
 fn every_event_is_rendered_but_those_listed() {
     for facts in Facts::all().unwrap() {
-        let unrendered: Vec<_> = facts
+        let unlisted: Vec<_> = facts
             .formats
             .iter()
             .map(|format| (format.full_name(), Printer::compile(format, &facts)))
             .filter_map(|(name, printer)| Some((name, printer.reason()?.to_owned())))
-            .collect();
-        let unlisted: Vec<_> = unrendered
-            .iter()
             .filter(|(name, reason)| !UNRENDERED.iter().any(|(n, r)| n == name && r == reason))
             .collect();
         assert!(unlisted.is_empty(), "{} {}: {unlisted:#?}", facts.release, facts.arch);
     }
+}
+
+#[test]
+fn frozen_records_give_the_kernels_text() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("facts");
+    let mut seen = 0;
+    for facts in Facts::all().unwrap() {
+        let (major, minor) = tracer_user::render::version_of(&facts.release);
+        let path = dir.join(format!("{major}.{minor}-{}.golden.txt", facts.arch));
+        if !path.exists() {
+            continue;
+        }
+        let golden = Golden::read(&path).unwrap();
+        assert!(golden.records.len() >= 60, "{} has only {} records", path.display(), golden.records.len());
+        for (name, record, expected) in &golden.records {
+            let format = facts.format(name).unwrap_or_else(|| panic!("no format of {name}"));
+            let printer = Printer::compile(format, &WithVariables(&facts, &golden));
+            let mut text = Vec::new();
+            printer.event(record, &golden, false, &mut text);
+            assert_eq!(String::from_utf8_lossy(&text), *expected, "{name}");
+        }
+        seen += 1;
+    }
+    assert!(seen > 0, "no golden file in {}", dir.display());
+}
+
+/// Bytes of any length: noise, and small numbers, which are offsets and lengths inside the record more often.
+fn records() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..600),
+        prop::collection::vec(0u8..64, 0..600),
+        prop::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..600),
+    ]
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        rng_seed: RngSeed::Fixed(0x7472_6163),
+        failure_persistence: None,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn no_record_makes_rendering_panic() {
+    let printers: Vec<_> = Facts::all()
+        .unwrap()
+        .iter()
+        .flat_map(|facts| {
+            facts.formats.iter().map(|format| Printer::compile(format, facts)).collect::<Vec<_>>()
+        })
+        .collect();
+    let every = [
+        Options::default(),
+        Options { fields: true, print_tgid: true, lazy_flag: false, ..Options::default() },
+        Options { hex: true, ..Options::default() },
+    ];
+    proptest!(config(24), |(record in records(), cpu in any::<u32>(), time in any::<u64>())| {
+        let mut out = Vec::new();
+        for printer in &printers {
+            out.clear();
+            for options in &every {
+                line(&mut out, options, printer, &record, Stamp { cpu, time }, &(), &());
+            }
+            let start = out.len();
+            json::object(&mut out, printer, &record, Stamp { cpu, time }, true, &(), &());
+            let object = std::str::from_utf8(&out[start..]).expect("JSON is UTF-8");
+            prop_assert!(object.starts_with('{') && object.ends_with("}\n"), "{object}");
+        }
+    });
+}
+
+#[test]
+fn no_print_fmt_makes_the_engine_panic() {
+    let facts = Facts::all().unwrap().remove(0);
+    let formats = &facts.formats;
+    // A real text, cut, with a piece of another put in and a byte changed.
+    proptest!(config(3000), |(
+        one in any::<prop::sample::Index>(),
+        other in any::<prop::sample::Index>(),
+        cuts in any::<[prop::sample::Index; 4]>(),
+        byte in prop::sample::select(b"\"%*(){}[]?:,;->&|!~0123456789xuUlLsdpcnRECaz \\'".to_vec()),
+        record in records(),
+    )| {
+        let format = &formats[one.index(formats.len())];
+        let from = &formats[other.index(formats.len())].print_fmt;
+        let mut text: Vec<char> = format.print_fmt.chars().collect();
+        let piece: Vec<char> = from.chars().collect();
+        if !text.is_empty() && !piece.is_empty() {
+            let (a, b) = (cuts[0].index(piece.len()), cuts[1].index(piece.len()));
+            let at = cuts[2].index(text.len());
+            text.splice(at..at, piece[a.min(b)..a.max(b)].iter().copied());
+            let at = cuts[3].index(text.len());
+            text[at] = char::from(byte);
+        }
+        let mutated = Format { print_fmt: text.into_iter().collect(), ..format.clone() };
+        Printer::compile(&mutated, &facts).event(&record, &(), true, &mut Vec::new());
+    });
 }

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
+use tracer_tests::golden::{Golden, Keeper};
 use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_tests::rawpage::{Layout, Record};
@@ -68,6 +69,7 @@ struct Run {
     printers: HashMap<u16, Printer>,
     env: Running,
     cpus: u32,
+    vmemmap: Option<u64>,
 }
 
 /// What the running kernel tells, and what its text does of the one thing that nobody may read: where its page
@@ -212,7 +214,7 @@ fn record(events: &[String]) -> Result<Run> {
         })
         .collect::<Result<_>>()?;
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").map_or(1, |list| count(&list));
-    Ok(Run { records, texts, saved, printers, env: facts.running, cpus })
+    Ok(Run { records, texts, saved, printers, env: facts.running, cpus, vmemmap: facts.vmemmap })
 }
 
 /// How many CPUs a list such as `0-1,4` names.
@@ -287,6 +289,27 @@ fn differences(run: &Run, setting: &str, options: &Options, text: &[u8]) -> BTre
     found
 }
 
+/// One record of each event type with its text, which is the kernel's when the test holds.
+fn golden(run: &Run) -> Golden {
+    let keeper = Keeper::new(&run.env);
+    let mut records: BTreeMap<String, (Vec<u8>, String)> = BTreeMap::new();
+    for record in &run.records {
+        let id = u16::from_ne_bytes([record.payload[0], record.payload[1]]);
+        let printer = &run.printers[&id];
+        let mut text = Vec::new();
+        printer.event(&record.payload, &keeper, false, &mut text);
+        let text = String::from_utf8_lossy(&text).into_owned();
+        // Ages change with the time of reading; a file is made of lines.
+        if !text.contains('\n') && !text.contains(" age=") && !text.contains(" [") {
+            records.entry(printer.format().full_name()).or_insert((record.payload.clone(), text));
+        }
+    }
+    let mut golden = keeper.golden();
+    golden.variables.extend(run.vmemmap.map(|base| ("vmemmap_base".to_owned(), base)));
+    golden.records.extend(records.into_iter().map(|(name, (bytes, text))| (name, bytes, text)));
+    golden
+}
+
 #[test]
 fn the_text_is_the_kernels() {
     if !host::is_root() {
@@ -319,5 +342,8 @@ fn the_text_is_the_kernels() {
         }
     }
     assert!(wrong == 0, "{wrong} lines differ from the kernel's\n{report}");
+    if let Some(path) = std::env::var_os("TRACER_GOLDEN") {
+        fs::write(path, golden(&run).write()).unwrap();
+    }
     assert!(types.len() >= TYPES, "only {} event types were seen", types.len());
 }

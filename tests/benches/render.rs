@@ -1,0 +1,91 @@
+//! How fast records become text: lines a second of one thread, for common events, context and newline included.
+//!
+//! `cargo bench -p tracer-tests --bench render` (an optimized build; on an unoptimized one the numbers mean nothing).
+//! Records are those of the golden file, so no kernel is needed.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tracer_tests::facts::Facts;
+use tracer_tests::golden::{Golden, WithVariables};
+use tracer_user::render::line::{Options, Stamp, Tasks, line};
+use tracer_user::render::{Printer, json};
+
+const EVENTS: [&str; 8] = [
+    "sched:sched_switch",
+    "sched:sched_waking",
+    "raw_syscalls:sys_enter",
+    "syscalls:sys_enter_openat",
+    "syscalls:sys_exit_openat",
+    "kmem:kmalloc",
+    "timer:hrtimer_start",
+    "ext4:ext4_es_lookup_extent_enter",
+];
+
+/// Time given to each measurement; the best of several rounds counts, since the machine does other things too.
+const ROUND: Duration = Duration::from_millis(60);
+const ROUNDS: usize = 5;
+/// Lines between looks at the clock, and lines a buffer holds before it is written.
+const BATCH: u32 = 1000;
+
+struct Names;
+
+impl Tasks for Names {
+    fn comm(&self, _pid: i32) -> Option<&[u8]> {
+        Some(b"tracer-workload")
+    }
+}
+
+/// Lines a second of the best round.
+fn measure(mut batch: impl FnMut(&mut Vec<u8>)) -> f64 {
+    let mut out = Vec::with_capacity(1 << 20);
+    let mut best: f64 = 0.0;
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        let mut lines = 0.0;
+        while start.elapsed() < ROUND {
+            out.clear();
+            batch(&mut out);
+            black_box(&out);
+            lines += f64::from(BATCH);
+        }
+        best = best.max(lines / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+fn main() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("facts");
+    let facts = Facts::read(&dir.join("6.18-x86_64.txt.zst")).expect("frozen facts");
+    let golden = Golden::read(&dir.join("6.18-x86_64.golden.txt")).expect("golden records");
+    let start = Instant::now();
+    let compiled =
+        facts.formats.iter().filter(|format| Printer::compile(format, &facts).reason().is_none()).count();
+    let micros = start.elapsed().as_secs_f64() * 1e6 / facts.formats.len() as f64;
+    println!("{compiled} print fmts compiled, {micros:.1} us each");
+    println!("{:36} {:>12} {:>8} {:>12}", "event", "lines/s", "ns", "JSON/s");
+    let options = Options::default();
+    for name in EVENTS {
+        let Some((_, record, _)) = golden.records.iter().find(|(event, ..)| event == name) else {
+            println!("{name:36} no record");
+            continue;
+        };
+        let format = facts.format(name).expect("a format");
+        let printer = Printer::compile(format, &WithVariables(&facts, &golden));
+        let mut time = 3_524_863_056_000u64;
+        let text = measure(|out| {
+            for _ in 0..BATCH {
+                time += 1217;
+                line(out, &options, &printer, record, Stamp { cpu: 1, time }, &Names, &golden);
+            }
+        });
+        let objects = measure(|out| {
+            for _ in 0..BATCH {
+                time += 1217;
+                json::object(out, &printer, record, Stamp { cpu: 1, time }, true, &Names, &golden);
+            }
+        });
+        println!("{name:36} {text:12.0} {:8.0} {objects:12.0}", 1e9 / text);
+    }
+}
