@@ -127,7 +127,9 @@ fn parse_field(body: &str) -> Result<Field, &'static str> {
         attributes
             .split(';')
             .find_map(|attribute| attribute.trim().strip_prefix(key))
-            .and_then(|value| value.trim().parse::<usize>().ok())
+            // No record is longer, and sums of two cannot overflow.
+            .and_then(|value| value.trim().parse::<u16>().ok())
+            .map(usize::from)
     };
     let array = brackets.trim_matches(['[', ']']).parse().ok();
     Ok(Field {

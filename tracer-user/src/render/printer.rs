@@ -282,6 +282,7 @@ mod tests {
             (r#""%p", (((struct page *)vmemmap_base) + (REC->small))"#, "(____ptrval____)"),
             (r#""%d%%", 1 ? REC->small : unknown()"#, "65%"),
             (r#""%u", (u8)(REC->big - 2)"#, "255"),
+            (r#""%d %s", REC->number ?: 5, (REC->small & 2) ?: __get_str(name)"#, "-2 hello"),
             (r#""%s", REC->small == 'A' && !(REC->number & 1) ? "y" : "n""#, "y"),
         ] {
             assert_eq!(show(FIELDS, print_fmt, &record), format!("ev: {expected}"), "{print_fmt}");

@@ -445,20 +445,30 @@ impl Lower<'_> {
                 (false, _) => self.expr(otherwise),
             };
         }
-        let then = match then {
-            Some(then) => self.expr(then)?,
-            None => condition.clone(),
-        };
+        let Some(then) = then else { return self.or_else(condition, otherwise) };
+        let then = self.expr(then)?;
         let otherwise = self.expr(otherwise)?;
-        let ty = match (&then.ty, &otherwise.ty) {
-            (Type::Int(a), Type::Int(b)) => Type::Int(a.common(*b)),
-            (Type::Int(_), other) => other.clone(),
-            (ty, _) => ty.clone(),
-        };
+        let ty = joined(&then.ty, &otherwise.ty);
         let then = self.convert(&then, ty.clone());
         let otherwise = self.convert(&otherwise, ty.clone());
         let node = Node::Cond { condition: condition.id, then: then.id, otherwise: otherwise.id };
         Ok(self.value(node, ty))
+    }
+
+    /// `condition ?: otherwise`: the condition is looked at once.
+    fn or_else(&mut self, condition: Value, otherwise: &Expr) -> Result<Value> {
+        let local = self.locals.len() as u32;
+        self.locals.push(Local { name: String::new(), ty: condition.ty.clone() });
+        let set = self.push(Node::Set { local, value: condition.id });
+        let kept = self.value(Node::Local(local), condition.ty);
+        let otherwise = self.expr(otherwise)?;
+        let ty = joined(&kept.ty, &otherwise.ty);
+        let then = self.convert(&kept, ty.clone());
+        let otherwise = self.convert(&otherwise, ty.clone());
+        let value = self.push(Node::Cond { condition: kept.id, then: then.id, otherwise: otherwise.id });
+        let body = Table { start: self.program.lists.len() as u32, length: 1 };
+        self.program.lists.push(set);
+        Ok(self.value(Node::Block { body, value }, ty))
     }
 
     /// The value in another type; values are kept extended, so only a narrower or differently signed type costs.
@@ -647,6 +657,15 @@ impl Lower<'_> {
         let table = Table { start: self.program.entries.len() as u32, length: entries.len() as u32 };
         self.program.entries.extend(entries);
         Ok(table)
+    }
+}
+
+/// The type of `c ? a : b`; with a pointer on one side it is that.
+fn joined(a: &Type, b: &Type) -> Type {
+    match (a, b) {
+        (Type::Int(a), Type::Int(b)) => Type::Int(a.common(*b)),
+        (Type::Int(_), other) => other.clone(),
+        (ty, _) => ty.clone(),
     }
 }
 

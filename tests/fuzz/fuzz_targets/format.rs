@@ -1,0 +1,31 @@
+//! A format file of any bytes, and a record to print by it: nothing panics, and a field that the parser accepts prints
+//! whatever its offset and size say.
+//!
+//! The first byte tells how long the record is, which is made of the bytes of the text itself.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tracer_user::event::Format;
+use tracer_user::render::line::{Options, Stamp, line};
+use tracer_user::render::{Printer, json};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&length, rest)) = data.split_first() else { return };
+    let Ok(text) = std::str::from_utf8(rest) else { return };
+    for system in ["x", "syscalls"] {
+        let Ok(format) = Format::parse(system, text) else { return };
+        assert!(format.field("common_nothing_of_this_name").is_none());
+        let _ = (format.fixed_size(), format.is_variable(), format.full_name());
+        let printer = Printer::compile(&format, &());
+        let record = &rest[..rest.len().min(usize::from(length))];
+        let stamp = Stamp { cpu: 0, time: u64::from(length) };
+        let mut out = Vec::new();
+        for fields in [false, true] {
+            let options = Options { fields, ..Options::default() };
+            line(&mut out, &options, &printer, record, stamp, &(), &());
+        }
+        let start = out.len();
+        json::object(&mut out, &printer, record, stamp, true, &(), &());
+        assert!(std::str::from_utf8(&out[start..]).is_ok());
+    }
+});
