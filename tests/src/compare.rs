@@ -21,8 +21,8 @@ use crate::oracle::{Line, Trace};
 /// the words out of its reach; see the module `tracer_ebpf::emit`.
 pub const READABLE: &[usize] = &[2];
 
-/// How many differences are kept for the report.
-const SHOWN: usize = 40;
+/// How many differences of an event type are kept for the report.
+const SHOWN: u64 = 2;
 
 /// How far ahead a line is looked for when the two sides part.
 const LOOK_AHEAD: usize = 200;
@@ -40,7 +40,7 @@ pub struct Comparison {
     pub different: u64,
     /// The differing lines, by event name.
     pub trouble: BTreeMap<String, u64>,
-    /// The first of all these, for people.
+    /// The first of each event type, for people.
     pub shown: Vec<String>,
 }
 
@@ -61,8 +61,9 @@ impl Comparison {
     }
 
     fn note(&mut self, event: String, what: String) {
-        *self.trouble.entry(event).or_default() += 1;
-        if self.shown.len() < SHOWN {
+        let seen = self.trouble.entry(event).or_default();
+        *seen += 1;
+        if *seen <= SHOWN {
             self.shown.push(what);
         }
     }
