@@ -111,7 +111,8 @@ fn switches_and_wakeups_of_a_traced_task_are_seen_wherever_they_happen() {
     let run = || -> Result<Comparison> {
         let job = Job::start(&["time", "process", "pipes"], 2)?;
         let pid = job.pid();
-        let events = ["switch", "waking", "wakeup", "wakeup_new", "process_fork"].map(|name| format!("sched:sched_{name}"));
+        let events = ["switch", "waking", "wakeup", "wakeup_new", "process_fork"]
+            .map(|name| format!("sched:sched_{name}"));
         let oracle = oracle_for(&job, &events)?;
         let record = Tracer::record()?.args(["--pid", &pid.to_string()]);
         let record = events.iter().fold(record, |record, event| record.event(event, None));
