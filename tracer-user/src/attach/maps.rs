@@ -42,8 +42,6 @@ pub(super) struct Shared {
     pids: Map,
     scratch: Map,
     cpu_bases: Map,
-    #[cfg(feature = "bpf-log")]
-    logs: Map,
 }
 
 /// Threads that can be traced at once under a pid gate.
@@ -55,7 +53,7 @@ impl Shared {
         let fail = |kind| move |errno| AttachError::new("session", Cause::Map(kind, errno));
         let page = rustix::param::page_size() as u32;
         let ring_bytes = options.ring_bytes.max(page).next_power_of_two();
-        let ring = |bytes, name| {
+        let ring = |bytes| {
             Map::create(&MapSpec {
                 kind: MapKind::RingBuf,
                 key_size: 0,
@@ -63,11 +61,11 @@ impl Shared {
                 max_entries: bytes,
                 flags: 0,
                 inner: None,
-                name,
+                name: "tracer_ring",
             })
             .map_err(fail("ring buffer"))
         };
-        let first = ring(ring_bytes, "tracer_ring")?;
+        let first = ring(ring_bytes)?;
         let rings = Map::create(&MapSpec {
             kind: MapKind::ArrayOfMaps,
             key_size: 4,
@@ -80,7 +78,7 @@ impl Shared {
         .map_err(fail("array of maps"))?;
         let mut inner = vec![first];
         for _ in 1..options.cpus {
-            inner.push(ring(ring_bytes, "tracer_ring")?);
+            inner.push(ring(ring_bytes)?);
         }
         rings.set_fds(&inner).map_err(fail("array of maps"))?;
         let memory = inner
@@ -124,9 +122,6 @@ impl Shared {
             words: switches.mapped().map_err(fail("mapped array"))?,
             scratch: array("tracer_scratch", abi::SCRATCH_SIZE, options.cpus, 0)?,
             cpu_bases: array("tracer_cpus", 8, options.cpus, 0)?,
-            // aya-log finds the map by its name.
-            #[cfg(feature = "bpf-log")]
-            logs: ring(1 << 17, "AYA_LOGS")?,
             rings,
             counters,
             switches,
@@ -145,8 +140,6 @@ impl Shared {
             abi::PIDS => self.pids.as_fd(),
             abi::SCRATCH => scratch.unwrap_or(&self.scratch).as_fd(),
             abi::CPU_BASES => self.cpu_bases.as_fd(),
-            #[cfg(feature = "bpf-log")]
-            "AYA_LOGS" => self.logs.as_fd(),
             _ => return None,
         })
     }

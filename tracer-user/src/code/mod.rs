@@ -4,6 +4,7 @@
 //! generated here as BPF functions of the program; what stays the same is the Rust template they are linked to.
 
 pub mod asm;
+pub mod checker;
 pub mod link;
 pub mod listing;
 pub mod lower;

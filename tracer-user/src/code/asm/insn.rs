@@ -165,6 +165,24 @@ pub enum Cond {
 }
 
 impl Cond {
+    /// The condition of a conditional jump's opcode.
+    pub fn of_opcode(op: u8) -> Option<Self> {
+        const ALL: [Cond; 11] = [
+            Cond::Eq,
+            Cond::Gt,
+            Cond::Ge,
+            Cond::Set,
+            Cond::Ne,
+            Cond::SGt,
+            Cond::SGe,
+            Cond::Lt,
+            Cond::Le,
+            Cond::SLt,
+            Cond::SLe,
+        ];
+        ALL.into_iter().find(|cond| *cond as u8 == op & 0xf0)
+    }
+
     /// The condition that holds exactly when this one does not; [`Cond::Set`] has none.
     pub fn inverse(self) -> Option<Self> {
         Some(match self {

@@ -1,6 +1,8 @@
 //! From items and labels to slots and offsets: jump threading, dead code, islands.
 
-use super::{Assembler, CALL, Function, Helper, Insn, Item, JA, Label};
+use std::collections::HashSet;
+
+use super::{Assembler, CALL, Cond, Function, Helper, Insn, Item, JA, Label};
 
 /// How many slots a jump may span before an island is put in its way.
 const REACH: usize = 32_000;
@@ -34,6 +36,7 @@ impl Assembler {
         loop {
             let before = self.items.len();
             self.thread_jumps();
+            self.turn_skips();
             self.remove_unreached();
             self.remove_empty_jumps();
             if self.items.len() == before {
@@ -61,6 +64,28 @@ impl Assembler {
                 target = *next;
             }
             self.items[at].target = Some(target);
+        }
+    }
+
+    /// `if a goto 1; goto 2; 1:` becomes `if !a goto 2; 1:`.
+    fn turn_skips(&mut self) {
+        let targets: HashSet<usize> =
+            self.items.iter().filter_map(|item| item.target).map(|to| self.place(to)).collect();
+        for at in 1..self.items.len() {
+            let [Item { target: Some(over), .. }, Item { insn: Insn { op: JA, .. }, target: Some(to), .. }] =
+                self.items[at - 1..=at]
+            else {
+                continue;
+            };
+            let skip = &mut self.items[at - 1].insn;
+            let inverse = Cond::of_opcode(skip.op).and_then(Cond::inverse);
+            if let Some(inverse) = inverse.filter(|_| !targets.contains(&at))
+                && self.labels[over.0 as usize] == Some(at + 1)
+            {
+                skip.op = skip.op & 0x0f | inverse as u8;
+                self.items[at - 1].target = Some(to);
+                self.items[at].target = Some(over);
+            }
         }
     }
 

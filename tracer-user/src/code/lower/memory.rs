@@ -90,6 +90,13 @@ struct Group {
     aligned: bool,
 }
 
+impl Group {
+    /// Its place on the stack modulo 8.
+    fn phase(&self) -> u32 {
+        if self.aligned { self.start % 8 } else { 0 }
+    }
+}
+
 /// Where a group goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
@@ -161,9 +168,17 @@ impl Memory {
         Self { groups, slots, ..Self::default() }
     }
 
+    /// The group that holds these bytes, numbers among them at aligned places of the stack.
     fn find(&self, arg: u8, prefix: &[u32], start: u32, end: u32) -> Option<usize> {
+        let align = match end - start {
+            size @ (2 | 4 | 8) => size,
+            _ => 1,
+        };
         self.groups.iter().position(|group| {
-            (group.arg, &group.prefix[..]) == (arg, prefix) && group.start <= start && end <= group.end
+            (group.arg, &group.prefix[..]) == (arg, prefix)
+                && group.start <= start
+                && end <= group.end
+                && (group.phase() + start - group.start).is_multiple_of(align)
         })
     }
 }
@@ -282,7 +297,7 @@ impl Lower<'_> {
 
     fn slot_of(&mut self, number: usize) -> i16 {
         let group = &self.memory.groups[number];
-        let phase = if group.aligned { group.start as usize % 8 } else { 0 };
+        let phase = group.phase() as usize;
         let size = (group.end - group.start) as usize;
         match self.memory.slots[number] {
             Slot::Taken(slot) => slot,

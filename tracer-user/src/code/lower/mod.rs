@@ -337,3 +337,6 @@ impl<'a> Lower<'a> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod goldens;

@@ -1,0 +1,441 @@
+//! Structural checker of generated functions: a second opinion that shares nothing with lowering.
+//!
+//! It follows all paths with what is known of each register and each byte of the stack, and names the first
+//! instruction that the verifier would refuse for one of these reasons: a jump that lands nowhere or goes back, a
+//! path off the end, code that no path reaches, a register or stack byte read before it is written, a stack
+//! access out of bounds or misaligned, a context access that is a store, misaligned, or at a varying offset. It
+//! knows no ranges: accesses to other memory are taken as they are.
+
+use std::fmt;
+
+use super::asm::{CALL, EXIT, Function, Insn, LD_IMM64, SOURCE_REG, Width, class};
+
+/// Bytes of a stack frame, `MAX_BPF_STACK`.
+const STACK_SIZE: i64 = 512;
+
+/// What an argument of a function is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Argument {
+    /// The program's context, whose first so many bytes cannot be loaded.
+    Context(u16),
+    /// Memory.
+    Memory,
+    /// A number.
+    Number,
+}
+
+/// What is wrong and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Slot of the instruction.
+    pub slot: usize,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instruction {}: {}", self.slot, self.what)
+    }
+}
+
+/// What is known of a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// Nothing was written, or different things on different paths.
+    Unset,
+    /// A number, and which if always the same.
+    Number(Option<i64>),
+    /// The context and the offset from its start, if always the same.
+    Context(Option<i64>),
+    /// The frame's end and the offset from there.
+    Frame(Option<i64>),
+    /// Other memory.
+    Memory,
+    /// What was loaded from memory: a number or an address.
+    Loaded,
+}
+
+/// What is known at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    registers: [Value; 11],
+    /// One bit a byte of the stack, from its lowest.
+    written: [u64; 8],
+}
+
+/// Checks a function that is called with these arguments.
+///
+/// # Errors
+/// The first fault found.
+pub fn check(function: &Function, arguments: &[Argument]) -> Result<(), Fault> {
+    let hidden = arguments.iter().find_map(|argument| match argument {
+        Argument::Context(hidden) => Some(i64::from(*hidden)),
+        _ => None,
+    });
+    let checker = Checker { insns: &function.insns, second: second_slots(&function.insns), hidden };
+    let mut registers = [Value::Unset; 11];
+    for (register, argument) in registers[1..=5].iter_mut().zip(arguments) {
+        *register = match argument {
+            Argument::Context(_) => Value::Context(Some(0)),
+            Argument::Memory => Value::Memory,
+            Argument::Number => Value::Number(None),
+        };
+    }
+    registers[10] = Value::Frame(Some(0));
+    let mut states: Vec<Option<State>> = vec![None; function.insns.len()];
+    // Jumps go forward only, so one pass in order sees every path.
+    let start = State { registers, written: [0; 8] };
+    checker.arrive(&mut states, 0, 0, start)?;
+    for slot in 0..function.insns.len() {
+        if checker.second[slot] {
+            continue;
+        }
+        let Some(state) = states[slot].clone() else {
+            return Err(Fault { slot, what: "no path leads here".to_owned() });
+        };
+        checker.step(&mut states, slot, state).map_err(|what| Fault { slot, what })?;
+    }
+    Ok(())
+}
+
+/// Which slots are the second half of a 64-bit immediate.
+fn second_slots(insns: &[Insn]) -> Vec<bool> {
+    let mut second = vec![false; insns.len()];
+    for slot in 1..insns.len() {
+        second[slot] = insns[slot - 1].op == LD_IMM64 && !second[slot - 1];
+    }
+    second
+}
+
+struct Checker<'a> {
+    insns: &'a [Insn],
+    second: Vec<bool>,
+    /// First bytes of the context that cannot be loaded.
+    hidden: Option<i64>,
+}
+
+impl Checker<'_> {
+    /// Merges a state into that of a slot.
+    fn arrive(&self, states: &mut [Option<State>], from: usize, to: i64, state: State) -> Result<(), Fault> {
+        let fault = |what: &str| Fault { slot: from, what: what.to_owned() };
+        let to = usize::try_from(to).map_err(|_| fault("a jump in front of the function"))?;
+        if to >= self.insns.len() {
+            return Err(fault("control leaves the function"));
+        }
+        if self.second[to] {
+            return Err(fault("a jump into an instruction"));
+        }
+        match &mut states[to] {
+            Some(known) => {
+                for (known, new) in known.registers.iter_mut().zip(state.registers) {
+                    *known = merged(*known, new);
+                }
+                for (known, new) in known.written.iter_mut().zip(state.written) {
+                    *known &= new;
+                }
+            }
+            empty => *empty = Some(state),
+        }
+        Ok(())
+    }
+
+    fn step(&self, states: &mut [Option<State>], slot: usize, mut state: State) -> Result<(), String> {
+        let insn = self.insns[slot];
+        let mut next = slot as i64 + 1;
+        match insn.class() {
+            class::ALU | class::ALU64 => state.alu(insn)?,
+            class::LD if insn.op == LD_IMM64 => {
+                state.set(insn.dst, Value::Number(None))?;
+                next += 1;
+            }
+            class::LDX => {
+                let width = Width::of_opcode(insn.op).bytes() as i64;
+                let value = state.load(insn, width, self.hidden.unwrap_or(0))?;
+                state.set(insn.dst, value)?;
+            }
+            class::ST | class::STX => {
+                if insn.class() == class::STX {
+                    state.get(insn.src)?;
+                }
+                state.store(insn, Width::of_opcode(insn.op).bytes() as i64)?;
+            }
+            _ if insn.op == EXIT => {
+                state.get(0)?;
+                return Ok(());
+            }
+            _ if insn.op == CALL => state.call(insn)?,
+            class::JMP | class::JMP32 => {
+                if insn.off < 0 {
+                    return Err("a jump back".to_owned());
+                }
+                let target = next + i64::from(insn.off);
+                let always = insn.op & 0xf0 == 0;
+                if !always {
+                    state.get(insn.dst)?;
+                    if insn.op & SOURCE_REG != 0 {
+                        state.get(insn.src)?;
+                    }
+                }
+                self.arrive(states, slot, target, state.clone()).map_err(|fault| fault.what)?;
+                if always {
+                    return Ok(());
+                }
+            }
+            _ => return Err(format!("opcode {:#04x}", insn.op)),
+        }
+        self.arrive(states, slot, next, state).map_err(|fault| fault.what)
+    }
+}
+
+fn merged(one: Value, other: Value) -> Value {
+    use Value::{Context, Frame, Loaded, Number};
+    match (one, other) {
+        _ if one == other => one,
+        (Number(_), Number(_)) => Number(None),
+        (Number(_), Loaded) | (Loaded, Number(_)) => Loaded,
+        (Context(_), Context(_)) => Context(None),
+        (Frame(_), Frame(_)) => Frame(None),
+        _ => Value::Unset,
+    }
+}
+
+impl State {
+    fn get(&self, register: u8) -> Result<Value, String> {
+        match self.registers.get(usize::from(register)) {
+            None => Err(format!("there is no r{register}")),
+            Some(Value::Unset) => Err(format!("r{register} is read before it is written")),
+            Some(value) => Ok(*value),
+        }
+    }
+
+    fn set(&mut self, register: u8, value: Value) -> Result<(), String> {
+        match self.registers[..10].get_mut(usize::from(register)) {
+            None => Err(format!("r{register} is written")),
+            Some(known) => {
+                *known = value;
+                Ok(())
+            }
+        }
+    }
+
+    fn alu(&mut self, insn: Insn) -> Result<(), String> {
+        let wide = insn.class() == class::ALU64;
+        let right = if insn.op & SOURCE_REG != 0 {
+            self.get(insn.src)?
+        } else {
+            Value::Number(Some(insn.imm.into()))
+        };
+        let is_number = |value| matches!(value, Value::Number(_) | Value::Loaded);
+        let value = match (insn.op & 0xf0, wide) {
+            (0xb0, true) => right,
+            (0xb0, false) if is_number(right) => Value::Number(None),
+            (0x00, true) => match (self.get(insn.dst)?, right) {
+                (Value::Number(Some(a)), Value::Number(Some(b))) => Value::Number(a.checked_add(b)),
+                (Value::Context(Some(a)), Value::Number(Some(b))) => Value::Context(Some(a + b)),
+                (Value::Frame(Some(a)), Value::Number(Some(b))) => Value::Frame(Some(a + b)),
+                (Value::Context(_), right) if is_number(right) => Value::Context(None),
+                (Value::Frame(_), right) if is_number(right) => Value::Frame(None),
+                (Value::Memory, right) if is_number(right) => Value::Memory,
+                (Value::Loaded, right) if is_number(right) => Value::Loaded,
+                (Value::Number(_), Value::Number(_)) => Value::Number(None),
+                (Value::Number(_), Value::Loaded) => Value::Loaded,
+                _ => return Err("the sum of two addresses".to_owned()),
+            },
+            _ => {
+                if !is_number(self.get(insn.dst)?) || !is_number(right) {
+                    return Err("arithmetic on an address".to_owned());
+                }
+                Value::Number(None)
+            }
+        };
+        self.set(insn.dst, value)
+    }
+
+    fn load(&self, insn: Insn, size: i64, hidden: i64) -> Result<Value, String> {
+        match self.get(insn.src)? {
+            Value::Context(Some(base)) => {
+                let at = base + i64::from(insn.off);
+                if at < hidden || at % size != 0 {
+                    return Err(format!("a load of {size} bytes of the context at {at}"));
+                }
+                Ok(Value::Number(None))
+            }
+            Value::Frame(Some(base)) => {
+                let range = frame_bytes(base + i64::from(insn.off), size)?;
+                if !range.clone().all(|byte| self.written[byte / 64] & 1 << (byte % 64) != 0) {
+                    return Err("a load of stack that is not written".to_owned());
+                }
+                Ok(if size == 8 { Value::Loaded } else { Value::Number(None) })
+            }
+            Value::Memory | Value::Loaded => Ok(if size == 8 { Value::Loaded } else { Value::Number(None) }),
+            Value::Context(None) => Err("a load of the context at a varying offset".to_owned()),
+            Value::Frame(None) => Err("a load of the stack at a varying offset".to_owned()),
+            Value::Number(_) | Value::Unset => Err("a load from no address".to_owned()),
+        }
+    }
+
+    fn store(&mut self, insn: Insn, size: i64) -> Result<(), String> {
+        match self.get(insn.dst)? {
+            Value::Frame(Some(base)) => {
+                let range = frame_bytes(base + i64::from(insn.off), size)?;
+                self.write(range);
+                Ok(())
+            }
+            Value::Memory | Value::Loaded => Ok(()),
+            Value::Context(_) => Err("a store to the context".to_owned()),
+            Value::Frame(None) => Err("a store to the stack at a varying offset".to_owned()),
+            Value::Number(_) | Value::Unset => Err("a store to no address".to_owned()),
+        }
+    }
+
+    fn write(&mut self, bytes: std::ops::Range<usize>) {
+        for byte in bytes {
+            self.written[byte / 64] |= 1 << (byte % 64);
+        }
+    }
+
+    /// A helper call: its arguments, what it writes, what it leaves.
+    fn call(&mut self, insn: Insn) -> Result<(), String> {
+        if insn.src != 0 {
+            return Err("a call of another function".to_owned());
+        }
+        // Arguments of each helper, and whether the first two are memory that it writes and its size.
+        let (arguments, writes) = match insn.imm {
+            8 | 14 | 35 => (0, false),
+            16 => (2, true),
+            112..=115 => (3, true),
+            181 => (4, false),
+            other => return Err(format!("helper {other} is not known")),
+        };
+        for register in 1..=arguments {
+            self.get(register)?;
+        }
+        if writes {
+            match (self.get(1)?, self.get(2)?) {
+                (Value::Memory | Value::Loaded, _) => {}
+                (Value::Frame(Some(base)), Value::Number(Some(size))) => {
+                    if size <= 0 || base < -STACK_SIZE || base + size > 0 {
+                        return Err(format!("a helper writes {size} bytes of the stack at {base}"));
+                    }
+                    let start = (base + STACK_SIZE) as usize;
+                    self.write(start..start + size as usize);
+                }
+                _ => return Err("a helper writes to no known place".to_owned()),
+            }
+        }
+        self.registers[1..=5].fill(Value::Unset);
+        self.registers[0] = Value::Number(None);
+        Ok(())
+    }
+}
+
+/// An aligned access of the frame as byte numbers from its lowest.
+fn frame_bytes(at: i64, size: i64) -> Result<std::ops::Range<usize>, String> {
+    if at < -STACK_SIZE || at + size > 0 || at % size != 0 {
+        return Err(format!("an access of {size} bytes of the stack at {at}"));
+    }
+    let start = (at + STACK_SIZE) as usize;
+    Ok(start..start + size as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::asm::{Alu, Assembler, Cond, Helper, Reg};
+
+    fn fault(build: impl FnOnce(&mut Assembler)) -> String {
+        let mut asm = Assembler::new();
+        build(&mut asm);
+        let function = asm.finish("f");
+        match check(&function, &[Argument::Context(8), Argument::Memory, Argument::Number]) {
+            Ok(()) => "none".to_owned(),
+            Err(fault) => fault.to_string(),
+        }
+    }
+
+    #[test]
+    fn faults_are_found() {
+        let end = |asm: &mut Assembler| {
+            asm.mov(Reg::R0, 0);
+            asm.exit();
+        };
+        assert_eq!(fault(end), "none");
+        assert_eq!(fault(Assembler::exit), "instruction 0: r0 is read before it is written");
+        assert_eq!(
+            fault(|asm| {
+                asm.load(Width::D, Reg::R0, Reg::R1, 0);
+                asm.exit();
+            }),
+            "instruction 0: a load of 8 bytes of the context at 0"
+        );
+        assert_eq!(
+            fault(|asm| {
+                asm.alu(Alu::Add, Reg::R1, Reg::R3);
+                asm.load(Width::B, Reg::R0, Reg::R1, 0);
+                asm.exit();
+            }),
+            "instruction 1: a load of the context at a varying offset"
+        );
+        assert_eq!(
+            fault(|asm| {
+                asm.load(Width::W, Reg::R0, Reg::R10, -4);
+                asm.exit();
+            }),
+            "instruction 0: a load of stack that is not written"
+        );
+        assert_eq!(
+            fault(|asm| {
+                asm.store(Width::W, Reg::R10, -6, 0);
+                end(asm);
+            }),
+            "instruction 0: an access of 4 bytes of the stack at -6"
+        );
+        assert_eq!(
+            fault(|asm| {
+                let join = asm.label();
+                asm.jump_if(Cond::Eq, Reg::R3, 0, join);
+                asm.mov(Reg::R4, 1);
+                asm.bind(join);
+                asm.mov(Reg::R0, Reg::R4);
+                asm.exit();
+            }),
+            "instruction 2: r4 is read before it is written"
+        );
+        assert_eq!(
+            fault(|asm| {
+                asm.call(Helper::GetSmpProcessorId);
+                asm.mov(Reg::R0, Reg::R1);
+                asm.exit();
+            }),
+            "instruction 1: r1 is read before it is written"
+        );
+        assert_eq!(
+            fault(|asm| {
+                let back = asm.label();
+                asm.bind(back);
+                asm.jump_if(Cond::Eq, Reg::R3, 0, back);
+                end(asm);
+            }),
+            "instruction 0: a jump back"
+        );
+    }
+
+    #[test]
+    fn jumps_land_on_instructions() {
+        let wide = Insn::imm64(Reg::R0, 1 << 40);
+        let mut into = Insn::jump();
+        into.off = 1;
+        let insns = vec![into, wide[0], wide[1], Insn::exit()];
+        let function = Function { name: "f".to_owned(), insns, ..Function::default() };
+        assert_eq!(
+            check(&function, &[]).unwrap_err().to_string(),
+            "instruction 0: a jump into an instruction"
+        );
+        let function = Function { insns: vec![wide[0], wide[1]], ..function };
+        assert_eq!(
+            check(&function, &[]).unwrap_err().to_string(),
+            "instruction 0: control leaves the function"
+        );
+    }
+}

@@ -1,0 +1,228 @@
+//! Listings of frozen plans: what good code for the common filters looks like.
+
+use super::*;
+use crate::{
+    code::listing,
+    event::Format,
+    plan::{
+        filter::{NumberOp, Pattern, Place, Text},
+        source::{FieldSource, Source},
+    },
+};
+
+fn number(offset: u16, size: u16, op: NumberOp, value: u64) -> Filter {
+    Filter::Test(Test::Number { place: Place { offset, size }, signed: true, op, value })
+}
+
+fn text(text: Text, pattern: Pattern) -> Filter {
+    Filter::Test(Test::Text { text, pattern, not: false })
+}
+
+fn listed(plan: &Filter, hook: &Hook) -> String {
+    listing::functions(&filter(plan, hook).unwrap().functions)
+}
+
+/// sched_switch by its arguments, at offsets that some kernel has.
+fn switch() -> Hook {
+    let memory =
+        |offset, size, arg, at| FieldSource { offset, size, source: Source::Memory { arg, path: vec![at] } };
+    Hook::RawTracepoint(vec![
+        memory(8, 16, 1, 2968),
+        memory(24, 4, 1, 2488),
+        memory(28, 4, 1, 132),
+        memory(40, 16, 2, 2968),
+        memory(56, 4, 2, 2488),
+        memory(60, 4, 2, 132),
+    ])
+}
+
+#[test]
+fn a_number_of_the_record_is_one_load() {
+    // raw_syscalls:sys_enter, id == 9999
+    insta::assert_snapshot!(listed(&number(8, 8, NumberOp::Eq, 9999), &Hook::Tracepoint), @r"
+    tracer_filter:
+          ; s64 at 8: == 0x270f
+        0  r0 = *(u64 *)(r1 + 8)
+        1  if r0 != 9999 goto L1
+        2  r0 = 1
+        3  exit
+       L1:
+        4  r0 = 0
+        5  exit
+    ");
+    let raw = Hook::RawTracepoint(vec![FieldSource { offset: 8, size: 8, source: Source::Arg(1) }]);
+    insta::assert_snapshot!(listed(&number(8, 8, NumberOp::Eq, 9999), &raw), @r"
+    tracer_filter:
+          ; s64 at 8: == 0x270f
+        0  r0 = *(u64 *)(r1 + 8)
+        1  if r0 != 9999 goto L1
+        2  r0 = 1
+        3  exit
+       L1:
+        4  r0 = 0
+        5  exit
+    ");
+}
+
+#[test]
+fn a_name_is_read_once_and_compared_by_words() {
+    let comm = Text::Static(Place { offset: 8, size: 16 });
+    let plan = Filter::Or(vec![
+        text(comm, Pattern::Front(b"ba".into())),
+        text(comm, Pattern::Full(b"kworker/0:1".into())),
+        number(60, 4, NumberOp::Lt, 100),
+    ]);
+    insta::assert_snapshot!(listed(&plan, &switch()), @r#"
+    tracer_filter:
+        0  r6 = r1
+          ; char@8:16 == front "ba"
+        1  r3 = *(u64 *)(r6 + 8)
+        2  r3 += 2968
+        3  r1 = r10
+        4  r1 += -16
+        5  r2 = 16
+        6  call bpf_probe_read_kernel
+        7  r0 = *(u16 *)(r10 - 16)
+        8  if w0 == 24930 goto L2
+          ; char@8:16 == full "kworker/0:1"
+        9  r0 = *(u64 *)(r10 - 16)
+       10  r5 = 0x2f72656b726f776b ll
+       12  if r0 != r5 goto L1
+       13  r0 = *(u32 *)(r10 - 8)
+       14  if w0 == 3226160 goto L2
+          ; s32 at 60: < 0x64
+       L1:
+       15  r3 = *(u64 *)(r6 + 16)
+       16  r3 += 132
+       17  r1 = r10
+       18  r1 += -20
+       19  r2 = 4
+       20  call bpf_probe_read_kernel
+       21  r0 = *(u32 *)(r10 - 20)
+       22  if w0 s>= 100 goto L3
+       L2:
+       23  r0 = 1
+       24  exit
+       L3:
+       25  r0 = 0
+       26  exit
+    "#);
+}
+
+#[test]
+fn a_search_has_a_callback() {
+    let filename = Text::Pointer { place: Place { offset: 24, size: 8 }, user: true };
+    let plan = text(filename, Pattern::Middle(b"passwd".into()));
+    insta::assert_snapshot!(listed(&plan, &Hook::Tracepoint), @r#"
+    tracer_filter:
+        0  r6 = r1
+        1  r7 = r2
+          ; user*@24:8 == middle "passwd"
+        2  r0 = *(u64 *)(r6 + 24)
+        3  r3 = r0
+        4  r1 = r7
+        5  r1 += 8
+        6  r2 = 1024
+        7  call bpf_probe_read_user_str
+        8  r0 -= 1
+        9  *(u64 *)(r7 + 0) = r0
+       10  r9 = *(u64 *)(r7 + 0)
+       11  if r9 > 1023 goto L1
+          ; search for "passwd"
+       12  *(u64 *)(r10 - 16) = 0
+       13  r1 = r9
+       14  r1 += -5
+       15  if r1 s<= 0 goto L1
+       16  r0 = r7
+       17  r0 += 8
+       18  *(u64 *)(r10 - 32) = r0
+       19  *(u64 *)(r10 - 24) = -1
+       20  r2 = &tracer_search_0
+       22  r3 = r10
+       23  r3 += -32
+       24  r4 = 0
+       25  call bpf_loop
+       26  r0 = *(u64 *)(r10 - 24)
+       27  if r0 == -1 goto L1
+       28  r0 = 1
+       29  exit
+       L1:
+       30  r0 = 0
+       31  exit
+
+    tracer_search_0:
+        0  r3 = *(u64 *)(r2 + 0)
+        1  r4 = *(u64 *)(r2 + 16)
+        2  r4 += r1
+          ; look for "passwd"
+        3  if r4 > 1017 goto L1
+        4  r3 += r4
+        5  r0 = *(u32 *)(r3 + 0)
+        6  if w0 != 1936941424 goto L2
+        7  r0 = *(u16 *)(r3 + 4)
+        8  if w0 != 25719 goto L2
+        9  *(u64 *)(r2 + 8) = r4
+       L1:
+       10  r0 = 1
+       11  exit
+       L2:
+       12  r0 = 0
+       13  exit
+    "#);
+}
+
+#[test]
+fn records_are_copied_by_words_or_read_with_their_data() {
+    let parse = |fields: &str| Format::parse("s", &format!("name: n\nID: 1\nformat:\n{fields}")).unwrap();
+    let fixed = parse(
+        "\tfield:int pid;\toffset:8;\tsize:4;\tsigned:1;\n\tfield:u64 at;\toffset:16;\tsize:8;\tsigned:0;\n",
+    );
+    let code = record(&fixed, &Hook::Tracepoint).unwrap();
+    assert_eq!(code.size, Some(24));
+    insta::assert_snapshot!(listing::functions(&code.functions), @r"
+    tracer_record:
+          ; copy bytes 8 to 24
+        0  r0 = *(u64 *)(r1 + 8)
+        1  *(u64 *)(r2 + 8) = r0
+        2  r0 = *(u64 *)(r1 + 16)
+        3  *(u64 *)(r2 + 16) = r0
+        4  r0 = 24
+        5  exit
+    ");
+    let variable = parse(
+        "\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;\n\tfield:u8 on;\toffset:12;\tsize:1;\tsigned:0;\n",
+    );
+    let code = record(&variable, &Hook::Tracepoint).unwrap();
+    assert_eq!(code.size, None);
+    insta::assert_snapshot!(listing::functions(&code.functions), @r"
+    tracer_record:
+        0  r6 = r1
+        1  r7 = r2
+        2  r9 = 13
+          ; end of name
+        3  r0 = *(u32 *)(r6 + 8)
+        4  r5 = r0
+        5  r5 >>= 16
+        6  r0 &= 65535
+        7  r0 += r5
+        8  if r0 <= r9 goto L1
+        9  r9 = r0
+          ; whole length
+       L1:
+       10  r9 += 6
+       11  r9 &= -4
+       12  if r9 <= 8192 goto L2
+       13  r9 = 8192
+       L2:
+       14  r2 = r9
+       15  r2 -= 8
+       16  r2 &= 8191
+       17  r1 = r7
+       18  r1 += 8
+       19  r3 = r6
+       20  r3 += 8
+       21  call bpf_probe_read_kernel
+       22  r0 = r9
+       23  exit
+    ");
+}
