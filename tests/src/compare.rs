@@ -8,7 +8,10 @@
 //! - timestamps, since each side reads the clock for itself;
 //! - the task's name in front of the pid: the kernel looks it up when the text is read, and shows the last name
 //!   that it saved for that pid, or `<...>`;
-//! - the characters of the latency field that [`READABLE`] leaves out.
+//! - the characters of the latency field that [`READABLE`] leaves out;
+//! - what a text takes from the time at which it is made, not from the record ([`AGES`]);
+//! - hits between a switch's tracepoint and the switch itself ([`SWITCHING`]): `set_event_pid` already counts them
+//!   to the next task, while they carry, and we trace by, the pid of the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,8 +24,14 @@ use crate::oracle::{Line, Trace};
 /// the words out of its reach; see the module `tracer_ebpf::emit`.
 pub const READABLE: &[usize] = &[2];
 
-/// How many differences are kept for the report.
-const SHOWN: usize = 40;
+/// Texts that hold `age=`: jiffies since the inode was dirtied, until the line was printed.
+pub const AGES: &[&str] = &["writeback_single_inode", "writeback_single_inode_start"];
+
+/// Events that fire while a CPU switches from one task to another, behind sched_switch.
+pub const SWITCHING: &[&str] = &["tlb_flush", "x86_fpu_regs_deactivated"];
+
+/// How many differences of an event type are kept for the report.
+const SHOWN: u64 = 2;
 
 /// How far ahead a line is looked for when the two sides part.
 const LOOK_AHEAD: usize = 200;
@@ -40,7 +49,7 @@ pub struct Comparison {
     pub different: u64,
     /// The differing lines, by event name.
     pub trouble: BTreeMap<String, u64>,
-    /// The first of all these, for people.
+    /// The first of each event type, for people.
     pub shown: Vec<String>,
 }
 
@@ -61,8 +70,9 @@ impl Comparison {
     }
 
     fn note(&mut self, event: String, what: String) {
-        *self.trouble.entry(event).or_default() += 1;
-        if self.shown.len() < SHOWN {
+        let seen = self.trouble.entry(event).or_default();
+        *seen += 1;
+        if *seen <= SHOWN {
             self.shown.push(what);
         }
     }
@@ -130,7 +140,13 @@ pub fn compare(kernel: &Trace, ours: &Trace, pids: &BTreeSet<i32>) -> Comparison
 fn contexts<'a>(trace: &'a Trace, pids: &BTreeSet<i32>) -> BTreeMap<(i32, u32, char), Vec<&'a Line>> {
     let mut contexts: BTreeMap<_, Vec<&Line>> = BTreeMap::new();
     for line in trace.lines.iter().filter(|line| pids.contains(&line.pid)) {
-        contexts.entry((line.pid, line.cpu, line.flags.at(2))).or_default().push(line);
+        let lines = contexts.entry((line.pid, line.cpu, line.flags.at(2))).or_default();
+        let event = line.event();
+        let switched = |line: &&Line| line.event() == "sched_switch";
+        if SWITCHING.contains(&event.as_str()) && lines.last().is_some_and(switched) {
+            continue;
+        }
+        lines.push(line);
     }
     contexts
 }
@@ -177,8 +193,15 @@ fn walk(kernel: &[&Line], ours: &[&Line], result: &mut Comparison) {
 
 fn same(kernel: &Line, ours: &Line) -> bool {
     kernel.cpu == ours.cpu
-        && kernel.text == ours.text
+        && (kernel.text == ours.text || ageless(kernel).is_some_and(|text| Some(text) == ageless(ours)))
         && READABLE.iter().all(|place| kernel.flags.at(*place) == ours.flags.at(*place))
+}
+
+/// The text of a line that tells an age, without it.
+fn ageless(line: &Line) -> Option<(&str, &str)> {
+    let (before, rest) = line.text.split_once(" age=")?;
+    let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    AGES.contains(&line.event().as_str()).then_some((before, after))
 }
 
 fn show(line: &Line) -> String {
@@ -206,6 +229,20 @@ mod tests {
         assert!(!result.clean());
         assert!(compare(&kernel, &kernel, &BTreeSet::from([7])).clean());
         assert_eq!(compare(&kernel, &ours, &BTreeSet::from([8])).lines(), 0);
+    }
+
+    #[test]
+    fn what_is_set_aside_is() {
+        let pids = BTreeSet::from([7]);
+        let age = |n| format!("writeback_single_inode: ino=1 age={n} index=0");
+        assert!(compare(&trace(&[&age(0)]), &trace(&[&age(12)]), &pids).clean());
+        let other = "writeback_single_inode: ino=1 age=0 index=1";
+        assert_eq!(compare(&trace(&[&age(0)]), &trace(&[other]), &pids).different, 1);
+        let ours = trace(&["sched_switch: x", "tlb_flush: 0", "tlb_flush: 1", "a: 1", "tlb_flush: 2"]);
+        let kernel = trace(&["sched_switch: x", "a: 1", "tlb_flush: 2"]);
+        assert!(compare(&kernel, &ours, &pids).clean());
+        let kernel = trace(&["sched_switch: x", "a: 1"]);
+        assert_eq!(compare(&kernel, &ours, &pids).extra, 1);
     }
 
     #[test]

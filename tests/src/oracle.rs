@@ -42,10 +42,10 @@ impl Oracle {
         let oracle = Self { dir, tracefs };
         oracle.set("tracing_on", "0")?;
         oracle.set("trace_clock", "mono")?;
-        // 5.9 and later; before it, pointers are never hashed in instances.
-        if oracle.dir.join("options/hash-ptr").exists() {
-            oracle.set("options/hash-ptr", "0")?;
-        }
+        // Where the kernel hashes no pointer anyway the option stays on: turned off, it makes 6.1 garble every text
+        // with a `%s` in it (trace_event_format() and trace_check_vprintf() share a buffer).
+        let raw = fs::read_to_string("/proc/cmdline").is_ok_and(|line| line.contains("no_hash_pointers"));
+        oracle.set("options/hash-ptr", if raw { "1" } else { "0" })?;
         oracle.set("buffer_size_kb", &BUFFER_KB.to_string())?;
         Ok(oracle)
     }

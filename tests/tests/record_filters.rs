@@ -250,7 +250,7 @@ fn filters_match_the_hits_that_the_kernels_match() {
         }
         Ok(whole)
     };
-    let tally = run().unwrap();
+    let tally = run().unwrap_or_else(|error| panic!("{error:#}"));
     println!(
         "{} filters: {} matching hits equal to the kernel's, {} hits dropped",
         tally.filters, tally.matched, tally.dropped

@@ -48,6 +48,25 @@ macro_rules! param {
 }
 pub(crate) use param;
 
+/// The context as aya-log wants it.
+#[cfg(feature = "log")]
+struct Logged(*mut c_void);
+
+#[cfg(feature = "log")]
+impl aya_ebpf::EbpfContext for Logged {
+    fn as_ptr(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Logs through aya-log in a debug build of the object, and is nothing in any other.
+macro_rules! note {
+    ($ctx:expr, $($message:tt)+) => {
+        #[cfg(feature = "log")]
+        aya_log_ebpf::debug!(&Logged($ctx), $($message)+);
+    };
+}
+
 /// `BPF_RB_NO_WAKEUP` and `BPF_RB_FORCE_WAKEUP`, include/uapi/linux/bpf.h.
 const NO_WAKEUP: u64 = 1;
 const FORCE_WAKEUP: u64 = 2;
@@ -126,6 +145,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
         // SAFETY: the generated function keeps to its contract; the verifier checks it with the caller's state.
         if unsafe { tracer_filter(ctx, scratch, word) } == 0 {
             counters.filtered += 1;
+            note!(ctx, "slot {} cpu {}: filtered", param!(slot), cpu);
             return;
         }
     }
@@ -156,6 +176,7 @@ fn record(ctx: *mut c_void, cpu: u32, common: u64, counters: &mut Counters) {
         let place = unsafe { bpf_ringbuf_reserve(ring, size, 0) };
         let Some(place) = NonNull::new(place.cast::<u64>()) else {
             counters.dropped += 1;
+            note!(ctx, "slot {} cpu {}: the ring is full", param!(slot), cpu);
             return;
         };
         let place = place.as_ptr();
@@ -166,6 +187,7 @@ fn record(ctx: *mut c_void, cpu: u32, common: u64, counters: &mut Counters) {
             tracer_record(ctx, place.add(1).cast());
         }
         counters.recorded += 1;
+        note!(ctx, "slot {} cpu {}: recorded {} bytes", param!(slot), cpu, param!(size));
         // SAFETY: submits what was reserved above, once.
         unsafe { bpf_ringbuf_submit(place.cast(), wake(counters)) };
     } else {
@@ -183,8 +205,10 @@ fn record(ctx: *mut c_void, cpu: u32, common: u64, counters: &mut Counters) {
             unsafe { bpf_ringbuf_output(ring, place.cast(), length + STAMP_SIZE as u64, wake(counters)) };
         if done == 0 {
             counters.recorded += 1;
+            note!(ctx, "slot {} cpu {}: recorded {} bytes", param!(slot), cpu, length);
         } else {
             counters.dropped += 1;
+            note!(ctx, "slot {} cpu {}: the ring is full", param!(slot), cpu);
         }
     }
 }

@@ -205,7 +205,7 @@ pub(crate) fn tracer(arch: Arch, profile: Profile, log: bool) -> Result<PathBuf>
     // Of the whole workspace, so that dependencies get the features they have in every other build.
     cargo.args(["build", "--workspace", "--bin", "tracer"]).args(profile.flag());
     if log {
-        cargo.env(OBJECT_VARIABLE, &object);
+        cargo.env(OBJECT_VARIABLE, &object).args(["--features", "tracer-user/bpf-log"]);
     }
     host::run(&mut cargo)?;
     Ok(dir.join(profile.dir()).join("tracer"))

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -51,12 +52,28 @@ impl Job {
         if output.read(&mut ready)? != 1 {
             bail!("the workload ended before it was ready: {}", child.wait()?);
         }
-        Ok(Self { child, input, output, site })
+        let job = Self { child, input, output, site };
+        job.until_asleep()?;
+        Ok(job)
     }
 
     /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Waits until the process sleeps, which after its byte it does only in the read of ours.
+    fn until_asleep(&self) -> Result<()> {
+        let path = format!("/proc/{}/stat", self.pid());
+        for _ in 0..10_000 {
+            let stat = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+            // The name in parentheses may hold anything.
+            if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        bail!("the workload does not come to rest");
     }
 
     /// Lets the workload run and waits for its end.

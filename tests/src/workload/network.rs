@@ -70,7 +70,8 @@ pub(super) fn events() -> Vec<Provoked> {
         ("sock:sock_recv_length", 3),
         ("tcp:tcp_probe", 1),
         ("tcp:tcp_destroy_sock", 2),
-        ("tcp:tcp_send_reset", 1),
+        // Before 6.10 not without a socket.
+        ("tcp:tcp_send_reset", 0),
         ("tcp:tcp_receive_reset", 1),
         ("skb:consume_skb", 1),
         ("skb:kfree_skb", 1),

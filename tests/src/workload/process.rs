@@ -82,7 +82,7 @@ pub(super) fn events() -> Vec<Provoked> {
         ("exceptions:page_fault_user", 20),
         ("exceptions:page_fault_kernel", 1),
         ("filemap:mm_filemap_map_pages", 1),
-        ("percpu:percpu_alloc_percpu", 1),
+        ("percpu:percpu_alloc_percpu", 0),
         ("percpu:percpu_free_percpu", 0),
         ("rseq:rseq_update", 0),
     ]));

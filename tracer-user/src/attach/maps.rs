@@ -42,6 +42,8 @@ pub(super) struct Shared {
     pids: Map,
     scratch: Map,
     cpu_bases: Map,
+    #[cfg(feature = "bpf-log")]
+    logs: Map,
 }
 
 /// Threads that can be traced at once under a pid gate.
@@ -53,7 +55,7 @@ impl Shared {
         let fail = |kind| move |errno| AttachError::new("session", Cause::Map(kind, errno));
         let page = rustix::param::page_size() as u32;
         let ring_bytes = options.ring_bytes.max(page).next_power_of_two();
-        let ring = |bytes| {
+        let ring = |bytes, name| {
             Map::create(&MapSpec {
                 kind: MapKind::RingBuf,
                 key_size: 0,
@@ -61,11 +63,11 @@ impl Shared {
                 max_entries: bytes,
                 flags: 0,
                 inner: None,
-                name: "tracer_ring",
+                name,
             })
             .map_err(fail("ring buffer"))
         };
-        let first = ring(ring_bytes)?;
+        let first = ring(ring_bytes, "tracer_ring")?;
         let rings = Map::create(&MapSpec {
             kind: MapKind::ArrayOfMaps,
             key_size: 4,
@@ -78,7 +80,7 @@ impl Shared {
         .map_err(fail("array of maps"))?;
         let mut inner = vec![first];
         for _ in 1..options.cpus {
-            inner.push(ring(ring_bytes)?);
+            inner.push(ring(ring_bytes, "tracer_ring")?);
         }
         rings.set_fds(&inner).map_err(fail("array of maps"))?;
         let memory = inner
@@ -122,6 +124,9 @@ impl Shared {
             words: switches.mapped().map_err(fail("mapped array"))?,
             scratch: array("tracer_scratch", abi::SCRATCH_SIZE, options.cpus, 0)?,
             cpu_bases: array("tracer_cpus", 8, options.cpus, 0)?,
+            // aya-log finds the map by its name.
+            #[cfg(feature = "bpf-log")]
+            logs: ring(1 << 17, "AYA_LOGS")?,
             rings,
             counters,
             switches,
@@ -140,6 +145,8 @@ impl Shared {
             abi::PIDS => self.pids.as_fd(),
             abi::SCRATCH => scratch.unwrap_or(&self.scratch).as_fd(),
             abi::CPU_BASES => self.cpu_bases.as_fd(),
+            #[cfg(feature = "bpf-log")]
+            "AYA_LOGS" => self.logs.as_fd(),
             _ => return None,
         })
     }

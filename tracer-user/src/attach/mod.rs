@@ -12,6 +12,8 @@ mod error;
 mod follow;
 pub mod ids;
 mod inject;
+#[cfg(feature = "bpf-log")]
+mod logs;
 mod maps;
 mod object;
 mod raw_tp;
@@ -127,6 +129,8 @@ pub struct Session {
     enter: Option<Dispatcher>,
     exit: Option<Dispatcher>,
     follow: Option<Follow>,
+    #[cfg(feature = "bpf-log")]
+    logs: Option<logs::Logs>,
     next_slot: u32,
 }
 
@@ -138,7 +142,19 @@ impl Session {
     pub fn new(options: &Options, context: Context) -> Result<(Self, Vec<RingMemory>), AttachError> {
         let (shared, rings) = Shared::new(options)?;
         context.install(&shared).map_err(|cause| AttachError::new("session", cause))?;
-        Ok((Self { shared, context, enter: None, exit: None, follow: None, next_slot: 0 }, rings))
+        Ok((
+            Self {
+                shared,
+                context,
+                enter: None,
+                exit: None,
+                follow: None,
+                #[cfg(feature = "bpf-log")]
+                logs: None,
+                next_slot: 0,
+            },
+            rings,
+        ))
     }
 
     /// Turns the taking of hits on or off, at once and on all CPUs.
@@ -237,6 +253,10 @@ impl Session {
             Via::Inject => Ok(Link::None),
         }
         .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
+        #[cfg(feature = "bpf-log")]
+        if self.logs.is_none() {
+            self.logs = program.info().ok().and_then(|info| logs::Logs::of(info.id));
+        }
         self.next_slot += 1;
         Ok(Attachment { slot, program, _scratch: scratch, link })
     }
@@ -274,6 +294,14 @@ impl Session {
     /// What the kernel says.
     pub fn inject(&self, attachment: &Attachment, record: &[u8]) -> Result<(), AttachError> {
         inject::run(&attachment.program, record).map_err(|cause| AttachError::new("inject", cause))
+    }
+
+    /// Shows what programs logged since the last time; nothing unless both sides are built for it.
+    pub fn show_logs(&mut self) {
+        #[cfg(feature = "bpf-log")]
+        if let Some(logs) = &mut self.logs {
+            logs.show();
+        }
     }
 
     /// The counts of an event on a CPU.

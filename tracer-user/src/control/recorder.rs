@@ -235,6 +235,7 @@ impl Recorder {
 
     /// Shows the records that can be shown in order by now.
     pub fn poll(&mut self, show: impl FnMut(&Shown<'_>)) {
+        self.session.show_logs();
         let now = monotonic();
         self.hand_on(Some(now), show);
     }

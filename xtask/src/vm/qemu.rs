@@ -69,10 +69,11 @@ pub(super) fn command(machine: &Machine, files: &Files) -> Command {
         Arch::Aarch64 => "max,pauth-impdef=on",
     };
     let accel = if machine.kvm { "kvm" } else { "tcg,thread=single,tb-size=256" };
-    // Stalls that only emulation has are no news; a panic ends the machine.
+    // Stalls that only emulation has are no news; a panic ends the machine. Pointers are unhashed from the start, as
+    // 6.1's trace garbles text when its own option `hash-ptr` is off.
     let append = format!(
         "console={console} panic=-1 mitigations=off no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
-         random.trust_cpu=on tsc=reliable loglevel=6"
+         random.trust_cpu=on tsc=reliable no_hash_pointers loglevel=6"
     );
     let mut c = Command::new(format!("qemu-system-{}", machine.arch.name()));
     c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
