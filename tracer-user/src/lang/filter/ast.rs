@@ -68,7 +68,7 @@ impl Predicate {
 impl Expr {
     /// The expression as a filter. Not always UTF-8: what was written is kept byte for byte.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut printer = Printer { out: Vec::new(), open_ended: false };
+        let mut printer = Printer { out: Vec::new(), open_ended: false, keeps_space: false };
         printer.expr(self);
         printer.out
     }
@@ -117,6 +117,8 @@ struct Printer {
     out: Vec<u8>,
     /// The last value ends only at white space, so that a parenthesis must not touch it.
     open_ended: bool,
+    /// The last value takes white space behind it for its own, so that none may be added.
+    keeps_space: bool,
 }
 
 impl Printer {
@@ -138,6 +140,7 @@ impl Printer {
                     self.text(" ");
                 }
                 self.text(")");
+                self.keeps_space = false;
             }
             Expr::And(parts) => self.joined(parts, " && "),
             Expr::Or(parts) => self.joined(parts, " || "),
@@ -147,7 +150,7 @@ impl Printer {
     fn joined(&mut self, parts: &[Expr], junction: &str) {
         for (index, part) in parts.iter().enumerate() {
             if index > 0 {
-                self.text(junction);
+                self.text(if self.keeps_space { junction.trim_start() } else { junction });
             }
             self.expr(part);
         }
@@ -173,5 +176,6 @@ impl Printer {
             self.out.extend_from_slice(piece);
         }
         self.open_ended = predicate.value.kind == ValueKind::Symbol;
+        self.keeps_space = matches!(predicate.value.kind, ValueKind::Functions(_));
     }
 }

@@ -265,6 +265,8 @@ fn the_event_of_the_function_tracer() {
         Err(error) => error.kind().wording().unwrap_or_default().to_owned(),
     };
     assert_eq!(outcome("ip == sys_*,do_* || ip == x"), "false");
+    let stages = stages(b"(ip == a b || ip==c ) && ip == d", &format, &env()).unwrap();
+    assert_eq!(stages.tree.to_string(), "(ip == a b || ip == c ) && ip == d");
     assert_eq!(outcome("ip == \"x\""), "Too many terms in predicate expression");
     assert_eq!(outcome("common_pid == 1"), "Only 'ip' field is supported for function trace");
     assert_eq!(outcome(&format!("ip == {}", "x".repeat(256))), "Operand too long");
