@@ -1,37 +1,43 @@
-//! Finds where each CPU keeps its preempt count, on machines where that is per-CPU memory (x86).
+//! Finds the preempt count, and what a hit itself adds to it.
 //!
-//! A perf tracepoint hands its program the address of the CPU's `__perf_regs`; BTF says how far from there
+//! On arm64 and others it is in the current task. On x86 it is per-CPU memory without a symbol: a perf tracepoint hands its program the address of the CPU's `__perf_regs`; BTF says how far from there
 //! `__preempt_count` lies. The program runs once on every CPU, hit by our own thread in task context, and leaves the
 //! address and what it read there, so that user space can see whether the guess holds.
 
 use aya_ebpf::{
     EbpfContext,
-    helpers::{bpf_get_current_pid_tgid, bpf_get_smp_processor_id},
+    helpers::{bpf_get_current_pid_tgid, bpf_get_current_task, bpf_get_smp_processor_id},
     macros::tracepoint,
     programs::TracePointContext,
 };
 
 use crate::{ctx::peek, map::FOUND};
 
-/// Thread that asks, and bytes from `__perf_regs` to `__preempt_count`; user space replaces the zeroes.
+/// Thread that asks; bytes from `__perf_regs` to `__preempt_count`; or, when not 0, bytes from the start of the
+/// current `task_struct` to its `thread_info.preempt_count`. User space replaces the zeroes.
 #[unsafe(no_mangle)]
-static SEEK: [i64; 2] = [0; 2];
+static SEEK: [i64; 3] = [0; 3];
 
 /// Leaves `(address, count)` for the CPU it runs on.
 #[tracepoint]
 pub fn seek_context(ctx: TracePointContext) -> u32 {
     // SAFETY: elements of a static of plain integers.
-    let (thread, distance) = unsafe {
+    let (thread, distance, in_task) = unsafe {
         let seek = (&raw const SEEK).cast::<i64>();
-        (seek.read_volatile(), seek.add(1).read_volatile())
+        (seek.read_volatile(), seek.add(1).read_volatile(), seek.add(2).read_volatile())
     };
     if bpf_get_current_pid_tgid() as u32 != thread as u32 {
         return 0;
     }
     // SAFETY: no arguments.
     if let Some(found) = FOUND.get(unsafe { bpf_get_smp_processor_id() }) {
-        let regs: u64 = peek(ctx.as_ptr() as u64);
-        let address = regs.wrapping_add_signed(distance);
+        let address = if in_task == 0 {
+            let regs: u64 = peek(ctx.as_ptr() as u64);
+            regs.wrapping_add_signed(distance)
+        } else {
+            // SAFETY: no arguments.
+            unsafe { bpf_get_current_task() }.wrapping_add_signed(in_task)
+        };
         let count: u32 = peek(address);
         // SAFETY: a looked-up map value is valid for the program's run.
         unsafe { found.write([address, u64::from(count)]) };

@@ -85,12 +85,21 @@ impl Context {
     }
 }
 
-/// Finds the CPUs' preempt counts: `distance` bytes behind `__perf_regs`, hit through the event `task:task_rename`
-/// (its id given), which this thread provokes on each CPU by giving itself the name it has.
+/// Where the preempt count may be looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// This many bytes behind the CPU's `__perf_regs`, four bytes.
+    BehindRegs(i64),
+    /// This many bytes behind the start of the current `task_struct`, eight bytes.
+    InTask(u32),
+}
+
+/// Finds the preempt count, and what a hit adds to it, by the event `task:task_rename` (its id given), which this
+/// thread provokes by giving itself the name it has: on every CPU, where each has a count of its own.
 ///
 /// # Errors
 /// When the program is refused; a count that is not plausible is not an error but [`Preempt::Unknown`].
-pub fn seek_per_cpu(rename_id: u16, distance: i64, cpus: u32) -> Result<Preempt, Cause> {
+pub fn seek_preempt(rename_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cause> {
     let found = Map::create(&MapSpec {
         kind: MapKind::Array,
         key_size: 4,
@@ -102,21 +111,20 @@ pub fn seek_per_cpu(rename_id: u16, distance: i64, cpus: u32) -> Result<Preempt,
     })
     .map_err(|errno| Cause::Map("array", errno))?;
     let thread = i64::from(super::ids::own()?.thread);
-    let seek: Vec<u8> = [thread, distance].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let (distance, in_task) = match place {
+        Seek::BehindRegs(distance) => (distance, 0),
+        Seek::InTask(offset) => (0, i64::from(offset)),
+    };
+    let seek: Vec<u8> = [thread, distance, in_task].iter().flat_map(|word| word.to_ne_bytes()).collect();
     let image =
         object::plain("seek_context", &[("SEEK", &seek)], |map| (map == FOUND).then(|| found.as_fd()))?;
     let program = Prog::load(ProgKind::Tracepoint, &image.insns, "seek_context")
         .map_err(|error| Cause::Load(ProgKind::Tracepoint, error))?;
     let link = tracepoint::attach(&program, rename_id)?;
-    let before = sched_getaffinity(None).map_err(|errno| Cause::System("sched_getaffinity", errno))?;
-    for cpu in (0..cpus).filter(|cpu| before.is_set(*cpu as usize)) {
-        let mut one = CpuSet::new();
-        one.set(cpu as usize);
-        if sched_setaffinity(None, &one).is_ok() {
-            rename_self()?;
-        }
+    match place {
+        Seek::BehindRegs(_) => on_every_cpu(cpus, rename_self)?,
+        Seek::InTask(_) => rename_self()?,
     }
-    sched_setaffinity(None, &before).map_err(|errno| Cause::System("sched_setaffinity", errno))?;
     // Taking a perf tracepoint away waits for every CPU; nobody has to wait for that here.
     std::thread::spawn(move || drop((link, program)));
     let mut addresses = vec![0; cpus as usize];
@@ -135,10 +143,26 @@ pub fn seek_per_cpu(rename_id: u16, distance: i64, cpus: u32) -> Result<Preempt,
         bias = Some(count);
         *address = place;
     }
-    Ok(match bias {
-        Some(bias) => Preempt::PerCpu { addresses, bias },
-        None => Preempt::Unknown,
+    Ok(match (bias, place) {
+        (Some(bias), Seek::BehindRegs(_)) => Preempt::PerCpu { addresses, bias },
+        (Some(bias), Seek::InTask(offset)) => Preempt::Task { offset, bias },
+        (None, _) => Preempt::Unknown,
     })
+}
+
+/// Runs on each CPU that this thread may run on.
+fn on_every_cpu(cpus: u32, run: impl Fn() -> Result<(), Cause>) -> Result<(), Cause> {
+    let before = sched_getaffinity(None).map_err(|errno| Cause::System("sched_getaffinity", errno))?;
+    let mut result = Ok(());
+    for cpu in (0..cpus).filter(|cpu| before.is_set(*cpu as usize)) {
+        let mut one = CpuSet::new();
+        one.set(cpu as usize);
+        if sched_setaffinity(None, &one).is_ok() {
+            result = result.and_then(|()| run());
+        }
+    }
+    sched_setaffinity(None, &before).map_err(|errno| Cause::System("sched_setaffinity", errno))?;
+    result
 }
 
 /// Gives this thread the name it has.

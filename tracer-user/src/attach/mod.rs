@@ -20,7 +20,7 @@ mod raw_tp;
 mod syscalls;
 mod tracepoint;
 
-pub use context::{Context, Preempt, seek_per_cpu};
+pub use context::{Context, Preempt, Seek, seek_preempt};
 pub use error::{AttachError, Cause};
 pub use maps::Options;
 

@@ -136,11 +136,9 @@ fn finish<'a>(
             frozen.push(data);
             fd
         } else {
-            match map(name) {
-                Some(fd) => fd.as_raw_fd(),
-                // A map of another template: its references are not in this program.
-                None => continue,
-            }
+            // A map that only other templates use: whatever refers to it is not linked into this program, and if it
+            // were, the kernel would refuse a descriptor that is no map.
+            map(name).unwrap_or(rustix::stdio::stdin()).as_raw_fd()
         };
         resolved.push((name.clone(), fd, definition.clone()));
     }

@@ -11,7 +11,9 @@ use super::{
     tasks::{NameEvent, TaskNames},
 };
 use crate::{
-    attach::{self, AttachError, Attachment, Cause, Context, Preempt, Request, Session, Threads, Via, ids},
+    attach::{
+        self, AttachError, Attachment, Cause, Context, Preempt, Request, Seek, Session, Threads, Via, ids,
+    },
     event::Format,
     plan::source::Hook,
     render::Printer,
@@ -338,16 +340,18 @@ fn context(facts: &Facts) -> Context {
 fn preempt(facts: &Facts) -> Preempt {
     let Some(btf) = facts.btf() else { return Preempt::Unknown };
     let per_cpu = |name| btf.per_cpu(name).ok().flatten();
-    if let (Some(regs), Some(count)) = (per_cpu("__perf_regs"), per_cpu("__preempt_count")) {
-        let distance = i64::from(count) - i64::from(regs);
-        let Ok(Some(id)) = facts.tracefs.id("task", "task_rename") else { return Preempt::Unknown };
-        return attach::seek_per_cpu(id, distance, facts.cpus()).unwrap_or_default();
-    }
-    // Elsewhere it lies in the task, with need-resched behind it.
-    match btf.member("task_struct", "thread_info.preempt_count") {
-        Ok(Some(member)) if member.ty.size == 8 => Preempt::Task { offset: member.offset, bias: 1 },
-        _ => Preempt::Unknown,
-    }
+    // From 6.2 to 6.14 it was a member of a structure of hot variables.
+    let hot = || Some(per_cpu("pcpu_hot")? + btf.member("pcpu_hot", "preempt_count").ok()??.offset);
+    let place = match (per_cpu("__perf_regs"), per_cpu("__preempt_count").or_else(hot)) {
+        (Some(regs), Some(count)) => Seek::BehindRegs(i64::from(count) - i64::from(regs)),
+        // Elsewhere it lies in the task, with need-resched behind it.
+        _ => match btf.member("task_struct", "thread_info.preempt_count") {
+            Ok(Some(member)) if member.ty.size == 8 => Seek::InTask(member.offset),
+            _ => return Preempt::Unknown,
+        },
+    };
+    let Ok(Some(id)) = facts.tracefs.id("task", "task_rename") else { return Preempt::Unknown };
+    attach::seek_preempt(id, place, facts.cpus()).unwrap_or_default()
 }
 
 /// The clock that programs stamp records with, in nanoseconds.
