@@ -129,7 +129,13 @@ impl Lower<'_> {
             ("__be64_to_cpu" | "be64_to_cpu" | "__builtin_bswap64" | "__fswab64" | "__swab64", [value]) => {
                 self.swap(value, 8)
             }
-            ("le16_to_cpu" | "le32_to_cpu" | "le64_to_cpu", [value]) => self.expr(value),
+            // A page table's entry is a struct of one word, which the record holds as that word.
+            (
+                "le16_to_cpu" | "le32_to_cpu" | "le64_to_cpu" | "pte_val" | "pmd_val" | "pud_val" | "p4d_val"
+                | "pgd_val" | "native_make_pte" | "native_make_pmd" | "native_make_pud" | "native_make_p4d"
+                | "native_make_pgd",
+                [value],
+            ) => self.expr(value),
             ("IS_ERR" | "IS_ERR_VALUE", [value]) => {
                 let value = self.expr(value)?.id;
                 let limit = self.push(Node::Const(0xffff_ffff_ffff_f001));
