@@ -112,7 +112,9 @@ pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u
     let root = root::get(machine.arch)?;
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
     let name = format!("{}-{}-{}.{number}", machine.version, machine.arch.name(), std::process::id());
-    let dir = host::root().join("target/vm").join(name);
+    let runs = host::root().join("target/vm");
+    sweep(&runs);
+    let dir = runs.join(name);
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let (initramfs, payload) = (dir.join("initramfs"), dir.join("payload.img"));
     let (console, report, kept) = (dir.join("console.log"), dir.join("report"), dir.join("kept.tar"));
@@ -139,6 +141,23 @@ pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u
     keep(job, &kept, &dir)?;
     fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     Ok(Outcome { code, release: kernel.release, boot: up, time: end.saturating_sub(up) })
+}
+
+/// Removes what interrupted runs left, but for the consoles' logs of machines that died.
+fn sweep(runs: &Path) {
+    for run in fs::read_dir(runs).into_iter().flatten().flatten() {
+        let name = run.file_name().to_string_lossy().into_owned();
+        // VERSION-ARCH-PID.NUMBER
+        let pid = name.rsplit('-').next().and_then(|last| last.split('.').next()).unwrap_or_default();
+        if !pid.is_empty() && !Path::new("/proc").join(pid).exists() {
+            for big in ["payload.img", "initramfs", "kept.tar"] {
+                let _ = fs::remove_file(run.path().join(big));
+            }
+            for tree in ["payload", "kept"] {
+                let _ = fs::remove_dir_all(run.path().join(tree));
+            }
+        }
+    }
 }
 
 /// The end of the console's log, and where the rest is.
@@ -337,6 +356,24 @@ mod tests {
         let text = script("/src", &job);
         let (_, tail) = text.split_once("export A=").unwrap();
         assert_eq!(tail, "'b c'\ncd '/src' || exit 127\nexec 'echo' 'it'\\''s' '$HOME'\n");
+    }
+
+    #[test]
+    fn what_interrupted_runs_left_is_swept() {
+        let runs = std::env::temp_dir().join(format!("xtask-sweep-{}", std::process::id()));
+        let (dead, alive) =
+            (runs.join("6.1-x86_64-4194305.0"), runs.join(format!("6.1-x86_64-{}.0", std::process::id())));
+        for dir in [&dead, &alive] {
+            fs::create_dir_all(dir.join("payload/x")).unwrap();
+            for file in ["console.log", "payload.img"] {
+                fs::write(dir.join(file), "").unwrap();
+            }
+        }
+        sweep(&runs);
+        let left = |dir: &Path| fs::read_dir(dir).unwrap().count();
+        assert_eq!((left(&dead), left(&alive)), (1, 3));
+        assert!(dead.join("console.log").exists());
+        fs::remove_dir_all(&runs).unwrap();
     }
 
     #[test]
