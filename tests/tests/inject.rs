@@ -64,6 +64,7 @@ fn pass(filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<Vec<u8>>, Coun
             irqs_off: false,
             kind: format.id,
             threads: Threads::Every,
+            other: None,
         })
         .unwrap_or_else(|error| panic!("{error}\n{}", error.verifier_log().unwrap_or_default()));
     session.set_tracing(true);

@@ -44,6 +44,11 @@ pub struct Params {
     pub preempt_bias: u32,
     /// Bytes in a CPU's ring buffer from which on the reader is woken.
     pub watermark: u32,
+    /// Under [`params::OTHER_IN_RECORD`] the byte offset in the context of the other thread's id; under
+    /// [`params::OTHER_IN_TASK`] its byte offset in the `task_struct` that an argument points to.
+    pub other_offset: u32,
+    /// That argument's number.
+    pub other_arg: u32,
 }
 
 /// Bits of [`Params::bits`].
@@ -62,6 +67,10 @@ pub mod params {
     pub const PREEMPT_CPU: u32 = 1 << 5;
     /// The preempt count is read from the current task.
     pub const PREEMPT_TASK: u32 = 1 << 6;
+    /// A hit is traced too when the thread whose id is in the context is (`next_pid` of sched_switch).
+    pub const OTHER_IN_RECORD: u32 = 1 << 10;
+    /// The same, with an argument of a raw tracepoint that points to the thread's `task_struct`.
+    pub const OTHER_IN_TASK: u32 = 1 << 11;
     /// The event only ever happens with interrupts off.
     pub const IRQS_OFF: u32 = 1 << 8;
     /// Only threads of [`Params::own_tgid`](super::Params::own_tgid) are traced, in place of all others.
@@ -71,11 +80,11 @@ pub mod params {
     pub const PREEMPT_SPLIT: u32 = 1 << 9;
 }
 
-const _: () = assert!(size_of::<Params>() == 44);
+const _: () = assert!(size_of::<Params>() == 52);
 
 impl Params {
     /// The bytes as the program reads them.
-    pub fn bytes(&self) -> [u8; 44] {
+    pub fn bytes(&self) -> [u8; 52] {
         let words = [
             self.bits,
             self.slot,
@@ -88,8 +97,10 @@ impl Params {
             self.preempt_offset,
             self.preempt_bias,
             self.watermark,
+            self.other_offset,
+            self.other_arg,
         ];
-        let mut bytes = [0; 44];
+        let mut bytes = [0; 52];
         for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }

@@ -37,6 +37,8 @@ pub static PARAMS: Params = Params {
     preempt_offset: 0,
     preempt_bias: 0,
     watermark: 0,
+    other_offset: 0,
+    other_arg: 0,
 };
 
 /// Reads a parameter where it is used: a constant to the verifier, which drops the branches it rules out.
@@ -84,6 +86,20 @@ pub enum Origin {
     Record,
 }
 
+/// The other thread that a hit is about, as tracefs counts it in for its pid filters: who is switched in, who is
+/// woken. 0, which no table holds, for events that are about nobody else.
+#[inline(always)]
+fn other(ctx: *mut c_void) -> u32 {
+    if param!(bits) & params::OTHER_IN_RECORD != 0 {
+        peek(ctx as u64 + u64::from(param!(other_offset)))
+    } else if param!(bits) & params::OTHER_IN_TASK != 0 {
+        let task: u64 = peek(ctx as u64 + u64::from(param!(other_arg)) * 8);
+        peek(task + u64::from(param!(other_offset)))
+    } else {
+        0
+    }
+}
+
 /// Takes one hit through gates, filter and record.
 #[inline(always)]
 pub fn hit(ctx: *mut c_void, origin: Origin) {
@@ -101,7 +117,10 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
                     return;
                 }
             }
-            if param!(bits) & params::PIDS != 0 && PIDS.get(who as u32).is_none() {
+            if param!(bits) & params::PIDS != 0
+                && PIDS.get(who as u32).is_none()
+                && PIDS.get(other(ctx)).is_none()
+            {
                 return;
             }
             who

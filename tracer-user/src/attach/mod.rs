@@ -69,6 +69,20 @@ pub enum Threads {
     Own,
 }
 
+/// Where a hook has the id of the other thread that an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Other {
+    /// In the context, at this byte offset.
+    InRecord(u32),
+    /// In the `task_struct` that an argument points to, at this byte offset.
+    InTask {
+        /// Number of the argument.
+        arg: u8,
+        /// Byte offset of `pid`.
+        offset: u32,
+    },
+}
+
 /// One event to be traced.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
@@ -86,6 +100,8 @@ pub struct Request<'a> {
     pub kind: u16,
     /// Whose hits are taken.
     pub threads: Threads,
+    /// Another thread that the event is about: where it is traced, the hit is.
+    pub other: Option<Other>,
 }
 
 /// An attached event. It hangs on its hook as long as this lives.
@@ -218,6 +234,18 @@ impl Session {
         }
         if self.shared.pid_gate() && request.threads == Threads::Traced {
             fixed.bits |= params::PIDS;
+            match request.other {
+                None => {}
+                Some(Other::InRecord(offset)) => {
+                    fixed.bits |= params::OTHER_IN_RECORD;
+                    fixed.other_offset = offset;
+                }
+                Some(Other::InTask { arg, offset }) => {
+                    fixed.bits |= params::OTHER_IN_TASK;
+                    fixed.other_arg = u32::from(arg);
+                    fixed.other_offset = offset;
+                }
+            }
         }
         if request.threads == Threads::Own {
             fixed.bits |= params::OWN_ONLY;

@@ -8,11 +8,11 @@ use std::collections::HashMap;
 
 use super::{facts::Facts, verify};
 use crate::{
-    attach::{Session, Via},
+    attach::{Other, Session, Via},
     event::Format,
     plan::{
         raw::{self, RawPlan},
-        source::Hook,
+        source::{Hook, Source},
     },
     ring::Drain,
 };
@@ -141,6 +141,28 @@ fn stand_in(system: &str, name: &str, facts: &Facts) -> Result<(Format, RawPlan)
     let btf = facts.btf().ok_or_else(|| "the kernel shows no BTF".to_owned())?;
     let plan = raw::plan(&format, btf, None).map_err(|refusal| refusal.to_string())?;
     Ok((format, plan))
+}
+
+/// The other thread that an event is about, as tracefs's pid filters have it: who is switched in, and who is woken
+/// (`event_filter_pid_sched_switch_probe_pre()` and its neighbours, kernel/trace/trace_events.c).
+pub fn other(format: &Format, hook: &Hook) -> Option<Other> {
+    let name = match (format.system.as_str(), format.name.as_str()) {
+        ("sched", "sched_switch") => "next_pid",
+        ("sched", "sched_wakeup" | "sched_wakeup_new" | "sched_waking") => "pid",
+        _ => return None,
+    };
+    let offset = format.fields.iter().find(|field| field.name == name)?.offset;
+    match hook {
+        Hook::Tracepoint | Hook::Inject => Some(Other::InRecord(offset as u32)),
+        Hook::RawTracepoint(fields) => {
+            match &fields.iter().find(|field| usize::from(field.offset) == offset)?.source {
+                Source::Memory { arg, path } if path.len() == 1 => {
+                    Some(Other::InTask { arg: *arg, offset: path[0] })
+                }
+                _ => None,
+            }
+        }
+    }
 }
 
 /// Events that only ever happen with interrupts off, where BPF cannot see it: the scheduler's, under the run queue's

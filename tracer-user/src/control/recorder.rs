@@ -162,6 +162,7 @@ impl Recorder {
                 irqs_off: false,
                 kind: control::FIRST + index as u16,
                 threads: Threads::Every,
+                other: None,
             };
             let attachment = self.session.attach(&request)?;
             self.names.push((attachment, event));
@@ -180,6 +181,7 @@ impl Recorder {
                 irqs_off: hooks::irqs_off(&format),
                 kind: format.id,
                 threads: Threads::Traced,
+                other: hooks::other(&format, &chosen.hook),
             })
         };
         let attachment = match attach(&chosen) {

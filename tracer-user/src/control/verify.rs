@@ -87,8 +87,16 @@ fn attach(
     session: &mut Session,
 ) -> Result<[Attachment; 2], String> {
     let mut attach = |hook: &Hook, via: &Via, kind| {
-        let request =
-            Request { format, hook, via, filter: None, irqs_off: false, kind, threads: Threads::Own };
+        let request = Request {
+            format,
+            hook,
+            via,
+            filter: None,
+            irqs_off: false,
+            kind,
+            threads: Threads::Own,
+            other: None,
+        };
         session.attach(&request).map_err(|error| error.to_string())
     };
     Ok([
