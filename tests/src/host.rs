@@ -109,6 +109,16 @@ fn mounted() -> Result<Option<PathBuf>> {
     }))
 }
 
+/// Number of the last CPU that is online, whatever CPUs the caller is bound to.
+///
+/// # Errors
+/// When sysfs does not tell.
+pub fn last_cpu() -> Result<usize> {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").context("which CPUs are online?")?;
+    let last = online.trim().rsplit([',', '-']).next().and_then(|number| number.parse().ok());
+    last.with_context(|| format!("CPUs that are online: {online}"))
+}
+
 /// Resident memory of a process in bytes: its peak (`VmHWM`) and now (`VmRSS`).
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use super::tool::{Tool, bpftrace};
+use super::tool::{Tool, bpftrace, end};
 use super::victim::{Kind, Victim};
 use super::{Plan, median};
 use crate::host;
@@ -96,13 +96,9 @@ fn until(mut child: Child, start: Instant, is_event: impl Fn(&str) -> bool) -> R
         }
         if is_event(&line) {
             let time = millis(start);
-            rustix::process::kill_process(
-                rustix::process::Pid::from_child(&child),
-                rustix::process::Signal::INT,
-            )?;
             // It may be full of output that nobody reads.
             drop(output);
-            child.wait()?;
+            end(&mut child)?;
             return Ok(time);
         }
     }

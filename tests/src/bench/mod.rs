@@ -32,24 +32,24 @@ pub struct Plan {
     pub throughput: bool,
 }
 
-/// Runs the benchmarks and gives their tables in markdown; progress goes to standard error.
+/// Runs the benchmarks and gives their tables in markdown, each to `show` as soon as it is there, and all in the end;
+/// progress goes to standard error.
 ///
 /// # Errors
 /// When the machine does not let us trace, or a tool fails.
-pub fn run(plan: &Plan) -> Result<String> {
-    let cpus = std::thread::available_parallelism()?.get();
-    // Tools that are started from here inherit it; the victim pins itself to the last CPU.
+pub fn run(plan: &Plan, show: impl Fn(&str)) -> Result<String> {
+    let cpus = crate::host::last_cpu()? + 1;
+    // Tools that are started from here inherit both; the victim pins itself to the last CPU.
     crate::workload::pin_to_cpu(0)?;
     rustix::process::setpriority_process(None, -20)?;
+    let parts: [(bool, fn(&Plan) -> Result<String>); 3] =
+        [(plan.cost, cost::run), (plan.first, first::run), (plan.throughput, throughput::run)];
     let mut text = report::head(plan, cpus);
-    if plan.cost {
-        text.push_str(&cost::run(plan)?);
-    }
-    if plan.first {
-        text.push_str(&first::run(plan)?);
-    }
-    if plan.throughput {
-        text.push_str(&throughput::run(plan)?);
+    show(&text);
+    for (_, part) in parts.into_iter().filter(|part| part.0) {
+        let table = part(plan)?;
+        show(&table);
+        text.push_str(&table);
     }
     Ok(text)
 }

@@ -13,10 +13,11 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 
 use super::cost::{EVENTS, Event};
-use super::tool::{Active, Tool, bpftrace, buffer_arguments};
+use super::tool::{Active, Tool, bpftrace, buffer_arguments, end};
 use super::victim::Victim;
 use super::{Plan, median};
 use crate::host;
+use crate::workload::pin_to_cpu;
 
 /// Hits that are drained.
 const HITS: usize = 100_000;
@@ -134,7 +135,7 @@ fn drained(mut child: Child, output: ChildStdout, victim: &mut Victim, hits: usi
     victim.calls(hits)?;
     // The victim does nothing now, so that its CPU is free for this side of the pipe.
     let reader = std::thread::spawn(move || -> Result<(usize, Instant)> {
-        crate::workload::pin_to_cpu(std::thread::available_parallelism()?.get().max(2) - 1).ok();
+        pin_to_cpu(host::last_cpu()?)?;
         let lines = count(output, hits, |line| !line.starts_with(b"#"))?;
         Ok((lines, Instant::now()))
     });
@@ -147,13 +148,12 @@ fn drained(mut child: Child, output: ChildStdout, victim: &mut Victim, hits: usi
         std::thread::sleep(Duration::from_millis(1));
     }
     let memory = host::resident(child.id()).map(|(peak, _)| peak).ok();
-    rustix::process::kill_process(pid, Signal::INT)?;
-    let (lines, end) = match reader.join() {
+    end(&mut child)?;
+    let (lines, last) = match reader.join() {
         Ok(result) => result?,
         Err(_) => anyhow::bail!("the reader panicked"),
     };
-    child.wait()?;
-    Ok(Sample { lines, seconds: (end - start).as_secs_f64(), memory })
+    Ok(Sample { lines, seconds: (last - start).as_secs_f64(), memory })
 }
 
 /// Counts lines that are events, up to a number or the end.

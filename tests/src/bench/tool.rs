@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
@@ -94,6 +94,19 @@ impl Tool {
     }
 }
 
+/// Interrupts a child as Ctrl-C does and waits for its end; one that does not end is killed.
+pub(super) fn end(child: &mut Child) -> Result<()> {
+    rustix::process::kill_process(Pid::from_child(child), Signal::INT)?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while child.try_wait()?.is_none() {
+        if Instant::now() > deadline {
+            child.kill()?;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
 /// How `tracer` is told its buffer's size.
 pub(super) fn buffer_arguments() -> [String; 2] {
     ["--buffer-size-kb".to_owned(), BUFFER_KB.to_string()]
@@ -138,8 +151,7 @@ impl Bpftrace {
     }
 
     fn stop(mut self) -> Result<u64> {
-        rustix::process::kill_process(Pid::from_child(&self.child), Signal::INT)?;
-        self.child.wait()?;
+        end(&mut self.child)?;
         for reader in self.readers {
             let _ = reader.join();
         }

@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
+use crate::host::last_cpu;
 use crate::workload::{getppid, pin_to_cpu};
 
 /// Calls in front of each batch that are not timed: they bring caches and clock back after a pause.
@@ -117,8 +118,7 @@ impl Drop for Victim {
 /// # Errors
 /// When its input or output fails.
 pub fn serve(kind: Kind) -> Result<()> {
-    let cpus = std::thread::available_parallelism()?.get();
-    pin_to_cpu(cpus - 1)?;
+    pin_to_cpu(last_cpu()?)?;
     let mut work = Work::new(kind)?;
     let mut output = io::stdout();
     let own = rustix::thread::gettid().as_raw_nonzero();

@@ -62,8 +62,7 @@ fn start() -> Result<()> {
         }
     }
     plan.tools = tools;
-    let tables = run(&plan)?;
-    print!("{tables}");
+    let tables = run(&plan, |table| print!("{table}"))?;
     if let Some(path) = write {
         write_between_marks(&path, &tables)?;
     }
