@@ -32,6 +32,9 @@ pub struct Plan {
     pub throughput: bool,
 }
 
+/// One kind of measurement, which gives its table.
+type Part = fn(&Plan) -> Result<String>;
+
 /// Runs the benchmarks and gives their tables in markdown, each to `show` as soon as it is there, and all in the end;
 /// progress goes to standard error.
 ///
@@ -42,7 +45,7 @@ pub fn run(plan: &Plan, show: impl Fn(&str)) -> Result<String> {
     // Tools that are started from here inherit both; the victim pins itself to the last CPU.
     crate::workload::pin_to_cpu(0)?;
     rustix::process::setpriority_process(None, -20)?;
-    let parts: [(bool, fn(&Plan) -> Result<String>); 3] =
+    let parts: [(bool, Part); 3] =
         [(plan.cost, cost::run), (plan.first, first::run), (plan.throughput, throughput::run)];
     let mut text = report::head(plan, cpus);
     show(&text);
