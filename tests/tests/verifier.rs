@@ -116,16 +116,21 @@ fn injection_programs_give_what_the_evaluator_gives() {
         return;
     }
     let scratch = whole::scratch().unwrap();
-    let texts: Vec<std::ffi::CString> = ["", "a", "ab", "aab", "aaabaa", "baab"]
-        .iter()
-        .map(|text| std::ffi::CString::new(*text).unwrap())
-        .collect();
-    // Address 8 is nobody's.
-    let pointers: Vec<u64> = texts.iter().map(|text| text.as_ptr() as u64).chain([8]).collect();
+    // One block that was just written: what is not in memory cannot be read at a hit.
+    let texts = ["", "a", "ab", "aab", "aaabaa", "baab"];
+    let block = texts.join("\0") + "\0";
+    let mut at = block.as_ptr() as u64;
+    let mut pointers = Vec::new();
+    for text in texts {
+        pointers.push(at);
+        at += text.len() as u64 + 1;
+    }
+    // Nobody's.
+    pointers.push(8);
     let read = |address: u64, user: bool| {
         let known = pointers.iter().position(|pointer| *pointer == address)?;
         // User addresses are no kernel addresses.
-        texts.get(known).filter(|_| user).map(|text| text.to_bytes().to_vec())
+        texts.get(known).filter(|_| user).map(|text| text.as_bytes().to_vec())
     };
     let comm = std::fs::read("/proc/thread-self/comm").unwrap();
     let mut name = [0; 16];

@@ -293,7 +293,8 @@ impl Machine {
                         *last = 0;
                     }
                     self.store(to, &text)?;
-                    text.len() as u64
+                    // As 6.1 and 6.12 do, the NUL of an empty user string is not counted.
+                    if insn.imm == 114 && text == [0] { 0 } else { text.len() as u64 }
                 } else {
                     self.store(to, &vec![0; size])?;
                     FAULT

@@ -124,31 +124,33 @@ fn a_search_has_a_callback() {
         5  r1 += 8
         6  r2 = 1024
         7  call bpf_probe_read_user_str
-        8  r0 -= 1
-        9  *(u64 *)(r7 + 0) = r0
-       10  r9 = *(u64 *)(r7 + 0)
-       11  if r9 > 1023 goto L1
-          ; search for "passwd"
-       12  *(u64 *)(r10 - 16) = 0
-       13  r1 = r9
-       14  r1 += -5
-       15  if r1 s<= 0 goto L1
-       16  r0 = r7
-       17  r0 += 8
-       18  *(u64 *)(r10 - 32) = r0
-       19  *(u64 *)(r10 - 24) = -1
-       20  r2 = &tracer_search_0
-       22  r3 = r10
-       23  r3 += -32
-       24  r4 = 0
-       25  call bpf_loop
-       26  r0 = *(u64 *)(r10 - 24)
-       27  if r0 == -1 goto L1
-       28  r0 = 1
-       29  exit
+        8  if r0 s<= 0 goto L1
+        9  r0 -= 1
        L1:
-       30  r0 = 0
-       31  exit
+       10  *(u64 *)(r7 + 0) = r0
+       11  r9 = *(u64 *)(r7 + 0)
+       12  if r9 > 1023 goto L2
+          ; search for "passwd"
+       13  *(u64 *)(r10 - 16) = 0
+       14  r1 = r9
+       15  r1 += -5
+       16  if r1 s<= 0 goto L2
+       17  r0 = r7
+       18  r0 += 8
+       19  *(u64 *)(r10 - 32) = r0
+       20  *(u64 *)(r10 - 24) = -1
+       21  r2 = &tracer_search_0
+       23  r3 = r10
+       24  r3 += -32
+       25  r4 = 0
+       26  call bpf_loop
+       27  r0 = *(u64 *)(r10 - 24)
+       28  if r0 == -1 goto L2
+       29  r0 = 1
+       30  exit
+       L2:
+       31  r0 = 0
+       32  exit
 
     tracer_search_0:
         0  r3 = *(u64 *)(r2 + 0)

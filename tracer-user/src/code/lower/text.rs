@@ -482,7 +482,11 @@ impl Lower<'_> {
             self.scratch_address(Reg::R1, region);
             self.asm.mov(Reg::R2, POINTER_TEXT_MAX as i32);
             self.call(if user { Helper::ProbeReadUserStr } else { Helper::ProbeReadKernelStr });
+            // 0 is an empty string of user memory, whose NUL 6.1 and 6.12 do not count (strncpy_from_user_nofault()).
+            let counted = self.asm.label();
+            self.jump_if(Cond::SLe, Reg::R0, 0, counted);
             self.asm.alu(Alu::Sub, Reg::R0, 1);
+            self.bind(counted);
             self.store_length(region, Reg::R0);
             self.texts.wrote(region);
         }
