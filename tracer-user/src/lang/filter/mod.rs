@@ -21,7 +21,7 @@ mod tests;
 mod token;
 
 pub use dialect::{Dialect, Feature, Probe};
-pub use error::{ErrorKind, Fault, FilterError};
+pub use error::{ErrorKind, Fault, FilterError, shown};
 pub use lexer::{Lexed, lex};
 pub use parser::{Draft, drafts, parse, tree};
 pub use token::{Op, Token, TokenKind, ValueKind};
