@@ -52,9 +52,8 @@ impl TaskNames {
     /// Makes sure that the thread of a record is known, as far as it can be.
     pub fn meet(&mut self, pid: i32, wants_group: bool) {
         if pid != 0 && !self.names.contains_key(&pid) {
-            if let Ok(mut name) = std::fs::read(format!("/proc/{pid}/comm")) {
-                name.pop_if(|last| *last == b'\n');
-                self.names.insert(pid, name);
+            if let Ok(shown) = std::fs::read(format!("/proc/{pid}/comm")) {
+                self.names.insert(pid, task_comm(shown));
             }
         }
         if wants_group && pid != 0 && !self.groups.contains_key(&pid) {
@@ -63,6 +62,18 @@ impl TaskNames {
             }
         }
     }
+}
+
+/// A thread's name as the kernel itself has it, from what /proc shows: there a kernel thread has its full name, and a
+/// worker what it works on as well (`proc_task_name()`, `wq_worker_comm()`).
+fn task_comm(mut shown: Vec<u8>) -> Vec<u8> {
+    shown.pop_if(|last| *last == b'\n');
+    if shown.starts_with(b"kworker/") && !shown.starts_with(b"kworker/R-") {
+        let end = shown.iter().position(|byte| matches!(byte, b'-' | b'+')).unwrap_or(shown.len());
+        shown.truncate(end);
+    }
+    shown.truncate(COMM_LEN - 1);
+    shown
 }
 
 /// `Tgid:` of a thread's status file.
@@ -87,6 +98,19 @@ impl Tasks for TaskNames {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_in_proc_are_cut_to_those_in_the_kernel() {
+        for (shown, comm) in [
+            ("bash\n", "bash"),
+            ("rcu_tasks_trace_kthread\n", "rcu_tasks_trace"),
+            ("kworker/u8:2-events_unbound\n", "kworker/u8:2"),
+            ("kworker/0:1H+kblockd\n", "kworker/0:1H"),
+            ("kworker/R-mm_percpu_wq\n", "kworker/R-mm_pe"),
+        ] {
+            assert_eq!(task_comm(shown.as_bytes().to_vec()), comm.as_bytes());
+        }
+    }
 
     #[test]
     fn names_are_learned_from_records() {
