@@ -280,6 +280,9 @@ fn types_tell_what_the_kernel_knows() {
         assert_eq!(read.has(feature), asked.has(feature), "{feature:?}");
     }
     assert_eq!(read.message_room(), asked.message_room());
+    // Its enum has no name: both ways to look there lead to it.
+    let stacktrace = btf.enumerator("", "FILTER_STACKTRACE").unwrap();
+    assert_eq!(stacktrace.is_some(), asked.has(Feature::Stacktrace));
 }
 
 #[test]

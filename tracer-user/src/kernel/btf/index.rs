@@ -38,9 +38,9 @@ impl Index {
         Some(Self { hashes })
     }
 
-    /// Ids of the types that may have this name, in ascending order.
+    /// Ids of the types that may have this name, in ascending order; of the nameless ones for an empty name.
     pub(super) fn candidates(&self, name: &str) -> Vec<u32> {
-        let wanted = hash(name.as_bytes());
+        let wanted = if name.is_empty() { 0 } else { hash(name.as_bytes()) };
         let ids = self.hashes.iter().zip(0_u32..);
         ids.filter(|(hash, _)| **hash == wanted).map(|(_, id)| id).collect()
     }

@@ -80,6 +80,9 @@ fn dialect(btf: Option<&Btf>) -> Dialect {
         let (of, name) = feature.enumerator()?;
         // Types without the enum that every such kernel has say nothing about what is missing from it.
         btf.enumerator("filter_pred_fn", "FILTER_PRED_FN_NOP").ok()??;
+        if of.is_empty() {
+            return Some(btf.constant(name).is_some());
+        }
         btf.enumerator(of, name).ok().map(|value| value.is_some())
     };
     let dialect = Dialect::detect(known);
