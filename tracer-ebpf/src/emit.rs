@@ -111,17 +111,17 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
     let who = match origin {
         Origin::Current => {
             let who = bpf_get_current_pid_tgid();
-            if param!(own_tgid) != 0 {
+            if param!(bits) & params::PIDS != 0 {
+                // Our own threads are in the table only when asked for; a switch from one of them to a traced thread
+                // is the traced one's hit.
+                if PIDS.get(who as u32).is_none() && PIDS.get(other(ctx)).is_none() {
+                    return;
+                }
+            } else if param!(own_tgid) != 0 {
                 let own = (who >> 32) as u32 == param!(own_tgid);
                 if own != (param!(bits) & params::OWN_ONLY != 0) {
                     return;
                 }
-            }
-            if param!(bits) & params::PIDS != 0
-                && PIDS.get(who as u32).is_none()
-                && PIDS.get(other(ctx)).is_none()
-            {
-                return;
             }
             who
         }

@@ -112,7 +112,8 @@ impl Shared {
             key_size: 4,
             value_size: 1,
             max_entries: if options.pid_gate { PID_ENTRIES } else { 1 },
-            flags: flag::NO_PREALLOC,
+            // Made in advance: an allocation at a fork would show up among the events that are traced.
+            flags: 0,
             inner: None,
             name: "tracer_pids",
         })
