@@ -62,6 +62,8 @@ pub struct Counts {
     pub recorded: u64,
     /// Hits that were lost.
     pub dropped: u64,
+    /// Hits for which the kernel did not run the program: another one was running on that CPU.
+    pub missed: u64,
 }
 
 impl Counts {
@@ -292,6 +294,7 @@ fn counts_of(line: &str) -> Option<(String, Counts)> {
             "filtered" => counts.filtered = value,
             "recorded" => counts.recorded = value,
             "dropped" => counts.dropped = value,
+            "missed" => counts.missed = value,
             _ => {}
         }
     }
@@ -307,7 +310,7 @@ mod tests {
         let (name, counts) =
             counts_of("sched:sched_switch: hits=10, filtered=7, recorded=2, dropped=1").unwrap();
         assert_eq!(name, "sched:sched_switch");
-        assert_eq!(counts, Counts { hits: 10, filtered: 7, recorded: 2, dropped: 1 });
+        assert_eq!(counts, Counts { hits: 10, filtered: 7, recorded: 2, dropped: 1, missed: 0 });
         assert!(counts.add_up());
         assert_eq!(counts_of("note: nothing here"), None);
     }

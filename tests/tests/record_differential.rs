@@ -72,7 +72,7 @@ fn our_text_is_the_kernels() {
         eprintln!("skipped: tracing needs root");
         return;
     }
-    let run = || -> Result<Comparison> {
+    let run = || -> Result<(Comparison, u64)> {
         let job = Job::start(&["all"], 1)?;
         let pid = job.pid();
         let known = host::Tracefs::find_or_mount()?.events()?;
@@ -88,15 +88,20 @@ fn our_text_is_the_kernels() {
         std::thread::sleep(AFTERMATH);
         let theirs = kernel_trace(&oracle)?;
         let outcome = tracer.stop()?.success()?;
+        let mut missed = 0;
         for (event, counts) in outcome.counts() {
+            missed += counts.missed;
             ensure!(counts.add_up(), "{event}: {counts:?} do not add up");
             ensure!(counts.dropped == 0, "{event}: {counts:?}: our buffer is too small for this workload");
         }
-        Ok(compare(&theirs, &outcome.trace(), &family(pid, &theirs)))
+        Ok((compare(&theirs, &outcome.trace(), &family(pid, &theirs)), missed))
     };
-    let result = run().unwrap_or_else(|error| panic!("{error:#}"));
+    let (result, missed) = run().unwrap_or_else(|error| panic!("{error:#}"));
     report("kernel and tracer", &result);
-    assert!(result.clean(), "{result}");
+    // At a perf tracepoint the kernel runs no second program on a CPU: what an interrupt hits while one runs is not
+    // seen, but counted, and no more than that may be missing.
+    assert_eq!((result.extra, result.different), (0, 0), "{result}");
+    assert!(result.missing <= missed, "{missed} hits missed: {result}");
     assert!(result.types() >= TYPES, "only {} event types", result.types());
 }
 
