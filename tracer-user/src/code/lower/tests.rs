@@ -304,7 +304,7 @@ fn runner(cases: u32) -> TestRunner {
 #[test]
 fn filters_over_records_agree_with_the_evaluator() {
     let passed = [const { std::cell::Cell::new(0) }; 2];
-    runner(1500)
+    runner(600)
         .run(&(filters(test()), prop::collection::vec(given(), 8)), |(plan, givens)| {
             for hook in [Hook::Tracepoint, Hook::Inject] {
                 let code = filter(&plan, &hook).unwrap();
@@ -318,7 +318,7 @@ fn filters_over_records_agree_with_the_evaluator() {
             Ok(())
         })
         .unwrap();
-    assert!(passed[0].get().min(passed[1].get()) > 4000, "both outcomes are common: {passed:?}");
+    assert!(passed[0].get().min(passed[1].get()) > 1500, "both outcomes are common: {passed:?}");
 }
 
 /// Kernel memory behind the arguments in the tests of raw tracepoints: two objects, the second also reached
@@ -501,7 +501,7 @@ fn format_of(fields: &[FieldSource]) -> Format {
 
 #[test]
 fn raw_records_hold_what_the_sources_say() {
-    runner(3000)
+    runner(1200)
         .run(&(sources(), hit()), |(fields, hit)| {
             let format = format_of(&fields);
             let code = record(&format, &Hook::RawTracepoint(fields.clone())).unwrap();
@@ -527,7 +527,7 @@ fn raw_records_hold_what_the_sources_say() {
 fn raw_filters_agree_with_the_evaluator() {
     let tests = (0_usize..8, any::<bool>(), number_op(), number(), pattern(), any::<bool>());
     let passed = [const { std::cell::Cell::new(0) }; 2];
-    runner(1500)
+    runner(600)
         .run(&(sources(), filters_of(tests), prop::collection::vec(hit(), 4)), |(fields, shape, hits)| {
             let plan = resolved(&shape, &fields);
             let code = filter(&plan, &Hook::RawTracepoint(fields.clone())).unwrap();
@@ -552,7 +552,7 @@ fn raw_filters_agree_with_the_evaluator() {
             Ok(())
         })
         .unwrap();
-    assert!(passed[0].get().min(passed[1].get()) > 1000, "both outcomes are common: {passed:?}");
+    assert!(passed[0].get().min(passed[1].get()) > 300, "both outcomes are common: {passed:?}");
 }
 
 /// A test before it is known which fields there are.
