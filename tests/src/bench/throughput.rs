@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 
 use super::cost::{EVENTS, Event};
-use super::tool::{Active, Tool, bpftrace, buffer_arguments, end};
+use super::tool::{Active, Tool, attached, bpftrace, buffer_arguments, end};
 use super::victim::Victim;
 use super::{Plan, median};
 use crate::host;
@@ -104,9 +104,8 @@ fn once(tool: Tool, event: &Event) -> Result<Sample> {
         Tool::Bpftrace => {
             let mut child = bpftrace(&event.bpftrace(&predicate)).stderr(Stdio::null()).spawn()?;
             let mut output = child.stdout.take().context("no output")?;
-            // It says so before it attaches.
             output.read_exact(&mut [0_u8; 12])?;
-            std::thread::sleep(Duration::from_millis(300));
+            attached(child.id())?;
             drained(child, output, &mut victim, hits)
         }
         Tool::Tracer => {

@@ -16,8 +16,8 @@ use crate::tracer::{Running, Tracer};
 
 use super::cost::Event;
 
-/// bpftrace says that it attaches, not that it has; its programs are compiled by then.
-const BPFTRACE_SETTLES: Duration = Duration::from_millis(250);
+/// How long bpftrace may take to attach.
+const BPFTRACE_ATTACHES: Duration = Duration::from_secs(20);
 
 /// Kilobytes a CPU of every competitor's buffer.
 pub(super) const BUFFER_KB: u32 = 16 * 1024;
@@ -94,6 +94,27 @@ impl Tool {
     }
 }
 
+/// Waits until bpftrace has attached its probe; it only says that it is about to. Beside a perf event a CPU for its
+/// output it holds one for the probe then.
+pub(super) fn attached(pid: u32) -> Result<()> {
+    let outputs = host::last_cpu()? + 1;
+    let deadline = Instant::now() + BPFTRACE_ATTACHES;
+    while Instant::now() < deadline {
+        let events = std::fs::read_dir(format!("/proc/{pid}/fd"))
+            .context("bpftrace ended")?
+            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+            .filter(|target| target.to_string_lossy().contains("[perf_event]"))
+            .count();
+        if events > outputs {
+            // The program is set and the event enabled right behind.
+            std::thread::sleep(Duration::from_millis(100));
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    anyhow::bail!("bpftrace does not attach")
+}
+
 /// Interrupts a child as Ctrl-C does and waits for its end; one that does not end is killed.
 pub(super) fn end(child: &mut Child) -> Result<()> {
     rustix::process::kill_process(Pid::from_child(child), Signal::INT)?;
@@ -140,7 +161,7 @@ impl Bpftrace {
                 anyhow::bail!("bpftrace ended: {why}");
             }
         }
-        std::thread::sleep(BPFTRACE_SETTLES);
+        attached(child.id())?;
         let errors = BufReader::new(child.stderr.take().context("no errors")?);
         let (first, second) = (Arc::clone(&lost), Arc::clone(&lost));
         let readers = vec![

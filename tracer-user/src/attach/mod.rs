@@ -313,6 +313,7 @@ impl Session {
                 dispatcher.clear(number).map_err(|cause| AttachError::new("syscall", cause))?;
             }
         }
+        drop(attachment);
         Ok(())
     }
 

@@ -84,8 +84,8 @@ unsafe impl Block for Element {}
 
 #[repr(C)]
 struct Batch {
-    in_batch: u64,
-    out_batch: u64,
+    start: u64,
+    next: u64,
     keys: u64,
     values: u64,
     count: u32,
@@ -172,8 +172,8 @@ impl Map {
         let keys: Vec<u32> = (0..maps.len() as u32).collect();
         let values: Vec<i32> = maps.iter().map(|map| map.fd.as_raw_fd()).collect();
         let mut block = Batch {
-            in_batch: 0,
-            out_batch: 0,
+            start: 0,
+            next: 0,
             keys: keys.as_ptr() as u64,
             values: values.as_ptr() as u64,
             count: maps.len() as u32,
