@@ -44,6 +44,8 @@ pub fn run(plan: &Plan, show: impl Fn(&str)) -> Result<String> {
     let cpus = crate::host::last_cpu()? + 1;
     // Tools that are started from here inherit both; the victim pins itself to the last CPU.
     crate::workload::pin_to_cpu(0)?;
+    // bpftrace finds tracefs mounted or not at all.
+    let _mounted = crate::host::Tracefs::find_or_mount()?;
     rustix::process::setpriority_process(None, -20)?;
     let parts: [(bool, Part); 3] =
         [(plan.cost, cost::run), (plan.first, first::run), (plan.throughput, throughput::run)];

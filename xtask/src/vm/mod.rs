@@ -7,6 +7,7 @@
 
 mod cache;
 mod cpio;
+mod emulator;
 mod image;
 mod kernel;
 mod packages;
@@ -98,6 +99,7 @@ pub(crate) struct Outcome {
 pub(crate) fn prepare(machine: &Machine) -> Result<()> {
     kernel::get(&machine.version, machine.arch, machine.fresh)?;
     root::get(machine.arch)?;
+    emulator::get(machine.arch)?;
     Ok(())
 }
 
@@ -110,6 +112,7 @@ pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let kernel = kernel::get(&machine.version, machine.arch, machine.fresh)?;
     let root = root::get(machine.arch)?;
+    let emulator = emulator::get(machine.arch)?;
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
     let name = format!("{}-{}-{}.{number}", machine.version, machine.arch.name(), std::process::id());
     let runs = host::root().join("target/vm");
@@ -131,7 +134,7 @@ pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u
         kept: &kept,
     };
     let timeout = Duration::from_secs(machine.timeout);
-    let ended = qemu::run(qemu::command(machine, &files), timeout, &report, sink);
+    let ended = qemu::run(qemu::command(emulator, machine, &files), timeout, &report, sink);
     fs::remove_file(&payload).and_then(|()| fs::remove_file(&initramfs))?;
     let report = ended.with_context(|| last_words(&kernel.release, &console))?;
     let (Some(up), Some((code, end))) = (report.up, report.exit) else {

@@ -56,8 +56,8 @@ impl Report {
     }
 }
 
-/// QEMU's command line.
-pub(super) fn command(machine: &Machine, files: &Files) -> Command {
+/// QEMU's command line; `c` starts it.
+pub(super) fn command(mut c: Command, machine: &Machine, files: &Files) -> Command {
     let (model, console) = match machine.arch {
         Arch::X86_64 => ("q35", "ttyS0"),
         Arch::Aarch64 => ("virt", "ttyAMA0"),
@@ -70,12 +70,12 @@ pub(super) fn command(machine: &Machine, files: &Files) -> Command {
     };
     let accel = if machine.kvm { "kvm" } else { "tcg,thread=single,tb-size=256" };
     // Stalls that only emulation has are no news; a panic ends the machine. Pointers are unhashed from the start, as
-    // 6.1's trace garbles text when its own option `hash-ptr` is off.
+    // 6.1's trace garbles text when its own option `hash-ptr` is off. Attaching and detaching wait for grace periods,
+    // which emulation draws out.
     let append = format!(
         "console={console} panic=-1 mitigations=off no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
-         random.trust_cpu=on tsc=reliable no_hash_pointers loglevel=6"
+         rcupdate.rcu_expedited=1          random.trust_cpu=on tsc=reliable no_hash_pointers loglevel=6"
     );
-    let mut c = Command::new(format!("qemu-system-{}", machine.arch.name()));
     c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     c.args(["-machine", model, "-accel", accel, "-cpu", cpu]);
     c.args(["-smp", &machine.cpus.to_string(), "-m", &format!("{}M", machine.memory)]);
