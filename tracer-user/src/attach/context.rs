@@ -13,7 +13,7 @@ use tracer_abi::{FOUND, Params, params};
 
 use super::{Cause, Via, maps::Shared, object, tracepoint};
 use crate::{
-    kernel::syscalls::Registers,
+    kernel::{Cast, syscalls::Registers},
     sys::{
         map::{Map, MapKind, MapSpec},
         prog::{Prog, ProgKind},
@@ -49,6 +49,8 @@ pub struct Context {
     pub preempt: Preempt,
     /// Where a system call's number and 32-bit calls are told; None where no syscall program may be used.
     pub registers: Option<Registers>,
+    /// How programs load kernel memory directly; None where they must ask a helper.
+    pub cast: Option<Cast>,
 }
 
 impl Context {
@@ -118,7 +120,7 @@ pub fn seek_preempt(rename_id: u16, place: Seek, cpus: u32) -> Result<Preempt, C
     let seek: Vec<u8> = [thread, distance, in_task].iter().flat_map(|word| word.to_ne_bytes()).collect();
     let image =
         object::plain("seek_context", &[("SEEK", &seek)], |map| (map == FOUND).then(|| found.as_fd()))?;
-    let program = Prog::load(ProgKind::Tracepoint, &image.insns, "seek_context")
+    let program = Prog::load(ProgKind::Tracepoint, &image.bytes(), "seek_context")
         .map_err(|error| Cause::Load(ProgKind::Tracepoint, error))?;
     let link = tracepoint::attach(&program, rename_id)?;
     match place {

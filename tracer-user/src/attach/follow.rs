@@ -24,7 +24,7 @@ impl Follow {
             let image = object::plain(template, &[("TASK_PID", &offset)], |map| {
                 (map == PIDS).then(|| shared.pids())
             })?;
-            let program = Prog::load(ProgKind::RawTracepoint, &image.insns, template)
+            let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), template)
                 .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
             let link = program
                 .attach_raw_tracepoint(tracepoint)

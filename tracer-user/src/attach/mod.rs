@@ -30,6 +30,7 @@ use tracer_abi::{Counters, Params, params};
 
 use crate::{
     event::Format,
+    kernel::Cast,
     plan::{filter::Filter, source::Hook},
     sys::{
         map::Map,
@@ -269,9 +270,11 @@ impl Session {
         } else {
             None
         };
-        let image = object::image(template, &functions, &fixed, &self.shared, scratch.as_ref())
+        // In a program of `BPF_PROG_TYPE_SYSCALL` speed matters less than reach.
+        let cast = self.context.cast.filter(|_| kind != ProgKind::Syscall);
+        let image = object::image(template, &functions, &fixed, cast, &self.shared, scratch.as_ref())
             .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
-        let program = Prog::load(kind, &image.insns, title)
+        let program = Prog::load(kind, &image.bytes(), title)
             .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))?;
         let link = match request.via {
             Via::Tracepoint(id) => tracepoint::attach(&program, *id),
@@ -352,7 +355,7 @@ impl Session {
 }
 
 /// The generated functions of an event at a hook, readable; or, linked, the whole program as the kernel gets it, its
-/// parameters in frozen memory and every map shown as descriptor 0.
+/// parameters in frozen memory and every map shown as descriptor 0; `cast` as in [`Context`].
 ///
 /// # Errors
 /// When the plan has no code at this hook.
@@ -361,6 +364,7 @@ pub fn listing(
     hook: &Hook,
     filter: Option<&Filter>,
     linked: bool,
+    cast: Option<Cast>,
 ) -> Result<String, AttachError> {
     let functions = Functions::generate(format, hook, filter)
         .map_err(|cause| AttachError::new(format.full_name(), cause))?;
@@ -368,5 +372,5 @@ pub fn listing(
         return Ok(functions.listing());
     }
     let template = if *hook == Hook::Tracepoint { "trace_event" } else { "raw_event" };
-    functions.linked(template).map_err(|cause| AttachError::new(format.full_name(), cause))
+    functions.linked(template, cast).map_err(|cause| AttachError::new(format.full_name(), cause))
 }

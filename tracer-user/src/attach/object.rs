@@ -14,11 +14,13 @@ use tracer_abi::{PARAMS, Params};
 use super::{Cause, maps::Shared};
 use crate::{
     code::{
-        asm::{Assembler, Function, INSN_SIZE, Insn, Reg},
+        asm::{Assembler, Function, Insn, Reg},
         link, listing,
         lower::{self, Needs},
+        whole,
     },
     event::Format,
+    kernel::Cast,
     plan::{filter::Filter, source::Hook},
     sys::map::{Map, MapKind, MapSpec, flag},
 };
@@ -53,14 +55,9 @@ impl Functions {
     }
 
     /// The program that they make with a template, readable.
-    pub(super) fn linked(&self, template: &str) -> Result<String, Cause> {
-        let image = finish(&linked(&self.list)?, template, &[], |_| Some(rustix::stdio::stdin()))?;
-        let insns: Vec<Insn> = image
-            .insns
-            .chunks_exact(INSN_SIZE)
-            .map(|bytes| Insn::decode(bytes.try_into().expect("an instruction's bytes")))
-            .collect();
-        Ok(listing::program(&insns))
+    pub(super) fn linked(&self, template: &str, cast: Option<Cast>) -> Result<String, Cause> {
+        let image = finish(&linked(&self.list)?, template, &[], cast, |_| Some(rustix::stdio::stdin()))?;
+        Ok(listing::program(&image.insns))
     }
 
     /// Functions for templates that call none: the linker wants every symbol defined.
@@ -80,10 +77,16 @@ impl Functions {
 /// The instructions of a program that is ready to load.
 #[derive(Debug)]
 pub(super) struct Image {
-    /// Eight bytes each.
-    pub(super) insns: Vec<u8>,
+    pub(super) insns: Vec<Insn>,
     /// Frozen maps that the instructions refer to by descriptor; the program keeps them once it is loaded.
     _constants: Vec<Map>,
+}
+
+impl Image {
+    /// The instructions as the kernel takes them, eight bytes each.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.insns.iter().flat_map(|insn| insn.encode()).collect()
+    }
 }
 
 /// Links, relocates and gives the instructions of a template with its functions.
@@ -91,11 +94,12 @@ pub(super) fn image(
     template: &str,
     functions: &Functions,
     fixed: &Params,
+    cast: Option<Cast>,
     shared: &Shared,
     scratch: Option<&Map>,
 ) -> Result<Image, Cause> {
     let linked = linked(&functions.list)?;
-    finish(&linked, template, &[(PARAMS, &fixed.bytes())], |name| shared.named(name, scratch))
+    finish(&linked, template, &[(PARAMS, &fixed.bytes())], cast, |name| shared.named(name, scratch))
 }
 
 /// The templates' ELF with these functions defined in it.
@@ -112,7 +116,7 @@ pub(super) fn plain<'a>(
     constants: &[(&str, &[u8])],
     map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
 ) -> Result<Image, Cause> {
-    finish(&linked(&Functions::stubs())?, template, constants, map)
+    finish(&linked(&Functions::stubs())?, template, constants, None, map)
 }
 
 /// Resolves everything in a linked ELF and gives the instructions of one of its programs.
@@ -120,6 +124,7 @@ fn finish<'a>(
     linked: &[u8],
     template: &str,
     constants: &[(&str, &[u8])],
+    cast: Option<Cast>,
     map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
 ) -> Result<Image, Cause> {
     let broken = |error: &dyn std::fmt::Display| Cause::Link(error.to_string());
@@ -163,14 +168,18 @@ fn finish<'a>(
         .map_err(|error| broken(&error))?;
     object.relocate_calls(&sections).map_err(|error| broken(&error))?;
     let function = object.functions.get(&key).ok_or_else(|| Cause::Link("the program is gone".into()))?;
-    let mut insns = Vec::with_capacity(function.instructions.len() * 8);
-    for insn in &function.instructions {
-        insns.push(insn.code);
-        insns.push(insn.dst_reg() | insn.src_reg() << 4);
-        insns.extend_from_slice(&insn.off.to_ne_bytes());
-        insns.extend_from_slice(&insn.imm.to_ne_bytes());
-    }
-    Ok(Image { insns, _constants: frozen })
+    let insns = function
+        .instructions
+        .iter()
+        .map(|insn| Insn {
+            op: insn.code,
+            dst: insn.dst_reg(),
+            src: insn.src_reg(),
+            off: insn.off,
+            imm: insn.imm,
+        })
+        .collect();
+    Ok(Image { insns: whole::improve(insns, cast), _constants: frozen })
 }
 
 /// A frozen array of one value: memory whose content the verifier knows.

@@ -40,7 +40,7 @@ impl Dispatcher {
         let image = object::plain(name, &[("NUMBER_OFFSET", &offset)], |map| {
             (map == SYSCALLS).then(|| table.as_fd())
         })?;
-        let program = Prog::load(ProgKind::RawTracepoint, &image.insns, name)
+        let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), name)
             .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
         let link =
             program.attach_raw_tracepoint(name).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;

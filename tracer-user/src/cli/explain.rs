@@ -52,11 +52,12 @@ fn one(
         writeln!(out, "\ntree\n  {}", stages.tree)?;
         writeln!(out, "\nplan\n{}", indent(&format!("{:#?}", stages.filter)))?;
     }
-    let listing = attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked);
+    let cast = recorder::cast(facts);
+    let listing = attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked, cast);
     let listing = match listing {
         Err(error) if chosen.hook != Hook::Tracepoint => {
             chosen = Chosen::tracepoint(format, error.to_string());
-            attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked)?
+            attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked, cast)?
         }
         other => other?,
     };

@@ -17,6 +17,10 @@ const STACK_SIZE: usize = 512;
 const FAULT: u64 = (-14_i64).cast_unsigned();
 /// Where function addresses start.
 const FUNCTIONS: u64 = 0x6600_0000_0000_0000;
+/// What a cast adds to an address, so that loads through it are known.
+const CAST: u64 = 0x4000_0000_0000_0000;
+/// Source register of a call of a kernel function: `BPF_PSEUDO_KFUNC_CALL`.
+const KERNEL_FUNCTION: u8 = 2;
 
 /// What a region may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,10 @@ pub struct Machine {
     pub task: u64,
     /// Calls of helpers so far, by number.
     pub calls: Vec<i32>,
+    /// Bytes that may be loaded behind an address that was cast; 0 where there is no cast.
+    pub window: u64,
+    /// Addresses that were cast.
+    casts: Vec<u64>,
     steps: usize,
 }
 
@@ -110,6 +118,7 @@ impl Machine {
     pub fn run(&mut self, functions: &[Function], args: &[u64]) -> Result<u64, Trap> {
         self.steps = 0;
         self.calls.clear();
+        self.casts.clear();
         self.enter(functions, 0, args)
     }
 
@@ -211,7 +220,20 @@ impl Machine {
         })
     }
 
+    /// Whether so many bytes there are inside of what was cast.
+    fn is_cast(&self, address: u64, size: u64) -> bool {
+        let inside = |base: &u64| {
+            let start = address.wrapping_sub(CAST).wrapping_sub(*base);
+            start.checked_add(size).is_some_and(|end| end <= self.window)
+        };
+        self.casts.iter().any(inside)
+    }
+
     fn load(&self, address: u64, size: usize) -> Result<Vec<u8>, String> {
+        if self.is_cast(address, size as u64) {
+            let cast = address.wrapping_sub(CAST);
+            return Ok(self.peek(cast, size, false).map_or_else(|| vec![0; size], <[u8]>::to_vec));
+        }
         let fits = |access| matches!(access, Access::Context(_) | Access::Memory | Access::Stack);
         let (number, start) = self
             .region(address, size, fits)
@@ -255,6 +277,14 @@ impl Machine {
     }
 
     fn call(&mut self, functions: &[Function], insn: Insn, frame: &Frame) -> Result<u64, String> {
+        if insn.src == KERNEL_FUNCTION && self.window > 0 {
+            frame.get(2)?;
+            let given = frame.get(1)?;
+            // What was cast already may be cast again.
+            let address = if self.is_cast(given, 0) { given.wrapping_sub(CAST) } else { given };
+            self.casts.push(address);
+            return Ok(address.wrapping_add(CAST));
+        }
         if insn.src != 0 {
             return Err("a call of no helper".to_owned());
         }

@@ -1,4 +1,4 @@
-//! eBPF instructions: assembler, lowering, listing, checker, linker.
+//! eBPF instructions: assembler, lowering, listing, checker, linker, and passes over whole programs.
 //!
 //! Plans come in ([`crate::plan`]), linked ELF objects go out. What varies between events and filters is
 //! generated here as BPF functions of the program; what stays the same is the Rust template they are linked to.
@@ -9,3 +9,4 @@ pub mod link;
 pub mod listing;
 pub mod lower;
 pub mod machine;
+pub mod whole;

@@ -15,9 +15,11 @@ use crate::{
         self, AttachError, Attachment, Cause, Context, Preempt, Request, Seek, Session, Threads, Via, ids,
     },
     event::Format,
+    kernel::Cast,
     plan::source::Hook,
     render::Printer,
     ring::{Drain, Record, Waiter, Woken},
+    sys::prog::ProgKind,
 };
 
 /// What a recording is made of.
@@ -336,7 +338,16 @@ pub fn try_hooks(
 fn context(facts: &Facts) -> Context {
     let preempt = preempt(facts);
     tracing::debug!(?preempt, "where the preempt count is");
-    Context { preempt, registers: facts.registers() }
+    let cast = cast(facts);
+    tracing::debug!(?cast, "how kernel memory is loaded");
+    Context { preempt, registers: facts.registers(), cast }
+}
+
+/// How programs load kernel memory directly; None where BTF lacks what it takes or the kernel refuses it.
+pub fn cast(facts: &Facts) -> Option<Cast> {
+    let cast = Cast::find(facts.btf()?).ok().flatten()?;
+    let taken = |kind| cast.try_in(kind).is_ok();
+    (taken(ProgKind::RawTracepoint) && taken(ProgKind::Tracepoint)).then_some(cast)
 }
 
 fn preempt(facts: &Facts) -> Preempt {

@@ -7,6 +7,7 @@
 
 mod answer;
 pub mod btf;
+mod cast;
 pub mod config;
 mod error;
 pub mod features;
@@ -20,6 +21,7 @@ use std::path::Path;
 
 pub use answer::Answer;
 pub use btf::Btf;
+pub use cast::Cast;
 pub use error::Error;
 pub use symbols::{Symbol, Symbols};
 pub use tracefs::Tracefs;

@@ -8,11 +8,14 @@ use proptest::{
 use super::*;
 use crate::{
     code::{
+        asm::{CALL, Insn, PSEUDO_CALL},
         checker::{self, Argument},
         listing,
         machine::{Access, Machine},
+        whole::improve,
     },
     event::Format,
+    kernel::Cast,
     plan::{
         eval::{self, EvalEnv},
         filter::{CpusOp, CpusSubject, NumberOp, Pattern, Place, Text},
@@ -296,6 +299,37 @@ fn checked(code: &Code, hidden: u16) {
     }
 }
 
+/// A cast that [`Machine`] takes.
+const CAST: Cast = Cast { function: 77, structure: 88, window: 65 };
+
+/// The function called by a program that has its own registers and stack to lose, all passes run; -1 when it lost one.
+fn whole(code: &Code, cast: Option<Cast>) -> Function {
+    let mut asm = Assembler::new();
+    let lost = asm.label();
+    asm.mov(Reg::R6, 1006);
+    asm.mov(Reg::R7, 1007);
+    asm.mov(Reg::R8, 1008);
+    asm.mov(Reg::R9, 1009);
+    asm.mov(Reg::R0, 1010);
+    asm.store(Width::D, Reg::R10, -24, Reg::R0);
+    let call = Insn { op: CALL, src: PSEUDO_CALL, ..Insn::default() };
+    asm.push(call);
+    for (register, value) in [(Reg::R6, 1006), (Reg::R7, 1007), (Reg::R8, 1008), (Reg::R9, 1009)] {
+        asm.jump_if(Cond::Ne, register, value, lost);
+    }
+    asm.load(Width::D, Reg::R1, Reg::R10, -24);
+    asm.jump_if(Cond::Ne, Reg::R1, 1010, lost);
+    asm.exit();
+    asm.bind(lost);
+    asm.mov(Reg::R0, -1);
+    asm.exit();
+    let mut insns = asm.finish("caller").insns;
+    let at = insns.iter().position(|insn| *insn == call).unwrap();
+    insns[at].imm = (insns.len() - at - 1) as i32;
+    insns.extend(&code.functions[0].insns);
+    Function { name: "whole".into(), insns: improve(insns, cast), ..Function::default() }
+}
+
 fn runner(cases: u32) -> TestRunner {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
@@ -518,6 +552,20 @@ fn raw_records_hold_what_the_sources_say() {
             let expected = hit.record(&fields, size);
             prop_assert_eq!(&machine.bytes(payload)[8..size], &expected[8..], "{}", listed);
             prop_assert!(machine.bytes(payload)[size..].iter().all(|byte| *byte == 0xee), "{}", listed);
+            // The same inside a whole program, with and without direct loads.
+            for cast in [None, Some(CAST)] {
+                let program = whole(&code, cast);
+                let (mut machine, ctx) = hit.machine();
+                machine.window = cast.map_or(0, |cast| u64::from(cast.window));
+                let payload = machine.map(Access::Memory, &[0xee; 1024]);
+                let listed = listing::functions(std::slice::from_ref(&program));
+                match machine.run(std::slice::from_ref(&program), &[ctx, payload, 7]) {
+                    Ok(got) => prop_assert_eq!(got as usize, size, "{}", listed),
+                    Err(trap) => panic!("{trap}\n{listed}"),
+                }
+                prop_assert_eq!(&machine.bytes(payload)[8..size], &expected[8..], "{}", listed);
+                prop_assert!(cast.is_none() || !machine.calls.contains(&113), "{}", listed);
+            }
             Ok(())
         })
         .unwrap();
@@ -545,6 +593,17 @@ fn raw_filters_agree_with_the_evaluator() {
                 };
                 passed[usize::from(expected)].update(|seen| seen + 1);
                 prop_assert_eq!(got, expected, "{}\n{}", plan, listing::functions(&code.functions));
+                if code.functions.len() == 1 {
+                    let program = whole(&code, Some(CAST));
+                    let (mut machine, ctx) = hit.machine();
+                    machine.window = u64::from(CAST.window);
+                    let scratch = machine.map(Access::Memory, &vec![b'a'; tracer_abi::FILTER_AREA]);
+                    let listed = listing::functions(std::slice::from_ref(&program));
+                    match machine.run(std::slice::from_ref(&program), &[ctx, scratch, 0]) {
+                        Ok(got) => prop_assert_eq!(got != 0, expected, "{}\n{}", plan, listed),
+                        Err(trap) => panic!("{trap}\n{listed}"),
+                    }
+                }
                 // Each piece of memory is read at most once for its fields.
                 let limit = 2 * fields.len() + 2 * plan.tests().len();
                 prop_assert!(machine.calls.len() <= limit, "{} calls", machine.calls.len());

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::privilege::Privileges;
 use super::{Feature, Group, feature};
-use crate::kernel::{Answer, Btf};
+use crate::kernel::{Answer, Btf, Cast};
 use crate::sys::feature::{
     ATTACH_KPROBE_MULTI, ATTACH_UPROBE_MULTI, Trial, attach_tracing, link_kprobe_multi_to_nothing,
     link_uprobe_multi_to_root, load,
@@ -122,6 +122,12 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
     for (name, helper, purpose, since) in helpers {
         push(name, purpose, since, loads(ProgKind::Tracepoint, 0, 0, &reading(helper), privileges));
     }
+    push(
+        "direct_reads",
+        "kernel memory without a helper's call",
+        "bpf_rdonly_cast, 6.2 (a35b9af4ec2c)",
+        direct_reads(privileges),
+    );
     let (fentry, attach) = tracing(privileges);
     push("prog_tracing", "fentry, fexit, typed raw tracepoints", "5.5 (f1b9509c2fb0)", fentry);
     push(
@@ -164,6 +170,26 @@ fn loads(kind: ProgKind, attach_type: u32, flags: u32, insns: &[u8], privileges:
         Ok(_) => Answer::Yes,
         Err(error) => refusal(error, privileges),
     }
+}
+
+/// Whether programs may load kernel memory through a cast.
+fn direct_reads(privileges: &Privileges) -> Answer {
+    let btf = match Btf::running() {
+        Ok(Some(btf)) => btf,
+        Ok(None) => return Answer::no("needs BTF, and this kernel shows none"),
+        Err(error) => return Answer::unknown(error.to_string()),
+    };
+    let cast = match Cast::find(&btf) {
+        Ok(Some(cast)) => cast,
+        Ok(None) => return Answer::no("this kernel's BTF has no bpf_rdonly_cast"),
+        Err(error) => return Answer::unknown(error.to_string()),
+    };
+    for kind in [ProgKind::RawTracepoint, ProgKind::Tracepoint] {
+        if let Err(error) = cast.try_in(kind) {
+            return refusal(error, privileges);
+        }
+    }
+    Answer::Yes
 }
 
 /// Whether tracing programs load, and whether one attaches to a function that does nothing.

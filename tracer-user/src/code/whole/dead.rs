@@ -1,0 +1,45 @@
+//! Drops functions that nobody calls, jumps to the next instruction, and instructions whose result nobody reads.
+
+use super::{Edit, Program, flow};
+use crate::code::asm::{JA, class};
+
+/// Removes until nothing changes.
+pub(super) fn remove(program: &mut Program) {
+    unused_functions(program);
+    loop {
+        let behind = flow::needed_behind(program);
+        let before = program.items.len();
+        program.edit(|at, item| {
+            // Loads have no effect but their result either: a bad address is not a fault of the program.
+            let pure =
+                matches!(item.insn.class(), class::ALU | class::ALU64 | class::LDX) || item.insn.is_wide();
+            let result = flow::effect(item).1;
+            let empty = item.insn.op == JA && item.to == Some(at + 1);
+            if empty || pure && result.both(behind[at]) == flow::Regs::NONE {
+                Edit::Replace(Vec::new())
+            } else {
+                Edit::Keep
+            }
+        });
+        if program.items.len() == before {
+            return;
+        }
+    }
+}
+
+/// The verifier refuses code that no path reaches.
+fn unused_functions(program: &mut Program) {
+    let extents: Vec<_> = program.starts.iter().map(|start| program.extent(*start)).collect();
+    let mut used = vec![false; extents.len()];
+    let mut work = vec![0];
+    while let Some(n) = work.pop() {
+        if std::mem::replace(&mut used[n], true) {
+            continue;
+        }
+        for item in program.items[extents[n].clone()].iter().filter(|item| item.refers_to_function()) {
+            work.extend(item.to.and_then(|to| program.starts.binary_search(&to).ok()));
+        }
+    }
+    let unused = |at: usize| extents.iter().zip(&used).any(|(extent, used)| !used && extent.contains(&at));
+    program.edit(|at, _| if unused(at) { Edit::Replace(Vec::new()) } else { Edit::Keep });
+}

@@ -1,0 +1,109 @@
+//! Which registers an instruction reads and writes, and which are needed later: the facts that passes rest on.
+
+use super::{Item, Program};
+use crate::code::asm::{Alu, CALL, EXIT, JA, Reg, SOURCE_REG, class};
+
+/// A set of registers, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Regs(u16);
+
+impl Regs {
+    pub(super) const NONE: Self = Self(0);
+    /// R1 to R5, which a call takes and loses.
+    const ARGUMENTS: Self = Self(0b11_1110);
+
+    pub(super) const fn one(number: u8) -> Self {
+        Self(1 << number)
+    }
+
+    pub(super) fn has(self, number: u8) -> bool {
+        self.0 & 1 << number != 0
+    }
+
+    pub(super) fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(super) fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(super) fn both(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = u8> {
+        (0..16).filter(move |number| self.has(*number))
+    }
+}
+
+/// R6 to R9, which a called function gives back as they were.
+pub(super) const SAVED: Regs = Regs(0b11_1100_0000);
+
+/// Registers that an item reads, and those that it writes.
+pub(super) fn effect(item: &Item) -> (Regs, Regs) {
+    let insn = item.insn;
+    let (dst, src) = (Regs::one(insn.dst), Regs::one(insn.src));
+    let from_register = insn.op & SOURCE_REG != 0;
+    let source = if from_register { src } else { Regs::NONE };
+    match insn.class() {
+        class::ALU | class::ALU64 => {
+            let moves = insn.op & 0xf0 == Alu::Mov as u8;
+            (if moves { source } else { source.with(dst) }, dst)
+        }
+        class::LDX => (src, dst),
+        class::LD => (Regs::NONE, dst),
+        class::ST => (dst, Regs::NONE),
+        // An atomic operation may also write its source; who needs it reads it all the same.
+        class::STX => (dst.with(src), Regs::NONE),
+        _ if insn.op == CALL => (Regs::ARGUMENTS, Regs::ARGUMENTS.with(Regs::one(Reg::R0 as u8))),
+        _ if insn.op == EXIT => (Regs::one(Reg::R0 as u8), Regs::NONE),
+        _ if insn.op == JA => (Regs::NONE, Regs::NONE),
+        _ => (dst.with(source), Regs::NONE),
+    }
+}
+
+/// For each item the registers that some path behind it reads before it writes them.
+pub(super) fn needed_behind(program: &Program) -> Vec<Regs> {
+    let items = &program.items;
+    let mut before = vec![Regs::NONE; items.len()];
+    let mut behind = vec![Regs::NONE; items.len()];
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for at in (0..items.len()).rev() {
+            let item = &items[at];
+            let mut out = Regs::NONE;
+            if !item.insn.ends_block()
+                && let Some(next) = before.get(at + 1)
+            {
+                out = out.with(*next);
+            }
+            if let (Some(to), false) = (item.to, item.refers_to_function()) {
+                out = out.with(before[to]);
+            }
+            let (reads, writes) = effect(item);
+            let into = out.without(writes).with(reads);
+            if out != behind[at] || into != before[at] {
+                (behind[at], before[at], changed) = (out, into, true);
+            }
+        }
+    }
+    behind
+}
+
+/// The item that gave a register its value in front of item `at`, on the one straight way there; None when other ways
+/// join or nothing on the way writes it.
+pub(super) fn definition(program: &Program, landings: &[bool], at: usize, register: u8) -> Option<usize> {
+    let mut here = at;
+    while here > 0 && !landings[here] {
+        here -= 1;
+        if program.items[here].insn.ends_block() {
+            return None;
+        }
+        if effect(&program.items[here]).1.has(register) {
+            return Some(here);
+        }
+    }
+    None
+}

@@ -1,0 +1,100 @@
+//! Puts functions in the place of their calls.
+//!
+//! The function's frame comes to lie below its caller's, those of R6 to R9 that it writes and the caller still needs are
+//! saved around it, and its exits become jumps behind it. A function that calls others stays one, and so does one
+//! whose address is taken, and one whose frame is used in a way that [`frame`] does not know.
+
+use std::collections::HashMap;
+
+use super::{Edit, Item, Program, flow, frame};
+use crate::code::asm::{EXIT, Insn};
+
+/// Stack of a program, `MAX_BPF_STACK`.
+const STACK: i32 = 512;
+/// Instructions above which a function that is called more than once stays one.
+const LARGE: usize = 400;
+
+/// A function that can be put elsewhere.
+struct Body {
+    items: Vec<Item>,
+    depth: i32,
+    /// Of R6 to R9, those that it writes.
+    writes: flow::Regs,
+    uses: Vec<(usize, frame::Use)>,
+    start: usize,
+}
+
+/// Puts every function in the place of its calls where that can be done.
+pub(super) fn inline(program: &mut Program) {
+    let landings = program.landings();
+    let Some(caller) = frame::uses(program, &landings, program.extent(0)) else { return };
+    let depth = frame::depth(&caller);
+    let needed = flow::needed_behind(program);
+    let main = program.extent(0);
+    let bodies: HashMap<usize, Body> = program
+        .starts
+        .iter()
+        .skip(1)
+        .filter_map(|start| Some((*start, body(program, &landings, *start)?)))
+        .collect();
+    program.edit(|at, item| {
+        let body = item.to.filter(|_| item.calls() && main.contains(&at)).and_then(|to| bodies.get(&to));
+        match body.and_then(|body| placed(body, depth, needed[at])) {
+            Some(items) => Edit::Replace(items),
+            None => Edit::Keep,
+        }
+    });
+}
+
+/// The function that starts there, if it can be put elsewhere.
+fn body(program: &Program, landings: &[bool], start: usize) -> Option<Body> {
+    let extent = program.extent(start);
+    let items = &program.items[extent.clone()];
+    let references: Vec<_> = program.items.iter().filter(|item| item.to == Some(start)).collect();
+    let called = references.iter().filter(|item| item.calls()).count();
+    let addressed = references.iter().any(|item| item.refers_to_function() && !item.calls());
+    if addressed || called > 1 && items.len() > LARGE || items.iter().any(Item::calls) {
+        return None;
+    }
+    let uses = frame::uses(program, landings, extent)?;
+    let writes = items.iter().map(|item| flow::effect(item).1).fold(flow::Regs::NONE, flow::Regs::with);
+    Some(Body {
+        items: items.to_vec(),
+        depth: frame::depth(&uses),
+        writes: writes.both(flow::SAVED),
+        uses,
+        start,
+    })
+}
+
+/// The function's items for one call, where the caller's frame has this depth and needs these registers afterwards.
+fn placed(body: &Body, above: i32, needed: flow::Regs) -> Option<Vec<Item>> {
+    let saved: Vec<_> = body
+        .writes
+        .both(needed)
+        .iter()
+        .zip(1..)
+        .map(|(register, n)| frame::spill(register, -(above + body.depth + 8 * n)))
+        .collect();
+    if above + body.depth + 8 * saved.len() as i32 > STACK {
+        return None;
+    }
+    let shift = saved.len();
+    let end = shift + body.items.len();
+    let mut items: Vec<Item> = saved.iter().map(|[save, _]| Item::plain(*save)).collect();
+    for item in &body.items {
+        let mut item = *item;
+        if item.insn.op == EXIT {
+            item = Item { insn: Insn::jump(), second: None, to: Some(end) };
+        } else if !item.refers_to_function() {
+            item.to = item.to.map(|to| to - body.start + shift);
+        }
+        items.push(item);
+    }
+    for (at, one) in &body.uses {
+        let item = &mut items[at - body.start + shift];
+        item.insn = frame::lowered(item.insn, *one, above);
+    }
+    items.extend(saved.iter().map(|[_, back]| Item::plain(*back)));
+    Some(items)
+}

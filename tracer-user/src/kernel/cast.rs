@@ -1,0 +1,98 @@
+//! Whether programs may load kernel memory directly: the kernel function `bpf_rdonly_cast`.
+//!
+//! It makes any number a pointer to a type of the kernel's BTF that may be loaded from (6.2, a35b9af4ec2c). A
+//! load that faults gives zero, as `bpf_probe_read_kernel` does. The type is one that begins with a long array of
+//! characters, because the verifier takes loads of any width inside of an array.
+
+use super::{Btf, Error};
+use crate::sys::feature::{Trial, load};
+use crate::sys::prog::ProgKind;
+
+/// The function's name.
+const FUNCTION: &str = "bpf_rdonly_cast";
+/// The structure's name, and the array that it begins with: 65 characters in every kernel (include/uapi/linux/utsname.h).
+const STRUCTURE: (&str, &str) = ("new_utsname", "sysname");
+
+/// How to make a number a pointer that can be loaded from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cast {
+    /// BTF id of the function.
+    pub function: u32,
+    /// BTF id of a structure...
+    pub structure: u32,
+    /// ...that begins with an array of so many bytes.
+    pub window: u32,
+}
+
+impl Cast {
+    /// What BTF says of it; None where it lacks a part.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn find(btf: &Btf) -> Result<Option<Self>, Error> {
+        let Some(function) = btf.function_id(FUNCTION)? else { return Ok(None) };
+        let (Some(structure), Some(array)) =
+            (btf.struct_id(STRUCTURE.0)?, btf.member(STRUCTURE.0, STRUCTURE.1)?)
+        else {
+            return Ok(None);
+        };
+        let fits = array.offset == 0 && array.ty.size >= 8;
+        Ok(fits.then_some(Self { function, structure, window: array.ty.size }))
+    }
+
+    /// Whether this kernel loads programs of this kind that use it.
+    ///
+    /// # Errors
+    /// What the kernel says of the smallest one.
+    pub fn try_in(self, kind: ProgKind) -> Result<(), rustix::io::Errno> {
+        let insns = self.example();
+        load(&Trial { kind: kind as u32, attach_type: 0, attach_btf_id: 0, flags: 0, insns: &insns })
+            .map(drop)
+    }
+
+    /// `r1 = 0; r2 = structure; call; r0 = *(u64 *)(r0 + 8); r0 = 0; exit`
+    fn example(self) -> Vec<u8> {
+        let insn = |op: u8, dst: u8, src: u8, off: i16, imm: u32| {
+            let registers = if cfg!(target_endian = "little") { dst | src << 4 } else { dst << 4 | src };
+            let mut bytes = vec![op, registers];
+            bytes.extend(off.to_ne_bytes());
+            bytes.extend(imm.to_ne_bytes());
+            bytes
+        };
+        [
+            insn(0xb7, 1, 0, 0, 0),
+            insn(0xb7, 2, 0, 0, self.structure),
+            insn(0x85, 0, 2, 0, self.function),
+            insn(0x79, 0, 0, 8, 0),
+            insn(0xb7, 0, 0, 0, 0),
+            insn(0x95, 0, 0, 0, 0),
+        ]
+        .concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_kernel_answers() {
+        let Ok(Some(btf)) = Btf::running() else {
+            println!("skipped: no BTF");
+            return;
+        };
+        let Some(cast) = Cast::find(&btf).unwrap() else {
+            println!("skipped: no {FUNCTION}");
+            return;
+        };
+        assert!(cast.window >= 64, "{cast:?}");
+        match cast.try_in(ProgKind::RawTracepoint) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::PERM) => println!("skipped: not privileged"),
+            Err(error) => panic!("{cast:?}: {error}"),
+        }
+        // A number that is no function is refused: the trial can say no.
+        let broken = Cast { function: cast.structure, ..cast };
+        assert!(broken.try_in(ProgKind::RawTracepoint).is_err());
+    }
+}
