@@ -1,10 +1,11 @@
 //! What a hit costs the traced process, over the same call untraced.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use anyhow::Result;
 
-use super::tool::Tool;
+use super::tool::{Active, Tool, empty};
 use super::victim::{Kind, Victim};
 use super::{Plan, median};
 
@@ -17,6 +18,8 @@ const CALLS: usize = 400;
 pub(super) struct Event {
     /// `system:name`.
     pub(super) name: &'static str,
+    /// The raw tracepoint below it.
+    raw: &'static str,
     /// Who provokes it.
     pub(super) kind: Kind,
     /// A filter that no hit passes, and the same for bpftrace.
@@ -29,18 +32,21 @@ pub(super) struct Event {
 pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "raw_syscalls:sys_enter",
+        raw: "sys_enter",
         kind: Kind::Getppid,
         never: ("id == 5000", "args->id == 5000"),
         print: r#""%d %lx %lx %lx %lx %lx %lx\n", args->id, args->args[0], args->args[1], args->args[2], args->args[3], args->args[4], args->args[5]"#,
     },
     Event {
         name: "syscalls:sys_enter_getppid",
+        raw: "sys_enter",
         kind: Kind::Getppid,
         never: ("__syscall_nr == 5000", "args->__syscall_nr == 5000"),
         print: r#""%d\n", args->__syscall_nr"#,
     },
     Event {
         name: "sched:sched_switch",
+        raw: "sched_switch",
         kind: Kind::Switch,
         never: ("next_prio == 5000", "args->next_prio == 5000"),
         print: r#""%s %d %d %lx %s %d %d\n", args->prev_comm, args->prev_pid, args->prev_prio, args->prev_state, args->next_comm, args->next_pid, args->next_prio"#,
@@ -76,6 +82,33 @@ const STEADY: f64 = 0.04;
 /// How often a measurement is tried until the machine is steady; the last try counts whatever it was.
 const TRIES: usize = 6;
 
+/// How long a competitor has been at work before it is measured: what it does to start is not what a hit costs.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    Tool(Tool),
+    /// An empty program at the raw tracepoint: the floor, which records nothing.
+    Empty,
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tool(tool) => tool.name(),
+            Self::Empty => "empty program",
+        }
+    }
+
+    fn start(self, event: &Event, filter: &str, predicate: &str) -> Result<Active> {
+        match self {
+            Self::Tool(tool) => tool.start(event, filter, predicate),
+            Self::Empty => empty(event.raw),
+        }
+    }
+}
+
 /// One measurement, in nanoseconds a call.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -103,18 +136,21 @@ impl Cell {
 pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut table = String::from(
         "\n### Added cost of a hit\n\nNanoseconds over the untraced call (median of the rounds, smallest and largest in \
-         parentheses), and the\nmedian as a ratio to tracefs's.\n\n| event | filter | untraced |",
+         parentheses), and the\nmedian as a ratio to tracefs's. The empty program returns at once: the floor for whoever \
+         traces by eBPF.\n\n| event | filter | untraced |",
     );
-    for tool in &plan.tools {
-        let _ = write!(table, " {} | ratio |", tool.name());
+    let all: Vec<Who> = plan.tools.iter().map(|tool| Who::Tool(*tool)).chain([Who::Empty]).collect();
+    for who in &all {
+        let _ = write!(table, " {} | ratio |", who.name());
     }
     table.push_str("\n|---|---|---:|");
-    table.push_str(&"---:|---:|".repeat(plan.tools.len()));
+    table.push_str(&"---:|---:|".repeat(all.len()));
     table.push('\n');
     let mut lost_lines = Vec::new();
     for event in EVENTS {
         for recorded in [false, true] {
-            let cells = measure(plan, event, recorded)?;
+            let measured = if recorded { &all[..plan.tools.len()] } else { &all };
+            let cells = measure(plan.rounds, measured, event, recorded)?;
             let untraced: Vec<f64> =
                 cells.iter().flat_map(|cell| cell.samples.iter().map(|s| s.untraced)).collect();
             let base = untraced.iter().copied().fold(f64::INFINITY, f64::min);
@@ -122,16 +158,17 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
             let _ = write!(table, "| {} | {mode} | {base:.0} |", event.name);
             let anchor = plan.tools.iter().position(|tool| *tool == Tool::Tracefs);
             let anchor = anchor.map_or(f64::NAN, |at| median(&cells[at].added(base)));
-            for (tool, cell) in plan.tools.iter().zip(&cells) {
+            for (who, cell) in measured.iter().zip(&cells) {
                 let added = cell.added(base);
                 let (low, high) =
                     added.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
                 let middle = median(&added);
                 let _ = write!(table, " {middle:.0} ({low:.0}..{high:.0}) | {:.2} |", middle / anchor);
                 if cell.lost > 0 {
-                    lost_lines.push(format!("{} lost {} hits of {}", tool.name(), cell.lost, event.name));
+                    lost_lines.push(format!("{} lost {} hits of {}", who.name(), cell.lost, event.name));
                 }
             }
+            table.push_str(&" | |".repeat(all.len() - measured.len()));
             table.push('\n');
         }
     }
@@ -142,19 +179,20 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
 }
 
 /// One row: every tool in turn, round after round, each between two measurements of the untraced victim.
-fn measure(plan: &Plan, event: &Event, recorded: bool) -> Result<Vec<Cell>> {
+fn measure(rounds: usize, all: &[Who], event: &Event, recorded: bool) -> Result<Vec<Cell>> {
     let mut victim = Victim::start(event.kind)?;
     let (filter, predicate) =
         if recorded { event.own(&victim) } else { (event.never.0.to_owned(), event.never.1.to_owned()) };
-    let mut cells: Vec<Cell> = plan.tools.iter().map(|_| Cell::default()).collect();
+    let mut cells: Vec<Cell> = all.iter().map(|_| Cell::default()).collect();
     victim.batches(BATCHES, CALLS)?;
-    for round in 0..plan.rounds {
-        for turn in 0..plan.tools.len() {
+    for round in 0..rounds {
+        for turn in 0..all.len() {
             // Nobody always goes first.
-            let at = (turn + round) % plan.tools.len();
+            let at = (turn + round) % all.len();
             let mut before = victim.batches(BATCHES, CALLS)?;
             for attempt in 1..=TRIES {
-                let active = plan.tools[at].start(event, &filter, &predicate)?;
+                let active = all[at].start(event, &filter, &predicate)?;
+                std::thread::sleep(SETTLE);
                 let traced = victim.batches(BATCHES, CALLS)?;
                 cells[at].lost += active.stop()?;
                 let after = victim.batches(BATCHES, CALLS)?;
@@ -169,7 +207,7 @@ fn measure(plan: &Plan, event: &Event, recorded: bool) -> Result<Vec<Cell>> {
                     event.name,
                     if recorded { "recorded" } else { "false" },
                     round + 1,
-                    plan.tools[at].name(),
+                    all[at].name(),
                 );
                 break;
             }
