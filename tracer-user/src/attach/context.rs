@@ -119,7 +119,7 @@ pub fn seek_preempt(rename_id: u16, place: Seek, cpus: u32) -> Result<Preempt, C
     };
     let seek: Vec<u8> = [thread, distance, in_task].iter().flat_map(|word| word.to_ne_bytes()).collect();
     let image =
-        object::plain("seek_context", &[("SEEK", &seek)], |map| (map == FOUND).then(|| found.as_fd()))?;
+        object::plain("seek_context", &[("SEEK", &seek)], None, |map| (map == FOUND).then(|| found.as_fd()))?;
     let program = Prog::load(ProgKind::Tracepoint, &image.bytes(), "seek_context")
         .map_err(|error| Cause::Load(ProgKind::Tracepoint, error))?;
     let link = tracepoint::attach(&program, rename_id)?;

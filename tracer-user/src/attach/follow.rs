@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use tracer_abi::PIDS;
 
 use super::{Cause, maps::Shared, object};
+use crate::kernel::Cast;
 use crate::sys::prog::{Prog, ProgKind};
 
 /// The programs that follow, on their hooks.
@@ -14,14 +15,14 @@ pub(super) struct Follow {
 }
 
 impl Follow {
-    /// Attaches them; `task_pid` is the byte offset of `pid` in `struct task_struct`.
-    pub(super) fn new(shared: &Shared, task_pid: u32) -> Result<Self, Cause> {
+    /// Attaches them; `task_pid` is the byte offset of `pid` in `struct task_struct`, `cast` as in [`Context`](super::Context).
+    pub(super) fn new(shared: &Shared, task_pid: u32, cast: Option<Cast>) -> Result<Self, Cause> {
         let mut hooks = Vec::new();
         for (template, tracepoint) in
             [("follow_fork", "sched_process_fork"), ("follow_free", "sched_process_free")]
         {
             let offset = task_pid.to_ne_bytes();
-            let image = object::plain(template, &[("TASK_PID", &offset)], |map| {
+            let image = object::plain(template, &[("TASK_PID", &offset)], cast, |map| {
                 (map == PIDS).then(|| shared.pids())
             })?;
             let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), template)

@@ -193,7 +193,7 @@ impl Session {
     /// # Errors
     /// When the kernel refuses the programs.
     pub fn follow(&mut self, task_pid: u32) -> Result<(), AttachError> {
-        let follow = Follow::new(&self.shared, task_pid)
+        let follow = Follow::new(&self.shared, task_pid, self.context.cast)
             .map_err(|cause| AttachError::new("following tasks", cause))?;
         self.follow = Some(follow);
         Ok(())
@@ -297,7 +297,7 @@ impl Session {
         let side = if enter { &mut self.enter } else { &mut self.exit };
         if side.is_none() {
             let registers = self.context.registers.ok_or(Cause::NoRegisters)?;
-            *side = Some(Dispatcher::new(enter, registers.number)?);
+            *side = Some(Dispatcher::new(enter, registers.number, self.context.cast)?);
         }
         if let Some(dispatcher) = side {
             dispatcher.set(number, program.as_fd())?;

@@ -114,9 +114,10 @@ fn linked(functions: &[Function]) -> Result<Vec<u8>, Cause> {
 pub(super) fn plain<'a>(
     template: &str,
     constants: &[(&str, &[u8])],
+    cast: Option<Cast>,
     map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
 ) -> Result<Image, Cause> {
-    finish(&linked(&Functions::stubs())?, template, constants, None, map)
+    finish(&linked(&Functions::stubs())?, template, constants, cast, map)
 }
 
 /// Resolves everything in a linked ELF and gives the instructions of one of its programs.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tracer_abi::SYSCALLS;
 
 use super::{Cause, object};
+use crate::kernel::Cast;
 use crate::sys::{
     map::{Map, MapKind, MapSpec},
     prog::{Prog, ProgKind},
@@ -23,8 +24,8 @@ pub(super) struct Dispatcher {
 
 impl Dispatcher {
     /// Loads and attaches the dispatcher of one side; the call's number is at this byte offset in
-    /// `struct pt_regs`.
-    pub(super) fn new(enter: bool, number_offset: u32) -> Result<Self, Cause> {
+    /// `struct pt_regs`; `cast` as in [`Context`](super::Context).
+    pub(super) fn new(enter: bool, number_offset: u32, cast: Option<Cast>) -> Result<Self, Cause> {
         let table = Map::create(&MapSpec {
             kind: MapKind::ProgArray,
             key_size: 4,
@@ -37,7 +38,7 @@ impl Dispatcher {
         .map_err(|errno| Cause::Map("program array", errno))?;
         let name = if enter { "sys_enter" } else { "sys_exit" };
         let offset = number_offset.to_ne_bytes();
-        let image = object::plain(name, &[("NUMBER_OFFSET", &offset)], |map| {
+        let image = object::plain(name, &[("NUMBER_OFFSET", &offset)], cast, |map| {
             (map == SYSCALLS).then(|| table.as_fd())
         })?;
         let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), name)
