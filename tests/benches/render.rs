@@ -46,6 +46,11 @@ fn used() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Processor time used since a moment that [`used`] gave.
+fn since(start: Duration) -> Duration {
+    used().saturating_sub(start)
+}
+
 /// Lines a second of the best round.
 fn measure(mut batch: impl FnMut(&mut Vec<u8>)) -> f64 {
     let mut out = Vec::with_capacity(1 << 20);
@@ -53,13 +58,13 @@ fn measure(mut batch: impl FnMut(&mut Vec<u8>)) -> f64 {
     for _ in 0..ROUNDS {
         let start = used();
         let mut lines = 0.0;
-        while used() - start < ROUND {
+        while since(start) < ROUND {
             out.clear();
             batch(&mut out);
             black_box(&out);
             lines += f64::from(BATCH);
         }
-        best = best.max(lines / (used() - start).as_secs_f64());
+        best = best.max(lines / (since(start)).as_secs_f64());
     }
     best
 }
@@ -71,7 +76,7 @@ fn main() {
     let start = used();
     let compiled =
         facts.formats.iter().filter(|format| Printer::compile(format, &facts).reason().is_none()).count();
-    let micros = (used() - start).as_secs_f64() * 1e6 / facts.formats.len() as f64;
+    let micros = (since(start)).as_secs_f64() * 1e6 / facts.formats.len() as f64;
     println!("{compiled} print fmts compiled, {micros:.1} us each; seconds are those of the processor");
     println!("{:36} {:>12} {:>8} {:>12}", "event", "lines/s", "ns", "JSON/s");
     let options = Options::default();

@@ -20,15 +20,18 @@ const FORMAT: &str = "name: greeting\nID: 60000\nformat:\n\
     \tfield:__data_loc char[] text;\toffset:20;\tsize:4;\tsigned:0;\n\n\
     print fmt: \"%d\", REC->count\n";
 
+/// Where the record's fixed part ends and its text begins.
+const TEXT_AT: u32 = 24;
+
 /// A record of the event, as a writer in thread 4242 would have made it.
 fn record(count: i32, who: &[u8], text: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; 24];
+    let mut bytes = vec![0; TEXT_AT as usize];
     bytes[2] = 0x04;
     bytes[3] = 0x21;
     bytes[4..8].copy_from_slice(&4242_i32.to_ne_bytes());
     bytes[8..12].copy_from_slice(&count.to_ne_bytes());
     bytes[12..12 + who.len()].copy_from_slice(who);
-    bytes[20..24].copy_from_slice(&((text.len() as u32) << 16 | 24).to_ne_bytes());
+    bytes[20..24].copy_from_slice(&((text.len() as u32) << 16 | TEXT_AT).to_ne_bytes());
     bytes.extend_from_slice(text);
     bytes
 }

@@ -181,7 +181,7 @@ fn record(ctx: *mut c_void, cpu: u32, common: u64, counters: &mut Counters) {
     let ring: *mut c_void = ring.as_ptr().cast();
     let wake = |counters: &Counters| {
         // SAFETY: the ring is the map that was looked up.
-        if counters.recorded % ASK_EVERY == 0
+        if counters.recorded.is_multiple_of(ASK_EVERY)
             && unsafe { bpf_ringbuf_query(ring, AVAIL_DATA) } >= u64::from(param!(watermark))
         {
             FORCE_WAKEUP

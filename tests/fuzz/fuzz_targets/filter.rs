@@ -56,8 +56,10 @@ fuzz_target!(|data: &[u8]| {
                 let _ = stages.filter.to_string();
                 // Sixteen bytes over and over, so that every field has some.
                 let record: Vec<u8> = head[1..].iter().copied().cycle().take(96).collect();
-                let read = |address: u64, user: bool| (address % 3 != 0).then(|| vec![b'a' + u8::from(user); 3]);
-                let hit = EvalEnv { cpu: u32::from(head[1]), comm: *b"bash\0\0\0\0\0\0\0\0\0\0\0\0", read: &read };
+                let read =
+                    |address: u64, user: bool| (address % 3 != 0).then(|| vec![b'a' + u8::from(user); 3]);
+                let hit =
+                    EvalEnv { cpu: u32::from(head[1]), comm: *b"bash\0\0\0\0\0\0\0\0\0\0\0\0", read: &read };
                 matches(&stages.filter, &record, &hit);
             }
             Err(error) => {

@@ -77,5 +77,12 @@ fn one(
 }
 
 fn indent(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}\n")).collect::<String>().trim_end().to_owned()
+    let mut indented = String::with_capacity(text.len());
+    for line in text.lines() {
+        indented.push_str("  ");
+        indented.push_str(line);
+        indented.push('\n');
+    }
+    indented.truncate(indented.trim_end().len());
+    indented
 }

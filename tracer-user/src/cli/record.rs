@@ -77,11 +77,11 @@ fn drive(
         recorder.wait(left)?;
         recorder.poll(|shown| output.show(shown, facts));
         output.flush()?;
-        if let Some(child) = child.as_mut() {
-            if let Some(status) = child.try_wait()? {
-                let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-                return Ok(ExitCode::from(code as u8));
-            }
+        if let Some(child) = child.as_mut()
+            && let Some(status) = child.try_wait()?
+        {
+            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            return Ok(ExitCode::from(code as u8));
         }
         if output.full() || signals.came() || args.limit.is_some_and(|limit| start.elapsed() >= limit) {
             return Ok(ExitCode::SUCCESS);

@@ -51,15 +51,18 @@ impl TaskNames {
 
     /// Makes sure that the thread of a record is known, as far as it can be.
     pub fn meet(&mut self, pid: i32, wants_group: bool) {
-        if pid != 0 && !self.names.contains_key(&pid) {
-            if let Ok(shown) = std::fs::read(format!("/proc/{pid}/comm")) {
-                self.names.insert(pid, task_comm(shown));
-            }
+        if pid != 0
+            && !self.names.contains_key(&pid)
+            && let Ok(shown) = std::fs::read(format!("/proc/{pid}/comm"))
+        {
+            self.names.insert(pid, task_comm(shown));
         }
-        if wants_group && pid != 0 && !self.groups.contains_key(&pid) {
-            if let Some(group) = thread_group(pid) {
-                self.groups.insert(pid, group);
-            }
+        if wants_group
+            && pid != 0
+            && !self.groups.contains_key(&pid)
+            && let Some(group) = thread_group(pid)
+        {
+            self.groups.insert(pid, group);
         }
     }
 }

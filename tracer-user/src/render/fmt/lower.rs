@@ -3,15 +3,19 @@
 //! Types are followed as a C compiler follows them; constants are folded, so that tables and shifts cost nothing
 //! when a record is printed. Whatever cannot be resolved is a reason in words, which `doctor` shows.
 
-use super::ast::{Binary, Expr, PrintFmt, Stmt, TypeName, Unary};
-use super::ctype::{self, CType, Type};
-use super::program::{Entry, Id, Kind, Node, POOL, Program, RECORD, Run, Seg, Table, UNKNOWN, apply};
+use super::ast::{Binary, Expr, PrintFmt, Stmt};
+use super::ctype::{CType, Type};
+use super::program::{Entry, Id, Kind, Node, POOL, Program, RECORD, Run, Seg, Table, UNKNOWN};
 use crate::event::{Field, Format};
 use crate::render::env::KernelFacts;
 use crate::render::printf::pointer::Extension;
 use crate::render::printf::spec::{Conversion, Piece, pieces};
 
 mod calls;
+mod operators;
+mod types;
+
+pub(in crate::render) use types::scalar;
 
 /// A program, and what in its text will differ from the kernel's.
 pub(in crate::render) struct Lowered {
@@ -234,37 +238,6 @@ impl Lower<'_> {
         })
     }
 
-    /// The C type of a field, from its text, its size and its sign.
-    fn field_type(field: &Field) -> Type {
-        let sized = |size: usize| match size {
-            1 | 2 | 4 | 8 => Some(CType { size: size as u8, signed: field.signed }),
-            _ => None,
-        };
-        let (base, brackets) =
-            field.ty.split_once('[').map_or((field.ty.as_str(), false), |(b, _)| (b, true));
-        let base = base.trim();
-        if brackets {
-            let element = match field.array {
-                Some(count) if count > 0 && field.size.is_multiple_of(count) => sized(field.size / count),
-                _ => scalar(base).map(|ty| CType { signed: field.signed, ..ty }),
-            };
-            return Type::Array(Box::new(match element {
-                Some(element) => Type::Int(element),
-                None if base.ends_with('*') => Type::Ptr(Box::new(Type::Void)),
-                None => Type::Aggregate(aggregate_name(base).to_owned()),
-            }));
-        }
-        if let Some(target) = base.strip_suffix('*') {
-            let target = scalar(target.trim()).map_or(Type::Void, Type::Int);
-            return Type::Ptr(Box::new(target));
-        }
-        let aggregate = base.contains("struct ") || base.contains("union ");
-        match sized(field.size) {
-            Some(scalar) if !aggregate => Type::Int(scalar),
-            _ => Type::Aggregate(aggregate_name(base).to_owned()),
-        }
-    }
-
     fn member(&mut self, base: &Expr, name: &str, arrow: bool) -> Result<Value> {
         let base = self.expr(base)?;
         let aggregate = match (&base.ty, arrow) {
@@ -323,167 +296,6 @@ impl Lower<'_> {
             Some(Type::Void) | None => Err("reads through what points to nothing known".into()),
             Some(ty) => Ok(Value { id: pointer.id, ty }),
         }
-    }
-
-    fn unary(&mut self, op: Unary, operand: &Expr) -> Result<Value> {
-        if op == Unary::Address {
-            return self.address(operand);
-        }
-        let value = self.expr(operand)?;
-        if op == Unary::Deref {
-            return self.deref(&value);
-        }
-        let ty = value.ty.scalar().promoted();
-        let known = self.constant(value.id);
-        let (node, ty) = match op {
-            Unary::Neg => (Node::Neg { value: value.id, ty }, ty),
-            Unary::Invert => (Node::Invert { value: value.id, ty }, ty),
-            Unary::Not => (Node::Not(value.id), CType::INT),
-            _ => return Ok(self.convert(&value, Type::Int(ty))),
-        };
-        let node = match (known, node) {
-            (Some(known), Node::Neg { .. }) => Node::Const(ty.wrap(known.wrapping_neg())),
-            (Some(known), Node::Invert { .. }) => Node::Const(ty.wrap(!known)),
-            (Some(known), Node::Not(_)) => Node::Const(u64::from(known == 0)),
-            (_, node) => node,
-        };
-        Ok(self.value(node, Type::Int(ty)))
-    }
-
-    fn address(&mut self, operand: &Expr) -> Result<Value> {
-        match operand {
-            Expr::Field(name) => {
-                let field = self.find(name)?;
-                let ty = Self::field_type(&field);
-                let node = Node::Const(RECORD + field.offset as u64);
-                Ok(self.value(node, Type::Ptr(Box::new(ty))))
-            }
-            Expr::Index(base, index) => self.offset(base, index, Binary::Add),
-            Expr::Unary(Unary::Deref, pointer) => self.expr(pointer),
-            _ => Err("takes an address of what is not in the record".into()),
-        }
-    }
-
-    /// `base + index` or `base - index`, counted in elements when the base is a pointer.
-    fn offset(&mut self, base: &Expr, index: &Expr, op: Binary) -> Result<Value> {
-        let base = self.expr(base)?;
-        let index = self.expr(index)?;
-        self.pointer_step(base, index, op)
-    }
-
-    fn pointer_step(&mut self, base: Value, index: Value, op: Binary) -> Result<Value> {
-        let (base, index) =
-            if base.ty.target().is_none() && op == Binary::Add { (index, base) } else { (base, index) };
-        let Some(target) = base.ty.target().cloned() else {
-            return Err("indexes what is no array".into());
-        };
-        let size = self.size_of(&target)?;
-        let size = self.push(Node::Const(size));
-        let step = self.arithmetic(Binary::Mul, index.id, size, CType::ULONG);
-        let id = self.arithmetic(op, base.id, step, CType::ULONG);
-        Ok(Value { id, ty: Type::Ptr(Box::new(target)) })
-    }
-
-    /// An operator on operands of one type, folded when both are constants.
-    fn arithmetic(&mut self, op: Binary, a: Id, b: Id, ty: CType) -> Id {
-        let node = match (self.constant(a), self.constant(b)) {
-            (Some(a), Some(b)) => Node::Const(apply(op, a, b, ty)),
-            _ => Node::Binary { op, a, b, ty },
-        };
-        self.push(node)
-    }
-
-    fn binary(&mut self, op: Binary, a: &Expr, b: &Expr) -> Result<Value> {
-        let a = self.expr(a)?;
-        if matches!(op, Binary::And | Binary::Or) {
-            // A constant on the left decides, and what it skips need not be known.
-            if let Some(known) = self.constant(a.id).filter(|known| (*known != 0) == (op == Binary::Or)) {
-                return Ok(self.number(u64::from(known != 0), CType::INT));
-            }
-            let b = self.expr(b)?;
-            let id = self.arithmetic(op, a.id, b.id, CType::INT);
-            return Ok(Value { id, ty: Type::Int(CType::INT) });
-        }
-        let b = self.expr(b)?;
-        let pointers = (a.ty.target().is_some(), b.ty.target().is_some());
-        match (op, pointers) {
-            (Binary::Add, (true, _) | (_, true)) | (Binary::Sub, (true, false)) => {
-                return self.pointer_step(a, b, op);
-            }
-            (Binary::Sub, (true, true)) => {
-                let size = a.ty.target().cloned().map_or(Ok(1), |target| self.size_of(&target))?;
-                let size = self.push(Node::Const(size));
-                let bytes = self.arithmetic(Binary::Sub, a.id, b.id, CType::LONG);
-                let id = self.arithmetic(Binary::Div, bytes, size, CType::LONG);
-                return Ok(Value { id, ty: Type::Int(CType::LONG) });
-            }
-            _ => {}
-        }
-        if matches!(op, Binary::Shl | Binary::Shr) {
-            // The count does not take part in the conversions.
-            let ty = a.ty.scalar().promoted();
-            let a = self.convert(&a, Type::Int(ty));
-            let id = self.arithmetic(op, a.id, b.id, ty);
-            return Ok(Value { id, ty: Type::Int(ty) });
-        }
-        let ty = a.ty.scalar().common(b.ty.scalar());
-        let a = self.convert(&a, Type::Int(ty));
-        let b = self.convert(&b, Type::Int(ty));
-        let id = self.arithmetic(op, a.id, b.id, ty);
-        let compares =
-            matches!(op, Binary::Lt | Binary::Gt | Binary::Le | Binary::Ge | Binary::Eq | Binary::Ne);
-        Ok(Value { id, ty: Type::Int(if compares { CType::INT } else { ty }) })
-    }
-
-    fn cond(&mut self, condition: &Expr, then: Option<&Expr>, otherwise: &Expr) -> Result<Value> {
-        let condition = self.expr(condition)?;
-        if let Some(known) = self.constant(condition.id) {
-            // The branch not taken is compiled away; it may name what only another configuration has.
-            return match (known != 0, then) {
-                (true, None) => Ok(condition),
-                (true, Some(then)) => self.expr(then),
-                (false, _) => self.expr(otherwise),
-            };
-        }
-        let Some(then) = then else { return self.or_else(condition, otherwise) };
-        let then = self.expr(then)?;
-        let otherwise = self.expr(otherwise)?;
-        let ty = joined(&then.ty, &otherwise.ty);
-        let then = self.convert(&then, ty.clone());
-        let otherwise = self.convert(&otherwise, ty.clone());
-        let node = Node::Cond { condition: condition.id, then: then.id, otherwise: otherwise.id };
-        Ok(self.value(node, ty))
-    }
-
-    /// `condition ?: otherwise`: the condition is looked at once.
-    fn or_else(&mut self, condition: Value, otherwise: &Expr) -> Result<Value> {
-        let local = self.locals.len() as u32;
-        self.locals.push(Local { name: String::new(), ty: condition.ty.clone() });
-        let set = self.push(Node::Set { local, value: condition.id });
-        let kept = self.value(Node::Local(local), condition.ty);
-        let otherwise = self.expr(otherwise)?;
-        let ty = joined(&kept.ty, &otherwise.ty);
-        let then = self.convert(&kept, ty.clone());
-        let otherwise = self.convert(&otherwise, ty.clone());
-        let value = self.push(Node::Cond { condition: kept.id, then: then.id, otherwise: otherwise.id });
-        let body = Table { start: self.program.lists.len() as u32, length: 1 };
-        self.program.lists.push(set);
-        Ok(self.value(Node::Block { body, value }, ty))
-    }
-
-    /// The value in another type; values are kept extended, so only a narrower or differently signed type costs.
-    fn convert(&mut self, value: &Value, ty: Type) -> Value {
-        let Type::Int(to) = ty else { return Value { id: value.id, ty } };
-        let from = value.ty.scalar();
-        let keeps = to.size == 8 || from == to || (from.size < to.size && (!from.signed || to.signed));
-        if keeps || self.program.node(value.id).prints() {
-            return Value { id: value.id, ty };
-        }
-        let node = match self.constant(value.id) {
-            Some(known) => Node::Const(to.wrap(known)),
-            None => Node::Wrap { value: value.id, ty: to },
-        };
-        self.value(node, ty)
     }
 
     fn block(&mut self, body: &[Stmt]) -> Result<Value> {
@@ -585,56 +397,6 @@ impl Lower<'_> {
         Ok(self.push(Node::Const(POOL + start)))
     }
 
-    fn type_of(&self, name: &TypeName) -> Result<Type> {
-        let mut ty = if name.aggregate {
-            Type::Aggregate(name.base.clone())
-        } else if name.base == "void" {
-            Type::Void
-        } else if name.enumeration {
-            let known = self.facts.type_size(&name.base).and_then(|(size, signed)| sized(size, signed));
-            Type::Int(known.unwrap_or(CType::UINT))
-        } else if let Some(ty) = scalar(&name.base) {
-            Type::Int(ty)
-        } else if let Some((size, signed)) = self.facts.type_size(&name.base) {
-            sized(size, signed).map_or_else(|| Type::Aggregate(name.base.clone()), Type::Int)
-        } else if name.stars > 0 {
-            Type::Void
-        } else {
-            return Err(format!("the type {} is not known", name.base));
-        };
-        for _ in 0..name.stars {
-            ty = Type::Ptr(Box::new(ty));
-        }
-        Ok(ty)
-    }
-
-    fn size_of(&self, ty: &Type) -> Result<u64> {
-        match ty {
-            Type::Int(ty) => Ok(u64::from(ty.size)),
-            Type::Ptr(_) => Ok(8),
-            // GNU C counts in bytes there.
-            Type::Void => Ok(1),
-            Type::Aggregate(name) => match (self.facts.type_size(name), name.as_str()) {
-                (Some((size, _)), _) => Ok(size),
-                // Known to a cache line's multiple on every 64-bit configuration (CONFIG_HAVE_ALIGNED_STRUCT_PAGE).
-                (None, "page") => Ok(64),
-                _ => Err(format!("the size of {name} is not known")),
-            },
-            Type::Array(_) => Err("the size of an array is not known".into()),
-        }
-    }
-
-    fn sizeof(&mut self, operand: &Expr) -> Result<u64> {
-        match operand {
-            Expr::Field(name) => Ok(self.find(name)?.size as u64),
-            Expr::Text(text) => Ok(text.len() as u64 + 1),
-            _ => {
-                let value = self.expr(operand)?;
-                self.size_of(&value.ty)
-            }
-        }
-    }
-
     fn entries(&mut self, items: &[Expr]) -> Result<Table> {
         let mut entries = Vec::new();
         for item in items {
@@ -657,52 +419,5 @@ impl Lower<'_> {
         let table = Table { start: self.program.entries.len() as u32, length: entries.len() as u32 };
         self.program.entries.extend(entries);
         Ok(table)
-    }
-}
-
-/// The type of `c ? a : b`; with a pointer on one side it is that.
-fn joined(a: &Type, b: &Type) -> Type {
-    match (a, b) {
-        (Type::Int(a), Type::Int(b)) => Type::Int(a.common(*b)),
-        (Type::Int(_), other) => other.clone(),
-        (ty, _) => ty.clone(),
-    }
-}
-
-fn sized(size: u64, signed: bool) -> Option<CType> {
-    matches!(size, 1 | 2 | 4 | 8).then_some(CType { size: size as u8, signed })
-}
-
-/// The name in `const struct page`.
-fn aggregate_name(base: &str) -> &str {
-    base.rsplit(' ').next().unwrap_or(base)
-}
-
-/// The scalar that a list of C words or a typedef means.
-pub(in crate::render) fn scalar(text: &str) -> Option<CType> {
-    let mut size = None;
-    let mut signed = true;
-    let mut keyword = false;
-    let mut other = None;
-    for word in text.split_whitespace() {
-        match word {
-            "unsigned" => {
-                signed = false;
-                keyword = true;
-            }
-            "signed" | "int" => keyword = true,
-            "char" => size = Some(1),
-            "short" => size = Some(2),
-            "long" => size = Some(8),
-            "_Bool" | "bool" => return Some(CType::U8),
-            "const" | "volatile" | "__data_loc" | "__rel_loc" => {}
-            word => other = Some(word),
-        }
-    }
-    match (size, keyword, other) {
-        (Some(size), _, _) => Some(CType { size, signed }),
-        (None, true, _) => Some(CType { size: 4, signed }),
-        (None, false, Some(word)) => ctype::named(word),
-        (None, false, None) => None,
     }
 }
