@@ -8,6 +8,7 @@ mod shape;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -66,55 +67,78 @@ fn text_checks(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// The verb itself.
-pub(crate) fn verb() -> Result<()> {
+/// What one check came to.
+pub(crate) struct Checked {
+    /// What was looked at.
+    pub(crate) what: String,
+    /// What is wrong, in a line; the details have been printed.
+    pub(crate) wrong: Option<String>,
+    /// How long it took.
+    pub(crate) time: Duration,
+}
+
+/// Runs checks one after the other and remembers what they came to.
+#[derive(Default)]
+struct Checks(Vec<Checked>);
+
+impl Checks {
+    fn check(&mut self, what: &str, run: impl FnOnce() -> Result<()>) {
+        host::step(what);
+        let start = Instant::now();
+        let wrong = run().err().map(|error| format!("{error:#}"));
+        if let Some(wrong) = &wrong {
+            eprintln!("{wrong}");
+        }
+        self.0.push(Checked { what: what.to_owned(), wrong, time: start.elapsed() });
+    }
+}
+
+/// Makes all checks.
+pub(crate) fn checks() -> Result<Vec<Checked>> {
     setup::ensure(&[Group::Build, Group::Lint])?;
     let root = host::root();
-    let mut failed = Vec::new();
-
-    host::step("Imports and files");
-    let findings = text_checks(root)?;
-    for finding in &findings {
-        eprintln!("{finding}");
-    }
-    if !findings.is_empty() {
-        failed.push(format!("imports and files ({})", findings.len()));
-    }
-
-    let mut check = |what: &str, command: &mut std::process::Command| {
-        host::step(what);
-        if let Err(error) = host::run(command) {
-            eprintln!("{error:#}");
-            failed.push(what.to_owned());
+    let mut checks = Checks::default();
+    checks.check("Imports and files", || {
+        let findings = text_checks(root)?;
+        for finding in &findings {
+            eprintln!("{finding}");
         }
-    };
+        if findings.is_empty() { Ok(()) } else { bail!("{} findings", findings.len()) }
+    });
     let strict = ["--", "-D", "warnings"];
-    check("Formatting", host::cargo().args(["fmt", "--all", "--check"]));
-    check(
-        "Clippy",
-        host::cargo().args(["clippy", "--workspace", "--all-targets", "--keep-going"]).args(strict),
-    );
+    checks.check("Formatting", || host::run(host::cargo().args(["fmt", "--all", "--check"])));
+    checks.check("Clippy", || {
+        let mut clippy = host::cargo();
+        host::run(clippy.args(["clippy", "--workspace", "--all-targets", "--keep-going"]).args(strict))
+    });
     for apart in ["tracer-ebpf", "tests/fuzz"] {
         let manifest = root.join(apart).join("Cargo.toml");
         if manifest.is_file() {
-            let mut fmt = host::cargo();
-            check(
-                &format!("Formatting {apart}"),
-                fmt.args(["fmt", "--check", "--manifest-path"]).arg(&manifest),
-            );
+            checks.check(&format!("Formatting {apart}"), || {
+                host::run(host::cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))
+            });
         }
     }
     if let Some(rustc) = toolchain::find_ebpf()? {
-        let mut clippy = rustc.clippy();
-        clippy
-            .current_dir(root.join("tracer-ebpf"))
-            .env("RUSTC_BOOTSTRAP", "1")
-            .args(["--release", "--target", "bpfel-unknown-none", "-Zbuild-std=core"])
-            .args(["--features", "log", "--target-dir"])
-            .arg(root.join("target/bpf-build"))
-            .args(strict);
-        check("Clippy tracer-ebpf", &mut clippy);
+        checks.check("Clippy tracer-ebpf", || {
+            let mut clippy = rustc.clippy();
+            clippy
+                .current_dir(root.join("tracer-ebpf"))
+                .env("RUSTC_BOOTSTRAP", "1")
+                .args(["--release", "--target", "bpfel-unknown-none", "-Zbuild-std=core"])
+                .args(["--features", "log", "--target-dir"])
+                .arg(root.join("target/bpf-build"))
+                .args(strict);
+            host::run(&mut clippy)
+        });
     }
+    Ok(checks.0)
+}
+
+/// The verb itself.
+pub(crate) fn verb() -> Result<()> {
+    let failed: Vec<String> =
+        checks()?.into_iter().filter(|check| check.wrong.is_some()).map(|check| check.what).collect();
     if !failed.is_empty() {
         bail!("lint: {}", failed.join(", "));
     }
@@ -130,6 +154,15 @@ mod tests {
     fn findings_read_as_compilers_print_them() {
         let finding = Finding { file: "a/b.rs".into(), line: 7, text: "no".into() };
         assert_eq!(finding.to_string(), "a/b.rs:7: no");
+    }
+
+    #[test]
+    fn a_check_that_fails_is_remembered_and_the_next_one_runs() {
+        let mut checks = Checks::default();
+        checks.check("one", || bail!("no"));
+        checks.check("two", || Ok(()));
+        let came_to: Vec<_> = checks.0.iter().map(|c| (c.what.as_str(), c.wrong.as_deref())).collect();
+        assert_eq!(came_to, [("one", Some("no")), ("two", None)]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: unit tests, and the integration tests here and in virtual machines.
+//! `cargo xtask test`: lint, unit tests, and the integration tests here and in virtual machines.
 //!
 //! Test binaries are run by themselves, and not through cargo, so that host and guests are treated alike: the same
 //! binaries, the same report, the same way to skip. While the host's tests build and run, the machines' kernels and
@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::build::Arch;
 use crate::setup::{self, Group};
-use crate::{host, vm};
+use crate::{host, lint, vm};
 use binaries::{Built, TestBinary};
 use libtest::{Event, Suite};
 use report::Section;
@@ -83,7 +83,7 @@ pub(crate) struct Options {
     /// Only these machines, such as 6.1,6.12,6.12-aarch64 (the default)
     #[arg(long, value_delimiter = ',', value_parser = parse_target, value_name = "VERSION[-ARCH]")]
     vm: Vec<Target>,
-    /// Only the integration tests
+    /// Only the integration tests, and no lint
     #[arg(long)]
     integration: bool,
     /// Only tests whose names contain one of these
@@ -91,6 +91,11 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Whoever asks for a part of the tests does not ask for this.
+    fn wants_lint(&self) -> bool {
+        !self.vm_only && !self.integration && self.filter.is_empty()
+    }
+
     fn targets(&self) -> Result<Vec<Target>> {
         if self.host_only {
             return Ok(Vec::new());
@@ -103,6 +108,17 @@ impl Options {
     }
 }
 
+/// What lint came to, as tests.
+fn linted(checks: Vec<lint::Checked>) -> Section {
+    let time = checks.iter().map(|check| check.time).sum();
+    let ended = |check: lint::Checked| libtest::Ended {
+        name: check.what,
+        verdict: check.wrong.map_or(libtest::Verdict::Passed, libtest::Verdict::Failed),
+        time: check.time,
+    };
+    Section { title: "lint".to_owned(), tests: checks.into_iter().map(ended).collect(), time }
+}
+
 /// The verb itself.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let targets = options.targets()?;
@@ -110,12 +126,18 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     for target in &targets {
         groups.extend(vm::groups(target.arch));
     }
+    if options.wants_lint() {
+        groups.push(Group::Lint);
+    }
     setup::ensure(&groups)?;
     let sections = std::thread::scope(|scope| -> Result<Vec<Section>> {
         // apt takes one at a time anyway.
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
         let mut sections = Vec::new();
         let native = binaries::build(Arch::host()?, !options.vm_only && !options.integration)?;
+        if options.wants_lint() {
+            sections.push(linted(lint::checks()?));
+        }
         if !options.vm_only {
             sections.extend(on_host(&native, options)?);
         }
@@ -342,6 +364,23 @@ mod tests {
         for bad in ["", "six", "6", "6.1.2", "6.12-mips"] {
             assert!(parse_target(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn lint_belongs_to_the_whole_run_and_fails_it() {
+        let whole = Options::default_for_tests();
+        assert!(whole.wants_lint());
+        assert!(!Options { integration: true, ..Options::default_for_tests() }.wants_lint());
+        assert!(!Options { filter: vec!["x".into()], ..whole }.wants_lint());
+        let check = |what: &str, wrong: Option<&str>| lint::Checked {
+            what: what.into(),
+            wrong: wrong.map(str::to_owned),
+            time: Duration::from_secs(1),
+        };
+        let section = linted(vec![check("a", None), check("b", Some("no"))]);
+        assert_eq!(section.time, Duration::from_secs(2));
+        assert!(!report::summary(&[section]).1);
+        assert!(report::summary(&[linted(vec![check("a", None)])]).1);
     }
 
     #[test]
