@@ -60,7 +60,7 @@ impl Random {
 fn testable(format: &Format) -> Vec<&Field> {
     let usable = |field: &&Field| match field.class {
         FieldClass::Number => matches!(field.size, 1 | 2 | 4 | 8),
-        FieldClass::StaticString => field.size > 0 && field.size < 1024,
+        FieldClass::StaticString => field.size < 1024,
         FieldClass::PtrString => field.size == 8,
         FieldClass::DynString | FieldClass::RelString | FieldClass::CpuMask => field.size == 4,
         _ => false,
@@ -88,6 +88,7 @@ pub fn pattern(random: &mut Random) -> Pattern {
 
 fn test(random: &mut Random, field: &Field) -> Test {
     let text = match field.class {
+        FieldClass::StaticString if field.size == 0 => Text::Open { offset: field.offset as u16 },
         FieldClass::StaticString => Text::Static(place(field)),
         FieldClass::DynString => Text::Dyn { offset: field.offset as u16 },
         FieldClass::RelString => Text::Rel { offset: field.offset as u16 },
@@ -195,6 +196,8 @@ pub fn record(random: &mut Random, format: &Format, pointers: &[u64]) -> Vec<u8>
                 record[start..start + 4].copy_from_slice(&word.to_le_bytes());
                 record.extend(data);
             }
+            // An array without a length, which is the last field.
+            _ if size == 0 => record.extend(bytes(random, 40)),
             _ => {
                 let text = bytes(random, size);
                 record[start..start + text.len()].copy_from_slice(&text);

@@ -1,12 +1,14 @@
 //! Records made in user space pass an event's filter and record path: the injection program on the running kernel.
 
 use tracer_abi::Counters;
+use tracer_tests::oracle::Oracle;
 use tracer_user::{
-    attach::{Context, Options, Request, Session, Threads, Via},
+    attach::{Attachment, Context, Options, Request, Session, Threads, Via},
     event::Format,
     lang::filter::Dialect,
-    plan::{resolve, source::Hook},
+    plan::{filter::Filter, resolve, source::Hook},
     ring::Drain,
+    sys::ring::RingMemory,
 };
 
 /// An event that no kernel has: a number, an array, a string of varying length.
@@ -36,11 +38,26 @@ fn record(count: i32, who: &[u8], text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What came out of the rings, and the counts.
-fn pass(filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<Vec<u8>>, Counters)> {
-    let format = Format::parse("tests", FORMAT).unwrap();
-    let env = resolve::Fixed { dialect: Dialect::newest(), cpu_ids: 2, symbols: Vec::new() };
-    let filter = filter.map(|text| resolve::filter(text.as_bytes(), &format, &env).unwrap());
+/// What trace_marker writes: an address, and a text as long as the record.
+const PRINT: &str = "name: print\nID: 5\nformat:\n\
+    \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+    \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+    \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
+    \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+    \tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n\
+    \tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n\n\
+    print fmt: \"%ps: %s\", (void *)REC->ip, REC->buf\n";
+
+/// A record of [`PRINT`].
+fn print(text: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![5, 0, 0, 0, 1, 0, 0, 0];
+    bytes.extend(0xffff_ffff_8100_0000_u64.to_ne_bytes());
+    bytes.extend(text);
+    bytes
+}
+
+/// A session for one event; None where it needs root, which is said.
+fn session() -> Option<(Session, Vec<RingMemory>)> {
     let options = Options {
         ring_bytes: 1 << 16,
         watermark: 1 << 15,
@@ -50,26 +67,38 @@ fn pass(filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<Vec<u8>>, Coun
         own_tgid: 0,
         trace_own: true,
     };
-    let (mut session, rings) = match Session::new(&options, Context::default()) {
-        Ok(session) => session,
+    match Session::new(&options, Context::default()) {
+        Ok(session) => Some(session),
         Err(error) if !rustix::process::geteuid().is_root() => {
             eprintln!("skipped: BPF: {error}");
-            return None;
+            None
         }
         Err(error) => panic!("{error}"),
-    };
-    let attachment = session
+    }
+}
+
+fn attach(session: &mut Session, format: &Format, filter: Option<&Filter>) -> Attachment {
+    session
         .attach(&Request {
-            format: &format,
+            format,
             hook: &Hook::Inject,
             via: &Via::Inject,
-            filter: filter.as_ref(),
+            filter,
             irqs_off: false,
             kind: format.id,
             threads: Threads::Every,
             other: None,
         })
-        .unwrap_or_else(|error| panic!("{error}\n{}", error.verifier_log().unwrap_or_default()));
+        .unwrap_or_else(|error| panic!("{error}\n{}", error.verifier_log().unwrap_or_default()))
+}
+
+/// What came out of the rings, and the counts.
+fn pass(format: &str, filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<Vec<u8>>, Counters)> {
+    let format = Format::parse("tests", format).unwrap();
+    let env = resolve::Fixed { dialect: Dialect::newest(), cpu_ids: 2, symbols: Vec::new() };
+    let filter = filter.map(|text| resolve::filter(text.as_bytes(), &format, &env).unwrap());
+    let (mut session, rings) = session()?;
+    let attachment = attach(&mut session, &format, filter.as_ref());
     session.set_tracing(true);
     for record in records {
         session.inject(&attachment, record).unwrap();
@@ -90,7 +119,7 @@ fn expected(record: &[u8]) -> Vec<u8> {
 fn records_come_out_as_they_went_in() {
     let records =
         [record(1, b"me", b"hello\0"), record(-7, b"everyone", b"\0"), record(3, b"", &[b'x'; 3000])];
-    let Some((seen, counts)) = pass(None, &records) else { return };
+    let Some((seen, counts)) = pass(FORMAT, None, &records) else { return };
     assert_eq!(counts, Counters { hits: 3, filtered: 0, recorded: 3, dropped: 0 });
     for (out, record) in seen.iter().zip(&records) {
         // The tail may be padded.
@@ -112,7 +141,7 @@ fn the_filter_sees_the_record() {
         ("common_flags & 4", vec![0, 1, 2]),
         ("!(text == \"help\")", vec![0, 2]),
     ] {
-        let Some((seen, counts)) = pass(Some(filter), &records) else { return };
+        let Some((seen, counts)) = pass(FORMAT, Some(filter), &records) else { return };
         let wanted: Vec<_> = matching.iter().map(|at: &usize| expected(&records[*at])).collect();
         let seen: Vec<_> = seen
             .iter()
@@ -130,5 +159,109 @@ fn the_filter_sees_the_record() {
             },
             "{filter}"
         );
+    }
+}
+
+#[test]
+fn an_array_without_a_length_is_as_long_as_its_writer_wrote_it() {
+    // Lengths around words, and the longest record there is.
+    let lengths = [0, 1, 3, 4, 5, 8, 100, 1021, 1022, 1023, 1024, 4096, 8175, 8176];
+    let records: Vec<_> = lengths.iter().map(|length| print(&vec![b'x'; *length])).collect();
+    let Some((seen, counts)) = pass(PRINT, None, &records) else { return };
+    assert_eq!(counts, Counters { hits: 14, filtered: 0, recorded: 14, dropped: 0 });
+    assert_eq!(seen.len(), records.len());
+    for (out, record) in seen.iter().zip(&records) {
+        assert_eq!(out[..record.len()], record[..]);
+        // The kernel's ring buffer, too, rounds to four bytes, and what it adds is zero here.
+        assert_eq!(out.len(), record.len().next_multiple_of(4));
+        assert!(out[record.len()..].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn a_record_longer_than_any_is_refused() {
+    let format = Format::parse("tests", PRINT).unwrap();
+    let Some((mut session, _rings)) = session() else { return };
+    let attachment = attach(&mut session, &format, None);
+    session.set_tracing(true);
+    let error = session.inject(&attachment, &print(&[b'x'; 8177])).unwrap_err();
+    assert!(error.to_string().contains("os error 7"), "{error}");
+    assert_eq!(session.total(attachment.slot).hits, 0);
+}
+
+/// Filters of [`PRINT`], and which of [`texts`] each takes.
+const PRINT_FILTERS: [(&str, &[usize]); 13] = [
+    ("buf == 'hello'", &[0, 3]),
+    ("buf != 'hello'", &[1, 2, 4, 5]),
+    ("buf ~ 'hell*'", &[0, 1, 2, 3]),
+    ("buf ~ '*needle*'", &[4]),
+    ("buf ~ '*tail*'", &[]),
+    // The kernel finds no end without a length.
+    ("buf ~ '*hello'", &[]),
+    ("buf ~ '*'", &[]),
+    ("!(buf ~ '*')", &[0, 1, 2, 3, 4, 5]),
+    ("buf == '\n'", &[5]),
+    ("buf ~ 'hell*' && ip != 0", &[0, 1, 2, 3]),
+    // To a glob such a text is empty.
+    ("buf ~ 'h?l*o'", &[]),
+    ("buf ~ '*h*e*'", &[]),
+    ("buf ~ '*?'", &[]),
+];
+
+/// What is written to trace_marker. A trigger sees it with a NUL behind it; the newline that the record gets is put
+/// there later (`tracing_mark_write()`, kernel/trace/trace.c).
+fn texts() -> [Vec<u8>; 6] {
+    [
+        b"hello".to_vec(),
+        b"hello world".to_vec(),
+        b"hell".to_vec(),
+        b"hello\0tail".to_vec(),
+        [&[b'a'; 2000][..], b"needle", &[b'b'; 1000]].concat(),
+        b"\n".to_vec(),
+    ]
+}
+
+#[test]
+fn the_filter_reads_an_array_without_a_length_up_to_its_nul() {
+    let records = texts().map(|text| print(&[&text[..], b"\0"].concat()));
+    for (filter, matching) in PRINT_FILTERS {
+        let Some((seen, counts)) = pass(PRINT, Some(filter), &records) else { return };
+        let whole = |out: &Vec<u8>, at: usize| out.starts_with(&records[at]);
+        assert_eq!(seen.len(), matching.len(), "{filter}");
+        assert!(seen.iter().zip(matching).all(|(out, at)| whole(out, *at)), "{filter}");
+        assert_eq!(counts.filtered, (records.len() - matching.len()) as u64, "{filter}");
+    }
+    // Without a NUL of its own a text ends with its record.
+    let Some((seen, _)) = pass(PRINT, Some("buf == 'hell'"), &[print(b"hell"), print(b"hello")]) else {
+        return;
+    };
+    assert_eq!(seen, [print(b"hell")]);
+}
+
+/// The kernel shows what such a filter says where a trigger has one.
+#[test]
+fn the_kernels_trigger_on_trace_marker_takes_the_same() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let oracle = Oracle::create("marker").unwrap();
+    // Kernels whose globs know no length (`glob_match()` in place of `glob_match_len()`) read on to the NUL.
+    let mut globs_have_length = true;
+    for (filter, matching) in PRINT_FILTERS {
+        oracle.set("events/ftrace/print/trigger", &format!("traceoff if {filter}")).unwrap();
+        let mut taken = Vec::new();
+        for (at, text) in texts().iter().enumerate() {
+            oracle.tracing(true).unwrap();
+            std::fs::write(oracle.dir().join("trace_marker"), text).unwrap();
+            if oracle.get("tracing_on").unwrap() == "0\n" {
+                taken.push(at);
+            }
+        }
+        oracle.set("events/ftrace/print/trigger", "!traceoff").unwrap();
+        globs_have_length &= filter != "buf ~ 'h?l*o'" || taken != [0, 3];
+        if globs_have_length {
+            assert_eq!(taken, matching, "{filter}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Plans over all of the kernel's formats are made by chance from fixed seeds. Needs root; says so and passes
 //! otherwise.
 
+use tracer_abi::{INJECT_LENGTH, INJECT_SIZE};
 use tracer_tests::plans::{self, Random};
 use tracer_tests::whole;
 use tracer_user::code::listing;
@@ -27,7 +28,8 @@ fn root() -> bool {
     root
 }
 
-/// Every so many of the kernel's formats, so that there are about `count`.
+/// Every so many of the kernel's formats, so that there are about `count`, and what trace_marker writes, whose last
+/// field is an array without a length.
 fn formats(count: usize) -> Vec<Format> {
     let tracefs = Tracefs::open().unwrap();
     let events = tracefs.available_events().unwrap();
@@ -36,6 +38,7 @@ fn formats(count: usize) -> Vec<Format> {
     events
         .iter()
         .step_by(stride)
+        .chain(&[("ftrace", "print"), ("ftrace", "raw_data")])
         .filter_map(|(system, name)| Format::parse(system, &tracefs.format(system, name).unwrap()?).ok())
         .filter(|format| !format.fields.is_empty())
         .collect()
@@ -162,7 +165,9 @@ fn injection_programs_give_what_the_evaluator_gives() {
                 let expected = eval::matches(&plan, &record, &EvalEnv { cpu: 0, comm: name, read: &read });
                 // What lies behind a record is zero here.
                 let mut context = record.clone();
-                context.resize(record.len() + 4096, 0);
+                context.resize(INJECT_SIZE, 0);
+                let length = (record.len() as u32).to_ne_bytes();
+                context[INJECT_LENGTH..INJECT_LENGTH + 4].copy_from_slice(&length);
                 let got = prog.run(&mut context).unwrap() != 0;
                 assert_eq!(got, expected, "{}: {plan} over {record:?}", format.full_name());
                 seen[usize::from(expected)] += 1;

@@ -20,6 +20,12 @@ pub const SYSCALLS: &str = "SYSCALLS";
 
 /// Largest payload in bytes, as the kernel's perf records (`PERF_MAX_TRACE_SIZE`).
 pub const MAX_PAYLOAD: usize = 8192;
+/// Byte offset in an injection program's context of the record's length in bytes (u32); in front of it lies the
+/// record, and behind the record zeroes.
+pub const INJECT_LENGTH: usize = MAX_PAYLOAD;
+/// Size in bytes of that context.
+pub const INJECT_SIZE: usize = MAX_PAYLOAD + 8;
+
 /// Bytes of a [`SCRATCH`] value in which a payload of variable length is built, stamp in front. Twice the
 /// largest payload, so that a masked offset plus a masked length stays inside for the verifier.
 pub const RECORD_AREA: usize = 2 * MAX_PAYLOAD;

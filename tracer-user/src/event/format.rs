@@ -97,9 +97,15 @@ impl Format {
         self.fields.iter().map(Field::end).fold(tracer_abi::COMMON_SIZE, usize::max)
     }
 
-    /// Whether records carry data behind the fixed part.
+    /// Whether records carry data behind the fixed part that a word in it points to.
     pub fn is_variable(&self) -> bool {
         self.fields.iter().any(|field| field.is_data_loc() || field.is_rel_loc())
+    }
+
+    /// Whether the last field is an array without a length (`char buf[]`): a record then ends where its writer ended
+    /// it, and nothing in it says where.
+    pub fn is_open(&self) -> bool {
+        self.fields.last().is_some_and(|field| field.size == 0 && field.ty.ends_with("[]"))
     }
 
     /// `system:name`.

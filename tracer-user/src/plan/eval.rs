@@ -103,6 +103,7 @@ fn fetch(text: Text, record: &[u8], env: &EvalEnv<'_>) -> Option<(Vec<u8>, usize
             let len = bytes.len() + 1;
             Some((bytes, len))
         }
+        Text::Open { offset } => Some((behind(offset.into()), 0)),
         Text::Comm => Some((env.comm.to_vec(), env.comm.len())),
     }
 }

@@ -104,7 +104,7 @@ pub enum NumberOp {
 }
 
 /// Where text comes from, and how many bytes there are of it (`len` in [`Pattern`]): the array's size, 16 for
-/// the task's name, the upper half of the word, and for a pointer the bytes up to its NUL and one more.
+/// the task's name, the upper half of the word, 0 for an array without a length, and for a pointer the bytes up to its NUL and one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Text {
     /// A char array in the record.
@@ -127,6 +127,11 @@ pub enum Text {
         /// Whether it points into user memory (`.ustring`, and syscall arguments do need it said).
         user: bool,
     },
+    /// A char array without a length at the record's end (`char buf[]`), which starts at this offset: `len` is 0.
+    Open {
+        /// Offset of the first byte.
+        offset: u16,
+    },
     /// The name of the current task, 16 bytes.
     Comm,
 }
@@ -146,7 +151,7 @@ pub const POINTER_TEXT_MAX: usize = 1024;
 ///   fixed place: `comm ~ "*sh"` looks at bytes 13 and 14 and does not match `bash`.
 /// - `Glob`: the glob matches `t` up to its first NUL or `len` bytes.
 ///
-/// A `__data_loc` or `__rel_loc` text whose `len` is 0 is read up to its first NUL by `Full`, `Front` and
+/// A text whose `len` is 0 is read up to its first NUL by `Full`, `Front` and
 /// `Middle`, wherever that is (behind the record's end there are NULs); `End` does not match it, and to `Glob` it
 /// is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -318,6 +323,7 @@ impl fmt::Display for Text {
             Self::Rel { offset } => write!(f, "rel_loc@{offset}"),
             Self::Pointer { place, user: false } => write!(f, "kernel*{place}"),
             Self::Pointer { place, user: true } => write!(f, "user*{place}"),
+            Self::Open { offset } => write!(f, "open@{offset}"),
             Self::Comm => f.write_str("comm"),
         }
     }

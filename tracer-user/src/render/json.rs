@@ -66,7 +66,14 @@ pub fn object(
 /// Writes a field's value; `null` when it does not lie in the record.
 fn value(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv) {
     let own = record.get(field.offset..field.end());
-    let behind = if field.is_data_loc() || field.is_rel_loc() { data(field, record) } else { own };
+    let behind = if field.is_data_loc() || field.is_rel_loc() {
+        data(field, record)
+    } else if field.class == FieldClass::StaticString && field.size == 0 {
+        // An array without a length goes on to the record's end.
+        record.get(field.offset..)
+    } else {
+        own
+    };
     let Some(bytes) = behind else {
         out.extend_from_slice(b"null");
         return;
@@ -221,5 +228,17 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         insta::assert_snapshot!(text, @r#"{"time":5,"cpu":1,"comm":"<...>","pid":42,"flags":"d....","system":"sys","event":"ev","fields":{"comm":"a\"�","number":-3,"big":18446744073709551615,"yes":true,"mac":"aabbcc","name":"hi","cpus":"0-1,3","list":[1,512],"pair":[-1,2],"lost":null},"text":"a\"�\t-3"}"#);
         serde_json::from_str::<serde_json::Value>(&text).unwrap();
+    }
+
+    #[test]
+    fn an_array_without_a_length_is_text_up_to_its_nul() {
+        let format = "name: print\nID: 5\nformat:\n\tfield:char buf[];\toffset:8;\tsize:0;\tsigned:0;\n\n\
+            print fmt: \"%s\", REC->buf\n";
+        let printer = Printer::compile(&Format::parse("ftrace", format).unwrap(), &());
+        let record = b"\x05\0\0\0\0\0\0\0hello\n\0x";
+        let mut out = Vec::new();
+        object(&mut out, &printer, record, Stamp { cpu: 0, time: 0 }, true, &(), &());
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.ends_with("\"fields\":{\"buf\":\"hello\\n\"},\"text\":\"hello\\n\"}\n"), "{text}");
     }
 }

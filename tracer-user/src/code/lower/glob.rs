@@ -67,6 +67,12 @@ impl Glob {
         });
         Self { first, rest }
     }
+
+    /// Whether it matches the empty text: stars and nothing else.
+    pub(super) fn takes_nothing(&self) -> bool {
+        let rest = self.rest.as_ref();
+        self.first.is_empty() && rest.is_none_or(|(middle, last)| middle.is_empty() && last.is_empty())
+    }
 }
 
 /// Reads the class whose first byte is at `start`, and where the pattern goes on; None if nothing closes it.

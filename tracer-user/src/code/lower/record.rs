@@ -1,6 +1,6 @@
 //! `tracer_record`: the bytes behind the common fields, from the hook to the payload.
 
-use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD};
+use tracer_abi::{COMMON_SIZE, INJECT_LENGTH, MAX_PAYLOAD};
 
 use super::{Code, Lower, LowerError, Needs, Uses, memory::Memory};
 use crate::{
@@ -35,7 +35,8 @@ fn lower_record(format: &Format, hook: &Hook, uses: &mut Uses) -> Result<Code, L
         lower.asm.mov(Reg::R6, Reg::R1);
         lower.asm.mov(Reg::R7, Reg::R2);
     }
-    let fixed = match (hook, format.is_variable()) {
+    let varies = format.is_variable() || (*hook == Hook::Inject && format.is_open());
+    let fixed = match (hook, varies) {
         (Hook::RawTracepoint(_), true) => return Err(LowerError::NoData),
         (Hook::RawTracepoint(fields), false) => {
             lower.gather(fields, size, payload)?;
@@ -45,8 +46,13 @@ fn lower_record(format: &Format, hook: &Hook, uses: &mut Uses) -> Result<Code, L
             lower.copy_fixed(format.fixed_size(), size, payload);
             Some(size)
         }
-        (Hook::Tracepoint | Hook::Inject, true) => {
+        (Hook::Tracepoint, true) => {
             lower.copy_variable(format, payload);
+            None
+        }
+        // Whoever wrote the record knows best where it ends.
+        (Hook::Inject, true) => {
+            lower.copy_written(size, payload);
             None
         }
     };
@@ -116,7 +122,23 @@ impl Lower<'_> {
         }
         // The kernel reserves the struct, padding included, and the data, and rounds that up.
         self.asm.note("whole length");
-        self.asm.alu(Alu::Add, Reg::R9, (padding + ALIGNMENT - 1) as i32);
+        self.copy_whole(padding, payload);
+    }
+
+    /// Copies a record of user space, as long as its writer says, but no shorter than its fixed part.
+    fn copy_written(&mut self, fixed: usize, payload: Reg) {
+        self.asm.note("the writer's length");
+        let longer = self.asm.label();
+        self.asm.load(Width::W, Reg::R9, self.ctx, INJECT_LENGTH as i16);
+        self.jump_if(Cond::Ge, Reg::R9, fixed as i32, longer);
+        self.asm.mov(Reg::R9, fixed as i32);
+        self.bind(longer);
+        self.copy_whole(0, payload);
+    }
+
+    /// Copies the first R9 bytes of the context and some more, rounded up; R0 = how many that are.
+    fn copy_whole(&mut self, more: usize, payload: Reg) {
+        self.asm.alu(Alu::Add, Reg::R9, (more + ALIGNMENT - 1) as i32);
         self.asm.alu(Alu::And, Reg::R9, -(ALIGNMENT as i32));
         let fits = self.asm.label();
         self.jump_if(Cond::Le, Reg::R9, MAX_PAYLOAD as i32, fits);

@@ -111,6 +111,7 @@ fn text() -> impl Strategy<Value = Text> {
         Text::Rel { offset: 92 },
         Text::Pointer { place: Place { offset: 72, size: 8 }, user: false },
         Text::Pointer { place: Place { offset: 80, size: 8 }, user: true },
+        Text::Open { offset: FIXED as u16 },
         Text::Comm,
     ])
 }

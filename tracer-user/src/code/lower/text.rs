@@ -4,7 +4,7 @@
 //! to. All others are fetched into scratch memory, a length in front, at most once on any path: the first bytes
 //! or the last ones where the pattern is anchored there, the whole where it must be searched.
 
-use tracer_abi::FILTER_AREA;
+use tracer_abi::{FILTER_AREA, MAX_PAYLOAD};
 
 use super::{
     Exits, Lower, LowerError,
@@ -169,6 +169,7 @@ impl Lower<'_> {
             Text::Comm => self.fixed_text(text, COMM_SIZE, pattern, outcome),
             Text::Dyn { .. } | Text::Rel { .. } => self.data_text(text, pattern, outcome),
             Text::Pointer { .. } => self.pointer_text(text, pattern, outcome),
+            Text::Open { offset } => self.open_text(text, offset, pattern, outcome),
         }
     }
 
@@ -490,29 +491,70 @@ impl Lower<'_> {
             self.store_length(region, Reg::R0);
             self.texts.wrote(region);
         }
+        self.string(region, pattern, outcome);
+        Ok(())
+    }
+
+    /// Text of a char array at the record's end that has no length but its NUL; behind the record there are more.
+    fn open_text(
+        &mut self,
+        text: Text,
+        offset: u16,
+        pattern: &Pattern,
+        outcome: Outcome,
+    ) -> Result<(), LowerError> {
+        if matches!(self.hook, Hook::RawTracepoint(_)) {
+            return Err(LowerError::NoData);
+        }
+        // What goes by the length alone finds no text.
+        let settled = match pattern {
+            Pattern::End(_) => Some(false),
+            Pattern::Glob(glob) => Some(Glob::parse(glob).takes_nothing()),
+            _ => None,
+        };
+        if let Some(holds) = settled {
+            self.go(holds, outcome.exits);
+            return Ok(());
+        }
+        let max = MAX_PAYLOAD.saturating_sub(usize::from(offset));
+        let region = self.texts.region(text, Part::String, max);
+        if !self.texts.fetched.has(&region) {
+            self.asm.address(Reg::R3, self.ctx, i32::from(offset));
+            self.scratch_address(Reg::R1, region);
+            self.asm.mov(Reg::R2, max as i32 + 1);
+            self.call(Helper::ProbeReadKernelStr);
+            self.store_string_length(region);
+            self.texts.wrote(region);
+        }
+        self.string(region, pattern, outcome);
+        Ok(())
+    }
+
+    /// Compares a fetched string; its NUL takes part, so that all patterns look at the string's own length.
+    fn string(&mut self, region: usize, pattern: &Pattern, outcome: Outcome) {
         self.use_scratch();
         self.length(region, outcome.fault);
         let bytes = self.scratch_bytes(region);
+        let Region { max, .. } = self.texts.regions[region];
         match pattern {
-            // The string's NUL takes part, so all of these look at the string's own length.
-            Pattern::Full(wanted) if wanted.len() < POINTER_TEXT_MAX => {
+            Pattern::Full(wanted) if wanted.len() <= max => {
                 self.jump_if(Cond::Ne, Reg::R9, wanted.len() as i32, outcome.miss());
                 compare(self, bytes, wanted, outcome.miss());
                 self.go(true, outcome.exits);
             }
-            Pattern::Front(wanted) if wanted.len() < POINTER_TEXT_MAX => {
+            Pattern::Front(wanted) if wanted.len() <= max => {
                 self.jump_if(Cond::Lt, Reg::R9, wanted.len() as i32, outcome.miss());
                 compare(self, bytes, wanted, outcome.miss());
                 self.go(true, outcome.exits);
             }
-            Pattern::End(wanted) if wanted.len() < POINTER_TEXT_MAX => {
+            Pattern::End(wanted) if wanted.len() <= max => {
                 self.jump_if(Cond::Lt, Reg::R9, wanted.len() as i32, outcome.miss());
                 let segment: Vec<_> = wanted.iter().map(|byte| Element::Byte(*byte)).collect();
                 self.tail_segment(region, &segment, outcome.miss());
                 self.go(true, outcome.exits);
             }
             Pattern::Middle(wanted) if wanted.is_empty() => self.go(true, outcome.exits),
-            Pattern::Middle(wanted) if wanted.len() < POINTER_TEXT_MAX => {
+            Pattern::Middle(wanted) if wanted.len() <= max => {
                 self.middle(region, wanted, outcome);
             }
             Pattern::Glob(glob) => self.glob(region, glob, outcome),
@@ -520,7 +562,6 @@ impl Lower<'_> {
                 self.go(false, outcome.exits);
             }
         }
-        Ok(())
     }
 
     /// Compares a segment with the end of a fetched text; R9 is its length, at least the segment's.

@@ -157,6 +157,7 @@ impl Subject<'_> {
         }
         let offset = self.place().offset;
         let text = match self.field.class {
+            FieldClass::StaticString if self.field.size == 0 => Text::Open { offset },
             FieldClass::StaticString => Text::Static(self.place()),
             FieldClass::DynString => Text::Dyn { offset },
             FieldClass::RelString => Text::Rel { offset },
