@@ -4,140 +4,34 @@
 //! to. All others are fetched into scratch memory, a length in front, at most once on any path: the first bytes
 //! or the last ones where the pattern is anchored there, the whole where it must be searched.
 
-use tracer_abi::{FILTER_AREA, MAX_PAYLOAD};
+mod regions;
+
+use tracer_abi::MAX_PAYLOAD;
 
 use super::{
     Exits, Lower, LowerError,
     compare::{Bytes, compare},
     fetch::covering,
     glob::{Element, Glob, match_segment},
-    memory::Fetched,
     search::Start,
 };
 use crate::{
     code::asm::{Alu, Cond, Helper, Label, Operand, Reg, Width},
     plan::{
-        filter::{Filter, POINTER_TEXT_MAX, Pattern, Place, Test, Text},
+        filter::{POINTER_TEXT_MAX, Pattern, Place, Text},
         source::{Hook, Source},
     },
 };
+
+pub(super) use regions::Texts;
+use regions::{COMM, Part, Region};
 
 /// Bytes of a task's name: `TASK_COMM_LEN`, include/linux/sched.h.
 const COMM_SIZE: usize = 16;
 /// Longest text of varying length that is searched; no record is longer.
 const DATA_MAX: usize = 8176;
-/// Bytes in front of a fetched text: its length, negative when it could not be read.
-const LENGTH_SIZE: usize = 8;
 /// Longest char array that a raw tracepoint's filter compares on the stack.
 const STACK_TEXT_MAX: usize = 128;
-
-/// How much of a text is fetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    /// So many bytes from the start; the length is the text's.
-    Head(usize),
-    /// So many bytes in front of the last one; the length is the text's.
-    Tail(usize),
-    /// All bytes.
-    Whole,
-    /// All bytes up to the first NUL.
-    String,
-}
-
-/// A fetched text and where it is.
-#[derive(Clone, Copy, Debug)]
-struct Region {
-    text: Text,
-    part: Part,
-    off: usize,
-    /// Most bytes that are fetched.
-    max: usize,
-}
-
-impl Region {
-    /// Offset of the text's bytes from R7.
-    fn bytes(&self) -> usize {
-        self.off + LENGTH_SIZE
-    }
-
-    fn size(&self) -> usize {
-        (LENGTH_SIZE + self.max + 1).next_multiple_of(8)
-    }
-}
-
-/// Texts in scratch memory.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Texts {
-    regions: Vec<Region>,
-    next: usize,
-    /// For each text the longest pattern compared with its start, and one.
-    heads: Vec<(Text, usize)>,
-    /// Stack offset of the current task's name.
-    comm: Option<i16>,
-    pub(super) fetched: Fetched<usize>,
-}
-
-/// The task's name among [`Texts::fetched`].
-const COMM: usize = usize::MAX;
-
-impl Texts {
-    /// Finds out how much of each text is needed.
-    pub(super) fn for_filter(filter: &Filter) -> Self {
-        let mut texts = Self::default();
-        for test in filter.tests() {
-            let Test::Text { text, pattern: Pattern::Full(wanted) | Pattern::Front(wanted), .. } = test
-            else {
-                continue;
-            };
-            let size = wanted.len() + 1;
-            match texts.heads.iter_mut().find(|(known, _)| known == text) {
-                Some((_, longest)) => *longest = size.max(*longest),
-                None => texts.heads.push((*text, size)),
-            }
-        }
-        texts
-    }
-
-    /// Room for `size` bytes that are used at once.
-    pub(super) fn transient(&mut self, size: usize) -> usize {
-        let off = FILTER_AREA - size;
-        let regions = &self.regions;
-        self.fetched.keep(|other| *other == COMM || regions[*other].off + regions[*other].size() <= off);
-        off
-    }
-
-    fn head(&self, text: Text) -> usize {
-        self.heads.iter().find(|(known, _)| *known == text).map_or(1, |(_, size)| *size)
-    }
-
-    /// The number of the text's region, made when it has none. Regions may lie over each other.
-    fn region(&mut self, text: Text, part: Part, max: usize) -> usize {
-        if let Some(known) = self.regions.iter().position(|region| (region.text, region.part) == (text, part))
-        {
-            return known;
-        }
-        let mut region = Region { text, part, off: self.next, max };
-        if region.off + region.size() > FILTER_AREA {
-            region.off = 0;
-        }
-        self.next = region.off + region.size();
-        self.regions.push(region);
-        self.regions.len() - 1
-    }
-
-    /// Notes that a region was written, and forgets those it lies over.
-    fn wrote(&mut self, number: usize) {
-        let region = self.regions[number];
-        let regions = &self.regions;
-        self.fetched.keep(|other| {
-            *other == COMM || {
-                let other = regions[*other];
-                other.off >= region.off + region.size() || region.off >= other.off + other.size()
-            }
-        });
-        self.fetched.add(number);
-    }
-}
 
 /// Where a text test goes.
 #[derive(Clone, Copy)]
