@@ -49,9 +49,9 @@ pub fn flags_and_depth(cpu: u32) -> u64 {
         if resched {
             seen |= flags::NEED_RESCHED | flags::PREEMPT_RESCHED;
         }
-        // Layout of preempt_count: include/linux/preempt.h.
-        let count = count.wrapping_sub(param!(preempt_bias));
-        depth = count & 0x0f;
+        // Layout of preempt_count: include/linux/preempt.h. What the hit adds is taken off the depth alone, so that no
+        // borrow can look like a context.
+        depth = (count & 0xff).saturating_sub(param!(preempt_bias)).min(0x0f);
         if count & 0x00f0_0000 != 0 {
             seen |= flags::NMI | flags::IRQS_OFF;
         }

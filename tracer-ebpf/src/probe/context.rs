@@ -1,8 +1,9 @@
 //! Finds the preempt count, and what a hit itself adds to it.
 //!
-//! On arm64 and others it is in the current task. On x86 it is per-CPU memory without a symbol: a perf tracepoint hands its program the address of the CPU's `__perf_regs`; BTF says how far from there
-//! `__preempt_count` lies. The program runs once on every CPU, hit by our own thread in task context, and leaves the
-//! address and what it read there, so that user space can see whether the guess holds.
+//! On arm64 and others it is in the current task. On x86 it is per-CPU memory without a symbol: a perf tracepoint hands
+//! its program the address of the CPU's `__perf_regs`; BTF says how far from there `__preempt_count` lies. The program
+//! runs once on every CPU, hit by our own thread in task context, and leaves the address and what it read there, so
+//! that user space can see whether the guess holds.
 
 use aya_ebpf::{
     EbpfContext,

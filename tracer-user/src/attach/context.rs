@@ -8,7 +8,11 @@
 
 use std::os::fd::AsFd;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::{
+    io::Errno,
+    process::{WaitId, WaitIdOptions},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
 use tracer_abi::{FOUND, Params, params};
 
 use super::{Cause, Via, maps::Shared, object, tracepoint};
@@ -96,12 +100,14 @@ pub enum Seek {
     InTask(u32),
 }
 
-/// Finds the preempt count, and what a hit adds to it, by the event `task:task_rename` (its id given), which this
-/// thread provokes by giving itself the name it has: on every CPU, where each has a count of its own.
+/// Finds the preempt count, and what a hit adds to it, by the event `sched:sched_process_wait` (its id given), which
+/// this thread provokes by waiting for a child that it does not have: on every CPU, where each has a count of its own.
+/// The event is the first thing that `do_wait()` (kernel/exit.c) does, with no lock held: a spinlock, such as kernels
+/// before 6.13 hold at `task:task_rename`, would count too.
 ///
 /// # Errors
 /// When the program is refused; a count that is not plausible is not an error but [`Preempt::Unknown`].
-pub fn seek_preempt(rename_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cause> {
+pub fn seek_preempt(wait_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cause> {
     let found = Map::create(&MapSpec {
         kind: MapKind::Array,
         key_size: 4,
@@ -122,10 +128,10 @@ pub fn seek_preempt(rename_id: u16, place: Seek, cpus: u32) -> Result<Preempt, C
         object::plain("seek_context", &[("SEEK", &seek)], None, |map| (map == FOUND).then(|| found.as_fd()))?;
     let program = Prog::load(ProgKind::Tracepoint, &image.bytes(), "seek_context")
         .map_err(|error| Cause::Load(ProgKind::Tracepoint, error))?;
-    let link = tracepoint::attach(&program, rename_id)?;
+    let link = tracepoint::attach(&program, wait_id)?;
     match place {
-        Seek::BehindRegs(_) => on_every_cpu(cpus, rename_self)?,
-        Seek::InTask(_) => rename_self()?,
+        Seek::BehindRegs(_) => on_every_cpu(cpus, wait_for_nobody)?,
+        Seek::InTask(_) => wait_for_nobody()?,
     }
     // Taking a perf tracepoint away waits for every CPU; nobody has to wait for that here.
     std::thread::spawn(move || drop((link, program)));
@@ -167,9 +173,11 @@ fn on_every_cpu(cpus: u32, run: impl Fn() -> Result<(), Cause>) -> Result<(), Ca
     result
 }
 
-/// Gives this thread the name it has.
-fn rename_self() -> Result<(), Cause> {
-    let fail = |errno| Cause::System("prctl", errno);
-    let name = rustix::thread::name().map_err(fail)?;
-    rustix::thread::set_name(&name).map_err(fail)
+/// Waits for this very process, which is no child of its own.
+fn wait_for_nobody() -> Result<(), Cause> {
+    let own = WaitId::Pid(rustix::process::getpid());
+    match rustix::process::waitid(own, WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+        Ok(_) | Err(Errno::CHILD) => Ok(()),
+        Err(errno) => Err(Cause::System("waitid", errno)),
+    }
 }

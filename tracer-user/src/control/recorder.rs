@@ -363,7 +363,7 @@ fn preempt(facts: &Facts) -> Preempt {
             _ => return Preempt::Unknown,
         },
     };
-    let Ok(Some(id)) = facts.tracefs.id("task", "task_rename") else { return Preempt::Unknown };
+    let Ok(Some(id)) = facts.tracefs.id("sched", "sched_process_wait") else { return Preempt::Unknown };
     attach::seek_preempt(id, place, facts.cpus()).unwrap_or_default()
 }
 
