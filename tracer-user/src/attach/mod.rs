@@ -16,6 +16,7 @@ mod inject;
 mod logs;
 mod maps;
 mod object;
+mod peek;
 mod raw_tp;
 mod syscalls;
 mod tracepoint;
@@ -23,6 +24,7 @@ mod tracepoint;
 pub use context::{Context, Preempt, Seek, seek_preempt};
 pub use error::{AttachError, Cause};
 pub use maps::Options;
+pub use peek::kernel_word;
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -3,11 +3,16 @@
 use std::sync::OnceLock;
 
 use crate::{
+    attach,
     kernel::{Btf, Error, Symbols, Tracefs, syscalls::Numbers, syscalls::Registers},
     lang::filter::Dialect,
     plan::resolve::ResolveEnv,
     render::{KernelFacts, KernelTexts, Member, Pointers, RenderEnv, Symbol, hz, jiffies, version_of},
 };
+
+/// Variables of eight bytes that print fmts make a page's address of, set once while the kernel boots. Only kernels with
+/// `KALLSYMS_ALL` tell where they are.
+const VARIABLES: [&str; 2] = ["memstart_addr", "vmemmap_base"];
 
 /// Facts of the running kernel.
 pub struct Facts {
@@ -141,6 +146,16 @@ impl KernelFacts for Facts {
 
     fn member(&self, aggregate: &str, member: &str) -> Option<Member> {
         KernelFacts::member(self.btf()?, aggregate, member)
+    }
+
+    fn variable(&self, name: &str) -> Option<u64> {
+        if !VARIABLES.contains(&name) {
+            return None;
+        }
+        let [address] = self.symbols()?.addresses(name)[..] else { return None };
+        let word = attach::kernel_word(address);
+        tracing::debug!(name, ?word, "a kernel variable");
+        word.ok()
     }
 
     fn hz(&self) -> Option<u32> {

@@ -5,9 +5,7 @@
 
 use super::ast::Binary;
 use super::ctype::CType;
-use super::program::{
-    Dump, Entry, Id, Kind, Node, POOL, Program, RECORD, SCRATCH, Seg, UNKNOWN, UNKNOWN_SPAN, apply,
-};
+use super::program::{Dump, Entry, Id, Kind, Node, POOL, Program, RECORD, SCRATCH, Seg, UNKNOWN, apply};
 use crate::render::env::RenderEnv;
 use crate::render::printf::number::{self, hex};
 use crate::render::printf::pointer::{self, Extension, Memory, bad_address, until_nul};
@@ -74,7 +72,7 @@ impl<'a> Eval<'a> {
             Kind::Char => number::char(out, self.value(arg) as u8, spec),
             Kind::Pointer(extension) => {
                 let address = self.value(arg);
-                if extension == Extension::Plain && address.wrapping_sub(UNKNOWN) < UNKNOWN_SPAN {
+                if extension == Extension::Plain && address == UNKNOWN {
                     pointer::hidden(out, spec);
                 } else {
                     pointer::pointer(out, address, extension, spec, self, self.env);

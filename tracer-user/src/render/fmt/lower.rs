@@ -24,6 +24,10 @@ pub(in crate::render) struct Lowered {
     pub(in crate::render) hidden: Vec<String>,
 }
 
+/// Kernel variables that are signed: `memstart_addr` (arch/arm64/include/asm/memory.h), below 0 where a kernel for 52
+/// bits of virtual address runs with 48.
+const SIGNED: [&str; 1] = ["memstart_addr"];
+
 /// Why an event cannot be rendered.
 type Reason = String;
 
@@ -205,7 +209,8 @@ impl Lower<'_> {
             return Ok(self.number(value as u64, ty));
         }
         if let Some(value) = self.facts.variable(name) {
-            return Ok(self.number(value, CType::ULONG));
+            let ty = if SIGNED.contains(&name) { CType::LONG } else { CType::ULONG };
+            return Ok(self.number(value, ty));
         }
         // Only variables of pointer kind are spelled small.
         if name.starts_with(|c: char| c.is_ascii_lowercase()) {

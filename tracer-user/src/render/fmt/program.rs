@@ -17,8 +17,6 @@ pub(super) const POOL: u64 = 0x7e00_7300_0000_0000;
 pub(super) const SCRATCH: u64 = 0x7e00_7400_0000_0000;
 /// Stands for a kernel variable whose value is not known; only a hidden pointer can be made of it.
 pub(super) const UNKNOWN: u64 = 0x7e01_0000_0000_0000;
-/// Addresses from [`UNKNOWN`] on that count as unknown: any page's descriptor lies that near.
-pub(super) const UNKNOWN_SPAN: u64 = 1 << 48;
 
 /// Index of a node.
 pub(super) type Id = u32;

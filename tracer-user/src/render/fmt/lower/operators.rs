@@ -4,7 +4,7 @@ use super::types::joined;
 use super::{Local, Lower, Result, Value};
 use crate::render::fmt::ast::{Binary, Expr, Unary};
 use crate::render::fmt::ctype::{CType, Type};
-use crate::render::fmt::program::{Id, Node, RECORD, Table, apply};
+use crate::render::fmt::program::{Id, Node, RECORD, Table, UNKNOWN, apply};
 
 impl Lower<'_> {
     pub(super) fn unary(&mut self, op: Unary, operand: &Expr) -> Result<Value> {
@@ -66,9 +66,10 @@ impl Lower<'_> {
         Ok(Value { id, ty: Type::Ptr(Box::new(target)) })
     }
 
-    /// An operator on operands of one type, folded when both are constants.
+    /// An operator on operands of one type, folded when both are constants. What is made of the unknown is unknown.
     pub(super) fn arithmetic(&mut self, op: Binary, a: Id, b: Id, ty: CType) -> Id {
         let node = match (self.constant(a), self.constant(b)) {
+            (Some(UNKNOWN), _) | (_, Some(UNKNOWN)) => Node::Const(UNKNOWN),
             (Some(a), Some(b)) => Node::Const(apply(op, a, b, ty)),
             _ => Node::Binary { op, a, b, ty },
         };
