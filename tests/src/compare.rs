@@ -17,6 +17,8 @@
 //! - hits between a switch's tracepoint and the switch itself ([`SWITCHING`]): `set_event_pid` already counts them
 //!   to the next task, while they carry, and we trace by, the pid of the one before.
 
+mod align;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -40,9 +42,6 @@ pub const UNSET: &[(&str, &str, &str)] = &[("fib_table_lookup", " gw ", " err ")
 
 /// How many differences of an event type are kept for the report.
 const SHOWN: u64 = 2;
-
-/// How far ahead a line is looked for when the two sides part.
-const LOOK_AHEAD: usize = 200;
 
 /// What a comparison found.
 #[derive(Debug, Default)]
@@ -159,44 +158,41 @@ fn contexts<'a>(trace: &'a Trace, pids: &BTreeSet<i32>) -> BTreeMap<(i32, u32, c
     contexts
 }
 
-/// Walks two sequences; where they part, the nearest line that both have joins them again.
+/// Pairs two sequences; what lies between two pairs is missing, extra, or one event at one place with another text.
 fn walk(kernel: &[&Line], ours: &[&Line], result: &mut Comparison) {
+    let mut numbers = BTreeMap::new();
+    let mut number = |line: &&Line| {
+        let next = numbers.len();
+        *numbers.entry(line.event()).or_insert(next)
+    };
+    // Cheaper to compare than texts, and most lines differ in it.
+    let events: [Vec<usize>; 2] =
+        [kernel.iter().map(&mut number).collect(), ours.iter().map(number).collect()];
+    let same = |k: usize, o: usize| events[0][k] == events[1][o] && same(kernel[k], ours[o]);
+    let pairs = align::pairs(kernel.len(), ours.len(), same);
     let (mut k, mut o) = (0, 0);
-    while k < kernel.len() && o < ours.len() {
-        let (theirs, mine) = (kernel[k], ours[o]);
-        if same(theirs, mine) {
-            *result.equal.entry(theirs.event()).or_default() += 1;
-            k += 1;
-            o += 1;
-            continue;
+    for (next_k, next_o) in pairs.into_iter().chain([(kernel.len(), ours.len())]) {
+        gap(&kernel[k..next_k], &ours[o..next_o], result);
+        if let Some(line) = kernel.get(next_k) {
+            *result.equal.entry(line.event()).or_default() += 1;
         }
-        let ahead_in_ours = ours[o..].iter().take(LOOK_AHEAD).position(|line| same(theirs, line));
-        let ahead_in_kernel = kernel[k..].iter().take(LOOK_AHEAD).position(|line| same(line, mine));
-        match (ahead_in_ours, ahead_in_kernel) {
-            (Some(n), other) if other.is_none_or(|m| n <= m) => {
-                ours[o..o + n].iter().for_each(|line| result.extra(line));
-                o += n;
-            }
-            (_, Some(n)) => {
-                kernel[k..k + n].iter().for_each(|line| result.missing(line));
-                k += n;
-            }
-            _ if theirs.event() == mine.event() => {
+        (k, o) = (next_k + 1, next_o + 1);
+    }
+}
+
+/// Lines that did not pair.
+fn gap(kernel: &[&Line], ours: &[&Line], result: &mut Comparison) {
+    let mut ours = ours.iter().peekable();
+    for theirs in kernel {
+        match ours.next_if(|mine| mine.event() == theirs.event()) {
+            Some(mine) => {
                 result.different += 1;
                 result.note(theirs.event(), format!("kernel: {}\nours:   {}", show(theirs), show(mine)));
-                k += 1;
-                o += 1;
             }
-            _ => {
-                result.missing(theirs);
-                result.extra(mine);
-                k += 1;
-                o += 1;
-            }
+            None => result.missing(theirs),
         }
     }
-    kernel[k..].iter().for_each(|line| result.missing(line));
-    ours[o..].iter().for_each(|line| result.extra(line));
+    ours.for_each(|line| result.extra(line));
 }
 
 fn same(kernel: &Line, ours: &Line) -> bool {

@@ -1,0 +1,113 @@
+//! Aligning two sequences with as few lines left over as possible (Myers, "An O(ND) difference algorithm", 1986), so
+//! that a line is called missing only if there is no way to pair it. Greedy joining would call one lost hit many: texts
+//! such as `softirq_entry: vec=1` come again and again, and the wrong one pairs as well as the right one.
+
+/// Past so many lines left over, two sequences are too different for it to matter which lines pair.
+const MOST: usize = 4000;
+
+/// The pairs of equal elements, by index, in order. `same` compares the `a`-th of the one with the `b`-th of the other.
+pub(super) fn pairs(a_len: usize, b_len: usize, same: impl Fn(usize, usize) -> bool) -> Vec<(usize, usize)> {
+    let most = (a_len + b_len).min(MOST);
+    // reach[k + most]: how far in `a` a path on diagonal k (index in a minus index in b) has come.
+    let mut reach = vec![0_usize; 2 * most + 3];
+    let mut steps: Vec<Vec<usize>> = Vec::new();
+    let at = |k: isize| (k + most as isize + 1) as usize;
+    for d in 0..=most as isize {
+        for k in (-d..=d).step_by(2) {
+            let down = k == -d || (k != d && reach[at(k - 1)] < reach[at(k + 1)]);
+            let mut x = if down { reach[at(k + 1)] } else { reach[at(k - 1)] + 1 };
+            let mut y = (x as isize - k) as usize;
+            while x < a_len && y < b_len && same(x, y) {
+                x += 1;
+                y += 1;
+            }
+            reach[at(k)] = x;
+            if x >= a_len && y >= b_len {
+                return back(&steps, d, (a_len, b_len));
+            }
+        }
+        // What the next round starts from, for the way back.
+        steps.push(reach[at(-d)..=at(d)].to_vec());
+    }
+    Vec::new()
+}
+
+/// Walks back from the end through what each round had reached.
+fn back(steps: &[Vec<usize>], rounds: isize, end: (usize, usize)) -> Vec<(usize, usize)> {
+    let (mut x, mut y) = (end.0 as isize, end.1 as isize);
+    let mut pairs = Vec::new();
+    for d in (1..=rounds).rev() {
+        let before = &steps[(d - 1) as usize];
+        let reach = |k: isize| before.get((k + d - 1) as usize).map_or(-1, |x| *x as isize);
+        let k = x - y;
+        let down = k == -d || (k != d && reach(k - 1) < reach(k + 1));
+        let (from_x, from_k) = if down { (reach(k + 1), k + 1) } else { (reach(k - 1), k - 1) };
+        let start = if down { from_x } else { from_x + 1 };
+        while x > start {
+            x -= 1;
+            y -= 1;
+            pairs.push((x as usize, y as usize));
+        }
+        (x, y) = (from_x, from_x - from_k);
+    }
+    while x > 0 {
+        x -= 1;
+        y -= 1;
+        pairs.push((x as usize, y as usize));
+    }
+    pairs.reverse();
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(a: &str, b: &str) -> String {
+        let (a, b) = (a.as_bytes(), b.as_bytes());
+        let pairs = pairs(a.len(), b.len(), |x, y| a[x] == b[y]);
+        assert!(pairs.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 < two[1].1), "{pairs:?}");
+        pairs
+            .iter()
+            .map(|(x, y)| (char::from(a[*x]), char::from(b[*y])))
+            .map(|(x, y)| {
+                assert_eq!(x, y);
+                x
+            })
+            .collect()
+    }
+
+    /// The longest common subsequence by the book.
+    fn longest(a: &[u8], b: &[u8]) -> usize {
+        let mut row = vec![0; b.len() + 1];
+        for x in a {
+            let mut corner = 0;
+            for (at, y) in b.iter().enumerate() {
+                let up = row[at + 1];
+                row[at + 1] = if x == y { corner + 1 } else { up.max(row[at]) };
+                corner = up;
+            }
+        }
+        row[b.len()]
+    }
+
+    #[test]
+    fn as_many_pair_as_can() {
+        assert_eq!(of("", ""), "");
+        assert_eq!(of("abc", ""), "");
+        assert_eq!(of("", "abc"), "");
+        assert_eq!(of("abc", "abc"), "abc");
+        assert_eq!(of("abc", "xyz"), "");
+        assert_eq!(of("abcda", "da"), "da");
+        assert_eq!(of("abcabba", "cbabac").len(), 4);
+        let mut rng = crate::filters::Rng::new(5);
+        for _ in 0..2000 {
+            let mut text = || -> String {
+                let length = rng.below(20);
+                (0..length).map(|_| char::from(b'a' + rng.below(4) as u8)).collect()
+            };
+            let (a, b) = (text(), text());
+            assert_eq!(of(&a, &b).len(), longest(a.as_bytes(), b.as_bytes()), "{a} {b}");
+        }
+    }
+}
