@@ -17,6 +17,18 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Which part of the cases that a test makes up is taken: every `n`th. 1, all of them, unless `TRACER_TESTS_PART` names
+/// another: virtual machines take fewer, as emulation is 10 to 20 times slower than the host.
+pub fn part() -> u32 {
+    let part = std::env::var("TRACER_TESTS_PART").ok().and_then(|part| part.parse().ok());
+    part.unwrap_or(1).max(1)
+}
+
+/// How many of so many cases from fixed seeds are taken, one at least.
+pub fn share(cases: u32) -> u32 {
+    (cases / part()).max(1)
+}
+
 /// The binary of this name, built with the tests: `variable` names it, or it lies in the directory above the
 /// running test.
 ///

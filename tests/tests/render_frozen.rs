@@ -2,11 +2,13 @@
 //! records give the kernel's text, and no bytes whatever make rendering panic.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tracer_tests::facts::Facts;
 use tracer_tests::golden::{Golden, WithVariables};
+use tracer_tests::host;
 use tracer_user::event::Format;
 use tracer_user::render::fmt::parse;
 use tracer_user::render::line::{Options, Stamp, line};
@@ -23,9 +25,15 @@ const UNRENDERED: &[(&str, &str)] = &[
     ("xen:xen_mc_extend_args", "xen_hypercall_name"),
 ];
 
+/// The frozen kernels, read once for all tests.
+fn frozen() -> &'static [Facts] {
+    static FACTS: OnceLock<Vec<Facts>> = OnceLock::new();
+    FACTS.get_or_init(|| Facts::all().unwrap())
+}
+
 #[test]
 fn every_print_fmt_parses() {
-    for facts in Facts::all().unwrap() {
+    for facts in frozen() {
         assert!(facts.formats.len() > 1000, "{} has only {} events", facts.release, facts.formats.len());
         for format in &facts.formats {
             if let Err(error) = parse(&format.print_fmt) {
@@ -37,11 +45,11 @@ fn every_print_fmt_parses() {
 
 #[test]
 fn every_event_is_rendered_but_those_listed() {
-    for facts in Facts::all().unwrap() {
+    for facts in frozen() {
         let unlisted: Vec<_> = facts
             .formats
             .iter()
-            .map(|format| (format.full_name(), Printer::compile(format, &facts)))
+            .map(|format| (format.full_name(), Printer::compile(format, facts)))
             .filter_map(|(name, printer)| Some((name, printer.reason()?.to_owned())))
             .filter(|(name, reason)| {
                 let calls =
@@ -57,7 +65,7 @@ fn every_event_is_rendered_but_those_listed() {
 fn frozen_records_give_the_kernels_text() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("facts");
     let mut seen = 0;
-    for facts in Facts::all().unwrap() {
+    for facts in frozen() {
         let (major, minor) = tracer_user::render::version_of(&facts.release);
         let path = dir.join(format!("{major}.{minor}-{}.golden.txt", facts.arch));
         if !path.exists() {
@@ -67,7 +75,7 @@ fn frozen_records_give_the_kernels_text() {
         assert!(golden.records.len() >= 60, "{} has only {} records", path.display(), golden.records.len());
         for (name, record, expected) in &golden.records {
             let format = facts.format(name).unwrap_or_else(|| panic!("no format of {name}"));
-            let printer = Printer::compile(format, &WithVariables(&facts, &golden));
+            let printer = Printer::compile(format, &WithVariables(facts, &golden));
             let mut text = Vec::new();
             printer.event(record, &golden, false, &mut text);
             assert_eq!(String::from_utf8_lossy(&text), *expected, "{name}");
@@ -88,7 +96,7 @@ fn records() -> impl Strategy<Value = Vec<u8>> {
 
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
-        cases,
+        cases: host::share(cases),
         rng_seed: RngSeed::Fixed(0x7472_6163),
         failure_persistence: None,
         ..Default::default()
@@ -97,8 +105,7 @@ fn config(cases: u32) -> ProptestConfig {
 
 #[test]
 fn no_record_makes_rendering_panic() {
-    let printers: Vec<_> = Facts::all()
-        .unwrap()
+    let printers: Vec<_> = frozen()
         .iter()
         .flat_map(|facts| {
             facts.formats.iter().map(|format| Printer::compile(format, facts)).collect::<Vec<_>>()
@@ -126,7 +133,7 @@ fn no_record_makes_rendering_panic() {
 
 #[test]
 fn no_print_fmt_makes_the_engine_panic() {
-    let facts = Facts::all().unwrap().remove(0);
+    let facts = &frozen()[0];
     let formats = &facts.formats;
     // A real text, cut, with a piece of another put in and a byte changed.
     proptest!(config(3000), |(
@@ -148,6 +155,6 @@ fn no_print_fmt_makes_the_engine_panic() {
             text[at] = char::from(byte);
         }
         let mutated = Format { print_fmt: text.into_iter().collect(), ..format.clone() };
-        Printer::compile(&mutated, &facts).event(&record, &(), true, &mut Vec::new());
+        Printer::compile(&mutated, facts).event(&record, &(), true, &mut Vec::new());
     });
 }

@@ -27,6 +27,9 @@ use report::Section;
 const MACHINES_AT_ONCE: usize = 2;
 /// A machine's time limit in seconds: emulation is 10 to 20 times slower than the host.
 const MACHINE_TIMEOUT: u64 = 1800;
+/// A machine takes every so many of the cases that tests make up (a prime, so that no kind of case is always left out); the
+/// host takes all.
+const MACHINE_PART: u32 = 7;
 /// Lines by which the guest's script separates the binaries.
 const BEGIN: &str = "@@ begin ";
 const END: &str = "@@ end ";
@@ -275,6 +278,7 @@ fn job(built: &Built, options: &Options) -> vm::Job {
     let mut env = vec![("RUSTC_BOOTSTRAP".to_owned(), "1".to_owned())];
     // On a disk, as on the host; /tmp is not.
     env.push(("TRACER_TESTS_DIR".to_owned(), "/var/tmp".to_owned()));
+    env.push(("TRACER_TESTS_PART".to_owned(), MACHINE_PART.to_string()));
     for program in &built.programs {
         if program.file_name().is_some_and(|n| n == "tracer") {
             env.push(("TRACER_BIN".to_owned(), root.join(in_guest(program)).to_string_lossy().into_owned()));

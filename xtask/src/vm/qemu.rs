@@ -72,10 +72,15 @@ pub(super) fn command(mut c: Command, machine: &Machine, files: &Files) -> Comma
     // Stalls that only emulation has are no news; a panic ends the machine. Pointers are unhashed from the start, as
     // 6.1's trace garbles text when its own option `hash-ptr` is off. Attaching and detaching wait for grace periods,
     // which emulation draws out.
-    let append = format!(
+    let mut append = format!(
         "console={console} panic=-1 mitigations=off no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
-         rcupdate.rcu_expedited=1          random.trust_cpu=on tsc=reliable no_hash_pointers loglevel=6"
+         rcupdate.rcu_expedited=1 random.trust_cpu=on tsc=reliable no_hash_pointers loglevel=6"
     );
+    if machine.arch == Arch::X86_64 && !machine.kvm {
+        // On a busy host the guest measures its time stamp counter wrongly, by up to a factor of four; its clock then
+        // runs ahead, and with it the timer's interrupts. The HPET's rate is known.
+        append += " clocksource=hpet";
+    }
     c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     c.args(["-machine", model, "-accel", accel, "-cpu", cpu]);
     c.args(["-smp", &machine.cpus.to_string(), "-m", &format!("{}M", machine.memory)]);
