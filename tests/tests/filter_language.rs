@@ -16,7 +16,7 @@ use tracer_tests::filters::{Generator, Rng};
 use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_user::event::Format;
-use tracer_user::kernel::Btf;
+use tracer_user::kernel::{Answer, Btf};
 use tracer_user::lang::filter::{Dialect, ErrorKind, Feature, Request, request, shown};
 use tracer_user::plan::resolve::{self, Machine, ResolveEnv};
 
@@ -280,6 +280,11 @@ fn types_tell_what_the_kernel_knows() {
         assert_eq!(read.has(feature), asked.has(feature), "{feature:?}");
     }
     assert_eq!(read.message_room(), asked.message_room());
+    // What types do not tell, the parser behind a perf event does.
+    let loose = Machine::running(Some(&btf)).loose_end();
+    println!("a loose end is taken: {loose}");
+    assert!(!matches!(loose, Answer::Unknown(_)), "{loose}");
+    assert_eq!(loose.is_yes(), asked.has(Feature::LooseEnd), "{loose}");
     // Its enum has no name: both ways to look there lead to it.
     let stacktrace = btf.enumerator("", "FILTER_STACKTRACE").unwrap();
     assert_eq!(stacktrace.is_some(), asked.has(Feature::Stacktrace));

@@ -4,8 +4,11 @@ use std::sync::OnceLock;
 
 use crate::{
     attach,
-    kernel::{Btf, Error, Symbols, Tracefs, syscalls::Numbers, syscalls::Registers},
-    lang::filter::Dialect,
+    kernel::{
+        Answer, Btf, Error, Symbols, Tracefs, filter_parser,
+        syscalls::{Numbers, Registers},
+    },
+    lang::filter::{Dialect, Feature},
     plan::resolve::ResolveEnv,
     render::{KernelFacts, KernelTexts, Member, Pointers, RenderEnv, Symbol, hz, jiffies, version_of},
 };
@@ -22,6 +25,7 @@ pub struct Facts {
     symbols: OnceLock<Option<Symbols>>,
     numbers: OnceLock<Option<Numbers>>,
     texts: OnceLock<KernelTexts>,
+    loose_end: OnceLock<Answer>,
     /// Numbers of CPUs that can ever be on, plus one for the highest.
     cpus: u32,
     version: (u32, u32),
@@ -50,6 +54,7 @@ impl Facts {
             symbols: OnceLock::new(),
             numbers: OnceLock::new(),
             texts: OnceLock::new(),
+            loose_end: OnceLock::new(),
             cpus: possible_cpus(),
             version: version_of(uname.release().to_str().unwrap_or_default()),
         })
@@ -98,9 +103,15 @@ fn possible_cpus() -> u32 {
 }
 
 impl ResolveEnv for Facts {
-    /// The newest language on every kernel: filters are ours.
+    /// The newest language on every kernel: filters are ours, and what they can say does not depend on it.
     fn dialect(&self) -> Dialect {
         Dialect::newest()
+    }
+
+    /// What this kernel calls meaningless we do not let pass either.
+    fn loose_end(&self) -> Answer {
+        let ask = || filter_parser::takes(&self.tracefs, Feature::LooseEnd.probe().filter);
+        self.loose_end.get_or_init(ask).clone()
     }
 
     fn cpu_ids(&self) -> u32 {

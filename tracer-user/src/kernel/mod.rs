@@ -11,6 +11,7 @@ mod cast;
 pub mod config;
 mod error;
 pub mod features;
+pub mod filter_parser;
 pub mod symbols;
 pub mod syscalls;
 pub mod tracefs;

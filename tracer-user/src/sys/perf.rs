@@ -1,6 +1,9 @@
 //! perf_event_open(2), as far as a tracepoint needs it.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::{
+    ffi::CStr,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
 
 use super::{Errno, check};
 
@@ -8,6 +11,9 @@ use super::{Errno, check};
 const TYPE_TRACEPOINT: u32 = 2;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const FLAG_CLOEXEC: libc::c_ulong = 1 << 3;
+
+/// `PERF_EVENT_IOC_SET_FILTER`, `_IOW('$', 6, char *)`.
+const SET_FILTER: libc::Ioctl = 0x4008_2406;
 
 /// `struct perf_event_attr` as its first version had it (64 bytes).
 #[repr(C)]
@@ -45,4 +51,13 @@ pub fn open_tracepoint(id: u16, cpu: u32) -> Result<OwnedFd, Errno> {
     })?;
     // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Sets an event filter on a tracepoint's perf event, which may have none yet.
+///
+/// # Errors
+/// `EINVAL` for a filter that the kernel's parser refuses, `EEXIST` where there is one.
+pub fn set_filter(event: BorrowedFd<'_>, filter: &CStr) -> Result<(), Errno> {
+    // SAFETY: the kernel copies the string, which ends with a NUL.
+    check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), SET_FILTER, filter.as_ptr()) })).map(drop)
 }

@@ -23,13 +23,15 @@ pub struct Lexed {
     pub tokens: Vec<Token>,
     /// Why it stopped, if not at the end.
     pub fault: Option<Fault>,
+    /// Whether the text ended behind a junction, so that [`Feature::LooseEnd`] decides.
+    pub loose_end: bool,
 }
 
 /// Reads a filter that [`super::balance::check`] has counted. `function_event` says that it is for ftrace:function.
 pub fn lex(text: &[u8], counts: Counts, dialect: &Dialect, function_event: bool) -> Lexed {
-    let mut lexer = Lexer { text, at: 0, tokens: Vec::new(), dialect, function_event };
+    let mut lexer = Lexer { text, at: 0, tokens: Vec::new(), dialect, function_event, loose_end: false };
     let fault = lexer.expression(counts).err();
-    Lexed { tokens: lexer.tokens, fault }
+    Lexed { tokens: lexer.tokens, fault, loose_end: lexer.loose_end }
 }
 
 struct Lexer<'a> {
@@ -38,6 +40,7 @@ struct Lexer<'a> {
     tokens: Vec<Token>,
     dialect: &'a Dialect,
     function_event: bool,
+    loose_end: bool,
 }
 
 impl Lexer<'_> {
@@ -103,12 +106,13 @@ impl Lexer<'_> {
     }
 
     /// The text ended where a term was expected: only a junction can be the last thing, or nothing but `!`.
-    fn loose_end(&self, terms: usize, depth: usize) -> Result<(), Fault> {
+    fn loose_end(&mut self, terms: usize, depth: usize) -> Result<(), Fault> {
         let end = Span::empty(self.text.len());
         let fault = |kind, errno, position| Err(Fault { kind, errno, position, span: end });
         if terms == 0 {
             return fault(ErrorKind::NoFilter, Errno::INVAL, end.start);
         }
+        self.loose_end = true;
         if !self.dialect.has(Feature::LooseEnd) {
             return fault(ErrorKind::InvalidFilter, Errno::INVAL, end.start);
         }

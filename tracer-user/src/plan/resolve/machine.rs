@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::OnceLock;
 
 use super::ResolveEnv;
-use crate::kernel::{Btf, Symbols};
+use crate::kernel::{Answer, Btf, Symbols, Tracefs, filter_parser};
 use crate::lang::cpulist;
 use crate::lang::filter::{Dialect, Feature};
 
@@ -14,12 +14,14 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// More CPUs than any kernel is built for (`CONFIG_NR_CPUS` goes up to 8192).
 const CPUS_MAX: u32 = 1 << 16;
 
-/// The running machine. Symbols are read when the first filter names one.
+/// The running machine. Symbols are read when the first filter names one, and the kernel's parser is asked when the
+/// first one ends loosely.
 #[derive(Debug)]
 pub struct Machine {
     dialect: Dialect,
     cpu_ids: u32,
     symbols: OnceLock<Option<Symbols>>,
+    loose_end: OnceLock<Answer>,
 }
 
 impl Machine {
@@ -27,7 +29,7 @@ impl Machine {
     /// does not tell, every feature is taken as there.
     pub fn running(btf: Option<&Btf>) -> Self {
         let cpu_ids = fs::read_to_string(POSSIBLE).ok().and_then(|text| cpu_ids(&text)).unwrap_or(1);
-        Self { dialect: dialect(btf), cpu_ids, symbols: OnceLock::new() }
+        Self { dialect: dialect(btf), cpu_ids, symbols: OnceLock::new(), loose_end: OnceLock::new() }
     }
 
     /// The same with symbols from somewhere else than /proc/kallsyms.
@@ -37,10 +39,15 @@ impl Machine {
         self
     }
 
-    /// The same with another filter language.
+    /// The same with another filter language, all of it known: the kernel's parser is not asked.
     #[must_use]
     pub fn with_dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = dialect;
+        self.loose_end = OnceLock::from(if dialect.has(Feature::LooseEnd) {
+            Answer::Yes
+        } else {
+            Answer::no("the filter language given has it not")
+        });
         self
     }
 
@@ -53,6 +60,14 @@ impl Machine {
 impl ResolveEnv for Machine {
     fn dialect(&self) -> Dialect {
         self.dialect
+    }
+
+    fn loose_end(&self) -> Answer {
+        let ask = || match Tracefs::open() {
+            Ok(tracefs) => filter_parser::takes(&tracefs, Feature::LooseEnd.probe().filter),
+            Err(error) => Answer::unknown(error.to_string()),
+        };
+        self.loose_end.get_or_init(ask).clone()
     }
 
     fn cpu_ids(&self) -> u32 {

@@ -16,6 +16,7 @@ pub use machine::Machine;
 
 use super::filter::Filter;
 use crate::event::{Field, FieldClass, Format};
+use crate::kernel::Answer;
 use crate::lang::filter::ast::Expr;
 use crate::lang::filter::{Dialect, Fault, Feature, FilterError, Lexed, balance, drafts, lex, tree};
 
@@ -23,6 +24,17 @@ use crate::lang::filter::{Dialect, Fault, Feature, FilterError, Lexed, balance, 
 pub trait ResolveEnv {
     /// The filter language of the kernel that is traced.
     fn dialect(&self) -> Dialect;
+
+    /// Whether the kernel lets a junction with nothing behind it pass ([`Feature::LooseEnd`]). Asked only for a filter
+    /// that ends so, as the answer may have to be had from the kernel's parser. Where it could not be told the filter
+    /// is taken.
+    fn loose_end(&self) -> Answer {
+        if self.dialect().has(Feature::LooseEnd) {
+            Answer::Yes
+        } else {
+            Answer::no("the filter language has it not")
+        }
+    }
 
     /// `nr_cpu_ids`: one more than the highest CPU in /sys/devices/system/cpu/possible.
     fn cpu_ids(&self) -> u32;
@@ -93,13 +105,14 @@ pub fn filter(text: &[u8], format: &Format, env: &dyn ResolveEnv) -> Result<Filt
 /// # Errors
 /// As [`filter()`].
 pub fn stages(text: &[u8], format: &Format, env: &dyn ResolveEnv) -> Result<Stages, FilterError> {
-    let dialect = env.dialect();
-    let refuse = |fault: Fault| {
-        let known = || known_names(format, dialect);
-        FilterError::new(fault, text, &dialect).suggest(suggest::for_fault(fault, text, known))
-    };
-    let counts = balance::check(text).map_err(refuse)?;
-    let lexed = lex(text, counts, &dialect, is_function_event(format));
+    let mut dialect = env.dialect();
+    let counts = balance::check(text).map_err(|fault| refusal(fault, text, format, dialect))?;
+    let mut lexed = lex(text, counts, &dialect, is_function_event(format));
+    if lexed.loose_end && dialect.has(Feature::LooseEnd) && matches!(env.loose_end(), Answer::No(_)) {
+        dialect = dialect.without(Feature::LooseEnd);
+        lexed = lex(text, counts, &dialect, is_function_event(format));
+    }
+    let refuse = |fault| refusal(fault, text, format, dialect);
     let mut tests = Vec::new();
     for draft in drafts(text, &lexed.tokens) {
         tests.extend(predicate::resolve(text, &draft, format, env).map_err(refuse)?);
@@ -110,6 +123,12 @@ pub fn stages(text: &[u8], format: &Format, env: &dyn ResolveEnv) -> Result<Stag
     let tree = tree(text, &lexed.tokens).expect("a list of tokens read to the end makes a tree");
     let filter = lower(&tree, &mut tests.into_iter());
     Ok(Stages { lexed, tree, filter })
+}
+
+/// A fault with the kernel's words and the name that was perhaps meant.
+fn refusal(fault: Fault, text: &[u8], format: &Format, dialect: Dialect) -> FilterError {
+    let known = || known_names(format, dialect);
+    FilterError::new(fault, text, &dialect).suggest(suggest::for_fault(fault, text, known))
 }
 
 /// The tree with each predicate replaced by the next of `tests`.

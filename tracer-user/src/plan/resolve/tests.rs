@@ -220,6 +220,48 @@ fn loose_ends_are_let_pass_where_the_kernel_does() {
 }
 
 #[test]
+fn the_kernels_parser_is_asked_only_for_a_loose_end() {
+    struct Asked(std::cell::Cell<usize>, Answer);
+    impl ResolveEnv for Asked {
+        fn dialect(&self) -> Dialect {
+            Dialect::newest()
+        }
+
+        fn loose_end(&self) -> Answer {
+            self.0.update(|times| times + 1);
+            self.1.clone()
+        }
+
+        fn cpu_ids(&self) -> u32 {
+            4
+        }
+
+        fn symbol_address(&self, _: &str) -> Option<u64> {
+            None
+        }
+
+        fn symbol_extent(&self, _: u64) -> Option<(u64, u64)> {
+            None
+        }
+    }
+    let outcome = |answer: &Answer, text: &str| {
+        let env = Asked(std::cell::Cell::new(0), answer.clone());
+        let kind = filter(text.as_bytes(), &format(), &env).err().map(|error| error.kind());
+        (kind, env.0.get())
+    };
+    let answers = [Answer::Yes, Answer::no("refused"), Answer::unknown("not allowed to ask")];
+    for answer in &answers {
+        assert_eq!(outcome(answer, "mode == 1 && level == 2"), (None, 0));
+        assert_eq!(outcome(answer, "mode == 1 level"), (Some(ErrorKind::TooManyTerms), 0));
+        assert_eq!(outcome(answer, "!!"), (Some(ErrorKind::NoFilter), 0));
+        // A wrong field stands in front of the end and is refused whatever that says.
+        assert_eq!(outcome(answer, "moder == 1 &&").0, Some(ErrorKind::FieldNotFound));
+        let kind = matches!(answer, Answer::No(_)).then_some(ErrorKind::InvalidFilter);
+        assert_eq!(outcome(answer, "mode == 1 &&"), (kind, 1), "{answer}");
+    }
+}
+
+#[test]
 fn the_command_line_names_the_nearest_field() {
     let error = filter(b"mode == 1 && filenam == 'x'", &format(), &env()).unwrap_err();
     assert_eq!(
