@@ -3,6 +3,10 @@
 use super::{Item, Program};
 use crate::code::asm::{Alu, CALL, EXIT, JA, Reg, SOURCE_REG, class};
 
+/// Mode bits of a store's opcode, and those of an atomic operation (`BPF_ATOMIC`).
+const MODES: u8 = 0xe0;
+const ATOMIC: u8 = 0xc0;
+
 /// A set of registers, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Regs(u16);
@@ -54,7 +58,9 @@ pub(super) fn effect(item: &Item) -> (Regs, Regs) {
         class::LDX => (src, dst),
         class::LD => (Regs::NONE, dst),
         class::ST => (dst, Regs::NONE),
-        // An atomic operation may also write its source; who needs it reads it all the same.
+        // An atomic operation may read R0 (compare and exchange) and write R0 or its source; who needs those later
+        // must find them read here.
+        class::STX if insn.op & MODES == ATOMIC => (dst.with(src).with(Regs::one(0)), Regs::NONE),
         class::STX => (dst.with(src), Regs::NONE),
         _ if insn.op == CALL => (Regs::ARGUMENTS, Regs::ARGUMENTS.with(Regs::one(Reg::R0 as u8))),
         _ if insn.op == EXIT => (Regs::one(Reg::R0 as u8), Regs::NONE),

@@ -197,3 +197,6 @@ pub fn improve(insns: Vec<Insn>, cast: Option<Cast>) -> Vec<Insn> {
     dead::remove(&mut program);
     program.encode().unwrap_or(insns)
 }
+
+#[cfg(test)]
+mod tests;
