@@ -10,9 +10,6 @@
 //!   that it saved for that pid, or `<...>`;
 //! - the characters of the latency field that [`READABLE`] leaves out;
 //! - what a text takes from the time at which it is made, not from the record ([`AGES`]);
-//! - addresses of `struct page` that the kernel makes of a page frame's number, on kernels that keep the variable
-//!   it adds (`vmemmap_base`) to themselves: ours says `(____ptrval____)` there, and the frame's number beside it
-//!   is compared;
 //! - fields that the kernel itself leaves unset, so that each side's buffer shows what was there before ([`UNSET`]);
 //! - hits between a switch's tracepoint and the switch itself ([`SWITCHING`]): `set_event_pid` already counts them
 //!   to the next task, while they carry, and we trace by, the pid of the one before.
@@ -199,16 +196,8 @@ fn same(kernel: &Line, ours: &Line) -> bool {
     kernel.cpu == ours.cpu
         && (kernel.text == ours.text
             || ageless(kernel).is_some_and(|text| Some(text) == ageless(ours))
-            || without_page(&kernel.text, &ours.text)
             || without_unset(kernel).is_some_and(|text| Some(text) == without_unset(ours)))
         && READABLE.iter().all(|place| kernel.flags.at(*place) == ours.flags.at(*place))
-}
-
-/// Whether the texts are equal but for a page's address that ours could not make.
-fn without_page(kernel: &str, ours: &str) -> bool {
-    let Some((before, after)) = ours.split_once("page=(____ptrval____)") else { return false };
-    let rest = kernel.strip_prefix(before).and_then(|rest| rest.strip_prefix("page="));
-    rest.is_some_and(|rest| rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()) == after)
 }
 
 /// The text of a line with a field that may be unset, without it.
@@ -258,10 +247,6 @@ mod tests {
         let pids = BTreeSet::from([7]);
         let age = |n| format!("writeback_single_inode: ino=1 age={n} index=0");
         assert!(compare(&trace(&[&age(0)]), &trace(&[&age(12)]), &pids).clean());
-        let page = |address| format!("mm_page_alloc: page={address} pfn=0x1 order=0");
-        let (theirs, hidden) = (page("ffffea0009d1e840"), page("(____ptrval____)"));
-        assert!(compare(&trace(&[&theirs]), &trace(&[&hidden]), &pids).clean());
-        assert_eq!(compare(&trace(&[&theirs]), &trace(&[&page("0000000000000001")]), &pids).different, 1);
         let gateway = |gw| format!("fib_table_lookup: table 255 ==> dev lo gw {gw} err 0");
         assert!(
             compare(&trace(&[&gateway("0.0.0.0/::")]), &trace(&[&gateway("0.0.0.0/1::")]), &pids).clean()

@@ -3,10 +3,12 @@
 
 use std::collections::HashMap;
 
+use tracer_user::control::{facts::Facts, pages};
 use tracer_user::event::Format;
 use tracer_user::kernel::syscalls::Numbers;
 use tracer_user::kernel::{Btf, Symbols, Tracefs};
 use tracer_user::plan::raw::{self, Refusal};
+use tracer_user::render::KernelFacts as _;
 
 /// Whether this process is root in the initial user namespace.
 fn root() -> bool {
@@ -246,4 +248,22 @@ fn every_syscall_event_is_planned_on_raw_arguments() {
         count += 1;
     }
     assert!(count > 500, "{count} events");
+}
+
+#[test]
+fn page_descriptors_begin_where_the_kernel_says() {
+    if !root() {
+        return;
+    }
+    let facts = Facts::running().unwrap();
+    let learned = pages::base(&facts).unwrap();
+    assert_eq!(pages::base(&facts).unwrap(), learned);
+    // Whole pages of descriptors, in the kernel's half.
+    assert!(learned.is_multiple_of(4096) && learned >> 63 == 1, "{learned:#x}");
+    // On x86 the base is a variable. A kernel that shows its symbol is read instead of asked again, and agrees.
+    if cfg!(target_arch = "x86_64") {
+        let told = facts.symbols().unwrap().addresses("vmemmap_base").len() == 1;
+        println!("vmemmap_base is {}", if told { "told" } else { "learned" });
+        assert_eq!(facts.variable("vmemmap_base"), Some(learned));
+    }
 }

@@ -12,10 +12,10 @@ use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_tests::rawpage::{Layout, Record};
 use tracer_tests::workload::{self, Job};
-use tracer_user::control::facts::Facts as Running;
+use tracer_user::control::facts::Facts;
 use tracer_user::event::{FieldClass, Format};
 use tracer_user::render::line::{BufferInfo, Options, Stamp, Tasks, header, line};
-use tracer_user::render::{KernelFacts, Member, Printer, version_of};
+use tracer_user::render::{KernelFacts, Printer, version_of};
 
 /// Event types that have to be seen at least.
 const TYPES: usize = 60;
@@ -67,53 +67,8 @@ struct Run {
     texts: Vec<(&'static str, Vec<u8>)>,
     saved: Saved,
     printers: HashMap<u16, Printer>,
-    env: Running,
+    facts: Facts,
     cpus: u32,
-    vmemmap: Option<u64>,
-}
-
-/// What the running kernel tells, and, where it keeps that to itself, what its text tells of where its page descriptors
-/// lie.
-struct Facts {
-    running: Running,
-    vmemmap: Option<u64>,
-}
-
-impl KernelFacts for Facts {
-    fn constant(&self, name: &str) -> Option<i64> {
-        self.running.constant(name)
-    }
-
-    fn type_size(&self, name: &str) -> Option<(u64, bool)> {
-        self.running.type_size(name)
-    }
-
-    fn member(&self, aggregate: &str, member: &str) -> Option<Member> {
-        self.running.member(aggregate, member)
-    }
-
-    fn variable(&self, name: &str) -> Option<u64> {
-        self.running.variable(name).or(self.vmemmap.filter(|_| name == "vmemmap_base"))
-    }
-
-    fn hz(&self) -> Option<u32> {
-        self.running.hz()
-    }
-
-    fn version(&self) -> (u32, u32) {
-        self.running.version()
-    }
-}
-
-/// The base of the page descriptors from the first line that shows one with its page's number.
-fn vmemmap(text: &[u8]) -> Option<u64> {
-    let text = String::from_utf8_lossy(text);
-    let (_, rest) = text.split_once(" page=ff")?;
-    let (page, rest) = rest.split_once(" pfn=0x")?;
-    let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
-    let pfn = number(rest.split([' ', '\n']).next()?)?;
-    // sizeof(struct page)
-    number(&format!("ff{page}"))?.checked_sub(pfn * 64)
 }
 
 /// What is set aside in a line: an age in seconds that the kernel computes at the time of reading; and under
@@ -214,7 +169,7 @@ fn record(events: &[String]) -> Result<Run> {
     // Stable: of one time the lower CPU comes first, and one CPU's records keep their order.
     records.sort_by_key(|record| (record.time, record.cpu));
 
-    let facts = Facts { running: Running::running()?, vmemmap: vmemmap(&texts[0].1) };
+    let facts = Facts::running()?;
     let printers = events
         .iter()
         .map(|event| {
@@ -224,7 +179,7 @@ fn record(events: &[String]) -> Result<Run> {
         })
         .collect::<Result<_>>()?;
     let cpus = fs::read_to_string("/sys/devices/system/cpu/online").map_or(1, |list| count(&list));
-    Ok(Run { records, texts, saved, printers, env: facts.running, cpus, vmemmap: facts.vmemmap })
+    Ok(Run { records, texts, saved, printers, facts, cpus })
 }
 
 /// How many CPUs a list such as `0-1,4` names.
@@ -277,7 +232,7 @@ fn differences(run: &Run, setting: &str, options: &Options, text: &[u8]) -> BTre
             panic!("a record of the unknown type {id}");
         };
         let stamp = Stamp { cpu: record.cpu, time: record.time };
-        line(&mut ours, options, printer, &record.payload, stamp, &run.saved, &run.env);
+        line(&mut ours, options, printer, &record.payload, stamp, &run.saved, &run.facts);
         let format = printer.format();
         let pointers: Vec<&str> = format
             .fields
@@ -301,7 +256,7 @@ fn differences(run: &Run, setting: &str, options: &Options, text: &[u8]) -> BTre
 
 /// One record of each event type with its text, which is the kernel's when the test holds.
 fn golden(run: &Run) -> Golden {
-    let keeper = Keeper::new(&run.env);
+    let keeper = Keeper::new(&run.facts);
     let mut records: BTreeMap<String, (Vec<u8>, String)> = BTreeMap::new();
     for record in &run.records {
         let id = u16::from_ne_bytes([record.payload[0], record.payload[1]]);
@@ -315,7 +270,8 @@ fn golden(run: &Run) -> Golden {
         }
     }
     let mut golden = keeper.golden();
-    golden.variables.extend(run.vmemmap.map(|base| ("vmemmap_base".to_owned(), base)));
+    let base = run.facts.variable("vmemmap_base");
+    golden.variables.extend(base.map(|base| ("vmemmap_base".to_owned(), base)));
     golden.records.extend(records.into_iter().map(|(name, (bytes, text))| (name, bytes, text)));
     golden
 }

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use super::pages;
 use crate::{
     attach,
     kernel::{
@@ -14,8 +15,8 @@ use crate::{
 };
 
 /// Variables of eight bytes that print fmts make a page's address of, set once while the kernel boots. Only kernels with
-/// `KALLSYMS_ALL` tell where they are.
-const VARIABLES: [&str; 2] = ["memstart_addr", "vmemmap_base"];
+/// `KALLSYMS_ALL` tell where they are; without, the first can be learned.
+const VARIABLES: [&str; 2] = ["vmemmap_base", "memstart_addr"];
 
 /// Facts of the running kernel.
 pub struct Facts {
@@ -26,6 +27,7 @@ pub struct Facts {
     numbers: OnceLock<Option<Numbers>>,
     texts: OnceLock<KernelTexts>,
     loose_end: OnceLock<Answer>,
+    pages: OnceLock<Option<u64>>,
     /// Numbers of CPUs that can ever be on, plus one for the highest.
     cpus: u32,
     version: (u32, u32),
@@ -55,6 +57,7 @@ impl Facts {
             numbers: OnceLock::new(),
             texts: OnceLock::new(),
             loose_end: OnceLock::new(),
+            pages: OnceLock::new(),
             cpus: possible_cpus(),
             version: version_of(uname.release().to_str().unwrap_or_default()),
         })
@@ -79,6 +82,15 @@ impl Facts {
     /// Where system calls keep number and arguments.
     pub fn registers(&self) -> Option<Registers> {
         Registers::find(self.btf()?).ok().flatten()
+    }
+
+    /// Where the page descriptors begin, learned from hits; None when that fails.
+    fn pages(&self) -> Option<u64> {
+        *self.pages.get_or_init(|| {
+            let base = pages::base(self);
+            tracing::debug!(?base, "where the page descriptors begin");
+            base.ok()
+        })
     }
 
     /// One more than the highest number of a CPU that can ever be on.
@@ -163,10 +175,15 @@ impl KernelFacts for Facts {
         if !VARIABLES.contains(&name) {
             return None;
         }
-        let [address] = self.symbols()?.addresses(name)[..] else { return None };
-        let word = attach::kernel_word(address);
-        tracing::debug!(name, ?word, "a kernel variable");
-        word.ok()
+        let told = self.symbols().and_then(|symbols| match symbols.addresses(name)[..] {
+            [address] => {
+                let word = attach::kernel_word(address);
+                tracing::debug!(name, ?word, "a kernel variable");
+                word.ok()
+            }
+            _ => None,
+        });
+        told.or_else(|| if name == "vmemmap_base" { self.pages() } else { None })
     }
 
     fn hz(&self) -> Option<u32> {

@@ -5,6 +5,7 @@
 
 pub mod facts;
 pub mod hooks;
+pub mod pages;
 pub mod recorder;
 pub mod selection;
 pub mod tasks;

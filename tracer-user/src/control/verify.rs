@@ -68,7 +68,7 @@ pub(super) fn hold(
             trial.records[usize::from(kind % 2)].push(record.payload[8..].to_vec());
         }
     });
-    retire(trials.iter_mut().filter_map(|trial| trial.attachments.take()).collect());
+    retire(trials.iter_mut().filter_map(|trial| trial.attachments.take()).flatten().collect());
     plans
         .iter()
         .zip(trials)
@@ -140,7 +140,7 @@ fn mask(format: &Format, mut records: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 /// Takes programs off their hooks where nobody waits for it: the kernel waits for all CPUs.
-fn retire(attachments: Vec<[Attachment; 2]>) {
+pub(super) fn retire(attachments: Vec<Attachment>) {
     if !attachments.is_empty() {
         std::thread::spawn(move || drop(attachments));
     }
