@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use rustix::mount::{MountFlags, UnmountFlags};
+use tracer_user::kernel::Btf;
 
 /// Where tracefs is mounted by custom.
 const TRACEFS: &str = "/sys/kernel/tracing";
@@ -109,6 +110,16 @@ impl Drop for Tracefs {
             state.1 = false;
         }
     }
+}
+
+/// Whether this kernel counts the hits at perf tracepoints that it runs no program for. 6.7 and later do; the same
+/// series of changes gave links of many kprobes a count, which their types show.
+pub fn counts_missed() -> bool {
+    static COUNTS: OnceLock<bool> = OnceLock::new();
+    *COUNTS.get_or_init(|| {
+        let btf = Btf::running().ok().flatten();
+        btf.is_some_and(|btf| matches!(btf.member("bpf_link_info", "kprobe_multi.missed"), Ok(Some(_))))
+    })
 }
 
 /// Where tracefs is mounted.

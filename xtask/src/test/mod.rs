@@ -29,7 +29,7 @@ const MACHINES_AT_ONCE: usize = 2;
 const MACHINE_TIMEOUT: u64 = 1800;
 /// A machine takes every so many of the cases that tests make up (a prime, so that no kind of case is always left out); the
 /// host takes all.
-const MACHINE_PART: u32 = 7;
+const MACHINE_PART: u32 = 13;
 /// Lines by which the guest's script separates the binaries.
 const BEGIN: &str = "@@ begin ";
 const END: &str = "@@ end ";

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use super::libtest::{Ended, Verdict};
 
+/// A test that takes longer is named among the slowest.
+const SLOW: Duration = Duration::from_secs(10);
+
 /// The tests of one machine, or of one part of the run on the host.
 #[derive(Debug, Default)]
 pub(super) struct Section {
@@ -59,6 +62,11 @@ pub(super) fn summary(sections: &[Section]) -> (String, bool) {
         let _ = writeln!(text, "{:28} {p:>7} {f:>7} {k:>7} {:>9.1}", s.title, s.time.as_secs_f64());
     }
     for section in sections {
+        if let Some(slowest) = slowest(section) {
+            let _ = writeln!(text, "slowest on {}: {slowest}", section.title);
+        }
+    }
+    for section in sections {
         for test in &section.tests {
             if let Verdict::Skipped(reason) = &test.verdict {
                 let _ = writeln!(text, "skipped on {}: {}: {reason}", section.title, test.name);
@@ -69,6 +77,14 @@ pub(super) fn summary(sections: &[Section]) -> (String, bool) {
     let (passed, failed, skipped) = (total(Section::passed), total(Section::failed), total(Section::skipped));
     let _ = writeln!(text, "\n{passed} passed, {failed} failed, {skipped} skipped");
     (text, failed == 0)
+}
+
+/// The tests that take longest, where that is worth a word.
+fn slowest(section: &Section) -> Option<String> {
+    let mut tests: Vec<&Ended> = section.tests.iter().filter(|test| test.time >= SLOW).collect();
+    tests.sort_by_key(|test| std::cmp::Reverse(test.time));
+    let words = tests.iter().take(5).map(|test| format!("{} ({:.0} s)", test.name, test.time.as_secs_f64()));
+    Some(words.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -99,6 +115,17 @@ mod tests {
         assert!(!fine);
         assert!(text.contains("---- 6.1 x86_64: c ----\nassertion\n"), "{text}");
         assert!(text.ends_with("\n1 passed, 1 failed, 1 skipped\n"), "{text}");
+    }
+
+    #[test]
+    fn the_slowest_are_named() {
+        let timed =
+            |name: &str, seconds| Ended { time: Duration::from_secs(seconds), ..test(name, Verdict::Passed) };
+        let tests = vec![timed("a", 3), timed("b", 12), timed("c", 40)];
+        let section = Section { title: "6.1 x86_64".into(), tests, ..Section::default() };
+        let (text, _) = summary(&[section]);
+        assert!(text.contains("slowest on 6.1 x86_64: c (40 s), b (12 s)\n"), "{text}");
+        assert!(!summary(&[]).0.contains("slowest"));
     }
 
     #[test]
