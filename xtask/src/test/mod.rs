@@ -30,6 +30,8 @@ const MACHINE_TIMEOUT: u64 = 1800;
 /// A machine takes every so many of the cases that tests make up (a prime, so that no kind of case is always left out); the
 /// host takes all.
 const MACHINE_PART: u32 = 13;
+/// So many lines of a failed test's output are shown at once; the end has them all.
+const FIRST_LINES: usize = 20;
 /// Lines by which the guest's script separates the binaries.
 const BEGIN: &str = "@@ begin ";
 const END: &str = "@@ end ";
@@ -205,6 +207,10 @@ fn take_line(line: &str, title: &str, show: bool, suite: &mut Suite) {
         && (show || test.verdict != libtest::Verdict::Passed)
     {
         eprintln!("{}", report::line(title, test));
+        // Now and not only at the end, which a run that is cut off does not reach.
+        if let libtest::Verdict::Failed(output) = &test.verdict {
+            output.lines().take(FIRST_LINES).for_each(|line| eprintln!("    {line}"));
+        }
     }
     suite.take(event);
 }
