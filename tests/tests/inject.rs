@@ -1,5 +1,8 @@
 //! Records made in user space pass an event's filter and record path: the injection program on the running kernel.
 
+use std::collections::BTreeSet;
+use std::io::Write as _;
+
 use tracer_abi::Counters;
 use tracer_tests::oracle::Oracle;
 use tracer_user::{
@@ -248,20 +251,27 @@ fn the_kernels_trigger_on_trace_marker_takes_the_same() {
     let oracle = Oracle::create("marker").unwrap();
     // Kernels whose globs know no length (`glob_match()` in place of `glob_match_len()`) read on to the NUL.
     let mut globs_have_length = true;
+    let marker = oracle.dir().join("trace_marker");
+    let mut pieces = BTreeSet::new();
     for (filter, matching) in PRINT_FILTERS {
         oracle.set("events/ftrace/print/trigger", &format!("traceoff if {filter}")).unwrap();
         let mut taken = Vec::new();
         for (at, text) in texts().iter().enumerate() {
             oracle.tracing(true).unwrap();
-            std::fs::write(oracle.dir().join("trace_marker"), text).unwrap();
-            if oracle.get("tracing_on").unwrap() == "0\n" {
+            let mut marker = std::fs::OpenOptions::new().write(true).open(&marker).unwrap();
+            // Kernels before 6.8 take 1,024 bytes at a time, so that a longer text is several, and others.
+            if marker.write(text).unwrap() < text.len() {
+                pieces.insert(at);
+            } else if oracle.get("tracing_on").unwrap() == "0\n" {
                 taken.push(at);
             }
         }
         oracle.set("events/ftrace/print/trigger", "!traceoff").unwrap();
         globs_have_length &= filter != "buf ~ 'h?l*o'" || taken != [0, 3];
         if globs_have_length {
+            let matching: Vec<usize> = matching.iter().copied().filter(|at| !pieces.contains(at)).collect();
             assert_eq!(taken, matching, "{filter}");
         }
     }
+    assert!(pieces.len() <= 1, "texts {pieces:?} are longer than the kernel takes");
 }
