@@ -10,6 +10,8 @@
 //!   that it saved for that pid, or `<...>`;
 //! - the characters of the latency field that [`READABLE`] leaves out;
 //! - what a text takes from the time at which it is made, not from the record ([`AGES`]);
+//! - whether a thread that switches away for good is a zombie (`Z`) or already reaped (`X`), which its parent may change
+//!   between the one side's look and the other's;
 //! - fields that the kernel itself leaves unset, so that each side's buffer shows what was there before ([`UNSET`]);
 //! - hits between a switch's tracepoint and the switch itself ([`SWITCHING`]): `set_event_pid` already counts them
 //!   to the next task, while they carry, and we trace by, the pid of the one before.
@@ -213,8 +215,14 @@ fn same(kernel: &Line, ours: &Line) -> bool {
     kernel.cpu == ours.cpu
         && (kernel.text == ours.text
             || ageless(kernel).is_some_and(|text| Some(text) == ageless(ours))
+            || (kernel.event() == "sched_switch" && unreaped(kernel) == unreaped(ours))
             || without_unset(kernel).is_some_and(|text| Some(text) == without_unset(ours)))
         && READABLE.iter().all(|place| kernel.flags.at(*place) == ours.flags.at(*place))
+}
+
+/// The text of a switch as it was before anybody reaped the thread that goes.
+fn unreaped(line: &Line) -> String {
+    line.text.replace(" prev_state=X ", " prev_state=Z ")
 }
 
 /// The text of a line with a field that may be unset, without it.
@@ -264,6 +272,9 @@ mod tests {
         let pids = BTreeSet::from([7]);
         let age = |n| format!("writeback_single_inode: ino=1 age={n} index=0");
         assert!(compare(&trace(&[&age(0)]), &trace(&[&age(12)]), &pids).clean());
+        let ends = |state| format!("sched_switch: prev_pid=7 prev_state={state} ==> next_pid=8");
+        assert!(compare(&trace(&[&ends("Z")]), &trace(&[&ends("X")]), &pids).clean());
+        assert_eq!(compare(&trace(&[&ends("Z")]), &trace(&[&ends("S")]), &pids).different, 1);
         let gateway = |gw| format!("fib_table_lookup: table 255 ==> dev lo gw {gw} err 0");
         assert!(
             compare(&trace(&[&gateway("0.0.0.0/::")]), &trace(&[&gateway("0.0.0.0/1::")]), &pids).clean()

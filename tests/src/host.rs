@@ -12,10 +12,19 @@ use tracer_user::kernel::Btf;
 /// Where tracefs is mounted by custom.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// Whether this process is root. Tests that trace say so and end when it is not; `cargo xtask test` runs them
-/// as root.
+/// Whether this process is root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Whether this process is root; where it is not, that is said, and the test ends as skipped. `cargo xtask test` runs
+/// tests that trace as root.
+pub fn root_or_skip() -> bool {
+    let root = is_root();
+    if !root {
+        eprintln!("skipped: not root");
+    }
+    root
 }
 
 /// Which part of the cases that a test makes up is taken: every `n`th. 1, all of them, unless `TRACER_TESTS_PART` names

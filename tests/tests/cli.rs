@@ -14,8 +14,7 @@ use tracer_tests::workload::Job;
 /// Ends a test that needs to trace where we may not.
 macro_rules! needs_root {
     () => {
-        if !host::is_root() {
-            eprintln!("skipped: tracing needs root");
+        if !host::root_or_skip() {
             return;
         }
     };

@@ -89,8 +89,7 @@ struct Kernel {
 impl Kernel {
     /// None, said aloud, where there is no tracefs to be had.
     fn open(purpose: &str) -> Option<Self> {
-        if !host::is_root() {
-            eprintln!("skipped: tracefs needs root");
+        if !host::root_or_skip() {
             return None;
         }
         Some(Self::create(purpose).unwrap())

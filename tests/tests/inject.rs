@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 
 use tracer_abi::Counters;
+use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_user::{
     attach::{Attachment, Context, Options, Request, Session, Threads, Via},
@@ -14,16 +15,30 @@ use tracer_user::{
     sys::ring::RingMemory,
 };
 
+/// A format file with the common fields put in between.
+macro_rules! format_file {
+    ($head:literal, $rest:literal) => {
+        concat!(
+            $head,
+            "\nformat:\n\
+            \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+            \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+            \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
+            \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n",
+            $rest
+        )
+    };
+}
+
 /// An event that no kernel has: a number, an array, a string of varying length.
-const FORMAT: &str = "name: greeting\nID: 60000\nformat:\n\
-    \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-    \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
-    \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
-    \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+const FORMAT: &str = format_file!(
+    "name: greeting\nID: 60000",
+    "\
     \tfield:int count;\toffset:8;\tsize:4;\tsigned:1;\n\
     \tfield:char who[8];\toffset:12;\tsize:8;\tsigned:0;\n\
     \tfield:__data_loc char[] text;\toffset:20;\tsize:4;\tsigned:0;\n\n\
-    print fmt: \"%d\", REC->count\n";
+    print fmt: \"%d\", REC->count\n"
+);
 
 /// Where the record's fixed part ends and its text begins.
 const TEXT_AT: u32 = 24;
@@ -42,14 +57,13 @@ fn record(count: i32, who: &[u8], text: &[u8]) -> Vec<u8> {
 }
 
 /// What trace_marker writes: an address, and a text as long as the record.
-const PRINT: &str = "name: print\nID: 5\nformat:\n\
-    \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-    \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
-    \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
-    \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+const PRINT: &str = format_file!(
+    "name: print\nID: 5",
+    "\
     \tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n\
     \tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n\n\
-    print fmt: \"%ps: %s\", (void *)REC->ip, REC->buf\n";
+    print fmt: \"%ps: %s\", (void *)REC->ip, REC->buf\n"
+);
 
 /// A record of [`PRINT`].
 fn print(text: &[u8]) -> Vec<u8> {
@@ -72,7 +86,7 @@ fn session() -> Option<(Session, Vec<RingMemory>)> {
     };
     match Session::new(&options, Context::default()) {
         Ok(session) => Some(session),
-        Err(error) if !rustix::process::geteuid().is_root() => {
+        Err(error) if !host::is_root() => {
             eprintln!("skipped: BPF: {error}");
             None
         }
@@ -244,8 +258,7 @@ fn the_filter_reads_an_array_without_a_length_up_to_its_nul() {
 /// The kernel shows what such a filter says where a trigger has one.
 #[test]
 fn the_kernels_trigger_on_trace_marker_takes_the_same() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: not root");
+    if !host::root_or_skip() {
         return;
     }
     let oracle = Oracle::create("marker").unwrap();

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use tracer_tests::host;
 use tracer_user::control::{facts::Facts, pages};
 use tracer_user::event::Format;
 use tracer_user::kernel::syscalls::Numbers;
@@ -10,18 +11,9 @@ use tracer_user::kernel::{Btf, Symbols, Tracefs};
 use tracer_user::plan::raw::{self, Refusal};
 use tracer_user::render::KernelFacts as _;
 
-/// Whether this process is root in the initial user namespace.
-fn root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: not root");
-    }
-    root
-}
-
 #[test]
 fn every_available_event_has_a_format_and_an_id() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let tracefs = Tracefs::open().unwrap();
@@ -39,7 +31,7 @@ fn every_available_event_has_a_format_and_an_id() {
 
 #[test]
 fn every_symbol_is_found_at_its_address() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let symbols = Symbols::running().unwrap();
@@ -73,7 +65,7 @@ fn every_symbol_is_found_at_its_address() {
 
 #[test]
 fn sizes_and_offsets_are_those_that_the_kernel_prints() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let symbols = Symbols::running().unwrap();
@@ -179,7 +171,7 @@ fn tracepoints_have_their_arguments() {
 
 #[test]
 fn every_syscall_event_has_its_number() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let tracefs = Tracefs::open().unwrap();
@@ -199,7 +191,7 @@ fn every_syscall_event_has_its_number() {
 /// Events whose record this kernel may make otherwise than the table says, by the reason the plan gives.
 #[test]
 fn raw_plans_fit_or_say_why() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let tracefs = Tracefs::open().unwrap();
@@ -230,7 +222,7 @@ fn raw_plans_fit_or_say_why() {
 
 #[test]
 fn every_syscall_event_is_planned_on_raw_arguments() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let tracefs = Tracefs::open().unwrap();
@@ -252,7 +244,7 @@ fn every_syscall_event_is_planned_on_raw_arguments() {
 
 #[test]
 fn page_descriptors_begin_where_the_kernel_says() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let facts = Facts::running().unwrap();

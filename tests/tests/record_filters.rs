@@ -209,8 +209,7 @@ fn check(column: &Column, theirs: &Trace, tracer: Running, pid: u32) -> Result<T
 
 #[test]
 fn filters_match_the_hits_that_the_kernels_match() {
-    if !host::is_root() {
-        eprintln!("skipped: tracing needs root");
+    if !host::root_or_skip() {
         return;
     }
     let run = || -> Result<Tally> {

@@ -98,8 +98,7 @@ fn run() -> Result<()> {
 
 #[test]
 fn raw_plans_are_accepted_and_record_what_the_kernel_records() {
-    if !host::is_root() {
-        eprintln!("skipped: tracing needs root");
+    if !host::root_or_skip() {
         return;
     }
     run().unwrap_or_else(|error| panic!("{error:#}"));

@@ -41,8 +41,7 @@ fn observe(part: &Part) -> Result<Vec<(String, Count, u64)>> {
 
 #[test]
 fn every_part_provokes_what_it_says() {
-    if !host::is_root() {
-        eprintln!("skipped: tracing needs root");
+    if !host::root_or_skip() {
         return;
     }
     let rounds = u64::from(ROUNDS);

@@ -278,8 +278,7 @@ fn golden(run: &Run) -> Golden {
 
 #[test]
 fn the_text_is_the_kernels() {
-    if !host::is_root() {
-        eprintln!("skipped: tracing needs root");
+    if !host::root_or_skip() {
         return;
     }
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();

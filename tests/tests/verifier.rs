@@ -21,14 +21,6 @@ use tracer_user::sys::prog::{Prog, ProgInfo, ProgKind};
 /// Formats that programs are made for; the kernel has more, and a virtual machine is slow.
 const FORMATS: usize = 600;
 
-fn root() -> bool {
-    let root = host::is_root();
-    if !root {
-        eprintln!("skipped: not root");
-    }
-    root
-}
-
 /// Every so many of the kernel's formats, so that there are about `count`, and what trace_marker writes, whose last
 /// field is an array without a length.
 fn formats(count: usize) -> Vec<Format> {
@@ -96,7 +88,7 @@ impl Dearest {
 
 #[test]
 fn tracepoint_programs_load() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let scratch = whole::scratch().unwrap();
@@ -116,7 +108,7 @@ fn tracepoint_programs_load() {
 
 #[test]
 fn injection_programs_give_what_the_evaluator_gives() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let scratch = whole::scratch().unwrap();
@@ -181,7 +173,7 @@ fn injection_programs_give_what_the_evaluator_gives() {
 
 #[test]
 fn raw_tracepoint_programs_load() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let tracefs = Tracefs::open().unwrap();
@@ -216,7 +208,7 @@ fn raw_tracepoint_programs_load() {
 /// As long and as nasty as a filter text of one page may make them.
 #[test]
 fn the_longest_filters_load() {
-    if !root() {
+    if !host::root_or_skip() {
         return;
     }
     let tracefs = Tracefs::open().unwrap();

@@ -4,28 +4,17 @@
 //! The first byte chooses what the kernel knows of the language, the next 16 the record; the rest is the filter.
 #![no_main]
 
+mod event;
+
 use std::sync::LazyLock;
 
+use event::{EVENT, FORMAT};
 use libfuzzer_sys::fuzz_target;
 use tracer_user::event::Format;
 use tracer_user::lang::filter::{Dialect, Feature, Request, parse, request};
 use tracer_user::plan::eval::{EvalEnv, matches};
 use tracer_user::plan::resolve::{self, Fixed};
 
-const FORMAT: &str = "name: x\nID: 1\nformat:\n\
-    \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-    \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
-    \tfield:char s[4];\toffset:8;\tsize:4;\tsigned:0;\n\
-    \tfield:u8 b;\toffset:12;\tsize:1;\tsigned:0;\n\
-    \tfield:short h;\toffset:14;\tsize:2;\tsigned:1;\n\
-    \tfield:u64 q;\toffset:16;\tsize:8;\tsigned:0;\n\
-    \tfield:const char * p;\toffset:24;\tsize:8;\tsigned:0;\n\
-    \tfield:__data_loc char[] d;\toffset:32;\tsize:4;\tsigned:0;\n\
-    \tfield:__rel_loc char[] r;\toffset:36;\tsize:4;\tsigned:0;\n\
-    \tfield:__data_loc cpumask_t m;\toffset:40;\tsize:4;\tsigned:0;\n\
-    \tfield:u8 a[6];\toffset:44;\tsize:6;\tsigned:0;\n\nprint fmt: \"\"\n";
-
-static EVENT: LazyLock<Format> = LazyLock::new(|| Format::parse("x", FORMAT).expect("a format"));
 static FUNCTION: LazyLock<Format> = LazyLock::new(|| {
     let text = FORMAT.replace("name: x", "name: function").replace("u64 q", "u64 ip");
     Format::parse("ftrace", &text).expect("a format")

@@ -4,26 +4,12 @@
 //! The first 64 bytes are the record, the rest is the print fmt.
 #![no_main]
 
-use std::sync::LazyLock;
+mod event;
 
+use event::EVENT;
 use libfuzzer_sys::fuzz_target;
 use tracer_user::event::Format;
 use tracer_user::render::{KernelFacts, Member, Printer};
-
-const FORMAT: &str = "name: x\nID: 1\nformat:\n\
-    \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-    \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
-    \tfield:char s[4];\toffset:8;\tsize:4;\tsigned:0;\n\
-    \tfield:u8 b;\toffset:12;\tsize:1;\tsigned:0;\n\
-    \tfield:short h;\toffset:14;\tsize:2;\tsigned:1;\n\
-    \tfield:u64 q;\toffset:16;\tsize:8;\tsigned:0;\n\
-    \tfield:const char * p;\toffset:24;\tsize:8;\tsigned:0;\n\
-    \tfield:__data_loc char[] d;\toffset:32;\tsize:4;\tsigned:0;\n\
-    \tfield:__rel_loc u32[] r;\toffset:36;\tsize:4;\tsigned:0;\n\
-    \tfield:__data_loc cpumask_t m;\toffset:40;\tsize:4;\tsigned:0;\n\
-    \tfield:u8 a[6];\toffset:44;\tsize:6;\tsigned:0;\n\nprint fmt: \"\"\n";
-
-static EVENT: LazyLock<Format> = LazyLock::new(|| Format::parse("x", FORMAT).expect("a format"));
 
 /// Answers everything, so that no reason ends the compilation early.
 struct Facts;
