@@ -118,8 +118,13 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
                     return;
                 }
             } else if param!(own_tgid) != 0 {
+                // Two branches in place of one comparison of truths: one of them goes when the program is loaded.
                 let own = (who >> 32) as u32 == param!(own_tgid);
-                if own != (param!(bits) & params::OWN_ONLY != 0) {
+                if param!(bits) & params::OWN_ONLY != 0 {
+                    if !own {
+                        return;
+                    }
+                } else if own {
                     return;
                 }
             }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use aya_obj::{EbpfSectionKind, Map as Definition, Object};
-use tracer_abi::{PARAMS, Params};
+use tracer_abi::{PARAMS, Params, SWITCHES};
 
 use super::{Cause, maps::Shared};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
         asm::{Assembler, Function, Insn, Reg},
         link, listing,
         lower::{self, Needs},
-        whole,
+        whole::{self, Frozen, Known},
     },
     event::Format,
     kernel::Cast,
@@ -130,17 +130,18 @@ fn finish<'a>(
 ) -> Result<Image, Cause> {
     let broken = |error: &dyn std::fmt::Display| Cause::Link(error.to_string());
     let mut object = Object::parse(linked).map_err(|error| broken(&error))?;
+    let given = !constants.is_empty();
     let constants: HashMap<&str, (&[u8], bool)> =
         constants.iter().map(|(name, bytes)| (*name, (*bytes, true))).collect();
     object.patch_map_data(constants).map_err(|error| broken(&error))?;
-    let mut frozen = Vec::new();
+    // Frozen memory is named by numbers that are no descriptors until it is known whether anybody reads it.
+    let mut frozen: Vec<(RawFd, Vec<u8>)> = Vec::new();
     let mut resolved: Vec<(String, RawFd, Definition)> = Vec::new();
     for (name, definition) in &object.maps {
         let fd = if definition.section_kind() == EbpfSectionKind::Rodata {
-            let data = constant_map(definition.data())?;
-            let fd = data.as_fd().as_raw_fd();
-            frozen.push(data);
-            fd
+            let name = RawFd::MAX - frozen.len() as RawFd;
+            frozen.push((name, definition.data().to_vec()));
+            name
         } else {
             // A map that only other templates use: whatever refers to it is not linked into this program, and if it
             // were, the kernel would refuse a descriptor that is no map.
@@ -180,7 +181,24 @@ fn finish<'a>(
             imm: insn.imm,
         })
         .collect();
-    Ok(Image { insns: whole::improve(insns, cast), _constants: frozen })
+    // Without its parameters, for a listing, the program keeps all branches.
+    let known: Vec<Frozen<'_>> = match given {
+        true => frozen.iter().map(|(fd, bytes)| Frozen { fd: *fd, bytes }).collect(),
+        false => Vec::new(),
+    };
+    let single = map(SWITCHES).filter(|_| given).map(|fd| fd.as_raw_fd());
+    let mut insns = whole::improve(insns, &Known { cast, frozen: &known, singles: single.as_slice() });
+    let mut read = Vec::new();
+    for (name, bytes) in &frozen {
+        let mut users =
+            insns.iter_mut().filter(|insn| insn.is_wide() && insn.src != 0 && insn.imm == *name).peekable();
+        if users.peek().is_some() {
+            let map = constant_map(bytes)?;
+            users.for_each(|insn| insn.imm = map.as_fd().as_raw_fd());
+            read.push(map);
+        }
+    }
+    Ok(Image { insns, _constants: read })
 }
 
 /// A frozen array of one value: memory whose content the verifier knows.

@@ -12,7 +12,7 @@ use crate::{
         checker::{self, Argument},
         listing,
         machine::{Access, Machine},
-        whole::improve,
+        whole::{Known, improve},
     },
     event::Format,
     kernel::Cast,
@@ -330,7 +330,11 @@ fn whole(code: &Code, cast: Option<Cast>) -> Function {
     let at = insns.iter().position(|insn| *insn == call).unwrap();
     insns[at].imm = (insns.len() - at - 1) as i32;
     insns.extend(&code.functions[0].insns);
-    Function { name: "whole".into(), insns: improve(insns, cast), ..Function::default() }
+    Function {
+        name: "whole".into(),
+        insns: improve(insns, &Known { cast, ..Known::default() }),
+        ..Function::default()
+    }
 }
 
 fn runner(cases: u32) -> TestRunner {

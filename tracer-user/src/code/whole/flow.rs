@@ -1,7 +1,7 @@
 //! Which registers an instruction reads and writes, and which are needed later: the facts that passes rest on.
 
 use super::{Item, Program};
-use crate::code::asm::{Alu, CALL, EXIT, JA, Reg, SOURCE_REG, class};
+use crate::code::asm::{Alu, CALL, EXIT, Insn, JA, Reg, SOURCE_REG, class};
 
 /// Mode bits of a store's opcode, and those of an atomic operation (`BPF_ATOMIC`).
 const MODES: u8 = 0xe0;
@@ -62,11 +62,27 @@ pub(super) fn effect(item: &Item) -> (Regs, Regs) {
         // must find them read here.
         class::STX if insn.op & MODES == ATOMIC => (dst.with(src).with(Regs::one(0)), Regs::NONE),
         class::STX => (dst.with(src), Regs::NONE),
-        _ if insn.op == CALL => (Regs::ARGUMENTS, Regs::ARGUMENTS.with(Regs::one(Reg::R0 as u8))),
+        _ if insn.op == CALL => (arguments(insn), Regs::ARGUMENTS.with(Regs::one(Reg::R0 as u8))),
         _ if insn.op == EXIT => (Regs::one(Reg::R0 as u8), Regs::NONE),
         _ if insn.op == JA => (Regs::NONE, Regs::NONE),
         _ => (dst.with(source), Regs::NONE),
     }
+}
+
+/// The arguments that a call takes: of helpers that templates and generated code call often just those, else all five.
+fn arguments(insn: Insn) -> Regs {
+    let count = match (insn.src, insn.imm) {
+        // bpf_ktime_get_ns, bpf_get_smp_processor_id, bpf_get_current_pid_tgid, bpf_get_current_task.
+        (0, 5 | 8 | 14 | 35) => 0,
+        // bpf_map_lookup_elem, bpf_get_current_comm, bpf_ringbuf_submit, bpf_ringbuf_query.
+        (0, 1 | 16 | 132 | 134) => 2,
+        // bpf_tail_call, bpf_probe_read_{user,kernel}{,_str}, bpf_ringbuf_reserve.
+        (0, 12 | 112..=115 | 131) => 3,
+        // bpf_ringbuf_output, bpf_loop.
+        (0, 130 | 181) => 4,
+        _ => 5,
+    };
+    (1..=count).map(Regs::one).fold(Regs::NONE, Regs::with)
 }
 
 /// For each item the registers that some path behind it reads before it writes them.

@@ -2,15 +2,19 @@
 //!
 //! Template and generated functions are compiled apart, so the joint between them costs a call and a return each hit
 //! (dear where returns are guarded against speculation), and every read of kernel memory a helper's call. With the
-//! program whole, [`inline`] puts functions where they are called, [`reads`] loads kernel memory directly where
+//! program whole, [`inline`] puts functions where they are called, [`fold`] computes what is known in advance, [`lookups`] names what has a fixed place, [`reads`] loads kernel memory directly where
 //! the kernel allows that, and [`dead`] drops what nobody needs any more. Each pass is a function from program to
 //! program that leaves alone what it does not understand; the kernel's verifier sees the result, as ever.
 
 mod dead;
 mod flow;
+mod fold;
 mod frame;
 mod inline;
+mod lookups;
 mod reads;
+
+pub use fold::Frozen;
 
 use std::ops::Range;
 
@@ -58,6 +62,10 @@ struct Program {
 /// What stands in the place of an item.
 enum Edit {
     Keep,
+    /// Another instruction with the same target.
+    Change(Insn),
+    /// A jump to the same target that is always taken.
+    Jump,
     /// Items whose targets count from the first of them; the number of them is the item behind. Targets of
     /// functions are items of the program before the edit.
     Replace(Vec<Item>),
@@ -161,6 +169,14 @@ impl Program {
                     items.push(*item);
                     places.push(Place::Before);
                 }
+                Edit::Change(insn) => {
+                    items.push(Item { insn, second: None, to: item.to });
+                    places.push(Place::Before);
+                }
+                Edit::Jump => {
+                    items.push(Item { insn: Insn::jump(), second: None, to: item.to });
+                    places.push(Place::Before);
+                }
                 Edit::Replace(list) => {
                     let first = items.len();
                     for new in list {
@@ -187,11 +203,24 @@ impl Program {
     }
 }
 
-/// Runs all passes; `cast` where the kernel takes direct loads. What cannot be made cheaper stays as it is.
-pub fn improve(insns: Vec<Insn>, cast: Option<Cast>) -> Vec<Insn> {
+/// What is known of the kernel and the maps when a program is loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// How kernel memory is loaded directly, where the kernel takes that.
+    pub cast: Option<Cast>,
+    /// Memory whose bytes never change.
+    pub frozen: &'a [Frozen<'a>],
+    /// Descriptors of arrays of one entry.
+    pub singles: &'a [i32],
+}
+
+/// Runs all passes. What cannot be made cheaper stays as it is.
+pub fn improve(insns: Vec<Insn>, known: &Known<'_>) -> Vec<Insn> {
     let Some(mut program) = Program::decode(&insns) else { return insns };
     inline::inline(&mut program);
-    if let Some(cast) = cast {
+    lookups::direct(&mut program, known.singles);
+    fold::fold(&mut program, known.frozen);
+    if let Some(cast) = known.cast {
         reads::direct(&mut program, cast);
     }
     dead::remove(&mut program);

@@ -35,7 +35,7 @@ fn function(write: impl FnOnce(&mut Assembler)) -> Function {
 }
 
 fn listed(insns: Vec<Insn>, cast: Option<Cast>) -> Vec<String> {
-    let text = listing::program(&improve(insns, cast));
+    let text = listing::program(&improve(insns, &Known { cast, ..Known::default() }));
     text.lines()
         .map(|line| {
             line.trim_start_matches([' ', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']).to_owned()
@@ -96,7 +96,7 @@ fn functions_that_call_or_use_their_frame_in_other_ways_stay() {
         function(|asm| call(asm, 2)),
         function(|asm| asm.mov(Reg::R0, 3)),
     ]);
-    assert_eq!(improve(nested.clone(), None), nested);
+    assert_eq!(improve(nested.clone(), &Known::default()), nested);
     let leaking = program(vec![
         function(|asm| call(asm, 1)),
         function(|asm| {
@@ -105,7 +105,7 @@ fn functions_that_call_or_use_their_frame_in_other_ways_stay() {
             asm.mov(Reg::R0, Reg::R2);
         }),
     ]);
-    assert_eq!(improve(leaking.clone(), None), leaking);
+    assert_eq!(improve(leaking.clone(), &Known::default()), leaking);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_program_never_needs_more_stack_than_there_is() {
         asm.mov(Reg::R0, 0);
     });
     let whole = program(vec![main, callee]);
-    assert_eq!(improve(whole.clone(), None), whole);
+    assert_eq!(improve(whole.clone(), &Known::default()), whole);
 }
 
 fn reading(size: i32, asked: bool) -> Vec<Insn> {
@@ -161,7 +161,7 @@ fn a_read_stays_without_a_cast_or_when_its_answer_is_asked_for() {
     for (insns, cast) in
         [(reading(8, false), None), (reading(8, true), Some(CAST)), (reading(300, false), Some(CAST))]
     {
-        assert_eq!(improve(insns.clone(), cast), insns);
+        assert_eq!(improve(insns.clone(), &Known { cast, ..Known::default() }), insns);
     }
 }
 
@@ -174,4 +174,57 @@ fn what_nobody_reads_or_calls_goes() {
         asm.mov(Reg::R0, 0);
     });
     assert_eq!(listed(program(vec![main]), None), ["r0 = 0", "exit"]);
+}
+
+/// `if parameter { r0 = 1 } else { r0 = 2 }`, the parameter at offset 4 of the frozen memory that 5 names.
+fn parametrised() -> Vec<Insn> {
+    program(vec![function(|asm| {
+        let (other, end) = (asm.label(), asm.label());
+        let [first, second] = Insn::imm64(Reg::R2, 4 << 32 | 5);
+        asm.push_wide(Insn { src: 2, ..first }, second);
+        asm.load(Width::W, Reg::R3, Reg::R2, 0);
+        asm.alu(Alu::And, Reg::R3, 2);
+        asm.jump_if(Cond::Eq, Reg::R3, 0, other);
+        asm.mov(Reg::R0, 1);
+        asm.jump(end);
+        asm.bind(other);
+        asm.mov(Reg::R0, 2);
+        asm.bind(end);
+    })])
+}
+
+#[test]
+fn parameters_decide_in_advance() {
+    for (bits, expected) in [(2, "r0 = 1"), (5, "r0 = 2")] {
+        let bytes = [9, 9, 9, 9, bits, 0, 0, 0];
+        let known = Known { frozen: &[Frozen { fd: 5, bytes: &bytes }], ..Known::default() };
+        assert_eq!(
+            listing::program(&improve(parametrised(), &known)),
+            format!("    0  {expected}\n    1  exit\n")
+        );
+    }
+    // Memory that is not known decides nothing.
+    let other = Known { frozen: &[Frozen { fd: 6, bytes: &[0; 8] }], ..Known::default() };
+    assert_eq!(improve(parametrised(), &other), parametrised());
+}
+
+#[test]
+fn the_only_value_of_a_map_is_named() {
+    let looking_up = || {
+        program(vec![function(|asm| {
+            let none = asm.label();
+            asm.store(Width::W, Reg::R10, -4, 0);
+            asm.address(Reg::R2, Reg::R10, -4);
+            let [first, second] = Insn::imm64(Reg::R1, 7);
+            asm.push_wide(Insn { src: 1, ..first }, second);
+            asm.push(Insn { op: CALL, imm: 1, ..Insn::default() });
+            asm.jump_if(Cond::Eq, Reg::R0, 0, none);
+            asm.load(Width::W, Reg::R0, Reg::R0, 0);
+            asm.bind(none);
+        })])
+    };
+    let improved = improve(looking_up(), &Known { singles: &[7], ..Known::default() });
+    assert_eq!(improved.len(), 6, "{}", listing::program(&improved));
+    assert_eq!((improved[1].op, improved[1].src, improved[1].imm), (LD_IMM64, 2, 7));
+    assert_eq!(improve(looking_up(), &Known { singles: &[8], ..Known::default() }), looking_up());
 }

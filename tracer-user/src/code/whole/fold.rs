@@ -1,0 +1,292 @@
+//! Puts what is known when the program is loaded in the place of what would be computed at every hit.
+//!
+//! A template reads its parameters from frozen memory. The kernel's verifier knows them and drops the branches that they
+//! rule out, but the loads, the arithmetic and the jumps themselves stay in the program. Here values are followed along
+//! all paths that can be taken (constants, and addresses in that memory), and what turns out constant is written as such.
+
+use super::{Edit, Item, Program};
+use crate::code::asm::{Alu, CALL, Cond, EXIT, Insn, JA, Reg, SOURCE_REG, Width, class};
+
+/// Source register of a 64-bit immediate that is an address in a map's value: `BPF_PSEUDO_MAP_VALUE`.
+const MAP_VALUE: u8 = 2;
+
+/// Memory that never changes: the descriptor that instructions name it by, and its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Frozen<'a> {
+    /// Descriptor of the map.
+    pub fd: i32,
+    /// Its only value.
+    pub bytes: &'a [u8],
+}
+
+/// What is known of a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// Always this.
+    Const(u64),
+    /// Always this offset in frozen memory of this number.
+    Data(usize, i64),
+    /// Nothing.
+    Any,
+}
+
+type State = [Value; 11];
+
+/// Folds the whole program.
+pub(super) fn fold(program: &mut Program, frozen: &[Frozen<'_>]) {
+    let states = states(program, frozen);
+    program.edit(|at, item| match &states[at] {
+        None => Edit::Replace(Vec::new()),
+        Some(state) => folded(item, state, frozen),
+    });
+}
+
+/// What is known in front of each item; None where no path comes.
+fn states(program: &Program, frozen: &[Frozen<'_>]) -> Vec<Option<State>> {
+    let mut states: Vec<Option<State>> = vec![None; program.items.len()];
+    let mut work = program.starts.clone();
+    for start in &work {
+        states[*start] = Some([Value::Any; 11]);
+    }
+    while let Some(at) = work.pop() {
+        let Some(before) = states[at] else { continue };
+        let item = &program.items[at];
+        let after = step(item, before, frozen);
+        let (next, jump) = exits(item, &before);
+        for to in [next.then_some(at + 1), item.to.filter(|_| jump)].into_iter().flatten() {
+            let Some(there) = states.get_mut(to) else { continue };
+            let met = match there {
+                None => after,
+                Some(there) => meet(there, &after),
+            };
+            if *there != Some(met) {
+                *there = Some(met);
+                work.push(to);
+            }
+        }
+    }
+    states
+}
+
+fn meet(a: &State, b: &State) -> State {
+    std::array::from_fn(|n| if a[n] == b[n] { a[n] } else { Value::Any })
+}
+
+/// Whether control may go on, and whether it may jump.
+fn exits(item: &Item, state: &State) -> (bool, bool) {
+    let insn = item.insn;
+    if item.refers_to_function() || !insn.is_jump() {
+        return (insn.op != EXIT, false);
+    }
+    if insn.op == JA {
+        return (false, true);
+    }
+    match decided(insn, state) {
+        Some(taken) => (!taken, taken),
+        None => (true, true),
+    }
+}
+
+/// Whether a conditional jump is taken, if that is known.
+fn decided(insn: Insn, state: &State) -> Option<bool> {
+    let Value::Const(mut a) = state[usize::from(insn.dst)] else { return None };
+    let mut b = match operand(insn, state) {
+        Value::Const(b) => b,
+        _ => return None,
+    };
+    let wide = insn.class() == class::JMP;
+    if !wide {
+        (a, b) = (u64::from(a as u32), u64::from(b as u32));
+    }
+    let signed = |v: u64| if wide { v as i64 } else { i64::from(v as u32 as i32) };
+    Some(match Cond::of_opcode(insn.op)? {
+        Cond::Eq => a == b,
+        Cond::Ne => a != b,
+        Cond::Gt => a > b,
+        Cond::Ge => a >= b,
+        Cond::Lt => a < b,
+        Cond::Le => a <= b,
+        Cond::Set => a & b != 0,
+        Cond::SGt => signed(a) > signed(b),
+        Cond::SGe => signed(a) >= signed(b),
+        Cond::SLt => signed(a) < signed(b),
+        Cond::SLe => signed(a) <= signed(b),
+    })
+}
+
+/// The second operand of arithmetic or a jump.
+fn operand(insn: Insn, state: &State) -> Value {
+    if insn.op & SOURCE_REG != 0 {
+        state[usize::from(insn.src)]
+    } else {
+        Value::Const(i64::from(insn.imm).cast_unsigned())
+    }
+}
+
+/// What is known behind an item.
+fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> State {
+    let insn = item.insn;
+    let dst = usize::from(insn.dst);
+    match insn.class() {
+        class::ALU | class::ALU64 => state[dst] = computed(insn, &state),
+        class::LDX => state[dst] = loaded(insn, &state, frozen),
+        class::LD => {
+            let high = item.second.map_or(0, |second| second.imm);
+            state[dst] = match insn.src {
+                0 => {
+                    Value::Const(u64::from(insn.imm.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32)
+                }
+                MAP_VALUE => match frozen.iter().position(|memory| memory.fd == insn.imm) {
+                    Some(number) => Value::Data(number, i64::from(high)),
+                    None => Value::Any,
+                },
+                _ => Value::Any,
+            };
+        }
+        // An atomic operation may bring something back.
+        class::STX => {
+            if insn.op & 0xe0 == 0xc0 {
+                state[0] = Value::Any;
+                state[usize::from(insn.src)] = Value::Any;
+            }
+        }
+        _ if insn.op == CALL => state[..=5].fill(Value::Any),
+        _ => {}
+    }
+    state
+}
+
+fn computed(insn: Insn, state: &State) -> Value {
+    let wide = insn.class() == class::ALU64;
+    let b = operand(insn, state);
+    let a = state[usize::from(insn.dst)];
+    let op = insn.op & 0xf0;
+    // An offset makes a move one that extends the sign, and a division signed.
+    if insn.off != 0 {
+        return Value::Any;
+    }
+    if op == Alu::Mov as u8 {
+        return match b {
+            Value::Const(b) if !wide => Value::Const(u64::from(b as u32)),
+            b if wide => b,
+            _ => Value::Any,
+        };
+    }
+    match (a, b) {
+        (Value::Data(number, offset), Value::Const(b)) if wide && op == Alu::Add as u8 => {
+            Value::Data(number, offset.wrapping_add(b.cast_signed()))
+        }
+        (_, Value::Const(0)) if op == Alu::And as u8 => Value::Const(0),
+        (Value::Const(0), _) if op == Alu::And as u8 => Value::Const(0),
+        (Value::Const(a), Value::Const(b)) => arithmetic(op, a, b, wide).map_or(Value::Any, Value::Const),
+        _ => Value::Any,
+    }
+}
+
+fn arithmetic(op: u8, a: u64, b: u64, wide: bool) -> Option<u64> {
+    const ADD: u8 = Alu::Add as u8;
+    const SUB: u8 = Alu::Sub as u8;
+    const MUL: u8 = Alu::Mul as u8;
+    const OR: u8 = Alu::Or as u8;
+    const AND: u8 = Alu::And as u8;
+    const LSH: u8 = Alu::Lsh as u8;
+    const RSH: u8 = Alu::Rsh as u8;
+    const NEG: u8 = Alu::Neg as u8;
+    const XOR: u8 = Alu::Xor as u8;
+    const ARSH: u8 = Alu::Arsh as u8;
+    let (a, b, bits) = if wide { (a, b, 64) } else { (u64::from(a as u32), u64::from(b as u32), 32) };
+    let by = (b % bits) as u32;
+    let result = match op {
+        ADD => a.wrapping_add(b),
+        SUB => a.wrapping_sub(b),
+        MUL => a.wrapping_mul(b),
+        OR => a | b,
+        AND => a & b,
+        XOR => a ^ b,
+        NEG => a.wrapping_neg(),
+        LSH => a << by,
+        RSH => a >> by,
+        ARSH if wide => (a.cast_signed() >> by).cast_unsigned(),
+        ARSH => u64::from(((a as u32).cast_signed() >> by).cast_unsigned()),
+        _ => return None,
+    };
+    Some(if wide { result } else { u64::from(result as u32) })
+}
+
+/// A load from frozen memory.
+fn loaded(insn: Insn, state: &State, frozen: &[Frozen<'_>]) -> Value {
+    let Value::Data(number, offset) = state[usize::from(insn.src)] else { return Value::Any };
+    // Only plain loads: those that extend the sign have a mode of their own.
+    if insn.op & 0xe0 != 0x60 {
+        return Value::Any;
+    }
+    let width = Width::of_opcode(insn.op).bytes();
+    let bytes = usize::try_from(offset + i64::from(insn.off))
+        .ok()
+        .and_then(|start| frozen[number].bytes.get(start..start + width));
+    let Some(bytes) = bytes else { return Value::Any };
+    let mut word = [0; 8];
+    word[..width].copy_from_slice(bytes);
+    Value::Const(u64::from_le_bytes(word))
+}
+
+/// The item with what is known written into it.
+fn folded(item: &Item, state: &State, frozen: &[Frozen<'_>]) -> Edit {
+    let insn = item.insn;
+    match insn.class() {
+        class::ALU | class::ALU64 | class::LDX => {
+            let result = step(item, *state, frozen)[usize::from(insn.dst)];
+            if let Value::Const(value) = result
+                && let Some(constant) = small(value)
+            {
+                let dst = Insn::alu(Alu::Mov, Reg::R0, constant.into());
+                return replaced(item, Insn { dst: insn.dst, ..dst });
+            }
+            if insn.class() == class::LDX { Edit::Keep } else { immediate(item, state) }
+        }
+        _ if insn.is_jump() && insn.op != JA => match decided(insn, state) {
+            Some(true) => Edit::Jump,
+            Some(false) => Edit::Replace(Vec::new()),
+            None => immediate(item, state),
+        },
+        _ => Edit::Keep,
+    }
+}
+
+/// The item with an immediate in the place of a register that is constant.
+fn immediate(item: &Item, state: &State) -> Edit {
+    /// Arithmetic whose second operand may be either.
+    const EITHER: [Alu; 10] =
+        [Alu::Add, Alu::Sub, Alu::Mul, Alu::Or, Alu::And, Alu::Lsh, Alu::Rsh, Alu::Xor, Alu::Mov, Alu::Arsh];
+    let insn = swapped(item.insn, state);
+    let Value::Const(value) = state[usize::from(insn.src)] else { return Edit::Keep };
+    let takes = insn.is_jump() || insn.off == 0 && EITHER.iter().any(|op| *op as u8 == insn.op & 0xf0);
+    let narrow = matches!(insn.class(), class::ALU | class::JMP32);
+    let imm = if narrow { Some((value as u32).cast_signed()) } else { small(value) };
+    match imm {
+        Some(imm) if insn.op & SOURCE_REG != 0 && takes => {
+            replaced(item, Insn { op: insn.op & !SOURCE_REG, src: 0, imm, ..insn })
+        }
+        _ => Edit::Keep,
+    }
+}
+
+/// A comparison that may be turned round, with the constant on its right side.
+fn swapped(insn: Insn, state: &State) -> Insn {
+    let turns = matches!(Cond::of_opcode(insn.op), Some(Cond::Eq | Cond::Ne | Cond::Set));
+    let left = matches!(state[usize::from(insn.dst)], Value::Const(_));
+    if insn.is_jump() && insn.op & SOURCE_REG != 0 && turns && left {
+        Insn { dst: insn.src, src: insn.dst, ..insn }
+    } else {
+        insn
+    }
+}
+
+/// The number as an instruction's sign-extended immediate.
+fn small(value: u64) -> Option<i32> {
+    i32::try_from(value.cast_signed()).ok()
+}
+
+fn replaced(item: &Item, insn: Insn) -> Edit {
+    if insn == item.insn { Edit::Keep } else { Edit::Change(insn) }
+}

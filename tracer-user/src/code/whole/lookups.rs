@@ -1,0 +1,38 @@
+//! Names the only value of a map by its address in the place of a look-up.
+//!
+//! An array of one entry has its value at a fixed address, which an instruction can name (`BPF_PSEUDO_MAP_VALUE`, 4.19);
+//! what the kernel puts in the place of a look-up are nine instructions and a test. Templates look such maps up with
+//! key 0 only.
+
+use super::{Edit, Item, Program, flow};
+use crate::code::asm::{CALL, Insn, LD_IMM64, Reg};
+
+/// Source registers of a 64-bit immediate: a map, and an address in a map's value.
+const MAP_FD: u8 = 1;
+const MAP_VALUE: u8 = 2;
+/// `bpf_map_lookup_elem`
+const LOOKUP: i32 = 1;
+
+/// Takes the look-ups of these maps away.
+pub(super) fn direct(program: &mut Program, singles: &[i32]) {
+    let landings = program.landings();
+    let fds: Vec<Option<i32>> =
+        (0..program.items.len()).map(|at| looked_up(program, &landings, at)).collect();
+    program.edit(|at, _| match fds[at] {
+        Some(fd) if singles.contains(&fd) => {
+            let first = Insn { op: LD_IMM64, dst: Reg::R0 as u8, src: MAP_VALUE, off: 0, imm: fd };
+            Edit::Replace(vec![Item { insn: first, second: Some(Insn::default()), to: None }])
+        }
+        _ => Edit::Keep,
+    });
+}
+
+/// The descriptor of the map that an item looks up, if it does.
+fn looked_up(program: &Program, landings: &[bool], at: usize) -> Option<i32> {
+    let insn = program.items[at].insn;
+    if insn.op != CALL || insn.src != 0 || insn.imm != LOOKUP {
+        return None;
+    }
+    let map = program.items[flow::definition(program, landings, at, Reg::R1 as u8)?].insn;
+    (map.op == LD_IMM64 && map.src == MAP_FD).then_some(map.imm)
+}
