@@ -6,6 +6,7 @@ pub mod facts;
 pub mod filters;
 pub mod golden;
 pub mod host;
+pub mod mirror;
 pub mod oracle;
 pub mod plans;
 pub mod rawpage;

@@ -81,6 +81,7 @@ fn session() -> Option<(Session, Vec<RingMemory>)> {
         cpus: std::thread::available_parallelism().unwrap().get() as u32,
         slots: 1,
         pid_gate: false,
+        pid_lists: false,
         own_tgid: 0,
         trace_own: true,
     };

@@ -75,6 +75,10 @@ pub mod params {
     pub const IRQS_OFF: u32 = 1 << 8;
     /// Only threads of [`Params::own_tgid`](super::Params::own_tgid) are traced, in place of all others.
     pub const OWN_ONLY: u32 = 1 << 7;
+    /// The lists of threads that [`Switches::lists`](crate::Switches::lists) names are in force.
+    pub const PID_LISTS: u32 = 1 << 12;
+    /// Slot and kind come from the attach cookie, so that events share the program: see [`cookie`](super::cookie).
+    pub const COOKIE: u32 = 1 << 13;
     /// The preempt count is eight bytes, the upper half 0 when a reschedule is pending (arm64); otherwise that
     /// is said by bit 31 of four bytes being clear (x86).
     pub const PREEMPT_SPLIT: u32 = 1 << 9;
@@ -106,6 +110,11 @@ impl Params {
         }
         bytes
     }
+}
+
+/// The attach cookie under [`params::COOKIE`]: the slot in the lower half, the kind in the upper.
+pub fn cookie(slot: u32, kind: u16) -> u64 {
+    u64::from(slot) | u64::from(kind) << 32
 }
 
 #[cfg(test)]

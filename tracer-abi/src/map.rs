@@ -6,7 +6,7 @@ pub const RINGS: &str = "RINGS";
 pub const COUNTERS: &str = "COUNTERS";
 /// `ARRAY` of one [`Switches`], mmapable.
 pub const SWITCHES: &str = "SWITCHES";
-/// `HASH`: thread id (u32, initial pid namespace) to a byte that is not 0 when the thread is traced.
+/// `HASH`: thread id (u32, initial pid namespace) to a byte of [`lists`] bits: which lists the thread is in.
 pub const PIDS: &str = "PIDS";
 /// `ARRAY`: CPU number to [`SCRATCH_SIZE`] bytes. One map serves all programs that cannot nest on a CPU
 /// (perf tracepoints: `bpf_prog_active`); a raw tracepoint program has its own.
@@ -56,8 +56,17 @@ const _: () = assert!(size_of::<Counters>() == 32);
 pub struct Switches {
     /// Not 0 while hits are taken (`tracing_on`).
     pub tracing_on: u32,
-    /// Padding to eight bytes.
-    pub reserved: u32,
+    /// Bits of [`lists`]: which lists of threads are in force. Only programs with
+    /// [`params::PID_LISTS`](crate::params::PID_LISTS) look at it.
+    pub lists: u32,
 }
 
 const _: () = assert!(size_of::<Switches>() == 8);
+
+/// Lists of threads, bits of [`Switches::lists`] and of the bytes in [`PIDS`].
+pub mod lists {
+    /// Threads that are traced, and no others (`set_event_pid`).
+    pub const TRACED: u8 = 1;
+    /// Threads that are not traced (`set_event_notrace_pid`).
+    pub const UNTRACED: u8 = 1 << 1;
+}

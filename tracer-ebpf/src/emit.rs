@@ -9,9 +9,11 @@ use core::{ffi::c_void, ptr::NonNull};
 
 use aya_ebpf::helpers::{
     bpf_get_current_pid_tgid, bpf_get_current_task, bpf_get_smp_processor_id, bpf_ktime_get_ns,
-    generated::{bpf_ringbuf_output, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit},
+    generated::{
+        bpf_get_attach_cookie, bpf_ringbuf_output, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit,
+    },
 };
-use tracer_abi::{Counters, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, params};
+use tracer_abi::{Counters, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, lists, params};
 
 use crate::{
     ctx::{flags_and_depth, peek},
@@ -100,12 +102,32 @@ fn other(ctx: *mut c_void) -> u32 {
     }
 }
 
+/// Whether the lists of threads in force leave a hit out: one that no traced thread has part in, or only untraced
+/// ones. Who is switched in or woken has part in a hit as the current thread has.
+#[inline(always)]
+fn left_out(in_force: u8, current: u32, ctx: *mut c_void) -> bool {
+    let of = |pid: u32| match PIDS.get(pid) {
+        // SAFETY: a looked-up map value is valid for the program's run.
+        Some(flags) => unsafe { flags.read() },
+        None => 0,
+    };
+    let mine = of(current);
+    let others = if param!(bits) & (params::OTHER_IN_RECORD | params::OTHER_IN_TASK) != 0 {
+        of(other(ctx))
+    } else {
+        mine
+    };
+    (in_force & lists::TRACED != 0 && (mine | others) & lists::TRACED == 0)
+        || (in_force & lists::UNTRACED != 0 && mine & others & lists::UNTRACED != 0)
+}
+
 /// Takes one hit through gates, filter and record.
 #[inline(always)]
 pub fn hit(ctx: *mut c_void, origin: Origin) {
     let Some(switches) = SWITCHES.get(0) else { return };
     // SAFETY: a looked-up map value is valid for the program's run.
-    if unsafe { (*switches.as_ptr()).tracing_on } == 0 {
+    let switches = unsafe { &*switches.as_ptr() };
+    if switches.tracing_on == 0 {
         return;
     }
     let who = match origin {
@@ -128,6 +150,12 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
                     return;
                 }
             }
+            if param!(bits) & params::PID_LISTS != 0
+                && switches.lists != 0
+                && left_out(switches.lists as u8, who as u32, ctx)
+            {
+                return;
+            }
             who
         }
         // SAFETY: an injected record holds its common fields; the verifier bounds the context.
@@ -140,9 +168,16 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
             return;
         }
     }
+    let (slot, kind) = if param!(bits) & params::COOKIE != 0 {
+        // SAFETY: the hook was attached with a cookie.
+        let cookie = unsafe { bpf_get_attach_cookie(ctx) };
+        (cookie as u32, cookie >> 32)
+    } else {
+        (param!(slot), u64::from(param!(kind)))
+    };
     // SAFETY: no arguments.
     let cpu = unsafe { bpf_get_smp_processor_id() };
-    let Some(counters) = COUNTERS.get(param!(slot) * param!(cpus) + cpu) else { return };
+    let Some(counters) = COUNTERS.get(slot * param!(cpus) + cpu) else { return };
     // SAFETY: a looked-up map value is valid for the program's run; nothing else writes this row (see above).
     let counters = unsafe { &mut *counters.as_ptr() };
     counters.hits += 1;
@@ -153,7 +188,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
         // SAFETY: as for the pid above.
         Origin::Record => u64::from(unsafe { ctx.cast::<u16>().add(1).read() }),
     };
-    let common = |context: u64| u64::from(param!(kind)) | context << 16 | who << 32;
+    let common = |context: u64| kind | context << 16 | who << 32;
 
     let mut word = 0;
     if param!(bits) & params::FILTER != 0 {

@@ -2,7 +2,7 @@
 //!
 //! One room a module; data flows one way, and a module imports only from those listed before it
 //! (`cargo xtask lint` checks it): `sys < kernel < event < lang < plan < code < attach < ring <
-//! render < control < cli`. docs/ARCHITECTURE.md tells what lives where and why.
+//! buffer < render < control < tree < cli`. docs/ARCHITECTURE.md tells what lives where and why.
 
 #[allow(unsafe_code)]
 pub mod sys;
@@ -21,8 +21,12 @@ pub mod attach;
 
 pub mod ring;
 
+pub mod buffer;
+
 pub mod render;
 
 pub mod control;
+
+pub mod tree;
 
 pub mod cli;

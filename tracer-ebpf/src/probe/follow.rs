@@ -1,4 +1,4 @@
-//! Keeps the table of traced threads in step with the tasks: a traced thread's children are traced, and who ends is
+//! Keeps the table of threads in step with the tasks: children are in the lists that their parent is in, and who ends is
 //! taken out, so that a number that is given again is not traced by mistake (`event-fork` of tracefs).
 
 use core::ffi::c_void;
@@ -21,17 +21,16 @@ static TASK_PID: u32 = 0;
 /// `sched_process_fork(struct task_struct *parent, struct task_struct *child)`, hit by the parent.
 #[raw_tracepoint]
 pub fn follow_fork(ctx: RawTracePointContext) -> i32 {
-    if PIDS.get(bpf_get_current_pid_tgid() as u32).is_none() {
-        return 0;
-    }
+    let Some(lists) = PIDS.get(bpf_get_current_pid_tgid() as u32) else { return 0 };
     let child: u64 = ctx.arg(1);
     // SAFETY: a static of a plain integer.
     let offset = unsafe { (&raw const TASK_PID).read_volatile() };
     let pid: u32 = peek(child + u64::from(offset));
-    let traced = 1_u8;
+    // SAFETY: a looked-up map value is valid for the program's run.
+    let lists: u8 = unsafe { lists.read() };
     // SAFETY: key and value live through the call.
     unsafe {
-        bpf_map_update_elem(PIDS.as_ptr(), (&raw const pid).cast::<c_void>(), (&raw const traced).cast(), 0);
+        bpf_map_update_elem(PIDS.as_ptr(), (&raw const pid).cast::<c_void>(), (&raw const lists).cast(), 0);
     }
     0
 }

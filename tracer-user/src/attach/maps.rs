@@ -24,6 +24,8 @@ pub struct Options {
     pub slots: u32,
     /// Whether only threads given by [`super::Session::add_pid`] are traced.
     pub pid_gate: bool,
+    /// Whether lists of threads can be put in force ([`super::Session::set_lists`]).
+    pub pid_lists: bool,
     /// This process in the initial pid namespace.
     pub own_tgid: u32,
     /// Whether this process is traced like any other.
@@ -111,7 +113,7 @@ impl Shared {
             kind: MapKind::Hash,
             key_size: 4,
             value_size: 1,
-            max_entries: if options.pid_gate { PID_ENTRIES } else { 1 },
+            max_entries: if options.pid_gate || options.pid_lists { PID_ENTRIES } else { 1 },
             // Made in advance: an allocation at a fork would show up among the events that are traced.
             flags: 0,
             inner: None,
@@ -178,9 +180,39 @@ impl Shared {
     }
 
     pub(super) fn add_pid(&self, pid: u32) -> Result<(), AttachError> {
-        self.pids
-            .update(&pid.to_ne_bytes(), &[1])
-            .map_err(|errno| AttachError::new(format!("pid {pid}"), Cause::System("pid table", errno)))
+        self.set_pid(pid, abi::lists::TRACED)
+    }
+
+    pub(super) fn set_pid(&self, pid: u32, lists: u8) -> Result<(), AttachError> {
+        let done = if lists == 0 {
+            self.pids.delete(&pid.to_ne_bytes()).map(drop)
+        } else {
+            self.pids.update(&pid.to_ne_bytes(), &[lists])
+        };
+        done.map_err(|errno| AttachError::new(format!("pid {pid}"), Cause::System("pid table", errno)))
+    }
+
+    pub(super) fn listed(&self) -> Result<Vec<(u32, u8)>, AttachError> {
+        let fail = |errno| AttachError::new("threads", Cause::System("pid table", errno));
+        let mut listed = Vec::new();
+        for key in self.pids.keys().map_err(fail)? {
+            if let Some(value) = self.pids.lookup(&key).map_err(fail)? {
+                listed.push((u32::from_ne_bytes(key.try_into().expect("four bytes")), value[0]));
+            }
+        }
+        Ok(listed)
+    }
+
+    pub(super) fn set_lists(&self, in_force: u8) {
+        self.words.store(4, u32::from(in_force));
+    }
+
+    /// Empties an event's row. No program may use it.
+    pub(super) fn clear_counters(&self, slot: u32) {
+        let row = self.options.cpus as usize * size_of::<Counters>();
+        for at in (slot as usize * row..(slot as usize + 1) * row).step_by(4) {
+            self.counts.store(at, 0);
+        }
     }
 
     pub(super) fn counters(&self, slot: u32, cpu: u32) -> Counters {
@@ -207,6 +239,10 @@ impl Shared {
 
     pub(super) fn pid_gate(&self) -> bool {
         self.options.pid_gate
+    }
+
+    pub(super) fn pid_lists(&self) -> bool {
+        self.options.pid_lists
     }
 
     /// The process whose threads are not traced; 0 for none.

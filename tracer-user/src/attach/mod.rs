@@ -10,6 +10,7 @@
 mod context;
 mod error;
 mod follow;
+mod gate;
 pub mod ids;
 mod inject;
 #[cfg(feature = "bpf-log")]
@@ -23,10 +24,14 @@ mod tracepoint;
 
 pub use context::{Context, Preempt, Seek, seek_preempt};
 pub use error::{AttachError, Cause};
+pub use gate::{Falling, Hung};
 pub use maps::Options;
 pub use peek::kernel_word;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
 
 use tracer_abi::{Counters, Params, params};
 
@@ -41,6 +46,7 @@ use crate::{
     },
 };
 use follow::Follow;
+use gate::Gate;
 use maps::Shared;
 use object::Functions;
 use syscalls::Dispatcher;
@@ -148,6 +154,7 @@ pub struct Session {
     enter: Option<Dispatcher>,
     exit: Option<Dispatcher>,
     follow: Option<Follow>,
+    gate: Option<Gate>,
     #[cfg(feature = "bpf-log")]
     logs: Option<logs::Logs>,
     next_slot: u32,
@@ -168,6 +175,7 @@ impl Session {
                 enter: None,
                 exit: None,
                 follow: None,
+                gate: None,
                 #[cfg(feature = "bpf-log")]
                 logs: None,
                 next_slot: 0,
@@ -201,6 +209,33 @@ impl Session {
         Ok(())
     }
 
+    /// Ends [`Session::follow`].
+    pub fn unfollow(&mut self) {
+        self.follow = None;
+    }
+
+    /// Puts a thread into lists, bits of [`tracer_abi::lists`]; 0 takes it out of all.
+    ///
+    /// # Errors
+    /// `E2BIG` when the table is full.
+    pub fn set_pid(&self, pid: u32, lists: u8) -> Result<(), AttachError> {
+        self.shared.set_pid(pid, lists)
+    }
+
+    /// Says which lists of threads are in force, bits of [`tracer_abi::lists`]; only a session made with
+    /// [`Options::pid_lists`] has any.
+    pub fn set_lists(&self, in_force: u8) {
+        self.shared.set_lists(in_force);
+    }
+
+    /// The threads that are in lists, and in which.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn pids(&self) -> Result<Vec<(u32, u8)>, AttachError> {
+        self.shared.listed()
+    }
+
     /// Attaches an event.
     ///
     /// # Errors
@@ -212,51 +247,7 @@ impl Session {
         }
         let functions = Functions::generate(request.format, request.hook, request.filter)
             .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
-        let mut fixed = Params {
-            bits: 0,
-            slot,
-            cpus: self.shared.cpus(),
-            size: functions.size,
-            kind: u32::from(request.kind),
-            watermark: self.shared.watermark(),
-            own_tgid: match request.threads {
-                Threads::Traced => self.shared.excluded_tgid(),
-                Threads::Every => 0,
-                Threads::Own => self.shared.own_tgid(),
-            },
-            ..Params::default()
-        };
-        if request.filter.is_some() {
-            fixed.bits |= params::FILTER;
-        }
-        if functions.needs.scratch {
-            fixed.bits |= params::FILTER_SCRATCH;
-        }
-        if functions.needs.flags {
-            fixed.bits |= params::FILTER_FLAGS;
-        }
-        if self.shared.pid_gate() && request.threads == Threads::Traced {
-            fixed.bits |= params::PIDS;
-            match request.other {
-                None => {}
-                Some(Other::InRecord(offset)) => {
-                    fixed.bits |= params::OTHER_IN_RECORD;
-                    fixed.other_offset = offset;
-                }
-                Some(Other::InTask { arg, offset }) => {
-                    fixed.bits |= params::OTHER_IN_TASK;
-                    fixed.other_arg = u32::from(arg);
-                    fixed.other_offset = offset;
-                }
-            }
-        }
-        if request.threads == Threads::Own {
-            fixed.bits |= params::OWN_ONLY;
-        }
-        if request.irqs_off {
-            fixed.bits |= params::IRQS_OFF;
-        }
-        self.context.apply(&mut fixed, request.via);
+        let fixed = self.params(request, &functions, slot);
         let (template, kind) = match request.via {
             Via::Tracepoint(_) => ("trace_event", ProgKind::Tracepoint),
             Via::RawTracepoint(_) | Via::SysEnter(_) | Via::SysExit(_) => {
@@ -292,6 +283,143 @@ impl Session {
         }
         self.next_slot += 1;
         Ok(Attachment { slot, program, _scratch: scratch, link })
+    }
+
+    /// What is fixed when a request's program is loaded.
+    fn params(&self, request: &Request<'_>, functions: &Functions, slot: u32) -> Params {
+        let mut fixed = Params {
+            bits: 0,
+            slot,
+            cpus: self.shared.cpus(),
+            size: functions.size,
+            kind: u32::from(request.kind),
+            watermark: self.shared.watermark(),
+            own_tgid: match request.threads {
+                Threads::Traced => self.shared.excluded_tgid(),
+                Threads::Every => 0,
+                Threads::Own => self.shared.own_tgid(),
+            },
+            ..Params::default()
+        };
+        if request.filter.is_some() {
+            fixed.bits |= params::FILTER;
+        }
+        if functions.needs.scratch {
+            fixed.bits |= params::FILTER_SCRATCH;
+        }
+        if functions.needs.flags {
+            fixed.bits |= params::FILTER_FLAGS;
+        }
+        let lists = self.shared.pid_lists();
+        if (self.shared.pid_gate() || lists) && request.threads == Threads::Traced {
+            fixed.bits |= if lists { params::PID_LISTS } else { params::PIDS };
+            match request.other {
+                None => {}
+                Some(Other::InRecord(offset)) => {
+                    fixed.bits |= params::OTHER_IN_RECORD;
+                    fixed.other_offset = offset;
+                }
+                Some(Other::InTask { arg, offset }) => {
+                    fixed.bits |= params::OTHER_IN_TASK;
+                    fixed.other_arg = u32::from(arg);
+                    fixed.other_offset = offset;
+                }
+            }
+        }
+        if request.threads == Threads::Own {
+            fixed.bits |= params::OWN_ONLY;
+        }
+        if request.irqs_off {
+            fixed.bits |= params::IRQS_OFF;
+        }
+        self.context.apply(&mut fixed, request.via);
+        fixed
+    }
+
+    /// Hangs a perf tracepoint's event up behind the gate, where it can be changed and taken off while it fires.
+    ///
+    /// # Errors
+    /// When the program does not pass the verifier or the hook is refused.
+    ///
+    /// # Panics
+    /// For a request that is not [`Via::Tracepoint`].
+    pub fn hang(&mut self, request: &Request<'_>) -> Result<Hung, AttachError> {
+        let Via::Tracepoint(id) = request.via else { panic!("only perf tracepoints have a gate") };
+        let name = || request.format.full_name();
+        if self.gate.is_none() {
+            let gate = Gate::new(self.shared.slots()).map_err(|cause| AttachError::new("session", cause))?;
+            self.gate = Some(gate);
+        }
+        let program = self.behind_gate(request)?;
+        let gate = self.gate.as_mut().expect("made above");
+        let slot = match gate.free_slot() {
+            Some(slot) => {
+                self.shared.clear_counters(slot);
+                slot
+            }
+            None if self.next_slot < self.shared.slots() => {
+                self.next_slot += 1;
+                self.next_slot - 1
+            }
+            None => return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots()))),
+        };
+        gate.hang(slot, *id, program).map_err(|cause| {
+            gate.give_back(slot);
+            AttachError::new(name(), cause)
+        })
+    }
+
+    /// Gives an event behind the gate another program: every hit is seen by the old or by the new one, and once.
+    ///
+    /// # Errors
+    /// When the program does not pass the verifier; the old one goes on then.
+    ///
+    /// # Panics
+    /// For a request that is not this event's.
+    pub fn change(&mut self, hung: &mut Hung, request: &Request<'_>) -> Result<(), AttachError> {
+        assert_eq!(*request.via, Via::Tracepoint(hung.id), "the same hook");
+        let program = self.behind_gate(request)?;
+        let gate = self.gate.as_ref().expect("something hangs");
+        gate.put(hung.slot, &program).map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
+        hung.program = program;
+        Ok(())
+    }
+
+    /// Turns an event behind the gate off, at once and on all CPUs.
+    ///
+    /// # Panics
+    /// For an event of another session.
+    pub fn unhang(&mut self, hung: Hung) -> Falling {
+        self.gate.as_ref().expect("something hangs").unhang(hung)
+    }
+
+    /// Hits of all events behind the gate for which the kernel did not run it, because another program was running on
+    /// that CPU.
+    pub fn missed(&self) -> u64 {
+        self.gate.as_ref().map_or(0, Gate::missed)
+    }
+
+    /// The program of a request behind the gate: one that is there, or a new one.
+    fn behind_gate(&mut self, request: &Request<'_>) -> Result<Arc<Prog>, AttachError> {
+        let name = || request.format.full_name();
+        let functions = Functions::generate(request.format, request.hook, request.filter)
+            .map_err(|cause| AttachError::new(name(), cause))?;
+        let mut fixed = self.params(request, &functions, 0);
+        fixed.kind = 0;
+        fixed.bits |= params::COOKIE;
+        let mut key = fixed.bytes().to_vec();
+        functions.encode(&mut key);
+        let gate = self.gate.as_mut().expect("made by the first event");
+        if let Some(program) = gate.find(&key) {
+            return Ok(program);
+        }
+        let image = object::image("trace_event", &functions, &fixed, self.context.cast, &self.shared, None)
+            .map_err(|cause| AttachError::new(name(), cause))?;
+        let program = Prog::load(ProgKind::Tracepoint, &image.bytes(), &request.format.name)
+            .map_err(|error| AttachError::new(name(), Cause::Load(ProgKind::Tracepoint, error)))?;
+        let program = Arc::new(program);
+        gate.remember(key, &program);
+        Ok(program)
     }
 
     /// Puts a program into the dispatcher of its side, which is loaded for the first one.

@@ -49,6 +49,19 @@ impl Functions {
         Ok(Self { list, size, needs: filter.needs })
     }
 
+    /// Appends what makes the functions differ from others: their names and instructions.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        for function in &self.list {
+            out.extend_from_slice(function.name.as_bytes());
+            out.push(0);
+            out.extend(function.bytes());
+            for (slot, name) in &function.addresses {
+                out.extend(slot.to_ne_bytes());
+                out.extend_from_slice(name.as_bytes());
+            }
+        }
+    }
+
     /// The functions, readable.
     pub(super) fn listing(&self) -> String {
         listing::functions(&self.list)

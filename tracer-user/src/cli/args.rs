@@ -31,6 +31,7 @@ pub(super) enum Command {
     List(ListArgs),
     Explain(ExplainArgs),
     Doctor(DoctorArgs),
+    Mount(MountArgs),
     #[command(hide = true)]
     Hold(HoldArgs),
 }
@@ -154,6 +155,28 @@ pub(super) struct DoctorArgs {
     /// One JSON object a line.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// Mount a tracefs of our own: files that behave as the kernel's tracing files do.
+///
+/// Serves it until it is interrupted or somebody unmounts it; then nothing stays behind.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    tracer mount &\n  \
+    cd /run/tracer/tracing\n  \
+    echo 'prev_comm ~ \"ba*\"' > events/sched/sched_switch/filter\n  \
+    echo 1 > events/sched/sched_switch/enable\n  \
+    cat trace")]
+pub(super) struct MountArgs {
+    /// Where.
+    #[arg(value_name = "DIR", default_value = "/run/tracer/tracing")]
+    pub(super) dir: PathBuf,
+    /// Group that the files belong to.
+    #[arg(long, value_name = "GID", default_value_t = 0)]
+    pub(super) gid: u32,
+    /// Write a newline to this file descriptor once it is mounted.
+    #[arg(long, value_name = "FD", hide = true)]
+    pub(super) ready_fd: Option<i32>,
 }
 
 /// Wait until told, then become another program. Used by `record -- COMMAND`.

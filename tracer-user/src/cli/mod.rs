@@ -5,6 +5,7 @@ mod doctor;
 mod explain;
 mod hold;
 mod list;
+mod mount;
 mod record;
 mod style;
 
@@ -29,6 +30,7 @@ pub fn main() -> ExitCode {
         Command::List(args) => list::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Explain(args) => explain::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Mount(args) => mount::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Hold(args) => hold::run(&args),
     };
     match result {

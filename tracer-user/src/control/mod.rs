@@ -1,10 +1,12 @@
 //! What is traced: the typed commands that every front end uses.
 //!
 //! [`facts`] gathers what is known of the kernel, [`selection`] reads what the user names, [`hooks`] decides where a
-//! program hangs, [`recorder`] runs a recording, and [`tasks`] remembers the names of threads.
+//! program hangs, [`recorder`] runs a recording, [`instance`] is the state
+//! behind a mounted mirror, and [`tasks`] remembers the names of threads.
 
 pub mod facts;
 pub mod hooks;
+pub mod instance;
 pub mod pages;
 pub mod recorder;
 pub mod selection;

@@ -53,6 +53,7 @@ pub fn base(facts: &Facts) -> Result<u64, String> {
         cpus: facts.cpus(),
         slots: 2,
         pid_gate: false,
+        pid_lists: false,
         own_tgid: own.process,
         trace_own: true,
     };

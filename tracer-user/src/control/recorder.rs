@@ -112,6 +112,7 @@ impl Recorder {
             // Each event's own, those of its plan's trial, those that follow names.
             slots: 3 * selected.len() as u32 + 2,
             pid_gate: gate,
+            pid_lists: false,
             own_tgid: own.process,
             trace_own: options.own,
         };
@@ -325,6 +326,7 @@ pub fn try_hooks(
         cpus: facts.cpus(),
         slots: 2 * formats.len() as u32,
         pid_gate: false,
+        pid_lists: false,
         own_tgid: own.process,
         trace_own: false,
     };
@@ -335,7 +337,7 @@ pub fn try_hooks(
 }
 
 /// What programs can learn of their context on this kernel.
-fn context(facts: &Facts) -> Context {
+pub(super) fn context(facts: &Facts) -> Context {
     let preempt = preempt(facts);
     tracing::debug!(?preempt, "where the preempt count is");
     let cast = cast(facts);

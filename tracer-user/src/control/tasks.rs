@@ -67,6 +67,18 @@ impl TaskNames {
     }
 }
 
+impl TaskNames {
+    /// All names that are known, by thread.
+    pub fn names(&self) -> impl Iterator<Item = (i32, &[u8])> {
+        self.names.iter().map(|(pid, name)| (*pid, name.as_slice()))
+    }
+
+    /// All processes that are known, by thread.
+    pub fn groups(&self) -> impl Iterator<Item = (i32, i32)> {
+        self.groups.iter().map(|(pid, group)| (*pid, *group))
+    }
+}
+
 /// A thread's name as the kernel itself has it, from what /proc shows: there a kernel thread has its full name, and a
 /// worker what it works on as well (`proc_task_name()`, `wq_worker_comm()`).
 fn task_comm(mut shown: Vec<u8>) -> Vec<u8> {

@@ -115,6 +115,23 @@ pub fn line(
     tasks: &dyn Tasks,
     env: &dyn RenderEnv,
 ) {
+    if options.bin || options.hex {
+        return plain(out, options, record, stamp);
+    }
+    lead(out, options, record, stamp, tasks);
+    if options.raw {
+        return kind(out, &Entry::of(record));
+    }
+    if options.fields {
+        printer.event_fields(record, env, out);
+    } else {
+        printer.event(record, env, options.verbose, out);
+    }
+    out.push(b'\n');
+}
+
+/// Writes a record under the options `bin` and `hex`, for which no event has a form of its own.
+pub fn plain(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp) {
     let entry = Entry::of(record);
     if options.bin {
         if options.context_info {
@@ -124,35 +141,30 @@ pub fn line(
         }
         return kind(out, &entry);
     }
-    if options.hex {
-        if options.context_info {
-            hex_field(out, entry.pid as u64, 4);
-            hex_field(out, u64::from(stamp.cpu), 4);
-            hex_field(out, stamp.time, 8);
-        }
-        kind(out, &entry);
-        return out.push(b'\n');
-    }
-    if options.raw {
-        if options.context_info {
-            signed(out, entry.pid);
-            out.push(b' ');
-            decimal(out, u64::from(stamp.cpu));
-            out.push(b' ');
-            decimal(out, stamp.time);
-            out.push(b' ');
-        }
-        return kind(out, &entry);
-    }
     if options.context_info {
-        context(out, options, &entry, stamp, tasks);
+        hex_field(out, entry.pid as u64, 4);
+        hex_field(out, u64::from(stamp.cpu), 4);
+        hex_field(out, stamp.time, 8);
     }
-    if options.fields {
-        printer.event_fields(record, env, out);
-    } else {
-        printer.event(record, env, options.verbose, out);
-    }
+    kind(out, &entry);
     out.push(b'\n');
+}
+
+/// Writes what stands in front of an event's text, in `raw` or readable form.
+pub fn lead(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp, tasks: &dyn Tasks) {
+    if !options.context_info {
+        return;
+    }
+    let entry = Entry::of(record);
+    if !options.raw {
+        return context(out, options, &entry, stamp, tasks);
+    }
+    signed(out, entry.pid);
+    out.push(b' ');
+    decimal(out, u64::from(stamp.cpu));
+    out.push(b' ');
+    decimal(out, stamp.time);
+    out.push(b' ');
 }
 
 /// Trace events have no form of their own for `raw`, `hex` and `bin` (`trace_nop_print()`).

@@ -1,6 +1,9 @@
 //! Waiting for records: epoll over the rings, with a timer's period as the upper bound.
 
-use std::{os::fd::OwnedFd, time::Duration};
+use std::{
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    time::Duration,
+};
 
 use rustix::{
     event::{Timespec, epoll},
@@ -33,16 +36,18 @@ impl Waiter {
     /// What the kernel says.
     pub fn new(rings: &[RingMemory]) -> Result<Self, Errno> {
         let waiter = Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? };
-        for ring in rings {
-            // Edge-triggered: a ring that keeps some records back must not wake us for them again and again.
-            epoll::add(
-                &waiter.epoll,
-                ring,
-                epoll::EventData::new_u64(0),
-                epoll::EventFlags::IN | epoll::EventFlags::ET,
-            )?;
-        }
+        rings.iter().try_for_each(|ring| waiter.watch(ring))?;
         Ok(waiter)
+    }
+
+    /// Waits on one more ring.
+    ///
+    /// # Errors
+    /// What the kernel says, `EEXIST` for one that is waited on already.
+    pub fn watch(&self, ring: &RingMemory) -> Result<(), Errno> {
+        // Edge-triggered: a ring that keeps some records back must not wake us for them again and again.
+        let how = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, ring, epoll::EventData::new_u64(0), how)
     }
 
     /// Waits on one more descriptor until it can be read.
@@ -67,5 +72,11 @@ impl Waiter {
             Err(Errno::INTR) => Ok(Woken::Signal),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl AsRawFd for Waiter {
+    fn as_raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
     }
 }

@@ -16,6 +16,7 @@ pub(super) enum Command {
     MapLookup = 1,
     MapUpdate = 2,
     MapDelete = 3,
+    MapNextKey = 4,
     ProgLoad = 5,
     ProgTestRun = 10,
     ObjGetInfo = 15,

@@ -230,6 +230,31 @@ impl Map {
         }
     }
 
+    /// All keys, as they are met while others may come and go.
+    ///
+    /// # Errors
+    /// What the kernel says but `ENOENT`, which ends the list.
+    pub fn keys(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        loop {
+            let mut next = vec![0; self.key_size];
+            let mut block = Element {
+                fd: self.fd.as_raw_fd() as u32,
+                pad: 0,
+                key: keys.last().map_or(0, |last| last.as_ptr() as u64),
+                value: next.as_mut_ptr() as u64,
+                flags: 0,
+            };
+            match call(Command::MapNextKey, &mut block) {
+                // A key that went away makes the walk begin again.
+                Ok(_) if keys.len() >= self.max_entries as usize => return Ok(keys),
+                Ok(_) => keys.push(next),
+                Err(Errno::NOENT) => return Ok(keys),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Ends user space's right to write, so that the verifier takes the values as constants.
     ///
     /// # Errors

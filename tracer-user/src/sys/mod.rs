@@ -5,6 +5,7 @@
 
 pub mod bpf;
 pub mod call;
+pub mod counter;
 pub mod feature;
 mod funcs;
 pub mod map;

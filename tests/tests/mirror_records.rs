@@ -1,0 +1,493 @@
+//! What a mounted mirror records and shows: against the kernel's tracefs during one run of the workload, and by itself
+//! where numbers are known in advance.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tracer_tests::compare::{compare, family};
+use tracer_tests::host;
+use tracer_tests::mirror::{self, Mounted, set, text};
+use tracer_tests::oracle::{Oracle, Trace};
+use tracer_tests::rawpage::Layout;
+use tracer_tests::workload::{self, Job};
+
+/// An event that happens when a test wants it to, and its file's directory.
+const EVENT: &str = "events/syscalls/sys_enter_getpgid";
+
+fn skip() -> bool {
+    if !host::is_root() {
+        eprintln!("skipped: mounting needs root");
+        return true;
+    }
+    false
+}
+
+/// Makes the event happen so often.
+fn hit(times: u64) {
+    for _ in 0..times {
+        rustix::process::getpgid(None).unwrap();
+    }
+}
+
+/// Restricts an instance to this thread and turns the event on.
+fn arm(dir: &Path) -> Result<()> {
+    set(dir, "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
+    set(dir, &format!("{EVENT}/enable"), "1")
+}
+
+/// The number behind a key of all CPUs' `stats`, summed up.
+fn stat(dir: &Path, key: &str) -> Result<u64> {
+    let mut sum = 0;
+    for cpu in mirror::names(&dir.join("per_cpu"))? {
+        let stats = text(dir, &format!("per_cpu/{cpu}/stats"))?;
+        let line = stats.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+        sum += line.with_context(|| format!("no {key}"))?.parse::<u64>()?;
+    }
+    Ok(sum)
+}
+
+fn run(test: impl FnOnce() -> Result<()>) {
+    if !skip() {
+        test().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+#[test]
+fn the_text_is_the_kernels() {
+    run(|| {
+        let job = Job::start(&["syscalls", "files", "process", "signals", "time", "pipes"], 1)?;
+        let pid = job.pid();
+        let oracle = Oracle::create("mirror")?;
+        let known = oracle.tracefs().events()?;
+        let events = workload::events(&known);
+        oracle.set("buffer_size_kb", "32768")?;
+        oracle.pids(&[pid], true)?;
+        let mounted = Mounted::start("text")?;
+        let ours = mounted.instance("text")?;
+        for (file, value) in [
+            ("tracing_on", "0"),
+            ("trace_clock", "mono"),
+            ("options/hash-ptr", "0"),
+            ("buffer_size_kb", "32768"),
+            ("options/event-fork", "1"),
+            ("set_event_pid", &pid.to_string()),
+        ] {
+            set(&ours, file, value)?;
+        }
+        let start = Instant::now();
+        for event in &events {
+            oracle.enable(event, true)?;
+            set(&ours, &format!("events/{}/enable", event.replace(':', "/")), "1")?;
+        }
+        println!("{} events turned on in both in {:?}", events.len(), start.elapsed());
+        oracle.tracing(true)?;
+        set(&ours, "tracing_on", "1")?;
+        job.go()?;
+        std::thread::sleep(Duration::from_millis(100));
+        set(&ours, "tracing_on", "0")?;
+        oracle.tracing(false)?;
+        ensure!(oracle.lost()? == 0, "the kernel lost hits");
+        ensure!(stat(&ours, "overrun")? + stat(&ours, "dropped events")? == 0, "we lost hits");
+        let theirs = oracle.trace()?;
+        let trace = Trace::parse(text(&ours, "trace")?.as_bytes());
+        let result = compare(&theirs, &trace, &family(pid, &theirs));
+        println!("{} lines of {} event types compared and equal", result.lines(), result.types());
+        // At a perf tracepoint the kernel runs no second program on a CPU; what an interrupt hits meanwhile is counted,
+        // and no more than that may be missing.
+        let stats = text(&ours, "per_cpu/cpu0/stats")?;
+        let missed = stats.lines().find_map(|line| line.strip_prefix("missed events on all CPUs: "));
+        let missed: u64 = missed.context("missed events")?.parse()?;
+        println!("{missed} hits missed");
+        ensure!(result.extra == 0 && result.different == 0 && result.missing <= missed, "{result}");
+        ensure!(result.types() >= 40, "only {} event types", result.types());
+        Ok(())
+    });
+}
+
+#[test]
+fn reading_consumes_or_not_and_the_counts_tell() {
+    run(|| {
+        let mounted = Mounted::start("counts")?;
+        let dir = mounted.instance("counts")?;
+        arm(&dir)?;
+        hit(1000);
+        for _ in 0..2 {
+            ensure!(mirror::bodies(&text(&dir, "trace")?).len() == 1000, "trace consumes nothing");
+        }
+        ensure!(stat(&dir, "entries")? == 1000 && stat(&dir, "read events")? == 0, "nothing was consumed");
+        let header = text(&dir, "trace")?;
+        ensure!(header.contains("# entries-in-buffer/entries-written: 1000/1000 "), "{header:.400}");
+        // A stream of a part of them.
+        let mut pipe =
+            File::options().read(true).custom_flags(libc::O_NONBLOCK).open(dir.join("trace_pipe"))?;
+        let mut piece = [0; 600];
+        let length = pipe.read(&mut piece)?;
+        ensure!(length == 600 || piece[length - 1] == b'\n', "{length}");
+        let second = File::open(dir.join("trace_pipe")).map_err(|error| error.raw_os_error());
+        ensure!(second.is_err_and(|error| error == Some(libc::EBUSY)), "two readers");
+        let mut all = piece[..length].to_vec();
+        let end = loop {
+            match pipe.read(&mut piece) {
+                Ok(0) => break None,
+                Ok(length) => all.extend_from_slice(&piece[..length]),
+                Err(error) => break error.raw_os_error(),
+            }
+        };
+        ensure!(end == Some(libc::EAGAIN), "{end:?}");
+        let lines = String::from_utf8(all)?;
+        ensure!(lines.lines().count() == 1000 && !lines.starts_with('#'), "{lines:.300}");
+        ensure!(stat(&dir, "entries")? == 0 && stat(&dir, "read events")? == 1000, "all was consumed");
+        ensure!(mirror::bodies(&text(&dir, "trace")?).is_empty(), "nothing is left");
+        // Off: the reader has read something, so this is the end.
+        set(&dir, "tracing_on", "0")?;
+        hit(10);
+        ensure!(pipe.read(&mut piece)? == 0, "the end");
+        set(&dir, "tracing_on", "1")?;
+        hit(5);
+        ensure!(stat(&dir, "entries")? == 5, "hits while it was off do not count");
+        set(&dir, "trace", "")?;
+        ensure!(stat(&dir, "entries")? == 0 && stat(&dir, "read events")? == 0, "cleared");
+        Ok(())
+    });
+}
+
+#[test]
+fn the_newest_stay_or_the_oldest() {
+    run(|| {
+        let mounted = Mounted::start("overwrite")?;
+        let dir = mounted.instance("overwrite")?;
+        set(&dir, "buffer_size_kb", "8")?;
+        arm(&dir)?;
+        hit(3000);
+        let (entries, overrun) = (stat(&dir, "entries")?, stat(&dir, "overrun")?);
+        ensure!(entries + overrun == 3000 && overrun > 1000, "{entries} and {overrun}");
+        let trace = text(&dir, "trace")?;
+        ensure!(mirror::bodies(&trace).len() as u64 == entries);
+        ensure!(
+            trace.contains(&format!("# entries-in-buffer/entries-written: {entries}/3000 ")),
+            "{trace:.300}"
+        );
+        let mut pipe = File::open(dir.join("trace_pipe"))?;
+        let mut first = vec![0; 200];
+        pipe.read_exact(&mut first)?;
+        let first = String::from_utf8_lossy(&first).into_owned();
+        ensure!(first.starts_with("CPU:") && first.contains(" EVENTS]\n"), "{first}");
+        drop(pipe);
+        set(&dir, "trace", "")?;
+        set(&dir, "options/overwrite", "0")?;
+        hit(3000);
+        let (entries, dropped) = (stat(&dir, "entries")?, stat(&dir, "dropped events")?);
+        ensure!(entries + dropped == 3000 && stat(&dir, "overrun")? == 0, "{entries} and {dropped}");
+        Ok(())
+    });
+}
+
+#[test]
+fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
+    const CHANGES: u32 = 1000;
+    run(|| {
+        let mounted = Mounted::start("change")?;
+        let dir = mounted.instance("change")?;
+        set(&dir, "buffer_size_kb", "262144")?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (go, may_go) = std::sync::mpsc::channel::<()>();
+        let load = std::thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                tell.send(rustix::thread::gettid()).unwrap();
+                may_go.recv().unwrap();
+                let mut hits = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    hit(100);
+                    hits += 100;
+                }
+                hits
+            }
+        });
+        let pid = told.recv()?.as_raw_nonzero();
+        set(&dir, "set_event_pid", &pid.to_string())?;
+        set(&dir, &format!("{EVENT}/enable"), "1")?;
+        go.send(())?;
+        let start = Instant::now();
+        // Each lets every hit through, by another program.
+        for change in 0..CHANGES {
+            let filter = match change % 3 {
+                0 => "0".to_owned(),
+                1 => format!("common_pid == {pid}"),
+                _ => format!("pid == 0 && common_pid > {}", change % 7),
+            };
+            set(&dir, &format!("{EVENT}/filter"), &filter)?;
+        }
+        let took = start.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        let hits = load.join().ok().context("the load failed")?;
+        let (entries, dropped) = (stat(&dir, "entries")?, stat(&dir, "dropped events")?);
+        println!("{hits} hits, {CHANGES} changes in {took:?}, {dropped} dropped");
+        ensure!(entries + dropped == hits, "{entries} recorded, {dropped} dropped of {hits}");
+        ensure!(hits > 10_000 && stat(&dir, "overrun")? == 0, "{hits}");
+        Ok(())
+    });
+}
+
+#[test]
+fn events_go_off_and_on_again_at_once() {
+    run(|| {
+        let mounted = Mounted::start("again")?;
+        let dir = mounted.instance("again")?;
+        arm(&dir)?;
+        for round in 1..=50 {
+            hit(7);
+            set(&dir, &format!("{EVENT}/enable"), "0")?;
+            hit(11);
+            ensure!(stat(&dir, "entries")? == round * 7, "round {round}");
+            set(&dir, &format!("{EVENT}/enable"), "1")?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn readers_wait_and_are_woken() {
+    run(|| {
+        let mounted = Mounted::start("wait")?;
+        let dir = mounted.instance("wait")?;
+        arm(&dir)?;
+        let pipe = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(dir.join("trace_pipe"))?;
+        let ready = |timeout: i64| {
+            let limit = Timespec { tv_sec: timeout, tv_nsec: 20_000_000 };
+            let mut poll = [PollFd::new(&pipe, PollFlags::IN)];
+            rustix::event::poll(&mut poll, Some(&limit)).map(|_| poll[0].revents().contains(PollFlags::IN))
+        };
+        ensure!(!ready(0)?, "ready without a record");
+        hit(1);
+        ensure!(ready(5)?, "not ready with a record");
+        drop(pipe);
+        // A reader that blocks gets the record when it comes.
+        set(&dir, "trace", "")?;
+        let reader = std::thread::spawn({
+            let path = dir.join("trace_pipe");
+            move || -> std::io::Result<(usize, Instant)> {
+                let length = File::open(path)?.read(&mut [0; 4096])?;
+                Ok((length, Instant::now()))
+            }
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        ensure!(!reader.is_finished(), "the reader did not wait");
+        let start = Instant::now();
+        hit(1);
+        let (length, end) = reader.join().ok().context("the reader failed")??;
+        println!("woken after {:?}", end - start);
+        ensure!(length > 50 && end - start < Duration::from_secs(2), "{length} bytes");
+        // A signal ends the wait of another.
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+            let mut cat = Command::new("cat").arg(dir.join("trace_pipe")).spawn()?;
+            std::thread::sleep(Duration::from_millis(150));
+            let pid = rustix::process::Pid::from_child(&cat);
+            let start = Instant::now();
+            rustix::process::kill_process(
+                pid,
+                rustix::process::Signal::from_named_raw(signal).context("signal")?,
+            )?;
+            let status = cat.wait()?;
+            ensure!(start.elapsed() < Duration::from_secs(2) && !status.success(), "{status}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn marks_are_recorded_in_order() {
+    run(|| {
+        let mounted = Mounted::start("marks")?;
+        let dir = mounted.instance("marks")?;
+        let oracle = Oracle::create("marks")?;
+        oracle.tracing(true)?;
+        for name in [&dir, &oracle.dir().to_owned()] {
+            let mut marker = File::options().append(true).open(name.join("trace_marker"))?;
+            for text in ["one\n", "two", "", "three\nlines\n", "%s %d"] {
+                marker.write_all(text.as_bytes())?;
+            }
+            let long = "x".repeat(5000);
+            let taken = marker.write(long.as_bytes())?;
+            ensure!(taken < 5000, "{taken}");
+            let mut raw = File::options().append(true).open(name.join("trace_marker_raw"))?;
+            raw.write_all(&[1, 2, 0, 0, 0xab, 0xcd])?;
+            ensure!(raw.write(&[1, 2, 3]).is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL)));
+        }
+        let kernel = mirror::bodies(&String::from_utf8(std::fs::read(oracle.trace_path())?)?);
+        let ours = mirror::bodies(&text(&dir, "trace")?);
+        // The kernel pads raw data with what lay there before.
+        let cut = |bodies: &[String]| -> Vec<String> {
+            bodies.iter().map(|b| b.split(" cd").next().unwrap_or_default().to_owned()).collect()
+        };
+        let lengths = |bodies: &[String]| bodies.iter().map(String::len).collect::<Vec<_>>();
+        ensure!(cut(&ours) == cut(&kernel), "{:?} and {:?} bytes", lengths(&ours), lengths(&kernel));
+        // Between events.
+        arm(&dir)?;
+        set(&dir, "trace", "")?;
+        for number in 0..3 {
+            hit(2);
+            set(&dir, "trace_marker", &format!("mark {number}"))?;
+        }
+        let order: Vec<_> = mirror::bodies(&text(&dir, "trace")?)
+            .iter()
+            .map(|body| body.strip_prefix("tracing_mark_write: ").unwrap_or("hit").to_owned())
+            .collect();
+        ensure!(
+            order == ["hit", "hit", "mark 0", "hit", "hit", "mark 1", "hit", "hit", "mark 2"],
+            "{order:?}"
+        );
+        set(&dir, "options/markers", "0")?;
+        ensure!(mirror::write(&dir, "trace_marker", b"x", true) == Err(libc::EINVAL));
+        set(&dir, "options/markers", "1")?;
+        set(&dir, "tracing_on", "0")?;
+        ensure!(mirror::write(&dir, "trace_marker", b"x", true) == Err(libc::EBADF));
+        Ok(())
+    });
+}
+
+#[test]
+fn pages_are_those_of_the_kernels_ring_buffer() {
+    run(|| {
+        let mounted = Mounted::start("pages")?;
+        let dir = mounted.instance("pages")?;
+        arm(&dir)?;
+        hit(5000);
+        set(&dir, "tracing_on", "0")?;
+        let id: u16 = text(&dir, &format!("{EVENT}/id"))?.trim().parse()?;
+        let times: BTreeSet<String> = text(&dir, "trace")?
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| Some(line.split(": ").next()?.split_whitespace().last()?.to_owned()))
+            .collect();
+        let layout = Layout::of(&dir)?;
+        let mut seen = 0;
+        for cpu in 0..mirror::names(&dir.join("per_cpu"))?.len() as u32 {
+            let path = dir.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
+            for record in layout.drain(&path, cpu)? {
+                ensure!(record.payload[..2] == id.to_ne_bytes(), "{record:?}");
+                let micros = (record.time + 500) / 1000;
+                let shown = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+                ensure!(times.contains(&shown), "{shown} is no line's");
+                seen += 1;
+            }
+        }
+        ensure!(seen == 5000, "{seen} records");
+        ensure!(stat(&dir, "entries")? == 0 && stat(&dir, "read events")? == 5000);
+        Ok(())
+    });
+}
+
+#[test]
+fn lists_of_threads_are_enforced_and_followed() {
+    run(|| {
+        let mounted = Mounted::start("pids")?;
+        let dir = mounted.instance("pids")?;
+        let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+        let here = || std::thread::spawn(|| hit(10)).join();
+        arm(&dir)?;
+        here().ok().context("a thread failed")?;
+        ensure!(stat(&dir, "entries")? == 0, "a thread that is not in the list");
+        set(&dir, "options/event-fork", "1")?;
+        here().ok().context("a thread failed")?;
+        ensure!(stat(&dir, "entries")? == 10, "the child of a thread in the list");
+        // The kernel forgets a thread some time after its end.
+        let start = Instant::now();
+        while text(&dir, "set_event_pid")? != format!("{own}\n") {
+            ensure!(start.elapsed() < Duration::from_secs(10), "ended threads stay in the list");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        set(&dir, "set_event_notrace_pid", &own)?;
+        hit(10);
+        ensure!(stat(&dir, "entries")? == 10, "a thread in both lists");
+        set(&dir, "set_event_notrace_pid", "")?;
+        hit(10);
+        ensure!(stat(&dir, "entries")? == 20, "the list was taken away");
+        Ok(())
+    });
+}
+
+#[test]
+fn clocks_count_what_they_say() {
+    run(|| {
+        let mounted = Mounted::start("clocks")?;
+        let dir = mounted.instance("clocks")?;
+        arm(&dir)?;
+        for clock in text(&dir, "trace_clock")?.replace(['[', ']'], "").split_whitespace() {
+            set(&dir, "trace_clock", clock)?;
+            hit(100);
+            let trace = text(&dir, "trace")?;
+            let stamps: Vec<f64> = trace
+                .lines()
+                .filter(|line| !line.starts_with('#'))
+                .map(|line| {
+                    Ok(line
+                        .split(": ")
+                        .next()
+                        .and_then(|l| l.split_whitespace().last())
+                        .context("no time")?
+                        .parse()?)
+                })
+                .collect::<Result<_>>()?;
+            ensure!(stamps.len() == 100 && stamps.is_sorted(), "{clock}: {} records", stamps.len());
+            if clock == "counter" {
+                ensure!(stamps.windows(2).all(|two| two[1] == two[0] + 1.0), "{stamps:?}");
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_killed_daemon_wedges_nothing_and_a_new_one_takes_its_place() {
+    run(|| {
+        let mut mounted = Mounted::start("kill")?;
+        let dir = mounted.dir().to_owned();
+        arm(&dir)?;
+        let mut cat =
+            Command::new("cat").arg(dir.join("trace_pipe")).stdout(std::process::Stdio::null()).spawn()?;
+        std::thread::sleep(Duration::from_millis(100));
+        mounted.kill();
+        let gone = |path: &Path| std::fs::metadata(path).err().and_then(|error| error.raw_os_error());
+        ensure!(gone(&dir.join("trace")) == Some(libc::ENOTCONN), "{:?}", gone(&dir.join("trace")));
+        ensure!(!cat.wait()?.success(), "the reader ends");
+        let again = Mounted::at(dir.clone())?;
+        ensure!(text(&dir, "events/enable")? == "0\n", "a new mirror");
+        ensure!(Mounted::at(dir.clone()).is_err(), "two mirrors at one place");
+        drop(mounted);
+        drop(again);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_leaves_nothing() {
+    run(|| {
+        for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
+            let mounted = Mounted::start("end")?;
+            let dir = mounted.dir().to_owned();
+            arm(&dir)?;
+            // In use: the mount goes all the same.
+            let held = File::open(dir.join("trace_pipe"))?;
+            let pid = rustix::process::Pid::from_raw(mounted.pid() as i32).context("a pid")?;
+            rustix::process::kill_process(pid, signal)?;
+            let start = Instant::now();
+            while std::fs::read_to_string("/proc/self/mounts")?.contains(dir.to_str().context("a path")?) {
+                ensure!(start.elapsed() < Duration::from_secs(10), "still mounted");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            drop(held);
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,116 @@
+//! The mirror's tree without FUSE: directories, numbers and open files by themselves.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use tracer_tests::host;
+use tracer_user::control::facts::Facts;
+use tracer_user::control::instance::Mirror;
+use tracer_user::tree::{Access, Outcome, Tree};
+
+const READ: Access = Access { read: true, write: false, truncate: false };
+const WRITE: Access = Access { read: false, write: true, truncate: true };
+const APPEND: Access = Access { read: false, write: true, truncate: false };
+
+fn tree() -> Option<Tree> {
+    if !host::is_root() {
+        eprintln!("skipped: the kernel's events are root's to see");
+        return None;
+    }
+    Some(Tree::new(Mirror::new(Arc::new(Facts::running().unwrap())).unwrap(), 0))
+}
+
+fn read(tree: &mut Tree, path: &str) -> Result<String, Errno> {
+    let number = tree.find(path)?;
+    let (handle, _) = tree.open(number, READ, 1)?;
+    let mut text = Vec::new();
+    // Pieces of odd sizes, as a reader may ask for.
+    let result = loop {
+        match tree.read(handle, text.len() as u64, 7 + text.len() % 11) {
+            Ok(Outcome::Data(data)) if data.is_empty() => break Ok(()),
+            Ok(Outcome::Data(data)) => text.extend(data),
+            Ok(Outcome::Wait) => break Err(Errno::AGAIN),
+            Err(error) => break Err(error),
+        }
+    };
+    tree.close(handle);
+    result.map(|()| String::from_utf8(text).unwrap())
+}
+
+fn write(tree: &mut Tree, path: &str, text: &str, access: Access) -> Result<usize, Errno> {
+    let number = tree.find(path)?;
+    let (handle, _) = tree.open(number, access, 1)?;
+    let done = tree.write(handle, text.as_bytes(), 1);
+    tree.close(handle);
+    done
+}
+
+#[test]
+fn every_name_leads_to_a_number_of_its_own_and_back() {
+    let Some(mut tree) = tree() else { return };
+    let root = tree.find("").unwrap();
+    let instances = tree.find("instances").unwrap();
+    tree.make_dir(instances, "a").unwrap();
+    let mut seen = HashSet::from([root]);
+    let mut left = vec![(root, root)];
+    let mut files = 0;
+    while let Some((number, parent)) = left.pop() {
+        let all = tree.list(number).unwrap();
+        assert_eq!((all[0].0, all[1].0), (number, parent));
+        for (child, name, is_dir) in all.into_iter().skip(2) {
+            assert!(seen.insert(child), "{name} has a number that was seen before");
+            let found = tree.lookup(number, &name).unwrap();
+            assert_eq!((found.number, found.is_dir), (child, is_dir), "{name}");
+            assert_eq!(tree.attributes(child).unwrap(), found);
+            if is_dir {
+                left.push((child, number));
+            }
+            files += 1;
+        }
+    }
+    println!("{files} files and directories");
+    assert!(files > 10_000, "only {files}");
+}
+
+#[test]
+fn writes_change_what_is_read() {
+    let Some(mut tree) = tree() else { return };
+    assert_eq!(read(&mut tree, "buffer_size_kb").unwrap(), "7 (expanded: 1408)\n");
+    assert_eq!(read(&mut tree, "events/enable").unwrap(), "0\n");
+    // One word a write; the rest is for the next.
+    let words = "alarmtimer:alarmtimer_start alarmtimer:alarmtimer_fired\n";
+    assert_eq!(write(&mut tree, "set_event", words, WRITE), Ok(28));
+    assert_eq!(read(&mut tree, "set_event").unwrap(), "alarmtimer:alarmtimer_start\n");
+    assert_eq!(read(&mut tree, "events/alarmtimer/enable").unwrap(), "X\n");
+    assert_eq!(write(&mut tree, "set_event", "nonsense", APPEND), Err(Errno::INVAL));
+    assert_eq!(read(&mut tree, "set_event").unwrap(), "alarmtimer:alarmtimer_start\n");
+    assert_eq!(write(&mut tree, "set_event", "\n", WRITE), Ok(1));
+    assert_eq!(read(&mut tree, "set_event").unwrap(), "");
+    assert_ne!(read(&mut tree, "buffer_size_kb").unwrap(), "7 (expanded: 1408)\n");
+    assert_eq!(write(&mut tree, "README", "x", WRITE), Err(Errno::INVAL));
+    assert_eq!(read(&mut tree, "trace_marker"), Err(Errno::INVAL));
+    assert_eq!(read(&mut tree, "trace_pipe"), Err(Errno::AGAIN));
+    assert_eq!(read(&mut tree, "nothing"), Err(Errno::NOENT));
+}
+
+#[test]
+fn files_of_an_instance_that_is_gone_have_no_device() {
+    let Some(mut tree) = tree() else { return };
+    let instances = tree.find("instances").unwrap();
+    tree.make_dir(instances, "a").unwrap();
+    assert_eq!(tree.make_dir(instances, "a").map(drop), Err(Errno::EXIST));
+    let number = tree.find("instances/a/trace").unwrap();
+    let (handle, stream) = tree.open(number, READ, 1).unwrap();
+    assert!(!stream);
+    assert_eq!(tree.remove_dir(instances, "a"), Err(Errno::BUSY));
+    tree.close(handle);
+    assert_eq!(tree.remove_dir(instances, "a"), Ok(()));
+    assert_eq!(tree.open(number, READ, 1).map(drop), Err(Errno::NODEV));
+    assert_eq!(tree.attributes(number).map(drop), Err(Errno::NOENT));
+    // One of the same name is another one.
+    tree.make_dir(instances, "a").unwrap();
+    assert_ne!(tree.find("instances/a/trace").unwrap(), number);
+    let root = tree.find("").unwrap();
+    assert_eq!(tree.make_dir(root, "b").map(drop), Err(Errno::PERM));
+}

@@ -1,0 +1,174 @@
+//! The trace clocks, as truly as BPF can.
+//!
+//! Programs stamp records with `CLOCK_MONOTONIC`. The other clocks are had from it when records are taken out of the
+//! rings, milliseconds later: `boot` and `tai` differ by a number that only suspending or setting the clock changes,
+//! `mono_raw` and the processor's counter by a factor near enough to one over such a time. `local`, `global` and `perf`,
+//! which are the scheduler's clock in the kernel, are `CLOCK_MONOTONIC` here: both count nanoseconds since the start,
+//! and one clock for all CPUs is more than they promise.
+
+use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
+
+use crate::sys::counter;
+
+/// A trace clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// The default.
+    #[default]
+    Local,
+    /// As local, in order across CPUs.
+    Global,
+    /// Counts records.
+    Counter,
+    /// Ticks of 10 ms since the start (`USER_HZ`).
+    Uptime,
+    /// As local.
+    Perf,
+    /// `CLOCK_MONOTONIC`
+    Mono,
+    /// `CLOCK_MONOTONIC_RAW`
+    MonoRaw,
+    /// `CLOCK_BOOTTIME`
+    Boot,
+    /// `CLOCK_TAI`
+    Tai,
+    /// The processor's counter.
+    Tsc,
+}
+
+/// Nanoseconds of a tick of `uptime`.
+const TICK: u64 = 10_000_000;
+
+impl Clock {
+    /// All of this architecture, in the kernel's order.
+    pub const ALL: &[Self] = &[
+        Self::Local,
+        Self::Global,
+        Self::Counter,
+        Self::Uptime,
+        Self::Perf,
+        Self::Mono,
+        Self::MonoRaw,
+        Self::Boot,
+        Self::Tai,
+        #[cfg(target_arch = "x86_64")]
+        Self::Tsc,
+    ];
+
+    /// Its name in `trace_clock`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Global => "global",
+            Self::Counter => "counter",
+            Self::Uptime => "uptime",
+            Self::Perf => "perf",
+            Self::Mono => "mono",
+            Self::MonoRaw => "mono_raw",
+            Self::Boot => "boot",
+            Self::Tai => "tai",
+            Self::Tsc => "x86-tsc",
+        }
+    }
+
+    /// The clock of a name.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        Self::ALL.iter().copied().find(|clock| clock.name().as_bytes() == name)
+    }
+
+    /// Whether it counts nanoseconds; the others are shown as bare counts.
+    pub fn in_ns(self) -> bool {
+        !matches!(self, Self::Counter | Self::Uptime | Self::Tsc)
+    }
+}
+
+fn nanoseconds(time: rustix::time::Timespec) -> u64 {
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// `CLOCK_MONOTONIC` now, in nanoseconds: what programs stamp records with.
+pub fn monotonic() -> u64 {
+    nanoseconds(clock_gettime(ClockId::Monotonic))
+}
+
+/// Turns stamps into times of a clock, for a short while.
+#[derive(Clone, Copy, Debug)]
+pub struct Conversion {
+    clock: Clock,
+    /// The clock less `CLOCK_MONOTONIC`, both at `at`.
+    offset: i64,
+    /// What the clock gains on `CLOCK_MONOTONIC` from `at` on, in 2^-32 per nanosecond.
+    drift: i64,
+    at: u64,
+}
+
+impl Conversion {
+    /// What holds now.
+    pub fn now(clock: Clock) -> Self {
+        let at = monotonic();
+        let since = |other: u64| other.wrapping_sub(at) as i64;
+        let (offset, drift) = match clock {
+            Clock::Boot => (since(nanoseconds(clock_gettime(ClockId::Boottime))), 0),
+            Clock::Tai => {
+                let tai = clock_gettime_dynamic(DynamicClockId::Tai).map_or(at, nanoseconds);
+                (since(tai), 0)
+            }
+            Clock::MonoRaw => (since(nanoseconds(clock_gettime(ClockId::MonotonicRaw))), 0),
+            Clock::Tsc => {
+                let count = counter::now();
+                // The counter starts with the machine or later; over all that time it keeps one pace.
+                let pace = (u128::from(count) << 32) / u128::from(at.max(1));
+                (since(count), pace as i64 - (1 << 32))
+            }
+            _ => (0, 0),
+        };
+        Self { clock, offset, drift, at }
+    }
+
+    /// The time of a stamp; `count` is the number that `counter` shows.
+    pub fn time(&self, stamp: u64, count: u64) -> u64 {
+        match self.clock {
+            Clock::Counter => count,
+            Clock::Uptime => stamp / TICK,
+            _ => {
+                let away = stamp.wrapping_sub(self.at) as i64;
+                let gained = (i128::from(away) * i128::from(self.drift)) >> 32;
+                stamp.wrapping_add_signed(self.offset).wrapping_add_signed(gained as i64)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert_eq!(Clock::named(b"mono_raw"), Some(Clock::MonoRaw));
+        assert_eq!(Clock::named(b"no"), None);
+        assert_eq!(Clock::named(b""), None);
+        assert!(Clock::ALL.iter().all(|clock| Clock::named(clock.name().as_bytes()) == Some(*clock)));
+    }
+
+    #[test]
+    fn stamps_become_the_clocks_times() {
+        let near = |time: u64, expected: u64| time.abs_diff(expected) < 50_000_000;
+        let read = |id| nanoseconds(clock_gettime(id));
+        let of = |clock| Conversion::now(clock).time(monotonic(), 7);
+        assert!(near(of(Clock::Local), read(ClockId::Monotonic)));
+        assert!(near(of(Clock::Boot), read(ClockId::Boottime)));
+        assert!(near(of(Clock::MonoRaw), read(ClockId::MonotonicRaw)));
+        assert_eq!(of(Clock::Counter), 7);
+        assert!(of(Clock::Uptime).abs_diff(read(ClockId::Monotonic) / TICK) <= 5);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_counter_goes_on_at_its_pace() {
+        let before = Conversion::now(Clock::Tsc);
+        let (stamp, count) = (monotonic(), counter::now());
+        let guess = before.time(stamp, 0);
+        assert!(guess.abs_diff(count) < 100_000_000, "{guess} and {count}");
+    }
+}

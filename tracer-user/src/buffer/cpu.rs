@@ -1,0 +1,265 @@
+//! One CPU's buffer: a row of pages, the oldest of which gives way (`overwrite`) or which takes nothing more when it is
+//! full, with the counts that `stats` shows.
+//!
+//! Pages are shared with whoever reads without consuming: a reader holds the pages that were there when it began, and a
+//! page that it holds is copied before it is written again.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::page::{HEAD, Page, Place};
+
+/// A record's head as a writer of pages counts it.
+const LEAST_PAGES: usize = 2;
+
+/// The counts of `stats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Records that are in the buffer.
+    pub entries: u64,
+    /// Records that gave way to younger ones.
+    pub overrun: u64,
+    /// Bytes of records in the buffer.
+    pub bytes: u64,
+    /// Records that found no place.
+    pub dropped: u64,
+    /// Records that were consumed.
+    pub read: u64,
+}
+
+/// A CPU's buffer.
+#[derive(Debug)]
+pub struct CpuBuffer {
+    pages: VecDeque<Arc<Page>>,
+    /// Where the first record of the first page is that was not consumed, and how many were.
+    head: Place,
+    consumed: u64,
+    /// Bytes asked for.
+    asked: usize,
+    page: usize,
+    overwrite: bool,
+    stats: Stats,
+    /// Records overwritten since the last one that was consumed.
+    lost: u64,
+}
+
+impl CpuBuffer {
+    /// An empty buffer of so many bytes, in pages of `page` bytes; old records give way.
+    pub fn new(bytes: usize, page: usize) -> Self {
+        Self {
+            pages: VecDeque::new(),
+            head: Place::default(),
+            consumed: 0,
+            asked: bytes,
+            page,
+            overwrite: true,
+            stats: Stats::default(),
+            lost: 0,
+        }
+    }
+
+    /// Bytes of records that the buffer holds (`ring_buffer_size()`): what was asked for, rounded up to pages.
+    pub fn size(&self) -> usize {
+        self.limit() * (self.page - HEAD)
+    }
+
+    /// Pages that the buffer has at most: as many as the bytes need, two at least.
+    fn limit(&self) -> usize {
+        self.asked.div_ceil(self.page - HEAD).max(LEAST_PAGES)
+    }
+
+    /// Gives the buffer another size; the oldest records give way to it.
+    pub fn resize(&mut self, bytes: usize) {
+        self.asked = bytes;
+        while self.pages.len() > self.limit() {
+            self.overwrite_page();
+        }
+    }
+
+    /// Whether the oldest records give way when the buffer is full, or new ones are dropped.
+    pub fn set_overwrite(&mut self, on: bool) {
+        self.overwrite = on;
+    }
+
+    /// Adds a record; false when it was dropped.
+    pub fn push(&mut self, time: u64, payload: &[u8]) -> bool {
+        let fits = self.pages.back_mut().is_some_and(|page| Arc::make_mut(page).push(time, payload));
+        if !fits && !self.push_on_new_page(time, payload) {
+            self.stats.dropped += 1;
+            return false;
+        }
+        self.stats.entries += 1;
+        true
+    }
+
+    fn push_on_new_page(&mut self, time: u64, payload: &[u8]) -> bool {
+        let mut page = Page::new(self.page);
+        if !page.push(time, payload) {
+            return false;
+        }
+        if self.pages.len() >= self.limit() {
+            if !self.overwrite {
+                return false;
+            }
+            self.overwrite_page();
+        }
+        if self.pages.is_empty() {
+            self.head = page.first();
+        }
+        self.pages.push_back(Arc::new(page));
+        true
+    }
+
+    /// Counts records that were lost on the way here.
+    pub fn add_dropped(&mut self, records: u64) {
+        self.stats.dropped += records;
+    }
+
+    /// Drops the oldest page.
+    fn overwrite_page(&mut self) {
+        if let Some(page) = self.pages.pop_front() {
+            let records = page.records() - self.consumed;
+            self.stats.entries -= records;
+            self.stats.overrun += records;
+            self.lost += records;
+        }
+        self.rewind();
+    }
+
+    /// Starts at the first record of the first page.
+    fn rewind(&mut self) {
+        self.consumed = 0;
+        self.head = self.pages.front().map_or_else(Place::default, |page| page.first());
+    }
+
+    /// Empties the buffer and its counts.
+    pub fn clear(&mut self) {
+        self.pages.clear();
+        self.rewind();
+        self.stats = Stats::default();
+        self.lost = 0;
+    }
+
+    /// Time of the oldest record.
+    pub fn first_time(&self) -> Option<u64> {
+        let (time, ..) = self.pages.front()?.record(self.head)?;
+        Some(time)
+    }
+
+    /// Takes the oldest record and shows it: records lost in front of it, time and payload.
+    pub fn consume<T>(&mut self, show: impl FnOnce(u64, u64, &[u8]) -> T) -> Option<T> {
+        let page = Arc::clone(self.pages.front()?);
+        let (time, payload, next) = page.record(self.head)?;
+        let lost = std::mem::take(&mut self.lost);
+        self.consumed += 1;
+        self.head = next;
+        self.stats.entries -= 1;
+        self.stats.read += 1;
+        if self.consumed == page.records() {
+            self.pages.pop_front();
+            self.rewind();
+        }
+        Some(show(lost, time, payload))
+    }
+
+    /// Takes the oldest page, as `trace_pipe_raw` hands it out.
+    pub fn consume_page(&mut self) -> Option<Vec<u8>> {
+        let page = self.pages.pop_front()?;
+        let bytes = page.export(self.head, std::mem::take(&mut self.lost));
+        let records = page.records() - self.consumed;
+        self.stats.entries -= records;
+        self.stats.read += records;
+        self.rewind();
+        Some(bytes)
+    }
+
+    /// Whole pages in the buffer, of all that it may have, in percent: what `buffer_percent` is compared with.
+    pub fn percent(&self) -> usize {
+        self.pages.len().saturating_sub(1) * 100 / self.limit()
+    }
+
+    /// Whether there is nothing to read.
+    pub fn is_empty(&self) -> bool {
+        self.stats.entries == 0
+    }
+
+    /// The counts.
+    pub fn stats(&self) -> Stats {
+        let used: usize = self.pages.iter().map(|page| page.used()).sum();
+        Stats { bytes: used as u64, ..self.stats }
+    }
+
+    /// The pages that are there now and where to begin, for a reader that consumes nothing.
+    pub(super) fn pages(&self) -> (Vec<Arc<Page>>, Place) {
+        (self.pages.iter().cloned().collect(), self.head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A buffer of two pages, each of which holds 255 records.
+    fn small() -> CpuBuffer {
+        CpuBuffer::new(1, 4096)
+    }
+
+    fn fill(buffer: &mut CpuBuffer, times: std::ops::Range<u64>) {
+        for time in times {
+            buffer.push(time, &[time as u8; 12]);
+        }
+    }
+
+    #[test]
+    fn the_oldest_give_way_a_page_at_a_time() {
+        let mut buffer = small();
+        fill(&mut buffer, 0..511);
+        let stats = buffer.stats();
+        assert_eq!((stats.entries, stats.overrun, stats.dropped), (256, 255, 0));
+        assert_eq!(buffer.consume(|lost, time, _| (lost, time)), Some((255, 255)));
+        assert_eq!(buffer.consume(|lost, time, _| (lost, time)), Some((0, 256)));
+    }
+
+    #[test]
+    fn or_the_youngest_are_dropped() {
+        let mut buffer = small();
+        buffer.set_overwrite(false);
+        fill(&mut buffer, 0..600);
+        let stats = buffer.stats();
+        assert_eq!((stats.entries, stats.overrun, stats.dropped), (510, 0, 90));
+        assert_eq!(buffer.first_time(), Some(0));
+    }
+
+    #[test]
+    fn every_record_is_in_one_count() {
+        let mut buffer = small();
+        for (round, take) in [(300, 20), (700, 400), (5, 1000), (600, 3)] {
+            fill(&mut buffer, 0..round);
+            for _ in 0..take {
+                buffer.consume(|_, _, _| ());
+            }
+        }
+        let stats = buffer.stats();
+        assert_eq!(stats.entries + stats.overrun + stats.read, 1605);
+    }
+
+    #[test]
+    fn a_reader_keeps_the_pages_it_saw() {
+        let mut buffer = small();
+        fill(&mut buffer, 0..3);
+        let (pages, _) = buffer.pages();
+        fill(&mut buffer, 3..2000);
+        assert_eq!(pages[0].records(), 3);
+    }
+
+    #[test]
+    fn pages_are_consumed_whole() {
+        let mut buffer = small();
+        fill(&mut buffer, 0..300);
+        buffer.consume(|_, _, _| ());
+        let page = buffer.consume_page().unwrap();
+        assert_eq!(page[8..16], (254 * 16_u64).to_ne_bytes());
+        assert_eq!((buffer.stats().entries, buffer.stats().read), (45, 255));
+        assert!(buffer.consume_page().is_some() && buffer.is_empty());
+        assert_eq!(buffer.consume_page(), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! One page of the kernel's ring buffer (include/linux/ring_buffer.h, kernel/trace/ring_buffer.c; described by
+//! `events/header_page` and `events/header_event`): a time, the number of bytes, then records, each a header word with
+//! five bits of type and 27 of time since the record before.
+
+/// Bytes in front of the records: `timestamp` and `commit`.
+pub const HEAD: usize = 16;
+/// Bits of time in a header word.
+const DELTA_BITS: u32 = 27;
+/// `RINGBUF_TYPE_DATA_TYPE_LEN_MAX`: payloads of up to so many words need no length of their own.
+const SHORT_WORDS: usize = 28;
+/// `RINGBUF_TYPE_TIME_EXTEND`: the time since the record before, with 32 more bits in a second word.
+const TIME_EXTEND: u32 = 30;
+/// `RB_MISSED_EVENTS` and `RB_MISSED_STORED`: records were lost in front of this page, and their number stands behind the
+/// last record.
+const MISSED: u64 = 1 << 31;
+const MISSED_STORED: u64 = 1 << 30;
+
+/// A page. Records are only ever added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    bytes: Vec<u8>,
+    size: usize,
+    start: u64,
+    last: u64,
+    records: u64,
+}
+
+/// A place in a page: where the next record's header is, and the time before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    at: usize,
+    time: u64,
+}
+
+impl Page {
+    /// An empty page of `size` bytes, head included.
+    pub fn new(size: usize) -> Self {
+        Self { bytes: Vec::new(), size, start: 0, last: 0, records: 0 }
+    }
+
+    /// The longest payload that fits a page of this size.
+    pub fn longest(size: usize) -> usize {
+        // A header word and a length word; the first record of a page needs no room for its time.
+        size - HEAD - 8
+    }
+
+    /// Adds a record; false when it does not fit any more. A time before the last record's counts as that one's: a
+    /// record that interrupted another is younger than its place.
+    pub fn push(&mut self, time: u64, payload: &[u8]) -> bool {
+        let padded = payload.len().next_multiple_of(4).max(4);
+        let words = padded / 4;
+        let time = if self.records == 0 { time } else { time.max(self.last) };
+        let delta = if self.records == 0 { 0 } else { time - self.last };
+        let extend = delta >> DELTA_BITS != 0;
+        let long = words > SHORT_WORDS;
+        let length = padded + 4 + if long { 4 } else { 0 } + if extend { 8 } else { 0 };
+        if HEAD + self.bytes.len() + length > self.size {
+            return false;
+        }
+        if self.records == 0 {
+            self.start = time;
+            // Most pages are filled in the end; one growth is cheaper than many.
+            self.bytes.reserve_exact(self.size - HEAD);
+        }
+        let mut word = |value: u32| self.bytes.extend_from_slice(&value.to_ne_bytes());
+        let mut short = delta as u32;
+        if extend {
+            let mask = (1 << DELTA_BITS) - 1;
+            word(TIME_EXTEND | ((delta & mask) as u32) << 5);
+            word((delta >> DELTA_BITS) as u32);
+            short = 0;
+        }
+        if long {
+            word(short << 5);
+            word(padded as u32 + 4);
+        } else {
+            word(words as u32 | short << 5);
+        }
+        self.bytes.extend_from_slice(payload);
+        self.bytes.resize(self.bytes.len() + padded - payload.len(), 0);
+        self.last = time;
+        self.records += 1;
+        true
+    }
+
+    /// Number of records.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Bytes of records, headers included.
+    pub fn used(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Where the first record is.
+    pub fn first(&self) -> Place {
+        Place { at: 0, time: self.start }
+    }
+
+    /// The record at a place, as time and payload (padded to four bytes), and the place behind it.
+    pub fn record(&self, place: Place) -> Option<(u64, &[u8], Place)> {
+        let word = |at: usize| Some(u32::from_ne_bytes(*self.bytes.get(at..)?.first_chunk()?));
+        let Place { mut at, mut time } = place;
+        loop {
+            let header = word(at)?;
+            let (kind, delta) = (header & 31, u64::from(header >> 5));
+            if kind == TIME_EXTEND {
+                time += (u64::from(word(at + 4)?) << DELTA_BITS) + delta;
+                at += 8;
+                continue;
+            }
+            let (start, end) = if kind == 0 {
+                (at + 8, at + 4 + word(at + 4)? as usize)
+            } else {
+                (at + 4, at + 4 + 4 * kind as usize)
+            };
+            time += delta;
+            return Some((time, self.bytes.get(start..end)?, Place { at: end, time }));
+        }
+    }
+
+    /// The page as the kernel hands it out, from a place on; `lost` records are said to be missing in front of it.
+    pub fn export(&self, from: Place, lost: u64) -> Vec<u8> {
+        let rest = &self.bytes[from.at.min(self.bytes.len())..];
+        // The time of a page is that of its first record, whose header counts from it.
+        let mut page = Vec::with_capacity(self.size);
+        page.extend_from_slice(&from.time.to_ne_bytes());
+        let mut commit = rest.len() as u64;
+        let stored = HEAD + rest.len() + 8 <= self.size;
+        if lost > 0 {
+            commit |= MISSED | if stored { MISSED_STORED } else { 0 };
+        }
+        page.extend_from_slice(&commit.to_ne_bytes());
+        page.extend_from_slice(rest);
+        if lost > 0 && stored {
+            page.extend_from_slice(&lost.to_ne_bytes());
+        }
+        page.resize(self.size, 0);
+        page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything that a page holds.
+    fn read(page: &Page) -> Vec<(u64, Vec<u8>)> {
+        let mut place = page.first();
+        let mut all = Vec::new();
+        while let Some((time, payload, next)) = page.record(place) {
+            all.push((time, payload.to_vec()));
+            place = next;
+        }
+        all
+    }
+
+    #[test]
+    fn records_come_back_as_they_went_in() {
+        let mut page = Page::new(4096);
+        let written = [
+            (1000, vec![1; 8]),
+            (1000, vec![2; 4 * SHORT_WORDS]),
+            (1001, vec![3; 4 * SHORT_WORDS + 4]),
+            (1001 + (1 << DELTA_BITS), vec![4; 12]),
+            (5_000_000_000_000, vec![5; 20]),
+        ];
+        for (time, payload) in &written {
+            assert!(page.push(*time, payload));
+        }
+        assert_eq!(read(&page), written);
+        assert_eq!(page.records(), 5);
+    }
+
+    #[test]
+    fn payloads_are_padded_and_times_do_not_go_back() {
+        let mut page = Page::new(4096);
+        assert!(page.push(50, &[9; 9]) && page.push(40, &[1]));
+        assert_eq!(read(&page), [(50, [[9; 9].as_slice(), &[0; 3]].concat()), (50, vec![1, 0, 0, 0])]);
+    }
+
+    #[test]
+    fn a_page_is_filled_to_its_last_byte_and_no_further() {
+        let mut page = Page::new(4096);
+        // 4,080 bytes: 255 records of 16 bytes.
+        let count = (0..1000).take_while(|time| page.push(*time, &[0; 12])).count();
+        assert_eq!((count, page.used()), (255, 4080));
+        let mut page = Page::new(4096);
+        assert!(page.push(1, &vec![7; Page::longest(4096)]));
+        assert!(!Page::new(4096).push(1, &[0; 4090]));
+    }
+
+    #[test]
+    fn exported_pages_are_the_kernels() {
+        let mut page = Page::new(4096);
+        page.push(100, &[1; 8]);
+        page.push(107, &[2; 8]);
+        let (_, _, second) = page.record(page.first()).unwrap();
+        let whole = page.export(page.first(), 0);
+        assert_eq!(whole.len(), 4096);
+        assert_eq!(whole[..8], 100_u64.to_ne_bytes());
+        assert_eq!(whole[8..16], 24_u64.to_ne_bytes());
+        assert_eq!(whole[16..20], 2_u32.to_ne_bytes());
+        assert_eq!(whole[28..32], (2 | 7_u32 << 5).to_ne_bytes());
+        let rest = page.export(second, 3);
+        assert_eq!(rest[..8], 100_u64.to_ne_bytes());
+        assert_eq!(rest[8..16], (0x0c | MISSED | MISSED_STORED).to_ne_bytes());
+        assert_eq!(rest[28..36], 3_u64.to_ne_bytes());
+    }
+}

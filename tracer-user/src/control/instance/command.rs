@@ -1,0 +1,341 @@
+//! The commands that change an instance.
+
+use rustix::io::Errno;
+
+use super::{live, mirror::Mirror, select::Selector, state::Filtering};
+use crate::{
+    buffer::clock::{Clock, monotonic},
+    lang::filter::{self, FilterError, Request},
+    plan::{
+        filter::Filter,
+        resolve::{self, ResolveEnv},
+    },
+};
+
+/// A list of threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// `set_event_pid`
+    Traced,
+    /// `set_event_notrace_pid`
+    Untraced,
+}
+
+/// Something to be done to an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// Turns one event on or off.
+    Event {
+        /// Its number.
+        event: u32,
+        /// Whether it is to be on.
+        on: bool,
+    },
+    /// Turns all events on or off that a selector means.
+    Events {
+        /// Which.
+        which: Selector<'a>,
+        /// Whether they are to be on.
+        on: bool,
+    },
+    /// Sets or clears the filter of one event: what was written to its `filter`.
+    Filter {
+        /// The event.
+        event: u32,
+        /// The text.
+        text: &'a [u8],
+    },
+    /// Sets or clears the filters of a system's events.
+    SystemFilter {
+        /// The system.
+        system: u32,
+        /// The text.
+        text: &'a [u8],
+    },
+    /// Adds threads to a list: what was written to `set_event_pid`.
+    AddPids {
+        /// The list.
+        list: List,
+        /// Numbers and blanks.
+        text: &'a [u8],
+    },
+    /// Empties a list of threads, which is in force no more then.
+    ClearPids(List),
+    /// Starts or stops recording.
+    Tracing(bool),
+    /// Empties the buffers of one CPU or of all.
+    Clear(Option<u32>),
+    /// Changes the clock, and empties the buffers.
+    Clock(&'a [u8]),
+    /// Sets the size of one CPU's buffer or of all, in bytes.
+    BufferSize {
+        /// The CPU.
+        cpu: Option<u32>,
+        /// Bytes.
+        bytes: usize,
+    },
+    /// Sets the size of a page of the buffers, in bytes, and empties them.
+    PageSize(usize),
+    /// Sets an option by its number.
+    Option {
+        /// The option.
+        option: u32,
+        /// Whether it is to be on.
+        on: bool,
+    },
+    /// Sets an option by a word such as `noraw`.
+    OptionWord(&'a [u8]),
+    /// Chooses the tracer; `nop` is the only one.
+    Tracer(&'a [u8]),
+    /// Records on these CPUs only.
+    Cpus(Vec<bool>),
+    /// Forgets the errors.
+    ClearErrors,
+    /// Makes the buffers as large as they are to be when they are used.
+    Expand,
+}
+
+impl Mirror {
+    /// Does a command to an instance.
+    ///
+    /// # Errors
+    /// `ENODEV` for an instance that is gone; otherwise the kernel's error number for what is asked.
+    pub fn apply(&mut self, instance: u32, command: &Command<'_>) -> Result<(), Errno> {
+        match command {
+            Command::Event { event, on } => self.set_events(instance, &[*event], *on),
+            Command::Events { which, on } => {
+                let events = which.matching(&self.events);
+                if events.is_empty() { Err(Errno::INVAL) } else { self.set_events(instance, &events, *on) }
+            }
+            Command::Filter { event, text } => self.set_filter(instance, *event, text),
+            Command::SystemFilter { system, text } => self.set_system_filter(instance, *system, text),
+            Command::AddPids { list, text } => self.add_pids(instance, *list, text),
+            Command::ClearPids(list) => self.clear_pids(instance, *list),
+            Command::Tracing(on) => {
+                self.collect(instance);
+                let state = self.state(instance)?;
+                state.on = *on;
+                state.tell_switch();
+                Ok(())
+            }
+            Command::Clear(cpu) => {
+                self.collect(instance);
+                self.state(instance)?.clear(*cpu);
+                Ok(())
+            }
+            Command::Clock(name) => {
+                let clock = Clock::named(name).ok_or(Errno::INVAL)?;
+                self.collect(instance);
+                let state = self.state(instance)?;
+                state.clock = clock;
+                state.clear(None);
+                Ok(())
+            }
+            Command::BufferSize { cpu, bytes } => self.state(instance)?.resize(*cpu, *bytes),
+            Command::PageSize(page) => {
+                self.collect(instance);
+                self.state(instance)?.set_page(*page);
+                Ok(())
+            }
+            Command::Option { option, on } => self.set_option(instance, *option, *on),
+            Command::OptionWord(word) => self.set_option_word(instance, word),
+            Command::Tracer(name) => {
+                // The kernel takes this many bytes at most (`MAX_TRACER_SIZE`).
+                let name = &name[..name.len().min(100)];
+                let name = crate::lang::ctype::trim_end(name);
+                let name = &name[crate::lang::ctype::skip_space(name, 0)..];
+                if name == b"nop" { Ok(()) } else { Err(Errno::INVAL) }
+            }
+            Command::Cpus(mask) => {
+                self.collect(instance);
+                self.state(instance)?.cpus.clone_from(mask);
+                Ok(())
+            }
+            Command::ClearErrors => {
+                self.state(instance)?.errors.clear();
+                Ok(())
+            }
+            Command::Expand => {
+                self.state(instance)?.expand();
+                Ok(())
+            }
+        }
+    }
+
+    /// Turns events on or off. As in the kernel, what can be done is done, and the first error told.
+    fn set_events(&mut self, instance: u32, events: &[u32], on: bool) -> Result<(), Errno> {
+        self.state(instance)?.expand();
+        if !on {
+            self.collect(instance);
+            let state = self.state(instance)?;
+            for event in events {
+                state.enabled.remove(event);
+            }
+            if let Some(live) = &mut state.live {
+                live.unhang(events.iter().copied());
+            }
+            return Ok(());
+        }
+        self.make_live(instance)?;
+        let mut first = Ok(());
+        for event in events {
+            let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+            let Some(format) = catalogue.format(*event, &facts) else {
+                first = first.and(Err(Errno::NODEV));
+                continue;
+            };
+            let state = self.state(instance)?;
+            if state.enabled.contains(event) {
+                continue;
+            }
+            let filter = state.filters.get(event).and_then(|filtering| filtering.filter.as_ref());
+            let Some(live) = &mut state.live else { return Err(Errno::NODEV) };
+            match live.hang(*event, format, filter) {
+                Ok(()) => {
+                    state.enabled.insert(*event);
+                }
+                Err(error) => {
+                    tracing::warn!("{error}");
+                    first = first.and(Err(live::errno(&error)));
+                }
+            }
+        }
+        first
+    }
+
+    fn resolve(&self, event: u32, text: &[u8]) -> Result<Result<Filter, FilterError>, Errno> {
+        let format = self.events.format(event, &self.facts).ok_or(Errno::NODEV)?;
+        Ok(resolve::filter(text, format, self.facts.as_ref()))
+    }
+
+    /// Puts a filter, or none, in force, in place of the one that was; when the kernel refuses the program, nothing
+    /// changes.
+    fn put_filter(&mut self, instance: u32, event: u32, new: Option<Filtering>) -> Result<(), Errno> {
+        let (facts, events) = (self.facts.clone(), self.events.clone());
+        let state = self.state(instance)?;
+        if let Some(live) = &mut state.live {
+            let format = events.format(event, &facts).ok_or(Errno::NODEV)?;
+            let filter = new.as_ref().and_then(|new| new.filter.as_ref());
+            live.change(event, format, filter).map_err(|error| {
+                tracing::warn!("{error}");
+                live::errno(&error)
+            })?;
+        }
+        match new {
+            Some(new) => state.filters.insert(event, new),
+            None => state.filters.remove(&event),
+        };
+        Ok(())
+    }
+
+    fn set_filter(&mut self, instance: u32, event: u32, written: &[u8]) -> Result<(), Errno> {
+        let text = match filter::request(written) {
+            Request::TooLong => return Err(Errno::INVAL),
+            Request::Clear => return self.put_filter(instance, event, None),
+            Request::Set(text) => text,
+        };
+        match self.resolve(event, text)? {
+            Ok(filter) => {
+                let shown = filter::shown(text, &self.facts.dialect());
+                self.put_filter(instance, event, Some(Filtering { shown, filter: Some(filter) }))
+            }
+            Err(error) => {
+                // A filter that is none takes the old one's place, and all hits pass.
+                let failed = Filtering { shown: error.filter_file(), filter: None };
+                self.put_filter(instance, event, Some(failed))?;
+                self.state(instance)?.errors.push(monotonic(), error.log_entry());
+                Err(error.errno())
+            }
+        }
+    }
+
+    /// Each event of the system gets the filter, or, where it does not fit, the error; the write itself succeeds
+    /// (`process_system_preds()`).
+    fn set_system_filter(&mut self, instance: u32, system: u32, written: &[u8]) -> Result<(), Errno> {
+        let catalogue = self.events.clone();
+        let events = &catalogue.system(system).ok_or(Errno::NODEV)?.events;
+        let text = match filter::request(written) {
+            Request::TooLong => return Err(Errno::INVAL),
+            Request::Clear => {
+                return events.iter().try_for_each(|event| self.put_filter(instance, *event, None));
+            }
+            Request::Set(text) => text,
+        };
+        for event in events {
+            let new = match self.resolve(*event, text)? {
+                Ok(filter) => {
+                    Filtering { shown: filter::shown(text, &self.facts.dialect()), filter: Some(filter) }
+                }
+                Err(error) => {
+                    let error = error.for_subsystem();
+                    self.state(instance)?.errors.push(monotonic(), error.log_entry());
+                    Filtering { shown: error.filter_file(), filter: None }
+                }
+            };
+            self.put_filter(instance, *event, Some(new))?;
+        }
+        Ok(())
+    }
+
+    fn set_option_word(&mut self, instance: u32, word: &[u8]) -> Result<(), Errno> {
+        // The kernel's buffer for it.
+        if word.len() >= 64 {
+            return Err(Errno::INVAL);
+        }
+        let word = crate::lang::ctype::trim_end(word);
+        let word = &word[crate::lang::ctype::skip_space(word, 0)..];
+        let word = std::str::from_utf8(word).map_err(|_| Errno::INVAL)?;
+        let (name, on) = match word.strip_prefix("no") {
+            Some(name) => (name, false),
+            None => (word, true),
+        };
+        let option = self.state(instance)?.options.find(name).ok_or(Errno::INVAL)?;
+        self.set_option(instance, option, on)
+    }
+
+    fn set_option(&mut self, instance: u32, option: u32, on: bool) -> Result<(), Errno> {
+        let task_pid = self.task_pid();
+        let state = self.state(instance)?;
+        let name = state.options.name(option).ok_or(Errno::NODEV)?.to_owned();
+        if name == "trace_printk_dest" {
+            return self.printk_destination(instance, on);
+        }
+        if state.options.get(option) == on {
+            return Ok(());
+        }
+        if name == "event-fork" {
+            state.follow(on, task_pid)?;
+        }
+        if !state.options.set(option, on) {
+            return Err(Errno::INVAL);
+        }
+        if name == "overwrite" {
+            state.buffer.select_mut(None).for_each(|(_, buffer)| buffer.set_overwrite(on));
+        }
+        Ok(())
+    }
+
+    fn add_pids(&mut self, instance: u32, list: List, text: &[u8]) -> Result<(), Errno> {
+        let state = self.state(instance)?;
+        state.expand();
+        let mut pids = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (done, word) = super::words::word(rest)?;
+            let Some(word) = word else { break };
+            // Base 0, and whatever fits a pid of the kernel's is taken as one.
+            let pid = crate::lang::number::unsigned(word).ok_or(Errno::INVAL)? as u32;
+            if pid >= super::state::PID_LIMIT {
+                // The kernel's list says -1, which is this.
+                return Err(Errno::PERM);
+            }
+            pids.push(pid);
+            rest = &rest[done..];
+        }
+        state.add_pids(list, &pids)
+    }
+
+    fn clear_pids(&mut self, instance: u32, list: List) -> Result<(), Errno> {
+        self.state(instance)?.clear_pids(list)
+    }
+}

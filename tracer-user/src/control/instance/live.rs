@@ -1,0 +1,184 @@
+//! What of an instance is in the kernel: its session, and the events that hang on their hooks.
+//!
+//! It is made when the first event is turned on. Events hang behind a gate on perf tracepoints, so that each can change
+//! and go while it fires; what falls off is closed by threads of its own, as the kernel waits for all CPUs there.
+
+use std::collections::HashMap;
+
+use crate::{
+    attach::{self, AttachError, Cause, Context, Falling, Hung, Request, Session, Threads, Via, ids},
+    control::{facts::Facts, hooks, recorder},
+    event::Format,
+    plan::{filter::Filter, source::Hook},
+    sys::ring::RingMemory,
+};
+
+/// Bytes of a CPU's BPF ring buffer: what may come between two visits of the reader.
+const RING_BYTES: u32 = 2 << 20;
+/// Events that an instance can have on at once.
+const SLOTS: u32 = 8192;
+/// Threads that close what fell off, at most.
+const CLOSERS: usize = 8;
+
+/// An instance's part in the kernel.
+#[derive(Debug)]
+pub(super) struct Live {
+    session: Session,
+    pub(super) rings: Vec<RingMemory>,
+    hung: HashMap<u32, Hung>,
+    /// Hits that found the ring full, by CPU: of events that are off by now, and what was told of the others.
+    gone: Vec<u64>,
+    told: Vec<u64>,
+}
+
+/// What programs can learn of their context, found once.
+#[derive(Debug)]
+pub(super) struct Grounds {
+    context: Context,
+    own: ids::Ids,
+}
+
+impl Grounds {
+    /// Finds them.
+    pub(super) fn find(facts: &Facts) -> Result<Self, AttachError> {
+        let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
+        Ok(Self { context: recorder::context(facts), own })
+    }
+
+    /// A session with its rings.
+    pub(super) fn session(
+        &self,
+        ring_bytes: u32,
+        slots: u32,
+        facts: &Facts,
+    ) -> Result<(Session, Vec<RingMemory>), AttachError> {
+        let sizes = attach::Options {
+            ring_bytes,
+            watermark: ring_bytes / 2,
+            cpus: facts.cpus(),
+            slots,
+            pid_gate: false,
+            pid_lists: true,
+            own_tgid: self.own.process,
+            trace_own: false,
+        };
+        Session::new(&sizes, self.context.clone())
+    }
+}
+
+impl Live {
+    /// Makes the session; nothing is traced yet.
+    pub(super) fn new(grounds: &Grounds, facts: &Facts) -> Result<Self, AttachError> {
+        let (session, rings) = grounds.session(RING_BYTES, SLOTS, facts)?;
+        let cpus = rings.len();
+        Ok(Self { session, rings, hung: HashMap::new(), gone: vec![0; cpus], told: vec![0; cpus] })
+    }
+
+    /// The session.
+    pub(super) fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    /// Turns an event on.
+    pub(super) fn hang(
+        &mut self,
+        event: u32,
+        format: &Format,
+        filter: Option<&Filter>,
+    ) -> Result<(), AttachError> {
+        if self.hung.contains_key(&event) {
+            return Ok(());
+        }
+        let hung = self.session.hang(&request(format, &Via::Tracepoint(format.id), filter))?;
+        self.hung.insert(event, hung);
+        Ok(())
+    }
+
+    /// Changes the filter of an event that is on.
+    pub(super) fn change(
+        &mut self,
+        event: u32,
+        format: &Format,
+        filter: Option<&Filter>,
+    ) -> Result<(), AttachError> {
+        match self.hung.get_mut(&event) {
+            Some(hung) => self.session.change(hung, &request(format, &Via::Tracepoint(format.id), filter)),
+            None => Ok(()),
+        }
+    }
+
+    /// Turns events off, at once.
+    pub(super) fn unhang(&mut self, events: impl IntoIterator<Item = u32>) {
+        let mut falling = Vec::new();
+        for event in events {
+            let Some(hung) = self.hung.remove(&event) else { continue };
+            let slot = hung.slot;
+            falling.push(self.session.unhang(hung));
+            for (cpu, gone) in (0..).zip(&mut self.gone) {
+                *gone += self.session.counters(slot, cpu).dropped;
+            }
+        }
+        close(falling);
+    }
+
+    /// Hits for which the kernel ran no program.
+    pub(super) fn missed(&self) -> u64 {
+        self.session.missed()
+    }
+
+    /// Hits on a CPU that found the ring full since the last call.
+    pub(super) fn newly_dropped(&mut self, cpu: u32) -> u64 {
+        let slots = self.hung.values().map(|hung| self.session.counters(hung.slot, cpu).dropped);
+        let all = self.gone[cpu as usize] + slots.sum::<u64>();
+        let told = std::mem::replace(&mut self.told[cpu as usize], all);
+        all.saturating_sub(told)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let all: Vec<u32> = self.hung.keys().copied().collect();
+        self.unhang(all);
+    }
+}
+
+/// What is asked of the session for an event.
+fn request<'a>(format: &'a Format, via: &'a Via, filter: Option<&'a Filter>) -> Request<'a> {
+    Request {
+        format,
+        hook: &Hook::Tracepoint,
+        via,
+        filter,
+        irqs_off: hooks::irqs_off(format),
+        kind: format.id,
+        threads: Threads::Traced,
+        other: hooks::other(format, &Hook::Tracepoint),
+    }
+}
+
+/// Closes what fell off where nobody waits for it.
+fn close(falling: Vec<Falling>) {
+    if falling.is_empty() {
+        return;
+    }
+    // Waiting for all CPUs is what takes time; several can wait for the same moment.
+    let each = falling.len().div_ceil(CLOSERS);
+    let mut rest = falling.into_iter();
+    loop {
+        let part: Vec<Falling> = rest.by_ref().take(each).collect();
+        if part.is_empty() {
+            return;
+        }
+        std::thread::spawn(move || drop(part));
+    }
+}
+
+/// The number that a refusal of the kernel's is told with.
+pub(super) fn errno(error: &AttachError) -> rustix::io::Errno {
+    match error.cause() {
+        Cause::Map(_, errno) | Cause::Hook(_, errno) | Cause::System(_, errno) => *errno,
+        Cause::Load(_, error) => error.errno,
+        Cause::TooMany(_) => rustix::io::Errno::NOMEM,
+        _ => rustix::io::Errno::NOSYS,
+    }
+}

@@ -1,0 +1,160 @@
+//! Records that user space writes: `trace_marker` and `trace_marker_raw`.
+//!
+//! They are the kernel's `ftrace:print` and `ftrace:raw_data`, which no print fmt describes as `trace` shows them
+//! (`trace_print_print()` and `trace_raw_data()`, kernel/trace/trace_output.c).
+
+use rustix::io::Errno;
+
+use super::{
+    catalogue::{Events, SPECIAL},
+    mirror::Mirror,
+};
+use crate::{
+    buffer::{Page, clock::Conversion},
+    render::{
+        RenderEnv,
+        line::{self, Stamp, Tasks},
+    },
+};
+
+/// Bytes of a marker's text at most (`TRACE_MARKER_MAX_SIZE`).
+const TEXT_MAX: usize = 4096;
+/// The function whose address stands in the records of `trace_marker`.
+const WRITER: &str = "tracing_mark_write";
+/// Offset of text and of raw data in a record: behind the common fields and `ip`, or `id`.
+const TEXT_AT: usize = 16;
+const DATA_AT: usize = 12;
+
+/// What a mark is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Text.
+    Text,
+    /// A number and bytes.
+    Raw,
+}
+
+/// Who writes a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writer {
+    /// Thread.
+    pub pid: u32,
+    /// CPU that it is on.
+    pub cpu: u32,
+}
+
+impl Mark {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Text => "print",
+            Self::Raw => "raw_data",
+        }
+    }
+
+    /// The kind of mark whose records an event's are.
+    pub(super) fn of(events: &Events, event: u32) -> Option<Self> {
+        let known = events.get(event)?;
+        if !events.is_special(known.system) {
+            return None;
+        }
+        [Self::Text, Self::Raw].into_iter().find(|mark| mark.name() == known.name)
+    }
+
+    /// Writes a record as `trace` shows it.
+    pub(super) fn line(
+        self,
+        out: &mut Vec<u8>,
+        options: &line::Options,
+        record: &[u8],
+        stamp: Stamp,
+        tasks: &dyn Tasks,
+        env: &dyn RenderEnv,
+    ) {
+        if options.hex || options.bin {
+            return line::plain(out, options, record, stamp);
+        }
+        line::lead(out, options, record, stamp, tasks);
+        match self {
+            Self::Text => {
+                let ip = record.get(8..16).and_then(|ip| ip.try_into().ok()).map_or(0, u64::from_ne_bytes);
+                let text = record.get(TEXT_AT..).unwrap_or_default();
+                let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+                if options.raw {
+                    out.extend(format!("# {ip:x} ").bytes());
+                } else {
+                    let name = env.symbol(ip).map_or(WRITER.to_owned(), |symbol| symbol.name.to_string());
+                    out.extend(format!("{name}: ").bytes());
+                }
+                out.extend_from_slice(text);
+            }
+            Self::Raw => {
+                let id = record.get(8..12).and_then(|id| id.try_into().ok()).map_or(0, u32::from_ne_bytes);
+                out.extend(format!("# {id:x} buf:").bytes());
+                for byte in record.get(DATA_AT..).unwrap_or_default() {
+                    out.extend(format!(" {byte:02x}").bytes());
+                }
+                out.push(b'\n');
+            }
+        }
+    }
+}
+
+impl Mirror {
+    /// Records what was written to `trace_marker` or `trace_marker_raw`, and says how much of it.
+    ///
+    /// # Errors
+    /// `EINVAL` when the option `markers` is off or raw data has no number, `EBADF` while recording is off.
+    pub fn mark(
+        &mut self,
+        instance: u32,
+        mark: Mark,
+        written: &[u8],
+        writer: Writer,
+    ) -> Result<usize, Errno> {
+        let (facts, events) = (self.facts.clone(), self.events.clone());
+        if !self.get(instance).ok_or(Errno::NODEV)?.options.is("markers") {
+            return Err(Errno::INVAL);
+        }
+        let system = events.find_system(SPECIAL).ok_or(Errno::INVAL)?;
+        let event = events.find(system, mark.name()).ok_or(Errno::INVAL)?;
+        let format = events.format(event, &facts).ok_or(Errno::INVAL)?;
+        // What came before in the kernel comes before in the buffer.
+        self.collect(instance);
+        let ip = facts.symbols().and_then(|symbols| symbols.addresses(WRITER).into_iter().min());
+        self.tasks.meet(writer.pid as i32, true);
+        let state = self.state(instance)?;
+        let longest = Page::longest(state.page());
+        let mut record = format.id.to_ne_bytes().to_vec();
+        record.extend([0, 0]);
+        record.extend(writer.pid.to_ne_bytes());
+        let done = match mark {
+            Mark::Text => {
+                // A newline and a NUL are added.
+                let length = written.len().min(TEXT_MAX).min(longest - TEXT_AT - 2);
+                let text = &written[..length];
+                record.extend(ip.unwrap_or(0).to_ne_bytes());
+                record.extend_from_slice(text);
+                if text.last() != Some(&b'\n') {
+                    record.push(b'\n');
+                }
+                record.push(0);
+                length
+            }
+            Mark::Raw => {
+                if written.len() < 4 || written.len() + 8 > longest {
+                    return Err(Errno::INVAL);
+                }
+                record.extend_from_slice(written);
+                written.len()
+            }
+        };
+        let recorded_cpu = state.cpus.get(writer.cpu as usize).copied().unwrap_or_default();
+        if !state.records() || !recorded_cpu {
+            return Err(Errno::BADF);
+        }
+        state.counted += 1;
+        let now = Conversion::now(state.clock).time(crate::buffer::clock::monotonic(), state.counted);
+        let buffer = state.buffer.cpu_mut(writer.cpu).ok_or(Errno::BADF)?;
+        if buffer.push(now, &record) { Ok(done) } else { Err(Errno::BADF) }
+    }
+}

@@ -1,0 +1,329 @@
+//! All instances, and what they share: the catalogue of events, facts of the kernel, names of threads.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use rustix::io::Errno;
+use tracer_abi::{COMMON_SIZE, STAMP_SIZE};
+
+use super::{
+    catalogue::Events,
+    live::{self, Grounds, Live},
+    names::Names,
+    options::TraceOptions,
+    state::Instance,
+};
+use crate::{
+    attach::AttachError,
+    buffer::clock::{Clock, Conversion, monotonic},
+    control::{facts::Facts, tasks::TaskNames},
+    kernel::Error,
+    sys::ring::{Drained, Seen},
+};
+
+/// Number of the top instance.
+pub const TOP: u32 = 0;
+
+/// Bytes of a page of a trace buffer.
+const PAGE: usize = 4096;
+
+/// The option that says where `trace_printk()` writes.
+const PRINTK: &str = "trace_printk_dest";
+
+/// All instances.
+#[derive(Debug)]
+pub struct Mirror {
+    /// Facts of the kernel.
+    pub facts: Arc<Facts>,
+    /// The events.
+    pub events: Arc<Events>,
+    instances: BTreeMap<u32, Instance>,
+    next: u32,
+    grounds: Option<Grounds>,
+    names: Option<Names>,
+    /// Names of threads.
+    pub tasks: TaskNames,
+}
+
+impl Mirror {
+    /// The top instance, as the kernel has it at the start.
+    ///
+    /// # Errors
+    /// When the kernel's events cannot be read.
+    pub fn new(facts: Arc<Facts>) -> Result<Self, Error> {
+        let events = Arc::new(Events::read(&facts)?);
+        let options = facts.tracefs.read("trace_options")?.unwrap_or_default();
+        let top = Instance::new("", TraceOptions::named(&options), facts.cpus(), PAGE);
+        Ok(Self {
+            facts,
+            events,
+            instances: BTreeMap::from([(TOP, top)]),
+            next: TOP + 1,
+            grounds: None,
+            names: None,
+            tasks: TaskNames::default(),
+        })
+    }
+
+    /// An instance.
+    pub fn get(&self, instance: u32) -> Option<&Instance> {
+        self.instances.get(&instance)
+    }
+
+    /// An instance, to be read by what takes from it.
+    pub fn get_mut(&mut self, instance: u32) -> Option<&mut Instance> {
+        self.instances.get_mut(&instance)
+    }
+
+    pub(super) fn state(&mut self, instance: u32) -> Result<&mut Instance, Errno> {
+        self.instances.get_mut(&instance).ok_or(Errno::NODEV)
+    }
+
+    /// What showing an instance's records needs.
+    pub(super) fn parts(&mut self, instance: u32) -> Option<(&Facts, &Events, &TaskNames, &mut Instance)> {
+        let Self { facts, events, tasks, instances, .. } = self;
+        Some((facts, events, tasks, instances.get_mut(&instance)?))
+    }
+
+    /// Numbers and names of the instances below the top.
+    pub fn below(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.instances.iter().skip(1).map(|(number, instance)| (*number, instance.name.as_str()))
+    }
+
+    /// The number of an instance below the top.
+    pub fn find(&self, name: &str) -> Option<u32> {
+        self.below().find(|(_, known)| *known == name).map(|(number, _)| number)
+    }
+
+    /// Makes an instance.
+    ///
+    /// # Errors
+    /// `EEXIST`.
+    pub fn make(&mut self, name: &str) -> Result<u32, Errno> {
+        if self.find(name).is_some() {
+            return Err(Errno::EXIST);
+        }
+        let options = self.state(TOP)?.options.inherited();
+        let number = self.next;
+        self.next += 1;
+        self.instances.insert(number, Instance::new(name, options, self.facts.cpus(), PAGE));
+        Ok(number)
+    }
+
+    /// Takes an instance away, with everything it has in the kernel.
+    ///
+    /// # Errors
+    /// `ENOENT`, or `EBUSY` while one of its files is open.
+    pub fn remove(&mut self, name: &str) -> Result<(), Errno> {
+        let number = self.find(name).ok_or(Errno::NOENT)?;
+        if self.state(number)?.users > 0 {
+            return Err(Errno::BUSY);
+        }
+        if self.state(number)?.options.is(PRINTK) {
+            self.printk_destination(TOP, true)?;
+        }
+        self.instances.remove(&number);
+        self.rest();
+        Ok(())
+    }
+
+    /// Counts an open file in.
+    ///
+    /// # Errors
+    /// `ENODEV` when the instance is gone.
+    pub fn hold(&mut self, instance: u32) -> Result<(), Errno> {
+        self.state(instance)?.users += 1;
+        Ok(())
+    }
+
+    /// Counts an open file out.
+    pub fn release(&mut self, instance: u32) {
+        if let Some(state) = self.get_mut(instance) {
+            state.users -= 1;
+        }
+    }
+
+    /// Reserves the reading of one CPU's `trace_pipe`, or of the one of all.
+    ///
+    /// # Errors
+    /// `EBUSY` while somebody else reads it, or one that it takes from.
+    pub fn take_pipe(&mut self, instance: u32, cpu: Option<u32>) -> Result<(), Errno> {
+        let pipes = &mut self.state(instance)?.pipes;
+        let taken = match cpu {
+            None => !pipes.is_empty(),
+            Some(_) => pipes.contains(&None) || pipes.contains(&cpu),
+        };
+        if taken {
+            return Err(Errno::BUSY);
+        }
+        pipes.push(cpu);
+        Ok(())
+    }
+
+    /// Ends a [`Mirror::take_pipe`].
+    pub fn give_pipe(&mut self, instance: u32, cpu: Option<u32>) {
+        if let Some(state) = self.get_mut(instance) {
+            state.pipes.retain(|taken| *taken != cpu);
+        }
+    }
+
+    /// Stops recording for a reader (`pause-on-trace`), or lets it go on.
+    pub fn pause(&mut self, instance: u32, on: bool) {
+        if let Some(state) = self.get_mut(instance) {
+            state.stops = if on { state.stops + 1 } else { state.stops.saturating_sub(1) };
+            state.tell_switch();
+        }
+    }
+
+    /// Byte offset of `pid` in the kernel's `struct task_struct`.
+    pub(super) fn task_pid(&self) -> Option<u32> {
+        Some(self.facts.btf()?.member("task_struct", "pid").ok()??.offset)
+    }
+
+    /// One instance at a time is where `trace_printk()` writes: one takes it from another, none gives it away but the
+    /// top gets it back.
+    pub(super) fn printk_destination(&mut self, instance: u32, on: bool) -> Result<(), Errno> {
+        let option = self.state(instance)?.options.find(PRINTK).ok_or(Errno::INVAL)?;
+        if self.state(instance)?.options.get(option) == on {
+            return Ok(());
+        }
+        if instance == TOP && !on {
+            return Err(Errno::INVAL);
+        }
+        let target = if on { instance } else { TOP };
+        for (number, state) in &mut self.instances {
+            state.options.set(option, *number == target);
+        }
+        Ok(())
+    }
+
+    /// Makes an instance's session, where it has none yet.
+    pub(super) fn make_live(&mut self, instance: u32) -> Result<(), Errno> {
+        if self.state(instance)?.live.is_some() {
+            return Ok(());
+        }
+        let told = |error: AttachError| {
+            tracing::warn!("{error}");
+            live::errno(&error)
+        };
+        if self.grounds.is_none() {
+            self.grounds = Some(Grounds::find(&self.facts).map_err(told)?);
+        }
+        let (facts, task_pid) = (self.facts.clone(), self.task_pid());
+        let Some(grounds) = &self.grounds else { return Err(Errno::NODEV) };
+        if self.names.is_none() {
+            self.names = Some(Names::follow(grounds, &facts).map_err(told)?);
+        }
+        let live = Live::new(grounds, &facts).map_err(told)?;
+        self.state(instance)?.enliven(live, task_pid)
+    }
+
+    /// Follows names no more once no instance is left that has anything in the kernel.
+    fn rest(&mut self) {
+        if self.instances.values().all(|state| state.live.is_none()) {
+            self.names = None;
+        }
+    }
+
+    /// The rings of all instances.
+    pub fn rings(&self) -> impl Iterator<Item = &crate::sys::ring::RingMemory> {
+        self.instances.values().filter_map(|state| state.live.as_ref()).flat_map(|live| &live.rings)
+    }
+
+    /// Numbers of the instances that record at this moment.
+    pub fn recording(&self) -> Vec<u32> {
+        let recording = self.instances.iter().filter(|(_, state)| state.live.is_some());
+        recording.map(|(number, _)| *number).collect()
+    }
+
+    /// Takes what an instance's programs have recorded into its buffers. What it gives is the trace clock's time up to
+    /// which no older record can come any more.
+    pub fn collect(&mut self, instance: u32) -> u64 {
+        if let Some(names) = &mut self.names {
+            names.collect(&mut self.tasks);
+        }
+        let Some(state) = self.instances.get_mut(&instance) else { return u64::MAX };
+        let conversion = Conversion::now(state.clock);
+        let mut horizon = monotonic();
+        let wants_groups = state.options.is("record-tgid");
+        let Instance { live, buffer, cpus, counted, clock, .. } = state;
+        let Some(live) = live else { return u64::MAX };
+        let tasks = &mut self.tasks;
+        if *clock == Clock::Counter {
+            collect_counted(live, buffer, cpus, counted, tasks, wants_groups);
+            return u64::MAX;
+        }
+        for (cpu, ring) in (0..).zip(&mut live.rings) {
+            let (Some(buffer), Some(wanted)) = (buffer.cpu_mut(cpu), cpus.get(cpu as usize)) else {
+                continue;
+            };
+            let mut last = 0;
+            let how = ring.drain(|record| {
+                if let Some((stamp, payload)) = split(record) {
+                    last = stamp;
+                    if *wanted {
+                        tasks.meet(pid_of(payload), wants_groups);
+                        buffer.push(conversion.time(stamp, 0), payload);
+                    }
+                }
+                Seen::Taken
+            });
+            if how == Drained::Busy && last > 0 {
+                horizon = horizon.min(last);
+            }
+        }
+        for cpu in 0..live.rings.len() as u32 {
+            let dropped = live.newly_dropped(cpu);
+            if let Some(buffer) = buffer.cpu_mut(cpu) {
+                buffer.add_dropped(dropped);
+            }
+        }
+        conversion.time(horizon, 0)
+    }
+
+    /// Takes in what the programs of all instances have recorded.
+    pub fn collect_all(&mut self) {
+        for instance in self.recording() {
+            self.collect(instance);
+        }
+    }
+}
+
+/// A clock that counts records wants them in the order in which they happened, on whatever CPU.
+fn collect_counted(
+    live: &mut Live,
+    buffer: &mut crate::buffer::TraceBuffer,
+    cpus: &[bool],
+    counted: &mut u64,
+    tasks: &mut TaskNames,
+    wants_groups: bool,
+) {
+    let mut all: Vec<(u64, u32, Vec<u8>)> = Vec::new();
+    for (cpu, ring) in (0..).zip(&mut live.rings) {
+        let wanted = cpus.get(cpu as usize).copied().unwrap_or_default();
+        ring.drain(|record| {
+            if let Some((stamp, payload)) = split(record).filter(|_| wanted) {
+                tasks.meet(pid_of(payload), wants_groups);
+                all.push((stamp, cpu, payload.to_vec()));
+            }
+            Seen::Taken
+        });
+    }
+    all.sort_by_key(|(stamp, ..)| *stamp);
+    for (_, cpu, payload) in all {
+        *counted += 1;
+        if let Some(buffer) = buffer.cpu_mut(cpu) {
+            buffer.push(*counted, &payload);
+        }
+    }
+}
+
+/// Stamp and payload of a record as it lies in a ring.
+fn split(record: &[u8]) -> Option<(u64, &[u8])> {
+    let (stamp, payload) = record.split_first_chunk::<STAMP_SIZE>()?;
+    (payload.len() >= COMMON_SIZE).then(|| (u64::from_ne_bytes(*stamp), payload))
+}
+
+/// Thread of a record.
+fn pid_of(payload: &[u8]) -> i32 {
+    i32::from_ne_bytes([payload[4], payload[5], payload[6], payload[7]])
+}

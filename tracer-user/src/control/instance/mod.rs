@@ -1,0 +1,26 @@
+//! Instances: what each has on, its filters, threads, options, buffers and errors, and the typed commands that change
+//! them. Every front end, the mounted tree first of all, goes through [`Mirror::apply`] and reads through the rest.
+//!
+//! A command that is refused says so with the kernel's error number and leaves the state that the kernel would leave;
+//! one that fails half-way for reasons of ours is taken back.
+
+pub mod catalogue;
+mod command;
+mod errors;
+mod live;
+pub mod mark;
+mod mirror;
+mod names;
+mod options;
+mod select;
+mod state;
+mod text;
+pub mod words;
+
+pub use command::{Command, List};
+pub use errors::ErrorLog;
+pub use mirror::{Mirror, TOP};
+pub use options::TraceOptions;
+pub use select::Selector;
+pub use state::{Instance, Size};
+pub use text::{Lines, Pages, Pipe};

@@ -1,0 +1,69 @@
+//! Names of threads for all instances: the two events that change names, followed while anything is traced.
+
+use tracer_abi::{STAMP_SIZE, control};
+
+use super::live::Grounds;
+use crate::{
+    attach::{AttachError, Attachment, Request, Session, Threads, Via},
+    control::{
+        facts::Facts,
+        tasks::{NameEvent, TaskNames},
+    },
+    event::Format,
+    plan::source::Hook,
+    sys::ring::{RingMemory, Seen},
+};
+
+/// Bytes of a CPU's ring: some hundred new names between two visits of the reader.
+const RING_BYTES: u32 = 64 * 1024;
+
+/// What follows names.
+#[derive(Debug)]
+pub(super) struct Names {
+    _session: Session,
+    rings: Vec<RingMemory>,
+    events: Vec<(Attachment, NameEvent)>,
+}
+
+impl Names {
+    /// Hangs the two events up.
+    pub(super) fn follow(grounds: &Grounds, facts: &Facts) -> Result<Self, AttachError> {
+        let (mut session, rings) = grounds.session(RING_BYTES, 2, facts)?;
+        let mut events = Vec::new();
+        for name in ["task_newtask", "task_rename"] {
+            let Ok(Some(text)) = facts.tracefs.format("task", name) else { continue };
+            let Ok(format) = Format::parse("task", &text) else { continue };
+            let Some(event) = NameEvent::of(&format) else { continue };
+            let attachment = session.attach(&Request {
+                format: &format,
+                hook: &Hook::Tracepoint,
+                via: &Via::Tracepoint(format.id),
+                filter: None,
+                irqs_off: false,
+                kind: control::FIRST + events.len() as u16,
+                threads: Threads::Every,
+                other: None,
+            })?;
+            events.push((attachment, event));
+        }
+        session.set_tracing(true);
+        Ok(Self { _session: session, rings, events })
+    }
+
+    /// Learns the names that came up since the last time.
+    pub(super) fn collect(&mut self, tasks: &mut TaskNames) {
+        let Self { rings, events, .. } = self;
+        for ring in rings {
+            ring.drain(|record| {
+                if let Some(payload) = record.get(STAMP_SIZE..).filter(|payload| payload.len() >= 2) {
+                    let kind = u16::from_ne_bytes([payload[0], payload[1]]);
+                    let index = usize::from(kind.wrapping_sub(control::FIRST));
+                    if let Some((_, event)) = events.get(index) {
+                        tasks.learn(*event, payload);
+                    }
+                }
+                Seen::Taken
+            });
+        }
+    }
+}

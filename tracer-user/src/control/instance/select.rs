@@ -1,0 +1,80 @@
+//! Which events a word of `set_event` means (`ftrace_set_clr_event()`).
+
+use super::catalogue::Events;
+
+/// A word of `set_event`, taken apart. Names match as they stand: the kernel has no globs here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selector<'a> {
+    /// Name of a system or an event.
+    either: Option<&'a str>,
+    system: Option<&'a str>,
+    event: Option<&'a str>,
+}
+
+impl<'a> Selector<'a> {
+    /// Reads a word: whether the events are to be on, and which. None for one that no name is like.
+    pub fn read(word: &'a [u8]) -> Option<(bool, Self)> {
+        let (on, rest) = match word.strip_prefix(b"!") {
+            Some(rest) => (false, rest),
+            None => (true, word),
+        };
+        let text = std::str::from_utf8(rest).ok()?;
+        let named = |text: &'a str| (!text.is_empty() && text != "*").then_some(text);
+        let selector = match text.split_once(':') {
+            Some((system, event)) => Self { either: None, system: named(system), event: named(event) },
+            None => Self { either: Some(text), system: None, event: None },
+        };
+        Some((on, selector))
+    }
+
+    /// All events of one system, or of all.
+    pub fn system(name: Option<&'a str>) -> Self {
+        Self { either: None, system: name, event: None }
+    }
+
+    /// The events it means.
+    pub fn matching(&self, events: &Events) -> Vec<u32> {
+        events
+            .ordinary()
+            .filter(|number| {
+                let Some(event) = events.get(*number) else { return false };
+                let Some(system) = events.system(event.system) else { return false };
+                self.either.is_none_or(|name| name == event.name || name == system.name)
+                    && self.system.is_none_or(|name| name == system.name)
+                    && self.event.is_none_or(|name| name == event.name)
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_mean_events() {
+        let names =
+            [("sched", "switch"), ("sched", "wake"), ("irq", "sched"), ("irq", "wake"), ("ftrace", "print")];
+        let events = Events::of(names.map(|(system, name)| (system.to_owned(), name.to_owned())));
+        for (word, on, expected) in [
+            ("sched:switch", true, vec![0]),
+            ("!sched:switch", false, vec![0]),
+            ("sched", true, vec![0, 1, 2]),
+            ("sched:", true, vec![0, 1]),
+            ("sched:*", true, vec![0, 1]),
+            (":wake", true, vec![1, 3]),
+            ("*:wake", true, vec![1, 3]),
+            ("*:*", true, vec![0, 1, 2, 3]),
+            (":", true, vec![0, 1, 2, 3]),
+            ("*", true, vec![]),
+            ("sched:s*", true, vec![]),
+            ("a:b:c", true, vec![]),
+            ("print", true, vec![]),
+            ("!", false, vec![]),
+            ("", true, vec![]),
+        ] {
+            let (seen, selector) = Selector::read(word.as_bytes()).unwrap();
+            assert_eq!((seen, selector.matching(&events)), (on, expected), "{word}");
+        }
+    }
+}

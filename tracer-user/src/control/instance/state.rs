@@ -1,0 +1,326 @@
+//! The state of one instance.
+
+use std::collections::{BTreeSet, HashMap};
+
+use rustix::io::Errno;
+use tracer_abi::lists;
+
+use super::{
+    command::List,
+    errors::ErrorLog,
+    live::{self, Live},
+    options::TraceOptions,
+};
+use crate::{
+    buffer::{CpuBuffer, TraceBuffer, clock::Clock},
+    plan::filter::Filter,
+};
+
+/// Bytes of a CPU's buffer once it is used (`TRACE_BUF_SIZE_DEFAULT`), and in the top instance before.
+pub(super) const EXPANDED: usize = 1_441_792;
+/// What the top instance has before anything is recorded: two pages, shown as 7 KiB.
+const UNEXPANDED: usize = 2 * 4080;
+/// Pids below this are taken (`MAX_PID`, kernel/trace/pid_list.c).
+pub(super) const PID_LIMIT: u32 = 1 << 30;
+
+/// A filter as it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Filtering {
+    /// What the `filter` file reads.
+    pub(super) shown: Vec<u8>,
+    /// What is in force; none after an error.
+    pub(super) filter: Option<Filter>,
+}
+
+/// A size in KiB as `buffer_size_kb` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// So many.
+    Kib(usize),
+    /// So many now, and so many once the buffers are used.
+    Expands(usize, usize),
+    /// The CPUs differ.
+    Mixed,
+}
+
+/// An instance.
+#[derive(Debug)]
+pub struct Instance {
+    /// Its name; empty for the top.
+    pub name: String,
+    /// The events that are on.
+    pub(super) enabled: BTreeSet<u32>,
+    pub(super) filters: HashMap<u32, Filtering>,
+    /// Options.
+    pub options: TraceOptions,
+    /// Errors.
+    pub errors: ErrorLog,
+    /// What was recorded.
+    pub buffer: TraceBuffer,
+    /// The trace clock.
+    pub clock: Clock,
+    /// CPUs that are recorded.
+    pub cpus: Vec<bool>,
+    /// How full a buffer is to be, in percent, before a reader of its pages is woken.
+    pub percent: u32,
+    /// Whether recording is on.
+    pub(super) on: bool,
+    /// Readers that stop recording while they read.
+    pub(super) stops: u32,
+    /// Open files that keep the instance.
+    pub(super) users: u32,
+    /// CPUs, or all, that somebody reads by `trace_pipe`.
+    pub(super) pipes: Vec<Option<u32>>,
+    expanded: bool,
+    page: usize,
+    pub(super) live: Option<Live>,
+    traced: BTreeSet<u32>,
+    untraced: BTreeSet<u32>,
+    following: bool,
+    /// Hits that no program saw, when the buffers were last emptied.
+    missed_before: u64,
+    /// Records so far, for the clock that counts them.
+    pub(super) counted: u64,
+}
+
+impl Instance {
+    /// A new instance.
+    pub(super) fn new(name: &str, options: TraceOptions, cpus: u32, page: usize) -> Self {
+        let expanded = !name.is_empty();
+        let bytes = if expanded { EXPANDED } else { UNEXPANDED };
+        Self {
+            name: name.to_owned(),
+            enabled: BTreeSet::new(),
+            filters: HashMap::new(),
+            options,
+            errors: ErrorLog::default(),
+            buffer: TraceBuffer::new(cpus, bytes, page),
+            clock: Clock::default(),
+            cpus: vec![true; cpus as usize],
+            percent: 50,
+            on: true,
+            stops: 0,
+            users: 0,
+            pipes: Vec::new(),
+            expanded,
+            page,
+            live: None,
+            traced: BTreeSet::new(),
+            untraced: BTreeSet::new(),
+            following: false,
+            missed_before: 0,
+            counted: 0,
+        }
+    }
+
+    /// Whether recording is on (`tracing_on`).
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Whether records are taken at this moment.
+    pub(super) fn records(&self) -> bool {
+        self.on && self.stops == 0
+    }
+
+    /// Bytes of a page of its buffers.
+    pub fn page(&self) -> usize {
+        self.page
+    }
+
+    /// Empties the buffers and gives them pages of another size.
+    pub(super) fn set_page(&mut self, page: usize) {
+        if page == self.page {
+            return;
+        }
+        self.page = page;
+        let overwrite = self.options.is("overwrite");
+        for (_, buffer) in self.buffer.select_mut(None) {
+            *buffer = CpuBuffer::new(buffer.size(), page);
+            buffer.set_overwrite(overwrite);
+        }
+    }
+
+    fn missed_ever(&self) -> u64 {
+        self.live.as_ref().map_or(0, Live::missed)
+    }
+
+    /// Hits for which the kernel ran no program, since the buffers were last emptied: at a perf tracepoint it runs none
+    /// while another runs on that CPU. It counts them for all CPUs together.
+    pub fn missed(&self) -> u64 {
+        self.missed_ever().saturating_sub(self.missed_before)
+    }
+
+    /// Empties the buffers of one CPU or of all.
+    pub(super) fn clear(&mut self, cpu: Option<u32>) {
+        self.buffer.select_mut(cpu).for_each(|(_, buffer)| buffer.clear());
+        if cpu.is_none() {
+            self.missed_before = self.missed_ever();
+        }
+    }
+
+    /// How many records were counted, for the clock that does so.
+    pub fn counted(&self) -> u64 {
+        self.counted
+    }
+
+    /// Tells the kernel whether to record.
+    pub(super) fn tell_switch(&mut self) {
+        let records = self.records();
+        if let Some(live) = &mut self.live {
+            live.session().set_tracing(records);
+        }
+    }
+
+    /// Whether an event is on.
+    pub fn is_enabled(&self, event: u32) -> bool {
+        self.enabled.contains(&event)
+    }
+
+    /// What an event's `filter` file reads.
+    pub fn filter_text(&self, event: u32) -> &[u8] {
+        self.filters.get(&event).map_or(b"none\n", |filtering| &filtering.shown)
+    }
+
+    /// Makes the buffers as large as they are to be when they are used.
+    pub(super) fn expand(&mut self) {
+        if !self.expanded {
+            self.expanded = true;
+            self.buffer.select_mut(None).for_each(|(_, buffer)| buffer.resize(EXPANDED));
+        }
+    }
+
+    /// Sets the size of buffers.
+    pub(super) fn resize(&mut self, cpu: Option<u32>, bytes: usize) -> Result<(), Errno> {
+        self.expanded = true;
+        let mut any = false;
+        for (_, buffer) in self.buffer.select_mut(cpu) {
+            buffer.resize(bytes);
+            any = true;
+        }
+        if any { Ok(()) } else { Err(Errno::INVAL) }
+    }
+
+    /// The size of one CPU's buffer, or of all.
+    pub fn size(&self, cpu: Option<u32>) -> Size {
+        let mut sizes = self.buffer.select(cpu).map(|(_, buffer)| buffer.size());
+        let Some(first) = sizes.next() else { return Size::Kib(0) };
+        if !sizes.all(|size| size == first) {
+            return Size::Mixed;
+        }
+        if self.expanded || cpu.is_some() {
+            Size::Kib(first >> 10)
+        } else {
+            Size::Expands(first >> 10, EXPANDED >> 10)
+        }
+    }
+
+    /// The size of all buffers together.
+    pub fn total_size(&self) -> Size {
+        let (mut sum, mut expanded) = (0, 0);
+        for (_, buffer) in self.buffer.select(None) {
+            sum += buffer.size() >> 10;
+            expanded += EXPANDED >> 10;
+        }
+        if self.expanded { Size::Kib(sum) } else { Size::Expands(sum, expanded) }
+    }
+
+    /// The threads of a list, in order.
+    pub fn pids(&self, list: List) -> impl Iterator<Item = u32> {
+        let set = match list {
+            List::Traced => &self.traced,
+            List::Untraced => &self.untraced,
+        };
+        set.iter().copied()
+    }
+
+    fn lists_of(&self, pid: u32) -> u8 {
+        (if self.traced.contains(&pid) { lists::TRACED } else { 0 })
+            | (if self.untraced.contains(&pid) { lists::UNTRACED } else { 0 })
+    }
+
+    fn in_force(&self) -> u8 {
+        (if self.traced.is_empty() { 0 } else { lists::TRACED })
+            | (if self.untraced.is_empty() { 0 } else { lists::UNTRACED })
+    }
+
+    fn tell_pid(&mut self, pid: u32) -> Result<(), Errno> {
+        let lists = self.lists_of(pid);
+        match &mut self.live {
+            Some(live) => live.session().set_pid(pid, lists).map_err(|error| live::errno(&error)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn add_pids(&mut self, list: List, pids: &[u32]) -> Result<(), Errno> {
+        self.refresh_pids();
+        for pid in pids {
+            match list {
+                List::Traced => self.traced.insert(*pid),
+                List::Untraced => self.untraced.insert(*pid),
+            };
+            self.tell_pid(*pid)?;
+        }
+        let in_force = self.in_force();
+        if let Some(live) = &mut self.live {
+            live.session().set_lists(in_force);
+        }
+        Ok(())
+    }
+
+    pub(super) fn clear_pids(&mut self, list: List) -> Result<(), Errno> {
+        self.refresh_pids();
+        let gone = match list {
+            List::Traced => std::mem::take(&mut self.traced),
+            List::Untraced => std::mem::take(&mut self.untraced),
+        };
+        let in_force = self.in_force();
+        if let Some(live) = &mut self.live {
+            live.session().set_lists(in_force);
+        }
+        gone.into_iter().try_for_each(|pid| self.tell_pid(pid))
+    }
+
+    /// Learns who came into the lists and who left them by forking and exiting.
+    pub fn refresh_pids(&mut self) {
+        if !self.following {
+            return;
+        }
+        let Some(live) = &mut self.live else { return };
+        let Ok(pids) = live.session().pids() else { return };
+        let with = |list: u8| pids.iter().filter(move |(_, lists)| lists & list != 0).map(|(pid, _)| *pid);
+        // A list that was in force stays so when its last thread ends.
+        self.traced = with(lists::TRACED).collect();
+        self.untraced = with(lists::UNTRACED).collect();
+    }
+
+    /// Follows forks and exits, or does so no more.
+    pub(super) fn follow(&mut self, on: bool, task_pid: Option<u32>) -> Result<(), Errno> {
+        self.refresh_pids();
+        if let Some(live) = &mut self.live {
+            if on {
+                let offset = task_pid.ok_or(Errno::NOSYS)?;
+                live.session().follow(offset).map_err(|error| live::errno(&error))?;
+            } else {
+                live.session().unfollow();
+            }
+        }
+        self.following = on;
+        Ok(())
+    }
+
+    /// Gives a new session what was set before.
+    pub(super) fn enliven(&mut self, mut live: Live, task_pid: Option<u32>) -> Result<(), Errno> {
+        let told = |error: crate::attach::AttachError| live::errno(&error);
+        for pid in self.traced.union(&self.untraced) {
+            live.session().set_pid(*pid, self.lists_of(*pid)).map_err(told)?;
+        }
+        if self.following {
+            live.session().follow(task_pid.ok_or(Errno::NOSYS)?).map_err(told)?;
+        }
+        live.session().set_lists(self.in_force());
+        self.live = Some(live);
+        self.tell_switch();
+        Ok(())
+    }
+}

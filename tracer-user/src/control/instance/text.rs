@@ -1,0 +1,237 @@
+//! Records as text: the non-consuming reader behind `trace` and the consuming one behind `trace_pipe`.
+
+use super::{catalogue::Events, mark, mirror::Mirror, state::Instance};
+use crate::{
+    buffer::{Entry, Reader},
+    control::{facts::Facts, tasks::TaskNames},
+    render::{
+        Pointers, RenderEnv, Symbol,
+        line::{self, BufferInfo, Stamp},
+    },
+};
+
+/// What rendering asks, with pointers as the option `hash-ptr` wants them. The kernel's hash has a secret key; where it
+/// would show one, nothing can stand but the fact that there is a pointer.
+struct Env<'a> {
+    facts: &'a Facts,
+    hashed: bool,
+}
+
+impl RenderEnv for Env<'_> {
+    fn symbol(&self, address: u64) -> Option<Symbol<'_>> {
+        self.facts.symbol(address)
+    }
+
+    fn kernel_text(&self, address: u64) -> Option<&[u8]> {
+        self.facts.kernel_text(address)
+    }
+
+    fn pointers(&self) -> Pointers {
+        if self.hashed { Pointers::Hidden } else { Pointers::Raw }
+    }
+
+    fn jiffies(&self) -> u64 {
+        self.facts.jiffies()
+    }
+}
+
+/// Everything that a line is made of but the record.
+struct Style<'a> {
+    options: line::Options,
+    env: Env<'a>,
+    events: &'a Events,
+    tasks: &'a TaskNames,
+}
+
+impl<'a> Style<'a> {
+    fn of(state: &Instance, facts: &'a Facts, events: &'a Events, tasks: &'a TaskNames) -> Self {
+        Self {
+            options: state.options.line(state.clock.in_ns(), facts.version()),
+            env: Env { facts, hashed: state.options.is("hash-ptr") },
+            events,
+            tasks,
+        }
+    }
+
+    /// Writes a record.
+    fn line(&self, out: &mut Vec<u8>, entry: Entry<'_>) {
+        let stamp = Stamp { cpu: entry.cpu, time: entry.time };
+        let kind = entry.payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
+        let Some(event) = self.events.by_id(kind) else { return };
+        if let Some(mark) = mark::Mark::of(self.events, event) {
+            return mark.line(out, &self.options, entry.payload, stamp, self.tasks, &self.env);
+        }
+        if let Some(printer) = self.events.printer(event, self.env.facts) {
+            line::line(out, &self.options, printer, entry.payload, stamp, self.tasks, &self.env);
+        }
+    }
+}
+
+/// The text of `trace`: what was there when it was opened, made as it is read.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    instance: u32,
+    reader: Reader,
+    /// Whether a CPU's first line is announced: only where records were overwritten.
+    annotate: bool,
+    seen: Vec<u32>,
+    shown: u64,
+    header: Option<BufferInfo>,
+    ended: bool,
+}
+
+impl Lines {
+    /// Begins to read one CPU's buffer or all of an instance.
+    pub fn new(mirror: &mut Mirror, instance: u32, cpu: Option<u32>) -> Option<Self> {
+        mirror.collect(instance);
+        let state = mirror.get(instance)?;
+        let mut header = BufferInfo { entries: 0, written: 0, cpus: online_cpus() };
+        for (_, buffer) in state.buffer.select(None) {
+            let stats = buffer.stats();
+            header.entries += stats.entries;
+            header.written += stats.entries + stats.overrun;
+        }
+        Some(Self {
+            instance,
+            reader: Reader::new(&state.buffer, cpu),
+            annotate: state.options.is("annotate") && header.written > header.entries,
+            seen: Vec::new(),
+            shown: 0,
+            header: Some(header),
+            ended: false,
+        })
+    }
+
+    /// Adds lines until there are so many bytes; false once there are no more.
+    pub fn fill(&mut self, mirror: &mut Mirror, out: &mut Vec<u8>, bytes: usize) -> bool {
+        let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else { return false };
+        let style = Style::of(state, facts, events, tasks);
+        if let Some(header) = self.header.take() {
+            line::header(out, &style.options, header);
+        }
+        while out.len() < bytes && !self.ended {
+            let Some(entry) = self.reader.advance() else {
+                self.ended = true;
+                break;
+            };
+            if self.annotate && !self.seen.contains(&entry.cpu) {
+                self.seen.push(entry.cpu);
+                // The first two lines need no word on where they begin.
+                if self.shown > 1 {
+                    out.extend(format!("##### CPU {} buffer started ####\n", entry.cpu).bytes());
+                }
+            }
+            self.shown += 1;
+            style.line(out, entry);
+        }
+        !self.ended
+    }
+}
+
+/// Bytes that one read of `trace_pipe` gives at most (`TRACE_SEQ_BUFFER_SIZE` less one, of two pages).
+const PIPE_MAX: usize = 8155;
+
+/// A reader of `trace_pipe`: what it shows is gone.
+#[derive(Debug)]
+pub struct Pipe {
+    instance: u32,
+    cpu: Option<u32>,
+    left: Vec<u8>,
+    read_before: bool,
+}
+
+impl Pipe {
+    /// A reader of one CPU or of all.
+    pub fn new(instance: u32, cpu: Option<u32>) -> Self {
+        Self { instance, cpu, left: Vec::new(), read_before: false }
+    }
+
+    /// Text of at most so many bytes; None when there is nothing yet, empty at the end: recording was stopped, and
+    /// something had been read.
+    pub fn read(&mut self, mirror: &mut Mirror, size: usize) -> Option<Vec<u8>> {
+        if self.left.is_empty() {
+            let until = mirror.collect(self.instance);
+            let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else {
+                return Some(Vec::new());
+            };
+            let style = Style::of(state, facts, events, tasks);
+            let most = size.min(PIPE_MAX);
+            let mut any = false;
+            while self.left.len() < most {
+                let out = &mut self.left;
+                let taken = state.buffer.consume(self.cpu, until, |cpu, lost, time, payload| {
+                    if lost > 0 {
+                        line::lost(out, cpu, lost);
+                    }
+                    style.line(out, Entry { cpu, time, payload });
+                });
+                if taken.is_none() {
+                    break;
+                }
+                any = true;
+            }
+            if !any {
+                return (!state.is_on() && self.read_before).then(Vec::new);
+            }
+            self.read_before = true;
+        }
+        let rest = self.left.split_off(size.min(self.left.len()));
+        Some(std::mem::replace(&mut self.left, rest))
+    }
+
+    /// Whether a read would give something at once.
+    pub fn is_ready(&self, mirror: &mut Mirror) -> bool {
+        if !self.left.is_empty() {
+            return true;
+        }
+        mirror.collect(self.instance);
+        let Some(state) = mirror.get(self.instance) else { return true };
+        let ready = state.buffer.select(self.cpu).any(|(_, buffer)| !buffer.is_empty());
+        ready || (!state.is_on() && self.read_before)
+    }
+}
+
+/// A reader of `trace_pipe_raw`: the pages that it gets are gone.
+#[derive(Debug)]
+pub struct Pages {
+    instance: u32,
+    cpu: u32,
+    left: Vec<u8>,
+}
+
+impl Pages {
+    /// A reader of a CPU.
+    pub fn new(instance: u32, cpu: u32) -> Self {
+        Self { instance, cpu, left: Vec::new() }
+    }
+
+    /// At most so many bytes of a page; None when there is none yet.
+    pub fn read(&mut self, mirror: &mut Mirror, size: usize) -> Option<Vec<u8>> {
+        if self.left.is_empty() {
+            mirror.collect(self.instance);
+            let buffer = mirror.get_mut(self.instance)?.buffer.cpu_mut(self.cpu)?;
+            self.left = buffer.consume_page()?;
+        }
+        let rest = self.left.split_off(size.min(self.left.len()));
+        Some(std::mem::replace(&mut self.left, rest))
+    }
+
+    /// Whether somebody who polls is to be woken: as full as `buffer_percent` says.
+    pub fn is_ready(&self, mirror: &mut Mirror) -> bool {
+        mirror.collect(self.instance);
+        let Some(state) = mirror.get(self.instance) else { return true };
+        let Some(buffer) = state.buffer.cpu(self.cpu) else { return true };
+        let full = state.percent as usize;
+        !self.left.is_empty() || (!buffer.is_empty() && (full == 0 || buffer.percent() >= full))
+    }
+}
+
+/// Number of CPUs that are on.
+fn online_cpus() -> u32 {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let count = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(last.parse::<u32>().ok()? + 1 - first.parse::<u32>().ok()?)
+    };
+    list.trim().split(',').filter_map(count).sum()
+}

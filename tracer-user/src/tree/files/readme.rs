@@ -1,0 +1,45 @@
+//! `README`
+
+use crate::tree::entry::{Entry, Shows};
+
+/// In our own words; scripts look here for what a kernel can do.
+const TEXT: &str = "\
+Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the kernel's tracing files.
+
+  echo 1 > events/sched/sched_switch/enable           turn an event on
+  echo 'prev_comm ~ \"ba*\"' > events/sched/sched_switch/filter
+  cat trace                                           what was recorded
+  cat trace_pipe                                      what is being recorded; it is gone once read
+  echo > trace                                        forget what was recorded
+
+ Events
+  available_events      events that can be turned on
+  set_event             events that are on; write SYSTEM:EVENT, !SYSTEM:EVENT, SYSTEM:, :EVENT, *:*
+  set_event_pid         record only these threads
+  set_event_notrace_pid record all but these threads
+  events/enable         all events; 0, 1, or X for some
+  events/SYSTEM/enable, events/SYSTEM/EVENT/enable
+  events/SYSTEM/filter, events/SYSTEM/EVENT/filter    record only hits for which this holds; 0 takes it away
+  events/SYSTEM/EVENT/format                          fields of a record
+  error_log             what was wrong with the last filters
+
+ Recording
+  tracing_on            1 while records are taken
+  trace_clock           clock of the time stamps
+  trace_options, options/                             how records are taken and shown
+  tracing_cpumask       CPUs whose records are taken
+  trace_marker          text written here is recorded
+  trace_marker_raw      a number and bytes written here are recorded
+
+ Buffers
+  buffer_size_kb        KiB of each CPU's buffer
+  buffer_total_size_kb  KiB of all of them
+  buffer_subbuf_size_kb KiB of a page of a buffer
+  free_buffer           gives the buffers back when it is closed
+  per_cpu/cpuN/         trace, trace_pipe, trace_pipe_raw, stats and size of one CPU's buffer
+
+ Instances
+  instances/            mkdir makes an instance with events, filters, options and buffers of its own
+";
+
+pub(super) const FILE: Entry = Entry::read("README", Shows::Text(|_, _| Ok(TEXT.as_bytes().to_vec()))).top();

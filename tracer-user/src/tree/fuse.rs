@@ -1,0 +1,356 @@
+//! The kernel's side of the tree: FUSE requests, passed on to [`Tree`]. No file's meaning is known here.
+//!
+//! A read that has nothing to give yet is kept, and answered when there is something ([`Hub::serve`]); the thread that
+//! took the request goes on.
+
+use std::{
+    ffi::OsStr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenAccMode, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyPoll, ReplyStatfs,
+    ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use tokio::sync::Notify;
+
+use super::whole::{Access, Attributes, Outcome, Tree};
+
+/// How long the kernel may keep names and attributes: numbers mean the same for ever, and every change comes through it.
+const TTL: Duration = Duration::from_secs(3600);
+
+/// A read that waits.
+struct Waiting {
+    handle: u64,
+    size: usize,
+    pid: u32,
+    reply: ReplyData,
+}
+
+/// What requests and the daemon share.
+pub(super) struct Hub {
+    tree: Mutex<Tree>,
+    waiting: Mutex<Vec<Waiting>>,
+    polls: Mutex<Vec<(u64, PollNotifier)>>,
+    /// Something changed that the daemon may have to act on.
+    pub(super) changed: Notify,
+    /// The file system was unmounted.
+    pub(super) gone: Notify,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Hub {
+    pub(super) fn new(tree: Tree) -> Self {
+        Self {
+            tree: Mutex::new(tree),
+            waiting: Mutex::default(),
+            polls: Mutex::default(),
+            changed: Notify::new(),
+            gone: Notify::new(),
+        }
+    }
+
+    /// The tree.
+    pub(super) fn tree(&self) -> MutexGuard<'_, Tree> {
+        lock(&self.tree)
+    }
+
+    /// Whether somebody waits for records.
+    pub(super) fn is_awaited(&self) -> bool {
+        !lock(&self.waiting).is_empty() || !lock(&self.polls).is_empty()
+    }
+
+    /// Answers the reads that can be answered, and ends those whose thread was sent a signal.
+    ///
+    /// The kernel tells of signals by FUSE_INTERRUPT, which fuser 0.18 refuses, after which it is not told again: so the
+    /// signals that a thread has pending are looked up.
+    pub(super) fn serve(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        let mut left = Vec::new();
+        for read in waiting {
+            match self.tree().read(read.handle, 0, read.size) {
+                Ok(Outcome::Data(data)) => read.reply.data(&data),
+                Ok(Outcome::Wait) if is_interrupted(read.pid) => read.reply.error(Errno::EINTR),
+                Ok(Outcome::Wait) => left.push(read),
+                Err(error) => read.reply.error(errno(error)),
+            }
+        }
+        lock(&self.waiting).extend(left);
+        let polls = std::mem::take(&mut *lock(&self.polls));
+        let mut left = Vec::new();
+        for (handle, notifier) in polls {
+            if self.tree().is_ready(handle) {
+                // Whoever polled may be gone.
+                let _ = notifier.notify();
+            } else {
+                left.push((handle, notifier));
+            }
+        }
+        lock(&self.polls).extend(left);
+    }
+
+    fn forget(&self, handle: u64) {
+        lock(&self.polls).retain(|(polled, _)| *polled != handle);
+    }
+}
+
+/// Whether a thread has a signal pending that it does not block, or is no more (proc(5)).
+fn is_interrupted(pid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let mask = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    };
+    (mask("SigPnd:") | mask("ShdPnd:")) & !mask("SigBlk:") != 0
+}
+
+fn errno(errno: rustix::io::Errno) -> Errno {
+    Errno::from_i32(errno.raw_os_error())
+}
+
+/// The file system.
+pub(super) struct Fuse {
+    pub(super) hub: Arc<Hub>,
+}
+
+impl Fuse {
+    fn attr(attributes: &Attributes, since: SystemTime) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(attributes.number),
+            size: 0,
+            blocks: 0,
+            atime: since,
+            mtime: since,
+            ctime: since,
+            crtime: since,
+            kind: if attributes.is_dir { FileType::Directory } else { FileType::RegularFile },
+            perm: attributes.mode,
+            nlink: attributes.links,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+}
+
+impl Filesystem for Fuse {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Emptying a file is part of opening it, as files here mean different things by the two.
+        config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC).map_err(|_| {
+            std::io::Error::new(std::io::ErrorKind::Unsupported, "the kernel's FUSE has no atomic O_TRUNC")
+        })
+    }
+
+    fn destroy(&mut self) {
+        self.hub.gone.notify_one();
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let tree = self.hub.tree();
+        match name.to_str().ok_or(rustix::io::Errno::NOENT).and_then(|name| tree.lookup(parent.0, name)) {
+            Ok(found) => reply.entry(&TTL, &Self::attr(&found, tree.since), Generation(0)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let tree = self.hub.tree();
+        match tree.attributes(ino.0) {
+            Ok(found) => reply.attr(&TTL, &Self::attr(&found, tree.since)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        _size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<fuser::BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let mut tree = self.hub.tree();
+        match tree.change(ino.0, mode.map(|mode| (mode & 0o7777) as u16), uid, gid) {
+            Ok(found) => reply.attr(&TTL, &Self::attr(&found, tree.since)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        let mut tree = self.hub.tree();
+        let made =
+            name.to_str().ok_or(rustix::io::Errno::INVAL).and_then(|name| tree.make_dir(parent.0, name));
+        match made {
+            Ok(made) => reply.entry(&TTL, &Self::attr(&made, tree.since), Generation(0)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let mut tree = self.hub.tree();
+        let done =
+            name.to_str().ok_or(rustix::io::Errno::NOENT).and_then(|name| tree.remove_dir(parent.0, name));
+        match done {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+        reply.error(Errno::EACCES);
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let mode = flags.acc_mode();
+        let access = Access {
+            read: mode != OpenAccMode::O_WRONLY,
+            write: mode != OpenAccMode::O_RDONLY,
+            truncate: flags.0 & libc::O_TRUNC != 0,
+        };
+        match self.hub.tree().open(ino.0, access, request.pid()) {
+            Ok((handle, stream)) => {
+                // No file has a size, and none has pages that could be kept.
+                let mut how = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
+                if stream {
+                    how |= FopenFlags::FOPEN_NONSEEKABLE | FopenFlags::FOPEN_STREAM;
+                }
+                reply.opened(FileHandle(handle), how);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+        self.hub.changed.notify_one();
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let outcome = self.hub.tree().read(handle.0, offset, size as usize);
+        match outcome {
+            Ok(Outcome::Data(data)) => reply.data(&data),
+            Ok(Outcome::Wait) if flags.0 & libc::O_NONBLOCK != 0 => reply.error(Errno::EAGAIN),
+            Ok(Outcome::Wait) => {
+                let waiting = Waiting { handle: handle.0, size: size as usize, pid: request.pid(), reply };
+                lock(&self.hub.waiting).push(waiting);
+                self.hub.changed.notify_one();
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let done = self.hub.tree().write(handle.0, data, request.pid());
+        match done {
+            Ok(taken) => reply.written(taken as u32),
+            Err(error) => reply.error(errno(error)),
+        }
+        self.hub.changed.notify_one();
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(Errno::EINVAL);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.hub.forget(handle.0);
+        self.hub.tree().close(handle.0);
+        reply.ok();
+        self.hub.changed.notify_one();
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        match self.hub.tree().list(ino.0) {
+            Ok(all) => {
+                for (index, (number, name, is_dir)) in (0..).zip(all).skip(offset as usize) {
+                    let kind = if is_dir { FileType::Directory } else { FileType::RegularFile };
+                    if reply.add(INodeNo(number), index + 1, kind, name) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        reply.statfs(0, 0, 0, 0, 0, 4096, 255, 4096);
+    }
+
+    fn poll(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        notifier: PollNotifier,
+        _: PollEvents,
+        flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        if self.hub.tree().is_ready(handle.0) {
+            return reply.poll(PollEvents::POLLIN | PollEvents::POLLRDNORM);
+        }
+        if flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY) {
+            lock(&self.hub.polls).push((handle.0, notifier));
+            self.hub.changed.notify_one();
+        }
+        reply.poll(PollEvents::empty());
+    }
+}

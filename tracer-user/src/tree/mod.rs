@@ -1,0 +1,17 @@
+//! The mirror: a tree of files that behave as tracefs's do.
+//!
+//! Directories are tables of entries ([`files`]), one small file here for each file there, which turns reads into text
+//! and writes into commands of `control::instance`. [`node`] numbers files and finds them by name, [`open`] is an open
+//! file, [`whole`] the whole, which tests use as it is; [`fuse`] only passes the kernel's requests on to it, and
+//! [`daemon`] keeps it going.
+
+mod daemon;
+mod entry;
+mod files;
+mod fuse;
+mod node;
+mod open;
+mod whole;
+
+pub use daemon::{Options, serve};
+pub use whole::{Access, Attributes, Outcome, Tree};

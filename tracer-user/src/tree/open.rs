@@ -1,0 +1,151 @@
+//! An open file: where its reader is.
+
+use rustix::io::Errno;
+
+use super::{
+    entry::{At, Entry, Result, Shows},
+    whole::{Access, Outcome},
+};
+use crate::control::instance::{Lines, Mirror, Pages, Pipe};
+
+/// What a file has between two reads.
+#[derive(Debug)]
+enum Body {
+    /// Nothing.
+    Plain,
+    /// Text, once it was made.
+    Seq(Option<Vec<u8>>),
+    /// Records, from their beginning and from where the reader is: its text so far from `start` on.
+    Trace(Box<Text>),
+    /// Records that go.
+    Pipe(Pipe),
+    /// Pages that go.
+    Raw(Pages),
+}
+
+/// The text of records, from their beginning and from where the reader is; what was made of it begins at `start`.
+#[derive(Debug)]
+struct Text {
+    first: Lines,
+    now: Lines,
+    made: Vec<u8>,
+    start: u64,
+    paused: bool,
+}
+
+impl Text {
+    fn read(&mut self, mirror: &mut Mirror, offset: u64, size: usize) -> Result<Vec<u8>> {
+        if offset < self.start {
+            (self.now, self.start) = (self.first.clone(), 0);
+            self.made.clear();
+        }
+        let skip = usize::try_from(offset - self.start).map_err(|_| Errno::INVAL)?;
+        while self.made.len() < skip + size && self.now.fill(mirror, &mut self.made, skip + size) {}
+        let from = skip.min(self.made.len());
+        let part = self.made[from..(skip + size).min(self.made.len())].to_vec();
+        // What was read is read again only after a seek.
+        self.made.drain(..from);
+        self.start += from as u64;
+        Ok(part)
+    }
+}
+
+/// An open file.
+pub(super) struct Open {
+    pub(super) at: At,
+    entry: &'static Entry,
+    body: Body,
+}
+
+impl Open {
+    /// Opens a file: what opening does by itself, and where reading begins.
+    pub(super) fn new(mirror: &mut Mirror, entry: &'static Entry, at: At, access: Access) -> Result<Self> {
+        if let Some(truncates) = entry.truncates.filter(|_| access.write && access.truncate) {
+            truncates(mirror, at)?;
+        }
+        let body = match entry.shows {
+            Shows::Seq(_) => Body::Seq(None),
+            Shows::Trace if access.read => {
+                let paused = mirror.get(at.instance).is_some_and(|state| state.options.is("pause-on-trace"));
+                if paused {
+                    mirror.pause(at.instance, true);
+                }
+                let first = Lines::new(mirror, at.instance, at.cpu).ok_or(Errno::NODEV)?;
+                let text = Text { now: first.clone(), first, made: Vec::new(), start: 0, paused };
+                Body::Trace(Box::new(text))
+            }
+            Shows::Pipe => {
+                mirror.take_pipe(at.instance, at.cpu)?;
+                Body::Pipe(Pipe::new(at.instance, at.cpu))
+            }
+            Shows::RawPipe => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default())),
+            _ => Body::Plain,
+        };
+        mirror.hold(at.instance)?;
+        Ok(Self { at, entry, body })
+    }
+
+    /// Whether the file is a stream, which has no positions.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.entry.shows, Shows::Pipe | Shows::RawPipe)
+    }
+
+    /// Reads.
+    pub(super) fn read(&mut self, mirror: &mut Mirror, offset: u64, size: usize) -> Result<Outcome> {
+        let data = |data| Ok(Outcome::Data(data));
+        let waits = |found: Option<Vec<u8>>| Ok(found.map_or(Outcome::Wait, Outcome::Data));
+        match (&mut self.body, self.entry.shows) {
+            (Body::Trace(text), _) => data(text.read(mirror, offset, size)?),
+            (Body::Pipe(pipe), _) => waits(pipe.read(mirror, size)),
+            (Body::Raw(pages), _) => waits(pages.read(mirror, size)),
+            (Body::Seq(made), Shows::Seq(make)) => {
+                if made.is_none() || offset == 0 {
+                    *made = Some(make(mirror, self.at)?);
+                }
+                data(part(made.as_deref().unwrap_or_default(), offset, size))
+            }
+            (_, Shows::Text(make)) => data(part(&make(mirror, self.at)?, offset, size)),
+            (_, Shows::Once(make)) if offset == 0 => data(part(&make(mirror, self.at)?, 0, size)),
+            (_, Shows::Once(_)) => data(Vec::new()),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Writes, and says how much was taken.
+    pub(super) fn write(&mut self, mirror: &mut Mirror, data: &[u8], who: u32) -> Result<usize> {
+        let takes = self.entry.takes.ok_or(Errno::INVAL)?;
+        takes(mirror, At { who, ..self.at }, data)
+    }
+
+    /// Whether a read would not wait.
+    pub(super) fn is_ready(&self, mirror: &mut Mirror) -> bool {
+        match &self.body {
+            // A pipe under the option `block` says always that it is ready.
+            Body::Pipe(pipe) => {
+                let blocks = mirror.get(self.at.instance).is_some_and(|state| state.options.is("block"));
+                blocks || pipe.is_ready(mirror)
+            }
+            Body::Raw(pages) => pages.is_ready(mirror),
+            _ => true,
+        }
+    }
+
+    /// Closes it.
+    pub(super) fn close(self, mirror: &mut Mirror) {
+        match self.body {
+            Body::Trace(text) if text.paused => mirror.pause(self.at.instance, false),
+            Body::Pipe(_) => mirror.give_pipe(self.at.instance, self.at.cpu),
+            _ => {}
+        }
+        if let Some(closes) = self.entry.closes {
+            closes(mirror, self.at);
+        }
+        mirror.release(self.at.instance);
+    }
+}
+
+/// A part of a text.
+fn part(text: &[u8], offset: u64, size: usize) -> Vec<u8> {
+    let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+    text[from..from.saturating_add(size).min(text.len())].to_vec()
+}

@@ -1,0 +1,234 @@
+//! The tree as a whole: directories, open files, attributes. It knows nothing of FUSE, so that tests use it as it is.
+
+use std::{collections::HashMap, time::SystemTime};
+
+use rustix::io::Errno;
+
+use super::{
+    entry::{At, Result},
+    node::{Dir, Node},
+    open::Open,
+};
+use crate::control::instance::{Mirror, TOP};
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// To be read.
+    pub read: bool,
+    /// To be written.
+    pub write: bool,
+    /// Emptied first.
+    pub truncate: bool,
+}
+
+/// What a read comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// These bytes; none at the end.
+    Data(Vec<u8>),
+    /// Nothing yet.
+    Wait,
+}
+
+/// What stat(2) shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Number.
+    pub number: u64,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// Permissions.
+    pub mode: u16,
+    /// Number of links.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// What somebody changed by chmod(2) or chown(2).
+#[derive(Clone, Copy, Debug, Default)]
+struct Changed {
+    mode: Option<u16>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+}
+
+/// The tree.
+pub struct Tree {
+    mirror: Mirror,
+    open: HashMap<u64, Open>,
+    next: u64,
+    changed: HashMap<u64, Changed>,
+    gid: u32,
+    /// When it was made: the time of all files.
+    pub since: SystemTime,
+}
+
+impl Tree {
+    /// A tree over instances, whose files belong to a group.
+    pub fn new(mirror: Mirror, gid: u32) -> Self {
+        Self { mirror, open: HashMap::new(), next: 1, changed: HashMap::new(), gid, since: SystemTime::now() }
+    }
+
+    /// The instances.
+    pub fn mirror(&mut self) -> &mut Mirror {
+        &mut self.mirror
+    }
+
+    fn node(&self, number: u64) -> Result<Node> {
+        // A file of an instance that is gone has no device any more, as the kernel has it.
+        Node::of(number).filter(|node| node.exists(&self.mirror)).ok_or(Errno::NOENT)
+    }
+
+    fn attributes_of(&self, node: Node) -> Attributes {
+        let number = node.number();
+        let (mode, links) = node.mode(&self.mirror);
+        let changed = self.changed.get(&number).copied().unwrap_or_default();
+        Attributes {
+            number,
+            is_dir: node.is_dir(),
+            mode: changed.mode.unwrap_or(mode),
+            links,
+            uid: changed.uid.unwrap_or(0),
+            gid: changed.gid.unwrap_or(self.gid),
+        }
+    }
+
+    /// Attributes of a file.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub fn attributes(&self, number: u64) -> Result<Attributes> {
+        Ok(self.attributes_of(self.node(number)?))
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub fn change(
+        &mut self,
+        number: u64,
+        mode: Option<u16>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<Attributes> {
+        let node = self.node(number)?;
+        let changed = self.changed.entry(number).or_default();
+        changed.mode = mode.or(changed.mode);
+        changed.uid = uid.or(changed.uid);
+        changed.gid = gid.or(changed.gid);
+        Ok(self.attributes_of(node))
+    }
+
+    /// Finds a name in a directory.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
+        let child = self.node(parent)?.child(name, &self.mirror).ok_or(Errno::NOENT)?;
+        Ok(self.attributes_of(child))
+    }
+
+    /// Finds a path from the root, for tests and commands.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub fn find(&self, path: &str) -> Result<u64> {
+        path.split('/')
+            .filter(|name| !name.is_empty())
+            .try_fold(super::node::ROOT, |number, name| Ok(self.lookup(number, name)?.number))
+    }
+
+    /// What a directory holds: number, name, whether it is a directory; itself and its parent first.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`.
+    pub fn list(&self, number: u64) -> Result<Vec<(u64, String, bool)>> {
+        let node = self.node(number)?;
+        if !node.is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        let mut all =
+            vec![(number, ".".to_owned(), true), (node.parent(&self.mirror).number(), "..".to_owned(), true)];
+        let children = node.children(&self.mirror).ok_or(Errno::NOENT)?;
+        all.extend(children.into_iter().map(|(name, child)| (child.number(), name, child.is_dir())));
+        Ok(all)
+    }
+
+    /// Opens a file for a thread. What it gives is the file's handle and whether it is a stream.
+    ///
+    /// # Errors
+    /// `ENODEV` for a file of an instance that is gone, and what opening it does may refuse.
+    pub fn open(&mut self, number: u64, access: Access, who: u32) -> Result<(u64, bool)> {
+        let node = self.node(number).map_err(|_| Errno::NODEV)?;
+        let entry = node.entry(&self.mirror).ok_or(Errno::ISDIR)?;
+        let (index, cpu) = match node.dir {
+            Dir::Options => (node.entry - 1, None),
+            Dir::Cpu(cpu) => (cpu, Some(cpu)),
+            Dir::System(index) | Dir::Event(index) => (index, None),
+            _ => (0, None),
+        };
+        let at = At { instance: node.instance, index, cpu, who };
+        let open = Open::new(&mut self.mirror, entry, at, access)?;
+        let stream = open.is_stream();
+        let handle = self.next;
+        self.next += 1;
+        self.open.insert(handle, open);
+        Ok((handle, stream))
+    }
+
+    /// Reads from an open file.
+    ///
+    /// # Errors
+    /// What the file says; `EBADF` for no handle.
+    pub fn read(&mut self, handle: u64, offset: u64, size: usize) -> Result<Outcome> {
+        self.open.get_mut(&handle).ok_or(Errno::BADF)?.read(&mut self.mirror, offset, size)
+    }
+
+    /// Writes to an open file, and says how much was taken.
+    ///
+    /// # Errors
+    /// As [`Tree::read`].
+    pub fn write(&mut self, handle: u64, data: &[u8], who: u32) -> Result<usize> {
+        self.open.get_mut(&handle).ok_or(Errno::BADF)?.write(&mut self.mirror, data, who)
+    }
+
+    /// Whether a read of an open file would not wait.
+    pub fn is_ready(&mut self, handle: u64) -> bool {
+        self.open.get(&handle).is_none_or(|open| open.is_ready(&mut self.mirror))
+    }
+
+    /// Closes a file.
+    pub fn close(&mut self, handle: u64) {
+        if let Some(open) = self.open.remove(&handle) {
+            open.close(&mut self.mirror);
+        }
+    }
+
+    /// Makes an instance.
+    ///
+    /// # Errors
+    /// `EPERM` anywhere but in `instances`, `EEXIST`.
+    pub fn make_dir(&mut self, parent: u64, name: &str) -> Result<Attributes> {
+        if self.node(parent)? != Node::dir(TOP, Dir::Instances) {
+            return Err(Errno::PERM);
+        }
+        let instance = self.mirror.make(name)?;
+        Ok(self.attributes_of(Node::dir(instance, Dir::Instance)))
+    }
+
+    /// Removes an instance.
+    ///
+    /// # Errors
+    /// `EPERM` anywhere but in `instances`, `ENOENT`, and `EBUSY` while it is in use.
+    pub fn remove_dir(&mut self, parent: u64, name: &str) -> Result<()> {
+        if self.node(parent)? != Node::dir(TOP, Dir::Instances) {
+            return Err(Errno::PERM);
+        }
+        self.mirror.remove(name)
+    }
+}
