@@ -441,7 +441,7 @@ fn clocks_count_what_they_say() {
                 .collect::<Result<_>>()?;
             ensure!(stamps.len() == 100 && stamps.is_sorted(), "{clock}: {} records", stamps.len());
             if clock == "counter" {
-                ensure!(stamps.windows(2).all(|two| two[1] == two[0] + 1.0), "{stamps:?}");
+                ensure!(stamps.windows(2).all(|two| (two[1] - two[0] - 1.0).abs() < 0.5), "{stamps:?}");
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! `cargo xtask conformance`: the kernel's own test suite for tracefs, run in a virtual machine.
 //!
 //! The suite (`tools/testing/selftests/ftrace`) comes from Debian's `linux-source` package and is never committed.
-//! It judges the guest kernel's tracefs, which is the measure for everything that imitates it. All logs are left
-//! in `target/conformance`.
+//! It judges the guest kernel's tracefs, which is the measure for everything that imitates it, or with `--mirror` the
+//! mirror that `tracer mount` serves there, where no tracefs is to be seen. All logs are left in `target/conformance`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::build::{self, Profile};
 use crate::setup::{self, Group};
 use crate::{host, vm};
 
@@ -25,9 +26,20 @@ const LOGS: &str = "/var/tmp/ftracetest";
 pub(crate) struct Options {
     #[command(flatten)]
     machine: vm::Machine,
+    /// Judge the mirror of `tracer mount`, not the kernel's own tracefs
+    #[arg(long)]
+    mirror: bool,
     /// Directories or files below the suite's test.d (default: 00basic event filter instances trigger)
     tests: Vec<String>,
 }
+
+/// Runs the suite `$@`.
+const KERNEL: &str = "cd ftrace && exec \"$@\"";
+/// Mounts the mirror in place of every tracefs, then runs the suite `$@`, which takes the first mount that says tracefs.
+const MIRROR: &str = "while umount $(grep -m 1 tracefs /proc/mounts | cut -d ' ' -f 2) 2>/dev/null; do :; done; \
+    tracer mount /run/tracer/tracing & \
+    for i in $(seq 1200); do grep -q '^tracefs ' /proc/mounts && break; sleep 0.1; done; \
+    cd ftrace && \"$@\"; code=$?; umount /run/tracer/tracing; wait; exit $code";
 
 /// One case's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +92,9 @@ fn suite(version: &str) -> Result<PathBuf> {
 /// The verb itself.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     setup::ensure(&[Group::Vm, Group::Conformance])?;
+    if options.mirror {
+        setup::ensure(vm::groups(options.machine.arch))?;
+    }
     let machine = &options.machine;
     let suite = suite(&machine.version)?;
     let tests: Vec<String> =
@@ -89,19 +104,30 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
             bail!("the suite has no test.d/{test}");
         }
     }
-    let logs =
-        host::root().join("target/conformance").join(format!("{}-{}", machine.version, machine.arch.name()));
+    let whose = if options.mirror { "mirror" } else { "kernel" };
+    let logs = host::root().join("target/conformance").join(format!(
+        "{}-{}-{whose}",
+        machine.version,
+        machine.arch.name()
+    ));
     let _ = std::fs::remove_dir_all(&logs);
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
     let mut command = ["./ftracetest", "--keep", "--logdir", LOGS].map(str::to_owned).to_vec();
     command.extend(tests.iter().map(|t| format!("test.d/{t}")));
+    let mut payload = vec![(suite, PathBuf::from("ftrace"))];
+    if options.mirror {
+        let tracer = build::tracer(machine.arch, Profile::Release, false)?;
+        payload.push((tracer, Path::new(vm::BIN).join("tracer")));
+    }
     let job = vm::Job {
-        command: ["sh", "-c", "cd ftrace && exec \"$@\"", "sh"]
+        command: ["sh", "-c", if options.mirror { MIRROR } else { KERNEL }, "sh"]
             .map(str::to_owned)
             .into_iter()
             .chain(command)
             .collect(),
-        payload: vec![(suite, PathBuf::from("ftrace"))],
+        payload,
+        // FUSE is a module in some kernels.
+        modules: if options.mirror { vec!["fuse".to_owned()] } else { Vec::new() },
         keep: vec![(LOGS.into(), logs.clone())],
         ..vm::Job::default()
     };
