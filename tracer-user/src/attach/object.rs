@@ -195,10 +195,8 @@ fn finish<'a>(
         })
         .collect();
     // Without its parameters, for a listing, the program keeps all branches.
-    let known: Vec<Frozen<'_>> = match given {
-        true => frozen.iter().map(|(fd, bytes)| Frozen { fd: *fd, bytes }).collect(),
-        false => Vec::new(),
-    };
+    let known: Vec<Frozen<'_>> =
+        if given { frozen.iter().map(|(fd, bytes)| Frozen { fd: *fd, bytes }).collect() } else { Vec::new() };
     let single = map(SWITCHES).filter(|_| given).map(|fd| fd.as_raw_fd());
     let mut insns = whole::improve(insns, &Known { cast, frozen: &known, singles: single.as_slice() });
     let mut read = Vec::new();

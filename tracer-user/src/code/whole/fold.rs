@@ -90,10 +90,7 @@ fn exits(item: &Item, state: &State) -> (bool, bool) {
 /// Whether a conditional jump is taken, if that is known.
 fn decided(insn: Insn, state: &State) -> Option<bool> {
     let Value::Const(mut a) = state[usize::from(insn.dst)] else { return None };
-    let mut b = match operand(insn, state) {
-        Value::Const(b) => b,
-        _ => return None,
-    };
+    let Value::Const(mut b) = operand(insn, state) else { return None };
     let wide = insn.class() == class::JMP;
     if !wide {
         (a, b) = (u64::from(a as u32), u64::from(b as u32));
@@ -144,11 +141,9 @@ fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> State {
             };
         }
         // An atomic operation may bring something back.
-        class::STX => {
-            if insn.op & 0xe0 == 0xc0 {
-                state[0] = Value::Any;
-                state[usize::from(insn.src)] = Value::Any;
-            }
+        class::STX if insn.op & 0xe0 == 0xc0 => {
+            state[0] = Value::Any;
+            state[usize::from(insn.src)] = Value::Any;
         }
         _ if insn.op == CALL => state[..=5].fill(Value::Any),
         _ => {}
@@ -176,8 +171,7 @@ fn computed(insn: Insn, state: &State) -> Value {
         (Value::Data(number, offset), Value::Const(b)) if wide && op == Alu::Add as u8 => {
             Value::Data(number, offset.wrapping_add(b.cast_signed()))
         }
-        (_, Value::Const(0)) if op == Alu::And as u8 => Value::Const(0),
-        (Value::Const(0), _) if op == Alu::And as u8 => Value::Const(0),
+        (_, Value::Const(0)) | (Value::Const(0), _) if op == Alu::And as u8 => Value::Const(0),
         (Value::Const(a), Value::Const(b)) => arithmetic(op, a, b, wide).map_or(Value::Any, Value::Const),
         _ => Value::Any,
     }
