@@ -285,8 +285,6 @@ fn files_of_an_instance_are_the_kernels() {
         "trigger",
         "hist",
         "inject",
-        "snapshot",
-        "snapshot_raw",
         "buffer_meta",
         "last_boot_info",
         "set_ftrace_filter",
@@ -317,7 +315,8 @@ fn files_of_an_instance_are_the_kernels() {
         let mut found = mirror::names(&ours).unwrap();
         // Not every kernel has it.
         found.retain(|name| {
-            !["buffer_subbuf_size_kb", "available_tracers"].contains(&name.as_str())
+            !["buffer_subbuf_size_kb", "available_tracers", "snapshot", "snapshot_raw"]
+                .contains(&name.as_str())
                 || expected.contains(name)
         });
         assert_eq!(found, expected, "{dir}");

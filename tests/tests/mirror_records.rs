@@ -418,6 +418,46 @@ fn lists_of_threads_are_enforced_and_followed() {
 }
 
 #[test]
+fn snapshots_keep_what_was_recorded() {
+    run(|| {
+        let mounted = Mounted::start("snapshot")?;
+        let dir = mounted.instance("snapshot")?;
+        arm(&dir)?;
+        let counts = || -> Result<(usize, usize)> {
+            let lines = |file| -> Result<usize> { Ok(mirror::bodies(&text(&dir, file)?).len()) };
+            Ok((lines("snapshot")?, lines("trace")?))
+        };
+        ensure!(text(&dir, "snapshot")?.contains("* Snapshot is freed *"));
+        hit(5);
+        set(&dir, "snapshot", "1")?;
+        ensure!(counts()? == (5, 0), "{:?}", counts());
+        hit(3);
+        // The buffers are exchanged, as the kernel exchanges them.
+        set(&dir, "snapshot", "1")?;
+        ensure!(counts()? == (3, 5), "{:?}", counts());
+        set(&dir, "snapshot", "2")?;
+        ensure!(counts()? == (0, 5), "{:?}", counts());
+        ensure!(text(&dir, "snapshot")?.contains("* Snapshot is allocated *"));
+        for (file, value) in [("snapshot", "x"), ("snapshot", ""), ("per_cpu/cpu0/snapshot", "0")] {
+            ensure!(
+                mirror::write(&dir, file, value.as_bytes(), true)
+                    == if value.is_empty() { Ok(()) } else { Err(libc::EINVAL) }
+            );
+        }
+        set(&dir, "snapshot", "1")?;
+        let mut seen = 0;
+        let layout = Layout::of(&dir)?;
+        for cpu in 0..mirror::names(&dir.join("per_cpu"))?.len() as u32 {
+            seen += layout.drain(&dir.join(format!("per_cpu/cpu{cpu}/snapshot_raw")), cpu)?.len();
+        }
+        ensure!(seen == 5, "{seen} records in pages");
+        set(&dir, "snapshot", "0")?;
+        ensure!(text(&dir, "snapshot")?.contains("* Snapshot is freed *"));
+        Ok(())
+    });
+}
+
+#[test]
 fn clocks_count_what_they_say() {
     run(|| {
         let mounted = Mounted::start("clocks")?;

@@ -3,7 +3,7 @@
 //! What hangs on a perf tracepoint is one tiny program for all events, the gate: it jumps to the program that stands in
 //! a table at the event's slot, which its attach cookie tells. To change an event's filter is to exchange that entry,
 //! one word: every hit runs either the old program or the new one, never both and never neither. To turn an event off
-//! is to clear it; the slow part, closing the descriptors behind it, can be done where nobody waits ([`Falling`]).
+//! is to clear it; the slow part, closing the descriptors behind it, can wait or be spared ([`Resting`]).
 //!
 //! A program behind the gate takes slot and kind from the cookie as well, so that events with the same code share one.
 
@@ -42,7 +42,8 @@ pub(super) struct Gate {
     free: Arc<Mutex<Vec<u32>>>,
 }
 
-/// An event behind the gate. It hangs on its hook as long as this lives; [`super::Session::unhang`] takes it off.
+/// An event behind the gate. It hangs on its hook as long as this lives; [`super::Session::rest`] turns it
+/// off.
 #[derive(Debug)]
 pub struct Hung {
     /// Row of the counters, and place in the table.
@@ -54,20 +55,22 @@ pub struct Hung {
     hook: (OwnedFd, OwnedFd),
 }
 
-/// What is left of an event that was turned off: descriptors whose closing waits for all CPUs. The slot can be used
-/// again once it is dropped.
+/// An event that was turned off and still hangs on its hook, behind which there is nothing: [`super::Session::resume`]
+/// turns it on again. To drop it closes its descriptors, for which the kernel waits for all CPUs, and sets its slot free.
 #[derive(Debug)]
-pub struct Falling {
-    hook: Option<(OwnedFd, OwnedFd)>,
-    slot: u32,
+pub struct Resting {
+    hung: Option<Hung>,
     free: Arc<Mutex<Vec<u32>>>,
 }
 
-impl Drop for Falling {
+impl Drop for Resting {
     fn drop(&mut self) {
-        // The link first: it refers to the event.
-        drop(self.hook.take());
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.slot);
+        if let Some(Hung { slot, hook: (link, event), .. }) = self.hung.take() {
+            // The link first: it refers to the event.
+            drop(link);
+            drop(event);
+            self.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        }
     }
 }
 
@@ -135,10 +138,19 @@ impl Gate {
     }
 
     /// Takes an event's program away: no hit is seen from here on.
-    pub(super) fn unhang(&self, hung: Hung) -> Falling {
+    pub(super) fn rest(&self, hung: Hung) -> Resting {
         // The entry is there; were it not, there would be nothing to stop.
         let _ = self.table.delete(&hung.slot.to_ne_bytes());
-        Falling { hook: Some(hung.hook), slot: hung.slot, free: Arc::clone(&self.free) }
+        Resting { hung: Some(hung), free: Arc::clone(&self.free) }
+    }
+
+    /// Gives an event a program again.
+    pub(super) fn resume(&self, mut resting: Resting, program: Arc<Prog>) -> Result<Hung, Cause> {
+        let slot = resting.hung.as_ref().map_or(u32::MAX, |hung| hung.slot);
+        self.put(slot, &program)?;
+        let mut hung = resting.hung.take().expect("taken only here and when it is dropped");
+        hung.program = program;
+        Ok(hung)
     }
 
     /// Gives a slot back that nothing was hung at.

@@ -24,7 +24,7 @@ mod tracepoint;
 
 pub use context::{Context, Preempt, Seek, seek_preempt};
 pub use error::{AttachError, Cause};
-pub use gate::{Falling, Hung};
+pub use gate::{Hung, Resting};
 pub use maps::Options;
 pub use peek::kernel_word;
 
@@ -389,8 +389,21 @@ impl Session {
     ///
     /// # Panics
     /// For an event of another session.
-    pub fn unhang(&mut self, hung: Hung) -> Falling {
-        self.gate.as_ref().expect("something hangs").unhang(hung)
+    pub fn rest(&mut self, hung: Hung) -> Resting {
+        self.gate.as_ref().expect("something hangs").rest(hung)
+    }
+
+    /// Turns an event on again.
+    ///
+    /// # Errors
+    /// When the program does not pass the verifier; the event is taken off its hook then.
+    ///
+    /// # Panics
+    /// For an event of another session.
+    pub fn resume(&mut self, resting: Resting, request: &Request<'_>) -> Result<Hung, AttachError> {
+        let program = self.behind_gate(request)?;
+        let gate = self.gate.as_ref().expect("something hangs");
+        gate.resume(resting, program).map_err(|cause| AttachError::new(request.format.full_name(), cause))
     }
 
     /// Hits of all events behind the gate for which the kernel did not run it, because another program was running on

@@ -57,6 +57,12 @@ impl CpuBuffer {
         }
     }
 
+    /// An empty buffer of the same size.
+    #[must_use]
+    pub fn alike(&self) -> Self {
+        Self { overwrite: self.overwrite, ..Self::new(self.asked, self.page) }
+    }
+
     /// Bytes of records that the buffer holds (`ring_buffer_size()`): what was asked for, rounded up to pages.
     pub fn size(&self) -> usize {
         self.limit() * (self.page - HEAD)
@@ -129,6 +135,12 @@ impl CpuBuffer {
     fn rewind(&mut self) {
         self.consumed = 0;
         self.head = self.pages.front().map_or_else(Place::default, |page| page.first());
+    }
+
+    /// Gives the buffer the size and the way of another.
+    pub fn fit(&mut self, other: &Self) {
+        self.resize(other.asked);
+        self.overwrite = other.overwrite;
     }
 
     /// Empties the buffer and its counts.

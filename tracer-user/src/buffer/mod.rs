@@ -25,6 +25,19 @@ impl TraceBuffer {
         Self { cpus: (0..cpus).map(|_| CpuBuffer::new(bytes, page)).collect() }
     }
 
+    /// Empty buffers of the same sizes.
+    #[must_use]
+    pub fn alike(&self) -> Self {
+        Self { cpus: self.cpus.iter().map(CpuBuffer::alike).collect() }
+    }
+
+    /// Exchanges the buffers of one CPU or of all for those of another.
+    pub fn swap(&mut self, other: &mut Self, cpu: Option<u32>) {
+        for ((_, one), (_, other)) in self.select_mut(cpu).zip(other.select_mut(cpu)) {
+            std::mem::swap(one, other);
+        }
+    }
+
     /// One CPU's buffer.
     pub fn cpu(&self, cpu: u32) -> Option<&CpuBuffer> {
         self.cpus.get(cpu as usize)

@@ -38,10 +38,14 @@ pub(super) enum Shows {
     Once(Make),
     /// Records, which stay.
     Trace,
+    /// Records of the snapshot.
+    Snapshot,
     /// Records, which go.
     Pipe,
     /// Pages of records, which go.
     RawPipe,
+    /// Pages of the snapshot's.
+    RawSnapshot,
 }
 
 /// A file of the tree.

@@ -65,12 +65,14 @@ impl Open {
         }
         let body = match entry.shows {
             Shows::Seq(_) => Body::Seq(None),
-            Shows::Trace if access.read => {
-                let paused = mirror.get(at.instance).is_some_and(|state| state.options.is("pause-on-trace"));
+            Shows::Snapshot | Shows::Trace if access.read => {
+                let snapshot = matches!(entry.shows, Shows::Snapshot);
+                let paused = !snapshot
+                    && mirror.get(at.instance).is_some_and(|state| state.options.is("pause-on-trace"));
                 if paused {
                     mirror.pause(at.instance, true);
                 }
-                let first = Lines::new(mirror, at.instance, at.cpu).ok_or(Errno::NODEV)?;
+                let first = Lines::new(mirror, at.instance, at.cpu, snapshot).ok_or(Errno::NODEV)?;
                 let text = Text { now: first.clone(), first, made: Vec::new(), start: 0, paused };
                 Body::Trace(Box::new(text))
             }
@@ -78,7 +80,8 @@ impl Open {
                 mirror.take_pipe(at.instance, at.cpu)?;
                 Body::Pipe(Pipe::new(at.instance, at.cpu))
             }
-            Shows::RawPipe => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default())),
+            Shows::RawPipe => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), false)),
+            Shows::RawSnapshot => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), true)),
             _ => Body::Plain,
         };
         mirror.hold(at.instance)?;
@@ -87,7 +90,7 @@ impl Open {
 
     /// Whether the file is a stream, which has no positions.
     pub(super) fn is_stream(&self) -> bool {
-        matches!(self.entry.shows, Shows::Pipe | Shows::RawPipe)
+        matches!(self.entry.shows, Shows::Pipe | Shows::RawPipe | Shows::RawSnapshot)
     }
 
     /// Reads.

@@ -65,6 +65,13 @@ pub enum Command<'a> {
     Tracing(bool),
     /// Empties the buffers of one CPU or of all.
     Clear(Option<u32>),
+    /// Exchanges the buffers for those of the snapshot (1), gives these back (0), or empties them (any other number).
+    Snapshot {
+        /// Of one CPU or of all.
+        cpu: Option<u32>,
+        /// What was written to `snapshot`.
+        number: u64,
+    },
     /// Changes the clock, and empties the buffers.
     Clock(&'a [u8]),
     /// Sets the size of one CPU's buffer or of all, in bytes.
@@ -123,12 +130,21 @@ impl Mirror {
                 self.state(instance)?.clear(*cpu);
                 Ok(())
             }
+            Command::Snapshot { cpu, number } => {
+                self.collect(instance);
+                let state = self.state(instance)?;
+                state.expand();
+                state.take_snapshot(*cpu, *number)
+            }
             Command::Clock(name) => {
                 let clock = Clock::named(name).ok_or(Errno::INVAL)?;
                 self.collect(instance);
                 let state = self.state(instance)?;
                 state.clock = clock;
                 state.clear(None);
+                if let Some(snapshot) = &mut state.snapshot {
+                    snapshot.select_mut(None).for_each(|(_, buffer)| buffer.clear());
+                }
                 Ok(())
             }
             Command::BufferSize { cpu, bytes } => self.state(instance)?.resize(*cpu, *bytes),

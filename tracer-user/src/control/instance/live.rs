@@ -1,12 +1,13 @@
 //! What of an instance is in the kernel: its session, and the events that hang on their hooks.
 //!
 //! It is made when the first event is turned on. Events hang behind a gate on perf tracepoints, so that each can change
-//! and go while it fires; what falls off is closed by threads of its own, as the kernel waits for all CPUs there.
+//! and go while it fires; one that was turned off rests there for a while.
 
 use std::collections::HashMap;
 
+use super::rest::Rest;
 use crate::{
-    attach::{self, AttachError, Cause, Context, Falling, Hung, Request, Session, Threads, Via, ids},
+    attach::{self, AttachError, Cause, Context, Hung, Request, Session, Threads, Via, ids},
     control::{facts::Facts, hooks, recorder},
     event::Format,
     plan::{filter::Filter, source::Hook},
@@ -17,8 +18,6 @@ use crate::{
 const RING_BYTES: u32 = 2 << 20;
 /// Events that an instance can have on at once.
 const SLOTS: u32 = 8192;
-/// Threads that close what fell off, at most.
-const CLOSERS: usize = 8;
 
 /// An instance's part in the kernel.
 #[derive(Debug)]
@@ -26,6 +25,7 @@ pub(super) struct Live {
     session: Session,
     pub(super) rings: Vec<RingMemory>,
     hung: HashMap<u32, Hung>,
+    rest: Rest,
     /// Hits that found the ring full, by CPU: of events that are off by now, and what was told of the others.
     gone: Vec<u64>,
     told: Vec<u64>,
@@ -71,7 +71,14 @@ impl Live {
     pub(super) fn new(grounds: &Grounds, facts: &Facts) -> Result<Self, AttachError> {
         let (session, rings) = grounds.session(RING_BYTES, SLOTS, facts)?;
         let cpus = rings.len();
-        Ok(Self { session, rings, hung: HashMap::new(), gone: vec![0; cpus], told: vec![0; cpus] })
+        Ok(Self {
+            session,
+            rings,
+            hung: HashMap::new(),
+            rest: Rest::default(),
+            gone: vec![0; cpus],
+            told: vec![0; cpus],
+        })
     }
 
     /// The session.
@@ -89,7 +96,18 @@ impl Live {
         if self.hung.contains_key(&event) {
             return Ok(());
         }
-        let hung = self.session.hang(&request(format, &Via::Tracepoint(format.id), filter))?;
+        let via = Via::Tracepoint(format.id);
+        let request = request(format, &via, filter);
+        let hung = match self.rest.take(event) {
+            Some(resting) => {
+                let hung = self.session.resume(resting, &request)?;
+                for (cpu, gone) in (0..).zip(&mut self.gone) {
+                    *gone -= self.session.counters(hung.slot, cpu).dropped.min(*gone);
+                }
+                hung
+            }
+            None => self.session.hang(&request)?,
+        };
         self.hung.insert(event, hung);
         Ok(())
     }
@@ -109,16 +127,16 @@ impl Live {
 
     /// Turns events off, at once.
     pub(super) fn unhang(&mut self, events: impl IntoIterator<Item = u32>) {
-        let mut falling = Vec::new();
+        let mut resting = Vec::new();
         for event in events {
             let Some(hung) = self.hung.remove(&event) else { continue };
             let slot = hung.slot;
-            falling.push(self.session.unhang(hung));
+            resting.push((event, self.session.rest(hung)));
             for (cpu, gone) in (0..).zip(&mut self.gone) {
                 *gone += self.session.counters(slot, cpu).dropped;
             }
         }
-        close(falling);
+        self.rest.add(resting);
     }
 
     /// Hits for which the kernel ran no program.
@@ -153,23 +171,6 @@ fn request<'a>(format: &'a Format, via: &'a Via, filter: Option<&'a Filter>) -> 
         kind: format.id,
         threads: Threads::Traced,
         other: hooks::other(format, &Hook::Tracepoint),
-    }
-}
-
-/// Closes what fell off where nobody waits for it.
-fn close(falling: Vec<Falling>) {
-    if falling.is_empty() {
-        return;
-    }
-    // Waiting for all CPUs is what takes time; several can wait for the same moment.
-    let each = falling.len().div_ceil(CLOSERS);
-    let mut rest = falling.into_iter();
-    loop {
-        let part: Vec<Falling> = rest.by_ref().take(each).collect();
-        if part.is_empty() {
-            return;
-        }
-        std::thread::spawn(move || drop(part));
     }
 }
 

@@ -12,6 +12,7 @@ pub mod mark;
 mod mirror;
 mod names;
 mod options;
+mod rest;
 mod select;
 mod state;
 mod text;

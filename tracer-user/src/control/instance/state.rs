@@ -57,6 +57,8 @@ pub struct Instance {
     pub errors: ErrorLog,
     /// What was recorded.
     pub buffer: TraceBuffer,
+    /// The buffers that a snapshot exchanges for those, once there was one.
+    pub snapshot: Option<TraceBuffer>,
     /// The trace clock.
     pub clock: Clock,
     /// CPUs that are recorded.
@@ -95,6 +97,7 @@ impl Instance {
             options,
             errors: ErrorLog::default(),
             buffer: TraceBuffer::new(cpus, bytes, page),
+            snapshot: None,
             clock: Clock::default(),
             cpus: vec![true; cpus as usize],
             percent: 50,
@@ -139,6 +142,10 @@ impl Instance {
             *buffer = CpuBuffer::new(buffer.size(), page);
             buffer.set_overwrite(overwrite);
         }
+        // Pages of two sizes cannot be exchanged.
+        if self.snapshot.is_some() {
+            self.snapshot = Some(self.buffer.alike());
+        }
     }
 
     fn missed_ever(&self) -> u64 {
@@ -157,6 +164,31 @@ impl Instance {
         if cpu.is_none() {
             self.missed_before = self.missed_ever();
         }
+    }
+
+    /// The buffers that are recorded to, or those of the snapshot.
+    pub fn buffers(&self, snapshot: bool) -> Option<&TraceBuffer> {
+        if snapshot { self.snapshot.as_ref() } else { Some(&self.buffer) }
+    }
+
+    /// What a number written to `snapshot` asks for.
+    pub(super) fn take_snapshot(&mut self, cpu: Option<u32>, number: u64) -> Result<(), Errno> {
+        match (number, &mut self.snapshot) {
+            // One CPU's cannot be given back alone.
+            (0, _) if cpu.is_some() => return Err(Errno::INVAL),
+            (0, snapshot) => *snapshot = None,
+            (1, snapshot) => {
+                let spare = snapshot.get_or_insert_with(|| self.buffer.alike());
+                // Sizes may have changed since.
+                for ((_, spare), (_, buffer)) in spare.select_mut(cpu).zip(self.buffer.select(cpu)) {
+                    spare.fit(buffer);
+                }
+                self.buffer.swap(spare, cpu);
+            }
+            (_, Some(snapshot)) => snapshot.select_mut(cpu).for_each(|(_, buffer)| buffer.clear()),
+            (_, None) => {}
+        }
+        Ok(())
     }
 
     /// How many records were counted, for the clock that does so.

@@ -2,7 +2,7 @@
 
 use super::{catalogue::Events, mark, mirror::Mirror, state::Instance};
 use crate::{
-    buffer::{Entry, Reader},
+    buffer::{Entry, Reader, TraceBuffer},
     control::{facts::Facts, tasks::TaskNames},
     render::{
         Pointers, RenderEnv, Symbol,
@@ -76,25 +76,43 @@ pub struct Lines {
     annotate: bool,
     seen: Vec<u32>,
     shown: u64,
-    header: Option<BufferInfo>,
+    header: Option<Header>,
     ended: bool,
 }
 
+/// What stands above the lines.
+#[derive(Clone, Copy, Debug)]
+enum Header {
+    /// The usual.
+    Records(BufferInfo),
+    /// How to use `snapshot`, while there is none, or an empty one.
+    Help { allocated: bool, cpu: bool },
+}
+
 impl Lines {
-    /// Begins to read one CPU's buffer or all of an instance.
-    pub fn new(mirror: &mut Mirror, instance: u32, cpu: Option<u32>) -> Option<Self> {
+    /// Begins to read one CPU's buffer or all of an instance, or of its snapshot.
+    pub fn new(mirror: &mut Mirror, instance: u32, cpu: Option<u32>, snapshot: bool) -> Option<Self> {
         mirror.collect(instance);
         let state = mirror.get(instance)?;
+        let nothing = TraceBuffer::new(0, 0, state.page());
+        let buffers = state.buffers(snapshot).unwrap_or(&nothing);
         let mut header = BufferInfo { entries: 0, written: 0, cpus: online_cpus() };
-        for (_, buffer) in state.buffer.select(None) {
+        for (_, buffer) in buffers.select(None) {
             let stats = buffer.stats();
             header.entries += stats.entries;
             header.written += stats.entries + stats.overrun;
         }
+        let annotate = state.options.is("annotate") && header.written > header.entries;
+        let empty = buffers.select(cpu).all(|(_, buffer)| buffer.is_empty());
+        let header = if snapshot && empty {
+            Header::Help { allocated: state.snapshot.is_some(), cpu: cpu.is_some() }
+        } else {
+            Header::Records(header)
+        };
         Some(Self {
             instance,
-            reader: Reader::new(&state.buffer, cpu),
-            annotate: state.options.is("annotate") && header.written > header.entries,
+            reader: Reader::new(buffers, cpu),
+            annotate,
             seen: Vec::new(),
             shown: 0,
             header: Some(header),
@@ -107,7 +125,10 @@ impl Lines {
         let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else { return false };
         let style = Style::of(state, facts, events, tasks);
         if let Some(header) = self.header.take() {
-            line::header(out, &style.options, header);
+            match header {
+                Header::Records(info) => line::header(out, &style.options, info),
+                Header::Help { allocated, cpu } => help(out, allocated, cpu),
+            }
         }
         while out.len() < bytes && !self.ended {
             let Some(entry) = self.reader.advance() else {
@@ -126,6 +147,30 @@ impl Lines {
         }
         !self.ended
     }
+}
+
+/// What `snapshot` reads while it holds nothing (`print_snapshot_help()`): scripts look for the state.
+fn help(out: &mut Vec<u8>, allocated: bool, cpu: bool) {
+    let state = if allocated { "allocated" } else { "freed" };
+    out.extend(format!("# tracer: nop\n#\n#\n# * Snapshot is {state} *\n#\n# Snapshot commands:\n").bytes());
+    let (zero, whose) = if cpu {
+        ("Invalid for per_cpu snapshot file.", " for this cpu")
+    } else {
+        ("Clears and frees snapshot buffer", "")
+    };
+    let two = if cpu { "Clears this cpu's snapshot buffer" } else { "Clears snapshot buffer" };
+    let free = if cpu { "" } else { " or free" };
+    out.extend(
+        format!(
+            "# echo 0 > snapshot : {zero}\n\
+             # echo 1 > snapshot : Allocates snapshot buffer, if not already allocated.\n\
+             #                      Takes a snapshot of the main buffer{whose}.\n\
+             # echo 2 > snapshot : {two} (but does not allocate{free})\n\
+             #                      (Doesn't have to be '2' works with any number that\n\
+             #                       is not a '0' or '1')\n"
+        )
+        .bytes(),
+    );
 }
 
 /// Bytes that one read of `trace_pipe` gives at most (`TRACE_SEQ_BUFFER_SIZE` less one, of two pages).
@@ -196,21 +241,28 @@ impl Pipe {
 pub struct Pages {
     instance: u32,
     cpu: u32,
+    snapshot: bool,
     left: Vec<u8>,
 }
 
 impl Pages {
-    /// A reader of a CPU.
-    pub fn new(instance: u32, cpu: u32) -> Self {
-        Self { instance, cpu, left: Vec::new() }
+    /// A reader of a CPU's buffer, or of its snapshot.
+    pub fn new(instance: u32, cpu: u32, snapshot: bool) -> Self {
+        Self { instance, cpu, snapshot, left: Vec::new() }
     }
 
-    /// At most so many bytes of a page; None when there is none yet.
+    /// At most so many bytes of a page; None when there is none yet, empty at the end of a snapshot, which nothing is
+    /// added to.
     pub fn read(&mut self, mirror: &mut Mirror, size: usize) -> Option<Vec<u8>> {
         if self.left.is_empty() {
             mirror.collect(self.instance);
-            let buffer = mirror.get_mut(self.instance)?.buffer.cpu_mut(self.cpu)?;
-            self.left = buffer.consume_page()?;
+            let state = mirror.get_mut(self.instance)?;
+            let buffers = if self.snapshot { state.snapshot.as_mut() } else { Some(&mut state.buffer) };
+            match buffers.and_then(|buffers| buffers.cpu_mut(self.cpu)?.consume_page()) {
+                Some(page) => self.left = page,
+                None if self.snapshot => return Some(Vec::new()),
+                None => return None,
+            }
         }
         let rest = self.left.split_off(size.min(self.left.len()));
         Some(std::mem::replace(&mut self.left, rest))
@@ -219,7 +271,7 @@ impl Pages {
     /// Whether somebody who polls is to be woken: as full as `buffer_percent` says.
     pub fn is_ready(&self, mirror: &mut Mirror) -> bool {
         mirror.collect(self.instance);
-        let Some(state) = mirror.get(self.instance) else { return true };
+        let Some(state) = mirror.get(self.instance).filter(|_| !self.snapshot) else { return true };
         let Some(buffer) = state.buffer.cpu(self.cpu) else { return true };
         let full = state.percent as usize;
         !self.left.is_empty() || (!buffer.is_empty() && (full == 0 || buffer.percent() >= full))

@@ -24,6 +24,7 @@ mod saved_cmdlines;
 mod saved_tgids;
 mod set_event;
 mod set_event_pid;
+mod snapshot;
 mod stats;
 mod system_enable;
 mod system_filter;
@@ -54,6 +55,7 @@ pub(super) const TOP: &[Entry] = &[
     set_event::FILE,
     set_event_pid::TRACED,
     set_event_pid::UNTRACED,
+    snapshot::FILE,
     timestamp_mode::FILE,
     trace::FILE,
     trace_clock::FILE,
@@ -79,8 +81,15 @@ pub(super) const EVENT: &[Entry] =
 pub(super) const SPECIAL_EVENT: &[Entry] = &[event_format::FILE, event_id::FILE];
 
 /// Files of a CPU.
-pub(super) const CPU: &[Entry] =
-    &[buffer_size_kb::FILE, stats::FILE, trace::FILE, trace_pipe::FILE, trace_pipe::RAW];
+pub(super) const CPU: &[Entry] = &[
+    buffer_size_kb::FILE,
+    snapshot::FILE,
+    snapshot::RAW,
+    stats::FILE,
+    trace::FILE,
+    trace_pipe::FILE,
+    trace_pipe::RAW,
+];
 
 /// An option; its name is its own.
 pub(super) const OPTION: Entry = option::FILE;

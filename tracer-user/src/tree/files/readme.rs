@@ -35,6 +35,7 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
   buffer_size_kb        KiB of each CPU's buffer
   buffer_total_size_kb  KiB of all of them
   buffer_subbuf_size_kb KiB of a page of a buffer
+  snapshot              1 exchanges the buffers for spare ones, to be read here; 0 frees these, 2 empties them
   free_buffer           gives the buffers back when it is closed
   per_cpu/cpuN/         trace, trace_pipe, trace_pipe_raw, stats and size of one CPU's buffer
 
