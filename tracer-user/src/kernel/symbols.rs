@@ -201,6 +201,18 @@ impl Symbols {
         }
     }
 
+    /// How many symbols have this name: in the kernel image and all modules, or in one module. Programs and what the
+    /// kernel lists as its own additions (trampolines, probes) do not count, as nobody can probe them by name.
+    pub fn count(&self, module: Option<&str>, name: &str) -> usize {
+        let in_module = |entry: &&Entry| {
+            let own = self.modules[usize::from(entry.module) - 1].as_str();
+            module.map_or(own != "bpf" && !own.starts_with("__builtin__"), |module| own == module)
+                && self.name(**entry) == name
+        };
+        let core = if module.is_none() { self.addresses_in(&self.core, name).count() } else { 0 };
+        core + self.extra.iter().filter(in_module).count()
+    }
+
     /// The function that a filter's `.function` operand names (`parse_pred()`,
     /// kernel/trace/trace_events_filter.c): first address of the name, or an address in hexadecimal anywhere
     /// in the function. None where the kernel says "Function not found".
@@ -395,6 +407,9 @@ mod tests {
         assert_eq!(symbols.addresses("twice"), [0xffff_ffff_8100_0100, 0xffff_ffff_8100_0180]);
         assert_eq!(symbols.addresses("snd:mod_b"), [0xffff_ffff_a000_0080]);
         assert!(symbols.addresses("net:mod_b").is_empty());
+        assert_eq!((symbols.count(None, "twice"), symbols.count(None, "mod_a")), (2, 1));
+        assert_eq!((symbols.count(Some("snd"), "mod_a"), symbols.count(Some("snd"), "twice")), (1, 0));
+        assert_eq!((symbols.count(None, "bpf_prog_1_x"), symbols.count(None, "none")), (0, 0));
         assert_eq!(symbols.function("twice"), Some(0xffff_ffff_8100_0100..0xffff_ffff_8100_0180));
         assert_eq!(
             symbols.function("0xffffffff81000050"),

@@ -11,6 +11,7 @@ pub(crate) mod build;
 mod enums;
 mod index;
 mod prototype;
+mod shape;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,6 +24,7 @@ use btf_rs::{Backend, BtfType, Type};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 pub use self::prototype::{Param, Prototype};
+pub use self::shape::{BitMember, Class, Shape, Signature};
 use self::{enums::Enumerators, index::Index};
 use super::Error;
 use crate::sys::mapped::MappedFile;
