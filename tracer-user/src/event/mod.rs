@@ -5,6 +5,7 @@
 //! [`crate::kernel`]'s work.
 
 mod catalogue;
+pub mod dynamic;
 mod field;
 mod format;
 

@@ -1,0 +1,152 @@
+//! The record of a dynamic event: fields, format file, print fmt.
+//!
+//! The common fields, then one or two addresses of the hit (none for an event probe), then the arguments one behind
+//! the other, not aligned; texts lie behind all of them.
+
+use std::fmt::Write as _;
+
+use super::{Arg, Event, Kind};
+use crate::event::{Field, FieldClass, Format};
+
+/// The common fields: type, name, offset, size, sign (`trace_define_common_fields()`).
+const COMMON: [(&str, &str, usize, usize, bool); 4] = [
+    ("unsigned short", "common_type", 0, 2, false),
+    ("unsigned char", "common_flags", 2, 1, false),
+    ("unsigned char", "common_preempt_count", 3, 1, false),
+    ("int", "common_pid", 4, 4, true),
+];
+
+/// Names that no argument may have: `reserved_field_names`.
+pub(crate) const RESERVED: [&str; 8] = [
+    "common_type",
+    "common_flags",
+    "common_preempt_count",
+    "common_pid",
+    "common_tgid",
+    "__probe_ip",
+    "__probe_ret_ip",
+    "__probe_func",
+];
+
+impl Event {
+    /// Names of the words in front of the arguments.
+    fn head(&self) -> &'static [&'static str] {
+        if self.kind() == Kind::Eprobe {
+            &[]
+        } else if self.is_exit() {
+            &["__probe_func", "__probe_ret_ip"]
+        } else {
+            &["__probe_ip"]
+        }
+    }
+
+    /// Bytes in front of the first argument, common fields included.
+    pub fn head_size(&self) -> usize {
+        tracer_abi::COMMON_SIZE + 8 * self.head().len()
+    }
+
+    /// The event's own fields.
+    pub fn fields(&self) -> Vec<Field> {
+        let head = self
+            .head()
+            .iter()
+            .enumerate()
+            .map(|(at, name)| field("unsigned long", name, tracer_abi::COMMON_SIZE + 8 * at, 8, false));
+        let args = self.args.iter().map(|arg| {
+            let offset = self.head_size() + arg.offset as usize;
+            field(&arg.field_type(), &arg.name, offset, arg.size() as usize, arg.ty.signed)
+        });
+        head.chain(args).collect()
+    }
+
+    /// What the rest of the program knows events by.
+    pub fn format(&self, id: u16) -> Format {
+        Format {
+            system: self.group.clone(),
+            name: self.name.clone(),
+            id,
+            common: COMMON
+                .iter()
+                .map(|(ty, name, offset, size, signed)| field(ty, name, *offset, *size, *signed))
+                .collect(),
+            fields: self.fields(),
+            print_fmt: self.print_fmt(),
+        }
+    }
+
+    /// The text of its `format` file (`f_show()`, kernel/trace/trace_events.c).
+    pub fn format_text(&self, id: u16) -> String {
+        let format = self.format(id);
+        let mut text = format!("name: {}\nID: {id}\nformat:\n", self.name);
+        for field in &format.common {
+            show(&mut text, field);
+        }
+        text.push('\n');
+        for field in &format.fields {
+            show(&mut text, field);
+        }
+        let _ = write!(text, "\nprint fmt: {}\n", format.print_fmt);
+        text
+    }
+
+    /// The print fmt (`__set_print_fmt()`).
+    pub fn print_fmt(&self) -> String {
+        let (conversion, values) = match self.head().len() {
+            0 => ("", ""),
+            1 => ("(%lx)", ", REC->__probe_ip"),
+            _ => ("(%lx <- %lx)", ", REC->__probe_func, REC->__probe_ret_ip"),
+        };
+        let mut text = format!("\"{conversion}");
+        for arg in &self.args {
+            let one = arg.ty.conversion;
+            let _ = match arg.count {
+                0 => write!(text, " {}={one}", arg.name),
+                count => write!(text, " {}={{{}}}", arg.name, vec![one; count as usize].join(",")),
+            };
+        }
+        let _ = write!(text, "\"{values}");
+        for arg in &self.args {
+            let elements = if arg.count == 0 {
+                vec![String::new()]
+            } else {
+                (0..arg.count).map(|n| format!("[{n}]")).collect()
+            };
+            for element in elements {
+                let _ = if arg.ty.string {
+                    write!(text, ", __get_str({}{element})", arg.name)
+                } else {
+                    write!(text, ", REC->{}{element}", arg.name)
+                };
+            }
+        }
+        text
+    }
+}
+
+impl Arg {
+    /// C type of the field, an array's length behind it.
+    fn field_type(&self) -> String {
+        match self.count {
+            0 => self.ty.field.to_owned(),
+            count => format!("{}[{count}]", self.ty.field),
+        }
+    }
+}
+
+fn field(ty: &str, name: &str, offset: usize, size: usize, signed: bool) -> Field {
+    let array = ty.split_once('[').and_then(|(_, length)| length.strip_suffix(']')?.parse().ok());
+    Field { name: name.to_owned(), ty: ty.to_owned(), offset, size, signed, array, class: FieldClass::of(ty) }
+}
+
+/// A line of a format file. The kernel keeps no length for the arrays of dynamic events: their brackets stand empty
+/// behind the name, except where the type starts with `__data_loc`.
+fn show(text: &mut String, field: &Field) {
+    let (ty, brackets) = match field.ty.find('[') {
+        Some(at) if !field.is_data_loc() => (&field.ty[..at], "[]"),
+        _ => (field.ty.as_str(), ""),
+    };
+    let Field { name, offset, size, .. } = field;
+    let signed = u8::from(field.signed);
+    let _ =
+        writeln!(text, "\tfield:{ty} {name}{brackets};\toffset:{offset};\tsize:{size};\tsigned:{signed};");
+}

@@ -1,0 +1,111 @@
+//! What `dynamic_events`, `kprobe_events` and `uprobe_events` show of an event, and which events a deletion names.
+
+use super::{Arg, Event, Place, Target, raw};
+
+/// Bytes of a place that a deletion's words are compared with: `MAX_ARGSTR_LEN`, kernel/trace/trace_probe.h.
+const HEAD_MAX: usize = 63;
+
+impl Event {
+    /// The letter that its definition starts with.
+    pub fn letter(&self) -> char {
+        match self.target {
+            Target::Function { .. } => 'f',
+            Target::Tracepoint { .. } => 't',
+            Target::Kernel { exit, .. } | Target::File { exit, .. } => {
+                if exit {
+                    'r'
+                } else {
+                    'p'
+                }
+            }
+            Target::Event { .. } => 'e',
+        }
+    }
+
+    /// Its line, the newline included. It defines the same event again; an event probe's filter is not shown.
+    pub fn read_back(&self) -> Vec<u8> {
+        let mut line = vec![self.letter() as u8];
+        if self.is_exit() && self.maxactive != 0 {
+            line.extend(self.maxactive.to_string().bytes());
+        }
+        line.push(b':');
+        line.extend(raw(&self.group));
+        line.push(b'/');
+        line.extend(raw(&self.name));
+        line.push(b' ');
+        match &self.target {
+            Target::Function { symbol, exit } => {
+                line.extend(raw(symbol));
+                line.extend(if *exit { "%return" } else { "" }.bytes());
+            }
+            Target::Event { system, name, .. } => line.extend(raw(&format!("{system}.{name}"))),
+            _ => line.extend(self.place()),
+        }
+        for arg in &self.args {
+            line.push(b' ');
+            line.extend(arg.read_back());
+        }
+        line.push(b'\n');
+        line
+    }
+
+    /// The place as a deletion has to name it.
+    fn place(&self) -> Vec<u8> {
+        match &self.target {
+            Target::Function { symbol: name, .. }
+            | Target::Tracepoint { name }
+            | Target::Kernel { place: Place::Symbol { name, offset: 0 }, .. } => raw(name),
+            Target::Kernel { place: Place::Address(address), .. } => format!("0x{address:016x}").into_bytes(),
+            Target::Kernel { place: Place::Symbol { name, offset }, .. } => raw(&format!("{name}+{offset}")),
+            Target::File { path, offset, reference, .. } => {
+                let mut place = path.clone();
+                place.extend(format!(":0x{offset:016x}").bytes());
+                if *reference != 0 {
+                    place.extend(format!("(0x{reference:x})").bytes());
+                }
+                place
+            }
+            Target::Event { system, name, .. } => raw(&format!("{system}/{name}")),
+        }
+    }
+
+    /// Whether a deletion names it: group, where one is given; name, where it is not empty; and, as far as the
+    /// deletion goes on, the place and the arguments.
+    pub fn is_named(&self, group: Option<&[u8]>, name: &[u8], words: &[&[u8]]) -> bool {
+        if !name.is_empty() && raw(&self.name) != name || group.is_some_and(|group| raw(&self.group) != group)
+        {
+            return false;
+        }
+        let Some((place, args)) = words.split_first() else { return true };
+        let fits = match &self.target {
+            Target::Event { system, name, .. } => {
+                let slash = place.iter().position(|byte| *byte == b'/');
+                match slash.or_else(|| place.iter().position(|byte| *byte == b'.')) {
+                    Some(at) => place[..at] == raw(system)[..] && place[at + 1..] == raw(name)[..],
+                    None => false,
+                }
+            }
+            Target::File { path, .. } => {
+                let (own, head) = (self.place(), path.len() + 1);
+                let shown = &own[head..own.len().min(head + HEAD_MAX)];
+                place.starts_with(&own[..head]) && place[head..] == *shown
+            }
+            _ => {
+                let own = self.place();
+                own[..own.len().min(HEAD_MAX)] == **place
+            }
+        };
+        fits && args.len() <= self.args.len()
+            && args.iter().zip(&self.args).all(|(word, arg)| **word == arg.read_back()[..])
+    }
+}
+
+impl Arg {
+    /// `NAME=` and the definition.
+    fn read_back(&self) -> Vec<u8> {
+        let mut text = raw(&self.name);
+        text.push(b'=');
+        text.extend(&self.text);
+        text
+    }
+}
