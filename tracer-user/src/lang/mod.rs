@@ -7,6 +7,9 @@
 pub mod caret;
 pub mod cpulist;
 pub mod ctype;
+pub mod define;
+pub mod facts;
+pub mod fetch;
 pub mod filter;
 pub mod number;
 mod span;

@@ -1,34 +1,82 @@
 //! Integers as the kernel's `kstrtoull()` family reads them with base 0 (lib/kstrtox.c): `0x` and a hex digit
 //! is hex, another leading `0` octal, everything else decimal; one newline may follow, nothing else.
 
+/// Why a text is no number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberError {
+    /// Something that is no digit; EINVAL.
+    Invalid,
+    /// Too big or too small; ERANGE, also where junk follows.
+    Range,
+}
+
 /// `kstrtoull(text, 0)`. None for what is no number or does not fit 64 bits.
 pub fn unsigned(text: &[u8]) -> Option<u64> {
-    magnitude(text.strip_prefix(b"+").unwrap_or(text))
+    read_unsigned(text, 0).ok()
 }
 
 /// `kstrtoll(text, 0)`. None for what is no number or does not fit 64 bits with a sign.
 pub fn signed(text: &[u8]) -> Option<i64> {
+    read_signed(text).ok()
+}
+
+/// `kstrtoull(text, base)`, base 0 or 10.
+///
+/// # Errors
+/// For what is no number or does not fit 64 bits.
+pub fn read_unsigned(text: &[u8], base: u32) -> Result<u64, NumberError> {
+    magnitude(text.strip_prefix(b"+").unwrap_or(text), base)
+}
+
+/// `kstrtoll(text, 0)`.
+///
+/// # Errors
+/// For what is no number or does not fit 64 bits with a sign.
+pub fn read_signed(text: &[u8]) -> Result<i64, NumberError> {
     if let Some(digits) = text.strip_prefix(b"-") {
-        0i64.checked_sub_unsigned(magnitude(digits)?)
+        0i64.checked_sub_unsigned(magnitude(digits, 0)?).ok_or(NumberError::Range)
     } else {
-        i64::try_from(unsigned(text)?).ok()
+        i64::try_from(read_unsigned(text, 0)?).map_err(|_| NumberError::Range)
     }
 }
 
-fn magnitude(text: &[u8]) -> Option<u64> {
-    let (radix, digits): (u32, &[u8]) = match text {
+/// `simple_strtoul(text, base)`: the digits at the start, wrapped to 64 bits, and what follows them. 0 and the whole
+/// text where there are none.
+pub fn prefix(text: &[u8], base: u32) -> (u64, &[u8]) {
+    let (radix, digits) = radix(text, base);
+    let digit = |byte: &u8| char::from(*byte).to_digit(radix).map(u64::from);
+    let count = digits.iter().take_while(|byte| digit(byte).is_some()).count();
+    if count == 0 {
+        return (0, text);
+    }
+    let (digits, rest) = digits.split_at(count);
+    let value = digits.iter().filter_map(digit);
+    (value.fold(0, |value, digit| value.wrapping_mul(u64::from(radix)).wrapping_add(digit)), rest)
+}
+
+fn radix(text: &[u8], base: u32) -> (u32, &[u8]) {
+    match text {
+        _ if base != 0 => (base, text),
         [b'0', b'x' | b'X', digits @ ..] if digits.first().is_some_and(u8::is_ascii_hexdigit) => (16, digits),
         [b'0', ..] => (8, text),
         _ => (10, text),
-    };
-    let digits = digits.strip_suffix(b"\n").unwrap_or(digits);
-    if digits.is_empty() {
-        return None;
     }
-    digits.iter().try_fold(0u64, |value, byte| {
-        let digit = char::from(*byte).to_digit(radix)?;
-        value.checked_mul(u64::from(radix))?.checked_add(u64::from(digit))
-    })
+}
+
+fn magnitude(text: &[u8], base: u32) -> Result<u64, NumberError> {
+    let (radix, digits) = radix(text, base);
+    let count = digits.iter().take_while(|byte| char::from(**byte).is_digit(radix)).count();
+    let mut value = 0u64;
+    for byte in &digits[..count] {
+        let digit = char::from(*byte).to_digit(radix).unwrap_or(0);
+        let next = value.checked_mul(u64::from(radix)).and_then(|value| value.checked_add(u64::from(digit)));
+        value = next.ok_or(NumberError::Range)?;
+    }
+    match (count, &digits[count..]) {
+        (0, _) => Err(NumberError::Invalid),
+        (_, b"" | b"\n") => Ok(value),
+        _ => Err(NumberError::Invalid),
+    }
 }
 
 #[cfg(test)]
@@ -78,5 +126,19 @@ mod tests {
         ] {
             assert_eq!(signed(text.as_bytes()), value, "{text:?}");
         }
+    }
+
+    #[test]
+    fn errors_and_prefixes() {
+        assert_eq!(read_unsigned(b"99999999999999999999x", 0), Err(NumberError::Range));
+        assert_eq!(read_unsigned(b"12x", 0), Err(NumberError::Invalid));
+        assert_eq!(read_unsigned(b"0x10", 10), Err(NumberError::Invalid));
+        assert_eq!(read_unsigned(b"010", 10), Ok(10));
+        assert_eq!(read_signed(b"-9223372036854775809"), Err(NumberError::Range));
+        assert_eq!(prefix(b"12@3", 0), (12, &b"@3"[..]));
+        assert_eq!(prefix(b"0x1f/", 0), (31, &b"/"[..]));
+        assert_eq!(prefix(b"0xg", 0), (0, &b"xg"[..]));
+        assert_eq!(prefix(b"@", 0), (0, &b"@"[..]));
+        assert_eq!(prefix(b"18446744073709551617", 10), (1, &b""[..]));
     }
 }

@@ -1,0 +1,70 @@
+//! The arguments of a probe, from the third word on.
+
+use rustix::io::Errno;
+
+use super::super::Span;
+use super::super::facts::{Facts, Feature};
+use super::super::fetch::{ARGS_MAX, Checked, Checker, ErrorKind, Stop};
+use super::error::{Log, Refusal};
+use super::expand::{self, Word};
+use super::words::Line;
+
+/// Reads them, with everything that stands for others put in its place first.
+pub(super) fn expanded(
+    line: &Line<'_>,
+    log: &mut Log,
+    checker: &mut Checker<'_>,
+    facts: &dyn Facts,
+) -> Result<Vec<Checked>, Refusal> {
+    let plain = expand::plain(line, 2);
+    let made = if facts.language().has(Feature::BtfArgs) {
+        expand::arguments(&plain, checker).map_err(|(word, stop)| Refusal::in_word(line, log, word, &stop))?
+    } else {
+        None
+    };
+    let in_place = made.is_none();
+    let mut words = made.unwrap_or(plain);
+    count(words.len(), line, log, facts)?;
+    let replaced = expand::dentries(&mut words, facts)
+        .map_err(|stop| Refusal::in_made_word(line, log, 2, 2, false, &stop))?;
+    if replaced && in_place {
+        // The kernel writes into the words that its log shows.
+        for word in &words {
+            log.words[word.origin].clone_from(&word.text);
+        }
+    }
+    each(&words, line, log, checker)
+}
+
+/// Reads words as they are.
+pub(super) fn each(
+    words: &[Word],
+    line: &Line<'_>,
+    log: &Log,
+    checker: &mut Checker<'_>,
+) -> Result<Vec<Checked>, Refusal> {
+    let mut checked = Vec::with_capacity(words.len());
+    for (at, word) in words.iter().enumerate() {
+        match checker.add(&word.text) {
+            Ok(one) => checked.push(one),
+            Err(stop) => {
+                return Err(Refusal::in_made_word(line, log, at + 2, word.origin, word.own, &stop));
+            }
+        }
+    }
+    Ok(checked)
+}
+
+/// Whether there may be so many.
+pub(super) fn count(count: usize, line: &Line<'_>, log: &Log, facts: &dyn Facts) -> Result<(), Refusal> {
+    if count <= ARGS_MAX {
+        return Ok(());
+    }
+    let kind = if facts.language().has(Feature::ArgumentCountError) {
+        ErrorKind::TooManyArguments
+    } else {
+        ErrorKind::ArgumentsUntold
+    };
+    let stop = Stop { errno: Errno::TOOBIG, ..Stop::invalid(kind, Span::empty(0)) };
+    Err(Refusal::in_word(line, log, 2, &stop))
+}

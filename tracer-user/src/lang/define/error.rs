@@ -1,0 +1,171 @@
+//! A definition that was refused: what the write fails with, the entries in `error_log`, and what our command line
+//! says.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+use super::super::fetch::{ErrorKind, Fault, Stop};
+use super::super::filter::FilterError;
+use super::super::{Span, caret};
+use super::words::Line;
+
+/// Why a line was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(Box<Inside>);
+
+/// On the heap, so that results that hold a refusal stay small.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Inside {
+    errno: Errno,
+    line: Vec<u8>,
+    log: Log,
+    findings: Vec<Finding>,
+    filter: Option<FilterError>,
+}
+
+/// A fault and the word it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What is wrong.
+    pub kind: ErrorKind,
+    /// The word, as the kernel counts them: behind `$arg*` by what it stands for.
+    pub word: usize,
+    /// The kernel's position in the word.
+    pub offset: usize,
+    /// Whether the kernel's position is none ([`Fault::astray`]).
+    pub astray: bool,
+    /// The culprit in the line.
+    pub span: Span,
+}
+
+/// What the kernel's log shows of a line: whose parser it was, and the words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Log {
+    /// Name of the parser.
+    pub(super) parser: &'static str,
+    /// The words; the kernel writes what `%pd` stands for over them.
+    pub(super) words: Vec<Vec<u8>>,
+}
+
+impl Log {
+    pub(super) fn new(parser: &'static str, line: &Line<'_>) -> Self {
+        Self { parser, words: line.words().map(<[u8]>::to_vec).collect() }
+    }
+
+    /// Column of a position: behind everything for a word that is not there.
+    fn column(&self, word: usize, offset: usize) -> usize {
+        let width = |words: &[Vec<u8>]| words.iter().map(|word| word.len() + 1).sum::<usize>();
+        let column = match self.words.get(..word) {
+            Some(before) if word < self.words.len() => width(before) + offset,
+            _ => width(&self.words),
+        };
+        // The kernel keeps it in 16 bits.
+        column & 0xffff
+    }
+}
+
+impl Refusal {
+    pub(super) fn new(errno: Errno, line: &Line<'_>, log: &Log) -> Self {
+        let (line, log) = (line.text().to_vec(), log.clone());
+        Self(Box::new(Inside { errno, line, log, findings: Vec::new(), filter: None }))
+    }
+
+    /// A fault that no parser logs.
+    pub(super) fn untold(errno: Errno, line: &Line<'_>, kind: ErrorKind) -> Self {
+        let refusal = Self::new(errno, line, &Log::default());
+        let span = Span::new(0, line.text().len());
+        refusal.with(Finding { kind, word: 0, offset: 0, astray: false, span })
+    }
+
+    pub(super) fn with(mut self, finding: Finding) -> Self {
+        self.0.findings.push(finding);
+        self
+    }
+
+    /// The faults of a word of the line.
+    pub(super) fn in_word(line: &Line<'_>, log: &Log, word: usize, stop: &Stop) -> Self {
+        Self::in_made_word(line, log, word, word, true, stop)
+    }
+
+    /// The faults of a word that was made of the line's word `origin` and has another number now; the text is still
+    /// that word's if it is its `own`.
+    pub(super) fn in_made_word(
+        line: &Line<'_>,
+        log: &Log,
+        word: usize,
+        origin: usize,
+        own: bool,
+        stop: &Stop,
+    ) -> Self {
+        let place = line.spans().get(origin).copied().unwrap_or(Span::empty(line.text().len()));
+        let mut refusal = Self::new(stop.errno, line, log);
+        for Fault { kind, offset, span, astray } in stop.faults.iter().copied() {
+            let span = if own {
+                let start = (place.start + span.start).min(place.end);
+                Span::new(start, (place.start + span.end).clamp(start, place.end))
+            } else {
+                place
+            };
+            refusal = refusal.with(Finding { kind, word, offset, astray, span });
+        }
+        refusal
+    }
+
+    /// The same in another word.
+    pub(super) fn moved_to(mut self, word: usize) -> Self {
+        self.0.findings.iter_mut().for_each(|finding| finding.word = word);
+        self
+    }
+
+    pub(super) fn with_filter(mut self, error: FilterError) -> Self {
+        self.0.filter = Some(error);
+        self
+    }
+
+    /// What the write fails with.
+    pub fn errno(&self) -> Errno {
+        self.0.errno
+    }
+
+    /// What is wrong, in the order in which the kernel logs it.
+    pub fn findings(&self) -> &[Finding] {
+        &self.0.findings
+    }
+
+    /// The first thing that is wrong.
+    pub fn kind(&self) -> Option<ErrorKind> {
+        self.0.findings.first().map(|finding| finding.kind)
+    }
+
+    /// The filter's error, for an event probe whose filter does not fit.
+    pub fn filter(&self) -> Option<&FilterError> {
+        self.0.filter.as_ref()
+    }
+
+    /// The entries in `error_log`, each behind its timestamp `[    1.234567] `.
+    pub fn log_entries(&self) -> Vec<Vec<u8>> {
+        let told = self.0.findings.iter().filter_map(|finding| {
+            let mark = caret::mark("  Command: ".len() + self.0.log.column(finding.word, finding.offset));
+            let head = format!("{}: error: {}\n  Command: ", self.0.log.parser, finding.kind.wording()?);
+            Some([head.as_bytes(), &self.0.log.words.join(&b' '), format!("\n{mark}\n").as_bytes()].concat())
+        });
+        self.0.filter.iter().map(FilterError::log_entry).chain(told).collect()
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(filter) = &self.0.filter {
+            return write!(f, "{filter}");
+        }
+        for (at, finding) in self.0.findings.iter().enumerate() {
+            let newline = if at == 0 { "" } else { "\n" };
+            let reason = finding.kind.reason();
+            write!(f, "{newline}{reason}\n{}", caret::excerpt(&self.0.line, finding.span))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusal {}

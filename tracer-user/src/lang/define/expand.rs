@@ -1,0 +1,134 @@
+//! Arguments that stand for others: `$arg*` for all of a function's, `$argN` for its name, `%pd` and `%pD` for the
+//! name of a directory entry (`traceprobe_expand_meta_args()`, `traceprobe_expand_dentry_args()`,
+//! kernel/trace/trace_probe.c).
+
+use rustix::io::Errno;
+
+use super::super::Span;
+use super::super::facts::{Facts, Feature};
+use super::super::fetch::{Checker, ErrorKind, Fault, Stop};
+use super::super::number;
+use super::words::Line;
+use crate::event::dynamic::{latin1, raw};
+
+/// Bytes of all that `$arg` stands for: `MAX_BTF_ARGS_LEN`.
+const ARGS_ROOM: usize = 128;
+/// Bytes of all that `%pd` stands for: `MAX_DENTRY_ARGS_LEN`.
+const DENTRY_ROOM: usize = 256;
+
+/// An argument's word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    /// What is parsed.
+    pub(super) text: Vec<u8>,
+    /// Number of the line's word that it comes from.
+    pub(super) origin: usize,
+    /// Whether it is that word's own text.
+    pub(super) own: bool,
+}
+
+/// A refusal and the word it is about.
+pub(super) type At = (usize, Stop);
+
+/// The arguments' words as they stand in the line.
+pub(super) fn plain(line: &Line<'_>, from: usize) -> Vec<Word> {
+    let words = line.words().enumerate().skip(from);
+    words.map(|(origin, text)| Word { text: text.to_vec(), origin, own: true }).collect()
+}
+
+/// Puts names in the place of `$arg*` and `$argN`. None where nothing is to be replaced.
+pub(super) fn arguments(words: &[Word], checker: &mut Checker<'_>) -> Result<Option<Vec<Word>>, At> {
+    let at = checker.site().at;
+    let mut star = None;
+    let mut last = None;
+    for (i, word) in words.iter().enumerate() {
+        let Some(rest) = word.text.strip_prefix(b"$arg") else { continue };
+        let refused = |kind| Err((i + 2, Stop::invalid(kind, Span::new(0, word.text.len()))));
+        if !at.is_entry() && !at.is_exit() {
+            return refused(ErrorKind::ArgsNotAtEntry);
+        }
+        match rest.first() {
+            Some(b'0'..=b'9') => {}
+            Some(b'*') if star.is_some() => return refused(ErrorKind::ArgsTwice),
+            Some(b'*') => star = Some(i),
+            _ => return refused(ErrorKind::BadVariable),
+        }
+        last = Some((i, Span::new(0, word.text.len())));
+    }
+    let Some((last, span)) = last else { return Ok(None) };
+    let params: Vec<Vec<u8>> = checker.params().iter().map(|(name, _)| raw(name)).collect();
+    if params.is_empty() {
+        return match star {
+            Some(_) => Err((last + 2, Stop::new(Errno::OPNOTSUPP, Fault::at(ErrorKind::NoTypes, span)))),
+            None => Ok(None),
+        };
+    }
+    let mut used = 0;
+    let mut made = Vec::new();
+    for (i, word) in words.iter().enumerate() {
+        let whole = Span::new(0, word.text.len());
+        let refused = |errno, kind| Err((i + 2, Stop::new(errno, Fault::at(kind, whole))));
+        let texts = if star == Some(i) {
+            params.clone()
+        } else if let Some(rest) = word.text.strip_prefix(b"$arg") {
+            let (number, ty) = number::prefix(rest, 10);
+            if !matches!(ty.first(), None | Some(b':')) {
+                return refused(Errno::NOENT, ErrorKind::BadVariable);
+            }
+            if number == 0 {
+                return refused(Errno::INVAL, ErrorKind::BadArgNumber);
+            }
+            let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
+            let Some(name) = params.get(index) else {
+                return refused(Errno::NOENT, ErrorKind::NoVariable);
+            };
+            vec![[name, ty].concat()]
+        } else {
+            made.push(word.clone());
+            continue;
+        };
+        for text in texts {
+            if text.len() >= ARGS_ROOM - used {
+                return refused(Errno::TOOBIG, ErrorKind::ArgsTooLong);
+            }
+            used += text.len() + 1;
+            made.push(Word { text, origin: word.origin, own: false });
+        }
+    }
+    Ok(Some(made))
+}
+
+/// Puts dereferences in the place of `:%pd` and `:%pD`. True where something was replaced.
+pub(super) fn dentries(words: &mut [Word], facts: &dyn Facts) -> Result<bool, Stop> {
+    if !facts.language().has(Feature::Dentry) {
+        return Ok(false);
+    }
+    let (mut used, mut any) = (0, false);
+    for word in words {
+        let text = &word.text;
+        let Some(head) = text.strip_suffix(b":%pd").or_else(|| text.strip_suffix(b":%pD")) else { continue };
+        let file = text.ends_with(b"D");
+        let Some(name) = facts.offset_of("dentry", "d_name.name") else { continue };
+        let (left, of) = match head.iter().position(|byte| *byte == b'=') {
+            Some(equals) => head.split_at(equals + 1),
+            None => (&b""[..], head),
+        };
+        let (left, of) = (latin1(left), latin1(of));
+        let made = if file {
+            let Some(dentry) = facts.offset_of("file", "f_path.dentry") else { continue };
+            format!("{left}+0x0(+{name:#x}(+{dentry:#x}({of}))):string")
+        } else {
+            format!("{left}+0x0(+{name:#x}({of})):string")
+        };
+        let made = raw(&made);
+        if made.len() >= DENTRY_ROOM - used {
+            return Err(Stop::new(
+                Errno::NOMEM,
+                Fault::at(ErrorKind::DentryTooLong, Span::new(0, text.len())),
+            ));
+        }
+        used += made.len() + 1;
+        (word.text, word.own, any) = (made, false, true);
+    }
+    Ok(any)
+}

@@ -1,0 +1,97 @@
+//! `p[:[GROUP/][EVENT]] [MODULE:]SYMBOL[+OFFSET][%return]|ADDRESS [ARGS]` and `r[MAXACTIVE][:...] ...`: instructions
+//! of the kernel and returns of its functions (kernel/trace/trace_kprobe.c).
+
+use super::super::Span;
+use super::super::facts::{Facts, Spot};
+use super::super::fetch::{At, Checker, ErrorKind, Site, Stop};
+use super::super::number;
+use super::error::{Log, Refusal};
+use super::words::Line;
+use super::{Probe, Read, Rejected, arguments, name};
+use crate::event::dynamic::{Event, Place, Target, latin1};
+
+/// Reads a line.
+pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected> {
+    let head = line.word(0);
+    let letter = head.first();
+    if !matches!(letter, Some(b'p' | b'r')) || line.len() < 2 {
+        return Err(Rejected::NotMine);
+    }
+    let mut log = Log::new("trace_kprobe", line);
+    let refuse = |word, stop: Stop| Rejected::from(Refusal::in_word(line, &log, word, &stop));
+    let colon = head.iter().position(|byte| *byte == b':');
+    let mut exit = letter == Some(&b'r');
+    if !exit && head.get(1).is_some_and(u8::is_ascii_digit) {
+        let digits = Span::new(1, colon.unwrap_or(head.len()));
+        return Err(refuse(0, Stop::invalid(ErrorKind::MaxactiveType, digits)));
+    }
+    let maxactive = name::maxactive(head, colon).map_err(|stop| refuse(0, stop))?;
+    let word = line.word(1);
+    let (place, at) = if let Some(address) = number::unsigned(word) {
+        // The kernel knows nothing of the function there, not even for a return.
+        (Place::Address(address), At::KprobeInside)
+    } else {
+        if word.contains(&b'/') && word.contains(&b':') {
+            return Err(Rejected::NotMine);
+        }
+        symbol(word, &mut exit, facts).map_err(|stop| refuse(1, stop))?
+    };
+    let names = match colon {
+        Some(colon) => name::read(head, colon + 1).map_err(|stop| refuse(0, stop))?,
+        None => name::Names::default(),
+    };
+    let letter = if exit { 'r' } else { 'p' };
+    let (function, made_up) = match &place {
+        Place::Symbol { name, offset } => (Some(name.clone()), format!("{letter}_{name}_{offset}")),
+        Place::Address(address) => (None, format!("{letter}_0x{address:016x}")),
+    };
+    let site = Site { at, function: function.clone(), event: None };
+    let mut checker = Checker::new(facts, site);
+    let args = arguments::expanded(line, &mut log, &mut checker, facts)?;
+    let event = Event {
+        group: names.group.unwrap_or_else(|| "kprobes".to_owned()),
+        name: names.event.unwrap_or_else(|| name::made_up(&made_up)),
+        target: Target::Kernel { place, exit },
+        maxactive,
+        args: args.iter().map(|checked| checked.arg.clone()).collect(),
+    };
+    let kept = checker.kept().to_vec();
+    Ok(Read { probe: Probe { event, at, args, kept, function, file: None }, log })
+}
+
+/// `[MODULE:]SYMBOL[+OFFSET][%return]`
+fn symbol(word: &[u8], exit: &mut bool, facts: &dyn Facts) -> Result<(Place, At), Stop> {
+    let percent = word.iter().position(|byte| *byte == b'%').unwrap_or(word.len());
+    let (text, suffix) = word.split_at(percent);
+    match suffix {
+        b"" => {}
+        b"%return" => *exit = true,
+        _ => return Err(Stop::invalid(ErrorKind::BadAddressSuffix, Span::new(percent, word.len()))),
+    }
+    let whole = Span::new(0, percent);
+    let sign = text.iter().position(|byte| matches!(byte, b'+' | b'-'));
+    let (name, offset) = text.split_at(sign.unwrap_or(text.len()));
+    let offset = if offset.is_empty() { Some(0) } else { number::signed(offset) };
+    let Some(offset) = offset.and_then(|offset| u32::try_from(offset).ok()) else {
+        return Err(Stop::invalid(ErrorKind::BadProbeAddress, whole));
+    };
+    let name = latin1(name);
+    // A module that is not there yet may come, and its symbols with it.
+    let count = match name.split_once(':') {
+        Some((module, _)) if !facts.has_module(module) => 1,
+        Some((module, symbol)) => facts.count(Some(module), symbol),
+        None => facts.count(None, &name),
+    };
+    match count {
+        0 => return Err(Stop::invalid(ErrorKind::BadProbeAddress, whole)),
+        1 => {}
+        _ => return Err(Stop::invalid(ErrorKind::NotUnique, whole)),
+    }
+    let at = match facts.spot(&name, u64::from(offset)) {
+        Spot::Inside if *exit => return Err(Stop::invalid(ErrorKind::BadReturnProbe, whole)),
+        _ if *exit => At::KprobeExit,
+        Spot::Entry => At::KprobeEntry,
+        Spot::Inside | Spot::Nowhere => At::KprobeInside,
+    };
+    Ok((Place::Symbol { name, offset }, at))
+}

@@ -1,0 +1,83 @@
+//! Names of events and groups: `[GROUP/]EVENT` (`traceprobe_parse_event_name()`, kernel/trace/trace_probe.c), those
+//! that are made up where none is given, and how many returns are followed.
+
+use rustix::io::Errno;
+
+use super::super::Span;
+use super::super::fetch::{ErrorKind, Fault, Stop, is_name};
+use super::super::number;
+use crate::event::dynamic::{NAME_MAX, latin1};
+
+/// Returns that can be followed at a time: `KRETPROBE_MAXACTIVE_MAX`, `RETHOOK_MAXACTIVE_MAX`.
+const MAXACTIVE_MAX: u32 = 4096;
+
+/// What `[GROUP/][EVENT]` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    pub(super) group: Option<String>,
+    pub(super) event: Option<String>,
+}
+
+/// Reads the names that start at `start` of a word.
+pub(super) fn read(word: &[u8], start: usize) -> Result<Names, Stop> {
+    let text = &word[start..];
+    let refused = |kind, at, end| {
+        Err(Stop::new(Errno::INVAL, Fault { kind, offset: at, span: Span::new(at, end), astray: false }))
+    };
+    let slash = text.iter().position(|byte| *byte == b'/');
+    let slash = slash.or_else(|| text.iter().position(|byte| *byte == b'.'));
+    let mut names = Names::default();
+    let mut at = start;
+    if let Some(slash) = slash {
+        let (group, end) = (&text[..slash], start + slash);
+        if group.is_empty() {
+            return refused(ErrorKind::NoGroupName, at, end);
+        }
+        if group.len() >= NAME_MAX {
+            return refused(ErrorKind::GroupTooLong, at, end);
+        }
+        if !is_name(group, true) {
+            return refused(ErrorKind::BadGroupName, at, end);
+        }
+        names.group = Some(latin1(group));
+        at = end + 1;
+    }
+    let event = &word[at..];
+    if event.is_empty() {
+        return if slash.is_some() { Ok(names) } else { refused(ErrorKind::NoEventName, at, at) };
+    }
+    if event.len() >= NAME_MAX {
+        return refused(ErrorKind::EventTooLong, at, word.len());
+    }
+    if !is_name(event, false) {
+        return refused(ErrorKind::BadEventName, at, word.len());
+    }
+    names.event = Some(latin1(event));
+    Ok(names)
+}
+
+/// A made-up name as the kernel's buffer takes it: cut, and without the letters that symbols have and names have
+/// not (the first one is not looked at).
+pub(super) fn made_up(name: &str) -> String {
+    let letters = name.chars().take(NAME_MAX - 1).enumerate();
+    letters.map(|(at, c)| if at > 0 && matches!(c, ':' | '.' | '*') { '_' } else { c }).collect()
+}
+
+/// The number behind a definition's letter, if there is one: returns that are followed at a time.
+pub(super) fn maxactive(head: &[u8], colon: Option<usize>) -> Result<u32, Stop> {
+    if !head.get(1).is_some_and(u8::is_ascii_digit) {
+        return Ok(0);
+    }
+    let span = Span::new(1, colon.unwrap_or(head.len()));
+    let refused = |kind| Err(Stop::invalid(kind, span));
+    let number = number::unsigned(span.of(head)).and_then(|number| u32::try_from(number).ok());
+    match number {
+        _ if span.len() >= NAME_MAX => refused(ErrorKind::BadMaxactive),
+        None | Some(0) => refused(ErrorKind::BadMaxactive),
+        // Numbers from 2^31 on are negative to the kernel, which then takes them.
+        Some(number) if number > MAXACTIVE_MAX && i32::try_from(number).is_ok() => {
+            refused(ErrorKind::MaxactiveTooBig)
+        }
+        Some(number) => Ok(number),
+    }
+}

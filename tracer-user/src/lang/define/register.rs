@@ -1,0 +1,81 @@
+//! The last step of a definition: symbols get their addresses, and the kernel is asked whether it lets itself be
+//! probed there (`__register_trace_kprobe()`, `__register_trace_fprobe()`).
+
+use rustix::io::Errno;
+
+use super::super::facts::Facts;
+use super::super::fetch::Checked;
+use super::super::number;
+use super::Probe;
+use crate::event::dynamic::{Place, Target, latin1};
+
+/// Returns that a kretprobe follows at least when it is not told how many (`register_kretprobe()`).
+const MAXACTIVE_MIN: u32 = 10;
+
+/// Gives `@SYMBOL` in arguments its address.
+pub(super) fn symbols(args: &mut [Checked], facts: &dyn Facts) -> Result<(), Errno> {
+    args.iter_mut().try_for_each(|arg| arg.program.resolve(|text| address(text, facts)))
+}
+
+/// The address of `SYMBOL[+|-OFFSET]`.
+fn address(text: &[u8], facts: &dyn Facts) -> Result<u64, Errno> {
+    let sign = text.iter().position(|byte| matches!(byte, b'+' | b'-'));
+    let (symbol, offset) = text.split_at(sign.unwrap_or(text.len()));
+    let offset = match offset {
+        b"" => 0,
+        _ => number::read_signed(offset).map_err(|error| match error {
+            number::NumberError::Invalid => Errno::INVAL,
+            number::NumberError::Range => Errno::RANGE,
+        })?,
+    };
+    let address = facts.address(&latin1(symbol)).filter(|address| *address != 0).ok_or(Errno::NOENT)?;
+    Ok(address.wrapping_add_signed(offset))
+}
+
+/// Whether a probe may be put in its place.
+pub(super) fn register(probe: &mut Probe, facts: &dyn Facts) -> Result<(), Errno> {
+    match &probe.event.target {
+        Target::Kernel { place, exit } => {
+            let (place, exit) = (place.clone(), *exit);
+            match kprobe(probe, &place, facts) {
+                // What a module that is not there may bring.
+                Err(Errno::NOENT) if may_come(&place, facts) => Ok(()),
+                Ok(()) => {
+                    if exit && probe.event.maxactive as i32 <= 0 {
+                        probe.event.maxactive = MAXACTIVE_MIN.max(2 * facts.possible_cpus());
+                    }
+                    Ok(())
+                }
+                Err(errno) => Err(errno),
+            }
+        }
+        Target::Function { symbol, .. } => {
+            let fits = facts.is_traceable(symbol) && probe.event.maxactive as i32 >= 0;
+            symbols(&mut probe.args, facts)?;
+            if fits { Ok(()) } else { Err(Errno::INVAL) }
+        }
+        Target::Tracepoint { .. } => symbols(&mut probe.args, facts),
+        // Files are probed when the event is enabled; event probes have had their symbols looked up.
+        Target::File { .. } | Target::Event { .. } => Ok(()),
+    }
+}
+
+fn kprobe(probe: &mut Probe, place: &Place, facts: &dyn Facts) -> Result<(), Errno> {
+    symbols(&mut probe.args, facts)?;
+    let address = match place {
+        Place::Address(address) => *address,
+        Place::Symbol { name, offset } => {
+            facts.address(name).ok_or(Errno::NOENT)?.wrapping_add(u64::from(*offset))
+        }
+    };
+    facts.probe(address)
+}
+
+fn may_come(place: &Place, facts: &dyn Facts) -> bool {
+    match place {
+        Place::Address(_) => true,
+        Place::Symbol { name, .. } => {
+            name.split_once(':').is_some_and(|(module, _)| !facts.has_module(module))
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The dynamic events that there are: whether another one may join, which of them a deletion takes, and what the
+//! files list (kernel/trace/trace_dynevent.c and the registration in each kind's file).
+//!
+//! Several probes may make one event, as long as they are of one kind and record the same.
+
+use rustix::io::Errno;
+
+use super::super::Span;
+use super::super::facts::{Facts, Feature};
+use super::super::fetch::{ErrorKind, Fault, Stop};
+use super::error::{Log, Refusal};
+use super::words::Line;
+use super::{File, Probe, Request, read, register, request};
+use crate::event::dynamic::{Kind, Place, Target};
+
+/// A probe of the set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defined {
+    /// The probe.
+    pub probe: Probe,
+    /// Whether its event is enabled or used by something else, so that it must not go.
+    pub busy: bool,
+}
+
+/// What a line did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing was asked for.
+    Nothing,
+    /// A probe joined, the last one now; whether it is the first of its event.
+    Added {
+        /// Whether the event is new.
+        new_event: bool,
+    },
+    /// These went.
+    Deleted(Vec<Probe>),
+}
+
+/// All dynamic events, in the order of their definition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Set {
+    probes: Vec<Defined>,
+}
+
+impl Set {
+    /// The probes.
+    pub fn probes(&self) -> &[Defined] {
+        &self.probes
+    }
+
+    /// What a file of them reads: a line a probe.
+    pub fn listing(&self, file: File) -> Vec<u8> {
+        let own = self.probes.iter().filter(|defined| belongs(&defined.probe, file));
+        own.flat_map(|defined| defined.probe.event.read_back()).collect()
+    }
+
+    /// Says whether an event is in use.
+    pub fn set_busy(&mut self, group: &str, name: &str, busy: bool) {
+        for defined in &mut self.probes {
+            if defined.probe.event.group == group && defined.probe.event.name == name {
+                defined.busy = busy;
+            }
+        }
+    }
+
+    /// Does what a line says.
+    ///
+    /// # Errors
+    /// When the kernel would refuse it; deletions that came before the refusal in the same line stay done.
+    pub fn apply(&mut self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Change, Refusal> {
+        match request(line, file) {
+            Request::Nothing => Ok(Change::Nothing),
+            Request::Delete => self.delete(line, file),
+            Request::Probe => self.add(line, file, facts),
+            Request::Synthetic | Request::Unknown => {
+                Err(Refusal::untold(Errno::INVAL, line, ErrorKind::NoCommand))
+            }
+        }
+    }
+
+    /// Takes all of a file's events away, as opening it for writing from the start does.
+    ///
+    /// # Errors
+    /// EBUSY when one of them is in use; then none goes.
+    pub fn clear(&mut self, file: File) -> Result<Vec<Probe>, Errno> {
+        if self.probes.iter().any(|defined| defined.busy && belongs(&defined.probe, file)) {
+            return Err(Errno::BUSY);
+        }
+        let (gone, left) =
+            std::mem::take(&mut self.probes).into_iter().partition(|defined| belongs(&defined.probe, file));
+        self.probes = left;
+        let gone: Vec<Defined> = gone;
+        Ok(gone.into_iter().map(|defined| defined.probe).collect())
+    }
+
+    fn add(&mut self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Change, Refusal> {
+        let super::Read { mut probe, log } = read(line, file, facts)?;
+        let existing = |word: usize, kind| {
+            let whole = Span::new(0, line.word(word).len());
+            Err(Refusal::in_word(line, &log, word, &Stop::new(Errno::EXIST, Fault::at(kind, whole))))
+        };
+        self.compare_references(&probe, line)?;
+        let event = &probe.event;
+        let same_name = |defined: &&Defined| {
+            let other = &defined.probe.event;
+            other.group == event.group && other.name == event.name
+        };
+        let siblings: Vec<&Defined> = self.probes.iter().filter(same_name).collect();
+        let joins = event.kind() != Kind::Eprobe
+            && siblings.first().is_some_and(|defined| defined.probe.event.kind() == event.kind());
+        let busy = siblings.first().is_some_and(|defined| defined.busy);
+        if joins {
+            let first = &siblings[0].probe.event;
+            if first.letter() != event.letter() || first.is_exit() != event.is_exit() {
+                return existing(0, ErrorKind::DifferentProbeType);
+            }
+            if let Some(different) = event.first_difference(first) {
+                return existing(different + 2, ErrorKind::DifferentArgType);
+            }
+            if siblings.iter().any(|defined| is_same(&defined.probe, &probe)) {
+                return existing(0, ErrorKind::SameProbe);
+            }
+        } else if !siblings.is_empty() || facts.has_event(&event.group, &event.name) {
+            return existing(0, ErrorKind::EventExists);
+        }
+        if self.is_taken(&probe, facts) {
+            return Err(Refusal::untold(Errno::EXIST, line, ErrorKind::TracepointTaken));
+        }
+        register::register(&mut probe, facts).map_err(|errno| not_registered(line, &log, errno))?;
+        self.probes.push(Defined { probe, busy });
+        Ok(Change::Added { new_event: !joins })
+    }
+
+    /// Whether a tracepoint can have no other probe.
+    fn is_taken(&self, probe: &Probe, facts: &dyn Facts) -> bool {
+        let Target::Tracepoint { name } = &probe.event.target else { return false };
+        !facts.language().has(Feature::SharedTracepoints)
+            && facts.tracepoint(name).is_some()
+            && self.probes.iter().any(|other| other.probe.event.target == probe.event.target)
+    }
+
+    /// All probes of one instruction of a file have one reference counter.
+    fn compare_references(&self, probe: &Probe, line: &Line<'_>) -> Result<(), Refusal> {
+        let Target::File { offset, reference, .. } = probe.event.target else { return Ok(()) };
+        let differs = self.probes.iter().any(|other| match other.probe.event.target {
+            Target::File { offset: o, reference: r, .. } => {
+                other.probe.file == probe.file && o == offset && r != reference
+            }
+            _ => false,
+        });
+        if differs { Err(Refusal::untold(Errno::INVAL, line, ErrorKind::ReferenceDiffers)) } else { Ok(()) }
+    }
+
+    fn delete(&mut self, line: &Line<'_>, file: File) -> Result<Change, Refusal> {
+        let refused = |errno, kind| Err(Refusal::untold(errno, line, kind));
+        let head = line.word(0);
+        let names = match head {
+            [b'-', b':', names @ ..] => names,
+            [b'-', ..] => return refused(Errno::INVAL, ErrorKind::BadDeletion),
+            _ => match head.iter().position(|byte| *byte == b':') {
+                Some(colon) => &head[colon + 1..],
+                None => return refused(Errno::INVAL, ErrorKind::BadDeletion),
+            },
+        };
+        let slash = names.iter().position(|byte| *byte == b'/');
+        let (group, name) = match slash {
+            Some(slash) => (Some(&names[..slash]), &names[slash + 1..]),
+            None => (None, names),
+        };
+        if group.is_none() && name.is_empty() {
+            return refused(Errno::INVAL, ErrorKind::BadDeletion);
+        }
+        let words: Vec<&[u8]> = line.words().skip(1).collect();
+        let mut gone = Vec::new();
+        let mut at = 0;
+        while let Some(Defined { probe, busy }) = self.probes.get(at) {
+            if !belongs(probe, file) || !probe.event.is_named(group, name, &words) {
+                at += 1;
+                continue;
+            }
+            let event = &probe.event;
+            let siblings = self.probes.iter().filter(|other| {
+                other.probe.event.group == event.group && other.probe.event.name == event.name
+            });
+            // Of several probes only the last holds the event.
+            if *busy && siblings.count() == 1 {
+                return refused(Errno::BUSY, ErrorKind::Busy);
+            }
+            gone.push(self.probes.remove(at).probe);
+        }
+        if gone.is_empty() {
+            refused(Errno::NOENT, ErrorKind::NoSuchEvent)
+        } else {
+            Ok(Change::Deleted(gone))
+        }
+    }
+}
+
+/// Whether a file is about a probe.
+fn belongs(probe: &Probe, file: File) -> bool {
+    match file {
+        File::Dynamic => true,
+        File::Kprobe => probe.event.kind() == Kind::Kprobe,
+        File::Uprobe => probe.event.kind() == Kind::Uprobe,
+    }
+}
+
+/// Whether two probes of one event are one probe: same place, same texts.
+fn is_same(a: &Probe, b: &Probe) -> bool {
+    let place = match (&a.event.target, &b.event.target) {
+        (Target::File { offset: x, .. }, Target::File { offset: y, .. }) => a.file == b.file && x == y,
+        // To the kernel all addresses are the same place.
+        (
+            Target::Kernel { place: Place::Address(_), .. },
+            Target::Kernel { place: Place::Address(_), .. },
+        ) => true,
+        (x, y) => x == y,
+    };
+    place && a.event.args.iter().zip(&b.event.args).all(|(x, y)| x.text == y.text)
+}
+
+/// The kernel's words for a place that it does not let be probed.
+fn not_registered(line: &Line<'_>, log: &Log, errno: Errno) -> Refusal {
+    let kind = match errno {
+        Errno::ILSEQ => ErrorKind::InsideInstruction,
+        Errno::NOENT => ErrorKind::BadProbeAddress,
+        _ => ErrorKind::RegisterFailed,
+    };
+    let whole = Span::new(0, line.word(1).len());
+    Refusal::in_word(line, log, 1, &Stop::new(errno, Fault::at(kind, whole)))
+}

@@ -1,0 +1,115 @@
+//! `p|r[:[GROUP/][EVENT]] PATH:OFFSET[%return][(REFERENCE)] [ARGS]`: instructions of files
+//! (kernel/trace/trace_uprobe.c). `PATH:SYMBOL` is ours; the event has the offset then.
+
+use rustix::io::Errno;
+
+use super::super::Span;
+use super::super::facts::{Facts, Feature};
+use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
+use super::super::number::{self, NumberError};
+use super::error::{Log, Refusal};
+use super::words::Line;
+use super::{Probe, Read, Rejected, arguments, expand, name};
+use crate::event::dynamic::{Event, NAME_MAX, Target, latin1};
+
+/// Reads a line.
+pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected> {
+    let head = line.word(0);
+    let letter = head.first();
+    if !matches!(letter, Some(b'p' | b'r')) || line.len() < 2 {
+        return Err(Rejected::NotMine);
+    }
+    let log = Log::new("trace_uprobe", line);
+    arguments::count(line.len() - 2, line, &log, facts)?;
+    let word = line.word(1);
+    let colon = word.iter().rposition(|byte| *byte == b':').filter(|_| word.contains(&b'/'));
+    let Some(colon) = colon else { return Err(Rejected::NotMine) };
+    let is_symbol = !word.get(colon + 1).is_some_and(u8::is_ascii_digit);
+    if is_symbol && !facts.language().has(Feature::FileSymbols) {
+        return Err(Rejected::NotMine);
+    }
+    let refuse = |word, stop: Stop| Rejected::from(Refusal::in_word(line, &log, word, &stop));
+    let path = &word[..colon];
+    let whole = Span::new(0, colon);
+    let file = facts
+        .file(path)
+        .map_err(|errno| refuse(1, Stop::new(errno, Fault::at(ErrorKind::FileNotFound, whole))))?;
+    if !file.regular {
+        return Err(refuse(1, Stop::invalid(ErrorKind::NoRegularFile, whole)));
+    }
+    let place = place(word, colon + 1).map_err(|stop| refuse(1, stop))?;
+    let exit = place.exit || letter == Some(&b'r');
+    let digits = place.digits.of(word);
+    let offset = if is_symbol {
+        facts.file_symbol(path, &latin1(digits)).ok_or(NumberError::Invalid)
+    } else {
+        number::read_unsigned(digits, 0)
+    };
+    let offset = offset.map_err(|error| {
+        refuse(1, Stop::new(errno(error), Fault::at(ErrorKind::BadFileProbeOffset, place.digits)))
+    })?;
+    let names = match head.get(1) {
+        Some(b':') => name::read(head, 2).map_err(|stop| refuse(0, stop))?,
+        _ => name::Names::default(),
+    };
+    let made_up = || {
+        let base = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let stem = base.split(|byte| matches!(byte, b'.' | b'-' | b'_')).next().unwrap_or_default();
+        let name = format!("p_{}_0x{offset:x}", latin1(stem));
+        name.chars().take(NAME_MAX - 1).collect()
+    };
+    let at = if exit { At::UserExit } else { At::User };
+    let mut checker = Checker::new(facts, Site { at, function: None, event: None });
+    let args = arguments::each(&expand::plain(line, 2), line, &log, &mut checker)?;
+    let event = Event {
+        group: names.group.unwrap_or_else(|| "uprobes".to_owned()),
+        name: names.event.unwrap_or_else(made_up),
+        target: Target::File { path: path.to_vec(), offset, reference: place.reference, exit },
+        maxactive: 0,
+        args: args.iter().map(|checked| checked.arg.clone()).collect(),
+    };
+    let file = Some(file.identity);
+    Ok(Read { probe: Probe { event, at, args, kept: Vec::new(), function: None, file }, log })
+}
+
+/// What stands behind the path.
+struct Where {
+    digits: Span,
+    exit: bool,
+    reference: u64,
+}
+
+fn place(word: &[u8], start: usize) -> Result<Where, Stop> {
+    let find = |from: usize, to: usize, wanted: u8| {
+        word[from..to].iter().position(|byte| *byte == wanted).map(|at| from + at)
+    };
+    let mut end = word.len();
+    let mut reference = 0;
+    if let Some(open) = find(start, end, b'(') {
+        let Some(close) = find(open, end, b')') else {
+            return Err(Stop::invalid(ErrorKind::ReferenceOpen, Span::empty(end)));
+        };
+        if close + 1 < end {
+            return Err(Stop::invalid(ErrorKind::BadReferenceSuffix, Span::new(close + 1, end)));
+        }
+        let digits = Span::new(open + 1, close);
+        reference = number::read_unsigned(digits.of(word), 0)
+            .map_err(|error| Stop::new(errno(error), Fault::at(ErrorKind::BadReference, digits)))?;
+        end = open;
+    }
+    let percent = find(start, end, b'%');
+    if let Some(percent) = percent {
+        if &word[percent..end] != b"%return" {
+            return Err(Stop::invalid(ErrorKind::BadAddressSuffix, Span::new(percent, end)));
+        }
+        end = percent;
+    }
+    Ok(Where { digits: Span::new(start, end), exit: percent.is_some(), reference })
+}
+
+fn errno(error: NumberError) -> Errno {
+    match error {
+        NumberError::Invalid => Errno::INVAL,
+        NumberError::Range => Errno::RANGE,
+    }
+}

@@ -1,0 +1,99 @@
+//! A line of `dynamic_events`, split into words as the kernel's `argv_split()` does, and the file's content split
+//! into lines (`trace_parse_run_command()`, kernel/trace/trace.c).
+
+use super::super::{Span, ctype};
+
+/// Bytes of a line that the kernel's buffer has room for, the newline included: `WRITE_BUFSIZE` less the NUL.
+pub const LINE_MAX: usize = 4095;
+
+/// A line and where its words stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    text: &'a [u8],
+    words: Vec<Span>,
+}
+
+impl<'a> Line<'a> {
+    /// Splits a line; what stands behind a NUL or `#` is left out.
+    pub fn split(text: &'a [u8]) -> Self {
+        let text = text.split(|byte| matches!(byte, 0 | b'#')).next().unwrap_or_default();
+        let mut words = Vec::new();
+        let mut at = ctype::skip_space(text, 0);
+        while at < text.len() {
+            let length = text[at..].iter().position(|byte| ctype::is_space(*byte));
+            let end = length.map_or(text.len(), |length| at + length);
+            words.push(Span::new(at, end));
+            at = ctype::skip_space(text, end);
+        }
+        Self { text, words }
+    }
+
+    /// The line.
+    pub fn text(&self) -> &'a [u8] {
+        self.text
+    }
+
+    /// The words' places.
+    pub fn spans(&self) -> &[Span] {
+        &self.words
+    }
+
+    /// The words.
+    pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
+        self.words.iter().map(|span| span.of(self.text))
+    }
+
+    /// A word; empty behind the last.
+    pub fn word(&self, at: usize) -> &'a [u8] {
+        self.words.get(at).map_or(&[], |span| span.of(self.text))
+    }
+
+    /// Number of words.
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Whether there is no word.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+}
+
+/// The lines of one write. A last line needs no newline; an item is an error when its line is longer than the kernel
+/// takes, and then it is the last.
+pub fn lines(written: &[u8]) -> impl Iterator<Item = Result<&[u8], &[u8]>> {
+    let mut rest = written;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let end = rest.iter().position(|byte| *byte == b'\n');
+        let line = &rest[..end.unwrap_or(rest.len())];
+        let taken = end.map_or(rest.len(), |end| end + 1);
+        if taken > LINE_MAX {
+            rest = &[];
+            return Some(Err(line));
+        }
+        rest = &rest[taken..];
+        Some(Ok(line))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_lines() {
+        let line = Line::split(b" p:x  do_it\ta=1 # b");
+        assert_eq!(line.words().collect::<Vec<_>>(), [&b"p:x"[..], b"do_it", b"a=1"]);
+        assert_eq!((line.len(), line.word(1), line.word(3)), (3, &b"do_it"[..], &b""[..]));
+        assert!(Line::split(b" # p:x").is_empty());
+        assert_eq!(Line::split(b"a\xa0b\0c").len(), 2);
+        let read: Vec<_> = lines(b"a\n\nb").collect();
+        assert_eq!(read, [Ok(&b"a"[..]), Ok(b""), Ok(b"b")]);
+        let long = [b'x'; LINE_MAX + 1];
+        assert_eq!(lines(&long).collect::<Vec<_>>(), [Err(&long[..])]);
+        assert_eq!(lines(&long[1..]).count(), 1);
+    }
+}

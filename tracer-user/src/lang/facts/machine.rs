@@ -1,0 +1,237 @@
+//! The running kernel's answers: kallsyms, BTF, tracefs, the file system. Each is read when first asked for.
+//!
+//! What only the kernel's own text could tell is left to the attachment: whether an address lies inside an
+//! instruction, and which functions it forbids where its lists may not be read.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use rustix::fs::{FileType, stat};
+use rustix::io::Errno;
+
+use super::{Arch, Facts, FileFact, Language, Spot, elf};
+use crate::event::{Format, Glob};
+use crate::kernel::btf::{BitMember, Shape, Signature};
+use crate::kernel::{Btf, Symbols, Tracefs};
+use crate::lang::cpulist;
+use crate::lang::filter::{self, Dialect, FilterError};
+
+/// Whether a filter fits an event: a room further on knows more of it than its syntax.
+pub type FilterCheck = Box<dyn Fn(&Format, &[u8]) -> Result<(), FilterError> + Send + Sync>;
+
+/// More CPUs than any kernel is built for.
+const CPUS_MAX: u32 = 1 << 16;
+/// Bytes of the instruction in front of a function's `fentry` call on kernels with indirect branch tracking.
+const ENDBR: u64 = 4;
+
+/// The running kernel.
+pub struct Machine<'a> {
+    language: Language,
+    btf: Option<&'a Btf>,
+    tracefs: Option<&'a Tracefs>,
+    filter: FilterCheck,
+    cpus: u32,
+    symbols: OnceLock<Option<Symbols>>,
+    sites: OnceLock<Option<Sites>>,
+}
+
+/// Where the kernel's function tracer can hook in.
+struct Sites {
+    names: HashSet<String>,
+    /// Empty on kernels that do not list them (before 6.5).
+    addresses: Vec<u64>,
+}
+
+impl<'a> Machine<'a> {
+    /// Answers from this kernel, for our language. Filters are checked for their syntax only.
+    pub fn running(btf: Option<&'a Btf>, tracefs: Option<&'a Tracefs>) -> Self {
+        let possible = std::fs::read("/sys/devices/system/cpu/possible").unwrap_or_default();
+        let last = cpulist::parse(possible.trim_ascii(), CPUS_MAX).and_then(|cpus| cpus.last().copied());
+        Self {
+            language: Language::full(),
+            btf,
+            tracefs,
+            filter: Box::new(|_, text| filter::parse(text, &Dialect::newest()).map(|_| ())),
+            cpus: last.map_or(1, |last| last + 1),
+            symbols: OnceLock::new(),
+            sites: OnceLock::new(),
+        }
+    }
+
+    /// The same for another kernel's language.
+    #[must_use]
+    pub fn with_language(mut self, language: Language) -> Self {
+        self.language = language;
+        self
+    }
+
+    /// The same with another check of filters.
+    #[must_use]
+    pub fn with_filter_check(mut self, filter: FilterCheck) -> Self {
+        self.filter = filter;
+        self
+    }
+
+    fn symbols(&self) -> Option<&Symbols> {
+        self.symbols.get_or_init(|| Symbols::running().ok()).as_ref()
+    }
+
+    fn sites(&self) -> Option<&Sites> {
+        let read = || {
+            let tracefs = self.tracefs?;
+            let names = tracefs.read("available_filter_functions").ok()??;
+            let names = names.lines().filter_map(|line| line.split([' ', '\t']).next()).map(str::to_owned);
+            let addresses = tracefs.read("available_filter_functions_addrs").ok().flatten();
+            let addresses = addresses.unwrap_or_default();
+            let hex = |line: &str| u64::from_str_radix(line.split(' ').next()?, 16).ok();
+            let mut addresses: Vec<u64> = addresses.lines().filter_map(hex).collect();
+            addresses.sort_unstable();
+            Some(Sites { names: names.collect(), addresses })
+        };
+        self.sites.get_or_init(read).as_ref()
+    }
+
+    /// Whether a function's text has a place for the function tracer; None where that cannot be told.
+    fn has_site(&self, start: u64, end: u64) -> Option<bool> {
+        let sites = &self.sites()?.addresses;
+        let at = sites.partition_point(|site| *site < start);
+        (!sites.is_empty()).then(|| sites.get(at).is_some_and(|site| *site < end))
+    }
+
+    /// Whether the function around an address is one that must not be traced. Parts that the compiler split off
+    /// have no place of their own for the function tracer; their function counts.
+    fn is_notrace(&self, address: u64) -> bool {
+        let Some(symbols) = self.symbols() else { return false };
+        let is_bare = |address| {
+            let range = symbols.range(address)?;
+            self.has_site(range.start, range.end).map(|has| !has)
+        };
+        if is_bare(address) != Some(true) {
+            return false;
+        }
+        let name = symbols.lookup(address).map_or("", |symbol| symbol.name);
+        let Some((base, _)) = name.split_once('.') else { return true };
+        symbols.addresses(base).first().and_then(|base| is_bare(*base)).unwrap_or(true)
+    }
+}
+
+impl fmt::Debug for Machine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine").field("language", &self.language).finish_non_exhaustive()
+    }
+}
+
+impl Facts for Machine<'_> {
+    fn language(&self) -> Language {
+        self.language
+    }
+
+    fn arch(&self) -> Arch {
+        Arch::native()
+    }
+
+    fn possible_cpus(&self) -> u32 {
+        self.cpus
+    }
+
+    fn address(&self, symbol: &str) -> Option<u64> {
+        self.symbols()?.addresses(symbol).first().copied()
+    }
+
+    fn count(&self, module: Option<&str>, symbol: &str) -> usize {
+        self.symbols().map_or(0, |symbols| symbols.count(module, symbol))
+    }
+
+    fn has_module(&self, name: &str) -> bool {
+        // Parts of the kernel have a directory as well, but no state.
+        !name.contains('/') && Path::new("/sys/module").join(name).join("initstate").exists()
+    }
+
+    fn spot(&self, symbol: &str, offset: u64) -> Spot {
+        let Some(start) = self.address(symbol) else { return Spot::Nowhere };
+        let address = start.wrapping_add(offset);
+        let Some(found) = self.symbols().and_then(|symbols| symbols.lookup(address)) else {
+            return Spot::Nowhere;
+        };
+        let start = address - found.offset;
+        let behind_endbr = self.arch() == Arch::X86_64
+            && found.offset == ENDBR
+            && self.has_site(start + ENDBR, start + ENDBR + 1) == Some(true);
+        if found.offset == 0 || behind_endbr { Spot::Entry } else { Spot::Inside }
+    }
+
+    fn probe(&self, address: u64) -> Result<(), Errno> {
+        let Some(symbols) = self.symbols() else { return Ok(()) };
+        let Some(found) = symbols.lookup(address) else { return Err(Errno::NOENT) };
+        let first = |name: &str| symbols.addresses(name).first().copied();
+        let is_data = match (first("_stext"), first("_etext")) {
+            (Some(start), Some(end)) => found.module.is_none() && !(start..end).contains(&address),
+            _ => false,
+        };
+        if is_data || self.is_notrace(address) { Err(Errno::INVAL) } else { Ok(()) }
+    }
+
+    fn is_traceable(&self, pattern: &str) -> bool {
+        let is_glob = pattern.contains(['*', '?', '[']);
+        match self.sites() {
+            Some(sites) if is_glob => {
+                let glob = Glob::new(pattern);
+                sites.names.iter().any(|name| glob.matches(name))
+            }
+            Some(sites) => sites.names.contains(pattern),
+            None => is_glob || self.count(None, pattern) > 0,
+        }
+    }
+
+    fn tracepoint(&self, name: &str) -> Option<String> {
+        // Since 6.7 a stub has the types; before, the function that calls the probes.
+        let functions = [format!("__probestub_{name}"), format!("__traceiter_{name}")];
+        functions.into_iter().find(|function| self.signature(function).is_some())
+    }
+
+    fn signature(&self, function: &str) -> Option<Signature> {
+        self.btf?.signature(function).ok()?
+    }
+
+    fn shape(&self, id: u32) -> Option<Shape> {
+        self.btf?.shape(id)
+    }
+
+    fn member(&self, id: u32, name: &str) -> Option<BitMember> {
+        self.btf?.bit_member(id, name).ok()?
+    }
+
+    fn offset_of(&self, name: &str, path: &str) -> Option<u32> {
+        self.btf?.member(name, path).ok()?.map(|member| member.offset)
+    }
+
+    fn event(&self, system: &str, name: &str) -> Option<Format> {
+        if system == "ftrace" {
+            return None;
+        }
+        let text = self.tracefs?.format(system, name).ok()??;
+        Format::parse(system, &text).ok()
+    }
+
+    fn has_event(&self, system: &str, name: &str) -> bool {
+        self.tracefs.is_some_and(|tracefs| matches!(tracefs.format(system, name), Ok(Some(_))))
+    }
+
+    fn file(&self, path: &[u8]) -> Result<FileFact, Errno> {
+        let found = stat(OsStr::from_bytes(path))?;
+        let regular = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        Ok(FileFact { regular, identity: (found.st_dev, found.st_ino) })
+    }
+
+    fn file_symbol(&self, path: &[u8], symbol: &str) -> Option<u64> {
+        elf::offset(Path::new(OsStr::from_bytes(path)), symbol)
+    }
+
+    fn filter(&self, event: &Format, text: &[u8]) -> Result<(), FilterError> {
+        (self.filter)(event, text)
+    }
+}

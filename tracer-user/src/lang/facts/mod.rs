@@ -1,0 +1,110 @@
+//! What a definition's text means depends on the kernel it is for: symbols, types, events, files, and how much of
+//! the language that kernel has. All of it is asked through one trait, [`Facts`], so that the language stays a
+//! function of text and answers: [`Machine`] answers for the running kernel, [`Fixed`] from tables for tests.
+
+mod elf;
+mod fixed;
+mod language;
+mod machine;
+mod registers;
+
+use rustix::io::Errno;
+
+pub use self::fixed::Fixed;
+pub use self::language::{Feature, Language};
+pub use self::machine::{FilterCheck, Machine};
+pub use self::registers::Arch;
+use super::filter::FilterError;
+use crate::event::Format;
+use crate::kernel::btf::{BitMember, Shape, Signature};
+
+/// What stands at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileFact {
+    /// Whether it is a regular file.
+    pub regular: bool,
+    /// Device and inode: two paths with the same are one file.
+    pub identity: (u64, u64),
+}
+
+/// Where an instruction lies in its function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// A function starts there.
+    Entry,
+    /// It lies inside a function.
+    Inside,
+    /// No symbol covers it.
+    Nowhere,
+}
+
+/// Answers about a kernel.
+pub trait Facts {
+    /// How much of the language it has.
+    fn language(&self) -> Language;
+
+    /// Whose registers it has.
+    fn arch(&self) -> Arch;
+
+    /// How many CPUs the machine can ever have.
+    fn possible_cpus(&self) -> u32;
+
+    /// The address of a symbol, `MODULE:` in front of it or not: the first of that name.
+    fn address(&self, symbol: &str) -> Option<u64>;
+
+    /// How many symbols of this name there are: in the kernel and its modules, or in one module.
+    fn count(&self, module: Option<&str>, symbol: &str) -> usize;
+
+    /// Whether a module is loaded.
+    fn has_module(&self, name: &str) -> bool;
+
+    /// Where the instruction at this distance from a symbol lies.
+    fn spot(&self, symbol: &str, offset: u64) -> Spot;
+
+    /// Whether an instruction may be probed; the error is the one the kernel has for it: EINVAL for functions that
+    /// must not be traced, EILSEQ inside an instruction, ENOENT where nothing lies.
+    ///
+    /// # Errors
+    /// When it may not.
+    fn probe(&self, address: u64) -> Result<(), Errno>;
+
+    /// Whether a name or glob names at least one function that can be traced at its entry.
+    fn is_traceable(&self, pattern: &str) -> bool;
+
+    /// The function that has the types of a tracepoint's arguments, behind a first one that is not the
+    /// tracepoint's. None when there is no such tracepoint.
+    fn tracepoint(&self, name: &str) -> Option<String>;
+
+    /// A function's parameters and result.
+    fn signature(&self, function: &str) -> Option<Signature>;
+
+    /// What a type is.
+    fn shape(&self, id: u32) -> Option<Shape>;
+
+    /// A member of the struct or union of this id.
+    fn member(&self, id: u32, name: &str) -> Option<BitMember>;
+
+    /// Bytes from the start of a struct, by its name, to a member (`a.b` goes into a struct by value).
+    fn offset_of(&self, name: &str, path: &str) -> Option<u32>;
+
+    /// An event that event probes may sit on.
+    fn event(&self, system: &str, name: &str) -> Option<Format>;
+
+    /// Whether there is an event of this name already, one that no definition made.
+    fn has_event(&self, system: &str, name: &str) -> bool;
+
+    /// What stands at a path.
+    ///
+    /// # Errors
+    /// When nothing does, or it cannot be reached.
+    fn file(&self, path: &[u8]) -> Result<FileFact, Errno>;
+
+    /// Offset in the file of a symbol of it.
+    fn file_symbol(&self, path: &[u8], symbol: &str) -> Option<u64>;
+
+    /// Whether an event's filter may be this one.
+    ///
+    /// # Errors
+    /// When not, and why.
+    fn filter(&self, event: &Format, text: &[u8]) -> Result<(), FilterError>;
+}

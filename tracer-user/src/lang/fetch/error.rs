@@ -1,0 +1,192 @@
+//! What can be wrong with a definition, in the words of the kernel's probe parser (`ERRORS`,
+//! kernel/trace/trace_probe.h), and where.
+
+use rustix::io::Errno;
+
+use super::super::Span;
+
+macro_rules! kinds {
+    (told { $($told:ident => $words:literal,)* } untold { $($untold:ident => $reason:literal,)* }) => {
+        /// What is wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum ErrorKind {
+            $(#[doc = $words] $told,)*
+            $(#[doc = $reason] $untold,)*
+        }
+
+        impl ErrorKind {
+            /// Every kind that the kernel has words for.
+            pub const TOLD: &'static [Self] = &[$(Self::$told,)*];
+
+            /// The kernel's wording; None where it fails without an entry in `error_log`.
+            pub fn wording(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$told => Some($words),)*
+                    $(Self::$untold => None,)*
+                }
+            }
+
+            /// The kernel's wording, ours where it has none.
+            pub fn reason(self) -> &'static str {
+                match self {
+                    $(Self::$told => $words,)*
+                    $(Self::$untold => $reason,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    told {
+        FileNotFound => "Failed to find the given file",
+        NoRegularFile => "Not a regular file",
+        BadReference => "Invalid reference counter offset",
+        ReferenceOpen => "Reference counter brace is not closed",
+        BadReferenceSuffix => "Reference counter has wrong suffix",
+        BadFileProbeOffset => "Invalid uprobe offset",
+        MaxactiveType => "Maxactive is only for function exit",
+        BadMaxactive => "Invalid maxactive number",
+        MaxactiveTooBig => "Maxactive is too big",
+        BadProbeAddress => "Invalid probed address or symbol",
+        NotUnique => "The symbol is not unique",
+        BadReturnProbe => "Retprobe address must be an function entry",
+        NoTracepoint => "Tracepoint is not found",
+        BadTracepointName => "Invalid character in tracepoint name",
+        BadAddressSuffix => "Invalid probed address suffix",
+        NoGroupName => "Group name is not specified",
+        GroupTooLong => "Group name is too long",
+        BadGroupName => "Group name must follow the same rules as C identifiers",
+        NoEventName => "Event name is not specified",
+        EventTooLong => "Event name is too long",
+        BadEventName => "Event name must follow the same rules as C identifiers",
+        EventExists => "Given group/event name is already used by another event",
+        RetvalOnProbe => "$retval is not available on probe",
+        NoRetval => "This function returns 'void' type",
+        BadStackNumber => "Invalid stack number",
+        BadArgNumber => "Invalid argument number",
+        BadVariable => "Invalid $-variable specified",
+        BadRegister => "Invalid register name",
+        BadMemoryAddress => "Invalid memory address",
+        BadImmediate => "Invalid immediate value",
+        TextOpen => "String is not closed with '\"'",
+        FileOnKprobe => "File offset is not available with kprobe",
+        BadFileOffset => "Invalid file offset value",
+        SymbolOnUprobe => "Symbol is not available with uprobe",
+        TooManyOps => "Dereference is too much nested",
+        DerefNeedsBrace => "Dereference needs a brace",
+        BadDerefOffset => "Invalid dereference offset",
+        DerefOpen => "Dereference brace is not closed",
+        CommDeref => "$comm can not be dereferenced",
+        BadFetchArg => "Invalid fetch argument",
+        ArrayOpen => "Array is not closed",
+        BadArraySuffix => "Array has wrong suffix",
+        BadArraySize => "Invalid array size",
+        ArrayTooBig => "Array number is too big",
+        BadType => "Unknown type is specified",
+        BadString => "String accepts only memory argument",
+        BadSymbolString => "Symbol String doesn't accept data/userdata",
+        BadBitfield => "Invalid bitfield",
+        ArgNameTooLong => "Argument name is too long",
+        NoArgName => "Argument name is not specified",
+        BadArgName => "Argument name must follow the same rules as C identifiers",
+        UsedArgName => "This argument name is already used",
+        ArgTooLong => "Argument expression is too long",
+        NoArgBody => "No argument expression",
+        InsideInstruction => "Probe point is not an instruction boundary",
+        RegisterFailed => "Failed to register probe event",
+        DifferentProbeType => "Probe type is different from existing probe",
+        DifferentArgType => "Argument type or name is different from existing probe",
+        SameProbe => "There is already the exact same probe event",
+        NoEventInfo => "This requires both group and event name to attach",
+        BadAttachEvent => "Attached event does not exist",
+        NoEventFilter => "No filter rule after 'if'",
+        TooManyArguments => "Too many arguments are specified",
+        NoTypes => "BTF is not available or not supported",
+        NoVariable => "This variable is not found at this probe point",
+        NoTypesHere => "No BTF entry for this probe point",
+        ArgsNotAtEntry => "$arg* can be used only on function entry or exit",
+        ArgsTwice => "$arg* can be used only once in the parameters",
+        ArgsTooLong => "$arg* failed because the argument list is too long",
+        NoPointer => "This is not a pointer to union/structure.",
+        DotOnArgument => "Non pointer structure/union argument is not supported.",
+        BadHyphen => "Failed to parse single hyphen. Forgot '>'?",
+        NoField => "This field is not found.",
+        BadTypeId => "Failed to get BTF type info.",
+        NotForString => "This type does not fit for string.",
+        NeedsStringType => "$comm and immediate-string only accepts string type",
+        EventTooBig => "Event too big (too many fields?)",
+    }
+    untold {
+        NoCommand => "Not a definition: it starts with f, t, p, r, e or -, and names what it is about",
+        ArgumentsUntold => "More than 128 arguments",
+        NoFunction => "The probed function has no name to find its types by",
+        DentryTooLong => "The arguments with %pd and %pD are too long",
+        NoSymbol => "No such symbol",
+        TypelessText => "$comm and texts are of type string and no arrays",
+        TracepointTaken => "This kernel takes one probe on a tracepoint, and there is one",
+        ReferenceDiffers => "Another probe of this instruction has another reference counter",
+        BadFilter => "The filter does not fit the event",
+        NoSuchEvent => "No such dynamic event",
+        BadDeletion => "A deletion is -:[GROUP/]EVENT or -:GROUP/",
+        Busy => "The event is in use",
+        LineTooLong => "The line is too long",
+    }
+}
+
+/// A finding in one word of a definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What is wrong.
+    pub kind: ErrorKind,
+    /// The kernel's position: bytes from the word's start. It counts a `u` or a second sign in front of a
+    /// dereference's offset short.
+    pub offset: usize,
+    /// The culprit in the word.
+    pub span: Span,
+    /// Whether the kernel's position is none: behind the last field of a BTF argument its parser computes with a
+    /// null pointer, so that the caret lands anywhere.
+    pub astray: bool,
+}
+
+impl Fault {
+    /// A fault that the kernel places where the culprit starts.
+    pub fn at(kind: ErrorKind, span: Span) -> Self {
+        Self { kind, offset: span.start, span, astray: false }
+    }
+}
+
+/// Why a word was refused: what the write fails with, and the findings (more than one where the kernel logs more
+/// than one).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// What the write fails with.
+    pub errno: Errno,
+    /// In the order in which the kernel logs them.
+    pub faults: Vec<Fault>,
+}
+
+impl Stop {
+    /// One fault.
+    pub fn new(errno: Errno, fault: Fault) -> Self {
+        Self { errno, faults: vec![fault] }
+    }
+
+    /// One fault, EINVAL, at the start of the culprit.
+    pub fn invalid(kind: ErrorKind, span: Span) -> Self {
+        Self::new(Errno::INVAL, Fault::at(kind, span))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_wording_is_its_own() {
+        let words: BTreeSet<_> = ErrorKind::TOLD.iter().map(|kind| kind.wording()).collect();
+        assert_eq!(words.len(), ErrorKind::TOLD.len());
+        assert_eq!(ErrorKind::Busy.wording(), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! Words to trees (`traceprobe_parse_probe_arg()` and what it calls, kernel/trace/trace_probe.c).
+
+use rustix::io::Errno;
+
+use super::super::Span;
+use super::super::facts::{Feature, Language};
+use super::super::number::{self, NumberError};
+use super::ast::{Argument, Fetch, FetchKind, Path, TypeSpec};
+use super::error::{ErrorKind, Fault, Stop};
+use super::{ARG_NAME_MAX, ARRAY_MAX, At, TEXT_MAX, is_alpha, is_name};
+
+/// An argument as far as it could be read. The parts are in the order in which the kernel looks at them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// The name, where one is given.
+    pub name: Result<Option<Vec<u8>>, Stop>,
+    /// What stands behind the name.
+    pub body: Span,
+    /// Whether the body has a length that is allowed.
+    pub length: Result<(), Stop>,
+    /// The type, where one is given.
+    pub ty: Result<Option<TypeSpec>, Stop>,
+    /// What is fetched.
+    pub fetch: Fetch,
+}
+
+impl Draft {
+    /// The tree, or the first thing that could not be read.
+    ///
+    /// # Errors
+    /// When the text is broken.
+    pub fn tree(self) -> Result<Argument, Stop> {
+        let name = self.name?;
+        self.length?;
+        let ty = self.ty?;
+        match self.fetch.first_broken() {
+            Some(stop) => Err(stop.clone()),
+            None => Ok(Argument { name, fetch: self.fetch, ty }),
+        }
+    }
+}
+
+impl Fetch {
+    /// What could not be read of it.
+    fn first_broken(&self) -> Option<&Stop> {
+        match &self.kind {
+            FetchKind::Broken(stop) => Some(stop),
+            FetchKind::Deref { inner, .. } => inner.first_broken(),
+            _ => None,
+        }
+    }
+}
+
+/// Reads an argument of a probe that sits at `at`.
+pub fn parse(word: &[u8], at: At, language: Language) -> Draft {
+    let equals = word.iter().position(|byte| *byte == b'=');
+    let start = equals.map_or(0, |at| at + 1);
+    let whole = Span::new(0, word.len());
+    let body = Span::new(start, word.len());
+    let stop = |errno, kind, span| Stop::new(errno, Fault::at(kind, span));
+    let name = match equals {
+        // The kernel's caret stands at the word's start.
+        Some(length) if length > ARG_NAME_MAX => {
+            Err(stop(Errno::INVAL, ErrorKind::ArgNameTooLong, Span::new(0, length)))
+        }
+        Some(0) => Err(stop(Errno::INVAL, ErrorKind::NoArgName, Span::empty(0))),
+        Some(length) if !is_name(&word[..length], false) => {
+            Err(stop(Errno::INVAL, ErrorKind::BadArgName, Span::new(0, length)))
+        }
+        Some(length) => Ok(Some(word[..length].to_vec())),
+        None => Ok(None),
+    };
+    let length = match body.len() {
+        0 => Err(stop(Errno::INVAL, ErrorKind::NoArgBody, body)),
+        length if length > TEXT_MAX => Err(stop(Errno::TOOBIG, ErrorKind::ArgTooLong, body)),
+        _ => Ok(()),
+    };
+    let colon = body.of(word).iter().position(|byte| *byte == b':').map(|at| start + at);
+    let ty = colon.map(|colon| type_spec(word, Span::new(colon + 1, whole.end))).transpose();
+    let fetch = Reader { word, at, language }.fetch(Span::new(start, colon.unwrap_or(whole.end)), start);
+    Draft { name, body, length, ty, fetch }
+}
+
+fn type_spec(word: &[u8], span: Span) -> Result<TypeSpec, Stop> {
+    let text = span.of(word);
+    let Some(open) = text.iter().position(|byte| *byte == b'[') else {
+        return Ok(TypeSpec { name: text.to_vec(), count: 0, span });
+    };
+    let name = &text[..open];
+    let inside = span.start + open + 1;
+    let Some(close) = text[open + 1..].iter().position(|byte| *byte == b']').map(|at| inside + at) else {
+        return Err(Stop::invalid(ErrorKind::ArrayOpen, Span::empty(span.end)));
+    };
+    if close + 1 < span.end {
+        return Err(Stop::invalid(ErrorKind::BadArraySuffix, Span::new(close + 1, span.end)));
+    }
+    let digits = Span::new(inside, close);
+    let count = number::unsigned(digits.of(word)).and_then(|count| u32::try_from(count).ok());
+    match count {
+        None | Some(0) => Err(Stop::invalid(ErrorKind::BadArraySize, digits)),
+        Some(count) if count > ARRAY_MAX => Err(Stop::invalid(ErrorKind::ArrayTooBig, digits)),
+        Some(count) => Ok(TypeSpec { name: name.to_vec(), count, span }),
+    }
+}
+
+/// The errno of a number that is none.
+pub(crate) fn errno(error: NumberError) -> Errno {
+    match error {
+        NumberError::Invalid => Errno::INVAL,
+        NumberError::Range => Errno::RANGE,
+    }
+}
+
+struct Reader<'a> {
+    word: &'a [u8],
+    at: At,
+    language: Language,
+}
+
+impl Reader<'_> {
+    /// Reads what stands at `span`; the kernel believes that to be at `offset`.
+    fn fetch(&self, span: Span, offset: usize) -> Fetch {
+        let kind = self.kind(span, offset).unwrap_or_else(FetchKind::Broken);
+        Fetch { kind, span, offset }
+    }
+
+    fn kind(&self, span: Span, offset: usize) -> Result<FetchKind, Stop> {
+        let text = span.of(self.word);
+        let refused =
+            |errno, kind, offset| Err(Stop::new(errno, Fault { kind, offset, span, astray: false }));
+        match text {
+            [b'$', name @ ..] if name.starts_with(b"retval") && self.at != At::Event => {
+                Ok(FetchKind::Retval(Path::read(self.word, span)))
+            }
+            [b'$', name @ ..] => Ok(FetchKind::Variable(name.to_vec())),
+            [b'%', ..] if !self.at.has_registers() => {
+                // The kernel goes on after the first finding and comes to a second.
+                let fault = |kind| Fault { kind, offset, span, astray: false };
+                let faults = vec![fault(ErrorKind::BadVariable), fault(ErrorKind::BadFetchArg)];
+                Err(Stop { errno: Errno::INVAL, faults })
+            }
+            [b'%', name @ ..] => Ok(FetchKind::Register(name.to_vec())),
+            [b'@', b'0'..=b'9', ..] => match number::read_unsigned(&text[1..], 0) {
+                Ok(address) => Ok(FetchKind::Memory(address)),
+                Err(error) => refused(errno(error), ErrorKind::BadMemoryAddress, offset),
+            },
+            [b'@', b'+', ..] if self.at.is_kernel() => refused(Errno::INVAL, ErrorKind::FileOnKprobe, offset),
+            [b'@', b'+', digits @ ..] => match number::read_signed(digits) {
+                Ok(offset) => Ok(FetchKind::File(offset)),
+                Err(error) => refused(errno(error), ErrorKind::BadFileOffset, offset),
+            },
+            [b'@', ..] if !self.at.is_kernel() => refused(Errno::INVAL, ErrorKind::SymbolOnUprobe, offset),
+            [b'@', symbol @ ..] => Ok(FetchKind::Symbol(symbol.to_vec())),
+            [b'+' | b'-', ..] => self.deref(span, offset),
+            [b'\\', b'"', ..] => self.text(span, offset),
+            [b'\\', digits @ ..] => match immediate(digits) {
+                Ok(value) => Ok(FetchKind::Immediate(value)),
+                Err(errno) => refused(errno, ErrorKind::BadImmediate, offset + 1),
+            },
+            [first, ..] if (is_alpha(*first) || *first == b'_') && self.language.has(Feature::BtfArgs) => {
+                if self.at.is_entry() || self.at.is_exit() {
+                    Ok(FetchKind::Named(Path::read(self.word, span)))
+                } else {
+                    refused(Errno::INVAL, ErrorKind::NoTypes, offset)
+                }
+            }
+            [b'(', ..] if self.language.has(Feature::Typecasts) => {
+                refused(Errno::OPNOTSUPP, ErrorKind::NoTypes, offset)
+            }
+            _ => refused(Errno::INVAL, ErrorKind::BadFetchArg, offset),
+        }
+    }
+
+    fn text(&self, span: Span, offset: usize) -> Result<FetchKind, Stop> {
+        let text = &span.of(self.word)[2..];
+        if let Some(text) = text.strip_suffix(b"\"") {
+            Ok(FetchKind::Text(text.to_vec()))
+        } else {
+            let fault = Fault {
+                kind: ErrorKind::TextOpen,
+                offset: offset + 2 + text.len(),
+                span: Span::empty(span.end),
+                astray: false,
+            };
+            Err(Stop::new(Errno::INVAL, fault))
+        }
+    }
+
+    fn deref(&self, span: Span, offset: usize) -> Result<FetchKind, Stop> {
+        let text = span.of(self.word);
+        let user = text.get(1) == Some(&b'u');
+        // Where the offset starts, without a plus, which the kernel takes off itself.
+        let digits = span.start + usize::from(user) + usize::from(text[0] == b'+');
+        let minus = text[0] == b'-';
+        let refused =
+            |errno, kind, offset, span| Err(Stop::new(errno, Fault { kind, offset, span, astray: false }));
+        let rest = Span::new(digits, span.end).of(self.word);
+        let Some(open) = rest.iter().position(|byte| *byte == b'(') else {
+            return refused(Errno::INVAL, ErrorKind::DerefNeedsBrace, offset, span);
+        };
+        let number = Span::new(digits, digits + open);
+        // With `-u` the sign stands in front of the `u`.
+        let signed = if minus && user {
+            number::read_signed(&[b"-", Span::new(digits + 1, number.end).of(self.word)].concat())
+        } else {
+            number::read_signed(number.of(self.word))
+        };
+        let value = match signed {
+            Ok(value) => value,
+            Err(error) => return refused(errno(error), ErrorKind::BadDerefOffset, offset, number),
+        };
+        let negative = minus || rest.first() == Some(&b'-');
+        let believed = offset + open + 1 + usize::from(!negative);
+        let inside = Span::new(number.end + 1, span.end);
+        let Some(close) = inside.of(self.word).iter().rposition(|byte| *byte == b')') else {
+            let end = believed + inside.len();
+            return refused(Errno::INVAL, ErrorKind::DerefOpen, end, Span::empty(span.end));
+        };
+        let inner = self.fetch(Span::new(inside.start, inside.start + close), believed);
+        Ok(FetchKind::Deref { user, offset: value, inner: Box::new(inner) })
+    }
+}
+
+/// `str_to_immediate()`
+fn immediate(text: &[u8]) -> Result<u64, Errno> {
+    match text {
+        [b'0'..=b'9', ..] => number::read_unsigned(text, 0).map_err(errno),
+        [b'-', ..] => number::read_signed(text).map(|value| value as u64).map_err(errno),
+        [b'+', digits @ ..] => number::read_signed(digits).map(|value| value as u64).map_err(errno),
+        _ => Err(Errno::INVAL),
+    }
+}

@@ -1,0 +1,216 @@
+//! What a value is stored as: the type that is written or the one that BTF tells, and the steps that go with it
+//! (`parse_probe_arg_type()`, `fetch_type_from_btf_type()` and `finalize_fetch_insn()`,
+//! kernel/trace/trace_probe.c).
+
+use rustix::io::Errno;
+
+use super::super::facts::{Facts, Feature, Language};
+use super::super::{Span, number};
+use super::At;
+use super::ast::TypeSpec;
+use super::error::{ErrorKind, Fault, Stop};
+use super::program::{Op, Source, Store};
+use super::value::{Typed, Value};
+use crate::event::dynamic::{FetchType, latin1};
+use crate::kernel::btf::{Class, Shape};
+
+/// The type of this name for a probe that sits at `at`; `bWIDTH@OFFSET/CONTAINER` is as its container.
+fn named(name: &[u8], at: At, language: Language) -> Option<&'static FetchType> {
+    if !at.is_kernel() && matches!(name, b"symbol" | b"symstr") {
+        return None;
+    }
+    if !language.has(Feature::CharAndSymstr) && matches!(name, b"char" | b"symstr") {
+        return None;
+    }
+    if name.first() == Some(&b'b') {
+        let slash = name.iter().position(|byte| *byte == b'/')?;
+        return match number::unsigned(&name[slash + 1..])? {
+            bits @ (8 | 16 | 32 | 64) => FetchType::named(&format!("u{bits}")),
+            _ => None,
+        };
+    }
+    FetchType::named(&latin1(name))
+}
+
+/// The type that a text asks for, before the value is looked at. `fetch` is the text in front of the colon.
+pub(super) fn asked(
+    fetch: &[u8],
+    spec: Option<&TypeSpec>,
+    body: Span,
+    at: At,
+    language: Language,
+) -> Result<&'static FetchType, Stop> {
+    let span = spec.map_or(body, |spec| spec.span);
+    let refused = |kind| {
+        let offset = spec.map_or(body.start, |spec| spec.span.start);
+        Err(Stop::new(Errno::INVAL, Fault { kind, offset, span, astray: false }))
+    };
+    let is_text = matches!(fetch, b"$comm" | b"$COMM") || fetch.starts_with(b"\\\"");
+    if is_text && at != At::Event {
+        if spec.is_some_and(|spec| spec.count > 0 || spec.name != b"string") {
+            return refused(if language.has(Feature::StringTypeError) {
+                ErrorKind::NeedsStringType
+            } else {
+                ErrorKind::TypelessText
+            });
+        }
+        return named(b"string", at, language).map_or_else(|| refused(ErrorKind::BadType), Ok);
+    }
+    match spec {
+        None => Ok(FetchType::word()),
+        Some(spec) => named(&spec.name, at, language).map_or_else(|| refused(ErrorKind::BadType), Ok),
+    }
+}
+
+impl Typed {
+    /// The type that the kernel takes for a value of this BTF type.
+    fn fetch_type(&mut self) -> &'static FetchType {
+        let name = match self.shape.class {
+            Class::Enum => "s32",
+            Class::Enum64 => "s64",
+            Class::Pointer => "x64",
+            Class::Int { bits: bits @ (8 | 16 | 32 | 64), signed } => {
+                let sign = if signed { 's' } else { 'u' };
+                return FetchType::named(&format!("{sign}{bits}")).unwrap_or(FetchType::word());
+            }
+            Class::Int { bits, signed: false } => {
+                self.bits = bits;
+                "u64"
+            }
+            _ => return FetchType::word(),
+        };
+        FetchType::named(name).unwrap_or(FetchType::word())
+    }
+}
+
+/// Whether a type is an unsigned byte.
+fn is_char(shape: Option<Shape>) -> bool {
+    shape.is_some_and(|shape| shape.class == Class::Int { bits: 8, signed: false })
+}
+
+impl Value<'_, '_> {
+    /// The type of a value whose BTF type is known; a `char *` that is asked for as text is followed.
+    pub(super) fn settle(
+        &mut self,
+        asked: &'static FetchType,
+        spec: Option<&TypeSpec>,
+        facts: &dyn Facts,
+    ) -> Result<&'static FetchType, Stop> {
+        let Some(typed) = &mut self.typed else { return Ok(asked) };
+        let Some(spec) = spec else { return Ok(typed.fetch_type()) };
+        if !spec.name.windows(6).any(|part| part == b"string") {
+            return Ok(asked);
+        }
+        let shape = typed.shape;
+        if matches!(shape.class, Class::Array(of) if is_char(facts.shape(of))) {
+            return Ok(asked);
+        }
+        // The kernel follows the type's word whatever kind of type it is.
+        if is_char(facts.shape(shape.word)) {
+            self.push(Op::Deref { user: spec.name[0] == b'u', offset: 0 }, Errno::TOOBIG)?;
+            return Ok(asked);
+        }
+        Err(self.stop(Errno::INVAL, ErrorKind::NotForString, 0))
+    }
+
+    /// The steps behind the value: store, bits, loop. `ahead` is the distance from the body's start to the type.
+    pub(super) fn finish(
+        &mut self,
+        ty: &'static FetchType,
+        spec: Option<&TypeSpec>,
+        ahead: usize,
+    ) -> Result<(), Stop> {
+        let count = spec.map_or(0, |spec| spec.count);
+        if ty.string {
+            self.store_text(ty, count, ahead)?;
+        } else {
+            self.store(ty)?;
+        }
+        let stored = self.program.last().cloned();
+        match (spec, self.typed) {
+            (Some(spec), _) if spec.name.first() == Some(&b'b') => self.bits(&spec.name, ty, ahead)?,
+            (None, Some(typed)) if typed.bits % 8 != 0 || typed.offset != 0 => {
+                let left = 64u32.wrapping_sub(typed.bits + typed.offset) as u8;
+                let right = 64u32.wrapping_sub(typed.bits) as u8;
+                self.push(Op::Bits { left, right, size: 8 }, Errno::INVAL)?;
+            }
+            _ => {}
+        }
+        if count > 0 {
+            let whole =
+                matches!(stored, Some(Op::Store { what: Store::Memory | Store::Text | Store::UserText, .. }));
+            if !whole {
+                return Err(self.stop(Errno::INVAL, ErrorKind::BadString, ahead));
+            }
+            self.push(Op::Loop(count), Errno::TOOBIG)?;
+        }
+        Ok(())
+    }
+
+    fn store_text(&mut self, ty: &'static FetchType, count: u32, ahead: usize) -> Result<(), Stop> {
+        let symbol = ty.name == "symstr";
+        let fits = match self.program.last() {
+            Some(Op::Deref { user, .. }) => !(symbol && *user),
+            Some(Op::Load(source)) => match source {
+                Source::Register(_) | Source::Stack(_) | Source::Retval | Source::Argument(_) => symbol,
+                Source::Immediate(_) | Source::Comm | Source::Text(_) => !symbol,
+                Source::Field(_) => true,
+                Source::StackPointer | Source::File(_) | Source::Kept(_) => false,
+            },
+            _ => false,
+        };
+        if !fits {
+            let kind = if symbol { ErrorKind::BadSymbolString } else { ErrorKind::BadString };
+            return Err(self.stop(Errno::INVAL, kind, ahead));
+        }
+        let user_type = ty.name == "ustring";
+        let what = |user| match (user, symbol) {
+            (true, _) => Store::UserText,
+            (_, true) => Store::SymbolText,
+            _ => Store::Text,
+        };
+        match self.program.last() {
+            // The address is what the last dereference reads from.
+            Some(Op::Deref { user, offset }) if !symbol && count == 0 => {
+                let store = Op::Store { what: what(user_type || *user), offset: *offset, size: ty.size };
+                self.program.replace_last(store);
+                Ok(())
+            }
+            _ => {
+                let store = Op::Store { what: what(user_type), offset: 0, size: ty.size };
+                self.push(store, Errno::INVAL)
+            }
+        }
+    }
+
+    fn store(&mut self, ty: &'static FetchType) -> Result<(), Stop> {
+        match self.program.last() {
+            Some(Op::Deref { user, offset }) => {
+                let what = if *user { Store::UserMemory } else { Store::Memory };
+                let store = Op::Store { what, offset: *offset, size: ty.size };
+                self.program.replace_last(store);
+                Ok(())
+            }
+            _ => self.push(Op::Store { what: Store::Raw, offset: 0, size: ty.size }, Errno::TOOBIG),
+        }
+    }
+
+    /// `bWIDTH@OFFSET/CONTAINER`
+    fn bits(&mut self, name: &[u8], ty: &'static FetchType, ahead: usize) -> Result<(), Stop> {
+        let bad = |value: &Self| value.stop(Errno::INVAL, ErrorKind::BadBitfield, ahead);
+        let (width, rest) = number::prefix(&name[1..], 0);
+        let Some(rest) = rest.strip_prefix(b"@").filter(|_| width != 0) else { return Err(bad(self)) };
+        let (offset, tail) = number::prefix(rest, 0);
+        if tail.len() == rest.len() || tail.first() != Some(&b'/') {
+            return Err(bad(self));
+        }
+        let whole = u64::from(ty.size) * 8;
+        let end = width.wrapping_add(offset);
+        let left = whole.wrapping_sub(end) as u8;
+        let right = whole.wrapping_sub(width) as u8;
+        if !self.program.push(Op::Bits { left, right, size: ty.size as u8 }) || whole < end {
+            return Err(bad(self));
+        }
+        Ok(())
+    }
+}

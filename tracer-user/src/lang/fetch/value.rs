@@ -1,0 +1,280 @@
+//! Where a value comes from, looked up: variables, registers, arguments by name and their fields
+//! (`parse_probe_arg()`, `parse_btf_arg()` and `parse_btf_field()`, kernel/trace/trace_probe.c).
+
+use rustix::io::Errno;
+
+use super::super::Span;
+use super::super::facts::Facts;
+use super::super::facts::Feature;
+use super::super::number;
+use super::At;
+use super::ast::{Fetch, FetchKind, Path};
+use super::check::{Site, Types};
+use super::error::{ErrorKind, Fault, Stop};
+use super::program::{Op, Program, Source};
+use crate::event::dynamic::latin1;
+use crate::kernel::btf::{Class, Shape};
+
+/// Words of a kernel stack: `THREAD_SIZE` (16 KiB on both architectures) by words.
+const STACK_WORDS: u64 = 2048;
+
+/// What is known of a value by types, as long as nothing was dereferenced by hand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Typed {
+    /// Its type.
+    pub(super) shape: Shape,
+    /// Bits in front of it in its byte.
+    pub(super) offset: u32,
+    /// Width of a bit field; 0 for any other value.
+    pub(super) bits: u32,
+}
+
+/// A value in the making.
+pub(super) struct Value<'a, 'b> {
+    pub(super) facts: &'a dyn Facts,
+    pub(super) site: &'b Site<'a>,
+    pub(super) types: &'b mut Types,
+    pub(super) program: Program,
+    pub(super) typed: Option<Typed>,
+    /// Where the kernel's parser believes to be.
+    pub(super) offset: usize,
+    /// Whether that is nowhere.
+    pub(super) astray: bool,
+    /// What stands there.
+    pub(super) span: Span,
+}
+
+impl Value<'_, '_> {
+    /// A fault where the parser is, `more` bytes on.
+    pub(super) fn stop(&self, errno: Errno, kind: ErrorKind, more: usize) -> Stop {
+        let fault = Fault { kind, offset: self.offset + more, span: self.span, astray: self.astray };
+        Stop::new(errno, fault)
+    }
+
+    fn fail<T>(&self, errno: Errno, kind: ErrorKind) -> Result<T, Stop> {
+        Err(self.stop(errno, kind, 0))
+    }
+
+    /// Adds a step, or says that there are too many.
+    pub(super) fn push(&mut self, op: Op, errno: Errno) -> Result<(), Stop> {
+        if self.program.push(op) { Ok(()) } else { self.fail(errno, ErrorKind::TooManyOps) }
+    }
+
+    fn load(&mut self, source: Source) -> Result<(), Stop> {
+        self.push(Op::Load(source), Errno::INVAL)
+    }
+
+    pub(super) fn fetch(&mut self, fetch: &Fetch) -> Result<(), Stop> {
+        (self.offset, self.span, self.astray) = (fetch.offset, fetch.span, false);
+        let here = Op::Deref { user: false, offset: 0 };
+        match &fetch.kind {
+            FetchKind::Broken(stop) => Err(stop.clone()),
+            FetchKind::Variable(name) if self.site.at == At::Event => self.field(name),
+            FetchKind::Variable(name) => self.variable(name),
+            FetchKind::Retval(path) => {
+                if !self.site.at.has_return() {
+                    return self.fail(Errno::INVAL, ErrorKind::RetvalOnProbe);
+                }
+                if self.site.at.is_kernel() && self.facts.language().has(Feature::BtfArgs) {
+                    return self.by_name(path, fetch.span);
+                }
+                self.load(Source::Retval)
+            }
+            FetchKind::Named(path) => {
+                if self.site.at.is_exit() && !self.facts.language().has(Feature::ArgsAtReturn) {
+                    return self.fail(Errno::INVAL, ErrorKind::NoTypes);
+                }
+                self.by_name(path, fetch.span)
+            }
+            FetchKind::Register(name) => match self.facts.arch().register(&latin1(name)) {
+                Some(place) => self.load(Source::Register(place)),
+                None => self.fail(Errno::INVAL, ErrorKind::BadRegister),
+            },
+            FetchKind::Memory(address) => {
+                self.load(Source::Immediate(*address))?;
+                self.push(here, Errno::INVAL)
+            }
+            FetchKind::File(offset) => {
+                self.load(Source::File(*offset))?;
+                self.push(here, Errno::INVAL)
+            }
+            FetchKind::Symbol(symbol) => {
+                self.push(Op::Symbol(symbol.clone()), Errno::INVAL)?;
+                self.load(Source::Immediate(0))?;
+                self.push(here, Errno::INVAL)
+            }
+            FetchKind::Immediate(value) => self.load(Source::Immediate(*value)),
+            FetchKind::Text(text) => self.load(Source::Text(text.clone())),
+            FetchKind::Deref { user, offset, inner } => {
+                self.fetch(inner)?;
+                (self.offset, self.span, self.astray) = (inner.offset, inner.span, false);
+                if matches!(self.program.last(), Some(Op::Load(Source::Comm | Source::Text(_)))) {
+                    return self.fail(Errno::INVAL, ErrorKind::CommDeref);
+                }
+                self.push(Op::Deref { user: *user, offset: *offset as i32 }, Errno::INVAL)?;
+                self.typed = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// `$FIELD` of an event.
+    fn field(&mut self, name: &[u8]) -> Result<(), Stop> {
+        let name = latin1(name);
+        let fields = self.site.event.map_or(&[][..], |event| &event.fields);
+        if let Some(field) = fields.iter().find(|field| field.name == name) {
+            return self.load(Source::Field(Box::new(field.clone())));
+        }
+        match name.as_str() {
+            "comm" | "COMM" => self.load(Source::Comm),
+            _ => self.fail(Errno::INVAL, ErrorKind::BadVariable),
+        }
+    }
+
+    fn variable(&mut self, name: &[u8]) -> Result<(), Stop> {
+        if let Some(number) = name.strip_prefix(b"stack") {
+            return self.stack(number);
+        }
+        if name == b"comm" || name == b"COMM" {
+            return self.load(Source::Comm);
+        }
+        match name.strip_prefix(b"arg") {
+            Some(number) => self.argument(number),
+            None => self.fail(Errno::INVAL, ErrorKind::BadVariable),
+        }
+    }
+
+    fn stack(&mut self, number: &[u8]) -> Result<(), Stop> {
+        match number {
+            [] => self.load(Source::StackPointer),
+            [b'0'..=b'9', ..] => match number::read_unsigned(number, 10) {
+                Ok(n) if self.site.at.is_kernel() && n > STACK_WORDS => {
+                    self.fail(Errno::INVAL, ErrorKind::BadStackNumber)
+                }
+                Ok(n) => self.load(Source::Stack(n as u32)),
+                Err(_) => self.fail(Errno::INVAL, ErrorKind::BadVariable),
+            },
+            _ => self.fail(Errno::INVAL, ErrorKind::BadVariable),
+        }
+    }
+
+    /// `$argN`
+    fn argument(&mut self, number: &[u8]) -> Result<(), Stop> {
+        let Ok(n) = number::read_unsigned(number, 10) else {
+            return self.fail(Errno::INVAL, ErrorKind::BadVariable);
+        };
+        if n == 0 || n > STACK_WORDS {
+            return self.fail(Errno::INVAL, ErrorKind::BadArgNumber);
+        }
+        let (at, language) = (self.site.at, self.facts.language());
+        let index = n as u32 - 1;
+        if at.is_entry() {
+            self.load(Source::Argument(index + u32::from(at == At::Tracepoint)))
+        } else if at.is_exit() && language.has(Feature::ArgsAtReturn) {
+            let kept = self.types.keep(index);
+            self.load(Source::Kept(kept))
+        } else if language.has(Feature::BtfArgs) {
+            self.fail(Errno::INVAL, ErrorKind::ArgsNotAtEntry)
+        } else {
+            self.fail(Errno::INVAL, ErrorKind::BadVariable)
+        }
+    }
+
+    /// An argument or what is returned, and what is taken of it.
+    fn by_name(&mut self, path: &Path, span: Span) -> Result<(), Stop> {
+        let Some(function) = &self.site.function else {
+            return self.fail(Errno::INVAL, ErrorKind::NoFunction);
+        };
+        let first = path.steps.first();
+        if let (None, Some(hyphen)) = (first, path.hyphen) {
+            return Err(self.stop(Errno::INVAL, ErrorKind::BadHyphen, hyphen - span.start));
+        }
+        let to_first = first.map_or(0, |step| step.span.start - span.start);
+        if first.is_some_and(|step| !step.arrow) {
+            return Err(self.stop(Errno::OPNOTSUPP, ErrorKind::DotOnArgument, to_first));
+        }
+        let ty = if path.root == b"$retval" {
+            self.load(Source::Retval)?;
+            match self.types.signature(self.facts, function) {
+                Some(signature) if signature.returns == 0 => {
+                    return self.fail(Errno::NOENT, ErrorKind::NoRetval);
+                }
+                Some(signature) => signature.returns,
+                None if first.is_some() => {
+                    return Err(self.stop(Errno::NOENT, ErrorKind::NoTypesHere, to_first));
+                }
+                None => return Ok(()),
+            }
+        } else {
+            let asked = self.types.is_known();
+            let at = self.site.at;
+            let params = self.types.params(self.facts, function, at);
+            if !asked && params.is_empty() {
+                return self.fail(Errno::NOENT, ErrorKind::NoTypesHere);
+            }
+            let root = latin1(&path.root);
+            let Some(index) = params.iter().position(|(name, _)| *name == root) else {
+                return self.fail(Errno::NOENT, ErrorKind::NoVariable);
+            };
+            let (ty, index) = (params[index].1, index as u32);
+            if at.is_exit() {
+                let kept = self.types.keep(index);
+                self.load(Source::Kept(kept))?;
+            } else {
+                self.load(Source::Argument(index + u32::from(at == At::Tracepoint)))?;
+            }
+            ty
+        };
+        let Some(shape) = self.facts.shape(ty) else {
+            return self.fail(Errno::INVAL, ErrorKind::BadTypeId);
+        };
+        self.typed = Some(Typed { shape, offset: 0, bits: 0 });
+        self.offset += to_first;
+        if first.is_some() { self.fields(path, shape) } else { Ok(()) }
+    }
+
+    /// Fields behind pointers, structs in structs.
+    fn fields(&mut self, path: &Path, mut shape: Shape) -> Result<(), Stop> {
+        let mut steps = path.steps.iter().peekable();
+        let mut bits = 0;
+        while steps.peek().is_some() {
+            self.span = steps.peek().map_or(self.span, |step| step.span);
+            if shape.class != Class::Pointer {
+                return self.fail(Errno::INVAL, ErrorKind::NoPointer);
+            }
+            let Some(mut inside) = self.facts.shape(shape.word) else {
+                return self.fail(Errno::INVAL, ErrorKind::BadTypeId);
+            };
+            let mut offset = 0;
+            while let Some(step) = steps.next() {
+                self.span = step.span;
+                if let (None, Some(hyphen)) = (steps.peek(), path.hyphen) {
+                    return Err(self.stop(Errno::INVAL, ErrorKind::BadHyphen, hyphen - step.span.start));
+                }
+                let Class::Aggregate(id) = inside.class else {
+                    return self.fail(Errno::INVAL, ErrorKind::BadTypeId);
+                };
+                let Some(member) = self.facts.member(id, &latin1(&step.name)) else {
+                    return self.fail(Errno::NOENT, ErrorKind::NoField);
+                };
+                offset += member.offset;
+                bits = member.bits;
+                inside = match self.facts.shape(member.ty) {
+                    Some(inside) => inside,
+                    None => return self.fail(Errno::INVAL, ErrorKind::BadTypeId),
+                };
+                match steps.peek() {
+                    Some(next) => self.offset += next.span.start - step.span.start,
+                    None => self.astray = true,
+                }
+                if steps.peek().is_some_and(|next| next.arrow) {
+                    break;
+                }
+            }
+            self.push(Op::Deref { user: false, offset: (offset / 8) as i32 }, Errno::INVAL)?;
+            self.typed = Some(Typed { shape: inside, offset: offset % 8, bits });
+            shape = inside;
+        }
+        Ok(())
+    }
+}
