@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod compare;
+pub mod definitions;
 pub mod facts;
 pub mod filters;
 pub mod golden;

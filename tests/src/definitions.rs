@@ -1,0 +1,330 @@
+//! Definitions of dynamic events made up at random, right ones and broken ones. The same seed makes the same line.
+
+use crate::filters::Rng;
+
+/// Group of all events that are made up, so that they can be told from others' and taken away.
+pub const GROUP: &str = "tracerdef";
+
+/// Kinds of probe that a kernel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `f`
+    Fprobe,
+    /// `t`
+    Tracepoint,
+    /// `p` and `r` on the kernel
+    Kprobe,
+    /// `p` and `r` on a file
+    Uprobe,
+    /// `e`
+    Eprobe,
+}
+
+const HEADS: &[&str] = &["", "", "", "", "", "", "5", "0", "4096", "4097", "0x10", "9x", "x", "99999999999"];
+const NAMES: &[&str] = &[
+    "tracerdef/a",
+    "tracerdef/a",
+    "tracerdef/a",
+    "tracerdef/b",
+    "tracerdef/",
+    "tracerdef.c",
+    "a",
+    "",
+    "/a",
+    "1/a",
+    "tracerdef/1",
+    "tracerdef/b-c",
+    "trac-def/b",
+    "tracerdef/a/b",
+    "tracerdef/a.b",
+    "tracerdef/n23456789012345678901234567890123456789012345678901234567890123",
+    "tracerdef/n2345678901234567890123456789012345678901234567890123456789012",
+];
+const FUNCTIONS: &[&str] = &[
+    "vfs_read",
+    "vfs_open",
+    "vfs_write",
+    "kfree",
+    "do_exit",
+    "vfs_read%return",
+    "vfs_open%return",
+    "vfs_read%ret",
+    "vfs_*",
+    "no_such_function",
+    "schedule_timeout%return",
+    "kfree%return",
+    "ksys_read",
+    "vfs_fstat%return",
+];
+const TRACEPOINTS: &[&str] = &[
+    "sched_switch",
+    "sched_process_exec",
+    "sys_enter",
+    "no_such_tracepoint",
+    "sched:x",
+    "sched_switch%return",
+    "9x",
+    "vfs_read",
+    "irq_handler_entry",
+];
+const PLACES: &[&str] = &[
+    "vfs_read",
+    "vfs_open",
+    "vfs_read%return",
+    "vfs_read+0",
+    "vfs_read+x",
+    "vfs_read-1",
+    "vfs_read+9%return",
+    "no_such_function",
+    "nomodule:function",
+    "vfs_read%x",
+    "vfs_read%return+4",
+    "jiffies",
+    "vfs_read+4294967296",
+];
+const SUFFIXES: &[&str] = &[
+    "0x1040",
+    "64",
+    "0x1040%return",
+    "4(8)",
+    "4(0x10)",
+    "4%return(8)",
+    "4(",
+    "4(8)x",
+    "4(x)",
+    "4x",
+    "4%ret",
+    "main",
+    "",
+    "99999999999999999999",
+    "08",
+    "4%return%",
+    "4)",
+];
+const EVENTS: &[&str] = &[
+    "sched/sched_switch",
+    "sched.sched_switch",
+    "sched/none",
+    "sched",
+    "/x",
+    "sched/",
+    "ftrace/function",
+    "irq/irq_handler_entry",
+];
+const FETCHES: &[&str] = &[
+    "$arg1",
+    "$arg2",
+    "$arg3",
+    "$arg*",
+    "$arg0",
+    "$arg99",
+    "$argx",
+    "$arg1x",
+    "$arg*",
+    "$retval",
+    "$retvalx",
+    "$stack",
+    "$stack3",
+    "$stack2048",
+    "$stack2049",
+    "$stackx",
+    "$stack0x1",
+    "$comm",
+    "$COMM",
+    "$current",
+    "$foo",
+    "$",
+    "file",
+    "buf",
+    "count",
+    "pos",
+    "path",
+    "next",
+    "prev",
+    "preempt",
+    "file->f_mode",
+    "file->f_inode",
+    "file->f_path.dentry",
+    "file->f_path.dentry->d_name.name",
+    "file->f_inode->i_sb->s_type->name",
+    "next->comm",
+    "prev->pid",
+    "next->none",
+    "file.f_mode",
+    "file-f_mode",
+    "file->",
+    "file->f_path.dentry-x",
+    "path->dentry",
+    "count->x",
+    "buf->x",
+    "prev->in_execve",
+    "next->sched_reset_on_fork",
+    "prev->policy",
+    "file->f_path.x",
+    "file->f_mode.x",
+    "$retval->x",
+    "$retval.x",
+    "%ax",
+    "%di",
+    "%orig_ax",
+    "%rax",
+    "%",
+    "%x0",
+    "@0x1000",
+    "@jiffies",
+    "@jiffies+8",
+    "@jiffies-8",
+    "@jiffies+x",
+    "@no_such_symbol",
+    "@",
+    "@0x",
+    "@+8",
+    "@+x",
+    "@99999999999999999999",
+    "\\1",
+    "\\-5",
+    "\\+5",
+    "\\x",
+    "\\",
+    "\\0x10000000000000000",
+    "\\\"abc\"",
+    "\\\"abc",
+    "\\\"\"",
+    "$next_comm",
+    "$prev_pid",
+    "$irq",
+    "$common_pid",
+    "()",
+    "1",
+    "",
+    "_x",
+    "\u{e9}x",
+];
+const OFFSETS: &[&str] = &[
+    "+0",
+    "+8",
+    "-8",
+    "+u0",
+    "-u8",
+    "+0x10",
+    "+x",
+    "-",
+    "+",
+    "+u",
+    "+-8",
+    "++8",
+    "+99999999999999999999",
+    "+8a",
+];
+const TYPES: &[&str] = &[
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "s8",
+    "s16",
+    "s32",
+    "s64",
+    "x8",
+    "x16",
+    "x32",
+    "x64",
+    "char",
+    "string",
+    "ustring",
+    "symbol",
+    "symstr",
+    "u128",
+    "",
+    "%pd",
+    "%pD",
+    "b1@2/8",
+    "b3@2/32",
+    "b0@1/8",
+    "b8@1/8",
+    "b1@/8",
+    "b1/8",
+    "b1@2/9",
+    "b",
+    "strings",
+    "b0x2@010/16",
+    "b64@0/64",
+    "string8",
+];
+const COUNTS: &[&str] =
+    &["[1]", "[2]", "[4]", "[64]", "[65]", "[0]", "[x]", "[", "[4", "[4]x", "[]", "]", "[0x4]"];
+const FILTERS: &[&str] =
+    &["prev_pid == 1", "prev_pid ==", "", "none == 1", "next_comm ~ \"a*\" && prev_pid > 0"];
+
+/// Makes a definition; `file` is one that uprobes may sit on.
+pub fn definition(kind: Kind, file: &str, rng: &mut Rng) -> Vec<u8> {
+    // Most parts are right, so that later ones are looked at as well.
+    let mut odd = |from: &[&'static str], right: usize| {
+        if rng.once_in(6) { rng.pick(from) } else { from[rng.below(right)] }
+    };
+    let (letter, place) = match kind {
+        Kind::Fprobe => ("f", odd(FUNCTIONS, 7).to_owned()),
+        Kind::Tracepoint => ("t", odd(TRACEPOINTS, 3).to_owned()),
+        Kind::Kprobe => (odd(&["p", "r"], 2), odd(PLACES, 3).to_owned()),
+        Kind::Uprobe => {
+            let path =
+                odd(&["FILE", "FILE", "/no/such/file", "/", "/dev/null", "FILE:x"], 1).replace("FILE", file);
+            (odd(&["p", "r"], 2), format!("{path}:{}", odd(SUFFIXES, 6)))
+        }
+        Kind::Eprobe => ("e", odd(EVENTS, 2).to_owned()),
+    };
+    let (head, name) = (odd(HEADS, 5), odd(NAMES, 4));
+    let mut line = format!("{letter}{head}:{name} {place}");
+    let count = [0, 1, 1, 2, 2, 3, 4, 6][rng.below(8)];
+    for _ in 0..count {
+        line.push(' ');
+        line += &argument(rng);
+    }
+    if kind == Kind::Eprobe && rng.once_in(4) {
+        line.push_str(" if ");
+        line.push_str(rng.pick(FILTERS));
+    }
+    let mut bytes: Vec<u8> = line.chars().map(|c| c as u8).collect();
+    if rng.once_in(8) {
+        let at = rng.below(bytes.len());
+        match rng.below(3) {
+            0 => bytes[at] = b" :/+-()%$@[]=.\\\"x1"[rng.below(18)],
+            1 => drop(bytes.remove(at)),
+            _ => bytes.insert(at, b":/+-()%$@[]=.\\\"x1"[rng.below(17)]),
+        }
+    }
+    bytes
+}
+
+fn argument(rng: &mut Rng) -> String {
+    let name = match rng.below(6) {
+        0 => format!("n{}=", rng.below(4)),
+        1 => rng
+            .pick(&[
+                "a=",
+                "b=",
+                "c=",
+                "a=",
+                "__probe_ip=",
+                "1=",
+                "=",
+                "a-b=",
+                "n2345678901234567890123456789012345=",
+            ])
+            .to_owned(),
+        _ => String::new(),
+    };
+    let mut fetch = rng.pick(FETCHES).to_owned();
+    let depth = [0, 0, 0, 0, 1, 1, 2, 3, 12, 14][rng.below(10)];
+    for _ in 0..depth {
+        let offset = if depth > 3 { "+0" } else { rng.pick(OFFSETS) };
+        let close = if rng.once_in(40) { "" } else { ")" };
+        fetch = format!("{offset}({fetch}{close}");
+    }
+    let ty = match rng.below(5) {
+        0 | 1 => String::new(),
+        2 => format!(":{}{}", rng.pick(TYPES), rng.pick(COUNTS)),
+        _ => format!(":{}", rng.pick(TYPES)),
+    };
+    format!("{name}{fetch}{ty}")
+}

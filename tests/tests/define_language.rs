@@ -1,0 +1,493 @@
+//! The language of dynamic events against the running kernel: the same lines are given to its `dynamic_events` and
+//! to ours, and compared in errno, `error_log`, what the file lists then, and the new event's `format`, byte for byte.
+//!
+//! No event is ever enabled. What the kernel does not have (a kind of probe, a type) is found out by asking it. All
+//! events are of a group of this test's own and are taken away again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tracer_tests::definitions::{GROUP, Kind, definition};
+use tracer_tests::filters::Rng;
+use tracer_tests::host::{self, Tracefs};
+use tracer_user::kernel::{self, Btf};
+use tracer_user::lang::define::{File as ControlFile, Line, Set};
+use tracer_user::lang::facts::{Feature, Language, Machine};
+use tracer_user::plan::resolve;
+
+/// Lines made up at random, of each kind of probe.
+const CASES: u32 = 6_000;
+
+/// When a slow machine stops with a kind of probe, and after how many lines at least.
+const PATIENCE: Duration = Duration::from_secs(40);
+const CASES_MIN: u32 = 150;
+
+/// Tests of this file write the same files of the kernel.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// What a line did.
+#[derive(Clone, PartialEq, Eq)]
+struct Outcome {
+    errno: Option<i32>,
+    /// The entries of `error_log`, without their timestamps.
+    log: Vec<String>,
+    /// Lines of our group in `dynamic_events`.
+    listing: String,
+    /// `format` of the event that the last line defines, its id taken out.
+    format: Option<String>,
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "errno {:?}\n{}{}", self.errno, self.log.concat(), self.listing)?;
+        f.write_str(self.format.as_deref().unwrap_or_default())
+    }
+}
+
+struct Kernel {
+    tracefs: Tracefs,
+    language: Language,
+    file: String,
+}
+
+impl Kernel {
+    /// None, said aloud, where there are no dynamic events.
+    fn open() -> Option<Self> {
+        if !host::is_root() {
+            eprintln!("skipped: tracefs needs root");
+            return None;
+        }
+        let tracefs = Tracefs::find_or_mount().unwrap();
+        if !tracefs.root().join("dynamic_events").exists() {
+            eprintln!("skipped: this kernel has no dynamic events (CONFIG_DYNAMIC_EVENTS)");
+            return None;
+        }
+        let file = std::env::current_exe().unwrap().display().to_string();
+        let mut kernel = Self { tracefs, language: Language::newest(), file };
+        kernel.forget().unwrap();
+        kernel.language = kernel.ask().unwrap();
+        Some(kernel)
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.tracefs.root().join(file)
+    }
+
+    /// Writes a line; the kernel's errno and log entries.
+    fn write(&self, line: &[u8]) -> Result<(Option<i32>, Vec<String>)> {
+        File::create(self.path("error_log")).context("error_log")?;
+        let file = OpenOptions::new().append(true).open(self.path("dynamic_events"))?;
+        let errno = rustix::io::write(&file, line).err().map(rustix::io::Errno::raw_os_error);
+        let log = visible(&fs::read(self.path("error_log"))?);
+        let mut entries: Vec<String> = Vec::new();
+        for line in log.lines() {
+            match line.split_once("] ") {
+                Some((stamp, entry)) if stamp.starts_with('[') => entries.push(entry.to_owned() + "\n"),
+                _ => {
+                    if let Some(entry) = entries.last_mut() {
+                        *entry += &(line.to_owned() + "\n");
+                    }
+                }
+            }
+        }
+        Ok((errno, entries))
+    }
+
+    /// Lines of our group.
+    fn listing(&self) -> Result<String> {
+        let text = visible(&fs::read(self.path("dynamic_events"))?);
+        let ours = |line: &&str| {
+            let name =
+                line.split_once(':').map_or("", |(_, rest)| rest.split(' ').next().unwrap_or_default());
+            name.starts_with(&format!("{GROUP}/"))
+        };
+        Ok(text.lines().filter(ours).map(|line| line.to_owned() + "\n").collect())
+    }
+
+    fn format(&self, listing: &str) -> Option<String> {
+        let line = listing.lines().last()?;
+        let name = line.split_once(':')?.1.split(' ').next()?;
+        let text = fs::read_to_string(self.path("events").join(name).join("format")).ok()?;
+        Some(without_id(&text))
+    }
+
+    /// Takes away all events of our group.
+    fn forget(&self) -> Result<()> {
+        if !self.listing()?.is_empty() {
+            let (errno, _) = self.write(format!("-:{GROUP}/").as_bytes())?;
+            ensure!(errno.is_none(), "events of {GROUP} stay: errno {errno:?}");
+        }
+        Ok(())
+    }
+
+    /// The kernel's language, by asking it.
+    fn ask(&self) -> Result<Language> {
+        let mut language = Language::newest();
+        let on_file = format!("p:{GROUP}/ask {}:64", self.file);
+        let many = repeated(129, " a#=\\1");
+        let big = repeated(7, " a#=@0:x64[64]");
+        // A feature, a line, and what makes it absent: no log entry of this parser, or that it is refused, or taken.
+        let silent = |line: &str, parser: &str| -> Result<bool> {
+            Ok(!self.write(line.as_bytes())?.1.iter().any(|entry| entry.starts_with(parser)))
+        };
+        let refused = |line: &str| -> Result<bool> {
+            let (errno, _) = self.write(line.as_bytes())?;
+            self.forget()?;
+            Ok(errno.is_some())
+        };
+        let says = |line: &str, words: &str| -> Result<bool> {
+            Ok(self.write(line.as_bytes())?.1.iter().any(|entry| entry.contains(words)))
+        };
+        self.write(format!("t:{GROUP}/first sched_switch").as_bytes())?;
+        let absent = [
+            (Feature::SharedTracepoints, refused(&format!("t:{GROUP}/ask sched_switch"))?),
+            (Feature::Kprobes, silent("p:1/x vfs_read", "trace_kprobe")?),
+            (Feature::Fprobes, silent("f:1/x vfs_read", "trace_fprobe")?),
+            (Feature::Uprobes, silent("p /no/such/file:1", "trace_uprobe")?),
+            (Feature::Eprobes, silent("e:1/x a/b", "event_probe")?),
+            (Feature::BtfArgs, says(&format!("{on_file} foo"), "Invalid fetch argument")?),
+            (Feature::Typecasts, says(&format!("{on_file} (x)$stack1"), "Invalid fetch argument")?),
+            (Feature::ArgsAtReturn, refused(&format!("r:{GROUP}/ask vfs_read $arg1"))?),
+            (Feature::Dentry, refused(&format!("p:{GROUP}/ask vfs_read $arg1:%pd"))?),
+            (Feature::CharAndSymstr, refused(&format!("{on_file} $stack1:char"))?),
+            (Feature::StringTypeError, silent(&format!("{on_file} $comm:u8"), "trace_uprobe")?),
+            (Feature::SizeLimit, !refused(&format!("{on_file}{big}"))?),
+            (Feature::ArgumentCountError, silent(&format!("{on_file}{many}"), "trace_uprobe")?),
+        ];
+        for (feature, is_absent) in absent {
+            if is_absent {
+                language = language.without(feature);
+            }
+        }
+        println!(
+            "the kernel lacks {:?}",
+            absent.iter().filter(|(_, is)| *is).map(|(f, _)| f).collect::<Vec<_>>()
+        );
+        Ok(language)
+    }
+
+    /// Gives lines to both, one after the other, and compares after each.
+    fn compare(&self, lines: &[&[u8]], facts: &Machine<'_>) -> Result<Option<(Outcome, Outcome)>> {
+        let mut set = Set::default();
+        let mut difference = None;
+        for line in lines {
+            // What we say comes first: the kernel's event would be one that is there already.
+            let result = set.apply(&Line::split(line), ControlFile::Dynamic, facts);
+            let listing = visible(&set.listing(ControlFile::Dynamic));
+            let group = format!(":{GROUP}/");
+            let listing: String = listing
+                .lines()
+                .filter(|line| line.contains(&group))
+                .map(|line| line.to_owned() + "\n")
+                .collect();
+            let last = set.probes().iter().rfind(|defined| defined.probe.event.group == GROUP);
+            let format = last.map(|defined| without_id(&defined.probe.event.format_text(0)));
+            let (log, astray) = match &result {
+                Ok(_) => (Vec::new(), false),
+                Err(refusal) => (
+                    refusal.log_entries().iter().map(|entry| visible(entry)).collect(),
+                    refusal.findings().iter().any(|finding| finding.astray),
+                ),
+            };
+            let errno = result.err().map(|refusal| refusal.errno().raw_os_error());
+            let mut ours = Outcome { errno, log, listing, format };
+            let (errno, log) = self.write(line)?;
+            let listing = self.listing()?;
+            let format = self.format(&listing);
+            let mut theirs = Outcome { errno, log, listing, format };
+            if astray {
+                // Both without their carets.
+                for entry in ours.log.iter_mut().chain(&mut theirs.log) {
+                    let cut = entry.trim_end_matches(['^', ' ', '\n']).len();
+                    entry.truncate(cut);
+                }
+            }
+            if ours != theirs {
+                difference = Some((theirs, ours));
+                break;
+            }
+        }
+        // Of other groups only lines with a bad name can make events; they are the ones that we know of.
+        for defined in set.probes().iter().filter(|defined| defined.probe.event.group != GROUP) {
+            let event = &defined.probe.event;
+            self.write(format!("-:{}/{}", event.group, event.name).as_bytes())?;
+        }
+        self.forget()?;
+        Ok(difference)
+    }
+
+    /// Compares, and panics with a difference. Somebody else may have written into the log: a second look decides.
+    fn check(&self, lines: &[&[u8]], facts: &Machine<'_>) {
+        if self.compare(lines, facts).unwrap().is_none() {
+            return;
+        }
+        if let Some((theirs, ours)) = self.compare(lines, facts).unwrap() {
+            let shown: Vec<_> = lines.iter().map(|line| line.escape_ascii().to_string()).collect();
+            panic!("{}\n--- kernel: {theirs:?}--- ours: {ours:?}", shown.join("\n"));
+        }
+    }
+
+    fn kinds(&self) -> Vec<Kind> {
+        let all = [
+            (Feature::Fprobes, Kind::Fprobe),
+            (Feature::Fprobes, Kind::Tracepoint),
+            (Feature::Kprobes, Kind::Kprobe),
+            (Feature::Uprobes, Kind::Uprobe),
+            (Feature::Eprobes, Kind::Eprobe),
+        ];
+        let (has, lacks): (Vec<_>, Vec<_>) = all.into_iter().partition(|(f, _)| self.language.has(*f));
+        for (feature, kind) in lacks {
+            eprintln!("not compared: {kind:?}, as this kernel has no {feature:?}");
+        }
+        has.into_iter().map(|(_, kind)| kind).collect()
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        let _ = self.forget();
+    }
+}
+
+/// Runs a test with the running kernel's facts, in its turn.
+fn with_kernel(test: impl FnOnce(&Kernel, &Machine<'_>)) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(kernel) = Kernel::open() else { return };
+    let (btf, tracefs) = (Btf::running().unwrap(), kernel::Tracefs::open().unwrap());
+    let filters = resolve::Machine::running(btf.as_ref());
+    let check = move |event: &_, text: &_| resolve::filter(text, event, &filters).map(|_| ());
+    let facts = Machine::running(btf.as_ref(), Some(&tracefs))
+        .with_language(kernel.language)
+        .with_filter_check(Box::new(check));
+    test(&kernel, &facts);
+}
+
+/// Bytes as a text that shows each of them: Latin-1.
+fn visible(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect()
+}
+
+fn without_id(format: &str) -> String {
+    format.lines().filter(|line| !line.starts_with("ID: ")).map(|line| line.to_owned() + "\n").collect()
+}
+
+/// A text so many times, its number in the place of `#`.
+fn repeated(count: usize, text: &str) -> String {
+    (0..count).map(|n| text.replace('#', &n.to_string())).collect()
+}
+
+#[test]
+fn made_up_lines_define_alike() {
+    with_kernel(|kernel, facts| {
+        for kind in kernel.kinds() {
+            let start = Instant::now();
+            let mut rng = Rng::new(kind as u64 + 1);
+            let (mut taken, mut refused) = (0, BTreeMap::<String, u32>::new());
+            for case in 0..host::share(CASES) {
+                if case >= CASES_MIN && start.elapsed() > PATIENCE {
+                    break;
+                }
+                // Two lines, so that some meet an event that is there.
+                let lines = [(); 2].map(|()| definition(kind, &kernel.file, &mut rng));
+                kernel.check(&[&lines[0], &lines[1]], facts);
+                let mut set = Set::default();
+                for line in &lines {
+                    match set.apply(&Line::split(line), ControlFile::Dynamic, facts) {
+                        Ok(_) => taken += 1,
+                        Err(refusal) => *refused.entry(format!("{:?}", refusal.kind())).or_default() += 1,
+                    }
+                }
+            }
+            let total: u32 = refused.values().sum();
+            println!("{kind:?}: {taken} taken, {total} refused in {:?}: {refused:?}", start.elapsed());
+            assert!(taken >= CASES_MIN / 10 && refused.len() >= 10, "{kind:?}: {taken} taken, {refused:?}");
+        }
+    });
+}
+
+/// The language's table of cases, as far as its names mean something to a real kernel.
+#[test]
+fn corners_define_alike() {
+    let long = |n: usize| "n".repeat(n);
+    let mut lines: Vec<String> = Vec::new();
+    let (on_entry, on_exit) = ("f:tracerdef/a vfs_read", "f:tracerdef/a vfs_read%return");
+    for args in [
+        "",
+        "count pos",
+        "$arg*",
+        "$arg* x=\\1",
+        "$arg1 $arg2:string",
+        "x=$arg1 $arg1",
+        "buf:string",
+        "buf:ustring",
+        "count:string",
+        "file->f_inode:string",
+        "$arg1:%pd",
+        "n=file:%pD",
+        "file->f_path.dentry->d_name.name:string",
+        "file->f_mode:x32 inode=file->f_inode:x64",
+        "$arg* $arg*",
+        "$arg9",
+        "$arg0",
+        "$arg1x",
+        "x=$arg9999",
+        "file->f_mode->x",
+        "file-x",
+        "file.f_mode",
+        "file->f_path-x",
+        "pos->x",
+        "file->f_path.dentry.x",
+        "buf->x",
+        "x=+0(file->f_mode) y=+0(file->nope)",
+        "$comm $stack $stack2",
+        "x=\\\"hi\" y=\\5:u8 z=\\-5",
+        "a=+0(buf):u8[4] b=+8(+u0(buf)):string[2] c=+4(buf):b3@2/32",
+        "%ax",
+        "x=+0(%ax)",
+        "x=+0($comm)",
+        "x=@jiffies:u64",
+        "x=@nosuch",
+        "x=@jiffies+x",
+        "x=+-8(buf)junk y=-u8(+u4(buf))",
+        "x=+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(buf))))))))))))))",
+    ] {
+        lines.push(format!("{on_entry} {args}"));
+        lines.push(format!("{on_exit} {args}"));
+        lines.push(format!("{on_exit} $retval {args}"));
+        lines.push(format!("p:tracerdef/a vfs_read {args}"));
+        lines.push(format!("r5:tracerdef/a vfs_read {args}"));
+        lines.push(format!("r:tracerdef/a vfs_read {args}"));
+        lines.push(format!("p:tracerdef/a vfs_read+9 {args}"));
+        lines.push(format!("t:tracerdef/a sched_switch {args}"));
+        lines.push(format!("t:tracerdef/a vfs_read {args}"));
+        lines.push(format!("p:tracerdef/a FILE:64 {args}"));
+        lines.push(format!("r:tracerdef/a FILE:64(8) {args}"));
+        lines.push(format!("e:tracerdef/a sched.sched_switch {args}"));
+    }
+    for args in
+        ["comm=next->comm:string next->start_time", "prev->in_execve next->sched_reset_on_fork", "$arg*"]
+    {
+        lines.push(format!("t:tracerdef/a sched_switch {args}"));
+    }
+    for args in
+        ["c=$next_comm:string $prev_pid:s32 $comm", "$prev_comm", "$prev_pid if prev_pid == 1", "if", "$none"]
+    {
+        lines.push(format!("e:tracerdef/a sched.sched_switch {args}"));
+    }
+    for head in ["f", "p", "r", "t", "e"] {
+        let place = match head {
+            "e" => "sched/sched_switch",
+            "t" => "sched_switch",
+            _ => "vfs_read",
+        };
+        for name in
+            ["", ":", ":/", ":tracerdef/", ":tracerdef.x", ":1/a", ":a-b/1", "5:tracerdef/a", "x:tracerdef/a"]
+        {
+            // Default groups are everybody's: only lines that are refused, or of our group.
+            if name.contains(GROUP) || matches!(name, ":" | ":/" | ":1/a" | ":a-b/1") {
+                lines.push(format!("{head}{name} {place}"));
+            }
+        }
+        lines.push(format!("{head}:{}/a {place}", long(64)));
+        lines.push(format!("{head}:tracerdef/{} {place}", long(63)));
+        lines.push(format!("{head}:tracerdef/{} {place}", long(64)));
+        lines.push(format!("{head}:tracerdef/a {place} {}=\\1", long(32)));
+        lines.push(format!("{head}:tracerdef/a {place} {}=\\1", long(33)));
+        lines.push(format!("{head}:tracerdef/a {place} x=\\\"{}\"", long(60)));
+        lines.push(format!("{head}:tracerdef/a {place} x=\\\"{}\"", long(61)));
+        for count in [128, 129] {
+            let args = repeated(count, " a#=\\1:u8");
+            lines.push(format!("{head}:tracerdef/a {place}{args}"));
+            lines.push(format!("p:tracerdef/a FILE:64{args}"));
+        }
+        for count in [6, 7] {
+            let args = repeated(count, " a#=@0:x64[64]");
+            lines.push(format!("{head}:tracerdef/a {place}{args}"));
+        }
+    }
+    lines.extend(
+        ["", " ", "# f vfs_read", "x", "f", "p", "-", "-:", "-x", "-:tracerdef/", "!f:tracerdef/a"]
+            .map(str::to_owned),
+    );
+    with_kernel(|kernel, facts| {
+        let kinds = kernel.kinds();
+        let part = host::part() as usize;
+        let mut count = 0;
+        for line in lines.iter().enumerate().filter(|(at, _)| at % part.min(3) == 0).map(|(_, line)| line) {
+            let has = match line.chars().next() {
+                Some('f') => kinds.contains(&Kind::Fprobe),
+                Some('t') => kinds.contains(&Kind::Tracepoint),
+                Some('e') => kinds.contains(&Kind::Eprobe),
+                Some('p' | 'r') if !line.contains("FILE") => kinds.contains(&Kind::Kprobe),
+                _ => true,
+            };
+            if has {
+                kernel.check(&[line.replace("FILE", &kernel.file).as_bytes()], facts);
+                count += 1;
+            }
+        }
+        println!("{count} lines agree");
+        assert!(count > 30);
+    });
+}
+
+/// Several probes of one event, and deletions.
+#[test]
+fn sequences_define_alike() {
+    with_kernel(|kernel, facts| {
+        let (a, b) = if kernel.language.has(Feature::Kprobes) {
+            ("vfs_read".to_owned(), "vfs_open".to_owned())
+        } else {
+            (format!("{}:64", kernel.file), format!("{}:72", kernel.file))
+        };
+        let sequences: Vec<Vec<String>> = vec![
+            vec![
+                format!("p:tracerdef/x {a} y=$stack1"),
+                format!("p:tracerdef/x {b} y=$stack2"),
+                format!("p:tracerdef/x {a} y=$stack1"),
+                format!("p:tracerdef/x {a} y=$stack3"),
+                format!("p:tracerdef/x {a} z=$stack1"),
+                format!("p:tracerdef/x {a}"),
+                format!("p:tracerdef/x {a} y=$stack1 z=$stack1"),
+                format!("p:tracerdef/x {a} y=$stack1:u8"),
+                format!("r:tracerdef/x {a} y=$stack1"),
+                format!("-:tracerdef/x {a}"),
+                "-:tracerdef/x".to_owned(),
+            ],
+            vec![
+                format!("p:tracerdef/x {a} $stack1"),
+                format!("p:tracerdef/y {a} b=$stack1"),
+                format!("-:x {a} arg1=$stack2"),
+                format!("-:x {a} arg1=$stack1"),
+                format!("-:tracerdef/x"),
+                format!("-:tracerdef/y {b}"),
+                format!("-:tracerdef/y {} b=$stack1", a.replace(":64", ":0x40")),
+                format!("!p:tracerdef/y"),
+            ],
+            vec![
+                format!("p:tracerdef/x {}:64(8)", kernel.file),
+                format!("p:tracerdef/y {}:64", kernel.file),
+                format!("p:tracerdef/x {}:64(16)", kernel.file),
+                format!("r:tracerdef/y {}:72(8)", kernel.file),
+                format!("-:tracerdef/x {}:0x0000000000000040(0x8)", kernel.file),
+                format!("-:tracerdef/x {}:0x0000000000000040", kernel.file),
+                "-:tracerdef/".to_owned(),
+            ],
+            vec![
+                format!("p:sched/sched_switch {a}"),
+                format!("p:tracerdef/x {a}"),
+                "-:x".to_owned(),
+                "-:x".to_owned(),
+            ],
+        ];
+        for sequence in &sequences {
+            let lines: Vec<&[u8]> = sequence.iter().map(String::as_bytes).collect();
+            kernel.check(&lines, facts);
+        }
+    });
+}
