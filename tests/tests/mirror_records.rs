@@ -193,7 +193,8 @@ fn the_newest_stay_or_the_oldest() {
 
 #[test]
 fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
-    const CHANGES: u32 = 1000;
+    // Each takes seconds in a virtual machine that is busy with hits.
+    let changes = if host::part() == 1 { 1000 } else { 20 };
     run(|| {
         let mounted = Mounted::start("change")?;
         let dir = mounted.instance("change")?;
@@ -220,7 +221,7 @@ fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
         go.send(())?;
         let start = Instant::now();
         // Each lets every hit through, by another program.
-        for change in 0..CHANGES {
+        for change in 0..changes {
             let filter = match change % 3 {
                 0 => "0".to_owned(),
                 1 => format!("common_pid == {pid}"),
@@ -232,9 +233,9 @@ fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
         stop.store(true, Ordering::Relaxed);
         let hits = load.join().ok().context("the load failed")?;
         let (entries, dropped) = (stat(&dir, "entries")?, stat(&dir, "dropped events")?);
-        println!("{hits} hits, {CHANGES} changes in {took:?}, {dropped} dropped");
+        println!("{hits} hits, {changes} changes in {took:?}, {dropped} dropped");
         ensure!(entries + dropped == hits, "{entries} recorded, {dropped} dropped of {hits}");
-        ensure!(hits > 10_000 && stat(&dir, "overrun")? == 0, "{hits}");
+        ensure!(hits > u64::from(host::share(10_000)) && stat(&dir, "overrun")? == 0, "{hits}");
         Ok(())
     });
 }

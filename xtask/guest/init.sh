@@ -38,7 +38,8 @@ cat /run/stderr >"$(port stderr)" &
 err=$!
 echo "up $(cut -d' ' -f1 /proc/uptime)" >&3
 
-/run/job/command </dev/null >/run/stdout 2>/run/stderr 3>&-
+# In a session and process group of its own: process 1 has none (0), which programs do not expect.
+setsid -w /run/job/command </dev/null >/run/stdout 2>/run/stderr 3>&-
 code=$?
 
 # Processes that the command left behind may hold the pipes: they are not waited for long.

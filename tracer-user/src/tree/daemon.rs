@@ -10,6 +10,7 @@ use std::{
 };
 
 use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::{
     io::unix::AsyncFd,
@@ -90,8 +91,9 @@ async fn run(mirror: Mirror, options: &Options, ready: impl FnOnce() -> io::Resu
 /// Takes away what a killed daemon left at a place: a mount that answers to nobody.
 fn clean_up(at: &Path) -> io::Result<()> {
     loop {
-        match std::fs::metadata(at) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => unmount(at, UnmountFlags::DETACH)?,
+        // Not stat(2), which the kernel may answer from what the dead one told it.
+        match rustix::fs::statvfs(at) {
+            Err(Errno::NOTCONN) => unmount(at, UnmountFlags::DETACH)?,
             Ok(_) if is_mirror(at) => {
                 let what = format!("there is a mirror at {} already", at.display());
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
