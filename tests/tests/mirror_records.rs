@@ -459,6 +459,24 @@ fn snapshots_keep_what_was_recorded() {
 }
 
 #[test]
+fn records_are_taken_out_of_full_rings_while_nobody_reads() {
+    run(|| {
+        let mounted = Mounted::start("unread")?;
+        let dir = mounted.instance("unread")?;
+        set(&dir, "buffer_size_kb", "65536")?;
+        arm(&dir)?;
+        // Five times what a ring holds, at a pace that a reader who is woken keeps up with.
+        for _ in 0..250 {
+            hit(1000);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let (entries, dropped) = (stat(&dir, "entries")?, stat(&dir, "dropped events")?);
+        ensure!((entries, dropped) == (250_000, 0), "{entries} and {dropped}");
+        Ok(())
+    });
+}
+
+#[test]
 fn clocks_count_what_they_say() {
     run(|| {
         let mounted = Mounted::start("clocks")?;

@@ -11,12 +11,25 @@ use crate::{event::Format, render::line::Tasks};
 /// Longest name with its NUL, `TASK_COMM_LEN`.
 const COMM_LEN: usize = 16;
 
-/// Threads and what is known of them.
-#[derive(Debug, Default)]
+/// Names that are kept unless somebody wants more or less: as many as the kernel has room for in the 64 pages that its
+/// smallest table takes.
+const KEPT: usize = 6552;
+
+/// Threads and what is known of them. Those that were neither met nor named for longest are forgotten.
+#[derive(Debug)]
 pub struct TaskNames {
-    names: HashMap<i32, Vec<u8>>,
+    /// Name, and when it was last of use.
+    names: HashMap<i32, (Vec<u8>, u64)>,
     /// Process of a thread, once asked for.
     groups: HashMap<i32, i32>,
+    kept: usize,
+    now: u64,
+}
+
+impl Default for TaskNames {
+    fn default() -> Self {
+        Self { names: HashMap::new(), groups: HashMap::new(), kept: KEPT, now: 0 }
+    }
 }
 
 /// Where the fields of the two events lie.
@@ -46,19 +59,52 @@ impl TaskNames {
         };
         let pid = i32::from_ne_bytes(pid.try_into().expect("four bytes"));
         let end = comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
-        self.names.insert(pid, comm[..end].to_vec());
+        self.name(pid, comm[..end].to_vec());
+    }
+
+    /// How many names are kept.
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// Sets how many names are kept.
+    pub fn keep(&mut self, names: usize) {
+        self.kept = names;
+        self.forget();
+    }
+
+    fn name(&mut self, pid: i32, name: Vec<u8>) {
+        self.now += 1;
+        self.names.insert(pid, (name, self.now));
+        // Not at every name: to find the oldest takes a look at all.
+        if self.names.len() > self.kept + self.kept / 4 {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        if self.names.len() > self.kept {
+            let mut ages: Vec<u64> = self.names.values().map(|(_, age)| *age).collect();
+            ages.sort_unstable();
+            let oldest = ages[ages.len() - self.kept.max(1)];
+            self.names.retain(|_, (_, age)| *age >= oldest);
+        }
+        let names = &self.names;
+        self.groups.retain(|pid, _| names.contains_key(pid));
     }
 
     /// Makes sure that the thread of a record is known, as far as it can be.
     pub fn meet(&mut self, pid: i32, wants_group: bool) {
-        if pid != 0
-            && !self.names.contains_key(&pid)
-            && let Ok(shown) = std::fs::read(format!("/proc/{pid}/comm"))
-        {
-            self.names.insert(pid, task_comm(shown));
+        if pid == 0 {
+            return;
+        }
+        if let Some((_, age)) = self.names.get_mut(&pid) {
+            self.now += 1;
+            *age = self.now;
+        } else if let Ok(shown) = std::fs::read(format!("/proc/{pid}/comm")) {
+            self.name(pid, task_comm(shown));
         }
         if wants_group
-            && pid != 0
             && !self.groups.contains_key(&pid)
             && let Some(group) = thread_group(pid)
         {
@@ -70,7 +116,7 @@ impl TaskNames {
 impl TaskNames {
     /// All names that are known, by thread.
     pub fn names(&self) -> impl Iterator<Item = (i32, &[u8])> {
-        self.names.iter().map(|(pid, name)| (*pid, name.as_slice()))
+        self.names.iter().map(|(pid, (name, _))| (*pid, name.as_slice()))
     }
 
     /// All processes that are known, by thread.
@@ -102,7 +148,7 @@ impl Tasks for TaskNames {
         if pid == 0 {
             return Some(b"<idle>");
         }
-        self.names.get(&pid).map(Vec::as_slice)
+        self.names.get(&pid).map(|(name, _)| name.as_slice())
     }
 
     fn tgid(&self, pid: i32) -> Option<i32> {
@@ -125,6 +171,19 @@ mod tests {
         ] {
             assert_eq!(task_comm(shown.as_bytes().to_vec()), comm.as_bytes());
         }
+    }
+
+    #[test]
+    fn the_names_of_longest_no_use_are_forgotten() {
+        let mut names = TaskNames::default();
+        names.keep(100);
+        for pid in 1..=1000 {
+            names.name(pid, vec![b'x']);
+            names.meet(1, false);
+        }
+        names.forget();
+        assert_eq!(names.names().count(), 100);
+        assert!(names.comm(1).is_some() && names.comm(1000).is_some() && names.comm(500).is_none());
     }
 
     #[test]

@@ -67,6 +67,8 @@ async fn run(mirror: Mirror, options: &Options, ready: impl FnOnce() -> io::Resu
             () = hub.gone.notified() => return Ok(()),
             full = rings.readable() => {
                 full?.clear_ready();
+                // What woke us is to wake us again only by happening again.
+                rings.get_ref().wait(Duration::ZERO)?;
                 hub.tree().mirror().collect_all();
                 hub.serve();
             }

@@ -21,6 +21,7 @@ mod option;
 mod printk_formats;
 mod readme;
 mod saved_cmdlines;
+mod saved_cmdlines_size;
 mod saved_tgids;
 mod set_event;
 mod set_event_pid;
@@ -51,6 +52,7 @@ pub(super) const TOP: &[Entry] = &[
     free_buffer::FILE,
     printk_formats::FILE,
     saved_cmdlines::FILE,
+    saved_cmdlines_size::FILE,
     saved_tgids::FILE,
     set_event::FILE,
     set_event_pid::TRACED,
