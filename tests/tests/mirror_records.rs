@@ -211,6 +211,10 @@ fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
                 while !stop.load(Ordering::Relaxed) {
                     hit(100);
                     hits += 100;
+                    if host::part() > 1 {
+                        // Emulation has one CPU for the load and for those who change it.
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
                 }
                 hits
             }
@@ -313,6 +317,7 @@ fn marks_are_recorded_in_order() {
         let dir = mounted.instance("marks")?;
         let oracle = Oracle::create("marks")?;
         oracle.tracing(true)?;
+        let mut takes = Vec::new();
         for name in [&dir, &oracle.dir().to_owned()] {
             let mut marker = File::options().append(true).open(name.join("trace_marker"))?;
             for text in ["one\n", "two", "", "three\nlines\n", "%s %d"] {
@@ -321,15 +326,19 @@ fn marks_are_recorded_in_order() {
             let long = "x".repeat(5000);
             let taken = marker.write(long.as_bytes())?;
             ensure!(taken < 5000, "{taken}");
+            takes.push(taken);
             let mut raw = File::options().append(true).open(name.join("trace_marker_raw"))?;
             raw.write_all(&[1, 2, 0, 0, 0xab, 0xcd])?;
             ensure!(raw.write(&[1, 2, 3]).is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL)));
         }
         let kernel = mirror::bodies(&String::from_utf8(std::fs::read(oracle.trace_path())?)?);
         let ours = mirror::bodies(&text(&dir, "trace")?);
+        // Kernels before 6.8 take 1,024 bytes at a time: then as much of a long mark is compared.
+        let least = if takes[0] == takes[1] { usize::MAX } else { takes[1] };
         // The kernel pads raw data with what lay there before.
         let cut = |bodies: &[String]| -> Vec<String> {
-            bodies.iter().map(|b| b.split(" cd").next().unwrap_or_default().to_owned()).collect()
+            let cut = |b: &String| b.split(" cd").next().unwrap_or_default().chars().take(least).collect();
+            bodies.iter().map(cut).collect()
         };
         let lengths = |bodies: &[String]| bodies.iter().map(String::len).collect::<Vec<_>>();
         ensure!(cut(&ours) == cut(&kernel), "{:?} and {:?} bytes", lengths(&ours), lengths(&kernel));
