@@ -221,15 +221,12 @@ impl Kernel {
         Ok(difference)
     }
 
-    /// Compares, and panics with a difference. Somebody else may have written into the log: a second look decides.
-    fn check(&self, lines: &[&[u8]], facts: &Machine<'_>) {
-        if self.compare(lines, facts).unwrap().is_none() {
-            return;
-        }
-        if let Some((theirs, ours)) = self.compare(lines, facts).unwrap() {
-            let shown: Vec<_> = lines.iter().map(|line| line.escape_ascii().to_string()).collect();
-            panic!("{}\n--- kernel: {theirs:?}--- ours: {ours:?}", shown.join("\n"));
-        }
+    /// Compares, and tells the difference. Somebody else may have written into the log: a second look decides.
+    fn difference(&self, lines: &[&[u8]], facts: &Machine<'_>) -> Option<String> {
+        self.compare(lines, facts).unwrap()?;
+        let (theirs, ours) = self.compare(lines, facts).unwrap()?;
+        let shown: Vec<_> = lines.iter().map(|line| line.escape_ascii().to_string()).collect();
+        Some(format!("{}\n--- kernel: {theirs:?}--- ours: {ours:?}", shown.join("\n")))
     }
 
     fn kinds(&self) -> Vec<Kind> {
@@ -284,6 +281,7 @@ fn repeated(count: usize, text: &str) -> String {
 #[test]
 fn made_up_lines_define_alike() {
     with_kernel(|kernel, facts| {
+        let mut differences = Vec::new();
         for kind in kernel.kinds() {
             let start = Instant::now();
             let mut rng = Rng::new(kind as u64 + 1);
@@ -294,7 +292,7 @@ fn made_up_lines_define_alike() {
                 }
                 // Two lines, so that some meet an event that is there.
                 let lines = [(); 2].map(|()| definition(kind, &kernel.file, &mut rng));
-                kernel.check(&[&lines[0], &lines[1]], facts);
+                differences.extend(kernel.difference(&[&lines[0], &lines[1]], facts));
                 let mut set = Set::default();
                 for line in &lines {
                     match set.apply(&Line::split(line), ControlFile::Dynamic, facts) {
@@ -307,6 +305,7 @@ fn made_up_lines_define_alike() {
             println!("{kind:?}: {taken} taken, {total} refused in {:?}: {refused:?}", start.elapsed());
             assert!(taken >= CASES_MIN / 10 && refused.len() >= 10, "{kind:?}: {taken} taken, {refused:?}");
         }
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
     });
 }
 
@@ -417,7 +416,7 @@ fn corners_define_alike() {
     with_kernel(|kernel, facts| {
         let kinds = kernel.kinds();
         let part = host::part() as usize;
-        let mut count = 0;
+        let (mut count, mut differences) = (0, Vec::new());
         for line in lines.iter().enumerate().filter(|(at, _)| at % part.min(3) == 0).map(|(_, line)| line) {
             let has = match line.chars().next() {
                 Some('f') => kinds.contains(&Kind::Fprobe),
@@ -427,10 +426,12 @@ fn corners_define_alike() {
                 _ => true,
             };
             if has {
-                kernel.check(&[line.replace("FILE", &kernel.file).as_bytes()], facts);
+                let line = line.replace("FILE", &kernel.file);
+                differences.extend(kernel.difference(&[line.as_bytes()], facts));
                 count += 1;
             }
         }
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
         println!("{count} lines agree");
         assert!(count > 30);
     });
@@ -487,7 +488,8 @@ fn sequences_define_alike() {
         ];
         for sequence in &sequences {
             let lines: Vec<&[u8]> = sequence.iter().map(String::as_bytes).collect();
-            kernel.check(&lines, facts);
+            let difference = kernel.difference(&lines, facts);
+            assert!(difference.is_none(), "{}", difference.unwrap_or_default());
         }
     });
 }

@@ -115,6 +115,7 @@ impl Fetch {
             FetchKind::Deref { inner, .. } => inner.forget_places(),
             FetchKind::Named(path) | FetchKind::Retval(path) => {
                 path.steps.iter_mut().for_each(|step| step.span = Span::default());
+                path.hyphen = path.hyphen.map(|_| 0);
             }
             _ => {}
         }
