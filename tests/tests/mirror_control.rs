@@ -334,7 +334,8 @@ fn files_of_an_instance_are_the_kernels() {
     let Some(pair) = Pair::new("files") else { return };
     // Before 6.6 (eventfs) directories of events were closed to others, as all are.
     let events = std::fs::metadata(pair.kernel.dir().join("events")).unwrap().mode();
-    let dirs = if events & 0o7 == 0 { !0o7 } else { !0 };
+    let others = 0o7;
+    let dirs = if events & others == 0 { !others } else { !0 };
     for dir in DIRS {
         let (kernel, ours) = (pair.kernel.dir().join(dir), pair.ours.join(dir));
         let mut expected = mirror::names(&kernel).unwrap();
