@@ -9,6 +9,8 @@ use super::{Errno, check};
 
 /// `PERF_TYPE_TRACEPOINT`.
 const TYPE_TRACEPOINT: u32 = 2;
+/// `perf_event_attr.disabled`.
+const DISABLED: u64 = 1;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const FLAG_CLOEXEC: libc::c_ulong = 1 << 3;
 
@@ -34,7 +36,9 @@ struct Attr {
 const _: () = assert!(size_of::<Attr>() == 64);
 
 /// Opens the perf event of a trace event by its id, for all tasks. A program linked to it runs on every CPU; the
-/// CPU named here is only where perf would sample.
+/// CPU named here is only where perf would sample, which it never does: the event stays disabled. Programs run all the
+/// same (`trace_call_bpf()` is called for the tracepoint, not for the event), and the kernel need not reschedule all events
+/// of that CPU whenever one comes or goes.
 ///
 /// # Errors
 /// `EINVAL` or `ENOENT` for an unknown id, `EACCES` or `EPERM` without `CAP_PERFMON`, `EMFILE`.
@@ -43,6 +47,7 @@ pub fn open_tracepoint(id: u16, cpu: u32) -> Result<OwnedFd, Errno> {
         kind: TYPE_TRACEPOINT,
         size: size_of::<Attr>() as u32,
         config: u64::from(id),
+        flags: DISABLED,
         ..Attr::default()
     };
     // SAFETY: the attribute block is valid for its size; the kernel only reads it.
