@@ -1,8 +1,10 @@
 //! `p[:[GROUP/][EVENT]] [MODULE:]SYMBOL[+OFFSET][%return]|ADDRESS [ARGS]` and `r[MAXACTIVE][:...] ...`: instructions
 //! of the kernel and returns of its functions (kernel/trace/trace_kprobe.c).
 
+use rustix::io::Errno;
+
 use super::super::Span;
-use super::super::facts::{Facts, Spot};
+use super::super::facts::{Facts, Feature, Spot};
 use super::super::fetch::{At, Checker, ErrorKind, Site, Stop};
 use super::super::number;
 use super::error::{Log, Refusal};
@@ -23,7 +25,9 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     let mut exit = letter == Some(&b'r');
     if !exit && head.get(1).is_some_and(u8::is_ascii_digit) {
         let digits = Span::new(1, colon.unwrap_or(head.len()));
-        return Err(refuse(0, Stop::invalid(ErrorKind::MaxactiveType, digits)));
+        let later = facts.language().has(Feature::LaterErrors);
+        let kind = if later { ErrorKind::MaxactiveType } else { ErrorKind::MaxactiveKprobe };
+        return Err(refuse(0, Stop::invalid(kind, digits)));
     }
     let maxactive = name::maxactive(head, colon).map_err(|stop| refuse(0, stop))?;
     let word = line.word(1);
@@ -76,6 +80,8 @@ fn symbol(word: &[u8], exit: &mut bool, facts: &dyn Facts) -> Result<(Place, At)
         return Err(Stop::invalid(ErrorKind::BadProbeAddress, whole));
     };
     let name = latin1(name);
+    let later = facts.language().has(Feature::LaterErrors);
+    let errno = |before| if later { Errno::INVAL } else { before };
     // A module that is not there yet may come, and its symbols with it.
     let count = match name.split_once(':') {
         Some((module, _)) if !facts.has_module(module) => 1,
@@ -83,9 +89,19 @@ fn symbol(word: &[u8], exit: &mut bool, facts: &dyn Facts) -> Result<(Place, At)
         None => facts.count(None, &name),
     };
     match count {
-        0 => return Err(Stop::invalid(ErrorKind::BadProbeAddress, whole)),
+        0 => {
+            return Err(Stop {
+                errno: errno(Errno::NOENT),
+                ..Stop::invalid(ErrorKind::BadProbeAddress, whole)
+            });
+        }
         1 => {}
-        _ => return Err(Stop::invalid(ErrorKind::NotUnique, whole)),
+        _ => {
+            return Err(Stop {
+                errno: errno(Errno::ADDRNOTAVAIL),
+                ..Stop::invalid(ErrorKind::NotUnique, whole)
+            });
+        }
     }
     let at = match facts.spot(&name, u64::from(offset)) {
         Spot::Inside if *exit => return Err(Stop::invalid(ErrorKind::BadReturnProbe, whole)),

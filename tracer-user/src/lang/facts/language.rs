@@ -18,8 +18,11 @@ pub enum Feature {
     ArgsAtReturn,
     /// `%pd` and `%pD` (6.9).
     Dentry,
-    /// Types `char` and `symstr` (6.2).
-    CharAndSymstr,
+    /// Type `char`.
+    Char,
+    /// Errors as kernels since 6.5 have them. Before (seen on 6.1), arguments that are too long and symbols that are
+    /// not there fail with another errno, some errors have other words, and fewer things are looked at.
+    LaterErrors,
     /// Its own words for a text argument of a type other than `string` (6.12's "$comm and immediate-string ...").
     StringTypeError,
     /// An event's arguments have an end: 3,072 bytes.
@@ -37,7 +40,7 @@ pub enum Feature {
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Kprobes,
         Self::Fprobes,
         Self::Uprobes,
@@ -45,7 +48,8 @@ impl Feature {
         Self::BtfArgs,
         Self::ArgsAtReturn,
         Self::Dentry,
-        Self::CharAndSymstr,
+        Self::Char,
+        Self::LaterErrors,
         Self::StringTypeError,
         Self::SizeLimit,
         Self::ArgumentCountError,

@@ -6,9 +6,9 @@ use rustix::io::Errno;
 use super::super::Span;
 use super::super::facts::{Facts, Feature};
 use super::ast::Argument;
-use super::error::{ErrorKind, Stop};
+use super::error::{ErrorKind, Fault, Stop};
 use super::parser::parse;
-use super::program::Program;
+use super::program::{Program, Source};
 use super::value::Value;
 use super::{At, SIZE_MAX, is_name, types};
 use crate::event::Format;
@@ -143,6 +143,9 @@ impl<'a> Checker<'a> {
             span: body,
         };
         value.fetch(&fetch)?;
+        if !language.has(Feature::LaterErrors) {
+            value.offset = body.start;
+        }
         value.span = spec.as_ref().map_or(body, |spec| spec.span);
         let ty = value.settle(asked, spec.as_ref(), self.facts)?;
         let count = spec.as_ref().map_or(0, |spec| spec.count);
@@ -153,7 +156,15 @@ impl<'a> Checker<'a> {
         }
         let ahead = spec.as_ref().map_or(0, |spec| spec.span.start - body.start);
         value.finish(ty, spec.as_ref(), ahead)?;
-        let program = value.program;
+        let mut program = value.program;
+        match program.unknown_field() {
+            None => {}
+            Some("comm" | "COMM") => program.replace_source(Source::Comm),
+            Some(_) => {
+                let fault = Fault { kind: ErrorKind::NoAttachField, offset: 0, span: body, astray: false };
+                return Err(Stop::new(Errno::NOENT, fault));
+            }
+        }
         self.size += arg.size();
         self.names.push(arg.name.clone());
         let tree = Argument { name: draft_name(word, body), fetch, ty: spec };

@@ -72,7 +72,10 @@ pub fn parse(word: &[u8], at: At, language: Language) -> Draft {
     };
     let length = match body.len() {
         0 => Err(stop(Errno::INVAL, ErrorKind::NoArgBody, body)),
-        length if length > TEXT_MAX => Err(stop(Errno::TOOBIG, ErrorKind::ArgTooLong, body)),
+        length if length > TEXT_MAX => {
+            let later = language.has(Feature::LaterErrors);
+            Err(stop(if later { Errno::TOOBIG } else { Errno::INVAL }, ErrorKind::ArgTooLong, body))
+        }
         _ => Ok(()),
     };
     let colon = body.of(word).iter().position(|byte| *byte == b':').map(|at| start + at);
@@ -129,9 +132,7 @@ impl Reader<'_> {
         let refused =
             |errno, kind, offset| Err(Stop::new(errno, Fault { kind, offset, span, astray: false }));
         match text {
-            [b'$', name @ ..] if name.starts_with(b"retval") && self.at != At::Event => {
-                Ok(FetchKind::Retval(Path::read(self.word, span)))
-            }
+            [b'$', name @ ..] if self.is_retval(name) => Ok(FetchKind::Retval(Path::read(self.word, span))),
             [b'$', name @ ..] => Ok(FetchKind::Variable(name.to_vec())),
             [b'%', ..] if !self.at.has_registers() => {
                 // The kernel goes on after the first finding and comes to a second.
@@ -169,6 +170,12 @@ impl Reader<'_> {
             }
             _ => refused(Errno::INVAL, ErrorKind::BadFetchArg, offset),
         }
+    }
+
+    /// Whether a variable is what is returned: since 6.5 whatever starts so.
+    fn is_retval(&self, name: &[u8]) -> bool {
+        let later = self.language.has(Feature::LaterErrors);
+        self.at != At::Event && if later { name.starts_with(b"retval") } else { name == b"retval" }
     }
 
     fn text(&self, span: Span, offset: usize) -> Result<FetchKind, Stop> {

@@ -121,6 +121,21 @@ impl Program {
         self.ops.push(op);
     }
 
+    /// Whether it starts with a field that no event has, as it was not looked up yet: its name.
+    pub(super) fn unknown_field(&self) -> Option<&str> {
+        match self.ops.first() {
+            Some(Op::Load(Source::Field(field))) if field.ty.is_empty() => Some(&field.name),
+            _ => None,
+        }
+    }
+
+    /// Puts another source in the place of the first one.
+    pub(super) fn replace_source(&mut self, source: Source) {
+        if let Some(first) = self.ops.first_mut() {
+            *first = Op::Load(source);
+        }
+    }
+
     /// Gives the symbols' addresses to the immediate values behind them.
     pub(crate) fn resolve<E>(&mut self, mut address: impl FnMut(&[u8]) -> Result<u64, E>) -> Result<(), E> {
         for at in 1..self.ops.len() {

@@ -16,10 +16,10 @@ use crate::kernel::btf::{Class, Shape};
 
 /// The type of this name for a probe that sits at `at`; `bWIDTH@OFFSET/CONTAINER` is as its container.
 fn named(name: &[u8], at: At, language: Language) -> Option<&'static FetchType> {
-    if !at.is_kernel() && matches!(name, b"symbol" | b"symstr") {
+    if !at.is_kernel() && language.has(Feature::LaterErrors) && matches!(name, b"symbol" | b"symstr") {
         return None;
     }
-    if !language.has(Feature::CharAndSymstr) && matches!(name, b"char" | b"symstr") {
+    if !language.has(Feature::Char) && name == b"char" {
         return None;
     }
     if name.first() == Some(&b'b') {

@@ -13,6 +13,7 @@ use super::check::{Site, Types};
 use super::error::{ErrorKind, Fault, Stop};
 use super::program::{Op, Program, Source};
 use crate::event::dynamic::latin1;
+use crate::event::{Field, FieldClass};
 use crate::kernel::btf::{Class, Shape};
 
 /// Words of a kernel stack: `THREAD_SIZE` (16 KiB on both architectures) by words.
@@ -125,6 +126,19 @@ impl Value<'_, '_> {
         if let Some(field) = fields.iter().find(|field| field.name == name) {
             return self.load(Source::Field(Box::new(field.clone())));
         }
+        if !self.facts.language().has(Feature::LaterErrors) {
+            // Looked up when everything else of the argument was found right.
+            let field = Field {
+                name,
+                ty: String::new(),
+                offset: 0,
+                size: 8,
+                signed: false,
+                array: None,
+                class: FieldClass::Number,
+            };
+            return self.load(Source::Field(Box::new(field)));
+        }
         match name.as_str() {
             "comm" | "COMM" => self.load(Source::Comm),
             _ => self.fail(Errno::INVAL, ErrorKind::BadVariable),
@@ -160,9 +174,13 @@ impl Value<'_, '_> {
 
     /// `$argN`
     fn argument(&mut self, number: &[u8]) -> Result<(), Stop> {
+        let later = self.facts.language().has(Feature::LaterErrors);
         let Ok(n) = number::read_unsigned(number, 10) else {
             return self.fail(Errno::INVAL, ErrorKind::BadVariable);
         };
+        if !later && !self.site.at.is_entry() {
+            return self.fail(Errno::INVAL, ErrorKind::BadVariable);
+        }
         if n == 0 || n > STACK_WORDS {
             return self.fail(Errno::INVAL, ErrorKind::BadArgNumber);
         }
@@ -173,10 +191,8 @@ impl Value<'_, '_> {
         } else if at.is_exit() && language.has(Feature::ArgsAtReturn) {
             let kept = self.types.keep(index);
             self.load(Source::Kept(kept))
-        } else if language.has(Feature::BtfArgs) {
-            self.fail(Errno::INVAL, ErrorKind::ArgsNotAtEntry)
         } else {
-            self.fail(Errno::INVAL, ErrorKind::BadVariable)
+            self.fail(Errno::INVAL, ErrorKind::ArgsNotAtEntry)
         }
     }
 
