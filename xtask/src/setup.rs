@@ -26,6 +26,8 @@ pub(crate) enum Group {
     Vm,
     /// Compilers for arm64.
     Cross,
+    /// Programs that tests ask for a second opinion.
+    Test,
     /// The kernel's own test suite.
     Conformance,
     /// The programs that tracer is measured against.
@@ -34,8 +36,8 @@ pub(crate) enum Group {
 
 impl Group {
     /// All of them, in the order in which they are installed.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Build, Self::Lint, Self::Vm, Self::Cross, Self::Conformance, Self::Bench];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Build, Self::Lint, Self::Vm, Self::Cross, Self::Test, Self::Conformance, Self::Bench];
 }
 
 /// What this machine lacks.
@@ -97,6 +99,7 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         (Group::Vm, "mke2fs", &["e2fsprogs"]),
         (Group::Vm, "depmod", &["kmod"]),
         (Group::Vm, "xz", &["xz-utils"]),
+        (Group::Test, "bpftool", &["bpftool"]),
         (Group::Bench, "bpftrace", &["bpftrace"]),
         (Group::Bench, "trace-cmd", &["trace-cmd"]),
     ];

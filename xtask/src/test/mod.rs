@@ -127,7 +127,7 @@ fn linted(checks: Vec<lint::Checked>) -> Section {
 /// The verb itself.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let targets = options.targets()?;
-    let mut groups = vec![Group::Build];
+    let mut groups = vec![Group::Build, Group::Test];
     for target in &targets {
         groups.extend(vm::groups(target.arch));
     }
