@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 
-use super::super::facts::Facts;
+use super::super::facts::{Arch, Facts};
 use super::super::fetch::Checked;
 use super::super::number;
 use super::Probe;
@@ -68,7 +68,12 @@ fn kprobe(probe: &mut Probe, place: &Place, facts: &dyn Facts) -> Result<(), Err
             facts.address(name).ok_or(Errno::NOENT)?.wrapping_add(u64::from(*offset))
         }
     };
-    facts.probe(address)
+    facts.probe(address)?;
+    // Every instruction of arm64 has four bytes (`arch_prepare_kprobe()`).
+    if facts.arch() == Arch::Arm64 && !address.is_multiple_of(4) {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
 }
 
 fn may_come(place: &Place, facts: &dyn Facts) -> bool {
