@@ -49,6 +49,8 @@ pub struct Params {
     pub other_offset: u32,
     /// That argument's number.
     pub other_arg: u32,
+    /// Under [`params::ONE_CALL`] the number of the system call.
+    pub call: u32,
 }
 
 /// Bits of [`Params::bits`].
@@ -75,6 +77,8 @@ pub mod params {
     pub const IRQS_OFF: u32 = 1 << 8;
     /// Only threads of [`Params::own_tgid`](super::Params::own_tgid) are traced, in place of all others.
     pub const OWN_ONLY: u32 = 1 << 7;
+    /// Of all hits of raw `sys_enter` only those of one system call are taken.
+    pub const ONE_CALL: u32 = 1 << 14;
     /// The lists of threads that [`Switches::lists`](crate::Switches::lists) names are in force.
     pub const PID_LISTS: u32 = 1 << 12;
     /// Slot and kind come from the attach cookie, so that events share the program: see [`cookie`](super::cookie).
@@ -84,11 +88,11 @@ pub mod params {
     pub const PREEMPT_SPLIT: u32 = 1 << 9;
 }
 
-const _: () = assert!(size_of::<Params>() == 52);
+const _: () = assert!(size_of::<Params>() == 56);
 
 impl Params {
     /// The bytes as the program reads them.
-    pub fn bytes(&self) -> [u8; 52] {
+    pub fn bytes(&self) -> [u8; 56] {
         let words = [
             self.bits,
             self.slot,
@@ -103,8 +107,9 @@ impl Params {
             self.watermark,
             self.other_offset,
             self.other_arg,
+            self.call,
         ];
-        let mut bytes = [0; 52];
+        let mut bytes = [0; 56];
         for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }

@@ -41,6 +41,7 @@ pub static PARAMS: Params = Params {
     watermark: 0,
     other_offset: 0,
     other_arg: 0,
+    call: 0,
 };
 
 /// Reads a parameter where it is used: a constant to the verifier, which drops the branches it rules out.
@@ -124,6 +125,13 @@ fn left_out(in_force: u8, current: u32, ctx: *mut c_void) -> bool {
 /// Takes one hit through gates, filter and record.
 #[inline(always)]
 pub fn hit(ctx: *mut c_void, origin: Origin) {
+    if param!(bits) & params::ONE_CALL != 0 {
+        // SAFETY: the second argument of raw `sys_enter`, where alone the bit is set.
+        let number = unsafe { ctx.cast::<u64>().add(1).read() };
+        if number as u32 != param!(call) {
+            return;
+        }
+    }
     let Some(switches) = SWITCHES.get(0) else { return };
     // SAFETY: a looked-up map value is valid for the program's run.
     let switches = unsafe { &*switches.as_ptr() };

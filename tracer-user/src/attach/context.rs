@@ -73,7 +73,9 @@ impl Context {
             }
         }
         // The kernel's syscall events leave 32-bit calls out (raw_syscalls does not).
-        if let (Some(registers), Via::SysEnter(_) | Via::SysExit(_)) = (self.registers, via) {
+        if let (Some(registers), Via::SysEnter(_) | Via::SysEnterAlone(_) | Via::SysExit(_)) =
+            (self.registers, via)
+        {
             fixed.bits |= params::COMPAT;
             fixed.compat_offset = registers.compat.task_offset;
             fixed.compat_mask = registers.compat.mask;

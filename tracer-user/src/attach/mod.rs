@@ -60,6 +60,8 @@ pub enum Via {
     RawTracepoint(String),
     /// The entry of the system call with this number.
     SysEnter(u32),
+    /// The same, for a session that traces the entry of no other system call: without a dispatcher in front.
+    SysEnterAlone(u32),
     /// The exit of the system call with this number.
     SysExit(u32),
     /// Nothing: user space hands records in.
@@ -250,7 +252,7 @@ impl Session {
         let fixed = self.params(request, &functions, slot);
         let (template, kind) = match request.via {
             Via::Tracepoint(_) => ("trace_event", ProgKind::Tracepoint),
-            Via::RawTracepoint(_) | Via::SysEnter(_) | Via::SysExit(_) => {
+            Via::RawTracepoint(_) | Via::SysEnter(_) | Via::SysEnterAlone(_) | Via::SysExit(_) => {
                 ("raw_event", ProgKind::RawTracepoint)
             }
             Via::Inject => ("inject", ProgKind::Syscall),
@@ -273,6 +275,7 @@ impl Session {
             Via::Tracepoint(id) => tracepoint::attach(&program, *id),
             Via::RawTracepoint(name) => raw_tp::attach(&program, name),
             Via::SysEnter(number) => self.syscall(true, *number, &program),
+            Via::SysEnterAlone(_) => raw_tp::attach(&program, "sys_enter"),
             Via::SysExit(number) => self.syscall(false, *number, &program),
             Via::Inject => Ok(Link::None),
         }
@@ -331,6 +334,10 @@ impl Session {
         }
         if request.irqs_off {
             fixed.bits |= params::IRQS_OFF;
+        }
+        if let Via::SysEnterAlone(number) = request.via {
+            fixed.bits |= params::ONE_CALL;
+            fixed.call = *number;
         }
         self.context.apply(&mut fixed, request.via);
         fixed

@@ -174,3 +174,12 @@ pub fn irqs_off(format: &Format) -> bool {
             "sched_switch" | "sched_waking" | "sched_wakeup" | "sched_wakeup_new" | "sched_migrate_task"
         )
 }
+/// The entry of a system call that no other stands beside needs no dispatcher.
+pub fn alone(chosen: &mut [Chosen]) {
+    let mut entries = chosen.iter_mut().filter(|one| matches!(one.via, Via::SysEnter(_)));
+    if let (Some(only), None) = (entries.next(), entries.next())
+        && let Via::SysEnter(number) = only.via
+    {
+        only.via = Via::SysEnterAlone(number);
+    }
+}

@@ -143,7 +143,8 @@ impl Recorder {
         let formats: Vec<&Format> = selected.iter().map(|event| &event.format).collect();
         let mut trial =
             Trial { session: &mut recorder.session, drain: &mut recorder.drain, own_thread: own.thread };
-        let chosen = hooks::choose(&formats, options.tracepoints_only, facts, &mut trial);
+        let mut chosen = hooks::choose(&formats, options.tracepoints_only, facts, &mut trial);
+        hooks::alone(&mut chosen);
         recorder.follow_names(facts)?;
         for (event, chosen) in selected.into_iter().zip(chosen) {
             recorder.attach(event, chosen, facts)?;
