@@ -79,11 +79,16 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         if !answers("clippy") {
             missing.packages.push("rust-web-clippy");
         }
-        // Clippy has to be of the same build as the compiler whose core sources it reads.
-        if let Some(rustc) = toolchain::find_ebpf()?
-            && rustc.sysroot == Path::new("/usr")
-            && !host::is_executable(&rustc.path.with_file_name("clippy-driver"))
-        {
+        // Clippy has to be of the same build as the compiler whose core sources it reads, which may be one that is
+        // still to be installed.
+        let answered = match toolchain::find_ebpf()? {
+            Some(rustc) => {
+                rustc.sysroot != Path::new("/usr")
+                    || host::is_executable(&rustc.path.with_file_name("clippy-driver"))
+            }
+            None => !groups.contains(&Group::Build),
+        };
+        if !answered {
             missing.packages.push("rust-web-clippy");
         }
     }
@@ -225,24 +230,27 @@ fn install_bpf_linker() -> Result<()> {
 
 /// Makes sure that what `groups` need is there, and installs it where apt-get is.
 pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
-    let missing = look(groups)?;
-    if missing.is_empty() {
-        return Ok(());
-    }
     let apt = host::which("apt-get").is_some();
-    if !apt && !missing.packages.is_empty() {
-        bail!("this is not Debian or Ubuntu, so please install:\n{}", recipe(&missing, apt));
+    let mut before = None;
+    loop {
+        let missing = look(groups)?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if !apt && !missing.packages.is_empty() {
+            bail!("this is not Debian or Ubuntu, so please install:\n{}", recipe(&missing, apt));
+        }
+        // What was installed may want more; only what stays missing after its own installation is hopeless.
+        if before.as_ref() == Some(&missing) {
+            bail!("still missing after the installation:\n{}", recipe(&missing, apt));
+        }
+        install_packages(&missing)
+            .with_context(|| format!("to install it all by hand:\n{}", recipe(&missing, apt)))?;
+        if missing.bpf_linker {
+            install_bpf_linker()?;
+        }
+        before = Some(missing);
     }
-    install_packages(&missing)
-        .with_context(|| format!("to install it all by hand:\n{}", recipe(&missing, apt)))?;
-    if missing.bpf_linker {
-        install_bpf_linker()?;
-    }
-    let left = look(groups)?;
-    if !left.is_empty() {
-        bail!("still missing after the installation:\n{}", recipe(&left, apt));
-    }
-    Ok(())
 }
 
 /// Options of `cargo xtask setup`.
