@@ -83,6 +83,9 @@ pub mod params {
     pub const PID_LISTS: u32 = 1 << 12;
     /// Slot and kind come from the attach cookie, so that events share the program: see [`cookie`](super::cookie).
     pub const COOKIE: u32 = 1 << 13;
+    /// Programs of this kind can be preempted by themselves on a CPU: counters are counted atomically, and of
+    /// [`SCRATCH`](crate::SCRATCH) a CPU has [`CLAIMS`](crate::CLAIMS) values, which hits claim.
+    pub const CLAIM: u32 = 1 << 15;
     /// The preempt count is eight bytes, the upper half 0 when a reschedule is pending (arm64); otherwise that
     /// is said by bit 31 of four bytes being clear (x86).
     pub const PREEMPT_SPLIT: u32 = 1 << 9;

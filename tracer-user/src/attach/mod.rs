@@ -9,10 +9,16 @@
 
 mod context;
 mod error;
+mod fentry;
+mod fexit;
 mod follow;
 mod gate;
+mod gated;
 pub mod ids;
 mod inject;
+mod kprobe;
+mod kprobe_multi;
+mod kretprobe;
 #[cfg(feature = "bpf-log")]
 mod logs;
 mod maps;
@@ -21,12 +27,20 @@ mod peek;
 mod raw_tp;
 mod syscalls;
 mod tracepoint;
+mod uprobe;
+mod uretprobe;
+mod via;
 
 pub use context::{Context, Preempt, Seek, seek_preempt};
 pub use error::{AttachError, Cause};
+pub use fentry::Function;
 pub use gate::{Hung, Resting};
+pub use gated::Gated;
+pub use kprobe::KernelPlace;
 pub use maps::Options;
 pub use peek::kernel_word;
+pub use uprobe::FilePlace;
+pub use via::Via;
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -38,7 +52,7 @@ use tracer_abi::{Counters, Params, params};
 use crate::{
     event::Format,
     kernel::Cast,
-    plan::{filter::Filter, source::Hook},
+    plan::{filter::Filter, probe::Given, source::Hook},
     sys::{
         map::Map,
         prog::{Prog, ProgInfo, ProgKind},
@@ -50,23 +64,6 @@ use gate::Gate;
 use maps::Shared;
 use object::Functions;
 use syscalls::Dispatcher;
-
-/// What an event's program hangs on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Via {
-    /// The perf tracepoint of this event id.
-    Tracepoint(u16),
-    /// The raw tracepoint of this name.
-    RawTracepoint(String),
-    /// The entry of the system call with this number.
-    SysEnter(u32),
-    /// The same, for a session that traces the entry of no other system call: without a dispatcher in front.
-    SysEnterAlone(u32),
-    /// The exit of the system call with this number.
-    SysExit(u32),
-    /// Nothing: user space hands records in.
-    Inject,
-}
 
 /// Whose hits a program takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,6 +157,8 @@ pub struct Session {
     #[cfg(feature = "bpf-log")]
     logs: Option<logs::Logs>,
     next_slot: u32,
+    /// Slots that were used before, by [`Gated`].
+    free_slots: Vec<u32>,
 }
 
 impl Session {
@@ -181,6 +180,7 @@ impl Session {
                 #[cfg(feature = "bpf-log")]
                 logs: None,
                 next_slot: 0,
+                free_slots: Vec::new(),
             },
             rings,
         ))
@@ -247,45 +247,69 @@ impl Session {
         if slot >= self.shared.slots() {
             return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots())));
         }
-        let functions = Functions::generate(request.format, request.hook, request.filter)
+        let (program, scratch) = self.program(request, slot, None)?;
+        let link = self
+            .hook(&program, request.via)
             .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
-        let fixed = self.params(request, &functions, slot);
-        let (template, kind) = match request.via {
-            Via::Tracepoint(_) => ("trace_event", ProgKind::Tracepoint),
-            Via::RawTracepoint(_) | Via::SysEnter(_) | Via::SysEnterAlone(_) | Via::SysExit(_) => {
-                ("raw_event", ProgKind::RawTracepoint)
-            }
-            Via::Inject => ("inject", ProgKind::Syscall),
-        };
-        let title = &request.format.name;
-        // A raw tracepoint program may be interrupted by another: it needs scratch memory of its own.
-        let wants_scratch = functions.size == 0 || functions.needs.scratch;
-        let scratch = if wants_scratch && kind != ProgKind::Tracepoint {
-            Some(self.shared.scratch(title)?)
-        } else {
-            None
-        };
-        // In a program of `BPF_PROG_TYPE_SYSCALL` speed matters less than reach.
-        let cast = self.context.cast.filter(|_| kind != ProgKind::Syscall);
-        let image = object::image(template, &functions, &fixed, cast, &self.shared, scratch.as_ref())
-            .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
-        let program = Prog::load(kind, &image.bytes(), title)
-            .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))?;
-        let link = match request.via {
-            Via::Tracepoint(id) => tracepoint::attach(&program, *id),
-            Via::RawTracepoint(name) => raw_tp::attach(&program, name),
-            Via::SysEnter(number) => self.syscall(true, *number, &program),
-            Via::SysEnterAlone(_) => raw_tp::attach(&program, "sys_enter"),
-            Via::SysExit(number) => self.syscall(false, *number, &program),
-            Via::Inject => Ok(Link::None),
-        }
-        .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
         #[cfg(feature = "bpf-log")]
         if self.logs.is_none() {
             self.logs = program.info().ok().and_then(|info| logs::Logs::of(info.id));
         }
         self.next_slot += 1;
         Ok(Attachment { slot, program, _scratch: scratch, link })
+    }
+
+    /// Loads the program of a request, with scratch memory of its own (`known`, if it has some) where it needs it.
+    fn program(
+        &self,
+        request: &Request<'_>,
+        slot: u32,
+        known: Option<&Map>,
+    ) -> Result<(Prog, Option<Map>), AttachError> {
+        let name = || request.format.full_name();
+        let functions = Functions::generate(request.format, request.hook, request.filter)
+            .map_err(|cause| AttachError::new(name(), cause))?;
+        let fixed = self.params(request, &functions, slot);
+        let (via, title) = (request.via, &request.format.name);
+        if via.nests() {
+            self.shared.prepare_nesting().map_err(|cause| AttachError::new(name(), cause))?;
+        }
+        let known = known.or(self.shared.nesting_scratch().filter(|_| via.nests()));
+        let wants_scratch = functions.size == 0 || functions.needs.scratch;
+        let scratch = if wants_scratch && !via.is_exclusive() && known.is_none() {
+            Some(self.shared.scratch(title)?)
+        } else {
+            None
+        };
+        // In a program of `BPF_PROG_TYPE_SYSCALL` speed matters less than reach.
+        let kind = via.kind();
+        let cast =
+            self.context.cast.filter(|_| matches!(kind, ProgKind::Tracepoint | ProgKind::RawTracepoint));
+        let image =
+            object::image(via.template(), &functions, &fixed, cast, &self.shared, scratch.as_ref().or(known))
+                .map_err(|cause| AttachError::new(name(), cause))?;
+        let program = Prog::load_for(kind, via.purpose(), &image.bytes(), title)
+            .map_err(|error| AttachError::new(name(), Cause::Load(kind, error)))?;
+        Ok((program, scratch))
+    }
+
+    /// Hangs a program on its hook.
+    fn hook(&mut self, program: &Prog, via: &Via) -> Result<Link, Cause> {
+        match via {
+            Via::Tracepoint(id) => tracepoint::attach(program, *id),
+            Via::RawTracepoint(name) => raw_tp::attach(program, name),
+            Via::SysEnter(number) => self.syscall(true, *number, program),
+            Via::SysEnterAlone(_) => raw_tp::attach(program, "sys_enter"),
+            Via::SysExit(number) => self.syscall(false, *number, program),
+            Via::Kprobe(place) => kprobe::attach(program, place),
+            Via::Kretprobe(place) => kretprobe::attach(program, place),
+            Via::Uprobe(place) => uprobe::attach(program, place),
+            Via::Uretprobe(place) => uretprobe::attach(program, place),
+            Via::Fentry(_) => fentry::attach(program),
+            Via::Fexit(_) => fexit::attach(program),
+            Via::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
+            Via::Inject => Ok(Link::None),
+        }
     }
 
     /// What is fixed when a request's program is loaded.
@@ -338,6 +362,9 @@ impl Session {
         if let Via::SysEnterAlone(number) = request.via {
             fixed.bits |= params::ONE_CALL;
             fixed.call = *number;
+        }
+        if request.via.nests() {
+            fixed.bits |= params::CLAIM;
         }
         self.context.apply(&mut fixed, request.via);
         fixed
@@ -521,6 +548,16 @@ pub fn listing(
     if !linked {
         return Ok(functions.listing());
     }
-    let template = if *hook == Hook::Tracepoint { "trace_event" } else { "raw_event" };
+    let template = match hook {
+        Hook::Tracepoint => "trace_event",
+        Hook::Probe(plan) => match plan.given {
+            Given::Registers(_) => "kprobe_event",
+            Given::Arguments(_) => "raw_event",
+            Given::Call { exit: false, .. } => "fentry_event",
+            Given::Call { exit: true, .. } => "fexit_event",
+            Given::Record => "trace_event",
+        },
+        Hook::RawTracepoint(_) | Hook::Inject => "raw_event",
+    };
     functions.linked(template, cast).map_err(|cause| AttachError::new(format.full_name(), cause))
 }
