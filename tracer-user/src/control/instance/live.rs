@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 
+pub(super) use super::hung::HungProbes;
 use super::rest::Rest;
 use crate::{
     attach::{self, AttachError, Cause, Context, Hung, Request, Session, Threads, Via, ids},
     control::{facts::Facts, hooks, recorder},
     event::Format,
     plan::{filter::Filter, source::Hook},
-    sys::ring::RingMemory,
+    sys::ring::{RingMemory, Seen},
 };
 
 /// Bytes of a CPU's BPF ring buffer: what may come between two visits of the reader.
@@ -25,6 +26,8 @@ pub(super) struct Live {
     session: Session,
     pub(super) rings: Vec<RingMemory>,
     hung: HashMap<u32, Hung>,
+    /// Dynamic events.
+    probes: HashMap<u32, HungProbes>,
     rest: Rest,
     /// Hits that found the ring full, by CPU: of events that are off by now, and what was told of the others.
     gone: Vec<u64>,
@@ -75,6 +78,7 @@ impl Live {
             session,
             rings,
             hung: HashMap::new(),
+            probes: HashMap::new(),
             rest: Rest::default(),
             gone: vec![0; cpus],
             told: vec![0; cpus],
@@ -119,6 +123,9 @@ impl Live {
         format: &Format,
         filter: Option<&Filter>,
     ) -> Result<(), AttachError> {
+        if self.probes.contains_key(&event) {
+            return self.change_probes(event, format, filter);
+        }
         match self.hung.get_mut(&event) {
             Some(hung) => self.session.change(hung, &request(format, &Via::Tracepoint(format.id), filter)),
             None => Ok(()),
@@ -129,6 +136,11 @@ impl Live {
     pub(super) fn unhang(&mut self, events: impl IntoIterator<Item = u32>) {
         let mut resting = Vec::new();
         for event in events {
+            if let Some(probes) = self.probes.remove(&event) {
+                self.note_dropped(probes.slots().collect());
+                self.take_off(probes);
+                continue;
+            }
             let Some(hung) = self.hung.remove(&event) else { continue };
             let slot = hung.slot;
             resting.push((event, self.session.rest(hung)));
@@ -139,6 +151,47 @@ impl Live {
         self.rest.add(resting);
     }
 
+    /// Forgets an event that is gone.
+    pub(super) fn forget(&mut self, event: u32) {
+        self.unhang([event]);
+        // What rests would be taken for the event again.
+        drop(self.rest.take(event));
+    }
+
+    /// Throws away what was recorded and not collected.
+    pub(super) fn discard(&mut self) {
+        for ring in &mut self.rings {
+            ring.drain(|_| Seen::Taken);
+        }
+    }
+
+    /// Remembers the losses of rows that others get.
+    fn note_dropped(&mut self, slots: Vec<u32>) {
+        for slot in slots {
+            for (cpu, gone) in (0..).zip(&mut self.gone) {
+                *gone += self.session.counters(slot, cpu).dropped;
+            }
+        }
+    }
+
+    /// A dynamic event's probes.
+    pub(super) fn probes(&self, event: u32) -> Option<&HungProbes> {
+        self.probes.get(&event)
+    }
+
+    pub(super) fn take_probes(&mut self, event: u32) -> Option<HungProbes> {
+        self.probes.remove(&event)
+    }
+
+    pub(super) fn put_probes(&mut self, event: u32, probes: HungProbes) {
+        self.probes.insert(event, probes);
+    }
+
+    /// Hits of a row of the counters, on all CPUs.
+    pub(super) fn hits(&self, slot: u32) -> u64 {
+        self.session.total(slot).hits
+    }
+
     /// Hits for which the kernel ran no program.
     pub(super) fn missed(&self) -> u64 {
         self.session.missed()
@@ -146,8 +199,10 @@ impl Live {
 
     /// Hits on a CPU that found the ring full since the last call.
     pub(super) fn newly_dropped(&mut self, cpu: u32) -> u64 {
-        let slots = self.hung.values().map(|hung| self.session.counters(hung.slot, cpu).dropped);
-        let all = self.gone[cpu as usize] + slots.sum::<u64>();
+        let slots = self.hung.values().map(|hung| hung.slot);
+        let slots = slots.chain(self.probes.values().flat_map(HungProbes::slots));
+        let dropped: u64 = slots.map(|slot| self.session.counters(slot, cpu).dropped).sum();
+        let all = self.gone[cpu as usize] + dropped;
         let told = std::mem::replace(&mut self.told[cpu as usize], all);
         all.saturating_sub(told)
     }
@@ -155,7 +210,7 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        let all: Vec<u32> = self.hung.keys().copied().collect();
+        let all: Vec<u32> = self.hung.keys().chain(self.probes.keys()).copied().collect();
         self.unhang(all);
     }
 }

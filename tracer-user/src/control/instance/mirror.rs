@@ -7,6 +7,7 @@ use tracer_abi::{COMMON_SIZE, STAMP_SIZE};
 
 use super::{
     catalogue::Events,
+    dynamic::Dynamic,
     live::{self, Grounds, Live},
     names::Names,
     options::TraceOptions,
@@ -42,6 +43,7 @@ pub struct Mirror {
     names: Option<Names>,
     /// Names of threads.
     pub tasks: TaskNames,
+    pub(super) dynamic: Dynamic,
 }
 
 impl Mirror {
@@ -61,6 +63,7 @@ impl Mirror {
             grounds: None,
             names: None,
             tasks: TaskNames::default(),
+            dynamic: Dynamic::default(),
         })
     }
 
@@ -76,6 +79,21 @@ impl Mirror {
 
     pub(super) fn state(&mut self, instance: u32) -> Result<&mut Instance, Errno> {
         self.instances.get_mut(&instance).ok_or(Errno::NODEV)
+    }
+
+    /// All instances with their numbers.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (u32, &Instance)> {
+        self.instances.iter().map(|(number, state)| (*number, state))
+    }
+
+    /// All instances.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.values()
+    }
+
+    /// All instances, to be changed.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Instance> {
+        self.instances.values_mut()
     }
 
     /// What showing an instance's records needs.

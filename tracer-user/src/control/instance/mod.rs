@@ -6,8 +6,11 @@
 
 pub mod catalogue;
 mod command;
+mod dynamic;
 mod errors;
+mod hung;
 mod live;
+mod made;
 pub mod mark;
 mod mirror;
 mod names;
