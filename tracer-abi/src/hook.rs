@@ -51,6 +51,10 @@ pub struct Params {
     pub other_arg: u32,
     /// Under [`params::ONE_CALL`] the number of the system call.
     pub call: u32,
+    /// Byte offset of `pid` in `task_struct` under [`params::TASK`].
+    pub task_pid: u32,
+    /// Byte offset of `tgid`.
+    pub task_tgid: u32,
 }
 
 /// Bits of [`Params::bits`].
@@ -81,6 +85,9 @@ pub mod params {
     pub const ONE_CALL: u32 = 1 << 14;
     /// The lists of threads that [`Switches::lists`](crate::Switches::lists) names are in force.
     pub const PID_LISTS: u32 = 1 << 12;
+    /// The current thread's ids are read from its `task_struct`: one call of a helper serves them and
+    /// [`params::COMPAT`](COMPAT).
+    pub const TASK: u32 = 1 << 15;
     /// Slot and kind come from the attach cookie, so that events share the program: see [`cookie`](super::cookie).
     pub const COOKIE: u32 = 1 << 13;
     /// Programs of this kind can be preempted by themselves on a CPU: counters are counted atomically, and of
@@ -91,11 +98,11 @@ pub mod params {
     pub const PREEMPT_SPLIT: u32 = 1 << 9;
 }
 
-const _: () = assert!(size_of::<Params>() == 56);
+const _: () = assert!(size_of::<Params>() == 64);
 
 impl Params {
     /// The bytes as the program reads them.
-    pub fn bytes(&self) -> [u8; 56] {
+    pub fn bytes(&self) -> [u8; 64] {
         let words = [
             self.bits,
             self.slot,
@@ -111,8 +118,10 @@ impl Params {
             self.other_offset,
             self.other_arg,
             self.call,
+            self.task_pid,
+            self.task_tgid,
         ];
-        let mut bytes = [0; 56];
+        let mut bytes = [0; 64];
         for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }

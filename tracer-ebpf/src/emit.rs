@@ -10,7 +10,7 @@ use core::{ffi::c_void, ptr::NonNull};
 use aya_ebpf::helpers::{
     bpf_get_current_pid_tgid, bpf_get_current_task, bpf_get_smp_processor_id, bpf_ktime_get_ns,
     generated::{
-        bpf_get_attach_cookie, bpf_ringbuf_output, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit,
+        bpf_get_attach_cookie, bpf_get_current_task_btf, bpf_ringbuf_output, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit,
     },
 };
 use tracer_abi::{CLAIMS, Counters, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, lists, params};
@@ -42,6 +42,8 @@ pub static PARAMS: Params = Params {
     other_offset: 0,
     other_arg: 0,
     call: 0,
+    task_pid: 0,
+    task_tgid: 0,
 };
 
 /// Reads a parameter where it is used: a constant to the verifier, which drops the branches it rules out.
@@ -154,6 +156,45 @@ fn claim(cpu: u32) -> Option<u32> {
     None
 }
 
+/// The current task, where its members are read; a pointer that the verifier knows the type of.
+#[inline(always)]
+fn current() -> *const u8 {
+    if param!(bits) & params::TASK != 0 {
+        // SAFETY: no arguments.
+        unsafe { bpf_get_current_task_btf() }.cast()
+    } else {
+        core::ptr::null()
+    }
+}
+
+/// The current thread's id and, in the upper half, its process's.
+#[inline(always)]
+fn ids(task: *const u8) -> u64 {
+    if param!(bits) & params::TASK != 0 {
+        // SAFETY: the offsets are those of two numbers in the kernel's `task_struct`, which the verifier checks.
+        unsafe {
+            let pid = task.add(param!(task_pid) as usize).cast::<u32>().read();
+            let tgid = task.add(param!(task_tgid) as usize).cast::<u32>().read();
+            u64::from(tgid) << 32 | u64::from(pid)
+        }
+    } else {
+        bpf_get_current_pid_tgid()
+    }
+}
+
+/// Whether a 32-bit system call is going on.
+#[inline(always)]
+fn compat(task: *const u8) -> bool {
+    let word: u32 = if param!(bits) & params::TASK != 0 {
+        // SAFETY: as above.
+        unsafe { task.add(param!(compat_offset) as usize).cast::<u32>().read() }
+    } else {
+        // SAFETY: no arguments.
+        peek(unsafe { bpf_get_current_task() } + u64::from(param!(compat_offset)))
+    };
+    word & param!(compat_mask) != 0
+}
+
 /// Takes one hit through gates, filter and record.
 #[inline(always)]
 pub fn hit(ctx: *mut c_void, origin: Origin) {
@@ -170,9 +211,13 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
     if switches.tracing_on == 0 {
         return;
     }
+    let task = match origin {
+        Origin::Current => current(),
+        Origin::Record => core::ptr::null(),
+    };
     let who = match origin {
         Origin::Current => {
-            let who = bpf_get_current_pid_tgid();
+            let who = ids(task);
             if param!(bits) & params::PIDS != 0 {
                 // Our own threads are in the table only when asked for; a switch from one of them to a traced thread
                 // is the traced one's hit.
@@ -201,12 +246,8 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
         // SAFETY: an injected record holds its common fields; the verifier bounds the context.
         Origin::Record => u64::from(unsafe { ctx.cast::<u32>().add(1).read() }),
     };
-    if param!(bits) & params::COMPAT != 0 {
-        // SAFETY: no arguments.
-        let word: u32 = peek(unsafe { bpf_get_current_task() } + u64::from(param!(compat_offset)));
-        if word & param!(compat_mask) != 0 {
-            return;
-        }
+    if param!(bits) & params::COMPAT != 0 && compat(task) {
+        return;
     }
     let (slot, kind) = if param!(bits) & params::COOKIE != 0 {
         // SAFETY: the hook was attached with a cookie.

@@ -31,7 +31,7 @@ mod uprobe;
 mod uretprobe;
 mod via;
 
-pub use context::{Context, Preempt, Seek, seek_preempt};
+pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
 pub use error::{AttachError, Cause};
 pub use fentry::Function;
 pub use gate::{Hung, Resting};

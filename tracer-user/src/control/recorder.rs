@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{
     attach::{
-        self, AttachError, Attachment, Cause, Context, Preempt, Request, Seek, Session, Threads, Via, ids,
+        self, AttachError, Attachment, Cause, Context, Preempt, Request, Seek, Session, TaskIds, Threads, Via,
+        ids,
     },
     event::Format,
     kernel::Cast,
@@ -388,7 +389,17 @@ pub(super) fn context(facts: &Facts) -> Context {
     tracing::debug!(?preempt, "where the preempt count is");
     let cast = cast(facts);
     tracing::debug!(?cast, "how kernel memory is loaded");
-    Context { preempt, registers: facts.registers(), cast }
+    Context { preempt, registers: facts.registers(), cast, task: task_ids(facts) }
+}
+
+/// Where a thread's ids lie in its `task_struct`.
+fn task_ids(facts: &Facts) -> Option<TaskIds> {
+    let btf = facts.btf()?;
+    let offset = |name| match btf.member("task_struct", name) {
+        Ok(Some(member)) if member.ty.size == 4 => Some(member.offset),
+        _ => None,
+    };
+    Some(TaskIds { pid: offset("pid")?, tgid: offset("tgid")? })
 }
 
 /// How programs load kernel memory directly; None where BTF lacks what it takes or the kernel refuses it.
