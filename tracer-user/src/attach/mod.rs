@@ -60,7 +60,7 @@ use crate::{
     },
 };
 use follow::Follow;
-use gate::Gate;
+use gate::{Behind, Gate};
 use maps::Shared;
 use object::Functions;
 use syscalls::Dispatcher;
@@ -153,7 +153,7 @@ pub struct Session {
     enter: Option<Dispatcher>,
     exit: Option<Dispatcher>,
     follow: Option<Follow>,
-    gate: Option<Gate>,
+    gate: Gate,
     #[cfg(feature = "bpf-log")]
     logs: Option<logs::Logs>,
     next_slot: u32,
@@ -176,7 +176,7 @@ impl Session {
                 enter: None,
                 exit: None,
                 follow: None,
-                gate: None,
+                gate: Gate::new(options.slots),
                 #[cfg(feature = "bpf-log")]
                 logs: None,
                 next_slot: 0,
@@ -370,23 +370,15 @@ impl Session {
         fixed
     }
 
-    /// Hangs a perf tracepoint's event up behind the gate, where it can be changed and taken off while it fires.
+    /// Hangs an event up behind the gate, where it can be changed and taken off while it fires.
     ///
     /// # Errors
     /// When the program does not pass the verifier or the hook is refused.
     ///
     /// # Panics
-    /// For a request that is not [`Via::Tracepoint`].
+    /// For a request that is [`Via::Inject`] or [`Via::SysEnterAlone`].
     pub fn hang(&mut self, request: &Request<'_>) -> Result<Hung, AttachError> {
-        let Via::Tracepoint(id) = request.via else { panic!("only perf tracepoints have a gate") };
-        let name = || request.format.full_name();
-        if self.gate.is_none() {
-            let gate = Gate::new(self.shared.slots()).map_err(|cause| AttachError::new("session", cause))?;
-            self.gate = Some(gate);
-        }
-        let program = self.behind_gate(request)?;
-        let gate = self.gate.as_mut().expect("made above");
-        let slot = match gate.free_slot() {
+        let slot = match self.gate.free_slot() {
             Some(slot) => {
                 self.shared.clear_counters(slot);
                 slot
@@ -397,10 +389,15 @@ impl Session {
             }
             None => return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots()))),
         };
-        gate.hang(slot, *id, program).map_err(|cause| {
-            gate.give_back(slot);
-            AttachError::new(name(), cause)
-        })
+        let hung = self.behind_gate(request, slot).and_then(|behind| {
+            let named = |cause| AttachError::new(request.format.full_name(), cause);
+            self.set_call(request.via, Some(&behind)).map_err(named)?;
+            self.gate.hang(slot, request.via, behind).map_err(named)
+        });
+        if hung.is_err() {
+            self.gate.give_back(slot);
+        }
+        hung
     }
 
     /// Gives an event behind the gate another program: every hit is seen by the old or by the new one, and once.
@@ -409,22 +406,25 @@ impl Session {
     /// When the program does not pass the verifier; the old one goes on then.
     ///
     /// # Panics
-    /// For a request that is not this event's.
+    /// For a request that is not this event's at its hook.
     pub fn change(&mut self, hung: &mut Hung, request: &Request<'_>) -> Result<(), AttachError> {
-        assert_eq!(*request.via, Via::Tracepoint(hung.id), "the same hook");
-        let program = self.behind_gate(request)?;
-        let gate = self.gate.as_ref().expect("something hangs");
-        gate.put(hung.slot, &program).map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
-        hung.program = program;
+        assert_eq!(*request.via, hung.via, "the same hook");
+        let behind = self.behind_gate(request, hung.slot)?;
+        let put = if gate::is_call(&hung.via) {
+            self.set_call(&hung.via, Some(&behind))
+        } else {
+            self.gate.put(&hung.via, hung.slot, &behind)
+        };
+        put.map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
+        hung.behind = behind;
         Ok(())
     }
 
     /// Turns an event behind the gate off, at once and on all CPUs.
-    ///
-    /// # Panics
-    /// For an event of another session.
     pub fn rest(&mut self, hung: Hung) -> Resting {
-        self.gate.as_ref().expect("something hangs").rest(hung)
+        // A place in a table can be cleared.
+        let _ = self.set_call(&hung.via, None);
+        self.gate.rest(hung)
     }
 
     /// Turns an event on again.
@@ -433,40 +433,61 @@ impl Session {
     /// When the program does not pass the verifier; the event is taken off its hook then.
     ///
     /// # Panics
-    /// For an event of another session.
+    /// For a request at another hook than [`Resting::via`].
     pub fn resume(&mut self, resting: Resting, request: &Request<'_>) -> Result<Hung, AttachError> {
-        let program = self.behind_gate(request)?;
-        let gate = self.gate.as_ref().expect("something hangs");
-        gate.resume(resting, program).map_err(|cause| AttachError::new(request.format.full_name(), cause))
+        assert_eq!(request.via, resting.via(), "the same hook");
+        let behind = self.behind_gate(request, resting.slot())?;
+        let named = |cause| AttachError::new(request.format.full_name(), cause);
+        self.set_call(request.via, Some(&behind)).map_err(named)?;
+        self.gate.resume(resting, behind).map_err(named)
     }
 
-    /// Hits of all events behind the gate for which the kernel did not run it, because another program was running on
-    /// that CPU.
-    pub fn missed(&self) -> u64 {
-        self.gate.as_ref().map_or(0, Gate::missed)
+    /// Hits of events behind the gate for which the kernel ran no program, since another was running on that CPU; `hung`
+    /// are those that are on.
+    pub fn missed<'a>(&self, hung: impl Iterator<Item = &'a Hung>) -> u64 {
+        self.gate.missed(hung)
+    }
+
+    /// Sets or clears a system call's place in its dispatcher; nothing for other hooks.
+    fn set_call(&mut self, via: &Via, behind: Option<&Behind>) -> Result<(), Cause> {
+        let (enter, number) = match via {
+            Via::SysEnter(number) => (true, *number),
+            Via::SysExit(number) => (false, *number),
+            _ => return Ok(()),
+        };
+        match behind {
+            Some(behind) => self.syscall(enter, number, &behind.program).map(drop),
+            None => match if enter { &self.enter } else { &self.exit } {
+                Some(dispatcher) => dispatcher.clear(number),
+                None => Ok(()),
+            },
+        }
     }
 
     /// The program of a request behind the gate: one that is there, or a new one.
-    fn behind_gate(&mut self, request: &Request<'_>) -> Result<Arc<Prog>, AttachError> {
-        let name = || request.format.full_name();
-        let functions = Functions::generate(request.format, request.hook, request.filter)
-            .map_err(|cause| AttachError::new(name(), cause))?;
+    fn behind_gate(&mut self, request: &Request<'_>, slot: u32) -> Result<Arc<Behind>, AttachError> {
+        if !matches!(request.via, Via::Tracepoint(_)) {
+            let (program, scratch) = self.program(request, slot, None)?;
+            return Ok(Arc::new(Behind { program, _scratch: scratch }));
+        }
+        let named = |cause| AttachError::new(request.format.full_name(), cause);
+        let functions = Functions::generate(request.format, request.hook, request.filter).map_err(named)?;
         let mut fixed = self.params(request, &functions, 0);
+        // With slot and kind from the cookie, events with the same code share the program.
         fixed.kind = 0;
         fixed.bits |= params::COOKIE;
         let mut key = fixed.bytes().to_vec();
         functions.encode(&mut key);
-        let gate = self.gate.as_mut().expect("made by the first event");
-        if let Some(program) = gate.find(&key) {
-            return Ok(program);
+        if let Some(behind) = self.gate.find(request.via, &key) {
+            return Ok(behind);
         }
         let image = object::image("trace_event", &functions, &fixed, self.context.cast, &self.shared, None)
-            .map_err(|cause| AttachError::new(name(), cause))?;
+            .map_err(named)?;
         let program = Prog::load(ProgKind::Tracepoint, &image.bytes(), &request.format.name)
-            .map_err(|error| AttachError::new(name(), Cause::Load(ProgKind::Tracepoint, error)))?;
-        let program = Arc::new(program);
-        gate.remember(key, &program);
-        Ok(program)
+            .map_err(|error| named(Cause::Load(ProgKind::Tracepoint, error)))?;
+        let behind = Arc::new(Behind { program, _scratch: None });
+        self.gate.remember(request.via, key, &behind).map_err(named)?;
+        Ok(behind)
     }
 
     /// Puts a program into the dispatcher of its side, which is loaded for the first one.

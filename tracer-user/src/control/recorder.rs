@@ -6,15 +6,15 @@ use tracer_abi::{Counters, control};
 
 use super::{
     facts::Facts,
-    hooks::{self, Chosen, Trial},
+    hooks::{self, Chosen, Trial, Verdicts},
     probes,
     selection::Selected,
     tasks::{NameEvent, TaskNames},
 };
 use crate::{
     attach::{
-        self, AttachError, Attachment, Cause, Context, Preempt, Request, Seek, Session, TaskIds, Threads, Via,
-        ids,
+        self, AttachError, Attachment, Cause, Context, Preempt, Request, Seek, Session, TaskIds, Threads,
+        Via, ids,
     },
     event::Format,
     kernel::Cast,
@@ -147,7 +147,8 @@ impl Recorder {
         let formats: Vec<&Format> = selected.iter().map(|event| &event.format).collect();
         let mut trial =
             Trial { session: &mut recorder.session, drain: &mut recorder.drain, own_thread: own.thread };
-        let mut chosen = hooks::choose(&formats, options.tracepoints_only, facts, &mut trial);
+        let mut chosen =
+            hooks::choose(&formats, options.tracepoints_only, facts, &mut trial, &mut Verdicts::new());
         hooks::alone(&mut chosen);
         recorder.follow_names(facts)?;
         for (event, chosen) in selected.into_iter().zip(chosen) {
@@ -380,7 +381,7 @@ pub fn try_hooks(
     let (mut session, rings) = Session::new(&sizes, context(facts))?;
     let mut drain = Drain::new(rings);
     let mut trial = Trial { session: &mut session, drain: &mut drain, own_thread: own.thread };
-    Ok(hooks::choose(formats, tracepoints_only, facts, &mut trial))
+    Ok(hooks::choose(formats, tracepoints_only, facts, &mut trial, &mut Verdicts::new()))
 }
 
 /// What programs can learn of their context on this kernel.

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use super::{live, mirror::Mirror, select::Selector, state::Filtering};
 use crate::{
     buffer::clock::{Clock, monotonic},
+    event::Format,
     lang::filter::{self, FilterError, Request},
     plan::{
         filter::Filter,
@@ -194,6 +195,7 @@ impl Mirror {
             return Ok(());
         }
         self.make_live(instance)?;
+        self.choose_hooks(events);
         let mut first = Ok(());
         for event in events {
             let (facts, catalogue) = (self.facts.clone(), self.events.clone());
@@ -202,6 +204,7 @@ impl Mirror {
                 continue;
             };
             let probes = self.dynamic.probes_of(*event);
+            let chosen = self.choices.of(format);
             let state = self.state(instance)?;
             if state.enabled.contains(event) {
                 continue;
@@ -213,7 +216,7 @@ impl Mirror {
                     tracing::warn!("{}: {tried}", format.full_name());
                     tried.errno()
                 }),
-                None => live.hang(*event, format, filter).map_err(|error| {
+                None => live.hang(*event, format, &chosen, filter).map_err(|error| {
                     tracing::warn!("{error}");
                     live::errno(&error)
                 }),
@@ -239,6 +242,16 @@ impl Mirror {
             if let Some(counts) = counts {
                 self.count_probes(*event, &counts);
             }
+        }
+    }
+
+    /// Finds out where these events are to hang.
+    fn choose_hooks(&mut self, events: &[u32]) {
+        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        let traced = events.iter().filter(|event| self.dynamic.probes_of(**event).is_none());
+        let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
+        if let Some(grounds) = &self.grounds {
+            self.choices.learn(&formats, grounds, &facts);
         }
     }
 

@@ -1,15 +1,19 @@
 //! What of an instance is in the kernel: its session, and the events that hang on their hooks.
 //!
-//! It is made when the first event is turned on. Events hang behind a gate on perf tracepoints, so that each can change
-//! and go while it fires; one that was turned off rests there for a while.
+//! It is made when the first event is turned on. Events hang behind a gate, so that each can change and go while it
+//! fires; one that was turned off rests on its hook for a while.
 
 use std::collections::HashMap;
 
 pub(super) use super::hung::HungProbes;
 use super::rest::Rest;
 use crate::{
-    attach::{self, AttachError, Cause, Context, Hung, Request, Session, Threads, Via, ids},
-    control::{facts::Facts, hooks, recorder},
+    attach::{self, AttachError, Cause, Context, Hung, Request, Session, Threads, ids},
+    control::{
+        facts::Facts,
+        hooks::{self, Chosen},
+        recorder,
+    },
     event::Format,
     plan::{filter::Filter, source::Hook},
     sys::ring::{RingMemory, Seen},
@@ -25,7 +29,7 @@ const SLOTS: u32 = 8192;
 pub(super) struct Live {
     session: Session,
     pub(super) rings: Vec<RingMemory>,
-    hung: HashMap<u32, Hung>,
+    hung: HashMap<u32, (Hung, Chosen)>,
     /// Dynamic events.
     probes: HashMap<u32, HungProbes>,
     rest: Rest,
@@ -90,19 +94,33 @@ impl Live {
         &mut self.session
     }
 
-    /// Turns an event on.
+    /// Turns an event on, at its hook or, where the kernel takes no program there, at its perf tracepoint.
     pub(super) fn hang(
         &mut self,
         event: u32,
         format: &Format,
+        chosen: &Chosen,
         filter: Option<&Filter>,
     ) -> Result<(), AttachError> {
         if self.hung.contains_key(&event) {
             return Ok(());
         }
-        let via = Via::Tracepoint(format.id);
-        let request = request(format, &via, filter);
-        let hung = match self.rest.take(event) {
+        self.hang_at(event, format, chosen, filter).or_else(|error| match chosen.hook {
+            Hook::Tracepoint => Err(error),
+            // A filter may want what only the kernel's own record has.
+            _ => self.hang_at(event, format, &Chosen::tracepoint(format, error.to_string()), filter),
+        })
+    }
+
+    fn hang_at(
+        &mut self,
+        event: u32,
+        format: &Format,
+        chosen: &Chosen,
+        filter: Option<&Filter>,
+    ) -> Result<(), AttachError> {
+        let request = request(format, chosen, filter);
+        let hung = match self.rest.take(event).filter(|resting| *resting.via() == chosen.via) {
             Some(resting) => {
                 let hung = self.session.resume(resting, &request)?;
                 for (cpu, gone) in (0..).zip(&mut self.gone) {
@@ -112,7 +130,7 @@ impl Live {
             }
             None => self.session.hang(&request)?,
         };
-        self.hung.insert(event, hung);
+        self.hung.insert(event, (hung, chosen.clone()));
         Ok(())
     }
 
@@ -126,9 +144,14 @@ impl Live {
         if self.probes.contains_key(&event) {
             return self.change_probes(event, format, filter);
         }
-        match self.hung.get_mut(&event) {
-            Some(hung) => self.session.change(hung, &request(format, &Via::Tracepoint(format.id), filter)),
-            None => Ok(()),
+        let Some((hung, chosen)) = self.hung.get_mut(&event) else { return Ok(()) };
+        match self.session.change(hung, &request(format, chosen, filter)) {
+            Err(error) if chosen.hook != Hook::Tracepoint => {
+                // As when it is turned on. It goes to another hook; hits in between are not seen.
+                self.unhang([event]);
+                self.hang_at(event, format, &Chosen::tracepoint(format, error.to_string()), filter)
+            }
+            changed => changed,
         }
     }
 
@@ -141,7 +164,7 @@ impl Live {
                 self.take_off(probes);
                 continue;
             }
-            let Some(hung) = self.hung.remove(&event) else { continue };
+            let Some((hung, _)) = self.hung.remove(&event) else { continue };
             let slot = hung.slot;
             resting.push((event, self.session.rest(hung)));
             for (cpu, gone) in (0..).zip(&mut self.gone) {
@@ -194,12 +217,12 @@ impl Live {
 
     /// Hits for which the kernel ran no program.
     pub(super) fn missed(&self) -> u64 {
-        self.session.missed()
+        self.session.missed(self.hung.values().map(|(hung, _)| hung))
     }
 
     /// Hits on a CPU that found the ring full since the last call.
     pub(super) fn newly_dropped(&mut self, cpu: u32) -> u64 {
-        let slots = self.hung.values().map(|hung| hung.slot);
+        let slots = self.hung.values().map(|(hung, _)| hung.slot);
         let slots = slots.chain(self.probes.values().flat_map(HungProbes::slots));
         let dropped: u64 = slots.map(|slot| self.session.counters(slot, cpu).dropped).sum();
         let all = self.gone[cpu as usize] + dropped;
@@ -216,16 +239,16 @@ impl Drop for Live {
 }
 
 /// What is asked of the session for an event.
-fn request<'a>(format: &'a Format, via: &'a Via, filter: Option<&'a Filter>) -> Request<'a> {
+fn request<'a>(format: &'a Format, chosen: &'a Chosen, filter: Option<&'a Filter>) -> Request<'a> {
     Request {
         format,
-        hook: &Hook::Tracepoint,
-        via,
+        hook: &chosen.hook,
+        via: &chosen.via,
         filter,
         irqs_off: hooks::irqs_off(format),
         kind: format.id,
         threads: Threads::Traced,
-        other: hooks::other(format, &Hook::Tracepoint),
+        other: hooks::other(format, &chosen.hook),
     }
 }
 

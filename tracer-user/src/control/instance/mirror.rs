@@ -7,6 +7,7 @@ use tracer_abi::{COMMON_SIZE, STAMP_SIZE};
 
 use super::{
     catalogue::Events,
+    choice::Choices,
     dynamic::Dynamic,
     live::{self, Grounds, Live},
     names::Names,
@@ -39,7 +40,8 @@ pub struct Mirror {
     pub events: Arc<Events>,
     instances: BTreeMap<u32, Instance>,
     next: u32,
-    grounds: Option<Grounds>,
+    pub(super) grounds: Option<Grounds>,
+    pub(super) choices: Choices,
     names: Option<Names>,
     /// Names of threads.
     pub tasks: TaskNames,
@@ -61,6 +63,7 @@ impl Mirror {
             instances: BTreeMap::from([(TOP, top)]),
             next: TOP + 1,
             grounds: None,
+            choices: Choices::default(),
             names: None,
             tasks: TaskNames::default(),
             dynamic: Dynamic::default(),

@@ -5,6 +5,7 @@
 //! one that fails half-way for reasons of ours is taken back.
 
 pub mod catalogue;
+mod choice;
 mod command;
 mod dynamic;
 mod errors;
