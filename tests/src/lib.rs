@@ -6,6 +6,7 @@ pub mod definitions;
 pub mod facts;
 pub mod filters;
 pub mod golden;
+pub mod histograms;
 pub mod host;
 pub mod mirror;
 pub mod oracle;

@@ -8,6 +8,7 @@ mod catalogue;
 pub mod dynamic;
 mod field;
 mod format;
+pub mod synthetic;
 
 pub use catalogue::{Catalogue, Glob};
 pub use field::{Field, FieldClass};

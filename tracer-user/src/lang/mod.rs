@@ -11,7 +11,9 @@ pub mod define;
 pub mod facts;
 pub mod fetch;
 pub mod filter;
+pub mod hist;
 pub mod number;
 mod span;
+pub mod synth;
 
 pub use span::Span;

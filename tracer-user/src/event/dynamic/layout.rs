@@ -65,10 +65,7 @@ impl Event {
             system: self.group.clone(),
             name: self.name.clone(),
             id,
-            common: COMMON
-                .iter()
-                .map(|(ty, name, offset, size, signed)| field(ty, name, *offset, *size, *signed))
-                .collect(),
+            common: common_fields(),
             fields: self.fields(),
             print_fmt: self.print_fmt(),
         }
@@ -76,17 +73,7 @@ impl Event {
 
     /// The text of its `format` file (`f_show()`, kernel/trace/trace_events.c).
     pub fn format_text(&self, id: u16) -> String {
-        let format = self.format(id);
-        let mut text = format!("name: {}\nID: {id}\nformat:\n", self.name);
-        for field in &format.common {
-            show(&mut text, field);
-        }
-        text.push('\n');
-        for field in &format.fields {
-            show(&mut text, field);
-        }
-        let _ = write!(text, "\nprint fmt: {}\n", format.print_fmt);
-        text
+        format_text(&self.format(id))
     }
 
     /// The print fmt (`__set_print_fmt()`).
@@ -133,7 +120,27 @@ impl Arg {
     }
 }
 
-fn field(ty: &str, name: &str, offset: usize, size: usize, signed: bool) -> Field {
+/// The fields that every record starts with.
+pub(in crate::event) fn common_fields() -> Vec<Field> {
+    COMMON.iter().map(|(ty, name, offset, size, signed)| field(ty, name, *offset, *size, *signed)).collect()
+}
+
+/// The text of the `format` file of an event that is defined while the kernel runs.
+pub(in crate::event) fn format_text(format: &Format) -> String {
+    let mut text = format!("name: {}\nID: {}\nformat:\n", format.name, format.id);
+    for field in &format.common {
+        show(&mut text, field);
+    }
+    text.push('\n');
+    for field in &format.fields {
+        show(&mut text, field);
+    }
+    let _ = write!(text, "\nprint fmt: {}\n", format.print_fmt);
+    text
+}
+
+/// A field of an event that is defined while the kernel runs.
+pub(in crate::event) fn field(ty: &str, name: &str, offset: usize, size: usize, signed: bool) -> Field {
     let array = ty.split_once('[').and_then(|(_, length)| length.strip_suffix(']')?.parse().ok());
     Field { name: name.to_owned(), ty: ty.to_owned(), offset, size, signed, array, class: FieldClass::of(ty) }
 }

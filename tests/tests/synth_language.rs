@@ -1,0 +1,178 @@
+//! The language of synthetic events against the running kernel: the same lines are given to its `synthetic_events` and
+//! `dynamic_events` and to ours, and compared in errno, `error_log`, what the files list then, and the new event's
+//! `format`, byte for byte. Skipped where the kernel has no synthetic events.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use tracer_tests::filters::Rng;
+use tracer_tests::histograms::synthetic;
+use tracer_tests::host::{self, Tracefs};
+use tracer_user::lang::define;
+use tracer_user::lang::synth::{Change, File as Written, Set};
+
+/// Sequences of lines made up at random, for each of the two files.
+const CASES: u32 = 2_500;
+const PATIENCE: Duration = Duration::from_secs(40);
+const CASES_MIN: u32 = 150;
+
+/// What a line did: errno, log, what `synthetic_events` lists of ours, `format`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Outcome {
+    errno: Option<Errno>,
+    log: Vec<String>,
+    listing: String,
+    format: Option<String>,
+}
+
+struct Kernel {
+    tracefs: Tracefs,
+    /// Events that were there before.
+    others: Vec<String>,
+}
+
+fn visible(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect()
+}
+
+fn without_id(format: &str) -> String {
+    format.lines().filter(|line| !line.starts_with("ID: ")).map(|line| line.to_owned() + "\n").collect()
+}
+
+impl Kernel {
+    fn open() -> Option<Self> {
+        if !host::root_or_skip() {
+            return None;
+        }
+        let tracefs = Tracefs::find_or_mount().unwrap();
+        if !tracefs.root().join("synthetic_events").exists() {
+            eprintln!("skipped: this kernel has no synthetic events (CONFIG_SYNTH_EVENTS)");
+            return None;
+        }
+        let mut kernel = Self { tracefs, others: Vec::new() };
+        kernel.others = kernel.listing().lines().map(str::to_owned).collect();
+        Some(kernel)
+    }
+
+    fn write(&self, file: &str, line: &[u8]) -> (Option<Errno>, Vec<String>) {
+        let log = self.tracefs.root().join("error_log");
+        File::create(&log).unwrap();
+        let file = OpenOptions::new().append(true).open(self.tracefs.root().join(file)).unwrap();
+        let errno = rustix::io::write(&file, line).err();
+        let text = visible(&fs::read(log).unwrap());
+        let mut entries: Vec<String> = Vec::new();
+        for line in text.lines() {
+            match line.split_once("] ") {
+                Some((stamp, entry)) if stamp.starts_with('[') => entries.push(entry.to_owned() + "\n"),
+                _ => entries
+                    .iter_mut()
+                    .last()
+                    .into_iter()
+                    .for_each(|entry| *entry += &(line.to_owned() + "\n")),
+            }
+        }
+        (errno, entries)
+    }
+
+    fn listing(&self) -> String {
+        let text = visible(&fs::read(self.tracefs.root().join("synthetic_events")).unwrap());
+        text.lines()
+            .filter(|line| !self.others.iter().any(|other| other == line))
+            .map(|line| line.to_owned() + "\n")
+            .collect()
+    }
+
+    fn outcome(&self, file: &str, line: &[u8]) -> Outcome {
+        let (errno, log) = self.write(file, line);
+        let listing = self.listing();
+        let last = listing.lines().last().and_then(|line| line.split('\t').next()).map(str::to_owned);
+        let format = last.map(|name| self.tracefs.format(&format!("synthetic:{name}")).unwrap());
+        Outcome { errno, log, listing, format: format.map(|text| without_id(&text)) }
+    }
+
+    fn forget(&self) {
+        for line in self.listing().lines() {
+            let name = line.split('\t').next().unwrap_or_default();
+            let (errno, _) = self.write("synthetic_events", format!("!{name}").as_bytes());
+            assert_eq!(errno, None, "{name} stays");
+        }
+    }
+
+    /// Gives lines to both, one after the other; the first difference.
+    fn compare(&self, lines: &[Vec<u8>], file: Written) -> Option<(Outcome, Outcome)> {
+        let name = match file {
+            Written::Synthetic => "synthetic_events",
+            Written::Dynamic => "dynamic_events",
+        };
+        let mut set = Set::default();
+        let mut difference = None;
+        for line in lines {
+            let result = set.apply(define::Line::split(line).text(), file);
+            let format = set.events().last().map(|defined| without_id(&defined.event.format_text(0)));
+            let (errno, log) = match &result {
+                Ok(_) => (None, Vec::new()),
+                Err(refusal) => {
+                    (Some(refusal.errno()), refusal.log_entry().iter().map(|e| visible(e)).collect())
+                }
+            };
+            let listing = visible(&set.listing(Written::Synthetic));
+            let ours = Outcome { errno, log, listing, format };
+            let theirs = self.outcome(name, line);
+            if ours != theirs {
+                difference = Some((theirs, ours));
+                break;
+            }
+        }
+        self.forget();
+        difference
+    }
+
+    fn difference(&self, lines: &[Vec<u8>], file: Written) -> Option<String> {
+        // Somebody else may have written into the log: a second look decides.
+        self.compare(lines, file)?;
+        let (theirs, ours) = self.compare(lines, file)?;
+        let shown: Vec<_> = lines.iter().map(|line| line.escape_ascii().to_string()).collect();
+        Some(format!("{}\n--- kernel: {theirs:#?}\n--- ours: {ours:#?}", shown.join("\n")))
+    }
+}
+
+#[test]
+fn made_up_lines_define_alike() {
+    let Some(kernel) = Kernel::open() else { return };
+    let mut differences = Vec::new();
+    for (seed, file) in [(1, Written::Synthetic), (2, Written::Dynamic)] {
+        let start = Instant::now();
+        let mut rng = Rng::new(seed);
+        let (mut cases, mut taken, mut refused) = (0, 0, BTreeMap::<String, u32>::new());
+        for case in 0..CASES {
+            if case >= CASES_MIN && start.elapsed() > PATIENCE {
+                break;
+            }
+            let lines = [(); 3].map(|()| {
+                // One byte a character: what is no ASCII stands for itself.
+                let text = synthetic(file == Written::Dynamic, &mut rng);
+                text.chars().map(|c| c as u8).collect::<Vec<u8>>()
+            });
+            differences.extend(kernel.difference(&lines, file));
+            let mut set = Set::default();
+            for line in &lines {
+                match set.apply(define::Line::split(line).text(), file) {
+                    Ok(Change::Added(_)) => taken += 1,
+                    Ok(_) => {}
+                    Err(refusal) => *refused.entry(format!("{:?}", refusal.kind())).or_default() += 1,
+                }
+            }
+            cases += 1;
+        }
+        println!("{file:?}: {cases} sequences, {taken} taken in {:?}: {refused:?}", start.elapsed());
+        assert!(taken >= CASES_MIN / 10 && refused.len() >= 6, "{taken} taken, {refused:?}");
+    }
+    assert!(
+        differences.is_empty(),
+        "{} differences\n{}",
+        differences.len(),
+        differences[..differences.len().min(8)].join("\n")
+    );
+}

@@ -1,0 +1,257 @@
+//! Synthetic events: what a line of `synthetic_events` makes, as everybody else sees an event (kernel/trace/
+//! trace_events_synth.c). How such a line is read is the language's (`lang::synth`).
+//!
+//! A record is the common fields and then one or more words of eight bytes a field: numbers take one, `char[N]` takes
+//! 256 bytes whatever N is, and texts and stacks of any length one word that says where behind all of them they are.
+
+use std::fmt::Write as _;
+
+use super::dynamic::{common_fields, field, format_text, raw};
+use super::{Field, FieldClass, Format};
+
+/// System of all synthetic events.
+pub const SYSTEM: &str = "synthetic";
+
+/// Most fields of an event: `SYNTH_FIELDS_MAX`.
+pub const FIELDS_MAX: usize = 64;
+
+/// Bytes that a `char[N]` has in a record: `STR_VAR_LEN_MAX`.
+pub const TEXT_ROOM: usize = 256;
+
+/// A synthetic event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Name.
+    pub name: String,
+    /// Its fields.
+    pub fields: Vec<Member>,
+}
+
+/// A field of a synthetic event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Name.
+    pub name: String,
+    /// Type, an array's brackets behind it: `u64`, `char[16]`, `unsigned long[]`.
+    ty: String,
+    /// 0 for what has any length.
+    size: usize,
+}
+
+/// A number's type: name, size and conversion in the print fmt.
+const NUMBERS: [(&str, usize, &str); 17] = [
+    ("s64", 8, "%lld"),
+    ("u64", 8, "%llu"),
+    ("s32", 4, "%d"),
+    ("u32", 4, "%u"),
+    ("s16", 2, "%d"),
+    ("u16", 2, "%u"),
+    ("s8", 1, "%d"),
+    ("u8", 1, "%u"),
+    ("char", 1, "%d"),
+    ("unsigned char", 1, "%u"),
+    ("int", 4, "%d"),
+    ("unsigned int", 4, "%u"),
+    ("long", 8, "%ld"),
+    ("unsigned long", 8, "%lu"),
+    ("bool", 1, "%d"),
+    ("pid_t", 4, "%d"),
+    ("gfp_t", 4, "%x"),
+];
+
+fn number(ty: &str) -> Option<(usize, &'static str)> {
+    NUMBERS.iter().find(|(name, ..)| *name == ty).map(|(_, size, conversion)| (*size, *conversion))
+}
+
+impl Member {
+    /// A field of this type; None if there is no such type. `length` reads what stands in the brackets of a text.
+    pub fn new(name: String, ty: String, length: impl Fn(&str) -> Option<u32>) -> Option<Self> {
+        let size = match number(&ty) {
+            Some((size, _)) => size,
+            None if ty.contains("char[") => text_size(&ty, length)?,
+            None if ty.contains("long[") => 0,
+            None => return None,
+        };
+        Some(Self { name, ty, size })
+    }
+
+    /// Type as it is defined.
+    pub fn ty(&self) -> &str {
+        &self.ty
+    }
+
+    /// Whether it is text.
+    pub fn is_text(&self) -> bool {
+        self.ty.contains("char[")
+    }
+
+    /// Whether it is a stack of addresses.
+    pub fn is_stack(&self) -> bool {
+        !self.is_text() && self.ty.contains("long[")
+    }
+
+    /// Whether it has any length.
+    pub fn is_dynamic(&self) -> bool {
+        self.size == 0
+    }
+
+    /// Bytes as the format file has them; those of a text of a given length are fewer than it takes.
+    pub fn size(&self) -> usize {
+        if self.is_dynamic() { 8 } else { self.size }
+    }
+
+    /// Whether the kernel takes it for signed, by its type's first letter.
+    pub fn is_signed(&self) -> bool {
+        let ty = self.field_type();
+        !ty.starts_with('u') && ty != "gfp_t"
+    }
+
+    /// Type in the format file.
+    pub fn field_type(&self) -> String {
+        if self.is_dynamic() { format!("__data_loc {}", self.ty) } else { self.ty.clone() }
+    }
+
+    /// Words that it takes in a record.
+    pub fn words(&self) -> usize {
+        if self.is_text() && !self.is_dynamic() { TEXT_ROOM / 8 } else { 1 }
+    }
+
+    fn conversion(&self) -> &'static str {
+        match number(&self.ty) {
+            Some((_, conversion)) => conversion,
+            None => "%s",
+        }
+    }
+}
+
+/// Size of `char[N]`, 0 for `char[]`.
+fn text_size(ty: &str, length: impl Fn(&str) -> Option<u32>) -> Option<usize> {
+    let (_, inside) = ty.split_once("char[")?;
+    let close = ty.find(']')?;
+    let start = ty.len() - inside.len();
+    if close < start || close + 1 != ty.len() || close - start > 3 {
+        return None;
+    }
+    match &ty[start..close] {
+        "" => Some(0),
+        digits => length(digits).map(|length| length as usize).filter(|length| *length <= TEXT_ROOM),
+    }
+}
+
+impl Event {
+    /// Bytes of a record in front of its texts and stacks.
+    pub fn fixed_size(&self) -> usize {
+        tracer_abi::COMMON_SIZE + 8 * self.fields.iter().map(Member::words).sum::<usize>()
+    }
+
+    /// The record's fields.
+    pub fn record(&self) -> Vec<Field> {
+        let mut offset = tracer_abi::COMMON_SIZE;
+        let place = |member: &Member| {
+            let mut own =
+                field(&member.field_type(), &member.name, offset, member.size(), member.is_signed());
+            if member.is_stack() {
+                own.class = FieldClass::Stacktrace;
+            }
+            offset += 8 * member.words();
+            own
+        };
+        self.fields.iter().map(place).collect()
+    }
+
+    /// What the rest of the program knows events by.
+    pub fn format(&self, id: u16) -> Format {
+        Format {
+            system: SYSTEM.to_owned(),
+            name: self.name.clone(),
+            id,
+            common: common_fields(),
+            fields: self.record(),
+            print_fmt: self.print_fmt(),
+        }
+    }
+
+    /// The text of its `format` file.
+    pub fn format_text(&self, id: u16) -> String {
+        format_text(&self.format(id))
+    }
+
+    /// The print fmt (`__set_synth_event_print_fmt()`).
+    pub fn print_fmt(&self) -> String {
+        let shown = self.fields.iter().map(|member| format!("{}={}", member.name, member.conversion()));
+        let mut text = format!("\"{}\"", shown.collect::<Vec<_>>().join(", "));
+        for member in &self.fields {
+            let name = &member.name;
+            let _ = if member.is_text() && member.is_dynamic() {
+                write!(text, ", __get_str({name})")
+            } else if member.is_stack() {
+                write!(text, ", __get_stacktrace({name})")
+            } else {
+                write!(text, ", REC->{name}")
+            };
+        }
+        text
+    }
+
+    /// Its line in `synthetic_events`; in `dynamic_events` `s:synthetic/` stands in front.
+    pub fn read_back(&self) -> Vec<u8> {
+        let fields = self.fields.iter().map(|member| format!("{} {}", member.ty, member.name));
+        raw(&format!("{}\t{}\n", self.name, fields.collect::<Vec<_>>().join("; ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(fields: &[(&str, &str)]) -> Event {
+        let member = |(ty, name): &(&str, &str)| {
+            Member::new((*name).to_owned(), (*ty).to_owned(), |digits| digits.parse().ok()).unwrap()
+        };
+        Event { name: "e".to_owned(), fields: fields.iter().map(member).collect() }
+    }
+
+    #[test]
+    fn layout_and_texts() {
+        let event = event(&[
+            ("u64", "lat"),
+            ("char[16]", "comm"),
+            ("pid_t", "pid"),
+            ("char[]", "name"),
+            ("unsigned long[]", "stack"),
+        ]);
+        assert_eq!(event.fixed_size(), 8 + 8 + 256 + 8 + 8 + 8);
+        let seen: Vec<_> = event.record().iter().map(|f| (f.offset, f.size, f.signed, f.class)).collect();
+        assert_eq!(
+            seen,
+            [
+                (8, 8, false, FieldClass::Number),
+                (16, 16, true, FieldClass::StaticString),
+                (272, 4, true, FieldClass::Number),
+                (280, 8, true, FieldClass::DynString),
+                (288, 8, true, FieldClass::Stacktrace),
+            ]
+        );
+        assert_eq!(
+            event.print_fmt(),
+            "\"lat=%llu, comm=%s, pid=%d, name=%s, stack=%s\", REC->lat, REC->comm, REC->pid, __get_str(name), \
+             __get_stacktrace(stack)"
+        );
+        assert_eq!(
+            String::from_utf8(event.read_back()).unwrap(),
+            "e\tu64 lat; char[16] comm; pid_t pid; char[] name; unsigned long[] stack\n"
+        );
+    }
+
+    #[test]
+    fn types() {
+        let is =
+            |ty: &str| Member::new("x".to_owned(), ty.to_owned(), |digits| digits.parse().ok()).is_some();
+        for ty in ["char[0]", "char[256]", "unsigned char[]", "long[5]", "bool", "xchar[1]"] {
+            assert!(is(ty), "{ty}");
+        }
+        for ty in ["char[257]", "char[1024]", "char[x]", "char[1][2]", "int[2]", "void *", "unsigned"] {
+            assert!(!is(ty), "{ty}");
+        }
+    }
+}

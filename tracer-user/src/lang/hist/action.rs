@@ -1,0 +1,251 @@
+//! Actions as they are written: `onmatch(SYSTEM.EVENT).ACTION`, `onmax($VAR).ACTION`, `onchange($VAR).ACTION`, where
+//! ACTION is `save(FIELD[,FIELD]...)`, `snapshot()`, `trace(SYNTHETIC,PARAM...)` or `SYNTHETIC(PARAM...)`
+//! (`parse_actions()`). Only the event of `onmatch()` is looked up here; what the parameters mean is asked when all
+//! of the histogram is known ([`super::params`]).
+
+use rustix::io::Errno;
+
+use super::super::Span;
+use super::World;
+use super::error::{ErrorKind, Log};
+use super::split::{Pieces, strip};
+use super::value::Value;
+use crate::event::dynamic::latin1;
+
+/// Parameters of an action: `SYNTH_FIELDS_MAX`.
+pub(super) const PARAMS_MAX: usize = 64;
+
+/// When an action is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Handler {
+    /// When the event's key is one of that other event's.
+    Match {
+        /// Its system.
+        system: String,
+        /// Its name.
+        event: String,
+    },
+    /// When a variable is greater than it ever was.
+    Max(Tracked),
+    /// When a variable is not what it was.
+    Change(Tracked),
+}
+
+/// The variable that `onmax()` and `onchange()` look at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tracked {
+    /// As it is written, with `$`.
+    pub text: Vec<u8>,
+    /// Number of the reference to it.
+    pub reference: usize,
+    /// Number of the variable that keeps what was seen last.
+    pub slot: usize,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Deed {
+    /// Fields are saved in the entry.
+    Save,
+    /// A synthetic event happens.
+    Trace,
+    /// A snapshot is taken.
+    Snapshot,
+}
+
+/// An action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// When.
+    pub handler: Handler,
+    /// What.
+    pub deed: Deed,
+    /// The word in front of the parenthesis.
+    pub word: Vec<u8>,
+    /// Whether it is `trace`, whose first parameter names the synthetic event.
+    pub keyword: bool,
+    /// The synthetic event, where `trace` names it.
+    pub synthetic: Option<Vec<u8>>,
+    /// The parameters.
+    pub params: Vec<Vec<u8>>,
+    /// Where each of them stands in the command.
+    pub(super) places: Vec<Span>,
+    /// Number of the reference that each parameter of a synthetic event is.
+    pub references: Vec<usize>,
+}
+
+impl Action {
+    /// The synthetic event's name.
+    pub fn synthetic_name(&self) -> &[u8] {
+        if self.keyword { self.synthetic.as_deref().unwrap_or_default() } else { &self.word }
+    }
+
+    /// The variable it follows, if any.
+    pub fn tracked(&self) -> Option<&Tracked> {
+        match &self.handler {
+            Handler::Max(tracked) | Handler::Change(tracked) => Some(tracked),
+            Handler::Match { .. } => None,
+        }
+    }
+
+    /// Whether two are the same action (`actions_match()`).
+    pub(super) fn matches(&self, other: &Self) -> bool {
+        let same_handler = match (&self.handler, &other.handler) {
+            (Handler::Max(a), Handler::Max(b)) | (Handler::Change(a), Handler::Change(b)) => a.text == b.text,
+            (a, b) => a == b,
+        };
+        same_handler
+            && self.deed == other.deed
+            && self.params == other.params
+            && self.synthetic_name() == other.synthetic_name()
+    }
+
+    /// Itself as it is read back; `saved` are the names that `save()` keeps.
+    pub(super) fn read_back(&self, saved: &[Value]) -> Vec<u8> {
+        let mut text = match &self.handler {
+            Handler::Match { system, event } => {
+                use crate::event::dynamic::raw;
+                [b":onmatch(", &raw(system)[..], b".", &raw(event)].concat()
+            }
+            Handler::Max(tracked) => [b":onmax(", &tracked.text[..]].concat(),
+            Handler::Change(tracked) => [b":onchange(", &tracked.text[..]].concat(),
+        };
+        text.extend(b").");
+        text.extend(&self.word);
+        text.push(b'(');
+        let saved: Vec<&[u8]> = saved.iter().filter_map(|value| value.variable.as_deref()).collect();
+        let listed: Vec<&[u8]> = match self.deed {
+            Deed::Save => saved,
+            Deed::Trace => self.synthetic.iter().chain(&self.params).map(Vec::as_slice).collect(),
+            Deed::Snapshot => Vec::new(),
+        };
+        text.extend(listed.join(&b','));
+        text.push(b')');
+        text
+    }
+}
+
+/// Reads an action.
+pub(super) fn read(text: &[u8], part: Span, world: &dyn World, log: &mut Log) -> Result<Action, Errno> {
+    let mut reader = Reader { text, log };
+    let bytes = part.of(text);
+    let behind = |handler: &str| {
+        bytes.starts_with(handler.as_bytes()).then(|| Span::new(part.start + handler.len(), part.end))
+    };
+    if let Some(rest) = behind("onmatch(") {
+        let (handler, rest) = reader.matched(rest, world)?;
+        return reader.deed(rest, handler);
+    }
+    let (rest, handler): (_, fn(Tracked) -> Handler) = match (behind("onmax("), behind("onchange(")) {
+        (Some(rest), _) => (rest, Handler::Max),
+        (_, Some(rest)) => (rest, Handler::Change),
+        _ => return Err(Errno::INVAL),
+    };
+    let mut pieces = Pieces::of(text, rest);
+    let variable = pieces.up_to(b')').ok_or(Errno::INVAL)?;
+    let rest = pieces.rest().ok_or(Errno::INVAL)?;
+    let tracked = Tracked { text: variable.of(text).to_vec(), ..Tracked::default() };
+    reader.deed(rest, handler(tracked))
+}
+
+struct Reader<'a> {
+    text: &'a [u8],
+    log: &'a mut Log,
+}
+
+impl Reader<'_> {
+    fn error(&mut self, kind: ErrorKind, span: Span) -> Errno {
+        self.log.add(kind, span.of(self.text), Some(span));
+        Errno::INVAL
+    }
+
+    fn anywhere(&mut self, kind: ErrorKind) -> Errno {
+        self.log.add_anywhere(kind);
+        Errno::INVAL
+    }
+
+    /// `SYSTEM.EVENT)`
+    fn matched(&mut self, part: Span, world: &dyn World) -> Result<(Handler, Span), Errno> {
+        let mut pieces = Pieces::of(self.text, part);
+        let names = pieces.up_to(b')').unwrap_or(part);
+        let Some(rest) = pieces.rest() else {
+            return Err(self.error(ErrorKind::NoClosingParen, names));
+        };
+        let mut names = Pieces::of(self.text, names);
+        let system = names.up_to(b'.').unwrap_or(part);
+        let Some(event) = names.rest() else {
+            return Err(self.error(ErrorKind::SubsystemNotFound, system));
+        };
+        let name = |span: Span| latin1(span.of(self.text));
+        if !world.has_event(&name(system), &name(event)) {
+            return Err(self.error(ErrorKind::InvalidSubsystemEvent, event));
+        }
+        Ok((Handler::Match { system: name(system), event: name(event) }, rest))
+    }
+
+    /// `.ACTION(PARAMS)` (`action_parse()`).
+    fn deed(&mut self, part: Span, handler: Handler) -> Result<Action, Errno> {
+        let mut pieces = Pieces::of(self.text, part);
+        pieces.up_to(b'.');
+        if pieces.rest().is_none() {
+            return Err(self.anywhere(ErrorKind::ActionNotFound));
+        }
+        let word = pieces.up_to(b'(').unwrap_or(part);
+        if pieces.rest().is_none() {
+            return Err(self.anywhere(ErrorKind::ActionNotFound));
+        }
+        let bytes = word.of(self.text);
+        let params = pieces.up_to(b')').unwrap_or(part);
+        let closed = pieces.rest().is_some();
+        let deed = if bytes.starts_with(b"save") {
+            Deed::Save
+        } else if bytes.starts_with(b"snapshot") {
+            Deed::Snapshot
+        } else {
+            Deed::Trace
+        };
+        let mut action = Action {
+            handler,
+            deed,
+            word: bytes.to_vec(),
+            keyword: deed == Deed::Trace && bytes.starts_with(b"trace"),
+            synthetic: None,
+            params: Vec::new(),
+            places: Vec::new(),
+            references: Vec::new(),
+        };
+        if deed == Deed::Snapshot {
+            if !closed {
+                return Err(self.error(ErrorKind::NoClosingParen, params));
+            }
+        } else {
+            self.params(params, &mut action)?;
+        }
+        if deed != Deed::Trace && matches!(action.handler, Handler::Match { .. }) {
+            return Err(self.error(ErrorKind::ActionMismatch, word));
+        }
+        Ok(action)
+    }
+
+    fn params(&mut self, part: Span, action: &mut Action) -> Result<(), Errno> {
+        let mut pieces = Pieces::of(self.text, part);
+        let mut first = action.keyword;
+        while pieces.rest().is_some() {
+            if action.params.len() >= PARAMS_MAX {
+                return Err(self.anywhere(ErrorKind::TooManyParams));
+            }
+            let param = strip(self.text, pieces.up_to(b',').unwrap_or(part));
+            if param.len() < 2 {
+                return Err(self.error(ErrorKind::InvalidParam, param));
+            }
+            let bytes = param.of(self.text).to_vec();
+            if std::mem::take(&mut first) {
+                action.synthetic = Some(bytes);
+            } else {
+                action.params.push(bytes);
+                action.places.push(param);
+            }
+        }
+        Ok(())
+    }
+}

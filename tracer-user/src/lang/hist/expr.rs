@@ -1,0 +1,236 @@
+//! Expressions of values, variables and keys as trees: `a+b*$c`, `-(a)`, `100`, `sys.event.$var`, `field.modifier`
+//! (the reading half of `parse_expr()`, which in the kernel resolves names as it goes).
+//!
+//! Operators are told apart before anything else is looked at: the last `-` or `+` is the root, else the last `/` or
+//! `*`; a `-` in front makes everything its operand, which wants parentheses. There are no other parentheses, and at
+//! most three operators. What is wrong is a node of its own, because the kernel sees an unknown name on the left before
+//! a missing operand on the right.
+//!
+//! The kernel reads in place and leaves a text cut up behind; later errors, and later uses of a variable's expression,
+//! see only what is left of it: [`Expr::left`].
+
+use super::super::Span;
+use super::error::ErrorKind;
+use super::split::Pieces;
+
+/// Operators of an expression.
+const OPERATORS_MAX: u32 = 3;
+
+/// An expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expr {
+    /// Where it stands.
+    pub span: Span,
+    /// What the kernel leaves of it in the place where it read it.
+    pub left: Span,
+    /// What it is.
+    pub kind: ExprKind,
+}
+
+/// Kinds of expressions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExprKind {
+    /// A number, by its first character.
+    Number,
+    /// A field or a variable.
+    Name(Name),
+    /// `-(x)`
+    Negated(Box<Expr>),
+    /// `a+b` and so on.
+    Binary(Operator, Box<Expr>, Box<Expr>),
+    /// None; the error, where the kernel logs one, and about what.
+    Bad(Option<(ErrorKind, Span)>),
+}
+
+/// `[SYSTEM.EVENT.]NAME[.MODIFIER]` or `[SYSTEM.EVENT.]$NAME`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// System and event, where two dots are.
+    pub event: Option<(Span, Span)>,
+    /// What is left behind them.
+    pub name: Span,
+}
+
+/// Operators with two operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operator {
+    /// `+`
+    Plus,
+    /// `-`
+    Minus,
+    /// `*`
+    Times,
+    /// `/`
+    Over,
+}
+
+impl Operator {
+    /// Its sign.
+    pub fn sign(self) -> char {
+        match self {
+            Self::Plus => '+',
+            Self::Minus => '-',
+            Self::Times => '*',
+            Self::Over => '/',
+        }
+    }
+}
+
+/// The root of an expression.
+enum Root {
+    None,
+    Negated,
+    Binary(Operator, usize),
+}
+
+/// Whether a text is more than a name or a number.
+pub(super) fn has_operator(text: &[u8]) -> bool {
+    !matches!(root(text, Span::new(0, text.len())), Root::None)
+}
+
+/// Finds the root; the place is the operator's.
+fn root(text: &[u8], part: Span) -> Root {
+    let last = |sign: u8| part.of(text).iter().rposition(|byte| *byte == sign).map(|at| part.start + at);
+    let (minus, plus) = (last(b'-'), last(b'+'));
+    if minus == Some(part.start) {
+        return Root::Negated;
+    }
+    if let Some(at) = minus.max(plus) {
+        return Root::Binary(if plus > minus { Operator::Plus } else { Operator::Minus }, at);
+    }
+    let (over, times) = (last(b'/'), last(b'*'));
+    match over.max(times) {
+        Some(at) => Root::Binary(if times > over { Operator::Times } else { Operator::Over }, at),
+        None => Root::None,
+    }
+}
+
+impl Expr {
+    /// Reads a part of a text.
+    pub fn read(text: &[u8], part: Span) -> Self {
+        read(text, part, &mut 0)
+    }
+
+    fn bad(span: Span, error: Option<(ErrorKind, Span)>) -> Self {
+        Self { span, left: span, kind: ExprKind::Bad(error) }
+    }
+}
+
+impl Name {
+    /// Reads a part of a text that holds no operator.
+    pub(super) fn read(text: &[u8], part: Span) -> (Self, Span) {
+        let mut pieces = Pieces::of(text, part);
+        let first = pieces.up_to(b'.');
+        let second = pieces.up_to(b'.');
+        match (first, second, pieces.rest()) {
+            (Some(system), Some(event), Some(name)) => (Self { event: Some((system, event)), name }, system),
+            _ => (Self { event: None, name: part }, part),
+        }
+    }
+}
+
+fn read(text: &[u8], part: Span, operators: &mut u32) -> Expr {
+    let too_many = |span| Expr::bad(part, Some((ErrorKind::TooManySubexpressions, span)));
+    if *operators > OPERATORS_MAX {
+        return too_many(part);
+    }
+    match root(text, part) {
+        Root::None if part.of(text).first().is_some_and(u8::is_ascii_digit) => {
+            Expr { span: part, left: part, kind: ExprKind::Number }
+        }
+        Root::None => {
+            let (name, left) = Name::read(text, part);
+            Expr { span: part, left, kind: ExprKind::Name(name) }
+        }
+        Root::Negated => {
+            *operators += 1;
+            if *operators > OPERATORS_MAX {
+                return too_many(part);
+            }
+            negated(text, part, operators)
+        }
+        Root::Binary(operator, at) => {
+            *operators += 1;
+            let (left, right) = (Span::new(part.start, at), Span::new(at + 1, part.end));
+            if left.is_empty() || right.is_empty() {
+                return Expr::bad(part, None);
+            }
+            let left = read(text, left, operators);
+            let right = read(text, right, operators);
+            let rest = left.left;
+            Expr { span: part, left: rest, kind: ExprKind::Binary(operator, Box::new(left), Box::new(right)) }
+        }
+    }
+}
+
+/// `-(x)`. One byte behind the sign is skipped, be it the parenthesis or not, as long as there is one somewhere.
+fn negated(text: &[u8], part: Span, operators: &mut u32) -> Expr {
+    let behind = Span::new(part.start + 1, part.end);
+    if !behind.of(text).contains(&b'(') {
+        return Expr::bad(part, None);
+    }
+    let behind = Span::new(behind.start + 1, behind.end);
+    let Some(length) = behind.of(text).iter().rposition(|byte| *byte == b')') else {
+        return Expr::bad(part, None);
+    };
+    let close = behind.start + length;
+    if close + 1 != part.end {
+        return Expr::bad(part, Some((ErrorKind::UnaryMinusSubexpression, behind)));
+    }
+    let operand = read(text, Span::new(behind.start, close), operators);
+    let left = Span::new(part.start, operand.left.end);
+    Expr { span: part, left, kind: ExprKind::Negated(Box::new(operand)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tree with parentheses, and what is left of the text.
+    fn shown(text: &str) -> String {
+        fn tree(text: &[u8], expr: &Expr) -> String {
+            let part = |span: Span| String::from_utf8(span.of(text).to_vec()).unwrap();
+            match &expr.kind {
+                ExprKind::Number => part(expr.span),
+                ExprKind::Name(Name { event: Some((system, event)), name }) => {
+                    format!("[{}|{}|{}]", part(*system), part(*event), part(*name))
+                }
+                ExprKind::Name(name) => part(name.name),
+                ExprKind::Negated(operand) => format!("-{}", tree(text, operand)),
+                ExprKind::Binary(operator, a, b) => {
+                    format!("({}{}{})", tree(text, a), operator.sign(), tree(text, b))
+                }
+                ExprKind::Bad(None) => "?".to_owned(),
+                ExprKind::Bad(Some((kind, span))) => format!("{kind:?}<{}>", part(*span)),
+            }
+        }
+        let expr = Expr::read(text.as_bytes(), Span::new(0, text.len()));
+        let left = String::from_utf8(expr.left.of(text.as_bytes()).to_vec()).unwrap();
+        format!("{} left {left}", tree(text.as_bytes(), &expr))
+    }
+
+    #[test]
+    fn trees() {
+        assert_eq!(shown("a+b*c"), "(a+(b*c)) left a");
+        assert_eq!(shown("64/8/4"), "((64/8)/4) left 64");
+        assert_eq!(shown("a-b+c"), "((a-b)+c) left a");
+        assert_eq!(shown("a*b/c*d"), "(((a*b)/c)*d) left a");
+        assert_eq!(shown("-(a)"), "-a left -(a");
+        assert_eq!(shown("-(a+b)"), "-(a+b) left -(a");
+        assert_eq!(shown("s.e.$v.x"), "[s|e|$v.x] left s");
+        assert_eq!(shown("s.e.$v-1"), "([s|e|$v]-1) left s");
+        assert_eq!(shown("a.hex"), "a.hex left a.hex");
+    }
+
+    #[test]
+    fn broken() {
+        assert_eq!(shown("a+"), "? left a+");
+        assert_eq!(shown("+a"), "? left +a");
+        assert_eq!(shown("-a"), "? left -a");
+        assert_eq!(shown("-(a"), "? left -(a");
+        assert_eq!(shown("-(a)+b"), "UnaryMinusSubexpression<a)+b> left -(a)+b");
+        assert_eq!(shown("-(a)*b"), "UnaryMinusSubexpression<a)*b> left -(a)*b");
+        assert!(shown("a+b+c+d").starts_with("(((a+b)+c)+d)"));
+        assert!(shown("a+b+c+d+e").starts_with("((((TooManySubexpressions<a>+"));
+    }
+}

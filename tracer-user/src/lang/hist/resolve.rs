@@ -1,0 +1,446 @@
+//! Expressions against an event: names become fields, variables of this histogram's definition and variables of other
+//! histograms (`parse_expr()`, `parse_atom()` and what they call), in the kernel's order.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::super::Span;
+use super::super::number;
+use super::checked::Hist;
+use super::dialect::{Dialect, Feature};
+use super::error::{ErrorKind, Log};
+use super::expr::{Expr, ExprKind, Name, Operator, has_operator};
+use super::set::Set;
+use super::split::Pieces;
+use super::value::{Flags, Function, Value};
+use super::{World, command};
+use crate::event::dynamic::latin1;
+use crate::event::{Field, FieldClass, Format};
+
+/// Constants that a division multiplies by instead: `1 << HIST_DIV_SHIFT` of them.
+const DIVISION_SHIFT: u32 = 20;
+
+/// A variable that the command defines: its name, and what the kernel has left of its expression.
+#[derive(Clone, Debug)]
+pub(super) struct Definition {
+    pub(super) name: Vec<u8>,
+    pub(super) left: Span,
+}
+
+/// What a command's texts are read with.
+pub(super) struct Resolver<'a> {
+    pub(super) set: &'a Set,
+    pub(super) world: &'a dyn World,
+    /// The command's text, that places lie in.
+    pub(super) text: &'a [u8],
+    /// Whether it was given, and not made by the kernel.
+    pub(super) given: bool,
+    pub(super) definitions: &'a [Definition],
+    pub(super) hist: &'a mut Hist,
+    pub(super) log: &'a mut Log,
+}
+
+impl Resolver<'_> {
+    pub(super) fn error(&mut self, kind: ErrorKind, span: Span) -> Errno {
+        self.log.add(kind, span.of(self.text), self.given.then_some(span));
+        Errno::INVAL
+    }
+
+    /// Resolves an expression; `variable` is the name of the variable that gets it.
+    pub(super) fn expression(
+        &mut self,
+        expr: &Expr,
+        flags: Flags,
+        variable: Option<&[u8]>,
+    ) -> Result<Value, Errno> {
+        match &expr.kind {
+            ExprKind::Bad(None) => Err(Errno::INVAL),
+            ExprKind::Bad(Some((kind, span))) => Err(self.error(*kind, *span)),
+            ExprKind::Number => self.number(expr.span, flags, variable),
+            ExprKind::Name(name) => self.name(name, flags, variable),
+            ExprKind::Negated(operand) => self.negated(operand, flags, variable),
+            ExprKind::Binary(operator, a, b) => self.binary(*operator, a, b, flags, variable),
+        }
+    }
+
+    /// What holds no operator (`parse_atom()`), and what is left of its text.
+    pub(super) fn atom(&mut self, part: Span, flags: Flags) -> (Result<Value, Errno>, Span) {
+        if part.of(self.text).first().is_some_and(u8::is_ascii_digit) {
+            return (self.number(part, flags, None), part);
+        }
+        let (name, left) = Name::read(self.text, part);
+        (self.name(&name, flags, None), left)
+    }
+
+    fn number(&mut self, span: Span, flags: Flags, variable: Option<&[u8]>) -> Result<Value, Errno> {
+        let Some(constant) = number::unsigned(span.of(self.text)) else {
+            return Err(self.error(ErrorKind::ExpectNumber, span));
+        };
+        let mut value = Value::make(None, flags.and(Flags::CONST), variable).ok_or(Errno::INVAL)?;
+        value.constant = constant;
+        Ok(value)
+    }
+
+    fn name(&mut self, name: &Name, flags: Flags, variable: Option<&[u8]>) -> Result<Value, Errno> {
+        let text = self.text;
+        let event = name.event.map(|(system, event)| (system.of(text).to_vec(), event.of(text).to_vec()));
+        let own = self.local_definition(event.as_ref(), name.name);
+        if own.is_none() && is_reference(name.name.of(text)) {
+            let behind = Span::new(name.name.start + 1, name.name.end);
+            let found = self.find_event_variable(event.as_ref(), behind.of(text), Some(behind));
+            match found.and_then(|found| self.hist.refer_to(&found, event)) {
+                Some(reference) => {
+                    let value = self.hist.references[reference].clone();
+                    return Ok(match variable {
+                        Some(variable) => alias(value, variable),
+                        None => value,
+                    });
+                }
+                None => {
+                    self.error(ErrorKind::VarNotFound, behind);
+                }
+            }
+        }
+        let mut flags = flags;
+        let (field, buckets) = self.field(own.unwrap_or(name.name), &mut flags)?;
+        let mut value = Value::make(field.as_ref(), flags, variable).ok_or(Errno::NOMEM)?;
+        value.buckets = buckets;
+        Ok(value)
+    }
+
+    /// The text of a variable of this very command, where it is a field's (`local_field_var_ref()`).
+    fn local_definition(&self, event: Option<&(Vec<u8>, Vec<u8>)>, name: Span) -> Option<Span> {
+        if event.is_some_and(|(system, event)| !self.hist.is_on(system, event)) {
+            return None;
+        }
+        let name = name.of(self.text);
+        if !is_reference(name) {
+            return None;
+        }
+        let own = self.definitions.iter().filter(|definition| definition.name == name[1..]);
+        own.map(|definition| definition.left).find(|left| {
+            let text = left.of(self.text);
+            !has_operator(text) && !is_reference(text)
+        })
+    }
+
+    /// `FIELD[.MODIFIER]` (`parse_field()`).
+    fn field(&mut self, part: Span, flags: &mut Flags) -> Result<(Option<Field>, u64), Errno> {
+        let dialect = self.world.dialect();
+        let mut pieces = Pieces::of(self.text, part);
+        let name_span = pieces.up_to(b'.').unwrap_or(part);
+        let name = name_span.of(self.text);
+        let mut buckets = 0;
+        if let Some(modifier) = pieces.rest() {
+            match modify(self.text, modifier, name, *flags, dialect) {
+                Ok((flag, width)) => {
+                    *flags = flags.and(flag);
+                    buckets = width;
+                }
+                Err(culprit) => return Err(self.error(ErrorKind::BadFieldModifier, culprit)),
+            }
+        }
+        let has = |feature| dialect.has(feature);
+        match name {
+            b"common_timestamp" => {
+                *flags = flags.and(Flags::TIMESTAMP);
+                self.hist.timestamps = true;
+                self.hist.in_usecs |= flags.has(Flags::USECS);
+                return Ok((None, buckets));
+            }
+            b"common_stacktrace" if has(Feature::Stacktraces) => {
+                *flags = flags.and(Flags::STACKTRACE);
+                return Ok((None, buckets));
+            }
+            b"common_cpu" => {
+                *flags = flags.and(Flags::CPU);
+                return Ok((None, buckets));
+            }
+            b"common_comm" if has(Feature::Comm) => {
+                *flags = flags.and(Flags::COMM).and(Flags::STRING);
+                return Ok((None, buckets));
+            }
+            b"hitcount" if has(Feature::NoHitcount) => {
+                *flags = flags.and(Flags::HITCOUNT);
+                return Ok((None, buckets));
+            }
+            _ => {}
+        }
+        let field = find_field(&self.hist.event, &latin1(name), dialect);
+        match field {
+            Some(field) if field.size > 0 => Ok((Some(field), buckets)),
+            Some(field) => {
+                let flag = match field.class {
+                    FieldClass::Cpu => Flags::CPU,
+                    FieldClass::Stacktrace => Flags::STACKTRACE,
+                    FieldClass::Comm if has(Feature::Comm) => Flags::COMM.and(Flags::STRING),
+                    _ => return Err(self.error(ErrorKind::FieldNotFound, name_span)),
+                };
+                *flags = flags.and(flag);
+                Ok((Some(field), buckets))
+            }
+            None => Err(self.error(ErrorKind::FieldNotFound, name_span)),
+        }
+    }
+
+    fn negated(&mut self, operand: &Expr, flags: Flags, variable: Option<&[u8]>) -> Result<Value, Errno> {
+        let mut value = Value::make(None, flags.and(Flags::EXPR), variable).ok_or(Errno::NOMEM)?;
+        let inner = self.expression(operand, Flags::NONE, None)?;
+        if inner.flags.has(Flags::STRING) {
+            return Err(self.error(ErrorKind::InvalidStrOperand, operand.left));
+        }
+        value.flags = value.flags.and(inner.flags.only(Flags::TIMESTAMP.and(Flags::USECS)));
+        value.function = Function::Negate;
+        value.size = inner.size;
+        value.signed = inner.signed;
+        value.ty = Some(inner.ty.clone().ok_or(Errno::NOMEM)?);
+        value.operands.push(inner);
+        value.name = value.expression_text();
+        Ok(value)
+    }
+
+    fn binary(
+        &mut self,
+        operator: Operator,
+        a: &Expr,
+        b: &Expr,
+        flags: Flags,
+        variable: Option<&[u8]>,
+    ) -> Result<Value, Errno> {
+        let one = |this: &mut Self, expr: &Expr| {
+            let value = this.expression(expr, Flags::NONE, None)?;
+            if value.flags.has(Flags::STRING) {
+                return Err(this.error(ErrorKind::InvalidStrOperand, expr.left));
+            }
+            Ok(value)
+        };
+        let left = one(self, a)?;
+        let mut right = one(self, b)?;
+        let (left_variable, right_variable) = (self.referenced(&left)?, self.referenced(&right)?);
+        let left_flags = left_variable.as_ref().map_or(left.flags, |variable| variable.flags);
+        let right_flags = right_variable.as_ref().map_or(right.flags, |variable| variable.flags);
+        if left_flags.has(Flags::USECS) != right_flags.has(Flags::USECS) {
+            self.log.add_anywhere(ErrorKind::TimestampMismatch);
+            return Err(Errno::INVAL);
+        }
+        let folds = left_flags.has(Flags::CONST) && right_flags.has(Flags::CONST);
+        let flags = flags.and(if folds { Flags::CONST } else { Flags::EXPR });
+        let flags = flags.and(left.flags.only(Flags::TIMESTAMP.and(Flags::USECS)));
+        let mut value = Value::make(None, flags, variable).ok_or(Errno::NOMEM)?;
+        for operand in [&left, &right] {
+            if operand.flags.has(Flags::VAR_REF) {
+                self.hist.read_once[operand.reference] = true;
+            }
+        }
+        value.function = match operator {
+            Operator::Plus => Function::Plus,
+            Operator::Minus => Function::Minus,
+            Operator::Times => Function::Times,
+            Operator::Over => Function::Over,
+        };
+        if operator == Operator::Over && right_flags.has(Flags::CONST) {
+            let divisor = right_variable.as_ref().map_or(right.constant, |variable| variable.constant);
+            if divisor == 0 {
+                self.error(ErrorKind::DivisionByZero, b.left);
+                return Err(Errno::DOM);
+            }
+            right.constant = divisor;
+            value.function = division_by(divisor);
+        }
+        if folds {
+            let known =
+                |value: &Value, variable: Option<&Value>| variable.map_or(value.constant, |v| v.constant);
+            let (x, y) = (known(&left, left_variable.as_deref()), known(&right, right_variable.as_deref()));
+            // The multiplier is kept with the reference, and the variable is asked for it.
+            let function = match value.function {
+                Function::OverShift(_) if right_variable.is_some() => Function::OverShift(0),
+                function => function,
+            };
+            value.constant = fold(function, x, y);
+            value.function = Function::Constant;
+            value.name = value.expression_text();
+            return Ok(value);
+        }
+        value.size = left.size;
+        value.signed = left.signed;
+        value.operator = Some(operator);
+        value.ty = Some(left.ty.clone().ok_or(Errno::NOMEM)?);
+        value.operands = vec![left, right];
+        value.name = value.expression_text();
+        Ok(value)
+    }
+
+    /// The variable that an operand refers to (`check_expr_operands()`).
+    fn referenced(&self, operand: &Value) -> Result<Option<Arc<Value>>, Errno> {
+        if !operand.flags.has(Flags::VAR_REF.and(Flags::ALIAS)) {
+            return Ok(None);
+        }
+        let name = operand.name.as_deref().unwrap_or_default();
+        let owner = self.set.hist(operand.slot.hist).ok_or(Errno::INVAL)?;
+        let variable = owner.variable(name).ok_or(Errno::INVAL)?;
+        Ok(Some(Arc::new(variable.clone())))
+    }
+
+    /// A variable by its name, of the event that is named, else of the events of `onmatch()`, else of any
+    /// (`find_event_var()`). `culprit` is where its name stands.
+    pub(super) fn find_event_variable(
+        &mut self,
+        event: Option<&(Vec<u8>, Vec<u8>)>,
+        name: &[u8],
+        culprit: Option<Span>,
+    ) -> Option<Value> {
+        let given = culprit.filter(|_| self.given);
+        if event.is_none() {
+            let mut found = None;
+            for (system, event) in self.hist.matched_events() {
+                if !self.world.has_event(&system, &event) {
+                    continue;
+                }
+                if let Some(variable) = self.set.file_variable(&system, &event, name) {
+                    if found.is_some() {
+                        self.log.add(ErrorKind::VarNotUnique, name, given);
+                        return None;
+                    }
+                    found = Some(variable.clone());
+                }
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+        let (system, event) = if let Some((system, event)) = event {
+            let (system, event) = (latin1(system), latin1(event));
+            self.world.has_event(&system, &event).then_some((system, event))?
+        } else if let Ok(only) = self.set.only_event_with(name) {
+            only?
+        } else {
+            self.log.add(ErrorKind::VarNotUnique, name, given);
+            return None;
+        };
+        self.set.file_variable(&system, &event, name).cloned()
+    }
+}
+
+/// Whether a text is `$` and a name.
+pub(super) fn is_reference(text: &[u8]) -> bool {
+    text.len() >= 2 && text[0] == b'$'
+}
+
+/// A variable that stands for another one (`create_alias()`).
+fn alias(reference: Value, variable: &[u8]) -> Value {
+    let flags = reference.flags.only(Flags::TIMESTAMP.and(Flags::USECS));
+    Value {
+        flags: Flags::ALIAS.and(Flags::VAR).and(flags),
+        variable: Some(variable.to_vec()),
+        operands: vec![reference.clone()],
+        ..reference
+    }
+}
+
+/// The flag and the width that a modifier stands for; the error is the culprit.
+fn modify(
+    text: &[u8],
+    modifier: Span,
+    field: &[u8],
+    flags: Flags,
+    dialect: Dialect,
+) -> Result<(Flags, u64), Span> {
+    let has = |feature| dialect.has(feature);
+    let bytes = modifier.of(text);
+    let flag = match bytes {
+        b"hex" => Flags::HEX,
+        b"sym" => Flags::SYM,
+        b"symXoffset" => Flags::SYM_OFFSET,
+        b"execname" if field == b"common_pid" => Flags::EXECNAME,
+        b"syscall" => Flags::SYSCALL,
+        b"stacktrace" if has(Feature::Stacktraces) => Flags::STACKTRACE,
+        b"log2" => Flags::LOG2,
+        b"usecs" => Flags::USECS,
+        _ if bytes.starts_with(b"bucket") => {
+            let mut rest = Span::new(modifier.start + 6, modifier.end);
+            if rest.of(text).first() == Some(&b's') {
+                rest.start += 1;
+            }
+            if rest.of(text).first() != Some(&b'=') {
+                return Err(rest);
+            }
+            rest.start += 1;
+            let width = number::unsigned(rest.of(text)).filter(|width| *width > 0);
+            return width.map(|width| (Flags::BUCKET, width)).ok_or(rest);
+        }
+        _ if has(Feature::Bars) && bytes.starts_with(b"percent") => Flags::PERCENT,
+        _ if has(Feature::Bars) && bytes.starts_with(b"graph") => Flags::GRAPH,
+        _ => return Err(modifier),
+    };
+    let bars = Flags::PERCENT.and(Flags::GRAPH);
+    if flag.has(bars) && flags.has(Flags::VAR.and(Flags::KEY)) { Err(modifier) } else { Ok((flag, 0)) }
+}
+
+/// A field by its name: the event's own, those that every event has without showing them, the common ones
+/// (`trace_find_event_field()`).
+fn find_field(event: &Format, name: &str, dialect: Dialect) -> Option<Field> {
+    let hidden = |ty: &str, class| Field {
+        name: name.to_owned(),
+        ty: ty.to_owned(),
+        offset: 0,
+        size: 0,
+        signed: class == FieldClass::Cpu,
+        array: None,
+        class,
+    };
+    if let Some(own) = event.fields.iter().find(|field| field.name == name) {
+        return Some(own.clone());
+    }
+    match name {
+        "CPU" | "cpu" | "common_cpu" => return Some(hidden("int", FieldClass::Cpu)),
+        "COMM" | "comm" | "common_comm" => return Some(hidden("char *", FieldClass::Comm)),
+        "STACKTRACE" | "stacktrace" | "common_stacktrace" if dialect.has(Feature::Stacktraces) => {
+            return Some(hidden("char *", FieldClass::Stacktrace));
+        }
+        _ => {}
+    }
+    event.common.iter().find(|field| field.name == name).cloned()
+}
+
+/// How a division by a constant is done (`hist_field_get_div_fn()`).
+fn division_by(divisor: u64) -> Function {
+    if divisor.is_power_of_two() {
+        Function::OverPower
+    } else if divisor > 1 << DIVISION_SHIFT {
+        Function::OverConstant
+    } else {
+        Function::OverShift((1 << DIVISION_SHIFT) / divisor)
+    }
+}
+
+/// What a function makes of two numbers.
+pub fn fold(function: Function, a: u64, b: u64) -> u64 {
+    match function {
+        Function::Plus => a.wrapping_add(b),
+        Function::Minus => a.wrapping_sub(b),
+        Function::Times => a.wrapping_mul(b),
+        Function::OverShift(multiplier) if a < 1 << DIVISION_SHIFT => {
+            a.wrapping_mul(multiplier).wrapping_add((1 << DIVISION_SHIFT) - 1) >> DIVISION_SHIFT
+        }
+        _ => a.checked_div(b).unwrap_or(u64::MAX),
+    }
+}
+
+/// Most references of a histogram.
+pub(super) const REFERENCES_MAX: usize = command::VARS_MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divisions_are_the_kernels() {
+        // 3 * (2^20 / 3) is short of 2^20, so the sum rounds up.
+        assert_eq!(fold(division_by(3), 10, 3), 4);
+        assert_eq!(fold(division_by(3), 9, 3), 3);
+        assert_eq!(fold(division_by(8), 17, 8), 2);
+        assert_eq!(fold(division_by(3), 1 << 21, 3), (1 << 21) / 3);
+        assert_eq!(fold(Function::Over, 5, 0), u64::MAX);
+    }
+}

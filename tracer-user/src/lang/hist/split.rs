@@ -1,0 +1,77 @@
+//! Cutting a text into pieces as `strsep()` and `strstrip()` do, by places and without copies.
+
+use super::super::{Span, ctype};
+
+/// What is left of a text that is being cut up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pieces<'a> {
+    text: &'a [u8],
+    rest: Option<Span>,
+}
+
+impl<'a> Pieces<'a> {
+    /// Starts with a part of a text.
+    pub(super) fn of(text: &'a [u8], part: Span) -> Self {
+        Self { text, rest: Some(part) }
+    }
+
+    /// The piece up to the next delimiter, which is dropped, or all that is left; None when nothing is, which is not
+    /// the same as an empty rest.
+    pub(super) fn up_to(&mut self, delimiter: u8) -> Option<Span> {
+        let rest = self.rest?;
+        match rest.of(self.text).iter().position(|byte| *byte == delimiter) {
+            Some(length) => {
+                let at = rest.start + length;
+                self.rest = Some(Span::new(at + 1, rest.end));
+                Some(Span::new(rest.start, at))
+            }
+            None => self.rest.take(),
+        }
+    }
+
+    /// What is left behind the last delimiter; None when there was none.
+    pub(super) fn rest(&self) -> Option<Span> {
+        self.rest
+    }
+}
+
+/// A part without the white space around it.
+pub(super) fn strip(text: &[u8], part: Span) -> Span {
+    let bytes = part.of(text);
+    let Some(first) = bytes.iter().position(|byte| !ctype::is_space(*byte)) else {
+        return Span::empty(part.end);
+    };
+    let last = bytes.iter().rposition(|byte| !ctype::is_space(*byte)).unwrap_or(first);
+    Span::new(part.start + first, part.start + last + 1)
+}
+
+/// The first place of a text in a part of another.
+pub(super) fn find(text: &[u8], part: Span, needle: &[u8]) -> Option<usize> {
+    let found = part.of(text).windows(needle.len()).position(|window| window == needle);
+    found.map(|at| part.start + at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_rest_is_a_piece() {
+        let text = b"a,,b,";
+        let mut pieces = Pieces::of(text, Span::new(0, 5));
+        let mut seen = Vec::new();
+        while let Some(piece) = pieces.up_to(b',') {
+            seen.push(piece.of(text));
+        }
+        assert_eq!(seen, [&b"a"[..], b"", b"b", b""]);
+        assert_eq!(pieces.rest(), None);
+    }
+
+    #[test]
+    fn stripped() {
+        let text = b"  a b ";
+        assert_eq!(strip(text, Span::new(0, 6)).of(text), b"a b");
+        assert!(strip(text, Span::new(0, 2)).is_empty());
+        assert_eq!(find(text, Span::new(3, 6), b"b"), Some(4));
+    }
+}

@@ -1,0 +1,413 @@
+//! What a histogram computes at a hit, one [`Value`] a key, value, variable or operand: the kernel's `struct
+//! hist_field`, made by `create_hist_field()`.
+//!
+//! The flags are the kernel's because what they allow together, and what wins where several are set, is seen in what
+//! is read back, in which commands match each other, and in how rows are shown.
+
+use super::expr::Operator;
+use crate::event::{Field, FieldClass};
+
+/// Bytes of a text key of unknown length: `MAX_FILTER_STR_VAL`.
+pub const TEXT_MAX: u32 = 256;
+
+/// Addresses of a stack: `HIST_STACKTRACE_DEPTH`.
+pub const STACK_DEPTH: u32 = 16;
+
+/// Bytes of a stack as a key.
+pub const STACK_SIZE: u32 = 8 * STACK_DEPTH;
+
+/// A histogram of a [`super::Set`]; never given out twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HistId(pub u64);
+
+/// `HIST_FIELD_FL_*`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags(u32);
+
+#[expect(missing_docs, reason = "the kernel's names")]
+impl Flags {
+    pub const NONE: Self = Self(0);
+    pub const HITCOUNT: Self = Self(1 << 0);
+    pub const KEY: Self = Self(1 << 1);
+    pub const STRING: Self = Self(1 << 2);
+    pub const HEX: Self = Self(1 << 3);
+    pub const SYM: Self = Self(1 << 4);
+    pub const SYM_OFFSET: Self = Self(1 << 5);
+    pub const EXECNAME: Self = Self(1 << 6);
+    pub const SYSCALL: Self = Self(1 << 7);
+    pub const STACKTRACE: Self = Self(1 << 8);
+    pub const LOG2: Self = Self(1 << 9);
+    pub const TIMESTAMP: Self = Self(1 << 10);
+    pub const USECS: Self = Self(1 << 11);
+    pub const VAR: Self = Self(1 << 12);
+    pub const EXPR: Self = Self(1 << 13);
+    pub const VAR_REF: Self = Self(1 << 14);
+    pub const CPU: Self = Self(1 << 15);
+    pub const ALIAS: Self = Self(1 << 16);
+    pub const BUCKET: Self = Self(1 << 17);
+    pub const CONST: Self = Self(1 << 18);
+    pub const PERCENT: Self = Self(1 << 19);
+    pub const GRAPH: Self = Self(1 << 20);
+    pub const COMM: Self = Self(1 << 21);
+
+    /// Whether any of these is set.
+    pub fn has(self, any: Self) -> bool {
+        self.0 & any.0 != 0
+    }
+
+    /// Those of these that are set.
+    #[must_use]
+    pub fn only(self, of: Self) -> Self {
+        Self(self.0 & of.0)
+    }
+
+    /// All but these.
+    #[must_use]
+    pub fn without(self, these: Self) -> Self {
+        Self(self.0 & !these.0)
+    }
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether none is set.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The modifier that is shown, of several the kernel's choice (`get_hist_field_flags()`).
+    pub fn modifier(self) -> Option<&'static str> {
+        let shown = [
+            (Self::HEX, "hex"),
+            (Self::SYM, "sym"),
+            (Self::SYM_OFFSET, "sym-offset"),
+            (Self::EXECNAME, "execname"),
+            (Self::SYSCALL, "syscall"),
+            (Self::LOG2, "log2"),
+            (Self::BUCKET, "buckets"),
+            (Self::USECS, "usecs"),
+            (Self::PERCENT, "percent"),
+            (Self::GRAPH, "graph"),
+            (Self::STACKTRACE, "stacktrace"),
+        ];
+        shown.into_iter().find(|(flag, _)| self.has(*flag)).map(|(_, name)| name)
+    }
+}
+
+/// What is computed: `enum hist_field_fn`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Function {
+    /// Nothing: 0. (Stacks of the hit are taken apart from this.)
+    Nothing,
+    /// The variable that [`Value::slot`] names.
+    Reference,
+    /// 1
+    Count,
+    /// [`Value::constant`]
+    Constant,
+    /// The exponent of the next power of two of the operand.
+    Log2,
+    /// The operand rounded down to [`Value::buckets`].
+    Bucket,
+    /// The clock.
+    Timestamp,
+    /// The CPU.
+    Cpu,
+    /// The current task's name.
+    Comm,
+    /// The name of the task that made the entry.
+    Execname,
+    /// Text in the record: `char[N]`.
+    Text,
+    /// Text behind `__data_loc`.
+    DynText,
+    /// Text behind `__rel_loc`.
+    RelText,
+    /// Text behind a pointer.
+    PtrText,
+    /// A stack behind `__data_loc`.
+    Stack,
+    /// A number of the field's size and sign.
+    Number,
+    /// `-a`
+    Negate,
+    /// `a+b`
+    Plus,
+    /// `a-b`
+    Minus,
+    /// `a*b`
+    Times,
+    /// `a/b`; all ones by 0.
+    Over,
+    /// `a` shifted right by the constant `b`'s exponent.
+    OverPower,
+    /// `a` by the constant `b`.
+    OverConstant,
+    /// `a` by the constant `b` as the kernel multiplies and shifts, which may be one too much.
+    OverShift(u64),
+}
+
+/// A variable's place: the histogram that has it, and its number there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Slot {
+    /// Whose variable.
+    pub hist: HistId,
+    /// `var.idx`
+    pub at: usize,
+}
+
+/// A value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Flags.
+    pub flags: Flags,
+    /// How it is computed.
+    pub function: Function,
+    /// The event's field.
+    pub field: Option<Field>,
+    /// C type; None where the kernel has none.
+    pub ty: Option<String>,
+    /// Bytes; of a key, what it takes in the key.
+    pub size: u32,
+    /// Offset in the key.
+    pub offset: u32,
+    /// Whether it has a sign.
+    pub signed: bool,
+    /// Width of buckets.
+    pub buckets: u64,
+    /// Operands, at most two.
+    pub operands: Vec<Value>,
+    /// What is between them; None for one operand or none.
+    pub operator: Option<Operator>,
+    /// Of a reference: the event that was named with it.
+    pub event: Option<(Vec<u8>, Vec<u8>)>,
+    /// Name of a reference or text of an expression.
+    pub name: Option<Vec<u8>>,
+    /// Name of a variable.
+    pub variable: Option<Vec<u8>>,
+    /// Where the variable, own or referenced, lives.
+    pub slot: Slot,
+    /// Number of a reference among its histogram's.
+    pub reference: usize,
+    /// A constant, or a divisor that is known.
+    pub constant: u64,
+}
+
+impl Value {
+    /// An empty one.
+    pub(super) fn new(flags: Flags, function: Function) -> Self {
+        Self {
+            flags,
+            function,
+            field: None,
+            ty: None,
+            size: 0,
+            offset: 0,
+            signed: false,
+            buckets: 0,
+            operands: Vec::new(),
+            operator: None,
+            event: None,
+            name: None,
+            variable: None,
+            slot: Slot::default(),
+            reference: 0,
+            constant: 0,
+        }
+    }
+
+    fn sized(mut self, size: u32, ty: &str) -> Self {
+        self.size = size;
+        self.ty = Some(ty.to_owned());
+        self
+    }
+
+    /// Makes a value of a field or of what the flags name. None where the kernel cannot, which it takes for a lack of
+    /// memory.
+    pub(super) fn make(field: Option<&Field>, flags: Flags, variable: Option<&[u8]>) -> Option<Self> {
+        let mut value = Self::of(field, flags)?;
+        value.field = field.cloned();
+        value.variable = variable.map(<[u8]>::to_vec);
+        Some(value)
+    }
+
+    fn of(field: Option<&Field>, flags: Flags) -> Option<Self> {
+        let new = |function| Self::new(flags, function);
+        if flags.has(Flags::EXPR.and(Flags::ALIAS)) {
+            return Some(new(Function::Nothing));
+        }
+        if flags.has(Flags::VAR_REF) {
+            return Some(new(Function::Reference));
+        }
+        if flags.has(Flags::HITCOUNT) {
+            return Some(new(Function::Count).sized(8, "u64"));
+        }
+        if flags.has(Flags::CONST) {
+            return Some(new(Function::Constant).sized(8, "u64"));
+        }
+        if flags.has(Flags::STACKTRACE) {
+            let function = if field.is_some() { Function::Stack } else { Function::Nothing };
+            return Some(new(function).sized(STACK_SIZE, "unsigned long[]"));
+        }
+        let rounded = Flags::LOG2.and(Flags::BUCKET);
+        if flags.has(rounded) {
+            let operand = Self::make(field, flags.without(rounded), None)?;
+            let function = if flags.has(Flags::LOG2) { Function::Log2 } else { Function::Bucket };
+            let ty = operand.ty.clone()?;
+            let mut value = new(function).sized(operand.size, &ty);
+            value.operands.push(operand);
+            return Some(value);
+        }
+        if flags.has(Flags::TIMESTAMP) {
+            return Some(new(Function::Timestamp).sized(8, "u64"));
+        }
+        if flags.has(Flags::CPU) {
+            return Some(new(Function::Cpu).sized(4, "unsigned int"));
+        }
+        if flags.has(Flags::COMM) {
+            return Some(new(Function::Comm).sized(TEXT_MAX, "char[]"));
+        }
+        let Some(field) = field else { return Some(new(Function::Nothing)) };
+        let text =
+            |function, size| Some(Self::new(flags.and(Flags::STRING), function).sized(size, &field.ty));
+        match field.class {
+            FieldClass::StaticString => text(Function::Text, field.size as u32),
+            FieldClass::DynString => text(Function::DynText, TEXT_MAX),
+            FieldClass::RelString => text(Function::RelText, TEXT_MAX),
+            FieldClass::Comm => text(Function::PtrText, TEXT_MAX),
+            FieldClass::Stacktrace => {
+                Some(Self::new(flags.and(Flags::STACKTRACE), Function::Stack).sized(TEXT_MAX, &field.ty))
+            }
+            FieldClass::Number | FieldClass::PtrString | FieldClass::CpuMask | FieldClass::Cpu => {
+                let mut value = new(Function::Number).sized(field.size as u32, &field.ty);
+                value.signed = field.signed;
+                matches!(field.size, 1 | 2 | 4 | 8).then_some(value)
+            }
+        }
+    }
+
+    /// Its name: a key's in a row, what `sort=` names it by (`hist_field_name()`).
+    pub fn shown_name(&self) -> Vec<u8> {
+        self.name_at(0)
+    }
+
+    fn name_at(&self, level: u32) -> Vec<u8> {
+        let is = |flags| self.flags.has(flags);
+        if level > 1 {
+            return Vec::new();
+        }
+        if let Some(field) = &self.field {
+            return crate::event::dynamic::raw(&field.name);
+        }
+        if is(Flags::LOG2.and(Flags::ALIAS).and(Flags::BUCKET)) {
+            self.operands.first().map_or_else(Vec::new, |operand| operand.name_at(level + 1))
+        } else if is(Flags::CPU) {
+            b"common_cpu".to_vec()
+        } else if is(Flags::COMM) {
+            b"common_comm".to_vec()
+        } else if is(Flags::EXPR.and(Flags::VAR_REF)) {
+            let name = self.name.clone().unwrap_or_default();
+            match &self.event {
+                Some((system, event)) if is(Flags::VAR_REF) => {
+                    [&system[..], b".", event, b".$", &name].concat()
+                }
+                Some((system, event)) => [&system[..], b".", event, b".", &name].concat(),
+                None => name,
+            }
+        } else if is(Flags::TIMESTAMP) {
+            b"common_timestamp".to_vec()
+        } else if is(Flags::STACKTRACE) {
+            b"common_stacktrace".to_vec()
+        } else if is(Flags::HITCOUNT) {
+            b"hitcount".to_vec()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Itself as an operand (`expr_field_str()`).
+    fn operand_text(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        if self.flags.has(Flags::VAR_REF) {
+            if self.event.is_none() {
+                text.push(b'$');
+            }
+        } else if self.flags.has(Flags::CONST) {
+            text.extend(self.constant.to_string().bytes());
+        }
+        text.extend(self.shown_name());
+        if !self.flags.has(Flags::VAR_REF)
+            && let Some(modifier) = self.flags.modifier()
+        {
+            text.push(b'.');
+            text.extend(modifier.bytes());
+        }
+        text
+    }
+
+    /// The text of an expression, which becomes its name; None below the second level (`expr_str()`).
+    pub(super) fn expression_text(&self) -> Option<Vec<u8>> {
+        self.expression_text_at(0)
+    }
+
+    fn expression_text_at(&self, level: u32) -> Option<Vec<u8>> {
+        if level > 1 {
+            return None;
+        }
+        match (&self.operands[..], self.operator) {
+            ([], _) => Some(self.operand_text()),
+            ([operand], None) if self.function == Function::Negate => {
+                Some([b"-(", &operand.expression_text_at(level + 1)?[..], b")"].concat())
+            }
+            ([a, b], Some(operator)) => {
+                Some([&a.operand_text()[..], &[operator.sign() as u8], &b.operand_text()].concat())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it is a variable, a reference, or made of them (`field_has_hist_vars()`).
+    pub(super) fn has_variables(&self) -> bool {
+        fn look(value: &Value, level: u32) -> bool {
+            level <= 3
+                && (value.flags.has(Flags::VAR.and(Flags::VAR_REF))
+                    || value.operands.iter().any(|operand| look(operand, level + 1)))
+        }
+        look(self, 0)
+    }
+
+    /// Itself as it is read back (`hist_field_print()`).
+    pub(super) fn read_back(&self) -> Vec<u8> {
+        let is = |flags| self.flags.has(flags);
+        let mut text = Vec::new();
+        if let Some(variable) = &self.variable {
+            text.extend(variable);
+            text.push(b'=');
+        }
+        if is(Flags::CPU) {
+            text.extend(b"common_cpu");
+        } else if is(Flags::COMM) {
+            text.extend(b"common_comm");
+        } else if is(Flags::CONST) {
+            text.extend(self.constant.to_string().bytes());
+        } else {
+            if is(Flags::VAR_REF.and(Flags::ALIAS)) && self.event.is_none() {
+                text.push(b'$');
+            }
+            text.extend(self.shown_name());
+        }
+        if !is(Flags::VAR_REF.and(Flags::EXPR).and(Flags::STACKTRACE))
+            && let Some(modifier) = self.flags.modifier()
+        {
+            text.push(b'.');
+            text.extend(modifier.bytes());
+        }
+        if self.buckets != 0 {
+            text.extend(format!("={}", self.buckets as i64).bytes());
+        }
+        text
+    }
+}

@@ -1,0 +1,125 @@
+//! A definition of a synthetic event that was refused: errno, the entry in `error_log`, and what our command line says.
+//!
+//! As with histograms, the kernel looks the culprit up in the line by its text, and the first place where that occurs
+//! gets the caret.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+use super::super::{Span, caret};
+
+/// What is wrong: `SYNTH_ERR_*`, kernel/trace/trace_events_synth.c.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the wording says what each of them is")]
+pub enum ErrorKind {
+    BadName,
+    InvalidCommand,
+    InvalidDynCommand,
+    EventExists,
+    TooManyFields,
+    IncompleteType,
+    InvalidType,
+    InvalidField,
+    InvalidArraySpec,
+}
+
+impl ErrorKind {
+    /// The kernel's wording.
+    pub fn wording(self) -> &'static str {
+        match self {
+            Self::BadName => "Illegal name",
+            Self::InvalidCommand => "Command must be of the form: <name> field[;field] ...",
+            Self::InvalidDynCommand => {
+                "Command must be of the form: s or -:[synthetic/]<name> field[;field] ..."
+            }
+            Self::EventExists => "Event already exists",
+            Self::TooManyFields => "Too many fields",
+            Self::IncompleteType => "Incomplete type",
+            Self::InvalidType => "Invalid type",
+            Self::InvalidField => "Invalid field",
+            Self::InvalidArraySpec => "Invalid array specification",
+        }
+    }
+
+    fn errno(self) -> Errno {
+        if self == Self::EventExists { Errno::EXIST } else { Errno::INVAL }
+    }
+}
+
+/// Why a line was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(Box<Inside>);
+
+/// On the heap, so that results that hold a refusal stay small.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Inside {
+    errno: Errno,
+    line: Vec<u8>,
+    finding: Option<(ErrorKind, Span)>,
+}
+
+/// A line that is being read.
+pub(super) struct Reader<'a> {
+    pub(super) line: &'a [u8],
+}
+
+impl Reader<'_> {
+    /// A fault of the whole line.
+    pub(super) fn whole(&self, kind: ErrorKind) -> Refusal {
+        self.at(kind, Span::empty(0))
+    }
+
+    pub(super) fn at(&self, kind: ErrorKind, span: Span) -> Refusal {
+        let line = self.line.to_vec();
+        Refusal(Box::new(Inside { errno: kind.errno(), line, finding: Some((kind, span)) }))
+    }
+
+    /// A fault that is not logged.
+    pub(super) fn untold(&self, errno: Errno) -> Refusal {
+        Refusal(Box::new(Inside { errno, line: self.line.to_vec(), finding: None }))
+    }
+}
+
+impl Refusal {
+    /// What the write fails with.
+    pub fn errno(&self) -> Errno {
+        self.0.errno
+    }
+
+    /// What is wrong; None where only the errno tells.
+    pub fn kind(&self) -> Option<ErrorKind> {
+        self.0.finding.map(|(kind, _)| kind)
+    }
+
+    /// Where in the line, its white space in front left out.
+    pub fn span(&self) -> Option<Span> {
+        self.0.finding.map(|(_, span)| span)
+    }
+
+    /// The entry in `error_log`, behind its timestamp `[    1.234567] `, if there is one.
+    pub fn log_entry(&self) -> Option<Vec<u8>> {
+        let (kind, span) = self.0.finding?;
+        let line = &self.0.line;
+        let needle = span.of(line);
+        let found = line.windows(needle.len().max(1)).position(|window| window == needle).unwrap_or(0);
+        let mark = caret::mark("  Command: ".len() + found);
+        let head = format!("synthetic_events: error: {}\n  Command: ", kind.wording());
+        Some([head.as_bytes(), line, format!("\n{mark}\n").as_bytes()].concat())
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.finding {
+            Some((kind, span)) => write!(f, "{}\n{}", kind.wording(), caret::excerpt(&self.0.line, span)),
+            None => match self.0.errno {
+                Errno::NOENT => f.write_str("no such synthetic event"),
+                Errno::BUSY => f.write_str("the synthetic event is in use"),
+                errno => write!(f, "not a definition of a synthetic event ({errno})"),
+            },
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

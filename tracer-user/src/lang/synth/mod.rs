@@ -1,0 +1,179 @@
+//! Definitions of synthetic events: lines of `synthetic_events` (`NAME TYPE FIELD[; TYPE FIELD]...`, `!NAME` deletes)
+//! and those of `dynamic_events` that start with `s:` (kernel/trace/trace_events_synth.c).
+//!
+//! A line is read in the order of the kernel's checks; what it makes is an [`Event`]. Whether events may go is
+//! [`Set`]'s to say.
+
+mod error;
+mod set;
+
+use rustix::io::Errno;
+
+pub use error::{ErrorKind, Refusal};
+pub use set::{Change, Defined, Set};
+
+use self::error::Reader;
+use super::fetch::is_name;
+use super::number;
+use super::{Span, ctype};
+use crate::event::dynamic::latin1;
+use crate::event::synthetic::{Event, FIELDS_MAX, Member, SYSTEM};
+
+/// The file a line is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// `synthetic_events`
+    Synthetic,
+    /// `dynamic_events`
+    Dynamic,
+}
+
+/// What a line asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Nothing: the line is empty.
+    Nothing,
+    /// The event of this name is to go.
+    Delete(Vec<u8>),
+    /// This event is to be.
+    Define(Event),
+}
+
+/// Reads a line; `has` says which synthetic events there are.
+///
+/// # Errors
+/// When the kernel would refuse it, whatever else there is.
+pub fn read(line: &[u8], file: File, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
+    let line = &line[ctype::skip_space(line, 0)..];
+    if line.is_empty() {
+        return Ok(Request::Nothing);
+    }
+    let reader = Reader { line };
+    match file {
+        File::Synthetic => synthetic(&reader, has),
+        File::Dynamic => dynamic(&reader, has),
+    }
+}
+
+/// `create_or_delete_synth_event()`
+fn synthetic(reader: &Reader<'_>, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
+    let line = reader.line;
+    let blank = line.iter().position(|byte| matches!(byte, b' ' | b'\t'));
+    if let [b'!', name @ ..] = line {
+        let end = blank.map_or(name.len(), |blank| blank - 1);
+        return Ok(Request::Delete(name[..end].to_vec()));
+    }
+    if !is_command(line) {
+        return Err(reader.whole(ErrorKind::InvalidCommand));
+    }
+    let Some(blank) = blank else { return Err(reader.whole(ErrorKind::InvalidCommand)) };
+    define(reader, Span::new(0, blank), has)
+}
+
+/// `create_synth_event()`
+fn dynamic(reader: &Reader<'_>, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
+    let line = reader.line;
+    if !line.starts_with(b"s:") {
+        return Err(reader.untold(Errno::INVAL));
+    }
+    let Some(blank) = line.iter().position(|byte| matches!(byte, b' ' | b'\t')) else {
+        return Err(reader.whole(ErrorKind::InvalidCommand));
+    };
+    let mut start = 2;
+    if line[start..].contains(&b'/') {
+        let prefix = format!("{SYSTEM}/");
+        if !line[start..].starts_with(prefix.as_bytes()) {
+            return Err(reader.whole(ErrorKind::InvalidDynCommand));
+        }
+        start += prefix.len();
+    }
+    if !is_command(&line[start..]) {
+        return Err(reader.whole(ErrorKind::InvalidCommand));
+    }
+    define(reader, Span::new(start, blank), has)
+}
+
+/// Whether a name and a field's type and name stand in front of the first semicolon (`check_command()`).
+fn is_command(text: &[u8]) -> bool {
+    let first = text.split(|byte| *byte == b';').next().unwrap_or_default();
+    first.first() == Some(&b'!') || words(first, 0).count() >= 3
+}
+
+/// The words of a part that starts at `start` of the line.
+fn words(text: &[u8], start: usize) -> impl Iterator<Item = Span> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        at = ctype::skip_space(text, at);
+        let length = text[at..].iter().position(|byte| ctype::is_space(*byte));
+        let end = length.map_or(text.len(), |length| at + length);
+        let word = Span::new(start + at, start + end);
+        at = end;
+        (!word.is_empty()).then_some(word)
+    })
+}
+
+/// `__create_synth_event()`
+fn define(reader: &Reader<'_>, name: Span, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
+    let line = reader.line;
+    let text = name.of(line);
+    if text.is_empty() {
+        return Err(reader.whole(ErrorKind::InvalidCommand));
+    }
+    if !is_name(text, false) {
+        return Err(reader.at(ErrorKind::BadName, name));
+    }
+    if has(&latin1(text)) {
+        return Err(reader.at(ErrorKind::EventExists, name));
+    }
+    let mut fields = Vec::new();
+    let mut start = ctype::skip_space(line, name.end);
+    for piece in line[start..].split(|byte| *byte == b';') {
+        let words: Vec<Span> = words(piece, start).collect();
+        start += piece.len() + 1;
+        let mut rest = &words[..];
+        while !rest.is_empty() {
+            let (field, taken) = field(reader, rest)?;
+            if fields.len() == FIELDS_MAX {
+                return Err(reader.whole(ErrorKind::TooManyFields));
+            }
+            fields.push(field);
+            rest = &rest[taken.min(rest.len())..];
+        }
+    }
+    if fields.is_empty() {
+        return Err(reader.whole(ErrorKind::InvalidCommand));
+    }
+    Ok(Request::Define(Event { name: latin1(text), fields }))
+}
+
+/// A field and how many words it took (`parse_synth_field()`).
+fn field(reader: &Reader<'_>, words: &[Span]) -> Result<(Member, usize), Refusal> {
+    let line = reader.line;
+    let (prefix, ty, name, taken) = match words {
+        [first, second, third, ..] if first.of(line) == b"unsigned" => {
+            ("unsigned ", *second, Some(*third), 3)
+        }
+        [first, ..] if first.of(line) == b"unsigned" => {
+            return Err(reader.at(ErrorKind::IncompleteType, *first));
+        }
+        [first, rest @ ..] => ("", *first, rest.first().copied(), 2),
+        [] => return Err(reader.whole(ErrorKind::InvalidCommand)),
+    };
+    let Some(name) = name else { return Err(reader.at(ErrorKind::InvalidField, ty)) };
+    let text = name.of(line);
+    let bracket = text.iter().position(|byte| *byte == b'[');
+    let (bare, array) = text.split_at(bracket.unwrap_or(text.len()));
+    if !is_name(bare, false) {
+        return Err(reader.at(ErrorKind::BadName, name));
+    }
+    let whole = format!("{prefix}{}{}", latin1(ty.of(line)), latin1(array));
+    let length = |digits: &str| number::unsigned(digits.as_bytes()).and_then(|n| u32::try_from(n).ok());
+    match Member::new(latin1(bare), whole.clone(), length) {
+        Some(member) => Ok((member, taken)),
+        // Wrong brackets are told from a wrong type by what is wrong: only texts have a length that may be.
+        None if bracket.is_some() && whole.contains("char[") => {
+            Err(reader.at(ErrorKind::InvalidArraySpec, name))
+        }
+        None => Err(reader.at(ErrorKind::InvalidType, ty)),
+    }
+}

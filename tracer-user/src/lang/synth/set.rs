@@ -1,0 +1,164 @@
+//! The synthetic events that there are.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::error::{Reader, Refusal};
+use super::{File, Request, read};
+use crate::event::dynamic::latin1;
+use crate::event::synthetic::{Event, SYSTEM};
+
+/// An event of the set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defined {
+    /// The event.
+    pub event: Arc<Event>,
+    /// Whether it is enabled or used by a histogram, so that it must not go.
+    pub busy: bool,
+}
+
+/// What a line did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing was asked for.
+    Nothing,
+    /// An event joined, the last one now.
+    Added(Arc<Event>),
+    /// One went.
+    Deleted(Arc<Event>),
+}
+
+/// All synthetic events, in the order of their definition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Set {
+    events: Vec<Defined>,
+}
+
+impl Set {
+    /// The events.
+    pub fn events(&self) -> &[Defined] {
+        &self.events
+    }
+
+    /// An event.
+    pub fn find(&self, name: &str) -> Option<&Arc<Event>> {
+        self.events.iter().map(|defined| &defined.event).find(|event| event.name == name)
+    }
+
+    /// Says whether an event is in use.
+    pub fn set_busy(&mut self, name: &str, busy: bool) {
+        for defined in self.events.iter_mut().filter(|defined| defined.event.name == name) {
+            defined.busy = busy;
+        }
+    }
+
+    /// What a file reads of them: a line an event.
+    pub fn listing(&self, file: File) -> Vec<u8> {
+        let line = |defined: &Defined| {
+            let head = match file {
+                File::Synthetic => String::new(),
+                File::Dynamic => format!("s:{SYSTEM}/"),
+            };
+            [head.into_bytes(), defined.event.read_back()].concat()
+        };
+        self.events.iter().flat_map(line).collect()
+    }
+
+    /// Does what a line says. (Deletions by `dynamic_events` are of all kinds at once: [`Set::delete`].)
+    ///
+    /// # Errors
+    /// When the kernel would refuse it.
+    pub fn apply(&mut self, line: &[u8], file: File) -> Result<Change, Refusal> {
+        match read(line, file, &|name| self.find(name).is_some())? {
+            Request::Nothing => Ok(Change::Nothing),
+            Request::Define(event) => {
+                let event = Arc::new(event);
+                self.events.push(Defined { event: Arc::clone(&event), busy: false });
+                Ok(Change::Added(event))
+            }
+            Request::Delete(name) => self
+                .delete(&latin1(&name))
+                .map(Change::Deleted)
+                .map_err(|errno| Reader { line }.untold(errno)),
+        }
+    }
+
+    /// Takes an event away.
+    ///
+    /// # Errors
+    /// ENOENT when there is none of this name, EBUSY when it is in use.
+    pub fn delete(&mut self, name: &str) -> Result<Arc<Event>, Errno> {
+        let at = self.events.iter().position(|defined| defined.event.name == name).ok_or(Errno::NOENT)?;
+        if self.events[at].busy {
+            return Err(Errno::BUSY);
+        }
+        Ok(self.events.remove(at).event)
+    }
+
+    /// Takes all of them away, as opening `synthetic_events` for writing from the start does.
+    ///
+    /// # Errors
+    /// EBUSY when one of them is in use; then none goes.
+    pub fn clear(&mut self) -> Result<Vec<Arc<Event>>, Errno> {
+        if self.events.iter().any(|defined| defined.busy) {
+            return Err(Errno::BUSY);
+        }
+        Ok(std::mem::take(&mut self.events).into_iter().map(|defined| defined.event).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ErrorKind;
+    use super::*;
+
+    fn refused(line: &str, file: File) -> String {
+        let refusal = Set::default().apply(line.as_bytes(), file).unwrap_err();
+        String::from_utf8(refusal.log_entry().unwrap_or_default()).unwrap()
+    }
+
+    #[test]
+    fn lines_define_and_delete() {
+        let mut set = Set::default();
+        set.apply(b" wake u64 lat; char comm[16]; unsigned  long[] s", File::Synthetic).unwrap();
+        set.apply(b"s:synthetic/other pid_t pid u8 x;; ;", File::Dynamic).unwrap();
+        let text = String::from_utf8(set.listing(File::Synthetic)).unwrap();
+        assert_eq!(text, "wake\tu64 lat; char[16] comm; unsigned long[] s\nother\tpid_t pid; u8 x\n");
+        assert!(set.listing(File::Dynamic).starts_with(b"s:synthetic/wake\tu64 lat"));
+        assert_eq!(set.apply(b"wake u8 a", File::Synthetic).unwrap_err().errno(), Errno::EXIST);
+        set.set_busy("wake", true);
+        assert_eq!(set.apply(b"!wake u64 lat", File::Synthetic).unwrap_err().errno(), Errno::BUSY);
+        assert_eq!(set.clear(), Err(Errno::BUSY));
+        assert!(matches!(set.apply(b"!other", File::Synthetic), Ok(Change::Deleted(_))));
+        assert_eq!(set.apply(b"!other", File::Synthetic).unwrap_err().errno(), Errno::NOENT);
+        assert_eq!(set.apply(b"  ", File::Synthetic), Ok(Change::Nothing));
+    }
+
+    #[test]
+    fn errors_have_a_caret() {
+        assert_eq!(
+            refused("e u64 x; foo y", File::Synthetic),
+            "synthetic_events: error: Invalid type\n  Command: e u64 x; foo y\n                    ^\n"
+        );
+        for (line, kind) in [
+            ("1e u64 x", ErrorKind::BadName),
+            ("e u64", ErrorKind::InvalidCommand),
+            ("e", ErrorKind::InvalidCommand),
+            ("e u64 x; u64", ErrorKind::InvalidField),
+            ("e unsigned long", ErrorKind::IncompleteType),
+            ("e char x[300]", ErrorKind::InvalidArraySpec),
+            ("e char[300] x", ErrorKind::InvalidType),
+            ("e u64 x[2]", ErrorKind::InvalidType),
+            ("e u64 1x", ErrorKind::BadName),
+        ] {
+            let refusal = Set::default().apply(line.as_bytes(), File::Synthetic).unwrap_err();
+            assert_eq!(refusal.kind(), Some(kind), "{line}");
+        }
+        let many = format!("e {}", "u8 x;".repeat(65));
+        let refusal = Set::default().apply(many.as_bytes(), File::Synthetic).unwrap_err();
+        assert_eq!(refusal.kind(), Some(ErrorKind::TooManyFields));
+        assert!(refused("s:a/b u8 x", File::Dynamic).contains("s or -:[synthetic/]<name>"));
+        assert_eq!(refused("s", File::Dynamic), "");
+    }
+}
