@@ -3,7 +3,7 @@
 
 pub mod eval;
 pub mod filter;
-pub mod probe;
+pub mod hist;
 pub mod raw;
 mod raw_table;
 pub mod resolve;

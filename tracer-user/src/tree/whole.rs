@@ -46,8 +46,6 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Whether the name stays.
-    pub lasting: bool,
 }
 
 /// What somebody changed by chmod(2) or chown(2).
@@ -96,7 +94,6 @@ impl Tree {
             links,
             uid: changed.uid.unwrap_or(0),
             gid: changed.gid.unwrap_or(self.gid),
-            lasting: node.is_lasting(&self.mirror),
         }
     }
 

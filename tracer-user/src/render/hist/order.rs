@@ -1,0 +1,73 @@
+//! The order of a histogram's rows (`tracing_map_sort_entries()`): by one field or two, rows that are equal in both in
+//! the order of their keys' places in the kernel's table, as far as those are known.
+
+use std::cmp::Ordering;
+
+use crate::event::FieldClass;
+use crate::lang::hist::{Flags, Hist, SortKey, Value};
+use crate::plan::hist::{KeyPart, Layout};
+
+type Row = (Vec<u8>, Vec<u8>);
+
+/// The rows in order.
+pub(super) fn sorted<'a>(hist: &Hist, layout: &Layout, rows: &'a [Row]) -> Vec<&'a Row> {
+    let mut rows: Vec<&Row> = rows.iter().collect();
+    // Whatever order a table gave them in, equal rows always come the same way.
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    rows.sort_by(|a, b| {
+        let by = |ordering: Ordering, key: &SortKey| ordering.then_with(|| compare(*key, hist, layout, a, b));
+        hist.sort.iter().fold(Ordering::Equal, by)
+    });
+    rows
+}
+
+fn compare(key: SortKey, hist: &Hist, layout: &Layout, a: &Row, b: &Row) -> Ordering {
+    let ordering = if key.field < layout.sums {
+        layout.sum(&a.1, key.field).cmp(&layout.sum(&b.1, key.field))
+    } else {
+        let at = key.field - layout.sums;
+        let value = &hist.keys()[at];
+        compare_keys(value, layout.keys[at], &a.0, &b.0)
+    };
+    if key.descending { ordering.reverse() } else { ordering }
+}
+
+/// Compares a part of two keys as its field's type says.
+fn compare_keys(value: &Value, part: KeyPart, a: &[u8], b: &[u8]) -> Ordering {
+    let (a, b) = (part.of_key(a), part.of_key(b));
+    if value.flags.has(Flags::STACKTRACE) {
+        return Ordering::Equal;
+    }
+    let (size, signed) = match &value.field {
+        Some(field) if value.flags.has(Flags::CPU) || field.size == 0 => (value.size as usize, value.signed),
+        Some(field) if field.class.is_string() || field.class == FieldClass::PtrString => {
+            return until_nul(a).cmp(until_nul(b));
+        }
+        Some(field) => (field.size, field.signed),
+        None => (value.size as usize, value.signed),
+    };
+    match number(a, size, signed).zip(number(b, size, signed)) {
+        Some((a, b)) => a.cmp(&b),
+        None => Ordering::Equal,
+    }
+}
+
+/// A number of the size that sorting looks at; None for a size that no number has.
+fn number(bytes: &[u8], size: usize, signed: bool) -> Option<i128> {
+    let word = bytes.get(..8)?.try_into().ok().map(u64::from_ne_bytes)?;
+    Some(match (size, signed) {
+        (8, true) => i128::from(word as i64),
+        (8, false) => i128::from(word),
+        (4, true) => i128::from(word as i32),
+        (4, false) => i128::from(word as u32),
+        (2, true) => i128::from(word as i16),
+        (2, false) => i128::from(word as u16),
+        (1, true) => i128::from(word as i8),
+        (1, false) => i128::from(word as u8),
+        _ => return None,
+    })
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
