@@ -14,7 +14,9 @@
 //!   between the one side's look and the other's;
 //! - fields that the kernel itself leaves unset, so that each side's buffer shows what was there before ([`UNSET`]);
 //! - hits between a switch's tracepoint and the switch itself ([`SWITCHING`]): `set_event_pid` already counts them
-//!   to the next task, while they carry, and we trace by, the pid of the one before.
+//!   to the next task, while they carry, and we trace by, the pid of the one before;
+//! - which of two events comes first that hang on one tracepoint ([`SHARING`]): the one whose kind was turned on first on
+//!   this machine, by whomever.
 
 mod align;
 
@@ -35,6 +37,9 @@ pub const AGES: &[&str] = &["writeback_single_inode", "writeback_single_inode_st
 
 /// Events that fire while a CPU switches from one task to another, behind sched_switch.
 pub const SWITCHING: &[&str] = &["tlb_flush", "x86_fpu_regs_deactivated"];
+
+/// Events whose tracepoint other events hang on too: raw_syscalls:sys_enter has that of all syscalls:sys_enter_*.
+pub const SHARING: &[&str] = &["sys_enter", "sys_exit"];
 
 /// Fields that the kernel does not always set: the event, and where the field starts and ends in its text.
 /// fib_table_lookup has no gateway for routes without one (include/trace/events/fib.h).
@@ -159,12 +164,16 @@ pub fn compare(kernel: &Trace, ours: &Trace, pids: &BTreeSet<i32>) -> Comparison
     result
 }
 
+/// Within what lines have an order: thread, CPU, context, and whether the event shares its tracepoint.
+type Context = (i32, u32, char, bool);
+
 /// The lines of each thread on each CPU in each context.
-fn contexts<'a>(trace: &'a Trace, pids: &BTreeSet<i32>) -> BTreeMap<(i32, u32, char), Vec<&'a Line>> {
+fn contexts<'a>(trace: &'a Trace, pids: &BTreeSet<i32>) -> BTreeMap<Context, Vec<&'a Line>> {
     let mut contexts: BTreeMap<_, Vec<&Line>> = BTreeMap::new();
     for line in trace.lines.iter().filter(|line| pids.contains(&line.pid)) {
-        let lines = contexts.entry((line.pid, line.cpu, line.flags.at(2))).or_default();
         let event = line.event();
+        let shares = SHARING.contains(&event.as_str());
+        let lines = contexts.entry((line.pid, line.cpu, line.flags.at(2), shares)).or_default();
         let switched = |line: &&Line| line.event() == "sched_switch";
         if SWITCHING.contains(&event.as_str()) && lines.last().is_some_and(switched) {
             continue;
@@ -286,6 +295,10 @@ mod tests {
         assert!(compare(&kernel, &ours, &pids).clean());
         let kernel = trace(&["sched_switch: x", "a: 1"]);
         assert_eq!(compare(&kernel, &ours, &pids).extra, 1);
+        let hits = |a: &str, b: &str| trace(&[a, b, "sys_exit: NR 110 = 1", a, b]);
+        let (raw, one) = ("sys_enter: NR 110 (0)", "sys_getppid()");
+        assert!(compare(&hits(raw, one), &hits(one, raw), &pids).clean());
+        assert!(!compare(&hits(raw, one), &trace(&[one, raw, one]), &pids).clean());
     }
 
     #[test]

@@ -138,6 +138,20 @@ pub fn bodies(trace: &str) -> Vec<String> {
     lines.filter_map(|line| Some(line.split_once(": ")?.1.to_owned())).collect()
 }
 
+/// The number behind a key of all CPUs' `stats`, summed up.
+///
+/// # Errors
+/// When there is no such key.
+pub fn stat(dir: &Path, key: &str) -> Result<u64> {
+    let mut sum = 0;
+    for cpu in names(&dir.join("per_cpu"))? {
+        let stats = text(dir, &format!("per_cpu/{cpu}/stats"))?;
+        let line = stats.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+        sum += line.with_context(|| format!("no {key}"))?.parse::<u64>()?;
+    }
+    Ok(sum)
+}
+
 /// The names in a directory.
 ///
 /// # Errors

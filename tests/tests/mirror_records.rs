@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tracer_tests::compare::{compare, family};
 use tracer_tests::host;
-use tracer_tests::mirror::{self, Mounted, set, text};
+use tracer_tests::mirror::{self, Mounted, set, stat, text};
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::rawpage::Layout;
 use tracer_tests::workload::{self, Job};
@@ -42,17 +42,6 @@ fn hit(times: u64) {
 fn arm(dir: &Path) -> Result<()> {
     set(dir, "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
     set(dir, &format!("{EVENT}/enable"), "1")
-}
-
-/// The number behind a key of all CPUs' `stats`, summed up.
-fn stat(dir: &Path, key: &str) -> Result<u64> {
-    let mut sum = 0;
-    for cpu in mirror::names(&dir.join("per_cpu"))? {
-        let stats = text(dir, &format!("per_cpu/{cpu}/stats"))?;
-        let line = stats.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
-        sum += line.with_context(|| format!("no {key}"))?.parse::<u64>()?;
-    }
-    Ok(sum)
 }
 
 fn run(test: impl FnOnce() -> Result<()>) {
@@ -294,7 +283,9 @@ fn readers_wait_and_are_woken() {
         ensure!(length > 50 && end - start < Duration::from_secs(2), "{length} bytes");
         // A signal ends the wait of another.
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
-            let mut cat = Command::new("cat").arg(dir.join("trace_pipe")).spawn()?;
+            // Who runs the tests in the background may ignore SIGINT, and so would what it starts.
+            let mut cat = Command::new("env");
+            let mut cat = cat.args(["--default-signal", "cat"]).arg(dir.join("trace_pipe")).spawn()?;
             std::thread::sleep(Duration::from_millis(150));
             let pid = rustix::process::Pid::from_child(&cat);
             let start = Instant::now();

@@ -51,48 +51,75 @@ pub struct Params {
     pub other_arg: u32,
     /// Under [`params::ONE_CALL`] the number of the system call.
     pub call: u32,
+    /// Byte offset of `pid` in `task_struct` under [`params::TASK`].
+    pub task_pid: u32,
+    /// Byte offset of `tgid`.
+    pub task_tgid: u32,
 }
 
 /// Bits of [`Params::bits`].
 pub mod params {
-    /// The program has a filter.
-    pub const FILTER: u32 = 1;
-    /// The filter fetches strings and wants scratch memory.
-    pub const FILTER_SCRATCH: u32 = 1 << 1;
-    /// The filter looks at `common_flags` or `common_preempt_count`.
-    pub const FILTER_FLAGS: u32 = 1 << 2;
-    /// Only threads in [`PIDS`](crate::PIDS) are traced.
-    pub const PIDS: u32 = 1 << 3;
-    /// 32-bit system calls are skipped.
-    pub const COMPAT: u32 = 1 << 4;
-    /// The preempt count is read at the address in [`CPU_BASES`](crate::CPU_BASES).
-    pub const PREEMPT_CPU: u32 = 1 << 5;
-    /// The preempt count is read from the current task.
-    pub const PREEMPT_TASK: u32 = 1 << 6;
-    /// A hit is traced too when the thread whose id is in the context is (`next_pid` of sched_switch).
-    pub const OTHER_IN_RECORD: u32 = 1 << 10;
-    /// The same, with an argument of a raw tracepoint that points to the thread's `task_struct`.
-    pub const OTHER_IN_TASK: u32 = 1 << 11;
-    /// The event only ever happens with interrupts off.
-    pub const IRQS_OFF: u32 = 1 << 8;
-    /// Only threads of [`Params::own_tgid`](super::Params::own_tgid) are traced, in place of all others.
-    pub const OWN_ONLY: u32 = 1 << 7;
-    /// Of all hits of raw `sys_enter` only those of one system call are taken.
-    pub const ONE_CALL: u32 = 1 << 14;
-    /// The lists of threads that [`Switches::lists`](crate::Switches::lists) names are in force.
-    pub const PID_LISTS: u32 = 1 << 12;
-    /// Slot and kind come from the attach cookie, so that events share the program: see [`cookie`](super::cookie).
-    pub const COOKIE: u32 = 1 << 13;
-    /// The preempt count is eight bytes, the upper half 0 when a reschedule is pending (arm64); otherwise that
-    /// is said by bit 31 of four bytes being clear (x86).
-    pub const PREEMPT_SPLIT: u32 = 1 << 9;
+    /// Numbers the bits in the order of their names, so that no two are the same.
+    macro_rules! bits {
+        ($($(#[$doc:meta])* $name:ident,)+) => {
+            #[expect(clippy::upper_case_acronyms, non_camel_case_types, reason = "the names of the bits")]
+            #[repr(u32)]
+            enum Place {
+                $($name,)+
+            }
+            $(
+                $(#[$doc])*
+                pub const $name: u32 = 1 << Place::$name as u32;
+            )+
+        };
+    }
+
+    bits! {
+        /// The program has a filter.
+        FILTER,
+        /// The filter fetches strings and wants scratch memory.
+        FILTER_SCRATCH,
+        /// The filter looks at `common_flags` or `common_preempt_count`.
+        FILTER_FLAGS,
+        /// Only threads in [`PIDS`](crate::PIDS) are traced.
+        PIDS,
+        /// 32-bit system calls are skipped.
+        COMPAT,
+        /// The preempt count is read at the address in [`CPU_BASES`](crate::CPU_BASES).
+        PREEMPT_CPU,
+        /// The preempt count is read from the current task.
+        PREEMPT_TASK,
+        /// A hit is traced too when the thread whose id is in the context is (`next_pid` of sched_switch).
+        OTHER_IN_RECORD,
+        /// The same, with an argument of a raw tracepoint that points to the thread's `task_struct`.
+        OTHER_IN_TASK,
+        /// The event only ever happens with interrupts off.
+        IRQS_OFF,
+        /// Only threads of [`Params::own_tgid`](super::Params::own_tgid) are traced, in place of all others.
+        OWN_ONLY,
+        /// Of all hits of raw `sys_enter` only those of one system call are taken.
+        ONE_CALL,
+        /// The lists of threads that [`Switches::lists`](crate::Switches::lists) names are in force.
+        PID_LISTS,
+        /// The current thread's ids are read from its `task_struct`: one call of a helper serves them and
+        /// [`params::COMPAT`](COMPAT).
+        TASK,
+        /// Slot and kind come from the attach cookie, so that events share the program: see [`cookie`](super::cookie).
+        COOKIE,
+        /// Programs of this kind can be preempted by themselves on a CPU: counters are counted atomically, and of
+        /// [`SCRATCH`](crate::SCRATCH) a CPU has [`CLAIMS`](crate::CLAIMS) values, which hits claim.
+        CLAIM,
+        /// The preempt count is eight bytes, the upper half 0 when a reschedule is pending (arm64); otherwise that
+        /// is said by bit 31 of four bytes being clear (x86).
+        PREEMPT_SPLIT,
+    }
 }
 
-const _: () = assert!(size_of::<Params>() == 56);
+const _: () = assert!(size_of::<Params>() == 64);
 
 impl Params {
     /// The bytes as the program reads them.
-    pub fn bytes(&self) -> [u8; 56] {
+    pub fn bytes(&self) -> [u8; 64] {
         let words = [
             self.bits,
             self.slot,
@@ -108,8 +135,10 @@ impl Params {
             self.other_offset,
             self.other_arg,
             self.call,
+            self.task_pid,
+            self.task_tgid,
         ];
-        let mut bytes = [0; 56];
+        let mut bytes = [0; 64];
         for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }

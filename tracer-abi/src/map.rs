@@ -11,6 +11,8 @@ pub const PIDS: &str = "PIDS";
 /// `ARRAY`: CPU number to [`SCRATCH_SIZE`] bytes. One map serves all programs that cannot nest on a CPU
 /// (perf tracepoints: `bpf_prog_active`); a raw tracepoint program has its own.
 pub const SCRATCH: &str = "SCRATCH";
+/// `HASH`: row of [`SCRATCH`] (u32) to a byte: under [`params::CLAIM`](crate::params::CLAIM), which rows are in use.
+pub const CLAIMED: &str = "CLAIMED";
 /// `ARRAY`: CPU number to the address (u64) of that CPU's `__preempt_count`, 0 when it is not known.
 pub const CPU_BASES: &str = "CPU_BASES";
 /// `ARRAY`: CPU number to two words that the search for the preempt count found: an address, and what lies there.
@@ -31,6 +33,9 @@ pub const INJECT_SIZE: usize = MAX_PAYLOAD + 8;
 pub const RECORD_AREA: usize = 2 * MAX_PAYLOAD;
 /// Bytes of a [`SCRATCH`] value, behind the record area, for strings that a filter fetches.
 pub const FILTER_AREA: usize = 2 * MAX_PAYLOAD;
+/// Values of [`SCRATCH`] that a CPU has under [`params::CLAIM`](crate::params::CLAIM): hits of this many threads can be under
+/// way on one.
+pub const CLAIMS: u32 = 4;
 /// Size in bytes of a [`SCRATCH`] value.
 pub const SCRATCH_SIZE: usize = RECORD_AREA + FILTER_AREA;
 

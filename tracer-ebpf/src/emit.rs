@@ -2,22 +2,22 @@
 //!
 //! Nothing is reserved for a hit that its filter drops, and every hit that passes the gates is counted once as
 //! filtered, recorded or dropped. Counters need no atomics: a program never runs twice at once on a CPU (perf
-//! tracepoints are guarded by `bpf_prog_active`, raw tracepoints by the program's own `active`), and each row
-//! belongs to one program.
+//! tracepoints and kprobes are guarded by `bpf_prog_active`, raw tracepoints and functions by the program's own `active`),
+//! and each row belongs to one program. At uprobes nothing guards: see [`params::CLAIM`].
 
 use core::{ffi::c_void, ptr::NonNull};
 
 use aya_ebpf::helpers::{
     bpf_get_current_pid_tgid, bpf_get_current_task, bpf_get_smp_processor_id, bpf_ktime_get_ns,
     generated::{
-        bpf_get_attach_cookie, bpf_ringbuf_output, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit,
+        bpf_get_attach_cookie, bpf_get_current_task_btf, bpf_ringbuf_output, bpf_ringbuf_query, bpf_ringbuf_reserve, bpf_ringbuf_submit,
     },
 };
-use tracer_abi::{Counters, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, lists, params};
+use tracer_abi::{CLAIMS, Counters, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, lists, params};
 
 use crate::{
     ctx::{flags_and_depth, peek},
-    map::{COUNTERS, PIDS, RINGS, SCRATCH, SWITCHES},
+    map::{CLAIMED, COUNTERS, PIDS, RINGS, SCRATCH, SWITCHES},
 };
 
 unsafe extern "C" {
@@ -42,6 +42,8 @@ pub static PARAMS: Params = Params {
     other_offset: 0,
     other_arg: 0,
     call: 0,
+    task_pid: 0,
+    task_tgid: 0,
 };
 
 /// Reads a parameter where it is used: a constant to the verifier, which drops the branches it rules out.
@@ -122,6 +124,77 @@ fn left_out(in_force: u8, current: u32, ctx: *mut c_void) -> bool {
         || (in_force & lists::UNTRACED != 0 && mine & others & lists::UNTRACED != 0)
 }
 
+/// Counts one more.
+#[inline(always)]
+fn count(counter: &mut u64) {
+    if param!(bits) & params::CLAIM != 0 {
+        // SAFETY: adds to a counter in a map, which is aligned. This target's core library has no atomics.
+        unsafe {
+            core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) counter, in(reg) 1_u64);
+        }
+    } else {
+        *counter += 1;
+    }
+}
+
+/// Memory of this CPU's, for one hit: the CPU's own where hits cannot overlap, else what was claimed.
+#[inline(always)]
+fn area(cpu: u32, claimed: u32) -> Option<*mut u8> {
+    let row = if param!(bits) & params::CLAIM != 0 { claimed } else { cpu };
+    SCRATCH.get(row).map(|area| area.as_ptr().cast())
+}
+
+/// Finds memory of this CPU's that no hit has that was preempted here; its row in [`SCRATCH`].
+#[inline(always)]
+fn claim(cpu: u32) -> Option<u32> {
+    for number in 0..CLAIMS {
+        let row = cpu * CLAIMS + number;
+        if CLAIMED.insert(row, 1) {
+            return Some(row);
+        }
+    }
+    None
+}
+
+/// The current task, where its members are read; a pointer that the verifier knows the type of.
+#[inline(always)]
+fn current() -> *const u8 {
+    if param!(bits) & params::TASK != 0 {
+        // SAFETY: no arguments.
+        unsafe { bpf_get_current_task_btf() }.cast()
+    } else {
+        core::ptr::null()
+    }
+}
+
+/// The current thread's id and, in the upper half, its process's.
+#[inline(always)]
+fn ids(task: *const u8) -> u64 {
+    if param!(bits) & params::TASK != 0 {
+        // SAFETY: the offsets are those of two numbers in the kernel's `task_struct`, which the verifier checks.
+        unsafe {
+            let pid = task.add(param!(task_pid) as usize).cast::<u32>().read();
+            let tgid = task.add(param!(task_tgid) as usize).cast::<u32>().read();
+            u64::from(tgid) << 32 | u64::from(pid)
+        }
+    } else {
+        bpf_get_current_pid_tgid()
+    }
+}
+
+/// Whether a 32-bit system call is going on.
+#[inline(always)]
+fn compat(task: *const u8) -> bool {
+    let word: u32 = if param!(bits) & params::TASK != 0 {
+        // SAFETY: as above.
+        unsafe { task.add(param!(compat_offset) as usize).cast::<u32>().read() }
+    } else {
+        // SAFETY: no arguments.
+        peek(unsafe { bpf_get_current_task() } + u64::from(param!(compat_offset)))
+    };
+    word & param!(compat_mask) != 0
+}
+
 /// Takes one hit through gates, filter and record.
 #[inline(always)]
 pub fn hit(ctx: *mut c_void, origin: Origin) {
@@ -138,9 +211,13 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
     if switches.tracing_on == 0 {
         return;
     }
+    let task = match origin {
+        Origin::Current => current(),
+        Origin::Record => core::ptr::null(),
+    };
     let who = match origin {
         Origin::Current => {
-            let who = bpf_get_current_pid_tgid();
+            let who = ids(task);
             if param!(bits) & params::PIDS != 0 {
                 // Our own threads are in the table only when asked for; a switch from one of them to a traced thread
                 // is the traced one's hit.
@@ -169,12 +246,8 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
         // SAFETY: an injected record holds its common fields; the verifier bounds the context.
         Origin::Record => u64::from(unsafe { ctx.cast::<u32>().add(1).read() }),
     };
-    if param!(bits) & params::COMPAT != 0 {
-        // SAFETY: no arguments.
-        let word: u32 = peek(unsafe { bpf_get_current_task() } + u64::from(param!(compat_offset)));
-        if word & param!(compat_mask) != 0 {
-            return;
-        }
+    if param!(bits) & params::COMPAT != 0 && compat(task) {
+        return;
     }
     let (slot, kind) = if param!(bits) & params::COOKIE != 0 {
         // SAFETY: the hook was attached with a cookie.
@@ -188,8 +261,32 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
     let Some(counters) = COUNTERS.get(slot * param!(cpus) + cpu) else { return };
     // SAFETY: a looked-up map value is valid for the program's run; nothing else writes this row (see above).
     let counters = unsafe { &mut *counters.as_ptr() };
-    counters.hits += 1;
+    count(&mut counters.hits);
+    let mut claimed = 0;
+    if param!(bits) & params::CLAIM != 0 {
+        let Some(row) = claim(cpu) else {
+            count(&mut counters.dropped);
+            return;
+        };
+        claimed = row;
+    }
+    judge(ctx, origin, who, kind, cpu, claimed, counters);
+    if param!(bits) & params::CLAIM != 0 {
+        CLAIMED.remove(claimed);
+    }
+}
 
+/// Filters a hit, and records it.
+#[inline(always)]
+fn judge(
+    ctx: *mut c_void,
+    origin: Origin,
+    who: u64,
+    kind: u64,
+    cpu: u32,
+    claimed: u32,
+    counters: &mut Counters,
+) {
     let context = |wanted: bool| match origin {
         Origin::Current if wanted => flags_and_depth(cpu),
         Origin::Current => 0,
@@ -203,15 +300,15 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
         let flags = param!(bits) & params::FILTER_FLAGS != 0;
         word = common(context(flags));
         let scratch = if param!(bits) & params::FILTER_SCRATCH != 0 {
-            let Some(area) = SCRATCH.get(cpu) else { return };
+            let Some(area) = area(cpu, claimed) else { return };
             // SAFETY: the filter's area lies behind the record's, inside the value.
-            unsafe { area.as_ptr().cast::<u8>().add(RECORD_AREA) }
+            unsafe { area.add(RECORD_AREA) }
         } else {
             core::ptr::null_mut()
         };
         // SAFETY: the generated function keeps to its contract; the verifier checks it with the caller's state.
         if unsafe { tracer_filter(ctx, scratch, word) } == 0 {
-            counters.filtered += 1;
+            count(&mut counters.filtered);
             note!(ctx, "slot {} cpu {}: filtered", param!(slot), cpu);
             return;
         }
@@ -219,12 +316,12 @@ pub fn hit(ctx: *mut c_void, origin: Origin) {
     if param!(bits) & (params::FILTER | params::FILTER_FLAGS) != params::FILTER | params::FILTER_FLAGS {
         word = common(context(true));
     }
-    record(ctx, cpu, word, counters);
+    record(ctx, cpu, word, claimed, counters);
 }
 
 /// Writes the record and counts what became of it.
 #[inline(always)]
-fn record(ctx: *mut c_void, cpu: u32, common: u64, counters: &mut Counters) {
+fn record(ctx: *mut c_void, cpu: u32, common: u64, claimed: u32, counters: &mut Counters) {
     let Some(ring) = RINGS.get(cpu) else { return };
     let ring: *mut c_void = ring.as_ptr().cast();
     let wake = |counters: &Counters| {
@@ -242,7 +339,7 @@ fn record(ctx: *mut c_void, cpu: u32, common: u64, counters: &mut Counters) {
         // SAFETY: the size is a constant to the verifier.
         let place = unsafe { bpf_ringbuf_reserve(ring, size, 0) };
         let Some(place) = NonNull::new(place.cast::<u64>()) else {
-            counters.dropped += 1;
+            count(&mut counters.dropped);
             note!(ctx, "slot {} cpu {}: the ring is full", param!(slot), cpu);
             return;
         };
@@ -253,13 +350,13 @@ fn record(ctx: *mut c_void, cpu: u32, common: u64, counters: &mut Counters) {
             place.add(1).write(common);
             tracer_record(ctx, place.add(1).cast());
         }
-        counters.recorded += 1;
+        count(&mut counters.recorded);
         note!(ctx, "slot {} cpu {}: recorded {} bytes", param!(slot), cpu, param!(size));
         // SAFETY: submits what was reserved above, once.
         unsafe { bpf_ringbuf_submit(place.cast(), wake(counters)) };
     } else {
-        let Some(place) = SCRATCH.get(cpu) else { return };
-        let place = place.as_ptr().cast::<u64>();
+        let Some(place) = area(cpu, claimed) else { return };
+        let place = place.cast::<u64>();
         // SAFETY: the scratch value has room for stamp, common fields and the largest payload.
         let length = unsafe {
             place.write(bpf_ktime_get_ns());
@@ -271,10 +368,10 @@ fn record(ctx: *mut c_void, cpu: u32, common: u64, counters: &mut Counters) {
         let done =
             unsafe { bpf_ringbuf_output(ring, place.cast(), length + STAMP_SIZE as u64, wake(counters)) };
         if done == 0 {
-            counters.recorded += 1;
+            count(&mut counters.recorded);
             note!(ctx, "slot {} cpu {}: recorded {} bytes", param!(slot), cpu, length);
         } else {
-            counters.dropped += 1;
+            count(&mut counters.dropped);
             note!(ctx, "slot {} cpu {}: the ring is full", param!(slot), cpu);
         }
     }

@@ -5,6 +5,7 @@
 //! the filter and the record's making, is not here: templates call `extern "C"` functions that
 //! `tracer_user::code::link` defines. User space creates every map and puts its descriptor in; the definitions
 //! here only give names.
+#![feature(asm_experimental_arch)]
 #![no_std]
 #![no_main]
 

@@ -10,9 +10,15 @@ use aya_ebpf::{
             BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_ARRAY_OF_MAPS, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_PROG_ARRAY,
         },
     },
-    helpers::{bpf_map_lookup_elem, bpf_tail_call},
+    helpers::{
+        bpf_map_lookup_elem, bpf_tail_call,
+        generated::{bpf_map_delete_elem, bpf_map_update_elem},
+    },
 };
 use tracer_abi::{Counters, SCRATCH_SIZE, Switches};
+
+/// `BPF_NOEXIST`, include/uapi/linux/bpf.h.
+const NOEXIST: u64 = 1;
 
 /// A map of keys `u32` and values `V`.
 #[repr(transparent)]
@@ -54,6 +60,25 @@ impl<V> Map<V> {
         NonNull::new(value.cast())
     }
 
+    /// Puts a value at a key that has none; false where it has.
+    #[inline(always)]
+    pub fn insert(&self, key: u32, value: V) -> bool {
+        // SAFETY: key and value live through the call.
+        unsafe {
+            bpf_map_update_elem(self.as_ptr(), (&raw const key).cast(), (&raw const value).cast(), NOEXIST)
+                == 0
+        }
+    }
+
+    /// Takes the value of a key away.
+    #[inline(always)]
+    pub fn remove(&self, key: u32) {
+        // SAFETY: the key lives through the call.
+        unsafe {
+            bpf_map_delete_elem(self.as_ptr(), (&raw const key).cast());
+        }
+    }
+
     /// Goes on in the program of a key; comes back when there is none.
     #[inline(always)]
     pub fn tail_call(&self, ctx: *mut c_void, key: u32) {
@@ -88,6 +113,11 @@ pub static PIDS: Map<u8> = Map::new(BPF_MAP_TYPE_HASH);
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static SCRATCH: Map<[u8; SCRATCH_SIZE]> = Map::new(BPF_MAP_TYPE_ARRAY);
+
+/// Rows of [`SCRATCH`] that hits have which were preempted.
+#[unsafe(link_section = "maps")]
+#[unsafe(no_mangle)]
+pub static CLAIMED: Map<u8> = Map::new(BPF_MAP_TYPE_HASH);
 
 /// Addresses of the CPUs' preempt counts.
 #[unsafe(link_section = "maps")]

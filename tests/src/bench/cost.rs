@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::tool::{Active, Tool, empty};
+use super::tool::{Active, Tool, empty, mirror};
 use super::victim::{Kind, Victim};
 use super::{Plan, median};
 
@@ -89,6 +89,8 @@ const SETTLE: Duration = Duration::from_millis(300);
 #[derive(Clone, Copy, Debug)]
 enum Who {
     Tool(Tool),
+    /// An instance of our mirror.
+    Mirror,
     /// An empty program at the raw tracepoint: the floor, which records nothing.
     Empty,
 }
@@ -97,6 +99,7 @@ impl Who {
     fn name(self) -> &'static str {
         match self {
             Self::Tool(tool) => tool.name(),
+            Self::Mirror => "mirror",
             Self::Empty => "empty program",
         }
     }
@@ -104,6 +107,7 @@ impl Who {
     fn start(self, event: &Event, filter: &str, predicate: &str) -> Result<Active> {
         match self {
             Self::Tool(tool) => tool.start(event, filter, predicate),
+            Self::Mirror => mirror(event, filter),
             Self::Empty => empty(event.raw),
         }
     }
@@ -139,7 +143,9 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
          parentheses), and the\nmedian as a ratio to tracefs's. The empty program returns at once: the floor for whoever \
          traces by eBPF.\n\n| event | filter | untraced |",
     );
-    let all: Vec<Who> = plan.tools.iter().map(|tool| Who::Tool(*tool)).chain([Who::Empty]).collect();
+    let mirror = plan.tools.contains(&Tool::Tracer).then_some(Who::Mirror);
+    let all: Vec<Who> =
+        plan.tools.iter().map(|tool| Who::Tool(*tool)).chain(mirror).chain([Who::Empty]).collect();
     for who in &all {
         let _ = write!(table, " {} | ratio |", who.name());
     }
@@ -149,7 +155,7 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut lost_lines = Vec::new();
     for event in EVENTS {
         for recorded in [false, true] {
-            let measured = if recorded { &all[..plan.tools.len()] } else { &all };
+            let measured = if recorded { &all[..all.len() - 1] } else { &all };
             let cells = measure(plan.rounds, measured, event, recorded)?;
             let untraced: Vec<f64> =
                 cells.iter().flat_map(|cell| cell.samples.iter().map(|s| s.untraced)).collect();

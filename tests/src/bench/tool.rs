@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use rustix::process::{Pid, Signal};
 use tracer_user::sys::prog::{Prog, ProgKind};
 
 use crate::host;
+use crate::mirror::{self, Mounted, set};
 use crate::oracle::Oracle;
 use crate::tracer::{Running, Tracer};
 
@@ -40,6 +42,8 @@ pub(super) enum Active {
     Tracefs(Box<Oracle>),
     Bpftrace(Bpftrace),
     Tracer(Running),
+    /// A mounted mirror, and the directory of its instance.
+    Mirror(Box<Mounted>, PathBuf),
     /// A raw tracepoint program that only returns.
     Empty(OwnedFd),
 }
@@ -52,6 +56,17 @@ pub(super) fn empty(raw_tracepoint: &str) -> Result<Active> {
     let program = Prog::load(ProgKind::RawTracepoint, &RETURN_0, "empty")?;
     // The hook keeps the program.
     Ok(Active::Empty(program.attach_raw_tracepoint(raw_tracepoint)?))
+}
+
+/// Turns the event on in an instance of a mirror that is mounted for it, with nobody reading.
+pub(super) fn mirror(event: &Event, filter: &str) -> Result<Active> {
+    let mounted = Mounted::start("bench")?;
+    let dir = mounted.instance("bench")?;
+    set(&dir, "buffer_size_kb", &BUFFER_KB.to_string())?;
+    let files = format!("events/{}", event.name.replace(':', "/"));
+    set(&dir, &format!("{files}/filter"), filter)?;
+    set(&dir, &format!("{files}/enable"), "1")?;
+    Ok(Active::Mirror(Box::new(mounted), dir))
 }
 
 /// A `bpftrace` at work; its output is read and counted, not kept.
@@ -217,6 +232,12 @@ impl Active {
             }
             Self::Bpftrace(bpftrace) => bpftrace.stop(),
             Self::Empty(_hook) => Ok(0),
+            Self::Mirror(mounted, dir) => {
+                set(&dir, "tracing_on", "0")?;
+                let lost = mirror::stat(&dir, "overrun")? + mirror::stat(&dir, "dropped events")?;
+                mounted.stop()?;
+                Ok(lost)
+            }
             Self::Tracer(running) => {
                 let counts = running.stop()?.success()?.counts();
                 Ok(counts.get("total").map_or(0, |total| total.dropped))

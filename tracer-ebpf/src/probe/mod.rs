@@ -1,8 +1,15 @@
 //! One template a probe kind, each a small file named as its counterpart in `tracer_user::attach`.
 
 mod context;
+mod fentry;
+mod fexit;
 mod follow;
 mod inject;
+mod kprobe;
+mod kprobe_multi;
+mod kretprobe;
 mod raw_tp;
 mod syscalls;
 mod tracepoint;
+mod uprobe;
+mod uretprobe;

@@ -46,6 +46,15 @@ pub enum Preempt {
     },
 }
 
+/// Byte offsets of a thread's ids in `task_struct`, four bytes each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskIds {
+    /// Of the thread's own.
+    pub pid: u32,
+    /// Of its process's.
+    pub tgid: u32,
+}
+
 /// What is known of the interrupted context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
@@ -55,6 +64,8 @@ pub struct Context {
     pub registers: Option<Registers>,
     /// How programs load kernel memory directly; None where they must ask a helper.
     pub cast: Option<Cast>,
+    /// Where the current thread's ids are; None where a helper must be asked.
+    pub task: Option<TaskIds>,
 }
 
 impl Context {
@@ -71,6 +82,11 @@ impl Context {
                 fixed.preempt_offset = offset;
                 fixed.preempt_bias = bias;
             }
+        }
+        if let (Some(task), true) = (self.task, *via != Via::Inject) {
+            fixed.bits |= params::TASK;
+            fixed.task_pid = task.pid;
+            fixed.task_tgid = task.tgid;
         }
         // The kernel's syscall events leave 32-bit calls out (raw_syscalls does not).
         if let (Some(registers), Via::SysEnter(_) | Via::SysEnterAlone(_) | Via::SysExit(_)) =

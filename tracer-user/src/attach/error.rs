@@ -34,12 +34,16 @@ pub enum Cause {
     Hook(&'static str, Errno),
     /// A call to the kernel failed.
     System(&'static str, Errno),
+    /// The kernel is built without something, and by which option it would be there.
+    NotBuilt(&'static str, &'static str),
     /// BTF does not tell where a system call's number is.
     NoRegisters,
     /// The kernel's BTF lacks a type or member, or there is no BTF.
     NoType(&'static str),
     /// More events than counters were made for.
     TooMany(u32),
+    /// No hook that could be used: each, and why not.
+    NoHook(String),
 }
 
 impl AttachError {
@@ -90,8 +94,10 @@ impl fmt::Display for Cause {
             }
             Self::Hook(hook, errno) => write!(f, "no {hook}: {}", explain(*errno)),
             Self::System(call, errno) => write!(f, "{call}: {}", explain(*errno)),
+            Self::NotBuilt(what, option) => write!(f, "the kernel is built without {what} ({option})"),
             Self::NoRegisters => f.write_str("BTF does not tell where struct pt_regs has the call's number"),
             Self::NoType(name) => write!(f, "the kernel's BTF does not tell where {name} is"),
+            Self::NoHook(why) => write!(f, "no hook: {why}"),
             Self::TooMany(slots) => write!(f, "more than {slots} events"),
         }
     }

@@ -1,19 +1,24 @@
 //! Events that come, go and change while others run: programs behind a gate.
 //!
-//! What hangs on a perf tracepoint is one tiny program for all events, the gate: it jumps to the program that stands in
-//! a table at the event's slot, which its attach cookie tells. To change an event's filter is to exchange that entry,
-//! one word: every hit runs either the old program or the new one, never both and never neither. To turn an event off
-//! is to clear it; the slow part, closing the descriptors behind it, can wait or be spared ([`Resting`]).
+//! What hangs on a hook is a tiny program, the gate: it jumps to the program that stands in a table at the event's slot.
+//! To change an event's filter is to exchange that entry, one word: every hit runs either the old program or the new one,
+//! never both and never neither. To turn an event off is to clear it; the slow part, closing the descriptors behind it,
+//! can wait or be spared ([`Resting`]).
 //!
-//! A program behind the gate takes slot and kind from the cookie as well, so that events with the same code share one.
+//! Hooks that hand a program their attach cookie share one gate, which takes the slot from there; so do the programs
+//! behind it, and events with the same code share one. At a raw tracepoint each event has a gate of its own, which knows
+//! its slot. A system call's entry or exit has its place in a dispatcher, which is a gate by itself.
 
 use std::{
     collections::HashMap,
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use super::Cause;
+use super::{Cause, Via};
 use crate::sys::{
     Errno,
     map::{Map, MapKind, MapSpec},
@@ -28,18 +33,52 @@ const ATTACH_COOKIE: i32 = 174;
 /// Programs that an event takes at most (`BPF_TRACE_MAX_PROGS`, kernel/trace/bpf_trace.c).
 const COPIES: usize = 64;
 
-/// What tells programs apart: the generated code and the parameters.
+/// What tells programs apart that events may share: the generated code and the parameters.
 pub(super) type Key = Vec<u8>;
 
-/// The gate and what stands behind it.
+/// A program behind the gate, and memory of its own.
+#[derive(Debug)]
+pub(super) struct Behind {
+    pub(super) program: Prog,
+    pub(super) _scratch: Option<Map>,
+}
+
+/// Programs of one kind, behind one table.
+#[derive(Debug)]
+struct Table {
+    kind: ProgKind,
+    map: Map,
+    /// The gate that asks for its cookie, as often as it had to be loaded: a hook takes no program twice, and one that
+    /// was turned off a moment ago may still have it.
+    gates: Vec<Prog>,
+    shared: HashMap<Key, Weak<Behind>>,
+}
+
+/// The tables, and what their events have in common.
 #[derive(Debug)]
 pub(super) struct Gate {
-    table: Map,
-    /// The gate, as often as it had to be loaded: an event takes no program twice, and one that was turned off a moment
-    /// ago may still have it.
-    programs: Vec<Prog>,
-    shared: HashMap<Key, Weak<Prog>>,
-    free: Arc<Mutex<Vec<u32>>>,
+    places: u32,
+    tables: Vec<Table>,
+    common: Arc<Common>,
+}
+
+#[derive(Debug, Default)]
+struct Common {
+    /// Slots that were used before and are free again.
+    free: Mutex<Vec<u32>>,
+    /// Hits that gates missed that are no more.
+    missed: AtomicU64,
+}
+
+/// What keeps a gate on its hook.
+#[derive(Debug)]
+enum Hook {
+    /// A link to a perf event, and the event.
+    Perf { link: OwnedFd, event: OwnedFd },
+    /// A raw tracepoint, and the gate there.
+    Raw { link: OwnedFd, gate: Prog },
+    /// A place in a dispatcher: the session's business.
+    Call,
 }
 
 /// An event behind the gate. It hangs on its hook as long as this lives; [`super::Session::rest`] turns it
@@ -48,83 +87,80 @@ pub(super) struct Gate {
 pub struct Hung {
     /// Row of the counters, and place in the table.
     pub slot: u32,
-    /// The event's id.
-    pub(super) id: u16,
-    /// Kept for its counts; the table holds it by itself.
-    pub(super) program: Arc<Prog>,
-    hook: (OwnedFd, OwnedFd),
+    /// The hook.
+    pub(super) via: Via,
+    /// Kept for its memory; the table holds the program by itself.
+    pub(super) behind: Arc<Behind>,
+    hook: Hook,
 }
 
 /// An event that was turned off and still hangs on its hook, behind which there is nothing: [`super::Session::resume`]
-/// turns it on again. To drop it closes its descriptors, for which the kernel waits for all CPUs, and sets its slot free.
+/// turns it on again. To drop it closes its descriptors, for which the kernel may wait for all CPUs, and sets its slot
+/// free.
 #[derive(Debug)]
 pub struct Resting {
     hung: Option<Hung>,
-    free: Arc<Mutex<Vec<u32>>>,
+    common: Arc<Common>,
+}
+
+impl Resting {
+    /// Where it hangs.
+    pub fn via(&self) -> &Via {
+        &self.hung.as_ref().expect("taken only by what ends it").via
+    }
+
+    /// Row of the counters.
+    pub(super) fn slot(&self) -> u32 {
+        self.hung.as_ref().expect("taken only by what ends it").slot
+    }
 }
 
 impl Drop for Resting {
     fn drop(&mut self) {
-        if let Some(Hung { slot, hook: (link, event), .. }) = self.hung.take() {
-            // The link first: it refers to the event.
-            drop(link);
-            drop(event);
-            self.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        let Some(Hung { slot, hook, .. }) = self.hung.take() else { return };
+        match hook {
+            Hook::Perf { link, event } => {
+                // The link first: it refers to the event.
+                drop(link);
+                drop(event);
+            }
+            Hook::Raw { link, gate } => {
+                drop(link);
+                self.common.missed.fetch_add(misses(&gate), Ordering::Relaxed);
+            }
+            Hook::Call => {}
         }
+        self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
     }
 }
 
-impl Gate {
-    /// Makes the table, with so many places.
-    pub(super) fn new(places: u32) -> Result<Self, Cause> {
-        let table = Map::create(&MapSpec {
-            kind: MapKind::ProgArray,
-            key_size: 4,
-            value_size: 4,
-            max_entries: places,
-            flags: 0,
-            inner: None,
-            name: "tracer_gate",
-        })
-        .map_err(|errno| Cause::Map("program array", errno))?;
-        Ok(Self { table, programs: Vec::new(), shared: HashMap::new(), free: Arc::default() })
-    }
+fn misses(program: &Prog) -> u64 {
+    program.info().map_or(0, |info| info.misses)
+}
 
-    /// A slot that was used before and is free again.
-    pub(super) fn free_slot(&self) -> Option<u32> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
-    }
-
-    /// The program of a key, when an event has it.
-    pub(super) fn find(&self, key: &Key) -> Option<Arc<Prog>> {
-        self.shared.get(key).and_then(Weak::upgrade)
-    }
-
-    /// Remembers the program of a key as long as an event has it.
-    pub(super) fn remember(&mut self, key: Key, program: &Arc<Prog>) {
-        self.shared.retain(|_, known| known.strong_count() > 0);
-        self.shared.insert(key, Arc::downgrade(program));
-    }
-
-    /// Puts a program behind the gate at a slot, in place of what is there.
-    pub(super) fn put(&self, slot: u32, program: &Prog) -> Result<(), Cause> {
-        self.table
-            .set_fd(slot, program.as_fd())
+impl Table {
+    fn put(&self, slot: u32, behind: &Behind) -> Result<(), Cause> {
+        self.map
+            .set_fd(slot, behind.program.as_fd())
             .map_err(|errno| Cause::System("entry in the table of programs", errno))
     }
 
-    /// Hangs the gate on an event.
-    pub(super) fn hang(&mut self, slot: u32, id: u16, program: Arc<Prog>) -> Result<Hung, Cause> {
+    fn load(&self, slot: Slot) -> Result<Prog, Cause> {
+        Prog::load(self.kind, &code(self.map.as_fd().as_raw_fd(), slot), "tracer_gate")
+            .map_err(|error| Cause::Load(self.kind, error))
+    }
+
+    /// Hangs the gate on a perf event.
+    fn hang_perf(&mut self, slot: u32, id: u16) -> Result<Hook, Cause> {
         let event = perf::open_tracepoint(id, 0)
             .map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
-        self.put(slot, &program)?;
         let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
         for tried in 0.. {
-            if tried == self.programs.len() {
-                self.programs.push(self.load()?);
+            if tried == self.gates.len() {
+                self.gates.push(self.load(Slot::Cookie)?);
             }
-            match self.programs[tried].link_perf_event(event.as_fd(), tracer_abi::cookie(slot, id)) {
-                Ok(link) => return Ok(Hung { slot, id, program, hook: (link, event) }),
+            match self.gates[tried].link_perf_event(event.as_fd(), tracer_abi::cookie(slot, id)) {
+                Ok(link) => return Ok(Hook::Perf { link, event }),
                 Err(Errno::EXIST) if tried < COPIES => {}
                 Err(errno) => return Err(refused(errno)),
             }
@@ -132,56 +168,160 @@ impl Gate {
         Err(refused(Errno::EXIST))
     }
 
-    fn load(&self) -> Result<Prog, Cause> {
-        Prog::load(ProgKind::Tracepoint, &code(self.table.as_fd().as_raw_fd()), "tracer_gate")
-            .map_err(|error| Cause::Load(ProgKind::Tracepoint, error))
+    /// Hangs a gate of its own on a raw tracepoint.
+    fn hang_raw(&self, slot: u32, tracepoint: &str) -> Result<Hook, Cause> {
+        let gate = self.load(Slot::Fixed(slot))?;
+        let link =
+            gate.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
+        Ok(Hook::Raw { link, gate })
+    }
+}
+
+/// Whether an event's place is in a dispatcher.
+pub(super) fn is_call(via: &Via) -> bool {
+    matches!(via, Via::SysEnter(_) | Via::SysExit(_))
+}
+
+impl Gate {
+    /// With so many places in each table.
+    pub(super) fn new(places: u32) -> Self {
+        Self { places, tables: Vec::new(), common: Arc::default() }
     }
 
-    /// Takes an event's program away: no hit is seen from here on.
-    pub(super) fn rest(&self, hung: Hung) -> Resting {
-        // The entry is there; were it not, there would be nothing to stop.
-        let _ = self.table.delete(&hung.slot.to_ne_bytes());
-        Resting { hung: Some(hung), free: Arc::clone(&self.free) }
+    /// The table of a kind of programs, made for the first of them.
+    fn table(&mut self, kind: ProgKind) -> Result<&mut Table, Cause> {
+        let at = if let Some(at) = self.tables.iter().position(|table| table.kind == kind) {
+            at
+        } else {
+            let map = Map::create(&MapSpec {
+                kind: MapKind::ProgArray,
+                key_size: 4,
+                value_size: 4,
+                max_entries: self.places,
+                flags: 0,
+                inner: None,
+                name: "tracer_gate",
+            })
+            .map_err(|errno| Cause::Map("program array", errno))?;
+            self.tables.push(Table { kind, map, gates: Vec::new(), shared: HashMap::new() });
+            self.tables.len() - 1
+        };
+        Ok(&mut self.tables[at])
     }
 
-    /// Gives an event a program again.
-    pub(super) fn resume(&self, mut resting: Resting, program: Arc<Prog>) -> Result<Hung, Cause> {
-        let slot = resting.hung.as_ref().map_or(u32::MAX, |hung| hung.slot);
-        self.put(slot, &program)?;
-        let mut hung = resting.hung.take().expect("taken only here and when it is dropped");
-        hung.program = program;
-        Ok(hung)
+    fn known(&self, via: &Via) -> Option<&Table> {
+        self.tables.iter().find(|table| table.kind == via.kind())
+    }
+
+    /// A slot that was used before and is free again.
+    pub(super) fn free_slot(&self) -> Option<u32> {
+        self.common.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// Gives a slot back that nothing was hung at.
     pub(super) fn give_back(&self, slot: u32) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
     }
 
-    /// Hits at perf tracepoints for which the kernel did not run the gate.
-    pub(super) fn missed(&self) -> u64 {
-        self.programs.iter().filter_map(|program| program.info().ok()).map(|info| info.misses).sum()
+    /// The program of a key, when an event has it.
+    pub(super) fn find(&self, via: &Via, key: &Key) -> Option<Arc<Behind>> {
+        self.known(via)?.shared.get(key).and_then(Weak::upgrade)
+    }
+
+    /// Remembers the program of a key as long as an event has it.
+    pub(super) fn remember(&mut self, via: &Via, key: Key, behind: &Arc<Behind>) -> Result<(), Cause> {
+        let shared = &mut self.table(via.kind())?.shared;
+        shared.retain(|_, known| known.strong_count() > 0);
+        shared.insert(key, Arc::downgrade(behind));
+        Ok(())
+    }
+
+    /// Puts a program behind the gate at a slot, in place of what is there.
+    pub(super) fn put(&self, via: &Via, slot: u32, behind: &Behind) -> Result<(), Cause> {
+        self.known(via).expect("something hangs there").put(slot, behind)
+    }
+
+    /// Hangs a gate on an event's hook. For a system call's there is nothing to do.
+    pub(super) fn hang(&mut self, slot: u32, via: &Via, behind: Arc<Behind>) -> Result<Hung, Cause> {
+        let hook = if is_call(via) {
+            Hook::Call
+        } else {
+            let table = self.table(via.kind())?;
+            table.put(slot, &behind)?;
+            match via {
+                Via::Tracepoint(id) => table.hang_perf(slot, *id)?,
+                Via::RawTracepoint(name) => table.hang_raw(slot, name)?,
+                _ => panic!("{via:?} has no gate here"),
+            }
+        };
+        Ok(Hung { slot, via: via.clone(), behind, hook })
+    }
+
+    /// Takes an event's program away: no hit is seen from here on.
+    pub(super) fn rest(&self, hung: Hung) -> Resting {
+        if let (false, Some(table)) = (is_call(&hung.via), self.known(&hung.via)) {
+            // The entry is there; were it not, there would be nothing to stop.
+            let _ = table.map.delete(&hung.slot.to_ne_bytes());
+        }
+        Resting { hung: Some(hung), common: Arc::clone(&self.common) }
+    }
+
+    /// Gives an event a program again.
+    pub(super) fn resume(&self, mut resting: Resting, behind: Arc<Behind>) -> Result<Hung, Cause> {
+        let mut hung = resting.hung.take().expect("taken only here and when it is dropped");
+        if !is_call(&hung.via)
+            && let Err(cause) = self.put(&hung.via, hung.slot, &behind)
+        {
+            resting.hung = Some(hung);
+            return Err(cause);
+        }
+        hung.behind = behind;
+        Ok(hung)
+    }
+
+    /// Hits for which the kernel did not run a gate. `hung` are the events that hang.
+    pub(super) fn missed<'a>(&self, hung: impl Iterator<Item = &'a Hung>) -> u64 {
+        let shared = self.tables.iter().flat_map(|table| &table.gates).map(misses).sum::<u64>();
+        let own = hung.map(|hung| match &hung.hook {
+            Hook::Raw { gate, .. } => misses(gate),
+            Hook::Perf { .. } | Hook::Call => 0,
+        });
+        shared + own.sum::<u64>() + self.common.missed.load(Ordering::Relaxed)
     }
 }
 
-/// The gate's instructions.
-fn code(table: i32) -> Vec<u8> {
+/// How a gate knows its slot.
+#[derive(Clone, Copy)]
+enum Slot {
+    /// By its attach cookie.
+    Cookie,
+    /// By itself.
+    Fixed(u32),
+}
+
+/// A gate's instructions.
+fn code(table: i32, slot: Slot) -> Vec<u8> {
     // op, destination and source register, offset, immediate (struct bpf_insn).
     let insn = |op: u8, dst: u8, src: u8, imm: i32| {
         let mut bytes = vec![op, dst | src << 4, 0, 0];
         bytes.extend(imm.to_le_bytes());
         bytes
     };
-    [
-        insn(0xbf, 6, 1, 0),             // r6 = r1
-        insn(0x85, 0, 0, ATTACH_COOKIE), // r0 = bpf_get_attach_cookie(r1)
-        insn(0xbf, 1, 6, 0),             // r1 = r6
-        insn(0x18, 2, 1, table),         // r2 = the table
-        insn(0, 0, 0, 0),                //   (second half)
-        insn(0xbc, 3, 0, 0),             // w3 = w0
-        insn(0x85, 0, 0, TAIL_CALL),     // bpf_tail_call(r1, r2, r3)
-        insn(0xb7, 0, 0, 0),             // r0 = 0
-        insn(0x95, 0, 0, 0),             // exit
-    ]
-    .concat()
+    let mut code = match slot {
+        Slot::Cookie => vec![
+            insn(0xbf, 6, 1, 0),             // r6 = r1
+            insn(0x85, 0, 0, ATTACH_COOKIE), // r0 = bpf_get_attach_cookie(r1)
+            insn(0xbf, 1, 6, 0),             // r1 = r6
+            insn(0xbc, 3, 0, 0),             // w3 = w0
+        ],
+        Slot::Fixed(slot) => vec![insn(0xb4, 3, 0, slot.cast_signed())], // w3 = slot
+    };
+    code.extend([
+        insn(0x18, 2, 1, table),     // r2 = the table
+        insn(0, 0, 0, 0),            //   (second half)
+        insn(0x85, 0, 0, TAIL_CALL), // bpf_tail_call(r1, r2, r3)
+        insn(0xb7, 0, 0, 0),         // r0 = 0
+        insn(0x95, 0, 0, 0),         // exit
+    ]);
+    code.concat()
 }

@@ -1,6 +1,9 @@
 //! The maps that all programs of a session share.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::OnceLock,
+};
 
 use tracer_abi as abi;
 use tracer_abi::Counters;
@@ -44,6 +47,8 @@ pub(super) struct Shared {
     pids: Map,
     scratch: Map,
     cpu_bases: Map,
+    /// Scratch memory that hits claim, and which of it is claimed.
+    nesting: OnceLock<(Map, Map)>,
     #[cfg(feature = "bpf-log")]
     logs: Map,
 }
@@ -130,6 +135,7 @@ impl Shared {
             // aya-log finds the map by its name.
             #[cfg(feature = "bpf-log")]
             logs: ring(1 << 17, "AYA_LOGS")?,
+            nesting: OnceLock::new(),
             rings,
             counters,
             switches,
@@ -147,6 +153,7 @@ impl Shared {
             abi::SWITCHES => self.switches.as_fd(),
             abi::PIDS => self.pids.as_fd(),
             abi::SCRATCH => scratch.unwrap_or(&self.scratch).as_fd(),
+            abi::CLAIMED => self.nesting.get()?.1.as_fd(),
             abi::CPU_BASES => self.cpu_bases.as_fd(),
             #[cfg(feature = "bpf-log")]
             "AYA_LOGS" => self.logs.as_fd(),
@@ -166,6 +173,33 @@ impl Shared {
             name: "tracer_scratch",
         })
         .map_err(|errno| AttachError::new(event, Cause::Map("array", errno)))
+    }
+
+    /// Makes what programs need that can be preempted by others of their kind, once there is one.
+    pub(super) fn prepare_nesting(&self) -> Result<(), Cause> {
+        if self.nesting.get().is_some() {
+            return Ok(());
+        }
+        let max_entries = self.options.cpus * abi::CLAIMS;
+        let spec = MapSpec {
+            kind: MapKind::Array,
+            key_size: 4,
+            value_size: abi::SCRATCH_SIZE as u32,
+            max_entries,
+            flags: 0,
+            inner: None,
+            name: "tracer_scratch",
+        };
+        let scratch = Map::create(&spec).map_err(|errno| Cause::Map("array", errno))?;
+        let claims = MapSpec { kind: MapKind::Hash, value_size: 1, name: "tracer_claims", ..spec };
+        let claims = Map::create(&claims).map_err(|errno| Cause::Map("hash", errno))?;
+        let _ = self.nesting.set((scratch, claims));
+        Ok(())
+    }
+
+    /// Scratch memory that hits claim.
+    pub(super) fn nesting_scratch(&self) -> Option<&Map> {
+        self.nesting.get().map(|(scratch, _)| scratch)
     }
 
     pub(super) fn set_tracing(&self, on: bool) {

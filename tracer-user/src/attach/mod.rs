@@ -9,10 +9,16 @@
 
 mod context;
 mod error;
+mod fentry;
+mod fexit;
 mod follow;
 mod gate;
+mod gated;
 pub mod ids;
 mod inject;
+mod kprobe;
+mod kprobe_multi;
+mod kretprobe;
 #[cfg(feature = "bpf-log")]
 mod logs;
 mod maps;
@@ -21,12 +27,20 @@ mod peek;
 mod raw_tp;
 mod syscalls;
 mod tracepoint;
+mod uprobe;
+mod uretprobe;
+mod via;
 
-pub use context::{Context, Preempt, Seek, seek_preempt};
+pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
 pub use error::{AttachError, Cause};
+pub use fentry::Function;
 pub use gate::{Hung, Resting};
+pub use gated::Gated;
+pub use kprobe::KernelPlace;
 pub use maps::Options;
 pub use peek::kernel_word;
+pub use uprobe::FilePlace;
+pub use via::Via;
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -38,7 +52,7 @@ use tracer_abi::{Counters, Params, params};
 use crate::{
     event::Format,
     kernel::Cast,
-    plan::{filter::Filter, source::Hook},
+    plan::{filter::Filter, probe::Given, source::Hook},
     sys::{
         map::Map,
         prog::{Prog, ProgInfo, ProgKind},
@@ -46,27 +60,10 @@ use crate::{
     },
 };
 use follow::Follow;
-use gate::Gate;
+use gate::{Behind, Gate};
 use maps::Shared;
 use object::Functions;
 use syscalls::Dispatcher;
-
-/// What an event's program hangs on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Via {
-    /// The perf tracepoint of this event id.
-    Tracepoint(u16),
-    /// The raw tracepoint of this name.
-    RawTracepoint(String),
-    /// The entry of the system call with this number.
-    SysEnter(u32),
-    /// The same, for a session that traces the entry of no other system call: without a dispatcher in front.
-    SysEnterAlone(u32),
-    /// The exit of the system call with this number.
-    SysExit(u32),
-    /// Nothing: user space hands records in.
-    Inject,
-}
 
 /// Whose hits a program takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,10 +153,12 @@ pub struct Session {
     enter: Option<Dispatcher>,
     exit: Option<Dispatcher>,
     follow: Option<Follow>,
-    gate: Option<Gate>,
+    gate: Gate,
     #[cfg(feature = "bpf-log")]
     logs: Option<logs::Logs>,
     next_slot: u32,
+    /// Slots that were used before, by [`Gated`].
+    free_slots: Vec<u32>,
 }
 
 impl Session {
@@ -177,10 +176,11 @@ impl Session {
                 enter: None,
                 exit: None,
                 follow: None,
-                gate: None,
+                gate: Gate::new(options.slots),
                 #[cfg(feature = "bpf-log")]
                 logs: None,
                 next_slot: 0,
+                free_slots: Vec::new(),
             },
             rings,
         ))
@@ -247,45 +247,69 @@ impl Session {
         if slot >= self.shared.slots() {
             return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots())));
         }
-        let functions = Functions::generate(request.format, request.hook, request.filter)
+        let (program, scratch) = self.program(request, slot, None)?;
+        let link = self
+            .hook(&program, request.via)
             .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
-        let fixed = self.params(request, &functions, slot);
-        let (template, kind) = match request.via {
-            Via::Tracepoint(_) => ("trace_event", ProgKind::Tracepoint),
-            Via::RawTracepoint(_) | Via::SysEnter(_) | Via::SysEnterAlone(_) | Via::SysExit(_) => {
-                ("raw_event", ProgKind::RawTracepoint)
-            }
-            Via::Inject => ("inject", ProgKind::Syscall),
-        };
-        let title = &request.format.name;
-        // A raw tracepoint program may be interrupted by another: it needs scratch memory of its own.
-        let wants_scratch = functions.size == 0 || functions.needs.scratch;
-        let scratch = if wants_scratch && kind != ProgKind::Tracepoint {
-            Some(self.shared.scratch(title)?)
-        } else {
-            None
-        };
-        // In a program of `BPF_PROG_TYPE_SYSCALL` speed matters less than reach.
-        let cast = self.context.cast.filter(|_| kind != ProgKind::Syscall);
-        let image = object::image(template, &functions, &fixed, cast, &self.shared, scratch.as_ref())
-            .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
-        let program = Prog::load(kind, &image.bytes(), title)
-            .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))?;
-        let link = match request.via {
-            Via::Tracepoint(id) => tracepoint::attach(&program, *id),
-            Via::RawTracepoint(name) => raw_tp::attach(&program, name),
-            Via::SysEnter(number) => self.syscall(true, *number, &program),
-            Via::SysEnterAlone(_) => raw_tp::attach(&program, "sys_enter"),
-            Via::SysExit(number) => self.syscall(false, *number, &program),
-            Via::Inject => Ok(Link::None),
-        }
-        .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
         #[cfg(feature = "bpf-log")]
         if self.logs.is_none() {
             self.logs = program.info().ok().and_then(|info| logs::Logs::of(info.id));
         }
         self.next_slot += 1;
         Ok(Attachment { slot, program, _scratch: scratch, link })
+    }
+
+    /// Loads the program of a request, with scratch memory of its own (`known`, if it has some) where it needs it.
+    fn program(
+        &self,
+        request: &Request<'_>,
+        slot: u32,
+        known: Option<&Map>,
+    ) -> Result<(Prog, Option<Map>), AttachError> {
+        let name = || request.format.full_name();
+        let functions = Functions::generate(request.format, request.hook, request.filter)
+            .map_err(|cause| AttachError::new(name(), cause))?;
+        let fixed = self.params(request, &functions, slot);
+        let (via, title) = (request.via, &request.format.name);
+        if via.nests() {
+            self.shared.prepare_nesting().map_err(|cause| AttachError::new(name(), cause))?;
+        }
+        let known = known.or(self.shared.nesting_scratch().filter(|_| via.nests()));
+        let wants_scratch = functions.size == 0 || functions.needs.scratch;
+        let scratch = if wants_scratch && !via.is_exclusive() && known.is_none() {
+            Some(self.shared.scratch(title)?)
+        } else {
+            None
+        };
+        // In a program of `BPF_PROG_TYPE_SYSCALL` speed matters less than reach.
+        let kind = via.kind();
+        let cast =
+            self.context.cast.filter(|_| matches!(kind, ProgKind::Tracepoint | ProgKind::RawTracepoint));
+        let image =
+            object::image(via.template(), &functions, &fixed, cast, &self.shared, scratch.as_ref().or(known))
+                .map_err(|cause| AttachError::new(name(), cause))?;
+        let program = Prog::load_for(kind, via.purpose(), &image.bytes(), title)
+            .map_err(|error| AttachError::new(name(), Cause::Load(kind, error)))?;
+        Ok((program, scratch))
+    }
+
+    /// Hangs a program on its hook.
+    fn hook(&mut self, program: &Prog, via: &Via) -> Result<Link, Cause> {
+        match via {
+            Via::Tracepoint(id) => tracepoint::attach(program, *id),
+            Via::RawTracepoint(name) => raw_tp::attach(program, name),
+            Via::SysEnter(number) => self.syscall(true, *number, program),
+            Via::SysEnterAlone(_) => raw_tp::attach(program, "sys_enter"),
+            Via::SysExit(number) => self.syscall(false, *number, program),
+            Via::Kprobe(place) => kprobe::attach(program, place),
+            Via::Kretprobe(place) => kretprobe::attach(program, place),
+            Via::Uprobe(place) => uprobe::attach(program, place),
+            Via::Uretprobe(place) => uretprobe::attach(program, place),
+            Via::Fentry(_) => fentry::attach(program),
+            Via::Fexit(_) => fexit::attach(program),
+            Via::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
+            Via::Inject => Ok(Link::None),
+        }
     }
 
     /// What is fixed when a request's program is loaded.
@@ -339,27 +363,22 @@ impl Session {
             fixed.bits |= params::ONE_CALL;
             fixed.call = *number;
         }
+        if request.via.nests() {
+            fixed.bits |= params::CLAIM;
+        }
         self.context.apply(&mut fixed, request.via);
         fixed
     }
 
-    /// Hangs a perf tracepoint's event up behind the gate, where it can be changed and taken off while it fires.
+    /// Hangs an event up behind the gate, where it can be changed and taken off while it fires.
     ///
     /// # Errors
     /// When the program does not pass the verifier or the hook is refused.
     ///
     /// # Panics
-    /// For a request that is not [`Via::Tracepoint`].
+    /// For a request that is [`Via::Inject`] or [`Via::SysEnterAlone`].
     pub fn hang(&mut self, request: &Request<'_>) -> Result<Hung, AttachError> {
-        let Via::Tracepoint(id) = request.via else { panic!("only perf tracepoints have a gate") };
-        let name = || request.format.full_name();
-        if self.gate.is_none() {
-            let gate = Gate::new(self.shared.slots()).map_err(|cause| AttachError::new("session", cause))?;
-            self.gate = Some(gate);
-        }
-        let program = self.behind_gate(request)?;
-        let gate = self.gate.as_mut().expect("made above");
-        let slot = match gate.free_slot() {
+        let slot = match self.gate.free_slot() {
             Some(slot) => {
                 self.shared.clear_counters(slot);
                 slot
@@ -370,10 +389,15 @@ impl Session {
             }
             None => return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots()))),
         };
-        gate.hang(slot, *id, program).map_err(|cause| {
-            gate.give_back(slot);
-            AttachError::new(name(), cause)
-        })
+        let hung = self.behind_gate(request, slot).and_then(|behind| {
+            let named = |cause| AttachError::new(request.format.full_name(), cause);
+            self.set_call(request.via, Some(&behind)).map_err(named)?;
+            self.gate.hang(slot, request.via, behind).map_err(named)
+        });
+        if hung.is_err() {
+            self.gate.give_back(slot);
+        }
+        hung
     }
 
     /// Gives an event behind the gate another program: every hit is seen by the old or by the new one, and once.
@@ -382,22 +406,25 @@ impl Session {
     /// When the program does not pass the verifier; the old one goes on then.
     ///
     /// # Panics
-    /// For a request that is not this event's.
+    /// For a request that is not this event's at its hook.
     pub fn change(&mut self, hung: &mut Hung, request: &Request<'_>) -> Result<(), AttachError> {
-        assert_eq!(*request.via, Via::Tracepoint(hung.id), "the same hook");
-        let program = self.behind_gate(request)?;
-        let gate = self.gate.as_ref().expect("something hangs");
-        gate.put(hung.slot, &program).map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
-        hung.program = program;
+        assert_eq!(*request.via, hung.via, "the same hook");
+        let behind = self.behind_gate(request, hung.slot)?;
+        let put = if gate::is_call(&hung.via) {
+            self.set_call(&hung.via, Some(&behind))
+        } else {
+            self.gate.put(&hung.via, hung.slot, &behind)
+        };
+        put.map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
+        hung.behind = behind;
         Ok(())
     }
 
     /// Turns an event behind the gate off, at once and on all CPUs.
-    ///
-    /// # Panics
-    /// For an event of another session.
     pub fn rest(&mut self, hung: Hung) -> Resting {
-        self.gate.as_ref().expect("something hangs").rest(hung)
+        // A place in a table can be cleared.
+        let _ = self.set_call(&hung.via, None);
+        self.gate.rest(hung)
     }
 
     /// Turns an event on again.
@@ -406,40 +433,61 @@ impl Session {
     /// When the program does not pass the verifier; the event is taken off its hook then.
     ///
     /// # Panics
-    /// For an event of another session.
+    /// For a request at another hook than [`Resting::via`].
     pub fn resume(&mut self, resting: Resting, request: &Request<'_>) -> Result<Hung, AttachError> {
-        let program = self.behind_gate(request)?;
-        let gate = self.gate.as_ref().expect("something hangs");
-        gate.resume(resting, program).map_err(|cause| AttachError::new(request.format.full_name(), cause))
+        assert_eq!(request.via, resting.via(), "the same hook");
+        let behind = self.behind_gate(request, resting.slot())?;
+        let named = |cause| AttachError::new(request.format.full_name(), cause);
+        self.set_call(request.via, Some(&behind)).map_err(named)?;
+        self.gate.resume(resting, behind).map_err(named)
     }
 
-    /// Hits of all events behind the gate for which the kernel did not run it, because another program was running on
-    /// that CPU.
-    pub fn missed(&self) -> u64 {
-        self.gate.as_ref().map_or(0, Gate::missed)
+    /// Hits of events behind the gate for which the kernel ran no program, since another was running on that CPU; `hung`
+    /// are those that are on.
+    pub fn missed<'a>(&self, hung: impl Iterator<Item = &'a Hung>) -> u64 {
+        self.gate.missed(hung)
+    }
+
+    /// Sets or clears a system call's place in its dispatcher; nothing for other hooks.
+    fn set_call(&mut self, via: &Via, behind: Option<&Behind>) -> Result<(), Cause> {
+        let (enter, number) = match via {
+            Via::SysEnter(number) => (true, *number),
+            Via::SysExit(number) => (false, *number),
+            _ => return Ok(()),
+        };
+        match behind {
+            Some(behind) => self.syscall(enter, number, &behind.program).map(drop),
+            None => match if enter { &self.enter } else { &self.exit } {
+                Some(dispatcher) => dispatcher.clear(number),
+                None => Ok(()),
+            },
+        }
     }
 
     /// The program of a request behind the gate: one that is there, or a new one.
-    fn behind_gate(&mut self, request: &Request<'_>) -> Result<Arc<Prog>, AttachError> {
-        let name = || request.format.full_name();
-        let functions = Functions::generate(request.format, request.hook, request.filter)
-            .map_err(|cause| AttachError::new(name(), cause))?;
+    fn behind_gate(&mut self, request: &Request<'_>, slot: u32) -> Result<Arc<Behind>, AttachError> {
+        if !matches!(request.via, Via::Tracepoint(_)) {
+            let (program, scratch) = self.program(request, slot, None)?;
+            return Ok(Arc::new(Behind { program, _scratch: scratch }));
+        }
+        let named = |cause| AttachError::new(request.format.full_name(), cause);
+        let functions = Functions::generate(request.format, request.hook, request.filter).map_err(named)?;
         let mut fixed = self.params(request, &functions, 0);
+        // With slot and kind from the cookie, events with the same code share the program.
         fixed.kind = 0;
         fixed.bits |= params::COOKIE;
         let mut key = fixed.bytes().to_vec();
         functions.encode(&mut key);
-        let gate = self.gate.as_mut().expect("made by the first event");
-        if let Some(program) = gate.find(&key) {
-            return Ok(program);
+        if let Some(behind) = self.gate.find(request.via, &key) {
+            return Ok(behind);
         }
         let image = object::image("trace_event", &functions, &fixed, self.context.cast, &self.shared, None)
-            .map_err(|cause| AttachError::new(name(), cause))?;
+            .map_err(named)?;
         let program = Prog::load(ProgKind::Tracepoint, &image.bytes(), &request.format.name)
-            .map_err(|error| AttachError::new(name(), Cause::Load(ProgKind::Tracepoint, error)))?;
-        let program = Arc::new(program);
-        gate.remember(key, &program);
-        Ok(program)
+            .map_err(|error| named(Cause::Load(ProgKind::Tracepoint, error)))?;
+        let behind = Arc::new(Behind { program, _scratch: None });
+        self.gate.remember(request.via, key, &behind).map_err(named)?;
+        Ok(behind)
     }
 
     /// Puts a program into the dispatcher of its side, which is loaded for the first one.
@@ -521,6 +569,16 @@ pub fn listing(
     if !linked {
         return Ok(functions.listing());
     }
-    let template = if *hook == Hook::Tracepoint { "trace_event" } else { "raw_event" };
+    let template = match hook {
+        Hook::Tracepoint => "trace_event",
+        Hook::Probe(plan) => match plan.given {
+            Given::Registers(_) => "kprobe_event",
+            Given::Arguments(_) => "raw_event",
+            Given::Call { exit: false, .. } => "fentry_event",
+            Given::Call { exit: true, .. } => "fexit_event",
+            Given::Record => "trace_event",
+        },
+        Hook::RawTracepoint(_) | Hook::Inject => "raw_event",
+    };
     functions.linked(template, cast).map_err(|cause| AttachError::new(format.full_name(), cause))
 }

@@ -14,7 +14,7 @@ use tracer_abi::{PARAMS, Params, SWITCHES};
 use super::{Cause, maps::Shared};
 use crate::{
     code::{
-        asm::{Assembler, Function, Insn, Reg},
+        asm::{Assembler, Function, Insn, Reg, SYMBOL_FORMAT},
         link, listing,
         lower::{self, Needs},
         whole::{self, Frozen, Known},
@@ -148,7 +148,7 @@ fn finish<'a>(
         constants.iter().map(|(name, bytes)| (*name, (*bytes, true))).collect();
     object.patch_map_data(constants).map_err(|error| broken(&error))?;
     // Frozen memory is named by numbers that are no descriptors until it is known whether anybody reads it.
-    let mut frozen: Vec<(RawFd, Vec<u8>)> = Vec::new();
+    let mut frozen: Vec<(RawFd, Vec<u8>)> = vec![(SYMBOL_FORMAT, b"%pS\0".to_vec())];
     let mut resolved: Vec<(String, RawFd, Definition)> = Vec::new();
     for (name, definition) in &object.maps {
         let fd = if definition.section_kind() == EbpfSectionKind::Rodata {

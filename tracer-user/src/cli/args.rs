@@ -47,14 +47,20 @@ pub(super) enum Command {
     tracer record -e 'sched:sched_switch if prev_comm ~ \"ba*\" || next_prio < 100' --for 5s\n  \
     tracer record -e 'syscalls:sys_enter_openat if filename.ustring ~ \"*passwd*\"' -- cat /etc/passwd\n  \
     tracer record -e 'sched:*' -e 'irq:*' --pid 4711 -o trace.txt\n  \
+    tracer record -p 'f vfs_read count if count > 4096' -p 'f vfs_read%return $retval'\n  \
+    tracer record -p 't sched_switch comm=next->comm:string' -p 'p /bin/bash:readline'\n  \
     tracer record -e 'kmem:kmalloc if bytes_req > 4096' --comm bash --json")]
 #[allow(clippy::struct_excessive_bools)]
 pub(super) struct RecordArgs {
     /// Event to trace, with an optional filter: 'SYSTEM:EVENT[ if FILTER]'. Globs name several; repeatable.
-    #[arg(short = 'e', long = "event", value_name = "EVENT", required = true)]
+    #[arg(short = 'e', long = "event", value_name = "EVENT", required_unless_present = "probes")]
     pub(super) events: Vec<String>,
+    /// Event to define and trace, in the language of dynamic_events, with an optional filter:
+    /// 'p|r|f|t|e[:[GROUP/]EVENT] WHERE [ARGS][ if FILTER]'. Repeatable.
+    #[arg(short = 'p', long = "probe", value_name = "DEFINITION")]
+    pub(super) probes: Vec<String>,
     /// Trace only this process: its threads, and the children it starts from now on. Repeatable.
-    #[arg(short, long, value_name = "PID")]
+    #[arg(short = 'P', long, value_name = "PID")]
     pub(super) pid: Vec<u32>,
     /// Trace only threads of this name (in the kernel, before anything is recorded).
     #[arg(long, value_name = "NAME")]

@@ -17,6 +17,7 @@ use super::{args::RecordArgs, style};
 use crate::{
     control::{
         facts::Facts,
+        probes,
         recorder::{Count, Options, Recorder, Shown},
         selection::{self, Selected},
     },
@@ -103,6 +104,12 @@ fn select(args: &RecordArgs, facts: &Facts) -> anyhow::Result<Vec<Selected>> {
                 None => all.push(event),
             }
         }
+    }
+    for mut event in probes::select(&args.probes, facts)? {
+        if let Some(comm) = &args.comm {
+            event.filter = Some(selection::and_comm(event.filter, comm));
+        }
+        all.push(event);
     }
     Ok(all)
 }

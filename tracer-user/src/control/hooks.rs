@@ -35,12 +35,17 @@ impl Chosen {
     }
 }
 
-/// Chooses the hooks of events. Plans are put to the test all at once, in a session that traces nothing yet.
+/// What came of the trials of plans, by system and name of the event that stood for others.
+pub type Verdicts = HashMap<(String, String), Result<(), String>>;
+
+/// Chooses the hooks of events. Plans that there is no verdict on are put to the test all at once, in a session that
+/// traces nothing.
 pub fn choose(
     formats: &[&Format],
     tracepoints_only: bool,
     facts: &Facts,
     trial: &mut Trial<'_>,
+    verdicts: &mut Verdicts,
 ) -> Vec<Chosen> {
     let planned: Vec<Result<(RawPlan, Option<u32>), String>> = formats
         .iter()
@@ -50,7 +55,8 @@ pub fn choose(
     let mut plans: Vec<Result<(Format, RawPlan), String>> = Vec::new();
     for (format, planned) in formats.iter().zip(&planned) {
         let Ok((plan, _)) = planned else { continue };
-        if names.contains(&plan.stand_in) || names.len() == verify::MOST {
+        let known = names.contains(&plan.stand_in) || verdicts.contains_key(&plan.stand_in);
+        if known || names.len() == verify::MOST {
             continue;
         }
         let (system, name) = &plan.stand_in;
@@ -69,16 +75,12 @@ pub fn choose(
         verify::hold(&on_trial, trial.own_thread, trial.session, trial.drain)
     }
     .into_iter();
-    let verdicts: HashMap<(String, String), Result<(), String>> = names
-        .into_iter()
-        .zip(plans)
-        .map(|(name, plan)| {
-            let verdict = plan.and_then(|_| outcomes.next().unwrap_or(Ok(())));
-            let verdict = verdict.map_err(|why| format!("{}:{}: {why}", name.0, name.1));
-            tracing::debug!(?name, ?verdict, "raw tracepoint plan");
-            (name, verdict)
-        })
-        .collect();
+    verdicts.extend(names.into_iter().zip(plans).map(|(name, plan)| {
+        let verdict = plan.and_then(|_| outcomes.next().unwrap_or(Ok(())));
+        let verdict = verdict.map_err(|why| format!("{}:{}: {why}", name.0, name.1));
+        tracing::debug!(?name, ?verdict, "raw tracepoint plan");
+        (name, verdict)
+    }));
     formats
         .iter()
         .zip(planned)
@@ -154,6 +156,7 @@ pub fn other(format: &Format, hook: &Hook) -> Option<Other> {
     let offset = format.fields.iter().find(|field| field.name == name)?.offset;
     match hook {
         Hook::Tracepoint | Hook::Inject => Some(Other::InRecord(offset as u32)),
+        Hook::Probe(_) => None,
         Hook::RawTracepoint(fields) => {
             match &fields.iter().find(|field| usize::from(field.offset) == offset)?.source {
                 Source::Memory { arg, path } if path.len() == 1 => {

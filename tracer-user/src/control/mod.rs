@@ -8,6 +8,7 @@ pub mod facts;
 pub mod hooks;
 pub mod instance;
 pub mod pages;
+pub mod probes;
 pub mod recorder;
 pub mod selection;
 pub mod tasks;

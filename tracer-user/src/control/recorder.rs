@@ -6,13 +6,15 @@ use tracer_abi::{Counters, control};
 
 use super::{
     facts::Facts,
-    hooks::{self, Chosen, Trial},
+    hooks::{self, Chosen, Trial, Verdicts},
+    probes,
     selection::Selected,
     tasks::{NameEvent, TaskNames},
 };
 use crate::{
     attach::{
-        self, AttachError, Attachment, Cause, Context, Preempt, Request, Seek, Session, Threads, Via, ids,
+        self, AttachError, Attachment, Cause, Context, Preempt, Request, Seek, Session, TaskIds, Threads,
+        Via, ids,
     },
     event::Format,
     kernel::Cast,
@@ -140,16 +142,64 @@ impl Recorder {
             taken: 0,
             wants_groups: false,
         };
+        let (probed, selected): (Vec<_>, Vec<_>) =
+            selected.into_iter().partition(|event| event.probe.is_some());
         let formats: Vec<&Format> = selected.iter().map(|event| &event.format).collect();
         let mut trial =
             Trial { session: &mut recorder.session, drain: &mut recorder.drain, own_thread: own.thread };
-        let mut chosen = hooks::choose(&formats, options.tracepoints_only, facts, &mut trial);
+        let mut chosen =
+            hooks::choose(&formats, options.tracepoints_only, facts, &mut trial, &mut Verdicts::new());
         hooks::alone(&mut chosen);
         recorder.follow_names(facts)?;
         for (event, chosen) in selected.into_iter().zip(chosen) {
             recorder.attach(event, chosen, facts)?;
         }
+        for event in probed {
+            recorder.probe(event, facts)?;
+        }
         Ok(recorder)
+    }
+
+    /// Hangs a dynamic event on the first of its hooks that the kernel lets be used.
+    fn probe(&mut self, event: Selected, facts: &Facts) -> Result<(), AttachError> {
+        let Selected { format, filter, probe: Some(probe), .. } = event else { return Ok(()) };
+        let probes::Candidates { usable, lacking: mut tried } = probes::candidates(&probe, facts);
+        for candidate in usable {
+            let request = Request {
+                format: &format,
+                hook: &candidate.hook,
+                via: &candidate.via,
+                filter: filter.as_ref(),
+                irqs_off: false,
+                kind: format.id,
+                threads: Threads::Traced,
+                other: None,
+            };
+            match self.session.attach(&request) {
+                Ok(attachment) => {
+                    let chosen =
+                        Chosen { hook: candidate.hook, via: candidate.via, reason: tried.to_string() };
+                    let printer = probes::printer(&probe.event, format.id);
+                    self.keep(attachment, printer, chosen);
+                    return Ok(());
+                }
+                Err(error) => {
+                    tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());
+                    tried.refused(candidate.name(), &error);
+                }
+            }
+        }
+        Err(AttachError::new(format.full_name(), Cause::NoHook(tried.to_string())))
+    }
+
+    /// Takes an attached event up; of several under one id the first prints.
+    fn keep(&mut self, attachment: Attachment, printer: Printer, chosen: Chosen) {
+        if let Some(place) = self.by_id.get_mut(usize::from(printer.format().id))
+            && *place == NOBODY
+        {
+            *place = self.traced.len() as u16;
+        }
+        self.traced.push(Traced { attachment, printer, chosen });
     }
 
     /// Attaches the two events that change names of threads.
@@ -198,10 +248,7 @@ impl Recorder {
             Err(error) => return Err(error),
         };
         let printer = Printer::compile(&format, facts);
-        if let Some(place) = self.by_id.get_mut(usize::from(format.id)) {
-            *place = self.traced.len() as u16;
-        }
-        self.traced.push(Traced { attachment, printer, chosen });
+        self.keep(attachment, printer, chosen);
         Ok(())
     }
 
@@ -334,7 +381,7 @@ pub fn try_hooks(
     let (mut session, rings) = Session::new(&sizes, context(facts))?;
     let mut drain = Drain::new(rings);
     let mut trial = Trial { session: &mut session, drain: &mut drain, own_thread: own.thread };
-    Ok(hooks::choose(formats, tracepoints_only, facts, &mut trial))
+    Ok(hooks::choose(formats, tracepoints_only, facts, &mut trial, &mut Verdicts::new()))
 }
 
 /// What programs can learn of their context on this kernel.
@@ -343,7 +390,17 @@ pub(super) fn context(facts: &Facts) -> Context {
     tracing::debug!(?preempt, "where the preempt count is");
     let cast = cast(facts);
     tracing::debug!(?cast, "how kernel memory is loaded");
-    Context { preempt, registers: facts.registers(), cast }
+    Context { preempt, registers: facts.registers(), cast, task: task_ids(facts) }
+}
+
+/// Where a thread's ids lie in its `task_struct`.
+fn task_ids(facts: &Facts) -> Option<TaskIds> {
+    let btf = facts.btf()?;
+    let offset = |name| match btf.member("task_struct", name) {
+        Ok(Some(member)) if member.ty.size == 4 => Some(member.offset),
+        _ => None,
+    };
+    Some(TaskIds { pid: offset("pid")?, tgid: offset("tgid")? })
 }
 
 /// How programs load kernel memory directly; None where BTF lacks what it takes or the kernel refuses it.

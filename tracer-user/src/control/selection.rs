@@ -3,7 +3,7 @@
 use crate::{
     event::{Catalogue, Format, FormatError},
     kernel::{Error, Tracefs},
-    lang::filter::FilterError,
+    lang::{define::Probe, filter::FilterError},
     plan::{
         filter::{Filter, Pattern, Test, Text},
         resolve::{self, ResolveEnv},
@@ -19,6 +19,8 @@ pub struct Selected {
     pub text: Option<String>,
     /// The filter, resolved.
     pub filter: Option<Filter>,
+    /// How its values are had, for a dynamic event.
+    pub probe: Option<Box<Probe>>,
 }
 
 /// Why a selection is not one.
@@ -95,7 +97,7 @@ pub fn select(text: &str, tracefs: &Tracefs, env: &dyn ResolveEnv) -> Result<Vec
             .map(|text| resolve::filter(text.as_bytes(), &format, env))
             .transpose()
             .map_err(|error| SelectError::Filter { event: format.full_name(), error: Box::new(error) })?;
-        selected.push(Selected { format, text: filter.map(str::to_owned), filter: resolved });
+        selected.push(Selected { format, text: filter.map(str::to_owned), filter: resolved, probe: None });
     }
     if selected.is_empty() {
         return Err(no_event(pattern, &Catalogue::parse(&tracefs.available_events()?)));

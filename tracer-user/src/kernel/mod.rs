@@ -12,6 +12,7 @@ pub mod config;
 mod error;
 pub mod features;
 pub mod filter_parser;
+mod probe_units;
 pub mod symbols;
 pub mod syscalls;
 pub mod tracefs;
@@ -24,6 +25,7 @@ pub use answer::Answer;
 pub use btf::Btf;
 pub use cast::Cast;
 pub use error::Error;
+pub use probe_units::ProbeUnit;
 pub use symbols::{Symbol, Symbols};
 pub use tracefs::Tracefs;
 

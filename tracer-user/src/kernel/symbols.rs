@@ -89,6 +89,14 @@ impl Symbols {
         })
     }
 
+    /// All names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.core.iter().chain(&self.extra).filter_map(|entry| {
+            let name = self.names.get(entry.name as usize..)?.get(..usize::from(entry.length))?;
+            std::str::from_utf8(name).ok()
+        })
+    }
+
     fn parse(text: &[u8]) -> Result<Self, Problem> {
         let mut symbols = Self { names: Vec::with_capacity(text.len() / 2), ..Self::default() };
         symbols.core.reserve(text.len() / 40);

@@ -4,6 +4,7 @@
 pub mod eval;
 pub mod filter;
 pub mod hist;
+pub mod probe;
 pub mod raw;
 mod raw_table;
 pub mod resolve;

@@ -4,6 +4,8 @@
 //! perf tracepoint and in the injection program the context is the record itself; at a raw tracepoint each
 //! field has a [`Source`] of its own.
 
+use super::probe::ProbePlan;
+
 /// The kind of hook a program hangs on; one template each in `tracer-ebpf/src/probe/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hook {
@@ -13,6 +15,8 @@ pub enum Hook {
     Inject,
     /// A raw tracepoint: the context is an array of `u64` arguments.
     RawTracepoint(Vec<FieldSource>),
+    /// A dynamic event's: what the context is, the plan says.
+    Probe(Box<ProbePlan>),
 }
 
 /// How one field of a record is had from a raw tracepoint's arguments. Fields lie behind the common ones;

@@ -12,8 +12,10 @@ pub mod json;
 pub mod line;
 mod printer;
 pub mod printf;
+mod probe;
 mod running;
 
 pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
 pub use printer::Printer;
+pub use probe::{ProbeHead, ProbeValue};
 pub use running::{KernelTexts, hz, jiffies, version_of};

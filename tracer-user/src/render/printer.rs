@@ -9,6 +9,7 @@ use super::fields;
 use super::fmt::{self, Eval, Program};
 use super::printf::number::hex;
 use super::printf::pointer::take;
+use super::probe::{ProbeHead, ProbeText, ProbeValue};
 use crate::event::Format;
 
 /// Renders the records of one event.
@@ -30,6 +31,7 @@ enum Body {
     SyscallEnter(Vec<Argument>),
     /// `sys_NAME -> value`
     SyscallExit(usize),
+    Probe(ProbeText),
     Fields,
 }
 
@@ -70,6 +72,18 @@ impl Printer {
         printer
     }
 
+    /// Prepares a dynamic event.
+    pub fn probe(format: &Format, head: ProbeHead, values: Vec<ProbeValue>) -> Self {
+        Self {
+            head: format!("{}: ", format.name).into_bytes(),
+            body: Body::Probe(ProbeText { head, values }),
+            reason: None,
+            hidden: Vec::new(),
+            version: ().version(),
+            format: format.clone(),
+        }
+    }
+
     /// The event's format.
     pub fn format(&self) -> &Format {
         &self.format
@@ -97,6 +111,7 @@ impl Printer {
                 }
             }
             Body::SyscallEnter(_) | Body::SyscallExit(_) => self.syscall(record, false, out),
+            Body::Probe(probe) => probe.write(record, env, out),
             Body::Fields => {
                 let start = out.len();
                 self.fields(record, env, out);
@@ -119,6 +134,10 @@ impl Printer {
                 }
             }
             Body::SyscallEnter(_) | Body::SyscallExit(_) => self.syscall(record, verbose, out),
+            Body::Probe(probe) => {
+                out.extend_from_slice(&self.head);
+                probe.write(record, env, out);
+            }
             Body::Fields => self.event_fields(record, env, out),
         }
     }
@@ -169,7 +188,7 @@ impl Printer {
                 out.extend_from_slice(b" -> 0x");
                 hex(out, word(*offset));
             }
-            Body::Program(_) | Body::Fields => {}
+            Body::Program(_) | Body::Probe(_) | Body::Fields => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! perf_event_open(2), as far as a tracepoint needs it.
+//! perf_event_open(2), as far as tracepoints, kprobes and uprobes need it.
 
 use std::{
     ffi::CStr,
@@ -17,7 +17,7 @@ const FLAG_CLOEXEC: libc::c_ulong = 1 << 3;
 /// `PERF_EVENT_IOC_SET_FILTER`, `_IOW('$', 6, char *)`.
 const SET_FILTER: libc::Ioctl = 0x4008_2406;
 
-/// `struct perf_event_attr` as its first version had it (64 bytes).
+/// `struct perf_event_attr` as its second version had it (72 bytes).
 #[repr(C)]
 #[derive(Default)]
 struct Attr {
@@ -31,9 +31,10 @@ struct Attr {
     wakeup: u32,
     breakpoint: u32,
     config1: u64,
+    config2: u64,
 }
 
-const _: () = assert!(size_of::<Attr>() == 64);
+const _: () = assert!(size_of::<Attr>() == 72);
 
 /// Opens the perf event of a trace event by its id, for all tasks. A program linked to it runs on every CPU; the
 /// CPU named here is only where perf would sample, which it never does: the event stays disabled. Programs run all the
@@ -43,14 +44,35 @@ const _: () = assert!(size_of::<Attr>() == 64);
 /// # Errors
 /// `EINVAL` or `ENOENT` for an unknown id, `EACCES` or `EPERM` without `CAP_PERFMON`, `EMFILE`.
 pub fn open_tracepoint(id: u16, cpu: u32) -> Result<OwnedFd, Errno> {
-    let attr = Attr {
-        kind: TYPE_TRACEPOINT,
-        size: size_of::<Attr>() as u32,
-        config: u64::from(id),
-        flags: DISABLED,
-        ..Attr::default()
-    };
-    // SAFETY: the attribute block is valid for its size; the kernel only reads it.
+    open(&Attr { kind: TYPE_TRACEPOINT, config: u64::from(id), ..Attr::default() }, cpu)
+}
+
+/// Opens the perf event of an instruction of a file (`kind` and `config` as the kernel's `uprobe` unit wants them), for all
+/// tasks; as for [`open_tracepoint`], the event stays disabled and programs run all the same.
+///
+/// # Errors
+/// `ENOENT` for a file that is gone, `EINVAL` for an offset that cannot be probed, `EACCES` or `EPERM` without
+/// `CAP_PERFMON`.
+pub fn open_uprobe(kind: u32, config: u64, path: &CStr, offset: u64) -> Result<OwnedFd, Errno> {
+    open(&Attr { kind, config, config1: path.as_ptr() as u64, config2: offset, ..Attr::default() }, 0)
+}
+
+/// Opens the perf event of an instruction of the kernel (`kind` and `config` as its `kprobe` unit wants them): so many
+/// bytes behind a symbol, or at that address without one.
+///
+/// # Errors
+/// `ENOENT` for an unknown symbol, `EINVAL` or `EILSEQ` for a place that cannot be probed, `EADDRNOTAVAIL` for a symbol
+/// that is not the only one of its name.
+pub fn open_kprobe(kind: u32, config: u64, symbol: Option<&CStr>, offset: u64) -> Result<OwnedFd, Errno> {
+    let config1 = symbol.map_or(0, |symbol| symbol.as_ptr() as u64);
+    open(&Attr { kind, config, config1, config2: offset, ..Attr::default() }, 0)
+}
+
+/// Opens an event, disabled, for all tasks.
+fn open(attr: &Attr, cpu: u32) -> Result<OwnedFd, Errno> {
+    let attr = Attr { size: size_of::<Attr>() as u32, flags: DISABLED, ..*attr };
+    // SAFETY: the attribute block is valid for its size, and strings it points to outlive the call; the kernel only
+    // reads them.
     let fd = check(unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, cpu as libc::c_int, -1, FLAG_CLOEXEC)
     })?;

@@ -31,6 +31,39 @@ pub enum ProgKind {
     Syscall = 31,
 }
 
+/// What a program is loaded for, where its kind alone does not tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Purpose<'a> {
+    /// Nothing more.
+    #[default]
+    Any,
+    /// Another expected attach type (`enum bpf_attach_type`).
+    Type(u32),
+    /// A kernel function's entry or exit ([`ProgKind::Tracing`]).
+    Function {
+        /// The function's BTF id.
+        id: u32,
+        /// The module's BTF; none for the kernel's own.
+        module: Option<BorrowedFd<'a>>,
+        /// Whether it is the exit.
+        exit: bool,
+    },
+    /// kprobe.multi.
+    Multi,
+}
+
+impl Purpose<'_> {
+    fn attach_type(self) -> u32 {
+        match self {
+            Self::Any => 0,
+            Self::Type(attach_type) => attach_type,
+            Self::Function { exit: false, .. } => ATTACH_FENTRY,
+            Self::Function { exit: true, .. } => ATTACH_FEXIT,
+            Self::Multi => ATTACH_KPROBE_MULTI,
+        }
+    }
+}
+
 /// What the verifier said of a program that it refused.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{errno}")]
@@ -62,6 +95,11 @@ struct Load {
     func_info: u64,
     func_info_count: u32,
     line_info_size: u32,
+    line_info: u64,
+    line_info_count: u32,
+    attach_btf_id: u32,
+    attach_btf_fd: u32,
+    pad: u32,
 }
 // SAFETY: no padding; the pointers are to slices that outlive the call.
 unsafe impl Block for Load {}
@@ -86,6 +124,22 @@ struct LinkCreate {
 }
 // SAFETY: plain integers without padding.
 unsafe impl Block for LinkCreate {}
+
+/// `link_create` with its `kprobe_multi`.
+#[repr(C)]
+struct MultiCreate {
+    prog: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    multi_flags: u32,
+    count: u32,
+    symbols: u64,
+    addresses: u64,
+    cookies: u64,
+}
+// SAFETY: plain integers without padding; the pointers are to slices that outlive the call.
+unsafe impl Block for MultiCreate {}
 
 #[repr(C)]
 #[derive(Default)]
@@ -121,6 +175,12 @@ unsafe impl Block for GetInfo {}
 
 /// `BPF_PERF_EVENT`, `enum bpf_attach_type`.
 const ATTACH_PERF_EVENT: u32 = 41;
+/// `BPF_TRACE_FENTRY`, `BPF_TRACE_FEXIT`, `BPF_TRACE_KPROBE_MULTI`.
+const ATTACH_FENTRY: u32 = 24;
+const ATTACH_FEXIT: u32 = 25;
+const ATTACH_KPROBE_MULTI: u32 = 42;
+/// `BPF_F_KPROBE_MULTI_RETURN`.
+const MULTI_RETURN: u32 = 1;
 /// `BPF_F_SLEEPABLE`.
 const FLAG_SLEEPABLE: u32 = 1 << 4;
 /// Bytes of verifier log that are kept; a longer one keeps its end (6.4 and later) or is cut.
@@ -154,7 +214,7 @@ impl Prog {
     /// # Errors
     /// The error number and the verifier's log.
     pub fn load(kind: ProgKind, insns: &[u8], title: &str) -> Result<Self, LoadError> {
-        Self::load_with(kind, 0, insns, title)
+        Self::load_for(kind, Purpose::Any, insns, title)
     }
 
     /// As [`Prog::load`], with an expected attach type (`enum bpf_attach_type`).
@@ -162,6 +222,23 @@ impl Prog {
     /// # Errors
     /// As [`Prog::load`].
     pub fn load_with(kind: ProgKind, attach_type: u32, insns: &[u8], title: &str) -> Result<Self, LoadError> {
+        Self::load_for(kind, Purpose::Type(attach_type), insns, title)
+    }
+
+    /// As [`Prog::load`], for a purpose.
+    ///
+    /// # Errors
+    /// As [`Prog::load`].
+    pub fn load_for(
+        kind: ProgKind,
+        purpose: Purpose<'_>,
+        insns: &[u8],
+        title: &str,
+    ) -> Result<Self, LoadError> {
+        let (attach_btf_id, attach_btf_fd) = match purpose {
+            Purpose::Function { id, module, .. } => (id, module.map_or(0, |fd| fd.as_raw_fd() as u32)),
+            _ => (0, 0),
+        };
         let license = c"Dual MIT/GPL";
         let callbacks = funcs::of(insns);
         let btf_fd = match &callbacks {
@@ -179,7 +256,9 @@ impl Prog {
             // The only way the kernel takes this kind: it runs in its caller's context and may sleep.
             flags: if kind == ProgKind::Syscall { FLAG_SLEEPABLE } else { 0 },
             name: name(title),
-            expected_attach_type: attach_type,
+            expected_attach_type: purpose.attach_type(),
+            attach_btf_id,
+            attach_btf_fd,
             btf_fd: btf_fd.cast_unsigned(),
             func_info_size: if callbacks.is_some() { size_of::<FuncInfo>() as u32 } else { 0 },
             func_info: callbacks.as_ref().map_or(0, |list| list.as_ptr() as u64),
@@ -238,6 +317,34 @@ impl Prog {
             attach_type: ATTACH_PERF_EVENT,
             flags: 0,
             cookie,
+        };
+        call_fd(Command::LinkCreate, &mut block)
+    }
+
+    /// Hangs a program of [`Purpose::Function`] on its function.
+    ///
+    /// # Errors
+    /// `EBUSY` where something else has the function's entry, `EINVAL` or `ENOTSUPP` for one that cannot be traced.
+    pub fn attach_function(&self) -> Result<OwnedFd, Errno> {
+        let mut block = RawTracepoint { name: 0, prog: self.fd.as_raw_fd() as u32, pad: 0, cookie: 0 };
+        call_fd(Command::RawTracepointOpen, &mut block)
+    }
+
+    /// Hangs a program of [`Purpose::Multi`] on the functions at these addresses (5.18 and later).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` on a kernel built without fprobe, `ESRCH` for an address that is no function's.
+    pub fn link_functions(&self, addresses: &[u64], exit: bool) -> Result<OwnedFd, Errno> {
+        let mut block = MultiCreate {
+            prog: self.fd.as_raw_fd() as u32,
+            target: 0,
+            attach_type: ATTACH_KPROBE_MULTI,
+            flags: 0,
+            multi_flags: if exit { MULTI_RETURN } else { 0 },
+            count: addresses.len() as u32,
+            symbols: 0,
+            addresses: addresses.as_ptr() as u64,
+            cookies: 0,
         };
         call_fd(Command::LinkCreate, &mut block)
     }

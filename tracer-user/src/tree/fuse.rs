@@ -22,6 +22,11 @@ use super::whole::{Access, Attributes, Outcome, Tree};
 /// How long the kernel may keep names and attributes: numbers mean the same for ever, and every change comes through it.
 const TTL: Duration = Duration::from_secs(3600);
 
+/// The same for what may go, events that were made and their systems.
+fn kept(attributes: &Attributes) -> Duration {
+    if attributes.lasting { TTL } else { Duration::ZERO }
+}
+
 /// A read that waits.
 struct Waiting {
     handle: u64,
@@ -156,7 +161,7 @@ impl Filesystem for Fuse {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let tree = self.hub.tree();
         match name.to_str().ok_or(rustix::io::Errno::NOENT).and_then(|name| tree.lookup(parent.0, name)) {
-            Ok(found) => reply.entry(&TTL, &Self::attr(&found, tree.since), Generation(0)),
+            Ok(found) => reply.entry(&kept(&found), &Self::attr(&found, tree.since), Generation(0)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -164,7 +169,7 @@ impl Filesystem for Fuse {
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let tree = self.hub.tree();
         match tree.attributes(ino.0) {
-            Ok(found) => reply.attr(&TTL, &Self::attr(&found, tree.since)),
+            Ok(found) => reply.attr(&kept(&found), &Self::attr(&found, tree.since)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -189,7 +194,7 @@ impl Filesystem for Fuse {
     ) {
         let mut tree = self.hub.tree();
         match tree.change(ino.0, mode.map(|mode| (mode & 0o7777) as u16), uid, gid) {
-            Ok(found) => reply.attr(&TTL, &Self::attr(&found, tree.since)),
+            Ok(found) => reply.attr(&kept(&found), &Self::attr(&found, tree.since)),
             Err(error) => reply.error(errno(error)),
         }
     }

@@ -145,9 +145,7 @@ impl Node {
                 }
             }
             Dir::Events => found.extend(
-                (0..)
-                    .zip(mirror.events.systems())
-                    .map(|(n, system)| (system.name.clone(), dir(Dir::System(n)))),
+                mirror.events.systems().map(|(n, system)| (system.name.clone(), dir(Dir::System(n)))),
             ),
             Dir::System(system) => {
                 for event in &mirror.events.system(system)?.events {
@@ -205,6 +203,15 @@ impl Node {
             _ => true,
         };
         here && (self.is_dir() || self.entry(mirror).is_some())
+    }
+
+    /// Whether it stays as long as its instance does: who asks for its name need not ask again.
+    pub(super) fn is_lasting(self, mirror: &Mirror) -> bool {
+        match self.dir {
+            Dir::System(system) => mirror.events.is_lasting_system(system),
+            Dir::Event(event) => mirror.events.is_lasting(event),
+            _ => true,
+        }
     }
 
     /// Permissions and number of links.

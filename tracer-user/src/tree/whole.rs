@@ -46,6 +46,8 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Whether the name stays.
+    pub lasting: bool,
 }
 
 /// What somebody changed by chmod(2) or chown(2).
@@ -94,6 +96,7 @@ impl Tree {
             links,
             uid: changed.uid.unwrap_or(0),
             gid: changed.gid.unwrap_or(self.gid),
+            lasting: node.is_lasting(&self.mirror),
         }
     }
 

@@ -44,6 +44,11 @@ pub const PSEUDO_CALL: u8 = 1;
 /// Source register of a [`LD_IMM64`] that loads a function's address: `BPF_PSEUDO_FUNC`.
 pub const PSEUDO_FUNC: u8 = 4;
 
+/// Source register of a [`LD_IMM64`] that loads the address of a map's value: `BPF_PSEUDO_MAP_VALUE`.
+pub const PSEUDO_MAP_VALUE: u8 = 2;
+/// What stands for the descriptor of the map whose value is the format `%pS`, until there is one.
+pub const SYMBOL_FORMAT: i32 = i32::MAX - 4096;
+
 /// A register. R0 returns, R1 to R5 are arguments and lost at a call, R6 to R9 survive it, R10 is the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "they have no other names")]
@@ -235,6 +240,10 @@ pub enum Helper {
     ProbeReadKernel = 113,
     ProbeReadUserStr = 114,
     ProbeReadKernelStr = 115,
+    /// Since 5.13.
+    Snprintf = 165,
+    /// Since 5.15; of a uprobe since 6.6.
+    GetFuncIp = 173,
     /// Since 5.17.
     Loop = 181,
 }
@@ -271,6 +280,8 @@ impl Helper {
             134 => "bpf_ringbuf_query",
             158 => "bpf_get_current_task_btf",
             160 => "bpf_ktime_get_coarse_ns",
+            165 => "bpf_snprintf",
+            173 => "bpf_get_func_ip",
             174 => "bpf_get_attach_cookie",
             181 => "bpf_loop",
             195 => "bpf_map_lookup_percpu_elem",

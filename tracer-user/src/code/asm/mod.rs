@@ -9,7 +9,7 @@ mod resolve;
 
 pub use insn::{
     Alu, CALL, Cond, EXIT, Helper, INSN_SIZE, Insn, JA, LD_IMM64, MODE_MEM, Operand, PSEUDO_CALL,
-    PSEUDO_FUNC, Reg, SOURCE_REG, Width, class,
+    PSEUDO_FUNC, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, SYMBOL_FORMAT, Width, class,
 };
 
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@ mod fetch;
 mod glob;
 mod memory;
 mod number;
+mod probe;
 mod record;
 mod search;
 mod text;
@@ -83,11 +84,17 @@ pub fn filter(filter: &Filter, hook: &Hook) -> Result<Code, LowerError> {
 }
 
 fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Function>, LowerError> {
+    if matches!(hook, Hook::Probe(_)) && *filter != Filter::Const(true) {
+        (uses.calls, uses.scratch) = (true, true);
+    }
     let mut lower = Lower::new(hook, *uses);
     lower.memory = Memory::for_filter(filter, hook);
     lower.texts = text::Texts::for_filter(filter);
     let (yes, no) = (lower.asm.label(), lower.asm.label());
-    lower.prologue();
+    match hook {
+        Hook::Probe(plan) if *filter != Filter::Const(true) => lower.image(plan, filter)?,
+        _ => lower.prologue(),
+    }
     lower.branch(filter, Exits { yes, no, next: Next::Yes })?;
     lower.bind(yes);
     lower.asm.mov(Reg::R0, 1);

@@ -19,6 +19,9 @@ const ALIGNMENT: usize = 4;
 /// # Errors
 /// When the record has data behind its fields that the hook does not give, or is too long.
 pub fn record(format: &Format, hook: &Hook) -> Result<Code, LowerError> {
+    if let Hook::Probe(plan) = hook {
+        return super::probe::record(plan);
+    }
     let mut uses = Uses::default();
     lower_record(format, hook, &mut uses)?;
     lower_record(format, hook, &mut uses)
@@ -42,11 +45,11 @@ fn lower_record(format: &Format, hook: &Hook, uses: &mut Uses) -> Result<Code, L
             lower.gather(fields, size, payload)?;
             Some(size)
         }
-        (Hook::Tracepoint | Hook::Inject, false) => {
+        (Hook::Tracepoint | Hook::Inject | Hook::Probe(_), false) => {
             lower.copy_fixed(format.fixed_size(), size, payload);
             Some(size)
         }
-        (Hook::Tracepoint, true) => {
+        (Hook::Tracepoint | Hook::Probe(_), true) => {
             lower.copy_variable(format, payload);
             None
         }

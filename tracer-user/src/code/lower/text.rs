@@ -124,7 +124,7 @@ impl Lower<'_> {
         };
         let offset = usize::from(place.offset);
         match self.hook {
-            Hook::Tracepoint | Hook::Inject => {
+            Hook::Tracepoint | Hook::Inject | Hook::Probe(_) => {
                 Ok(Bytes { base: self.ctx, off: offset as i32, room: len, aligned: true })
             }
             Hook::RawTracepoint(fields) => {
@@ -167,7 +167,9 @@ impl Lower<'_> {
         if let Text::Static(place) = text {
             let offset = usize::from(place.offset);
             match self.hook {
-                Hook::Tracepoint | Hook::Inject => self.asm.address(Reg::R3, self.ctx, offset as i32),
+                Hook::Tracepoint | Hook::Inject | Hook::Probe(_) => {
+                    self.asm.address(Reg::R3, self.ctx, offset as i32);
+                }
                 Hook::RawTracepoint(fields) => {
                     let field = covering(fields, offset, len)?;
                     let no_source = LowerError::NoSource { offset, end: offset + len };

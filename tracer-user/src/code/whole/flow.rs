@@ -72,8 +72,8 @@ pub(super) fn effect(item: &Item) -> (Regs, Regs) {
 /// The arguments that a call takes: of helpers that templates and generated code call often just those, else all five.
 fn arguments(insn: Insn) -> Regs {
     let count = match (insn.src, insn.imm) {
-        // bpf_ktime_get_ns, bpf_get_smp_processor_id, bpf_get_current_pid_tgid, bpf_get_current_task.
-        (0, 5 | 8 | 14 | 35) => 0,
+        // bpf_ktime_get_ns, bpf_get_smp_processor_id, bpf_get_current_pid_tgid, bpf_get_current_task{,_btf}.
+        (0, 5 | 8 | 14 | 35 | 158) => 0,
         // bpf_map_lookup_elem, bpf_get_current_comm, bpf_ringbuf_submit, bpf_ringbuf_query.
         (0, 1 | 16 | 132 | 134) => 2,
         // bpf_tail_call, bpf_probe_read_{user,kernel}{,_str}, bpf_ringbuf_reserve.

@@ -1,11 +1,17 @@
 //! The events there are, by number: a tree of files and the state of instances refer to them so.
 //!
-//! Names are read at the start, everything else when it is asked for first: most events are never looked at.
+//! Names are read at the start, everything else when it is asked for first: most events are never looked at. Events
+//! come and go while others are used ([`Events::add`], [`Events::remove`]). A number is given once and never again, so
+//! that an open file of an event that is gone cannot come to mean another; a system that comes back has its old one.
 
 use std::{
     collections::HashMap,
-    sync::{OnceLock, RwLock},
+    ops::Range,
+    sync::{Arc, OnceLock, PoisonError, RwLock},
 };
+
+use rustix::io::Errno;
+use tracer_abi::control;
 
 use crate::{
     control::facts::Facts,
@@ -16,6 +22,23 @@ use crate::{
 
 /// The system of the events that are no trace events: they are recorded by themselves and cannot be turned on.
 pub const SPECIAL: &str = "ftrace";
+
+/// Ids of events that the kernel does not know. The kernel counts its own from 1 on and has some thousands.
+const MADE_IDS: Range<u16> = 0x8000..control::FIRST;
+
+/// Events that can ever be numbered: what fits into the number of a file.
+const NUMBERS: usize = 1 << 20;
+
+/// An event that the kernel does not know: all that it would tell of one of its own.
+#[derive(Debug)]
+pub struct Made {
+    /// Its format, with an id of [`Events::free_id`].
+    pub format: Format,
+    /// The text of its `format` file.
+    pub text: String,
+    /// What prints its records.
+    pub printer: Printer,
+}
 
 /// An event.
 #[derive(Debug)]
@@ -29,8 +52,14 @@ pub struct Event {
     printer: OnceLock<Option<Printer>>,
 }
 
+impl Event {
+    fn new(system: u32, name: String) -> Self {
+        Self { system, name, text: OnceLock::new(), format: OnceLock::new(), printer: OnceLock::new() }
+    }
+}
+
 /// A system of events.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct System {
     /// Name.
     pub name: String,
@@ -39,14 +68,18 @@ pub struct System {
 }
 
 /// All events.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Events {
-    all: Vec<Event>,
+    /// By number; none where one is gone.
+    all: Vec<Option<Arc<Event>>>,
+    /// How many there were at the start; systems as well.
+    first: (u32, u32),
+    /// By number; those without events are not there.
     systems: Vec<System>,
     names: HashMap<(u32, String), u32>,
     system_names: HashMap<String, u32>,
     /// Numbers by event id, of those whose format was read.
-    ids: RwLock<HashMap<u16, u32>>,
+    ids: Arc<RwLock<HashMap<u16, u32>>>,
 }
 
 impl Events {
@@ -76,48 +109,117 @@ impl Events {
     pub fn of(names: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut known = Self {
             all: Vec::new(),
+            first: (0, 0),
             systems: Vec::new(),
             names: HashMap::new(),
             system_names: HashMap::new(),
-            ids: RwLock::default(),
+            ids: Arc::default(),
         };
         for (system, name) in names {
-            let number = *known.system_names.entry(system.clone()).or_insert_with(|| {
-                known.systems.push(System { name: system, events: Vec::new() });
-                known.systems.len() as u32 - 1
-            });
-            let event = known.all.len() as u32;
-            known.systems[number as usize].events.push(event);
-            known.names.insert((number, name.clone()), event);
-            known.all.push(Event {
-                system: number,
-                name,
-                text: OnceLock::new(),
-                format: OnceLock::new(),
-                printer: OnceLock::new(),
-            });
+            let system = known.number_of(&system);
+            known.join(Event::new(system, name));
         }
+        known.first = (known.all.len() as u32, known.systems.len() as u32);
         known
+    }
+
+    /// The number of a system, which is given one if it has none.
+    fn number_of(&mut self, system: &str) -> u32 {
+        if let Some(number) = self.system_names.get(system) {
+            return *number;
+        }
+        let number = self.systems.len() as u32;
+        self.systems.push(System { name: system.to_owned(), events: Vec::new() });
+        self.system_names.insert(system.to_owned(), number);
+        number
+    }
+
+    fn join(&mut self, event: Event) -> u32 {
+        let number = self.all.len() as u32;
+        self.systems[event.system as usize].events.push(number);
+        self.names.insert((event.system, event.name.clone()), number);
+        self.all.push(Some(Arc::new(event)));
+        number
+    }
+
+    /// Adds an event, and says its number.
+    ///
+    /// # Errors
+    /// `EEXIST` for a name that is taken, `ENOSPC` when numbers are used up.
+    pub fn add(&mut self, made: Made) -> Result<u32, Errno> {
+        let Made { format, text, printer } = made;
+        let mut event = self.newcomer(&format.system, &format.name)?;
+        let id = format.id;
+        event.text = OnceLock::from(Some(text));
+        event.format = OnceLock::from(Some(format));
+        event.printer = OnceLock::from(Some(printer));
+        let number = self.join(event);
+        self.ids.write().unwrap_or_else(PoisonError::into_inner).insert(id, number);
+        Ok(number)
+    }
+
+    /// Adds an event that the kernel has by now, as modules bring some, and says its number.
+    ///
+    /// # Errors
+    /// As [`Events::add`].
+    pub fn add_known(&mut self, system: &str, name: &str) -> Result<u32, Errno> {
+        let event = self.newcomer(system, name)?;
+        Ok(self.join(event))
+    }
+
+    fn newcomer(&mut self, system: &str, name: &str) -> Result<Event, Errno> {
+        if self.all.len() == NUMBERS {
+            return Err(Errno::NOSPC);
+        }
+        let system = self.number_of(system);
+        if self.find(system, name).is_some() {
+            return Err(Errno::EXIST);
+        }
+        Ok(Event::new(system, name.to_owned()))
+    }
+
+    /// Takes an event away.
+    pub fn remove(&mut self, event: u32) {
+        let Some(gone) = self.all.get_mut(event as usize).and_then(Option::take) else { return };
+        self.systems[gone.system as usize].events.retain(|other| *other != event);
+        self.names.remove(&(gone.system, gone.name.clone()));
+        self.ids.write().unwrap_or_else(PoisonError::into_inner).retain(|_, other| *other != event);
+    }
+
+    /// An id for one more event, the lowest that is free; none when all are used.
+    pub fn free_id(&self) -> Option<u16> {
+        let ids = self.ids.read().unwrap_or_else(PoisonError::into_inner);
+        MADE_IDS.into_iter().find(|id| !ids.contains_key(id))
     }
 
     /// An event.
     pub fn get(&self, event: u32) -> Option<&Event> {
-        self.all.get(event as usize)
+        self.all.get(event as usize)?.as_deref()
+    }
+
+    /// Whether an event was there at the start: such an event stays.
+    pub fn is_lasting(&self, event: u32) -> bool {
+        event < self.first.0
+    }
+
+    /// Whether a system was there at the start.
+    pub fn is_lasting_system(&self, system: u32) -> bool {
+        system < self.first.1
     }
 
     /// A system.
     pub fn system(&self, system: u32) -> Option<&System> {
-        self.systems.get(system as usize)
+        self.systems.get(system as usize).filter(|system| !system.events.is_empty())
     }
 
-    /// All systems.
-    pub fn systems(&self) -> &[System] {
-        &self.systems
+    /// All systems, by number.
+    pub fn systems(&self) -> impl Iterator<Item = (u32, &System)> {
+        (0..).zip(&self.systems).filter(|(_, system)| !system.events.is_empty())
     }
 
     /// The number of a system.
     pub fn find_system(&self, name: &str) -> Option<u32> {
-        self.system_names.get(name).copied()
+        self.system_names.get(name).copied().filter(|number| self.system(*number).is_some())
     }
 
     /// The number of an event.
@@ -130,9 +232,13 @@ impl Events {
         self.system(system).is_some_and(|system| system.name == SPECIAL)
     }
 
-    /// Numbers of all events that can be turned on, in the kernel's order.
+    /// Numbers of all events that can be turned on, in the kernel's order: the youngest first, then those of the start
+    /// as they were listed.
     pub fn ordinary(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&self.all).filter(|(_, event)| !self.is_special(event.system)).map(|(number, _)| number)
+        let young = (self.first.0..self.all.len() as u32).rev();
+        young
+            .chain(0..self.first.0)
+            .filter(|number| self.get(*number).is_some_and(|event| !self.is_special(event.system)))
     }
 
     /// `system:name`.
@@ -161,7 +267,7 @@ impl Events {
             Format::parse(system, self.format_text(event, facts)?).ok()
         });
         let format = format.as_ref()?;
-        let mut ids = self.ids.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
         ids.entry(format.id).or_insert(event);
         Some(format)
     }
@@ -175,7 +281,7 @@ impl Events {
 
     /// The event of an id, if its format was read before, as that of every event is that was ever turned on.
     pub fn by_id(&self, id: u16) -> Option<u32> {
-        self.ids.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(&id).copied()
+        self.ids.read().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
     }
 }
 
@@ -194,5 +300,34 @@ mod tests {
         assert_eq!(events.find(sched, "softirq_entry"), None);
         assert_eq!(events.full_name(1), "irq:softirq_entry");
         assert_eq!(events.ordinary().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    fn made(system: &str, name: &str, id: u16) -> Made {
+        let text = format!("name: {name}\nID: {id}\nformat:\n\nprint fmt: \"\"\n");
+        let format = Format::parse(system, &text).unwrap();
+        Made { printer: Printer::compile(&format, &()), format, text }
+    }
+
+    #[test]
+    fn events_come_and_go() {
+        let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
+        assert_eq!(events.free_id(), Some(0x8000));
+        let first = events.add(made("mine", "a", 0x8000)).unwrap();
+        let second = events.add(made("sched", "b", 0x8001)).unwrap();
+        assert_eq!(events.add(made("mine", "a", 0x8002)), Err(Errno::EXIST));
+        assert_eq!(events.ordinary().collect::<Vec<_>>(), [second, first, 0]);
+        assert_eq!((events.by_id(0x8001), events.free_id()), (Some(second), Some(0x8002)));
+        let mine = events.find_system("mine").unwrap();
+        assert!(events.is_lasting(0) && !events.is_lasting(second) && !events.is_lasting_system(mine));
+        // Others may still look at how it was.
+        let before = events.clone();
+        events.remove(first);
+        assert_eq!((events.find_system("mine"), events.system(mine).is_none()), (None, true));
+        assert_eq!((events.get(first).is_none(), events.free_id()), (true, Some(0x8000)));
+        assert_eq!(before.full_name(first), "mine:a");
+        let again = events.add(made("mine", "a", 0x8000)).unwrap();
+        assert!(again > second);
+        assert_eq!(events.find_system("mine"), Some(mine));
+        assert_eq!(events.systems().count(), 2);
     }
 }

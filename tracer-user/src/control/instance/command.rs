@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use super::{live, mirror::Mirror, select::Selector, state::Filtering};
 use crate::{
     buffer::clock::{Clock, monotonic},
+    event::Format,
     lang::filter::{self, FilterError, Request},
     plan::{
         filter::Filter,
@@ -183,6 +184,7 @@ impl Mirror {
         self.state(instance)?.expand();
         if !on {
             self.collect(instance);
+            self.keep_counts(instance, events);
             let state = self.state(instance)?;
             for event in events {
                 state.enabled.remove(event);
@@ -193,6 +195,7 @@ impl Mirror {
             return Ok(());
         }
         self.make_live(instance)?;
+        self.choose_hooks(events);
         let mut first = Ok(());
         for event in events {
             let (facts, catalogue) = (self.facts.clone(), self.events.clone());
@@ -200,23 +203,56 @@ impl Mirror {
                 first = first.and(Err(Errno::NODEV));
                 continue;
             };
+            let probes = self.dynamic.probes_of(*event);
+            let chosen = self.choices.of(format);
             let state = self.state(instance)?;
             if state.enabled.contains(event) {
                 continue;
             }
             let filter = state.filters.get(event).and_then(|filtering| filtering.filter.as_ref());
             let Some(live) = &mut state.live else { return Err(Errno::NODEV) };
-            match live.hang(*event, format, filter) {
+            let hung = match probes {
+                Some(probes) => live.hang_probes(*event, format, &probes, filter, &facts).map_err(|tried| {
+                    tracing::warn!("{}: {tried}", format.full_name());
+                    tried.errno()
+                }),
+                None => live.hang(*event, format, &chosen, filter).map_err(|error| {
+                    tracing::warn!("{error}");
+                    live::errno(&error)
+                }),
+            };
+            match hung {
                 Ok(()) => {
                     state.enabled.insert(*event);
+                    state.recorded.insert(*event);
                 }
-                Err(error) => {
-                    tracing::warn!("{error}");
-                    first = first.and(Err(live::errno(&error)));
-                }
+                Err(errno) => first = first.and(Err(errno)),
             }
         }
         first
+    }
+
+    /// Keeps what dynamic events counted that no other instance has on.
+    fn keep_counts(&mut self, instance: u32, events: &[u32]) {
+        for event in events {
+            let others =
+                self.numbered().any(|(number, state)| number != instance && state.is_enabled(*event));
+            let live = self.get(instance).and_then(|state| state.live.as_ref()).filter(|_| !others);
+            let counts = live.and_then(|live| live.probes(*event).map(|hung| hung.counts(live)));
+            if let Some(counts) = counts {
+                self.count_probes(*event, &counts);
+            }
+        }
+    }
+
+    /// Finds out where these events are to hang.
+    fn choose_hooks(&mut self, events: &[u32]) {
+        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        let traced = events.iter().filter(|event| self.dynamic.probes_of(**event).is_none());
+        let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
+        if let Some(grounds) = &self.grounds {
+            self.choices.learn(&formats, grounds, &facts);
+        }
     }
 
     fn resolve(&self, event: u32, text: &[u8]) -> Result<Result<Filter, FilterError>, Errno> {

@@ -1,17 +1,22 @@
 //! What of an instance is in the kernel: its session, and the events that hang on their hooks.
 //!
-//! It is made when the first event is turned on. Events hang behind a gate on perf tracepoints, so that each can change
-//! and go while it fires; one that was turned off rests there for a while.
+//! It is made when the first event is turned on. Events hang behind a gate, so that each can change and go while it
+//! fires; one that was turned off rests on its hook for a while.
 
 use std::collections::HashMap;
 
+pub(super) use super::hung::HungProbes;
 use super::rest::Rest;
 use crate::{
-    attach::{self, AttachError, Cause, Context, Hung, Request, Session, Threads, Via, ids},
-    control::{facts::Facts, hooks, recorder},
+    attach::{self, AttachError, Cause, Context, Hung, Request, Session, Threads, ids},
+    control::{
+        facts::Facts,
+        hooks::{self, Chosen},
+        recorder,
+    },
     event::Format,
     plan::{filter::Filter, source::Hook},
-    sys::ring::RingMemory,
+    sys::ring::{RingMemory, Seen},
 };
 
 /// Bytes of a CPU's BPF ring buffer: what may come between two visits of the reader.
@@ -24,7 +29,9 @@ const SLOTS: u32 = 8192;
 pub(super) struct Live {
     session: Session,
     pub(super) rings: Vec<RingMemory>,
-    hung: HashMap<u32, Hung>,
+    hung: HashMap<u32, (Hung, Chosen)>,
+    /// Dynamic events.
+    probes: HashMap<u32, HungProbes>,
     rest: Rest,
     /// Hits that found the ring full, by CPU: of events that are off by now, and what was told of the others.
     gone: Vec<u64>,
@@ -75,6 +82,7 @@ impl Live {
             session,
             rings,
             hung: HashMap::new(),
+            probes: HashMap::new(),
             rest: Rest::default(),
             gone: vec![0; cpus],
             told: vec![0; cpus],
@@ -86,19 +94,33 @@ impl Live {
         &mut self.session
     }
 
-    /// Turns an event on.
+    /// Turns an event on, at its hook or, where the kernel takes no program there, at its perf tracepoint.
     pub(super) fn hang(
         &mut self,
         event: u32,
         format: &Format,
+        chosen: &Chosen,
         filter: Option<&Filter>,
     ) -> Result<(), AttachError> {
         if self.hung.contains_key(&event) {
             return Ok(());
         }
-        let via = Via::Tracepoint(format.id);
-        let request = request(format, &via, filter);
-        let hung = match self.rest.take(event) {
+        self.hang_at(event, format, chosen, filter).or_else(|error| match chosen.hook {
+            Hook::Tracepoint => Err(error),
+            // A filter may want what only the kernel's own record has.
+            _ => self.hang_at(event, format, &Chosen::tracepoint(format, error.to_string()), filter),
+        })
+    }
+
+    fn hang_at(
+        &mut self,
+        event: u32,
+        format: &Format,
+        chosen: &Chosen,
+        filter: Option<&Filter>,
+    ) -> Result<(), AttachError> {
+        let request = request(format, chosen, filter);
+        let hung = match self.rest.take(event).filter(|resting| *resting.via() == chosen.via) {
             Some(resting) => {
                 let hung = self.session.resume(resting, &request)?;
                 for (cpu, gone) in (0..).zip(&mut self.gone) {
@@ -108,7 +130,7 @@ impl Live {
             }
             None => self.session.hang(&request)?,
         };
-        self.hung.insert(event, hung);
+        self.hung.insert(event, (hung, chosen.clone()));
         Ok(())
     }
 
@@ -119,9 +141,17 @@ impl Live {
         format: &Format,
         filter: Option<&Filter>,
     ) -> Result<(), AttachError> {
-        match self.hung.get_mut(&event) {
-            Some(hung) => self.session.change(hung, &request(format, &Via::Tracepoint(format.id), filter)),
-            None => Ok(()),
+        if self.probes.contains_key(&event) {
+            return self.change_probes(event, format, filter);
+        }
+        let Some((hung, chosen)) = self.hung.get_mut(&event) else { return Ok(()) };
+        match self.session.change(hung, &request(format, chosen, filter)) {
+            Err(error) if chosen.hook != Hook::Tracepoint => {
+                // As when it is turned on. It goes to another hook; hits in between are not seen.
+                self.unhang([event]);
+                self.hang_at(event, format, &Chosen::tracepoint(format, error.to_string()), filter)
+            }
+            changed => changed,
         }
     }
 
@@ -129,7 +159,12 @@ impl Live {
     pub(super) fn unhang(&mut self, events: impl IntoIterator<Item = u32>) {
         let mut resting = Vec::new();
         for event in events {
-            let Some(hung) = self.hung.remove(&event) else { continue };
+            if let Some(probes) = self.probes.remove(&event) {
+                self.note_dropped(probes.slots().collect());
+                self.take_off(probes);
+                continue;
+            }
+            let Some((hung, _)) = self.hung.remove(&event) else { continue };
             let slot = hung.slot;
             resting.push((event, self.session.rest(hung)));
             for (cpu, gone) in (0..).zip(&mut self.gone) {
@@ -139,15 +174,58 @@ impl Live {
         self.rest.add(resting);
     }
 
+    /// Forgets an event that is gone.
+    pub(super) fn forget(&mut self, event: u32) {
+        self.unhang([event]);
+        // What rests would be taken for the event again.
+        drop(self.rest.take(event));
+    }
+
+    /// Throws away what was recorded and not collected.
+    pub(super) fn discard(&mut self) {
+        for ring in &mut self.rings {
+            ring.drain(|_| Seen::Taken);
+        }
+    }
+
+    /// Remembers the losses of rows that others get.
+    fn note_dropped(&mut self, slots: Vec<u32>) {
+        for slot in slots {
+            for (cpu, gone) in (0..).zip(&mut self.gone) {
+                *gone += self.session.counters(slot, cpu).dropped;
+            }
+        }
+    }
+
+    /// A dynamic event's probes.
+    pub(super) fn probes(&self, event: u32) -> Option<&HungProbes> {
+        self.probes.get(&event)
+    }
+
+    pub(super) fn take_probes(&mut self, event: u32) -> Option<HungProbes> {
+        self.probes.remove(&event)
+    }
+
+    pub(super) fn put_probes(&mut self, event: u32, probes: HungProbes) {
+        self.probes.insert(event, probes);
+    }
+
+    /// Hits of a row of the counters, on all CPUs.
+    pub(super) fn hits(&self, slot: u32) -> u64 {
+        self.session.total(slot).hits
+    }
+
     /// Hits for which the kernel ran no program.
     pub(super) fn missed(&self) -> u64 {
-        self.session.missed()
+        self.session.missed(self.hung.values().map(|(hung, _)| hung))
     }
 
     /// Hits on a CPU that found the ring full since the last call.
     pub(super) fn newly_dropped(&mut self, cpu: u32) -> u64 {
-        let slots = self.hung.values().map(|hung| self.session.counters(hung.slot, cpu).dropped);
-        let all = self.gone[cpu as usize] + slots.sum::<u64>();
+        let slots = self.hung.values().map(|(hung, _)| hung.slot);
+        let slots = slots.chain(self.probes.values().flat_map(HungProbes::slots));
+        let dropped: u64 = slots.map(|slot| self.session.counters(slot, cpu).dropped).sum();
+        let all = self.gone[cpu as usize] + dropped;
         let told = std::mem::replace(&mut self.told[cpu as usize], all);
         all.saturating_sub(told)
     }
@@ -155,22 +233,22 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        let all: Vec<u32> = self.hung.keys().copied().collect();
+        let all: Vec<u32> = self.hung.keys().chain(self.probes.keys()).copied().collect();
         self.unhang(all);
     }
 }
 
 /// What is asked of the session for an event.
-fn request<'a>(format: &'a Format, via: &'a Via, filter: Option<&'a Filter>) -> Request<'a> {
+fn request<'a>(format: &'a Format, chosen: &'a Chosen, filter: Option<&'a Filter>) -> Request<'a> {
     Request {
         format,
-        hook: &Hook::Tracepoint,
-        via,
+        hook: &chosen.hook,
+        via: &chosen.via,
         filter,
         irqs_off: hooks::irqs_off(format),
         kind: format.id,
         threads: Threads::Traced,
-        other: hooks::other(format, &Hook::Tracepoint),
+        other: hooks::other(format, &chosen.hook),
     }
 }
 

@@ -7,6 +7,8 @@ use tracer_abi::{COMMON_SIZE, STAMP_SIZE};
 
 use super::{
     catalogue::Events,
+    choice::Choices,
+    dynamic::Dynamic,
     live::{self, Grounds, Live},
     names::Names,
     options::TraceOptions,
@@ -38,10 +40,12 @@ pub struct Mirror {
     pub events: Arc<Events>,
     instances: BTreeMap<u32, Instance>,
     next: u32,
-    grounds: Option<Grounds>,
+    pub(super) grounds: Option<Grounds>,
+    pub(super) choices: Choices,
     names: Option<Names>,
     /// Names of threads.
     pub tasks: TaskNames,
+    pub(super) dynamic: Dynamic,
 }
 
 impl Mirror {
@@ -59,8 +63,10 @@ impl Mirror {
             instances: BTreeMap::from([(TOP, top)]),
             next: TOP + 1,
             grounds: None,
+            choices: Choices::default(),
             names: None,
             tasks: TaskNames::default(),
+            dynamic: Dynamic::default(),
         })
     }
 
@@ -76,6 +82,21 @@ impl Mirror {
 
     pub(super) fn state(&mut self, instance: u32) -> Result<&mut Instance, Errno> {
         self.instances.get_mut(&instance).ok_or(Errno::NODEV)
+    }
+
+    /// All instances with their numbers.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (u32, &Instance)> {
+        self.instances.iter().map(|(number, state)| (*number, state))
+    }
+
+    /// All instances.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.values()
+    }
+
+    /// All instances, to be changed.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Instance> {
+        self.instances.values_mut()
     }
 
     /// What showing an instance's records needs.

@@ -5,9 +5,13 @@
 //! one that fails half-way for reasons of ours is taken back.
 
 pub mod catalogue;
+mod choice;
 mod command;
+mod dynamic;
 mod errors;
+mod hung;
 mod live;
+mod made;
 pub mod mark;
 mod mirror;
 mod names;

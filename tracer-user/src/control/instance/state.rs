@@ -50,6 +50,8 @@ pub struct Instance {
     pub name: String,
     /// The events that are on.
     pub(super) enabled: BTreeSet<u32>,
+    /// Events that were on at some time: their records may be in the buffers.
+    pub(super) recorded: BTreeSet<u32>,
     pub(super) filters: HashMap<u32, Filtering>,
     /// Options.
     pub options: TraceOptions,
@@ -93,6 +95,7 @@ impl Instance {
         Self {
             name: name.to_owned(),
             enabled: BTreeSet::new(),
+            recorded: BTreeSet::new(),
             filters: HashMap::new(),
             options,
             errors: ErrorLog::default(),
@@ -207,6 +210,21 @@ impl Instance {
     /// Whether an event is on.
     pub fn is_enabled(&self, event: u32) -> bool {
         self.enabled.contains(&event)
+    }
+
+    /// Forgets an event that is gone.
+    pub(super) fn forget(&mut self, event: u32) {
+        self.enabled.remove(&event);
+        self.filters.remove(&event);
+        if let Some(live) = &mut self.live {
+            live.forget(event);
+        }
+        if self.recorded.remove(&event) {
+            if let Some(live) = &mut self.live {
+                live.discard();
+            }
+            self.clear(None);
+        }
     }
 
     /// What an event's `filter` file reads.

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FileType, stat};
 use rustix::io::Errno;
@@ -36,11 +36,17 @@ pub struct Machine<'a> {
     filter: FilterCheck,
     cpus: u32,
     symbols: OnceLock<Option<Symbols>>,
-    sites: OnceLock<Option<Sites>>,
+    given: Option<&'a Symbols>,
+    sites: Arc<OnceLock<Option<Sites>>>,
+    events: Option<EventCheck>,
 }
 
+/// Whether there is an event of this system and name.
+pub type EventCheck = Box<dyn Fn(&str, &str) -> bool + Send + Sync>;
+
 /// Where the kernel's function tracer can hook in.
-struct Sites {
+#[derive(Debug)]
+pub struct Sites {
     names: HashSet<String>,
     /// Empty on kernels that do not list them (before 6.5).
     addresses: Vec<u64>,
@@ -58,7 +64,9 @@ impl<'a> Machine<'a> {
             filter: Box::new(|_, text| filter::parse(text, &Dialect::newest()).map(|_| ())),
             cpus: last.map_or(1, |last| last + 1),
             symbols: OnceLock::new(),
-            sites: OnceLock::new(),
+            given: None,
+            sites: Arc::default(),
+            events: None,
         }
     }
 
@@ -76,7 +84,31 @@ impl<'a> Machine<'a> {
         self
     }
 
+    /// The same with symbols that somebody has already.
+    #[must_use]
+    pub fn with_symbols(mut self, symbols: Option<&'a Symbols>) -> Self {
+        self.given = symbols;
+        self
+    }
+
+    /// The same with a place to keep what is slow to read.
+    #[must_use]
+    pub fn with_sites(mut self, sites: &Arc<OnceLock<Option<Sites>>>) -> Self {
+        self.sites = Arc::clone(sites);
+        self
+    }
+
+    /// The same with another answer to which events there are.
+    #[must_use]
+    pub fn with_events(mut self, events: EventCheck) -> Self {
+        self.events = Some(events);
+        self
+    }
+
     fn symbols(&self) -> Option<&Symbols> {
+        if let Some(given) = self.given {
+            return Some(given);
+        }
         self.symbols.get_or_init(|| Symbols::running().ok()).as_ref()
     }
 
@@ -218,7 +250,10 @@ impl Facts for Machine<'_> {
     }
 
     fn has_event(&self, system: &str, name: &str) -> bool {
-        self.tracefs.is_some_and(|tracefs| matches!(tracefs.format(system, name), Ok(Some(_))))
+        match &self.events {
+            Some(events) => events(system, name),
+            None => self.tracefs.is_some_and(|tracefs| matches!(tracefs.format(system, name), Ok(Some(_)))),
+        }
     }
 
     fn file(&self, path: &[u8]) -> Result<FileFact, Errno> {

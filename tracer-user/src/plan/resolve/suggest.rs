@@ -8,10 +8,18 @@ pub(super) fn for_fault(fault: Fault, text: &[u8], known: impl FnOnce() -> Vec<S
     if fault.kind != ErrorKind::FieldNotFound {
         return None;
     }
-    let wrong = fault.span.of(text);
+    near(fault.span.of(text), known().into_iter())
+}
+
+/// The nearest of `known` names, and none that is too far away to have been meant.
+pub fn nearest(wrong: &str, known: impl Iterator<Item = String>) -> Option<String> {
+    near(wrong.as_bytes(), known)
+}
+
+fn near(wrong: &[u8], known: impl Iterator<Item = String>) -> Option<String> {
     let most = wrong.len().div_ceil(3);
-    known()
-        .into_iter()
+    known
+        .filter(|name| name.len().abs_diff(wrong.len()) <= most)
         .map(|name| (distance(wrong, name.as_bytes()), name))
         .filter(|(distance, _)| *distance <= most)
         .min_by_key(|(distance, _)| *distance)

@@ -9,6 +9,7 @@ mod buffer_size_kb;
 mod buffer_subbuf_size_kb;
 mod buffer_total_size_kb;
 mod current_tracer;
+mod dynamic_events;
 mod error_log;
 mod event_enable;
 mod event_filter;
@@ -17,6 +18,8 @@ mod event_id;
 mod free_buffer;
 mod header_event;
 mod header_page;
+mod kprobe_events;
+mod kprobe_profile;
 mod option;
 mod printk_formats;
 mod readme;
@@ -37,6 +40,8 @@ mod trace_options;
 mod trace_pipe;
 mod tracing_cpumask;
 mod tracing_on;
+mod uprobe_events;
+mod uprobe_profile;
 
 /// Files of an instance; those marked so are the top's alone.
 pub(super) const TOP: &[Entry] = &[
@@ -48,8 +53,11 @@ pub(super) const TOP: &[Entry] = &[
     buffer_subbuf_size_kb::FILE,
     buffer_total_size_kb::FILE,
     current_tracer::FILE,
+    dynamic_events::FILE,
     error_log::FILE,
     free_buffer::FILE,
+    kprobe_events::FILE,
+    kprobe_profile::FILE,
     printk_formats::FILE,
     saved_cmdlines::FILE,
     saved_cmdlines_size::FILE,
@@ -67,6 +75,8 @@ pub(super) const TOP: &[Entry] = &[
     trace_pipe::FILE,
     tracing_cpumask::FILE,
     tracing_on::FILE,
+    uprobe_events::FILE,
+    uprobe_profile::FILE,
 ];
 
 /// Files of `events`.

@@ -1,0 +1,12 @@
+//! An instruction of the kernel, by perf kprobe: the context is the registers.
+
+use aya_ebpf::{EbpfContext, macros::kprobe, programs::ProbeContext};
+
+use crate::emit::{Origin, hit};
+
+/// Always 0: the perf event behind the hook shall not sample.
+#[kprobe]
+pub fn kprobe_event(ctx: ProbeContext) -> u32 {
+    hit(ctx.as_ptr(), Origin::Current);
+    0
+}

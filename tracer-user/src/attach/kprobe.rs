@@ -1,0 +1,48 @@
+//! Kprobes: a perf event of the kernel's `kprobe` unit, and a link from it to the program.
+
+use std::{
+    ffi::CString,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use super::{Cause, Link};
+use crate::{
+    kernel::ProbeUnit,
+    sys::{perf, prog::Prog},
+};
+
+/// An instruction of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelPlace {
+    /// The symbol, its module in front of it or not; none for an address.
+    pub symbol: Option<String>,
+    /// Bytes behind it, or the address.
+    pub offset: u64,
+}
+
+/// Hangs a program on an instruction.
+pub(super) fn attach(program: &Prog, place: &KernelPlace) -> Result<Link, Cause> {
+    link(program, open(place, false)?)
+}
+
+/// Opens the perf event of an instruction or of the return of a function.
+pub(super) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
+    let unit = ProbeUnit::kprobe().ok_or(Cause::NotBuilt("kprobes", "CONFIG_KPROBE_EVENTS"))?;
+    let symbol = match &place.symbol {
+        Some(symbol) => {
+            Some(CString::new(symbol.as_str()).map_err(|_| Cause::Hook("kprobe", super::via::NO_NAME))?)
+        }
+        None => None,
+    };
+    let config = unit.config(exit, 0).unwrap_or_default();
+    let hook = if exit { "kretprobe" } else { "kprobe" };
+    perf::open_kprobe(unit.kind, config, symbol.as_deref(), place.offset)
+        .map_err(|errno| Cause::Hook(hook, errno))
+}
+
+/// Links a program to a perf event.
+pub(super) fn link(program: &Prog, event: OwnedFd) -> Result<Link, Cause> {
+    let hook = "link to the perf event (5.15 and later)";
+    let link = program.link_perf_event(event.as_fd(), 0).map_err(|errno| Cause::Hook(hook, errno))?;
+    Ok(Link::Perf { _link: link, _event: event })
+}

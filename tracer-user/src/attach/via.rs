@@ -1,0 +1,125 @@
+//! What programs hang on, and what follows from that for how they are loaded.
+
+use super::{
+    fentry::{self, Function},
+    fexit,
+    kprobe::KernelPlace,
+    kprobe_multi,
+    uprobe::FilePlace,
+};
+use crate::sys::prog::{ProgKind, Purpose};
+
+/// The errno for a name that no C string can be.
+pub(super) const NO_NAME: crate::sys::Errno = crate::sys::Errno::INVAL;
+
+/// What an event's program hangs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// The perf tracepoint of this event id.
+    Tracepoint(u16),
+    /// The raw tracepoint of this name.
+    RawTracepoint(String),
+    /// The entry of the system call with this number.
+    SysEnter(u32),
+    /// The same, for a session that traces the entry of no other system call: without a dispatcher in front.
+    SysEnterAlone(u32),
+    /// The exit of the system call with this number.
+    SysExit(u32),
+    /// An instruction of the kernel.
+    Kprobe(KernelPlace),
+    /// The return of a kernel function.
+    Kretprobe(KernelPlace),
+    /// An instruction of a file.
+    Uprobe(FilePlace),
+    /// The return of a function of a file.
+    Uretprobe(FilePlace),
+    /// The entry of a kernel function.
+    Fentry(Function),
+    /// The exit of a kernel function.
+    Fexit(Function),
+    /// The entries of kernel functions at these addresses, or their returns.
+    KprobeMulti {
+        /// Addresses.
+        addresses: Vec<u64>,
+        /// Whether it is about the returns.
+        exit: bool,
+    },
+    /// Nothing: user space hands records in.
+    Inject,
+}
+
+impl Via {
+    /// The hook's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Tracepoint(_) => "perf tracepoint",
+            Self::RawTracepoint(_) | Self::SysEnter(_) | Self::SysEnterAlone(_) | Self::SysExit(_) => {
+                "raw tracepoint"
+            }
+            Self::Kprobe(_) => "kprobe",
+            Self::Kretprobe(_) => "kretprobe",
+            Self::Uprobe(_) => "uprobe",
+            Self::Uretprobe(_) => "uretprobe",
+            Self::Fentry(_) => "fentry",
+            Self::Fexit(_) => "fexit",
+            Self::KprobeMulti { .. } => "kprobe.multi",
+            Self::Inject => "injection",
+        }
+    }
+
+    /// The template that takes its hits.
+    pub(super) fn template(&self) -> &'static str {
+        match self {
+            Self::Tracepoint(_) => "trace_event",
+            Self::RawTracepoint(_) | Self::SysEnter(_) | Self::SysEnterAlone(_) | Self::SysExit(_) => {
+                "raw_event"
+            }
+            Self::Kprobe(_) => "kprobe_event",
+            Self::Kretprobe(_) => "kretprobe_event",
+            Self::Uprobe(_) => "uprobe_event",
+            Self::Uretprobe(_) => "uretprobe_event",
+            Self::Fentry(_) => "fentry_event",
+            Self::Fexit(_) => "fexit_event",
+            Self::KprobeMulti { .. } => "kprobe_multi_event",
+            Self::Inject => "inject",
+        }
+    }
+
+    /// What its programs are.
+    pub(super) fn kind(&self) -> ProgKind {
+        match self {
+            Self::Tracepoint(_) => ProgKind::Tracepoint,
+            Self::RawTracepoint(_) | Self::SysEnter(_) | Self::SysEnterAlone(_) | Self::SysExit(_) => {
+                ProgKind::RawTracepoint
+            }
+            Self::Kprobe(_)
+            | Self::Kretprobe(_)
+            | Self::Uprobe(_)
+            | Self::Uretprobe(_)
+            | Self::KprobeMulti { .. } => ProgKind::Kprobe,
+            Self::Fentry(_) | Self::Fexit(_) => ProgKind::Tracing,
+            Self::Inject => ProgKind::Syscall,
+        }
+    }
+
+    /// What they are loaded for.
+    pub(super) fn purpose(&self) -> Purpose<'static> {
+        match self {
+            Self::Fentry(function) => fentry::purpose(*function),
+            Self::Fexit(function) => fexit::purpose(*function),
+            Self::KprobeMulti { .. } => kprobe_multi::purpose(),
+            _ => Purpose::Any,
+        }
+    }
+
+    /// Whether the kernel lets a program be preempted by itself there.
+    pub(super) fn nests(&self) -> bool {
+        matches!(self, Self::Uprobe(_) | Self::Uretprobe(_))
+    }
+
+    /// Whether of all programs at hooks of its sort only one runs at a time on a CPU (`bpf_prog_active`), so that they
+    /// can share memory.
+    pub(super) fn is_exclusive(&self) -> bool {
+        matches!(self, Self::Tracepoint(_) | Self::Kprobe(_) | Self::Kretprobe(_) | Self::KprobeMulti { .. })
+    }
+}

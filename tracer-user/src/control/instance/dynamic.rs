@@ -1,0 +1,214 @@
+//! Dynamic events of the mirror: `dynamic_events`, `kprobe_events` and `uprobe_events` are three views of one set.
+//!
+//! A definition that is taken becomes an event like any other ([`super::made`]); its probes are hung on their hooks when an
+//! instance turns the event on.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
+
+use rustix::io::Errno;
+
+use super::{catalogue::Made, live::HungProbes, mirror::Mirror, mirror::TOP};
+use crate::{
+    buffer::clock::monotonic,
+    control::probes,
+    event::dynamic::{Kind, Target},
+    lang::{
+        define::{Change, Defined, File, Line, Probe, Set, lines},
+        facts::{Machine, Sites},
+        filter::FilterError,
+    },
+    plan::resolve,
+};
+
+/// What definitions made.
+#[derive(Debug, Default)]
+pub(super) struct Dynamic {
+    set: Set,
+    /// Numbers of the events, by group and name.
+    numbers: HashMap<(String, String), u32>,
+    sites: Arc<OnceLock<Option<Sites>>>,
+    /// Hits and misses of probes by event and place, as long as they were hung up to now.
+    counted: HashMap<(u32, usize), (u64, u64)>,
+}
+
+impl Dynamic {
+    /// The probes of an event; none for an event that no definition made.
+    pub(super) fn probes_of(&self, event: u32) -> Option<Vec<Probe>> {
+        let (group, name) = self.numbers.iter().find(|(_, number)| **number == event)?.0;
+        let own =
+            |defined: &&Defined| defined.probe.event.group == *group && defined.probe.event.name == *name;
+        Some(self.set.probes().iter().filter(own).map(|defined| defined.probe.clone()).collect())
+    }
+
+    fn number(&self, probe: &Probe) -> Option<u32> {
+        self.numbers.get(&(probe.event.group.clone(), probe.event.name.clone())).copied()
+    }
+}
+
+impl Mirror {
+    /// What a file of dynamic events reads.
+    pub fn definitions(&self, file: File) -> Vec<u8> {
+        self.dynamic.set.listing(file)
+    }
+
+    /// Takes what is written to a file of dynamic events, line by line up to the first that is refused.
+    ///
+    /// # Errors
+    /// The kernel's for that line.
+    pub fn define(&mut self, file: File, written: &[u8]) -> Result<(), Errno> {
+        for line in lines(written) {
+            self.define_line(file, line.map_err(|_| Errno::INVAL)?)?;
+        }
+        Ok(())
+    }
+
+    /// Takes all events of a file away, as emptying it does.
+    ///
+    /// # Errors
+    /// `EBUSY` when one of them is on.
+    pub fn undefine(&mut self, file: File) -> Result<(), Errno> {
+        self.tell_busy();
+        let gone = self.dynamic.set.clear(file)?;
+        self.deleted(&gone);
+        Ok(())
+    }
+
+    fn define_line(&mut self, file: File, text: &[u8]) -> Result<(), Errno> {
+        let line = Line::split(text);
+        self.tell_busy();
+        let (facts, events) = (self.facts.clone(), self.events.clone());
+        let mut set = std::mem::take(&mut self.dynamic.set);
+        let change = {
+            let known = facts.clone();
+            let check = move |format: &crate::event::Format, text: &[u8]| -> Result<(), FilterError> {
+                resolve::filter(text, format, known.as_ref()).map(drop)
+            };
+            let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
+                .with_symbols(facts.symbols())
+                .with_sites(&self.dynamic.sites)
+                .with_events(Box::new(move |system, name| {
+                    events.find_system(system).is_some_and(|system| events.find(system, name).is_some())
+                }))
+                .with_filter_check(Box::new(check));
+            set.apply(&line, file, &machine)
+        };
+        self.dynamic.set = set;
+        match change {
+            Ok(Change::Nothing) => Ok(()),
+            Ok(Change::Added { new_event }) => self.added(new_event),
+            Ok(Change::Deleted(gone)) => {
+                self.deleted(&gone);
+                Ok(())
+            }
+            Err(refusal) => {
+                for entry in refusal.log_entries() {
+                    self.state(TOP)?.errors.push(monotonic(), entry);
+                }
+                Err(refusal.errno())
+            }
+        }
+    }
+
+    /// Tells the set which events are in use.
+    fn tell_busy(&mut self) {
+        let numbers = self.dynamic.numbers.clone();
+        for ((group, name), number) in numbers {
+            let busy = self.is_busy(number);
+            self.dynamic.set.set_busy(&group, &name, busy);
+        }
+    }
+
+    /// A probe joined the set: it is a new event's, or one more of an event that may be on.
+    fn added(&mut self, new_event: bool) -> Result<(), Errno> {
+        let Some(Defined { probe, .. }) = self.dynamic.set.probes().last() else { return Ok(()) };
+        let event = probe.event.clone();
+        if !new_event {
+            if let Some(number) = self.dynamic.number(probe) {
+                self.rehang(number);
+            }
+            return Ok(());
+        }
+        let id = self.events.free_id().ok_or(Errno::NOSPC)?;
+        let made = Made {
+            format: event.format(id),
+            text: event.format_text(id),
+            printer: probes::printer(&event, id),
+        };
+        let number = self.add_event(made)?;
+        self.dynamic.numbers.insert((event.group, event.name), number);
+        Ok(())
+    }
+
+    /// Probes left the set; with the last one its event goes.
+    fn deleted(&mut self, gone: &[Probe]) {
+        for probe in gone {
+            let Some(number) = self.dynamic.number(probe) else { continue };
+            if self.dynamic.probes_of(number).is_some_and(|left| !left.is_empty()) {
+                self.rehang(number);
+                continue;
+            }
+            self.dynamic.numbers.remove(&(probe.event.group.clone(), probe.event.name.clone()));
+            self.dynamic.counted.retain(|(event, _), _| *event != number);
+            self.remove_event(number);
+        }
+    }
+
+    /// Hangs an event's probes up anew where it is on, after one came or went.
+    fn rehang(&mut self, event: u32) {
+        let on: Vec<u32> =
+            self.numbered().filter(|(_, state)| state.is_enabled(event)).map(|(n, _)| n).collect();
+        for instance in on {
+            let _ = self.apply(instance, &super::Command::Event { event, on: false });
+            if let Err(errno) = self.apply(instance, &super::Command::Event { event, on: true }) {
+                tracing::warn!("a probe of an event that is on: {errno}");
+            }
+        }
+    }
+
+    /// Remembers what a dynamic event counted before it is taken off its hooks.
+    pub(super) fn count_probes(&mut self, event: u32, hung: &[(u64, u64)]) {
+        for (place, (hits, missed)) in hung.iter().enumerate() {
+            let counted = self.dynamic.counted.entry((event, place)).or_default();
+            *counted = (counted.0 + hits, counted.1 + missed);
+        }
+    }
+
+    /// What `kprobe_profile` (or, for files, `uprobe_profile`) reads: hits and misses of each probe.
+    pub fn profile(&self, kind: Kind) -> Vec<u8> {
+        let mut text = Vec::new();
+        let mut places: HashMap<u32, usize> = HashMap::new();
+        for Defined { probe, .. } in self.dynamic.set.probes() {
+            let Some(number) = self.dynamic.number(probe) else { continue };
+            let place = places.entry(number).or_default();
+            let (mut hits, mut missed) =
+                self.dynamic.counted.get(&(number, *place)).copied().unwrap_or_default();
+            // Instances count the same hits: the one that saw most tells.
+            let now = self.all().filter_map(|state| state.live.as_ref());
+            let now = now.filter_map(|live| live.probes(number).map(|hung| (live, hung)));
+            let now = now.filter_map(|(live, hung)| HungProbes::counts(hung, live).get(*place).copied());
+            let most = now.max().unwrap_or_default();
+            (hits, missed) = (hits + most.0, missed + most.1);
+            *place += 1;
+            if probe.event.kind() != kind {
+                continue;
+            }
+            let name = crate::event::dynamic::raw(&probe.event.name);
+            text.extend(b"  ");
+            if let Target::File { path, .. } = &probe.event.target {
+                text.extend(path);
+                text.push(b' ');
+            }
+            text.extend(&name);
+            text.extend(std::iter::repeat_n(b' ', 44_usize.saturating_sub(name.len())));
+            text.extend(format!(" {hits:15}").bytes());
+            if kind == Kind::Kprobe {
+                text.extend(format!(" {missed:15}").bytes());
+            }
+            text.push(b'\n');
+        }
+        text
+    }
+}

@@ -1,0 +1,39 @@
+//! Events that come and go while the mirror runs: those that definitions make and those that modules bring.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{catalogue::Made, mirror::Mirror};
+
+impl Mirror {
+    /// Adds an event that the kernel does not know, and says its number.
+    ///
+    /// # Errors
+    /// `EEXIST` for a name that is taken.
+    pub fn add_event(&mut self, made: Made) -> Result<u32, Errno> {
+        Arc::make_mut(&mut self.events).add(made)
+    }
+
+    /// Adds an event that the kernel has by now, and says its number.
+    ///
+    /// # Errors
+    /// `EEXIST` for a name that is taken.
+    pub fn add_known_event(&mut self, system: &str, name: &str) -> Result<u32, Errno> {
+        Arc::make_mut(&mut self.events).add_known(system, name)
+    }
+
+    /// Whether an event is on in an instance, so that it must not go.
+    pub fn is_busy(&self, event: u32) -> bool {
+        self.all().any(|state| state.is_enabled(event))
+    }
+
+    /// Takes an event away, with all that instances have of it. The buffers of an instance that it was on in are
+    /// emptied, as nobody could read its records any more (`event_remove()`, kernel/trace/trace_events.c).
+    pub fn remove_event(&mut self, event: u32) {
+        for state in self.all_mut() {
+            state.forget(event);
+        }
+        Arc::make_mut(&mut self.events).remove(event);
+    }
+}

@@ -1,0 +1,258 @@
+//! Hooks of dynamic events: which can give what a definition asks for, best first, and why the others cannot.
+//!
+//! | asked for | hook, best first |
+//! |---|---|
+//! | `f` a function's entry, `%return` | fentry, fexit; kprobe.multi; kprobe, kretprobe |
+//! | `f` a glob | kprobe.multi |
+//! | `t` | raw tracepoint |
+//! | `p`, `r` in the kernel | kprobe, kretprobe; fentry, fexit where no register is asked for |
+//! | `p`, `r` in a file | uprobe, uretprobe |
+//! | `e` | the perf tracepoint of the event it sits on |
+//!
+//! Whether the kernel lets a hook be used is only known when it is: the next one is tried then, and the error names them all
+//! ([`Tried`]).
+
+mod select;
+mod text;
+
+use std::fmt;
+
+pub use select::{DefineError, select};
+pub use text::printer;
+
+use crate::{
+    attach::{AttachError, Cause, FilePlace, Function, KernelPlace, Via, kernel_word},
+    control::facts::Facts,
+    event::{
+        Glob,
+        dynamic::{Place, Target},
+    },
+    lang::{define::Probe, facts::Arch},
+    plan::{
+        probe::{self, Addresses, Given, Lacks},
+        source::Hook,
+    },
+    sys::Errno,
+};
+
+/// A hook that can give what a definition asks for.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// How values are had.
+    pub hook: Hook,
+    /// Where the program hangs.
+    pub via: Via,
+}
+
+/// The hooks of a probe.
+#[derive(Clone, Debug, Default)]
+pub struct Candidates {
+    /// Those that can give everything, best first.
+    pub usable: Vec<Candidate>,
+    /// The others, and why not.
+    pub lacking: Tried,
+}
+
+/// Hooks that could not be used, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tried {
+    reasons: Vec<(&'static str, String)>,
+    errno: Option<Errno>,
+}
+
+impl Tried {
+    /// Notes a hook.
+    pub fn add(&mut self, hook: &'static str, why: impl fmt::Display) {
+        self.reasons.push((hook, why.to_string()));
+    }
+
+    /// Notes a hook that the kernel refused.
+    pub fn refused(&mut self, hook: &'static str, error: &AttachError) {
+        let errno = match error.cause() {
+            Cause::Hook(_, errno) | Cause::System(_, errno) | Cause::Map(_, errno) => Some(*errno),
+            Cause::Load(_, error) => Some(error.errno),
+            _ => None,
+        };
+        self.errno = self.errno.or(errno);
+        self.add(hook, error.cause());
+    }
+
+    /// The error number to fail with: the kernel's for the best hook that it was asked for.
+    pub fn errno(&self) -> Errno {
+        self.errno.unwrap_or(Errno::OPNOTSUPP)
+    }
+
+    /// Hooks and reasons.
+    pub fn reasons(&self) -> &[(&'static str, String)] {
+        &self.reasons
+    }
+}
+
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.reasons.is_empty() {
+            return f.write_str("there is no hook for it");
+        }
+        for (at, (hook, why)) in self.reasons.iter().enumerate() {
+            write!(f, "{}{hook}: {why}", if at == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+impl Candidate {
+    /// The hook's name.
+    pub fn name(&self) -> &'static str {
+        self.via.name()
+    }
+}
+
+/// A hook with a function's arguments as words.
+struct Called {
+    function: Function,
+    words: u8,
+}
+
+/// Finds the hooks of a probe.
+pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
+    let mut found = Candidates::default();
+    let registers = Given::Registers(Arch::native());
+    match &probe.event.target {
+        Target::File { path, offset, reference, exit } => {
+            let place = FilePlace { path: path.clone(), offset: *offset, reference: *reference };
+            let via = if *exit { Via::Uretprobe(place) } else { Via::Uprobe(place) };
+            found.offer(probe, registers, Addresses::default(), via);
+        }
+        Target::Tracepoint { name } => tracepoint(probe, name, facts, &mut found),
+        Target::Function { symbol, exit } if symbol.contains(['*', '?', '[']) => {
+            many(probe, symbol, *exit, facts, &mut found);
+        }
+        Target::Function { symbol, exit } => {
+            trampoline(probe, symbol, *exit, facts, &mut found);
+            many(probe, symbol, *exit, facts, &mut found);
+            let place = KernelPlace { symbol: Some(symbol.clone()), offset: 0 };
+            kprobe(probe, place, *exit, facts, &mut found);
+        }
+        Target::Kernel { place: Place::Symbol { name, offset }, exit } => {
+            let place = KernelPlace { symbol: Some(name.clone()), offset: u64::from(*offset) };
+            kprobe(probe, place, *exit, facts, &mut found);
+            if *offset == 0 {
+                trampoline(probe, name, *exit, facts, &mut found);
+            }
+        }
+        Target::Kernel { place: Place::Address(address), exit } => {
+            kprobe(probe, KernelPlace { symbol: None, offset: *address }, *exit, facts, &mut found);
+        }
+        Target::Event { system, name, .. } => match facts.tracefs.id(system, name) {
+            Ok(Some(id)) => found.offer(probe, Given::Record, Addresses::default(), Via::Tracepoint(id)),
+            _ => found.lacking.add("perf tracepoint", "the kernel has no such event"),
+        },
+    }
+    found
+}
+
+impl Candidates {
+    fn offer(&mut self, probe: &Probe, given: Given, addresses: Addresses, via: Via) {
+        match probe::plan(probe, given, addresses) {
+            Ok(plan) => self.usable.push(Candidate { hook: Hook::Probe(Box::new(plan)), via }),
+            Err(Lacks(why)) => self.lacking.add(via.name(), why),
+        }
+    }
+}
+
+fn tracepoint(probe: &Probe, name: &str, facts: &Facts, found: &mut Candidates) {
+    let hook = "raw tracepoint";
+    let Some(btf) = facts.btf() else { return found.lacking.add(hook, "the kernel shows no BTF") };
+    let Ok(Some(prototype)) = btf.tracepoint(name) else {
+        return found.lacking.add(hook, "BTF does not know the tracepoint");
+    };
+    let words = prototype.params.len() as u8;
+    // The kernel probes a stub that every hit calls.
+    let stub = [format!("__probestub_{name}"), format!("__traceiter_{name}")];
+    let ip = stub.iter().find_map(|stub| address(stub, facts)).unwrap_or_default();
+    let addresses = Addresses { ip, ..Addresses::default() };
+    found.offer(probe, Given::Arguments(words), addresses, Via::RawTracepoint(name.to_owned()));
+}
+
+/// fentry and fexit.
+fn trampoline(probe: &Probe, symbol: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
+    let hook = if exit { "fexit" } else { "fentry" };
+    if symbol.contains(':') {
+        return found.lacking.add(hook, "the function is a module's");
+    }
+    let Some(btf) = facts.btf() else { return found.lacking.add(hook, "the kernel shows no BTF") };
+    let called = || {
+        let id = btf.function_id(symbol).ok()??;
+        let prototype = btf.function(symbol).ok()??;
+        let words: u32 = prototype.params.iter().map(|param| param.info.size.div_ceil(8).max(1)).sum();
+        Some(Called { function: Function { id }, words: u8::try_from(words).ok()? })
+    };
+    let Some(Called { function, words }) = called() else {
+        return found.lacking.add(hook, "BTF does not know the function");
+    };
+    let Some(ip) = address(symbol, facts) else {
+        return found.lacking.add(hook, "no symbol tells where the function is");
+    };
+    let end = facts.symbols().and_then(|symbols| symbols.range(ip)).map_or(ip, |range| range.end);
+    let via = if exit { Via::Fexit(function) } else { Via::Fentry(function) };
+    let addresses = Addresses { ip, end, by_fprobe: false };
+    found.offer(probe, Given::Call { words, exit, arch: Arch::native() }, addresses, via);
+}
+
+/// kprobe.multi.
+fn many(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
+    let via = |addresses| Via::KprobeMulti { addresses, exit };
+    let mut lacking = |why: &str| found.lacking.add("kprobe.multi", why);
+    let Some(symbols) = facts.symbols() else { return lacking("the kernel hides the addresses of symbols") };
+    let is_glob = pattern.contains(['*', '?', '[']);
+    let starts = if is_glob {
+        let Ok(Some(text)) = facts.tracefs.read("available_filter_functions") else {
+            return lacking("the kernel does not list the functions that can be traced");
+        };
+        let glob = Glob::new(pattern);
+        let names = text.lines().filter_map(|line| line.split([' ', '\t']).next());
+        let mut starts: Vec<u64> =
+            names.filter(|name| glob.matches(name)).flat_map(|name| symbols.addresses(name)).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts
+    } else {
+        symbols.addresses(pattern)
+    };
+    if starts.is_empty() {
+        return lacking("there is no such function");
+    }
+    let ip = if is_glob { 0 } else { address(pattern, facts).unwrap_or_default() };
+    let addresses = Addresses { ip, end: 0, by_fprobe: true };
+    found.offer(probe, Given::Registers(Arch::native()), addresses, via(starts));
+}
+
+fn kprobe(probe: &Probe, place: KernelPlace, exit: bool, facts: &Facts, found: &mut Candidates) {
+    let ip = match &place.symbol {
+        // What the kernel probes where it is asked for a function.
+        Some(symbol) if place.offset == 0 => address(symbol, facts),
+        Some(symbol) => start(symbol, facts).map(|start| start.wrapping_add(place.offset)),
+        None => Some(place.offset),
+    };
+    let addresses = Addresses { ip: ip.unwrap_or_default(), ..Addresses::default() };
+    let via = if exit { Via::Kretprobe(place) } else { Via::Kprobe(place) };
+    found.offer(probe, Given::Registers(Arch::native()), addresses, via);
+}
+
+/// Where a symbol is.
+fn start(symbol: &str, facts: &Facts) -> Option<u64> {
+    facts.symbols()?.addresses(symbol).first().copied()
+}
+
+/// Where a function is probed: behind the instruction that marks it as a target of indirect branches, if it starts with one
+/// (`arch_adjust_kprobe_addr()`, and where the compiler puts the function tracer's call).
+fn address(function: &str, facts: &Facts) -> Option<u64> {
+    // `endbr64`, and the no-operation that the kernel puts in place of those that it does not need.
+    const ENDBR: [u32; 2] = [0xfa1e_0ff3, 0x001f_0f66];
+    let start = start(function, facts)?;
+    if Arch::native() != Arch::X86_64 {
+        return Some(start);
+    }
+    let marked = kernel_word(start).is_ok_and(|word| ENDBR.contains(&(word as u32)));
+    Some(if marked { start + 4 } else { start })
+}

@@ -1,0 +1,152 @@
+//! Dynamic events that are named on the command line: a definition, perhaps ` if FILTER`.
+
+use std::fmt;
+
+use crate::{
+    control::{facts::Facts, selection::Selected},
+    kernel::Symbols,
+    lang::{
+        define::{Change, File, Line, Refusal, Set},
+        facts::Machine,
+        filter::FilterError,
+    },
+    plan::resolve::{self, nearest},
+};
+
+/// The first id of events that the kernel does not know: far above those that it has.
+const FIRST_ID: u16 = 0x8000;
+
+/// Why a definition is none.
+#[derive(Debug)]
+pub enum DefineError {
+    /// It is refused.
+    Refused {
+        /// Why.
+        refusal: Box<Refusal>,
+        /// What was perhaps meant.
+        suggestion: Option<String>,
+    },
+    /// Its filter is.
+    Filter {
+        /// The event.
+        event: String,
+        /// Why.
+        error: Box<FilterError>,
+    },
+    /// It defines nothing.
+    Nothing(String),
+}
+
+impl fmt::Display for DefineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { refusal, suggestion } => {
+                write!(f, "{refusal}")?;
+                match suggestion {
+                    Some(name) => write!(f, "\ndid you mean `{name}`?"),
+                    None => Ok(()),
+                }
+            }
+            Self::Filter { event, error } => write!(f, "filter of {event}: {error}"),
+            Self::Nothing(text) => write!(
+                f,
+                "`{text}` defines nothing: a definition is `p|r|f|t|e[:[GROUP/]EVENT] WHERE [ARGS][ if FILTER]`"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for DefineError {}
+
+/// Splits the filter off a definition: what stands behind the first word `if`, which in an event probe's is its own.
+fn split(text: &str) -> (&str, Option<&str>) {
+    let is_event_probe = text.trim_start().starts_with('e');
+    let mut at = 0;
+    for word in text.split_inclusive(char::is_whitespace) {
+        if word.trim_end() == "if" && at > 0 && !is_event_probe {
+            return (&text[..at], Some(text[at + word.len()..].trim()));
+        }
+        at += word.len();
+    }
+    (text, None)
+}
+
+/// The events that definitions make.
+///
+/// # Errors
+/// The first that is refused; nothing is traced then.
+pub fn select(texts: &[String], facts: &Facts) -> Result<Vec<Selected>, DefineError> {
+    let machine = Machine::running(facts.btf(), Some(&facts.tracefs)).with_symbols(facts.symbols());
+    let mut set = Set::default();
+    let mut selected: Vec<Selected> = Vec::new();
+    for text in texts {
+        let (definition, filter) = split(text);
+        let line = Line::split(definition.as_bytes());
+        let change = set.apply(&line, File::Dynamic, &machine).map_err(|refusal| {
+            let suggestion = suggest(&line, facts);
+            DefineError::Refused { refusal: Box::new(refusal), suggestion }
+        })?;
+        let (Change::Added { new_event }, Some(defined)) = (change, set.probes().last()) else {
+            return Err(DefineError::Nothing(text.clone()));
+        };
+        let event = &defined.probe.event;
+        let known = selected.iter().find(|other| {
+            !new_event && other.format.system == event.group && other.format.name == event.name
+        });
+        let id = known.map_or(FIRST_ID + selected.len() as u16, |other| other.format.id);
+        let format = event.format(id);
+        let resolved = filter
+            .map(|text| resolve::filter(text.as_bytes(), &format, facts))
+            .transpose()
+            .map_err(|error| DefineError::Filter { event: format.full_name(), error: Box::new(error) })?;
+        let probe = Some(Box::new(defined.probe.clone()));
+        selected.push(Selected { format, text: filter.map(str::to_owned), filter: resolved, probe });
+    }
+    Ok(selected)
+}
+
+/// A function or tracepoint whose name is like the one that a definition has and that there is not.
+fn suggest(line: &Line<'_>, facts: &Facts) -> Option<String> {
+    let place = std::str::from_utf8(line.word(1)).ok()?;
+    let name = place.split(['+', '%']).next()?;
+    if name.contains(['/', ':', '*', '?', '[']) || name.starts_with("0x") {
+        return None;
+    }
+    match line.word(0).first()? {
+        b't' => {
+            let btf = facts.btf()?;
+            if btf.tracepoint(name).ok().flatten().is_some() {
+                return None;
+            }
+            let all = facts.tracefs.available_events().ok()?;
+            let names = all.lines().filter_map(|line| line.split_once(':')).map(|(_, name)| name.to_owned());
+            nearest(name, names)
+        }
+        b'p' | b'r' | b'f' => {
+            let symbols: &Symbols = facts.symbols()?;
+            if symbols.count(None, name) > 0 {
+                return None;
+            }
+            nearest(name, symbols.names().map(str::to_owned))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_split_off() {
+        for (text, definition, filter) in [
+            ("f vfs_read if count > 1", "f vfs_read ", Some("count > 1")),
+            ("p:x f a=1", "p:x f a=1", None),
+            ("t sched_switch  if  a == \"if b\"", "t sched_switch  ", Some("a == \"if b\"")),
+            ("e:x sched.sched_switch if a", "e:x sched.sched_switch if a", None),
+            ("f iffy notif=x", "f iffy notif=x", None),
+        ] {
+            assert_eq!(split(text), (definition, filter), "{text}");
+        }
+    }
+}

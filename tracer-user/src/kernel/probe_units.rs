@@ -1,0 +1,67 @@
+//! The perf units that put probes into place: `kprobe` and `uprobe` under /sys/bus/event_source/devices. A kernel that is
+//! built without one has no directory for it.
+
+use std::path::Path;
+
+/// How a unit wants to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeUnit {
+    /// `perf_event_attr.type`.
+    pub kind: u32,
+    /// The bit of `config` that asks for the return.
+    pub exit: u64,
+    /// The lowest bit of `config` of the offset of a reference counter; none where it cannot be told.
+    pub reference: Option<u32>,
+}
+
+impl ProbeUnit {
+    /// The unit for kernel text.
+    pub fn kprobe() -> Option<Self> {
+        Self::read(Path::new("/sys/bus/event_source/devices/kprobe"))
+    }
+
+    /// The unit for files.
+    pub fn uprobe() -> Option<Self> {
+        Self::read(Path::new("/sys/bus/event_source/devices/uprobe"))
+    }
+
+    fn read(directory: &Path) -> Option<Self> {
+        let text = |name: &str| std::fs::read_to_string(directory.join(name)).ok();
+        let bit = |name: &str| low_bit(text(name)?.trim());
+        Some(Self {
+            kind: text("type")?.trim().parse().ok()?,
+            exit: 1 << bit("format/retprobe")?,
+            reference: bit("format/ref_ctr_offset"),
+        })
+    }
+
+    /// `perf_event_attr.config`.
+    pub fn config(&self, exit: bool, reference: u64) -> Option<u64> {
+        let reference = match self.reference {
+            _ if reference == 0 => 0,
+            Some(bit) if reference < 1 << (64 - bit) => reference << bit,
+            _ => return None,
+        };
+        Some(reference | if exit { self.exit } else { 0 })
+    }
+}
+
+/// The lowest bit of a format file such as `config:32-63`.
+fn low_bit(format: &str) -> Option<u32> {
+    format.strip_prefix("config:")?.split('-').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats() {
+        assert_eq!(low_bit("config:0"), Some(0));
+        assert_eq!(low_bit("config:32-63"), Some(32));
+        assert_eq!(low_bit("config1:0"), None);
+        let unit = ProbeUnit { kind: 9, exit: 1, reference: Some(32) };
+        assert_eq!(unit.config(true, 0x10), Some(0x10_0000_0001));
+        assert_eq!(unit.config(false, 1 << 32), None);
+    }
+}

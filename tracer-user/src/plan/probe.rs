@@ -1,0 +1,408 @@
+//! A dynamic event at a hook: where each of its values comes from there.
+//!
+//! The language leaves steps that speak of registers, arguments and what is returned ([`crate::lang::fetch`]). Which of
+//! them a hook can give depends on what its program is handed ([`Given`]): a plan names places in that, or says why there
+//! is none, and then another hook may do. Calling conventions are those that the kernel goes by itself
+//! (`regs_get_kernel_argument()`, arch/x86/include/asm/ptrace.h and arch/arm64/include/asm/ptrace.h).
+
+use std::fmt;
+
+use crate::{
+    event::{Field, dynamic::Event},
+    lang::{
+        define::Probe,
+        facts::Arch,
+        fetch::{Checked, Op, Source, Store},
+    },
+};
+
+/// What a program is handed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// `struct pt_regs`.
+    Registers(Arch),
+    /// A raw tracepoint's arguments, so many words.
+    Arguments(u8),
+    /// A kernel function's arguments as words; at its return, what it returns behind them.
+    Call {
+        /// Words of arguments.
+        words: u8,
+        /// Whether it is the return.
+        exit: bool,
+        /// Whose stack.
+        arch: Arch,
+    },
+    /// The record of another event.
+    Record,
+}
+
+/// Addresses of a hit that are known before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// The function or instruction that is probed, as the kernel records it.
+    pub ip: u64,
+    /// Where the function ends.
+    pub end: u64,
+    /// Whether the registers are an fprobe's: they name the function's own place, not what is behind a breakpoint, and at
+    /// a return the function may have to be asked for, where [`Addresses::ip`] is 0.
+    pub by_fprobe: bool,
+}
+
+/// A dynamic event at a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbePlan {
+    /// What the program is handed.
+    pub given: Given,
+    /// Whether memory is the user's, whatever its address.
+    pub user: bool,
+    /// The words behind the common fields.
+    pub head: Vec<Value>,
+    /// The arguments.
+    pub args: Vec<ArgPlan>,
+    /// Bytes of the record in front of texts.
+    pub fixed: usize,
+}
+
+/// One recorded value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArgPlan {
+    /// Name, for listings.
+    pub name: String,
+    /// Byte offset in the record.
+    pub offset: usize,
+    /// Bytes of an element.
+    pub size: u32,
+    /// Elements.
+    pub count: u32,
+    /// The first value.
+    pub value: Value,
+    /// Words that are read on the way, one from the other.
+    pub derefs: Vec<Deref>,
+    /// How it goes into the record.
+    pub store: Store,
+    /// Bytes from the value, for what is read from memory.
+    pub store_offset: i32,
+    /// Which bits are kept: so many to the left, then to the right.
+    pub bits: Option<(u8, u8)>,
+}
+
+/// The word at a value and an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deref {
+    /// Whether it is memory of user space.
+    pub user: bool,
+    /// Bytes.
+    pub offset: i32,
+}
+
+/// A value before anything is read through it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Where it comes from.
+    pub from: Origin,
+    /// What is added.
+    pub plus: i64,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nowhere: it is what is added.
+    Nothing,
+    /// The word at this byte offset of the context.
+    Context(u16),
+    /// This word of what a call laid on the stack, from the context on.
+    Call(u8),
+    /// The return address on an arm64 stack: the word `at`, or one further where the stack had to be aligned, which is told by
+    /// the word two in front being an address of the function.
+    CallReturn {
+        /// Number of the word.
+        at: u8,
+        /// First address of the function.
+        start: u64,
+        /// Bytes of it.
+        size: u64,
+    },
+    /// The function that was entered, which only the kernel knows.
+    Function,
+    /// This word of the stack, from its pointer on.
+    Stack(u32),
+    /// The name of the current task; the value is its address.
+    Comm,
+    /// A text; the value is its address.
+    Text(Vec<u8>),
+    /// A field of the record that is handed.
+    Field(Box<Field>),
+}
+
+/// Why a hook cannot give what an event asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lacks(pub String);
+
+impl fmt::Display for Lacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl Value {
+    fn of(from: Origin) -> Self {
+        Self { from, plus: 0 }
+    }
+
+    /// A number.
+    pub fn number(value: u64) -> Self {
+        Self { from: Origin::Nothing, plus: value.cast_signed() }
+    }
+
+    /// Whether it is the address of something of ours.
+    pub fn is_own(&self) -> bool {
+        matches!(self.from, Origin::Comm | Origin::Text(_))
+    }
+}
+
+impl ArgPlan {
+    /// Whether it is text behind the fixed part.
+    pub fn is_text(&self) -> bool {
+        matches!(self.store, Store::Text | Store::UserText | Store::SymbolText)
+    }
+
+    /// Bytes in the record's fixed part.
+    pub fn bytes(&self) -> usize {
+        self.size as usize * self.count as usize
+    }
+}
+
+impl ProbePlan {
+    /// Whether records differ in length.
+    pub fn is_variable(&self) -> bool {
+        self.args.iter().any(ArgPlan::is_text)
+    }
+}
+
+/// Byte offsets in `struct pt_regs`.
+struct Registers {
+    ip: u16,
+    sp: u16,
+    retval: u16,
+    args: &'static [u16],
+    /// Words of the stack in front of the arguments that have no register; none where those are not looked for.
+    stack_args: Option<u32>,
+    /// What the instruction pointer is ahead of a kprobe: x86 has executed the breakpoint's byte.
+    ahead: i64,
+}
+
+/// di, si, dx, cx, r8, r9; x0 to x7.
+const X86_64: Registers = Registers {
+    ip: 128,
+    sp: 152,
+    retval: 80,
+    args: &[112, 104, 96, 88, 72, 64],
+    stack_args: Some(1),
+    ahead: 1,
+};
+const ARM64: Registers = Registers {
+    ip: 256,
+    sp: 248,
+    retval: 0,
+    args: &[0, 8, 16, 24, 32, 40, 48, 56],
+    stack_args: None,
+    ahead: 0,
+};
+
+fn registers(arch: Arch) -> &'static Registers {
+    match arch {
+        Arch::X86_64 => &X86_64,
+        Arch::Arm64 => &ARM64,
+    }
+}
+
+/// Plans a probe at a hook.
+///
+/// # Errors
+/// What the hook lacks.
+pub fn plan(probe: &Probe, given: Given, addresses: Addresses) -> Result<ProbePlan, Lacks> {
+    let planner = Planner { probe, given, addresses, user: !probe.at.is_kernel() };
+    let head_size = probe.event.head_size();
+    let fixed = head_size + probe.event.args.iter().map(|arg| arg.size() as usize).sum::<usize>();
+    Ok(ProbePlan {
+        given,
+        user: planner.user,
+        head: planner.head()?,
+        args: probe.args.iter().map(|arg| planner.arg(arg, head_size)).collect::<Result<_, _>>()?,
+        fixed,
+    })
+}
+
+struct Planner<'a> {
+    probe: &'a Probe,
+    given: Given,
+    addresses: Addresses,
+    user: bool,
+}
+
+impl Planner<'_> {
+    fn event(&self) -> &Event {
+        &self.probe.event
+    }
+
+    /// The function or instruction that is probed.
+    fn place(&self) -> Value {
+        match self.given {
+            Given::Registers(arch) if self.user && !self.event().is_exit() => {
+                Value::of(Origin::Context(registers(arch).ip))
+            }
+            Given::Registers(_) if self.user => Value::of(Origin::Function),
+            Given::Registers(arch) if !self.event().is_exit() => {
+                let Registers { ip, ahead, .. } = registers(arch);
+                Value { from: Origin::Context(*ip), plus: if self.addresses.by_fprobe { 0 } else { -ahead } }
+            }
+            Given::Registers(_) if self.addresses.ip == 0 => Value::of(Origin::Function),
+            _ => Value::number(self.addresses.ip),
+        }
+    }
+
+    fn head(&self) -> Result<Vec<Value>, Lacks> {
+        if self.given == Given::Record {
+            return Ok(Vec::new());
+        }
+        let place = self.place();
+        if !self.event().is_exit() {
+            return Ok(vec![place]);
+        }
+        let back = match self.given {
+            Given::Registers(arch) => Value::of(Origin::Context(registers(arch).ip)),
+            // Behind the arguments: what is returned, the frame pointer, the way back into the function, and that to its
+            // caller (`arch_prepare_bpf_trampoline()`, arch/x86/net/bpf_jit_comp.c).
+            Given::Call { words, arch: Arch::X86_64, .. } => Value::of(Origin::Call(words + 3)),
+            // What is returned, x19, x20, perhaps padding, frame pointer, way back, frame pointer, caller.
+            Given::Call { words, arch: Arch::Arm64, .. } => {
+                let Addresses { ip, end, .. } = self.addresses;
+                Value::of(Origin::CallReturn { at: words + 6, start: ip, size: end.saturating_sub(ip) })
+            }
+            Given::Arguments(_) | Given::Record => return Err(Lacks("nothing returns there".to_owned())),
+        };
+        Ok(vec![place, back])
+    }
+
+    fn arg(&self, arg: &Checked, head_size: usize) -> Result<ArgPlan, Lacks> {
+        let mut value = None;
+        let mut derefs = Vec::new();
+        let mut store = None;
+        let mut bits = None;
+        for op in arg.program.ops() {
+            match op {
+                Op::Symbol(_) | Op::Loop(_) => {}
+                Op::Load(source) => value = Some(self.source(source)?),
+                Op::Deref { user, offset } => derefs.push(Deref { user: *user, offset: *offset }),
+                Op::Store { what, offset, size } => store = Some((*what, *offset, *size)),
+                Op::Bits { left, right, .. } => bits = Some((*left, *right)),
+            }
+        }
+        let (Some(value), Some((store, store_offset, size))) = (value, store) else {
+            return Err(Lacks(format!("{} has no value", arg.arg.name)));
+        };
+        Ok(ArgPlan {
+            name: arg.arg.name.clone(),
+            offset: head_size + arg.arg.offset as usize,
+            size,
+            count: arg.arg.count.max(1),
+            value,
+            derefs,
+            store,
+            store_offset,
+            bits,
+        })
+    }
+
+    fn source(&self, source: &Source) -> Result<Value, Lacks> {
+        let lacks = |what: &str| Err(Lacks(format!("{what} cannot be had there")));
+        Ok(match (source, self.given) {
+            (Source::Immediate(value), _) => Value::number(*value),
+            (Source::Comm, _) => Value::of(Origin::Comm),
+            (Source::Text(text), _) => Value::of(Origin::Text(text.clone())),
+            (Source::Field(field), Given::Record) => Value::of(Origin::Field(field.clone())),
+            (Source::Register(place), Given::Registers(_)) => Value::of(Origin::Context(*place as u16)),
+            (Source::Register(_), _) => return lacks("a register"),
+            (Source::StackPointer, Given::Registers(arch)) => Value::of(Origin::Context(registers(arch).sp)),
+            (Source::Stack(n), Given::Registers(_)) => Value::of(Origin::Stack(*n)),
+            (Source::StackPointer | Source::Stack(_), _) => return lacks("the stack"),
+            (Source::Retval, Given::Registers(arch)) => Value::of(Origin::Context(registers(arch).retval)),
+            (Source::Retval, Given::Call { words, exit: true, .. }) => Value::of(Origin::Call(words)),
+            (Source::Retval, _) => return lacks("what is returned"),
+            (Source::Argument(n), Given::Registers(arch)) => argument(arch, *n),
+            (Source::Argument(n), Given::Call { words, .. }) if *n < u32::from(words) => {
+                Value::of(Origin::Call(*n as u8))
+            }
+            // A tracepoint's are counted from 1, as the function behind it has one more.
+            (Source::Argument(n), Given::Arguments(words)) if (1..=u32::from(words)).contains(n) => {
+                Value::of(Origin::Context((*n as u16 - 1) * 8))
+            }
+            (Source::Argument(_), Given::Arguments(_)) => Value::number(0),
+            (Source::Argument(n), _) => return lacks(&format!("argument {}", n + 1)),
+            (Source::Kept(offset), Given::Call { words, exit: true, .. }) => {
+                let index = self.probe.kept.get(*offset as usize / 8).copied().unwrap_or(u32::MAX);
+                if index >= u32::from(words) {
+                    return lacks(&format!("argument {}", index.wrapping_add(1)));
+                }
+                Value::of(Origin::Call(index as u8))
+            }
+            (Source::Kept(_), _) => return lacks("what a function was called with"),
+            (Source::File(offset), Given::Registers(_)) => {
+                let crate::event::dynamic::Target::File { offset: own, .. } = self.event().target else {
+                    return lacks("an offset in a file");
+                };
+                let Value { from, plus } = self.place();
+                Value { from, plus: plus.wrapping_add(*offset).wrapping_sub(own.cast_signed()) }
+            }
+            (Source::File(_), _) => return lacks("an offset in a file"),
+            (Source::Field(_), _) => return lacks("a field of an event"),
+        })
+    }
+}
+
+/// A function's argument at its entry.
+fn argument(arch: Arch, n: u32) -> Value {
+    let registers = registers(arch);
+    match registers.args.get(n as usize) {
+        Some(place) => Value::of(Origin::Context(*place)),
+        None => match registers.stack_args {
+            Some(first) => Value::of(Origin::Stack(first + n - registers.args.len() as u32)),
+            None => Value::number(0),
+        },
+    }
+}
+
+/// One value a line, as `tracer explain` shows them.
+impl fmt::Display for ProbePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, value) in self.head.iter().enumerate() {
+            writeln!(f, "bytes {}: {value}", tracer_abi::COMMON_SIZE + 8 * at)?;
+        }
+        for arg in &self.args {
+            write!(f, "bytes {} ({}): {}", arg.offset, arg.name, arg.value)?;
+            for deref in &arg.derefs {
+                write!(f, ", {}{:+}()", if deref.user { "user " } else { "" }, deref.offset)?;
+            }
+            writeln!(f, ", {:?} {:+}, {} times {} bytes", arg.store, arg.store_offset, arg.count, arg.size)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.from {
+            Origin::Nothing => return write!(f, "{:#x}", self.plus),
+            Origin::Context(offset) => write!(f, "context at {offset}")?,
+            Origin::Call(word) => write!(f, "call's word {word}")?,
+            Origin::CallReturn { at, .. } => write!(f, "call's word {at} or the next")?,
+            Origin::Function => f.write_str("the function")?,
+            Origin::Stack(word) => write!(f, "stack's word {word}")?,
+            Origin::Comm => f.write_str("comm")?,
+            Origin::Text(text) => write!(f, "\"{}\"", text.escape_ascii())?,
+            Origin::Field(field) => write!(f, "field {}", field.name)?,
+        }
+        if self.plus != 0 { write!(f, " {:+}", self.plus) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,206 @@
+//! The text of dynamic events' records: not by their print fmt, but as functions of the kernel write it
+//! (`print_kprobe_event()` and its like, kernel/trace/trace_kprobe.c, trace_uprobe.c, trace_fprobe.c, trace_eprobe.c;
+//! `trace_probe_print_args()`, kernel/trace/trace_probe.c).
+
+use super::env::RenderEnv;
+use super::printf::number::{decimal, hex};
+use super::printf::pointer::take;
+
+/// Bytes of the common fields.
+const COMMON: usize = tracer_abi::COMMON_SIZE;
+
+/// What stands in the parentheses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeHead {
+    /// An address of the kernel.
+    Kernel,
+    /// Where a function of the kernel returns to, and the function.
+    KernelReturn,
+    /// An address of user space.
+    User,
+    /// Where a function of user space returns to, and the function.
+    UserReturn,
+    /// Another event.
+    Event(String),
+}
+
+/// One argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeValue {
+    /// A space, its name, `=`.
+    pub label: String,
+    /// Name of its type.
+    pub ty: &'static str,
+    /// Byte offset in the record.
+    pub offset: usize,
+    /// Bytes of an element.
+    pub size: usize,
+    /// Elements of an array; 0 for a single value.
+    pub count: usize,
+}
+
+/// How a dynamic event's records are printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ProbeText {
+    pub(super) head: ProbeHead,
+    pub(super) values: Vec<ProbeValue>,
+}
+
+impl ProbeText {
+    /// Writes what stands behind the event's name.
+    pub(super) fn write(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
+        let word = |at: usize| u64::from_ne_bytes(take(record.get(COMMON + 8 * at..).unwrap_or(&[])));
+        out.push(b'(');
+        match &self.head {
+            ProbeHead::Kernel => symbol(out, word(0), true, env),
+            ProbeHead::KernelReturn => {
+                symbol(out, word(1), true, env);
+                out.extend_from_slice(b" <- ");
+                symbol(out, word(0), false, env);
+            }
+            ProbeHead::User => prefixed(out, word(0)),
+            ProbeHead::UserReturn => {
+                prefixed(out, word(1));
+                out.extend_from_slice(b" <- ");
+                prefixed(out, word(0));
+            }
+            ProbeHead::Event(name) => out.extend_from_slice(name.as_bytes()),
+        }
+        out.push(b')');
+        for value in &self.values {
+            out.extend(value.label.chars().map(|c| c as u8));
+            if value.count == 0 {
+                value.write(record, value.offset, env, out);
+                continue;
+            }
+            for element in 0..value.count {
+                out.push(if element == 0 { b'{' } else { b',' });
+                value.write(record, value.offset + element * value.size, env, out);
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+impl ProbeValue {
+    fn write(&self, record: &[u8], at: usize, env: &dyn RenderEnv, out: &mut Vec<u8>) {
+        let bytes: [u8; 8] = take(record.get(at..(at + self.size).min(record.len())).unwrap_or(&[]));
+        let value = u64::from_le_bytes(bytes);
+        let signed =
+            (value << (64 - 8 * self.size.clamp(1, 8))).cast_signed() >> (64 - 8 * self.size.clamp(1, 8));
+        match self.ty.as_bytes() {
+            b"string" | b"ustring" | b"symstr" => text(record, value as u32, out),
+            b"symbol" => symbol(out, value, true, env),
+            b"char" => {
+                out.push(b'\'');
+                // `%c` writes a NUL as it is, and trace output ends nowhere for it.
+                out.push(value as u8);
+                out.push(b'\'');
+            }
+            [b'x', ..] => prefixed(out, value),
+            [b's', ..] => {
+                if signed < 0 {
+                    out.push(b'-');
+                }
+                decimal(out, signed.unsigned_abs());
+            }
+            _ => decimal(out, value),
+        }
+    }
+}
+
+fn prefixed(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(b"0x");
+    hex(out, value);
+}
+
+/// A text behind the fixed part, by the word that tells its place.
+fn text(record: &[u8], place: u32, out: &mut Vec<u8>) {
+    let (length, offset) = ((place >> 16) as usize, (place & 0xffff) as usize);
+    if length == 0 {
+        return out.extend_from_slice(b"(fault)");
+    }
+    let bytes = record.get(offset..).unwrap_or(&[]);
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    out.push(b'"');
+    out.extend_from_slice(&bytes[..end]);
+    out.push(b'"');
+}
+
+/// An address by its symbol, with the place in it and the module, or without both (`seq_print_ip_sym()`).
+fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, env: &dyn RenderEnv) {
+    let Some(symbol) = env.symbol(address) else {
+        return prefixed(out, address);
+    };
+    out.extend_from_slice(symbol.name.as_bytes());
+    if !offset {
+        return;
+    }
+    out.extend_from_slice(b"+0x");
+    hex(out, symbol.offset);
+    if let Some(size) = symbol.size {
+        out.extend_from_slice(b"/0x");
+        hex(out, size);
+    }
+    if let Some(module) = symbol.module {
+        out.extend_from_slice(b" [");
+        out.extend_from_slice(module.as_bytes());
+        out.push(b']');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::Symbol;
+
+    struct One;
+
+    impl RenderEnv for One {
+        fn symbol(&self, address: u64) -> Option<Symbol<'_>> {
+            (0x1000..0x1100).contains(&address).then(|| Symbol {
+                name: "vfs_read",
+                offset: address - 0x1000,
+                size: Some(0x100),
+                module: None,
+            })
+        }
+    }
+
+    fn value(ty: &'static str, offset: usize, size: usize, count: usize) -> ProbeValue {
+        ProbeValue { label: format!(" {ty}="), ty, offset, size, count }
+    }
+
+    #[test]
+    fn records_as_the_kernel_prints_them() {
+        let mut record = vec![0; 8];
+        record.extend(0x1000_u64.to_ne_bytes());
+        record.extend(0x10_u64.to_ne_bytes());
+        record.extend((-2_i16).to_ne_bytes());
+        record.extend([b'A', 0xff]);
+        record.extend(((3_u32 << 16) + 36).to_ne_bytes());
+        record.extend(0_u32.to_ne_bytes());
+        record.extend(b"ab\0");
+        let show = |head, values| {
+            let mut out = Vec::new();
+            ProbeText { head, values }.write(&record, &One, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let values = vec![
+            value("s16", 24, 2, 0),
+            value("char", 26, 1, 0),
+            value("x8", 26, 1, 2),
+            value("u8", 27, 1, 0),
+            value("string", 28, 4, 2),
+            value("symbol", 8, 8, 0),
+        ];
+        assert_eq!(
+            show(ProbeHead::Kernel, values),
+            "(vfs_read+0x0/0x100) s16=-2 char='A' x8={0x41,0xff} u8=255 string={\"ab\",(fault)} \
+             symbol=vfs_read+0x0/0x100"
+        );
+        assert_eq!(show(ProbeHead::KernelReturn, vec![]), "(0x10 <- vfs_read)");
+        assert_eq!(show(ProbeHead::UserReturn, vec![]), "(0x10 <- 0x1000)");
+        assert_eq!(show(ProbeHead::Event("a.b".to_owned()), vec![]), "(a.b)");
+    }
+}
