@@ -15,5 +15,6 @@ pub mod hist;
 pub mod number;
 mod span;
 pub mod synth;
+pub mod trigger;
 
 pub use span::Span;

@@ -1,0 +1,307 @@
+//! The trigger language: one line written to an event's `trigger` file.
+//!
+//! A line is a command, an argument and a filter: `traceoff:3 if pid == 1`, `enable_event:sched:sched_switch:5`, and `!` in
+//! front takes a trigger away. The kernel (`trigger_process_regex()`, kernel/trace/trace_events_trigger.c) reads it piece
+//! by piece and looks events up in between, so that which error comes first depends on what there is. Here the pieces
+//! are told apart first ([`read`]), and what may be wrong with a piece is found when it is asked for: whoever acts on a
+//! line asks in the kernel's order.
+//!
+//! The language of histograms is another module's: a line with `hist` is handed on as it is ([`Command::Hist`]).
+
+use rustix::io::Errno;
+
+use super::{
+    ctype,
+    number::{self, NumberError},
+};
+
+/// Bytes that a line may have at most less one (`event_trigger_regex_write()`; 4 KiB pages).
+pub const WRITE_MAX: usize = 4096;
+
+/// Stands for a trigger that is never used up, as in the kernel.
+pub const UNLIMITED: u64 = u64::MAX;
+
+/// What a trigger without an object of its own does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Act {
+    /// Turns recording on.
+    TraceOn,
+    /// Turns it off, once the event is recorded.
+    TraceOff,
+    /// Takes a snapshot.
+    Snapshot,
+    /// Records the kernel's stack, behind the event.
+    StackTrace,
+}
+
+impl Act {
+    /// All, in the order in which the kernel lists them.
+    pub const ALL: [Self; 4] = [Self::TraceOn, Self::TraceOff, Self::Snapshot, Self::StackTrace];
+
+    /// The command's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TraceOn => "traceon",
+            Self::TraceOff => "traceoff",
+            Self::Snapshot => "snapshot",
+            Self::StackTrace => "stacktrace",
+        }
+    }
+
+    /// Whether an event has one trigger of the two at most (`ETT_TRACE_ONOFF` and its kin).
+    pub fn excludes(self, other: Self) -> bool {
+        let class = |act| if act == Self::TraceOn { Self::TraceOff } else { act };
+        class(self) == class(other)
+    }
+}
+
+/// A trigger that turns another event, or its histograms, on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Switch {
+    /// Whether it turns on.
+    pub enable: bool,
+    /// Whether it is about the event's histograms.
+    pub hist: bool,
+}
+
+impl Switch {
+    /// All, in the order in which the kernel lists them.
+    pub const ALL: [Self; 4] = [
+        Self { enable: true, hist: false },
+        Self { enable: false, hist: false },
+        Self { enable: true, hist: true },
+        Self { enable: false, hist: true },
+    ];
+
+    /// The command's name.
+    pub fn name(self) -> &'static str {
+        match (self.enable, self.hist) {
+            (true, false) => "enable_event",
+            (false, false) => "disable_event",
+            (true, true) => "enable_hist",
+            (false, true) => "disable_hist",
+        }
+    }
+}
+
+/// The command of histograms.
+pub const HIST: &str = "hist";
+
+/// A line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// Whether the trigger is to be taken away.
+    pub remove: bool,
+    /// What it says.
+    pub command: Command<'a>,
+}
+
+/// What a line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// `traceon` and its kin.
+    Act(Act, Argument<'a>),
+    /// `enable_event` and its kin.
+    Switch(Switch, Target<'a>, Argument<'a>),
+    /// A histogram: everything behind `hist`, white space in front cut; none where there is nothing.
+    Hist(Option<&'a [u8]>),
+}
+
+/// The event that another one turns on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// System.
+    pub system: &'a [u8],
+    /// Name.
+    pub event: &'a [u8],
+}
+
+/// What stands behind a command: how often, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Argument<'a> {
+    number: Option<&'a [u8]>,
+    condition: Option<&'a [u8]>,
+}
+
+impl<'a> Argument<'a> {
+    /// How many times it acts; [`UNLIMITED`] for always.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no number, `ERANGE` for one that does not fit.
+    pub fn count(&self) -> Result<u64, Errno> {
+        let Some(text) = self.number else { return Ok(UNLIMITED) };
+        // Whatever follows a second colon is not looked at.
+        let text = text.split(|byte| *byte == b':').next().unwrap_or_default();
+        number::read_unsigned(text, 0).map_err(|error| match error {
+            NumberError::Invalid => Errno::INVAL,
+            NumberError::Range => Errno::RANGE,
+        })
+    }
+
+    /// The filter's text, blanks in front included.
+    ///
+    /// # Errors
+    /// `EINVAL` for anything that does not begin with `if`, or ends there.
+    pub fn filter(&self) -> Result<Option<&'a [u8]>, Errno> {
+        let Some(text) = self.condition else { return Ok(None) };
+        match split(text, is_blank) {
+            (b"if", Some(filter)) => Ok(Some(filter)),
+            _ => Err(Errno::INVAL),
+        }
+    }
+}
+
+fn is_blank(byte: u8) -> bool {
+    byte == b' ' || byte == b'\t'
+}
+
+/// `strsep()`: what is in front of the first delimiter, and what is behind it if there is one.
+fn split(text: &[u8], delimits: impl Fn(u8) -> bool) -> (&[u8], Option<&[u8]>) {
+    match text.iter().position(|byte| delimits(*byte)) {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
+        None => (text, None),
+    }
+}
+
+/// The text without white space in front; none when nothing is left.
+fn trimmed(text: &[u8]) -> Option<&[u8]> {
+    let text = &text[ctype::skip_space(text, 0)..];
+    (!text.is_empty()).then_some(text)
+}
+
+/// Reads what was written to a `trigger` file.
+///
+/// # Errors
+/// `EINVAL` for a line that is too long, no command, or one whose object is missing.
+pub fn read(written: &[u8]) -> Result<Line<'_>, Errno> {
+    if written.len() >= WRITE_MAX {
+        return Err(Errno::INVAL);
+    }
+    let text = ctype::trim_end(written);
+    let text = &text[ctype::skip_space(text, 0)..];
+    let (word, rest) = split(text, |byte| byte == b':' || is_blank(byte));
+    let rest = rest.and_then(trimmed);
+    let (remove, word) = match word {
+        [b'!', word @ ..] => (true, word),
+        word => (false, word),
+    };
+    let command = if let Some(act) = Act::ALL.into_iter().find(|act| act.name().as_bytes() == word) {
+        Command::Act(act, optional(rest))
+    } else if let Some(switch) = Switch::ALL.into_iter().find(|switch| switch.name().as_bytes() == word) {
+        let (target, argument) = required(rest.ok_or(Errno::INVAL)?)?;
+        Command::Switch(switch, target, argument)
+    } else if word == HIST.as_bytes() {
+        Command::Hist(rest)
+    } else {
+        return Err(Errno::INVAL);
+    };
+    Ok(Line { remove, command })
+}
+
+/// `[N] [if FILTER]`: what does not begin with a digit is taken for the filter.
+fn optional(rest: Option<&[u8]>) -> Argument<'_> {
+    match rest {
+        Some(text) if text[0].is_ascii_digit() => {
+            let (number, behind) = split(text, is_blank);
+            Argument { number: Some(number), condition: behind.and_then(trimmed) }
+        }
+        condition => Argument { number: None, condition },
+    }
+}
+
+/// `SYSTEM:EVENT[:N] [if FILTER]`
+fn required(text: &[u8]) -> Result<(Target<'_>, Argument<'_>), Errno> {
+    let (parameter, behind) = split(text, is_blank);
+    let (system, event) = split(parameter, |byte| byte == b':');
+    let (event, number) = split(event.ok_or(Errno::INVAL)?, |byte| byte == b':');
+    Ok((Target { system, event }, Argument { number, condition: behind.and_then(trimmed) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Command, count and filter of a line, as text.
+    fn shown(text: &str) -> String {
+        let number = |errno| if errno == Errno::RANGE { "RANGE" } else { "INVAL" }.to_owned();
+        let line = match read(text.as_bytes()) {
+            Ok(line) => line,
+            Err(errno) => return number(errno),
+        };
+        let utf8 = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        let count = |argument: Argument<'_>| match argument.count() {
+            Ok(UNLIMITED) => "*".to_owned(),
+            Ok(count) => count.to_string(),
+            Err(errno) => number(errno),
+        };
+        let filter = |argument: Argument<'_>| match argument.filter() {
+            Ok(filter) => filter.map_or("-".to_owned(), |text| format!("[{}]", utf8(text))),
+            Err(errno) => number(errno),
+        };
+        let sign = if line.remove { "!" } else { "" };
+        match line.command {
+            Command::Act(act, argument) => {
+                format!("{sign}{} {} {}", act.name(), count(argument), filter(argument))
+            }
+            Command::Switch(switch, target, argument) => format!(
+                "{sign}{} {}/{} {} {}",
+                switch.name(),
+                utf8(target.system),
+                utf8(target.event),
+                count(argument),
+                filter(argument)
+            ),
+            Command::Hist(text) => format!("{sign}hist {}", text.map_or("-".to_owned(), utf8)),
+        }
+    }
+
+    #[test]
+    fn lines() {
+        for (text, expected) in [
+            ("traceoff", "traceoff * -"),
+            (" traceoff:3\n", "traceoff 3 -"),
+            ("traceoff 0x10", "traceoff 16 -"),
+            ("traceoff: \t 010", "traceoff 8 -"),
+            ("traceoff:", "traceoff * -"),
+            ("traceon:3 if pid == 1", "traceon 3 [pid == 1]"),
+            ("traceon if  pid == 1", "traceon * [ pid == 1]"),
+            ("traceon:if\tx", "traceon * [x]"),
+            ("traceon:3:4", "traceon 3 -"),
+            ("traceon:3x", "traceon INVAL -"),
+            ("traceon:99999999999999999999", "traceon RANGE -"),
+            ("traceon:18446744073709551615", "traceon * -"),
+            ("traceon:-1", "traceon * INVAL"),
+            ("traceon:3 pid == 1", "traceon 3 INVAL"),
+            ("traceon if", "traceon * INVAL"),
+            ("traceon iff x", "traceon * INVAL"),
+            ("!snapshot", "!snapshot * -"),
+            ("!!snapshot", "INVAL"),
+            ("! snapshot", "INVAL"),
+            ("", "INVAL"),
+            ("\n", "INVAL"),
+            ("tracenow", "INVAL"),
+            ("stacktrace\0:3", "stacktrace * -"),
+            ("enable_event", "INVAL"),
+            ("enable_event:", "INVAL"),
+            ("enable_event:sched", "INVAL"),
+            ("enable_event:sched:", "enable_event sched/ * -"),
+            ("enable_event:a:b", "enable_event a/b * -"),
+            ("enable_event:a:b:", "enable_event a/b INVAL -"),
+            ("enable_event a:b:2:x if c", "enable_event a/b 2 [c]"),
+            ("!disable_event:a:b:2", "!disable_event a/b 2 -"),
+            ("enable_hist:a:b", "enable_hist a/b * -"),
+            ("hist:keys=a if b", "hist keys=a if b"),
+            ("!hist", "!hist -"),
+        ] {
+            assert_eq!(shown(text), expected, "{text:?}");
+        }
+        assert_eq!(shown(&" ".repeat(4096)), "INVAL");
+        assert_eq!(shown(&format!("traceon{}", " ".repeat(4088))), "traceon * -");
+    }
+
+    #[test]
+    fn triggers_of_one_class() {
+        assert!(Act::TraceOn.excludes(Act::TraceOff) && Act::Snapshot.excludes(Act::Snapshot));
+        assert!(!Act::Snapshot.excludes(Act::StackTrace));
+    }
+}
