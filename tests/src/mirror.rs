@@ -165,3 +165,25 @@ pub fn names(dir: &Path) -> Result<Vec<String>> {
     ensure!(!names.is_empty(), "{} is empty", dir.display());
     Ok(names)
 }
+
+/// Whether a line of a stack is one of the functions through which a tracer is called, which every tracer has others of;
+/// whether the last one shows depends on how many tracers there are.
+pub fn is_of_the_hook(line: &str) -> bool {
+    let hooks = ["__traceiter_", "trace_event_raw_event_", "ftrace_syscall_", "perf_trace_", "perf_syscall_"];
+    line.strip_prefix(" => ").is_some_and(|name| hooks.iter().any(|hook| name.starts_with(hook)))
+}
+
+/// Functions of each stack in a trace, the innermost first.
+pub fn stacks(trace: &str) -> Vec<Vec<String>> {
+    let mut all: Vec<Vec<String>> = Vec::new();
+    for line in trace.lines() {
+        if line.ends_with("<stack trace>") {
+            all.push(Vec::new());
+        } else if let (Some(name), Some(last), false) =
+            (line.strip_prefix(" => "), all.last_mut(), is_of_the_hook(line))
+        {
+            last.push(name.to_owned());
+        }
+    }
+    all
+}

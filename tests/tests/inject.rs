@@ -7,7 +7,7 @@ use tracer_abi::Counters;
 use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_user::{
-    attach::{Attachment, Context, Options, Request, Session, Threads, Via},
+    attach::{Attachment, Context, Extras, Options, Request, Session, Threads, Via},
     event::Format,
     lang::filter::Dialect,
     plan::{filter::Filter, resolve, source::Hook},
@@ -106,6 +106,7 @@ fn attach(session: &mut Session, format: &Format, filter: Option<&Filter>) -> At
             kind: format.id,
             threads: Threads::Every,
             other: None,
+            extras: Extras::default(),
         })
         .unwrap_or_else(|error| panic!("{error}\n{}", error.verifier_log().unwrap_or_default()))
 }

@@ -13,6 +13,20 @@ pub const FILTER: &str = "tracer_filter";
 /// payload's whole length in bytes.
 pub const RECORD: &str = "tracer_record";
 
+/// `fn tracer_trigger(ctx: *mut c_void, scratch: *mut u8, common: u64, switches: *mut Switches) -> u64`: what the
+/// event's triggers do to [`Switches`](crate::Switches) at a hit, each if its filter takes it; bits of [`asked`] for what
+/// they leave to the template. The first three arguments are those of [`FILTER`], flags and preempt count always
+/// filled; without [`params::SEES_RECORD`] the second is null and the third 0.
+pub const TRIGGER: &str = "tracer_trigger";
+
+/// What [`TRIGGER`] asks of the template.
+pub mod asked {
+    /// A control record for a snapshot.
+    pub const SNAPSHOT: u64 = 1;
+    /// A record of the kernel's stack.
+    pub const STACK: u64 = 1 << 1;
+}
+
 /// Name of the constant in every template that holds its [`Params`].
 pub const PARAMS: &str = "PARAMS";
 
@@ -55,6 +69,10 @@ pub struct Params {
     pub task_pid: u32,
     /// Byte offset of `tgid`.
     pub task_tgid: u32,
+    /// The kind of records of the kernel's stack, and in the upper half that of a thread's own stack.
+    pub stacks: u32,
+    /// Under [`params::SOFT`] the place in [`Switches::soft`](crate::Switches::soft), unless the cookie tells the slot.
+    pub soft: u32,
 }
 
 /// Bits of [`Params::bits`].
@@ -109,17 +127,33 @@ pub mod params {
         /// Programs of this kind can be preempted by themselves on a CPU: counters are counted atomically, and of
         /// [`SCRATCH`](crate::SCRATCH) a CPU has [`CLAIMS`](crate::CLAIMS) values, which hits claim.
         CLAIM,
+        /// The program has triggers.
+        TRIGGERS,
+        /// The triggers see the record: they run behind the lists of threads and before the event's own filter.
+        SEES_RECORD,
+        /// A trigger turns recording on, which counts for a hit that is filtered.
+        TURNS_ON,
+        /// A trigger that turns recording off comes behind the one that records the stack.
+        STACK_FIRST,
+        /// The event can be turned off by [`Switches::soft`](crate::Switches::soft).
+        SOFT,
+        /// Every record is followed by one of the kernel's stack.
+        KERNEL_STACK,
+        /// Every record is followed by one of the thread's own stack.
+        USER_STACK,
+        /// Nothing is recorded by the program: it runs triggers only.
+        NO_RECORD,
         /// The preempt count is eight bytes, the upper half 0 when a reschedule is pending (arm64); otherwise that
         /// is said by bit 31 of four bytes being clear (x86).
         PREEMPT_SPLIT,
     }
 }
 
-const _: () = assert!(size_of::<Params>() == 64);
+const _: () = assert!(size_of::<Params>() == 72);
 
 impl Params {
     /// The bytes as the program reads them.
-    pub fn bytes(&self) -> [u8; 64] {
+    pub fn bytes(&self) -> [u8; 72] {
         let words = [
             self.bits,
             self.slot,
@@ -137,8 +171,10 @@ impl Params {
             self.call,
             self.task_pid,
             self.task_tgid,
+            self.stacks,
+            self.soft,
         ];
-        let mut bytes = [0; 64];
+        let mut bytes = [0; 72];
         for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }

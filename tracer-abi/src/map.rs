@@ -55,18 +55,41 @@ pub struct Counters {
 
 const _: () = assert!(size_of::<Counters>() == 32);
 
+/// Slots whose events can be turned on and off by triggers; a power of two. A session with more of them has none such
+/// behind these.
+pub const SOFT_SLOTS: usize = 8192;
+/// Triggers of a session that can be counted.
+pub const TRIGGER_COUNTS: usize = 4096;
+
 /// Words that user space and triggers flip while programs run.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Switches {
-    /// Not 0 while hits are taken (`tracing_on`).
-    pub tracing_on: u32,
+    /// Bits of [`halted`]: why hits are not recorded; 0 while they are.
+    pub halted: u32,
     /// Bits of [`lists`]: which lists of threads are in force. Only programs with
     /// [`params::PID_LISTS`](crate::params::PID_LISTS) look at it.
     pub lists: u32,
+    /// Not 0 when a snapshot was asked for and its control record found the ring full.
+    pub snapshot: u32,
+    /// Nothing.
+    pub padding: u32,
+    /// By slot: not 0 while an event's hits are not recorded although it hangs on its hook. Only programs with
+    /// [`params::SOFT`](crate::params::SOFT) look at it.
+    pub soft: [u32; SOFT_SLOTS],
+    /// By trigger: how often it may still act; below 0 is as good as 0.
+    pub counts: [u64; TRIGGER_COUNTS],
 }
 
-const _: () = assert!(size_of::<Switches>() == 8);
+const _: () = assert!(size_of::<Switches>() == 16 + 4 * SOFT_SLOTS + 8 * TRIGGER_COUNTS);
+
+/// Bits of [`Switches::halted`].
+pub mod halted {
+    /// `tracing_on` is 0.
+    pub const OFF: u32 = 1;
+    /// Somebody reads who does not want to be disturbed (`pause-on-trace`).
+    pub const PAUSED: u32 = 1 << 1;
+}
 
 /// Lists of threads, bits of [`Switches::lists`] and of the bytes in [`PIDS`].
 pub mod lists {

@@ -49,4 +49,6 @@ pub mod flags {
 pub mod control {
     /// First control value; everything below is an event id.
     pub const FIRST: u16 = 0xff00;
+    /// A trigger wants a snapshot of what is older than this record.
+    pub const SNAPSHOT: u16 = 0xfff0;
 }

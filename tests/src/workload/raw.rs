@@ -56,6 +56,18 @@ pub(super) fn plain_calls() {
     }
 }
 
+/// `getpgid(2)` of a process that there may be or not.
+pub fn getpgid(pid: i32) {
+    // SAFETY: a number only.
+    unsafe { libc::syscall(libc::SYS_getpgid, c_long::from(pid)) };
+}
+
+/// `getsid(2)` likewise.
+pub fn getsid(pid: i32) {
+    // SAFETY: a number only.
+    unsafe { libc::syscall(libc::SYS_getsid, c_long::from(pid)) };
+}
+
 /// What [`plain_calls`] provokes.
 pub(super) fn plain_events() -> Vec<Provoked> {
     let named: Vec<_> =

@@ -6,10 +6,10 @@ use core::ffi::c_void;
 
 use crate::emit::{Origin, hit};
 
-/// Takes the record through the event's filter into the ring buffer.
+/// Takes the record through the event's triggers and filter into the ring buffer. What triggers ask for that this kind of
+/// program cannot do (a stack) is for who runs it: the result is [`tracer_abi::asked`].
 #[unsafe(link_section = "raw_tp")]
 #[unsafe(no_mangle)]
 pub extern "C" fn inject(ctx: *mut c_void) -> i32 {
-    hit(ctx, Origin::Record);
-    0
+    hit(ctx, Origin::Record) as i32
 }

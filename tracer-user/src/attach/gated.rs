@@ -62,6 +62,9 @@ impl Session {
             }
             None => return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots()))),
         };
+        if request.extras.soft_slot.is_none() {
+            self.shared.set_soft(slot, request.extras.begins_off);
+        }
         let hung = self.gated(request, slot);
         if hung.is_err() {
             self.free_slots.push(slot);

@@ -5,12 +5,13 @@ use tracer_abi::{INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD};
 use super::Cause;
 use crate::sys::{Errno, prog::Prog};
 
-/// Runs the program with the record, common fields included, and its length as its context.
-pub(super) fn run(program: &Prog, record: &[u8]) -> Result<(), Cause> {
+/// Runs the program with the record, common fields included, and its length as its context. What it gives is what the
+/// event's triggers ask for.
+pub(super) fn run(program: &Prog, record: &[u8]) -> Result<u64, Cause> {
     let mut context = context(record).ok_or(Cause::System("a record of user space", Errno::TOOBIG))?;
     program
         .run(&mut context)
-        .map(drop)
+        .map(u64::from)
         .map_err(|errno| Cause::System("test run of the injection program", errno))
 }
 

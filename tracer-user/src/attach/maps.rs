@@ -1,12 +1,13 @@
 //! The maps that all programs of a session share.
 
 use std::{
+    mem::offset_of,
     os::fd::{AsFd, BorrowedFd},
     sync::OnceLock,
 };
 
 use tracer_abi as abi;
-use tracer_abi::Counters;
+use tracer_abi::{Counters, Switches};
 
 use super::{AttachError, Cause};
 use crate::sys::{
@@ -51,6 +52,15 @@ pub(super) struct Shared {
     nesting: OnceLock<(Map, Map)>,
     #[cfg(feature = "bpf-log")]
     logs: Map,
+}
+
+/// Where an event's word is. Slots behind the last one have it in common with others, and nobody looks at it.
+fn soft_offset(slot: u32) -> usize {
+    offset_of!(Switches, soft) + 4 * (slot as usize % abi::SOFT_SLOTS)
+}
+
+fn count_offset(place: u16) -> usize {
+    offset_of!(Switches, counts) + 8 * usize::from(place)
 }
 
 /// Threads that can be traced at once under a pid gate.
@@ -113,7 +123,7 @@ impl Shared {
             options.slots.max(1) * options.cpus,
             flag::MMAPABLE,
         )?;
-        let switches = array("tracer_switch", size_of::<abi::Switches>(), 1, flag::MMAPABLE)?;
+        let switches = array("tracer_switch", size_of::<Switches>(), 1, flag::MMAPABLE)?;
         let pids = Map::create(&MapSpec {
             kind: MapKind::Hash,
             key_size: 4,
@@ -142,6 +152,7 @@ impl Shared {
             pids,
             options,
         };
+        shared.halt(abi::halted::OFF, true);
         Ok((shared, memory))
     }
 
@@ -202,8 +213,33 @@ impl Shared {
         self.nesting.get().map(|(scratch, _)| scratch)
     }
 
-    pub(super) fn set_tracing(&self, on: bool) {
-        self.words.store(0, u32::from(on));
+    /// Sets or clears a reason not to take hits, of [`abi::halted`].
+    pub(super) fn halt(&self, reason: u32, halt: bool) {
+        self.words.change(offset_of!(Switches, halted), reason, halt);
+    }
+
+    pub(super) fn halted(&self) -> u32 {
+        self.words.load_word(offset_of!(Switches, halted))
+    }
+
+    pub(super) fn soft(&self, slot: u32) -> bool {
+        self.words.load_word(soft_offset(slot)) != 0
+    }
+
+    pub(super) fn set_soft(&self, slot: u32, off: bool) {
+        self.words.store(soft_offset(slot), u32::from(off));
+    }
+
+    pub(super) fn count(&self, place: u16) -> u64 {
+        self.words.load(count_offset(place))
+    }
+
+    pub(super) fn set_count(&self, place: u16, count: u64) {
+        self.words.store_long(count_offset(place), count);
+    }
+
+    pub(super) fn lost_snapshot(&self) -> bool {
+        self.words.swap(offset_of!(Switches, snapshot), 0) != 0
     }
 
     /// Puts in the address of a CPU's preempt count.
@@ -238,7 +274,7 @@ impl Shared {
     }
 
     pub(super) fn set_lists(&self, in_force: u8) {
-        self.words.store(4, u32::from(in_force));
+        self.words.store(offset_of!(Switches, lists), u32::from(in_force));
     }
 
     /// Empties an event's row. No program may use it.

@@ -9,6 +9,7 @@
 
 mod context;
 mod error;
+mod extras;
 mod fentry;
 mod fexit;
 mod follow;
@@ -33,6 +34,7 @@ mod via;
 
 pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
 pub use error::{AttachError, Cause};
+pub use extras::Extras;
 pub use fentry::Function;
 pub use gate::{Hung, Resting};
 pub use gated::Gated;
@@ -47,7 +49,7 @@ use std::{
     sync::Arc,
 };
 
-use tracer_abi::{Counters, Params, params};
+use tracer_abi::{Counters, Params, halted, params};
 
 use crate::{
     event::Format,
@@ -110,6 +112,8 @@ pub struct Request<'a> {
     pub threads: Threads,
     /// Another thread that the event is about: where it is traced, the hit is.
     pub other: Option<Other>,
+    /// What a hit does beside being recorded.
+    pub extras: Extras<'a>,
 }
 
 /// An attached event. It hangs on its hook as long as this lives.
@@ -188,7 +192,7 @@ impl Session {
 
     /// Turns the taking of hits on or off, at once and on all CPUs.
     pub fn set_tracing(&self, on: bool) {
-        self.shared.set_tracing(on);
+        self.shared.halt(halted::OFF, !on);
     }
 
     /// Adds a thread (its id in the initial pid namespace) to the traced ones.
@@ -243,7 +247,9 @@ impl Session {
     /// # Errors
     /// When the program does not pass the verifier or the hook is refused.
     pub fn attach(&mut self, request: &Request<'_>) -> Result<Attachment, AttachError> {
-        let slot = self.next_slot;
+        // Who records nothing counts nothing.
+        let counts = !request.extras.no_record;
+        let slot = if counts { self.next_slot } else { 0 };
         if slot >= self.shared.slots() {
             return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots())));
         }
@@ -255,7 +261,7 @@ impl Session {
         if self.logs.is_none() {
             self.logs = program.info().ok().and_then(|info| logs::Logs::of(info.id));
         }
-        self.next_slot += 1;
+        self.next_slot += u32::from(counts);
         Ok(Attachment { slot, program, _scratch: scratch, link })
     }
 
@@ -267,15 +273,16 @@ impl Session {
         known: Option<&Map>,
     ) -> Result<(Prog, Option<Map>), AttachError> {
         let name = || request.format.full_name();
-        let functions = Functions::generate(request.format, request.hook, request.filter)
-            .map_err(|cause| AttachError::new(name(), cause))?;
+        let functions =
+            Functions::generate(request.format, request.hook, request.filter, request.extras.triggers)
+                .map_err(|cause| AttachError::new(name(), cause))?;
         let fixed = self.params(request, &functions, slot);
         let (via, title) = (request.via, &request.format.name);
         if via.nests() {
             self.shared.prepare_nesting().map_err(|cause| AttachError::new(name(), cause))?;
         }
         let known = known.or(self.shared.nesting_scratch().filter(|_| via.nests()));
-        let wants_scratch = functions.size == 0 || functions.needs.scratch;
+        let wants_scratch = functions.size == 0 || functions.needs.scratch || request.extras.wants_stack();
         let scratch = if wants_scratch && !via.is_exclusive() && known.is_none() {
             Some(self.shared.scratch(title)?)
         } else {
@@ -366,6 +373,7 @@ impl Session {
         if request.via.nests() {
             fixed.bits |= params::CLAIM;
         }
+        request.extras.apply(&mut fixed, slot);
         self.context.apply(&mut fixed, request.via);
         fixed
     }
@@ -389,6 +397,7 @@ impl Session {
             }
             None => return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots()))),
         };
+        self.shared.set_soft(slot, request.extras.begins_off);
         let hung = self.behind_gate(request, slot).and_then(|behind| {
             let named = |cause| AttachError::new(request.format.full_name(), cause);
             self.set_call(request.via, Some(&behind)).map_err(named)?;
@@ -437,6 +446,7 @@ impl Session {
     pub fn resume(&mut self, resting: Resting, request: &Request<'_>) -> Result<Hung, AttachError> {
         assert_eq!(request.via, resting.via(), "the same hook");
         let behind = self.behind_gate(request, resting.slot())?;
+        self.shared.set_soft(resting.slot(), request.extras.begins_off);
         let named = |cause| AttachError::new(request.format.full_name(), cause);
         self.set_call(request.via, Some(&behind)).map_err(named)?;
         self.gate.resume(resting, behind).map_err(named)
@@ -471,7 +481,9 @@ impl Session {
             return Ok(Arc::new(Behind { program, _scratch: scratch }));
         }
         let named = |cause| AttachError::new(request.format.full_name(), cause);
-        let functions = Functions::generate(request.format, request.hook, request.filter).map_err(named)?;
+        let functions =
+            Functions::generate(request.format, request.hook, request.filter, request.extras.triggers)
+                .map_err(named)?;
         let mut fixed = self.params(request, &functions, 0);
         // With slot and kind from the cookie, events with the same code share the program.
         fixed.kind = 0;
@@ -518,11 +530,11 @@ impl Session {
         Ok(())
     }
 
-    /// Hands a record to an event attached through [`Via::Inject`].
+    /// Hands a record to an event attached through [`Via::Inject`]; what its triggers ask for ([`tracer_abi::asked`]).
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn inject(&self, attachment: &Attachment, record: &[u8]) -> Result<(), AttachError> {
+    pub fn inject(&self, attachment: &Attachment, record: &[u8]) -> Result<u64, AttachError> {
         inject::run(&attachment.program, record).map_err(|cause| AttachError::new("inject", cause))
     }
 
@@ -564,7 +576,7 @@ pub fn listing(
     linked: bool,
     cast: Option<Cast>,
 ) -> Result<String, AttachError> {
-    let functions = Functions::generate(format, hook, filter)
+    let functions = Functions::generate(format, hook, filter, &[])
         .map_err(|cause| AttachError::new(format.full_name(), cause))?;
     if !linked {
         return Ok(functions.listing());

@@ -21,7 +21,7 @@ use crate::{
     },
     event::Format,
     kernel::Cast,
-    plan::{filter::Filter, source::Hook},
+    plan::{filter::Filter, source::Hook, trigger::Trigger},
     sys::map::{Map, MapKind, MapSpec, flag},
 };
 
@@ -34,19 +34,30 @@ pub(super) struct Functions {
     list: Vec<Function>,
     /// Bytes of every payload; 0 when the length varies.
     pub(super) size: u32,
-    /// What the filter wants.
+    /// What filter and triggers want.
     pub(super) needs: Needs,
 }
 
 impl Functions {
-    /// Generates filter and record. Without a filter there is a function that the template never calls.
-    pub(super) fn generate(format: &Format, hook: &Hook, filter: Option<&Filter>) -> Result<Self, Cause> {
+    /// Generates filter, record and triggers. For what there is not, there is a function that the template never calls.
+    pub(super) fn generate(
+        format: &Format,
+        hook: &Hook,
+        filter: Option<&Filter>,
+        triggers: &[Trigger],
+    ) -> Result<Self, Cause> {
         let broken = |error: lower::LowerError| Cause::Lower(error);
         let record = lower::record(format, hook).map_err(broken)?;
         let filter = lower::filter(filter.unwrap_or(&Filter::Const(true)), hook).map_err(broken)?;
+        let triggers = lower::trigger(triggers, hook).map_err(broken)?;
         let size = record.size.unwrap_or(0) as u32;
-        let list = filter.functions.into_iter().chain(record.functions).collect();
-        Ok(Self { list, size, needs: filter.needs })
+        let list = filter.functions.into_iter().chain(record.functions).chain(triggers.functions).collect();
+        let needs = Needs {
+            scratch: filter.needs.scratch || triggers.needs.scratch,
+            // Triggers always have the flags.
+            flags: filter.needs.flags,
+        };
+        Ok(Self { list, size, needs })
     }
 
     /// Appends what makes the functions differ from others: their names and instructions.
@@ -75,7 +86,7 @@ impl Functions {
 
     /// Functions for templates that call none: the linker wants every symbol defined.
     fn stubs() -> Vec<Function> {
-        [tracer_abi::FILTER, tracer_abi::RECORD]
+        [tracer_abi::FILTER, tracer_abi::RECORD, tracer_abi::TRIGGER]
             .into_iter()
             .map(|name| {
                 let mut asm = Assembler::new();

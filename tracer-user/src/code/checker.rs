@@ -154,6 +154,7 @@ impl Checker<'_> {
                 let value = state.load(insn, width, self.hidden.unwrap_or(0))?;
                 state.set(insn.dst, value)?;
             }
+            class::STX if insn.is_atomic() => state.atomic(insn)?,
             class::ST | class::STX => {
                 if insn.class() == class::STX {
                     state.get(insn.src)?;
@@ -286,6 +287,18 @@ impl State {
             Value::Context(_) => Err("a store to the context".to_owned()),
             Value::Frame(None) => Err("a store to the stack at a varying offset".to_owned()),
             Value::Number(_) | Value::Unset => Err("a store to no address".to_owned()),
+        }
+    }
+
+    /// An operation of memory that is nobody's alone; its old value comes back in the source register.
+    fn atomic(&mut self, insn: Insn) -> Result<(), String> {
+        self.get(insn.src)?;
+        if !matches!(insn.imm, 0x01 | 0x41 | 0x51 | 0xe1) || !matches!(insn.op & 0x18, 0x00 | 0x18) {
+            return Err(format!("atomic operation {:#x}", insn.imm));
+        }
+        match self.get(insn.dst)? {
+            Value::Memory | Value::Loaded => self.set(insn.src, Value::Number(None)),
+            _ => Err("an atomic operation on no memory".to_owned()),
         }
     }
 

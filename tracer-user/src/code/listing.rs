@@ -6,7 +6,8 @@
 use std::{collections::BTreeMap, fmt::Write};
 
 use super::asm::{
-    CALL, EXIT, Function, Helper, Insn, JA, LD_IMM64, PSEUDO_CALL, PSEUDO_FUNC, SOURCE_REG, Width, class,
+    CALL, EXIT, FETCH, Function, Helper, Insn, JA, LD_IMM64, PSEUDO_CALL, PSEUDO_FUNC, SOURCE_REG, Width,
+    class,
 };
 
 /// Lists functions one after the other.
@@ -109,6 +110,19 @@ fn statement(insn: Insn, second: Insn, to: impl Fn() -> String, name: impl Fn() 
     };
     match insn.class() {
         class::LDX => format!("r{dst} = {}", memory(src)),
+        class::STX if insn.is_atomic() => {
+            let name = match imm & !FETCH {
+                0x00 => "add",
+                0x40 => "or",
+                0x50 => "and",
+                0xa0 => "xor",
+                0xe0 => "exchange",
+                0xf0 => "compare_exchange",
+                _ => return format!("? {op:#04x} {imm:#x}"),
+            };
+            let back = if imm & FETCH != 0 { format!("r{src} = ") } else { String::new() };
+            format!("{back}atomic_{name}({}, r{src})", memory(dst))
+        }
         class::STX => format!("{} = r{src}", memory(dst)),
         class::ST => format!("{} = {imm}", memory(dst)),
         class::LD if op == LD_IMM64 && src == PSEUDO_FUNC => format!("r{dst} = &{}", name()),

@@ -184,6 +184,22 @@ impl Machine {
                 word[..width].copy_from_slice(&bytes);
                 frame.set(insn.dst, u64::from_le_bytes(word));
             }
+            class::STX if insn.is_atomic() => {
+                let address = frame.get(insn.dst)?.wrapping_add_signed(i64::from(insn.off));
+                let width = Width::of_opcode(insn.op).bytes();
+                let mut word = [0; 8];
+                word[..width].copy_from_slice(&self.load(address, width)?);
+                let (old, with) = (u64::from_le_bytes(word), frame.get(insn.src)?);
+                let new = match insn.imm {
+                    0x01 => old.wrapping_add(with),
+                    0x41 => old | with,
+                    0x51 => old & with,
+                    0xe1 => with,
+                    other => return Err(format!("atomic operation {other:#x} is not modelled")),
+                };
+                self.store(address, &new.to_le_bytes()[..width])?;
+                frame.set(insn.src, old);
+            }
             class::ST | class::STX => {
                 let address = frame.get(insn.dst)?.wrapping_add_signed(i64::from(insn.off));
                 let value = if insn.class() == class::STX {

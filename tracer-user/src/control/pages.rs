@@ -9,7 +9,7 @@ use tracer_abi::control;
 
 use super::{facts::Facts, verify};
 use crate::{
-    attach::{self, Context, Request, Session, Threads, Via, ids},
+    attach::{self, Context, Extras, Request, Session, Threads, Via, ids},
     event::Format,
     plan::source::{FieldSource, Hook, Source},
     ring::Drain,
@@ -70,6 +70,7 @@ pub fn base(facts: &Facts) -> Result<u64, String> {
             kind: *kind,
             threads: Threads::Own,
             other: None,
+            extras: Extras::default(),
         };
         attached.push(session.attach(&request).map_err(|error| error.to_string())?);
     }

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     attach::{
-        self, AttachError, Attachment, Cause, Context, Preempt, Request, Seek, Session, TaskIds, Threads,
-        Via, ids,
+        self, AttachError, Attachment, Cause, Context, Extras, Preempt, Request, Seek, Session, TaskIds,
+        Threads, Via, ids,
     },
     event::Format,
     kernel::Cast,
@@ -174,6 +174,7 @@ impl Recorder {
                 kind: format.id,
                 threads: Threads::Traced,
                 other: None,
+                extras: Extras::default(),
             };
             match self.session.attach(&request) {
                 Ok(attachment) => {
@@ -217,6 +218,7 @@ impl Recorder {
                 kind: control::FIRST + index as u16,
                 threads: Threads::Every,
                 other: None,
+                extras: Extras::default(),
             };
             let attachment = self.session.attach(&request)?;
             self.names.push((attachment, event));
@@ -236,6 +238,7 @@ impl Recorder {
                 kind: format.id,
                 threads: Threads::Traced,
                 other: hooks::other(&format, &chosen.hook),
+                extras: Extras::default(),
             })
         };
         let attachment = match attach(&chosen) {

@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use tracer_abi::control;
 
 use crate::{
-    attach::{Attachment, Request, Session, Threads, Via},
+    attach::{Attachment, Extras, Request, Session, Threads, Via},
     event::Format,
     plan::{
         raw::{Provoke, RawPlan},
@@ -96,6 +96,7 @@ fn attach(
             kind,
             threads: Threads::Own,
             other: None,
+            extras: Extras::default(),
         };
         session.attach(&request).map_err(|error| error.to_string())
     };

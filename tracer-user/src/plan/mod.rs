@@ -9,3 +9,4 @@ pub mod raw;
 mod raw_table;
 pub mod resolve;
 pub mod source;
+pub mod trigger;

@@ -38,6 +38,12 @@ pub trait RenderEnv {
         Pointers::Hidden
     }
 
+    /// The file that is mapped at an address of a process that still runs, or above it, and how far from the mapping's
+    /// start the address lies.
+    fn object(&self, _process: u32, _address: u64) -> Option<(Vec<u8>, u64)> {
+        None
+    }
+
     /// The kernel's tick counter now, for the few events that print an age.
     fn jiffies(&self) -> u64 {
         0

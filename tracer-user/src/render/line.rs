@@ -29,6 +29,12 @@ pub struct Options {
     pub fields: bool,
     /// `verbose`: no column header, types of syscall arguments.
     pub verbose: bool,
+    /// `sym-offset`: how far from the symbol's start an address is, where stacks and marks show one.
+    pub sym_offset: bool,
+    /// `sym-addr`: the address behind it.
+    pub sym_addr: bool,
+    /// `sym-userobj`: the file that an address of user space lies in.
+    pub sym_userobj: bool,
     /// Whether the trace clock counts nanoseconds; others print as bare counts.
     pub in_ns: bool,
     /// Whether flag bit 0x02 means a lazy reschedule (6.13 and later) or "irq state unknown".
@@ -46,6 +52,9 @@ impl Default for Options {
             bin: false,
             fields: false,
             verbose: false,
+            sym_offset: false,
+            sym_addr: false,
+            sym_userobj: false,
             in_ns: true,
             lazy_flag: true,
         }
@@ -165,6 +174,11 @@ pub fn lead(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp, t
     out.push(b' ');
     decimal(out, stamp.time);
     out.push(b' ');
+}
+
+/// Writes what stands for a record that has no form of its own.
+pub(super) fn kind_only(out: &mut Vec<u8>, record: &[u8]) {
+    kind(out, &Entry::of(record));
 }
 
 /// Trace events have no form of their own for `raw`, `hex` and `bin` (`trace_nop_print()`).

@@ -14,6 +14,7 @@ mod printer;
 pub mod printf;
 mod probe;
 mod running;
+pub mod stack;
 
 pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
 pub use printer::Printer;

@@ -3,6 +3,7 @@
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 use super::{
@@ -320,18 +321,48 @@ impl MappedArray {
         unsafe { self.start.as_ptr().add(offset) }.cast()
     }
 
+    fn short(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: aligned and inside the mapping, which lives as long as `self`.
+        unsafe { AtomicU32::from_ptr(self.word(offset)) }
+    }
+
+    fn long(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as in `short`.
+        unsafe { AtomicU64::from_ptr(self.word(offset)) }
+    }
+
     /// Reads the eight-byte word at a byte offset.
     pub fn load(&self, offset: usize) -> u64 {
-        // SAFETY: aligned and inside the mapping, which lives as long as `self`.
-        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.word(offset)) }
-            .load(std::sync::atomic::Ordering::Relaxed)
+        self.long(offset).load(Ordering::Relaxed)
+    }
+
+    /// Reads the four-byte word at a byte offset.
+    pub fn load_word(&self, offset: usize) -> u32 {
+        self.short(offset).load(Ordering::Acquire)
     }
 
     /// Writes the four-byte word at a byte offset.
     pub fn store(&self, offset: usize, value: u32) {
-        // SAFETY: as in `load`.
-        unsafe { std::sync::atomic::AtomicU32::from_ptr(self.word(offset)) }
-            .store(value, std::sync::atomic::Ordering::Release);
+        self.short(offset).store(value, Ordering::Release);
+    }
+
+    /// Writes the eight-byte word at a byte offset.
+    pub fn store_long(&self, offset: usize, value: u64) {
+        self.long(offset).store(value, Ordering::Release);
+    }
+
+    /// Writes the four-byte word at a byte offset and gives what was there.
+    pub fn swap(&self, offset: usize, value: u32) -> u32 {
+        self.short(offset).swap(value, Ordering::AcqRel)
+    }
+
+    /// Sets or clears bits of the four-byte word at a byte offset, in one step.
+    pub fn change(&self, offset: usize, bits: u32, set: bool) {
+        if set {
+            self.short(offset).fetch_or(bits, Ordering::AcqRel);
+        } else {
+            self.short(offset).fetch_and(!bits, Ordering::AcqRel);
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::{
     entry::Entry,
-    files::{CPU, EVENT, EVENTS, OPTION, SPECIAL_EVENT, SYSTEM, TOP},
+    files::{CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYSTEM, TOP},
 };
 use crate::control::instance::{self, Mirror};
 
@@ -96,7 +96,13 @@ impl Node {
             Dir::System(system) if mirror.events.is_special(system) => &[],
             Dir::System(_) => SYSTEM,
             Dir::Event(event) => match mirror.events.get(event) {
-                Some(event) if mirror.events.is_special(event.system) => SPECIAL_EVENT,
+                Some(event) if mirror.events.is_special(event.system) => {
+                    if event.name == "print" {
+                        PRINT_EVENT
+                    } else {
+                        SPECIAL_EVENT
+                    }
+                }
                 _ => EVENT,
             },
             Dir::Cpu(_) => CPU,

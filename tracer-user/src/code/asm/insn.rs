@@ -31,6 +31,12 @@ pub mod class {
 pub const SOURCE_REG: u8 = 0x08;
 /// Addressing mode of plain loads and stores.
 pub const MODE_MEM: u8 = 0x60;
+/// Addressing mode of atomic operations, and the bits of an opcode that are a mode.
+pub(super) const MODE_ATOMIC: u8 = 0xc0;
+/// See [`MODE_ATOMIC`].
+pub(super) const MODES: u8 = 0xe0;
+/// Bit of an atomic operation's immediate that brings the old value back in the source register.
+pub const FETCH: i32 = 0x01;
 /// Opcode of the two-slot 64-bit immediate load.
 pub const LD_IMM64: u8 = 0x18;
 /// Opcode of a call.
@@ -139,6 +145,17 @@ pub enum Alu {
     Mov = 0xb0,
     /// Shift right, filling with the sign.
     Arsh = 0xc0,
+}
+
+/// Atomic operation that gives the old value back; its value is the immediate (5.12 and later).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+#[expect(missing_docs, reason = "they are their names")]
+pub enum Atomic {
+    Add = FETCH,
+    Or = 0x40 | FETCH,
+    And = 0x50 | FETCH,
+    Exchange = 0xe0 | FETCH,
 }
 
 /// Condition of a jump; its value is the opcode's high four bits.
@@ -324,6 +341,17 @@ impl Insn {
         }
     }
 
+    /// `value = atomic operation on *(width *)(dst + off) with value`, four or eight bytes wide.
+    pub fn atomic(width: Width, op: Atomic, dst: Reg, off: i16, value: Reg) -> Self {
+        Self {
+            op: class::STX | MODE_ATOMIC | width.bits(),
+            dst: dst as u8,
+            src: value as u8,
+            off,
+            imm: op as i32,
+        }
+    }
+
     /// 64-bit arithmetic.
     pub fn alu(op: Alu, dst: Reg, value: Operand) -> Self {
         Self::two_operands(class::ALU64 | op as u8, dst, value, 0)
@@ -379,6 +407,11 @@ impl Insn {
         self.op == LD_IMM64
     }
 
+    /// Whether it is an atomic operation.
+    pub fn is_atomic(self) -> bool {
+        self.class() == class::STX && self.op & MODES == MODE_ATOMIC
+    }
+
     /// Whether control may go elsewhere than to the next slot inside the function.
     pub fn is_jump(self) -> bool {
         matches!(self.class(), class::JMP | class::JMP32) && self.op != CALL && self.op != EXIT
@@ -418,7 +451,12 @@ mod tests {
     #[test]
     fn encodings_are_the_standard_ones() {
         // Each expected byte string is what clang emits for the statement (llvm-objdump of a C source).
-        let insns: [(Insn, [u8; 8]); 9] = [
+        let insns: [(Insn, [u8; 8]); 11] = [
+            (Insn::atomic(Width::D, Atomic::Add, Reg::R2, 0, Reg::R0), [0xdb, 0x02, 0, 0, 1, 0, 0, 0]),
+            (
+                Insn::atomic(Width::W, Atomic::Exchange, Reg::R1, 8, Reg::R3),
+                [0xc3, 0x31, 8, 0, 0xe1, 0, 0, 0],
+            ),
             (Insn::load(Width::D, Reg::R2, Reg::R1, 8), [0x79, 0x12, 8, 0, 0, 0, 0, 0]),
             (Insn::load(Width::B, Reg::R0, Reg::R10, -4), [0x71, 0xa0, 0xfc, 0xff, 0, 0, 0, 0]),
             (

@@ -8,8 +8,8 @@ mod insn;
 mod resolve;
 
 pub use insn::{
-    Alu, CALL, Cond, EXIT, Helper, INSN_SIZE, Insn, JA, LD_IMM64, MODE_MEM, Operand, PSEUDO_CALL,
-    PSEUDO_FUNC, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, SYMBOL_FORMAT, Width, class,
+    Alu, Atomic, CALL, Cond, EXIT, FETCH, Helper, INSN_SIZE, Insn, JA, LD_IMM64, MODE_MEM, Operand,
+    PSEUDO_CALL, PSEUDO_FUNC, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, SYMBOL_FORMAT, Width, class,
 };
 
 use std::collections::BTreeMap;
@@ -105,6 +105,11 @@ impl Assembler {
     /// `*(width *)(dst + off) = value`
     pub fn store(&mut self, width: Width, dst: Reg, off: i16, value: impl Into<Operand>) {
         self.push(Insn::store(width, dst, off, value.into()));
+    }
+
+    /// `value = atomic operation on *(width *)(dst + off) with value`
+    pub fn atomic(&mut self, width: Width, op: Atomic, dst: Reg, off: i16, value: Reg) {
+        self.push(Insn::atomic(width, op, dst, off, value));
     }
 
     /// 64-bit arithmetic.

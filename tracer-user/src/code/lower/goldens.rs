@@ -228,3 +228,83 @@ fn records_are_copied_by_words_or_read_with_their_data() {
        23  exit
     ");
 }
+
+#[test]
+fn a_trigger_counts_in_three_steps() {
+    use crate::plan::trigger::{Action, Count, Trigger};
+    let list = [
+        Trigger {
+            action: Action::TraceOff,
+            count: Some(Count { place: 2, limited: true }),
+            filter: Some(number(8, 8, NumberOp::Eq, 7)),
+        },
+        Trigger { action: Action::StackTrace, count: None, filter: Some(number(8, 8, NumberOp::Lt, 3)) },
+        Trigger { action: Action::Event { slot: 5, enable: true }, count: None, filter: None },
+    ];
+    insta::assert_snapshot!(listing::functions(&trigger(&list, &Hook::Tracepoint).unwrap().functions), @r"
+    tracer_trigger:
+        0  *(u64 *)(r10 - 8) = r4
+        1  *(u64 *)(r10 - 16) = 0
+          ; s64 at 8: == 0x7
+        2  r0 = *(u64 *)(r1 + 8)
+        3  if r0 != 7 goto L1
+          ; traceoff
+        4  r4 = *(u64 *)(r10 - 8)
+        5  r2 = r4
+        6  r0 = *(u32 *)(r2 + 0)
+        7  r0 &= 1
+        8  if r0 != 0 goto L1
+        9  r5 = r4
+       10  r5 += 32800
+       11  r0 = *(u64 *)(r5 + 0)
+       12  if r0 s<= 0 goto L1
+       13  r0 = -1
+       14  r0 = atomic_add(*(u64 *)(r5 + 0), r0)
+       15  if r0 s<= 0 goto L1
+       16  r0 = 1
+       17  r0 = atomic_or(*(u32 *)(r2 + 0), r0)
+       18  r0 &= 1
+       19  if r0 == 0 goto L1
+       20  r0 = 1
+       21  r0 = atomic_add(*(u64 *)(r5 + 0), r0)
+          ; s64 at 8: < 0x3
+       L1:
+       22  r0 = *(u64 *)(r1 + 8)
+       23  if r0 s>= 3 goto L2
+          ; stacktrace
+       24  r4 = *(u64 *)(r10 - 8)
+       25  r0 = *(u64 *)(r10 - 16)
+       26  r0 |= 2
+       27  *(u64 *)(r10 - 16) = r0
+          ; enable event at slot 5
+       L2:
+       28  r4 = *(u64 *)(r10 - 8)
+       29  r2 = r4
+       30  r2 += 36
+       31  r0 = *(u32 *)(r2 + 0)
+       32  if r0 == 0 goto L3
+       33  *(u32 *)(r2 + 0) = 0
+       L3:
+       34  r0 = *(u64 *)(r10 - 16)
+       35  exit
+    ");
+}
+
+#[test]
+fn an_unconditional_trigger_is_a_few_instructions() {
+    use crate::plan::trigger::{Action, Trigger};
+    let list = [Trigger { action: Action::TraceOn, count: None, filter: None }];
+    insta::assert_snapshot!(listing::functions(&trigger(&list, &Hook::Tracepoint).unwrap().functions), @r"
+    tracer_trigger:
+          ; traceon
+        0  r2 = r4
+        1  r0 = *(u32 *)(r2 + 0)
+        2  r0 &= 1
+        3  if r0 == 0 goto L1
+        4  r0 = -2
+        5  r0 = atomic_and(*(u32 *)(r2 + 0), r0)
+       L1:
+        6  r0 = 0
+        7  exit
+    ");
+}

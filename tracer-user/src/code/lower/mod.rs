@@ -16,6 +16,7 @@ mod probe;
 mod record;
 mod search;
 mod text;
+mod trigger;
 
 use crate::{
     code::asm::{Alu, Assembler, Cond, Function, Helper, Label, Operand, Reg, Width},
@@ -27,6 +28,7 @@ use crate::{
 
 use memory::Memory;
 pub use record::record;
+pub use trigger::trigger;
 
 /// Generated functions and what they ask of the template around them.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,6 +24,7 @@ use crate::{
 };
 
 mod raw;
+mod trigger;
 
 /// Bytes of the record's fixed part in these tests.
 const FIXED: usize = 100;

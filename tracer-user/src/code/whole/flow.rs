@@ -3,10 +3,6 @@
 use super::{Item, Program};
 use crate::code::asm::{Alu, CALL, EXIT, Insn, JA, Reg, SOURCE_REG, class};
 
-/// Mode bits of a store's opcode, and those of an atomic operation (`BPF_ATOMIC`).
-const MODES: u8 = 0xe0;
-const ATOMIC: u8 = 0xc0;
-
 /// A set of registers, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Regs(u16);
@@ -60,7 +56,7 @@ pub(super) fn effect(item: &Item) -> (Regs, Regs) {
         class::ST => (dst, Regs::NONE),
         // An atomic operation may read R0 (compare and exchange) and write R0 or its source; who needs those later
         // must find them read here.
-        class::STX if insn.op & MODES == ATOMIC => (dst.with(src).with(Regs::one(0)), Regs::NONE),
+        class::STX if insn.is_atomic() => (dst.with(src).with(Regs::one(0)), Regs::NONE),
         class::STX => (dst.with(src), Regs::NONE),
         _ if insn.op == CALL => (arguments(insn), Regs::ARGUMENTS.with(Regs::one(Reg::R0 as u8))),
         _ if insn.op == EXIT => (Regs::one(Reg::R0 as u8), Regs::NONE),
@@ -78,8 +74,8 @@ fn arguments(insn: Insn) -> Regs {
         (0, 1 | 16 | 132 | 134) => 2,
         // bpf_tail_call, bpf_probe_read_{user,kernel}{,_str}, bpf_ringbuf_reserve.
         (0, 12 | 112..=115 | 131) => 3,
-        // bpf_ringbuf_output, bpf_loop.
-        (0, 130 | 181) => 4,
+        // bpf_get_stack, bpf_ringbuf_output, bpf_loop.
+        (0, 67 | 130 | 181) => 4,
         _ => 5,
     };
     (1..=count).map(Regs::one).fold(Regs::NONE, Regs::with)

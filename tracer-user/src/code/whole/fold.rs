@@ -141,7 +141,7 @@ fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> State {
             };
         }
         // An atomic operation may bring something back.
-        class::STX if insn.op & 0xe0 == 0xc0 => {
+        class::STX if insn.is_atomic() => {
             state[0] = Value::Any;
             state[usize::from(insn.src)] = Value::Any;
         }

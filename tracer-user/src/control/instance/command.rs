@@ -2,8 +2,15 @@
 
 use rustix::io::Errno;
 
-use super::{live, mirror::Mirror, select::Selector, state::Filtering};
+use super::{
+    catalogue::SPECIAL,
+    live,
+    mirror::Mirror,
+    select::Selector,
+    state::{Filtering, Instance, Wants},
+};
 use crate::{
+    attach::AttachError,
     buffer::clock::{Clock, monotonic},
     event::Format,
     lang::filter::{self, FilterError, Request},
@@ -50,6 +57,13 @@ pub enum Command<'a> {
     SystemFilter {
         /// The system.
         system: u32,
+        /// The text.
+        text: &'a [u8],
+    },
+    /// Adds or takes away a trigger: what was written to an event's `trigger`.
+    Trigger {
+        /// The event.
+        event: u32,
         /// The text.
         text: &'a [u8],
     },
@@ -103,6 +117,12 @@ pub enum Command<'a> {
     Expand,
 }
 
+/// Tells what the kernel refused, and with which number the command fails.
+fn told(error: &AttachError) -> Errno {
+    tracing::warn!("{error}");
+    live::errno(error)
+}
+
 impl Mirror {
     /// Does a command to an instance.
     ///
@@ -117,13 +137,12 @@ impl Mirror {
             }
             Command::Filter { event, text } => self.set_filter(instance, *event, text),
             Command::SystemFilter { system, text } => self.set_system_filter(instance, *system, text),
+            Command::Trigger { event, text } => self.set_trigger(instance, *event, text),
             Command::AddPids { list, text } => self.add_pids(instance, *list, text),
             Command::ClearPids(list) => self.clear_pids(instance, *list),
             Command::Tracing(on) => {
                 self.collect(instance);
-                let state = self.state(instance)?;
-                state.on = *on;
-                state.tell_switch();
+                self.state(instance)?.set_on(*on);
                 Ok(())
             }
             Command::Clear(cpu) => {
@@ -184,13 +203,20 @@ impl Mirror {
         self.state(instance)?.expand();
         if !on {
             self.collect(instance);
-            self.keep_counts(instance, events);
+            // An event that triggers may turn on stays on its hook.
             let state = self.state(instance)?;
-            for event in events {
+            let (soft, hard): (Vec<u32>, Vec<u32>) =
+                events.iter().partition(|event| state.triggers.is_soft(**event));
+            self.keep_counts(instance, &hard);
+            let state = self.state(instance)?;
+            for event in &hard {
                 state.enabled.remove(event);
             }
             if let Some(live) = &mut state.live {
-                live.unhang(events.iter().copied());
+                for event in soft {
+                    live.set_soft_off(event, true);
+                }
+                live.unhang(hard);
             }
             return Ok(());
         }
@@ -198,42 +224,22 @@ impl Mirror {
         self.choose_hooks(events);
         let mut first = Ok(());
         for event in events {
-            let (facts, catalogue) = (self.facts.clone(), self.events.clone());
-            let Some(format) = catalogue.format(*event, &facts) else {
-                first = first.and(Err(Errno::NODEV));
-                continue;
-            };
-            let probes = self.dynamic.probes_of(*event);
-            let chosen = self.choices.of(format);
             let state = self.state(instance)?;
-            if state.enabled.contains(event) {
-                continue;
-            }
-            let filter = state.filters.get(event).and_then(|filtering| filtering.filter.as_ref());
-            let Some(live) = &mut state.live else { return Err(Errno::NODEV) };
-            let hung = match probes {
-                Some(probes) => live.hang_probes(*event, format, &probes, filter, &facts).map_err(|tried| {
-                    tracing::warn!("{}: {tried}", format.full_name());
-                    tried.errno()
-                }),
-                None => live.hang(*event, format, &chosen, filter).map_err(|error| {
-                    tracing::warn!("{error}");
-                    live::errno(&error)
-                }),
-            };
-            match hung {
-                Ok(()) => {
-                    state.enabled.insert(*event);
-                    state.recorded.insert(*event);
+            let done = if state.enabled.contains(event) {
+                if let Some(live) = &state.live {
+                    live.set_soft_off(*event, false);
                 }
-                Err(errno) => first = first.and(Err(errno)),
-            }
+                Ok(())
+            } else {
+                self.hang(instance, *event, false)
+            };
+            first = first.and(done);
         }
         first
     }
 
     /// Keeps what dynamic events counted that no other instance has on.
-    fn keep_counts(&mut self, instance: u32, events: &[u32]) {
+    pub(super) fn keep_counts(&mut self, instance: u32, events: &[u32]) {
         for event in events {
             let others =
                 self.numbered().any(|(number, state)| number != instance && state.is_enabled(*event));
@@ -246,7 +252,7 @@ impl Mirror {
     }
 
     /// Finds out where these events are to hang.
-    fn choose_hooks(&mut self, events: &[u32]) {
+    pub(super) fn choose_hooks(&mut self, events: &[u32]) {
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
         let traced = events.iter().filter(|event| self.dynamic.probes_of(**event).is_none());
         let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
@@ -255,7 +261,64 @@ impl Mirror {
         }
     }
 
-    fn resolve(&self, event: u32, text: &[u8]) -> Result<Result<Filter, FilterError>, Errno> {
+    /// Kinds of the records of the kernel's stack and of a thread's own.
+    pub(super) fn stack_kinds(&self) -> [u16; 2] {
+        // TRACE_STACK and TRACE_USER_STACK, kernel/trace/trace.h, where the kernel does not tell.
+        [("kernel_stack", 4), ("user_stack", 12)].map(|(name, usual)| {
+            let event = self.events.find_system(SPECIAL).and_then(|system| self.events.find(system, name));
+            event.and_then(|event| self.events.format(event, &self.facts)).map_or(usual, |format| format.id)
+        })
+    }
+
+    /// Hangs an event on its hook, turned off by its triggers' word if so wanted.
+    pub(super) fn hang(&mut self, instance: u32, event: u32, begins_off: bool) -> Result<(), Errno> {
+        let (facts, catalogue, stacks) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
+        let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
+        let probes = self.dynamic.probes_of(event);
+        let chosen = self.choices.of(format);
+        let state = self.state(instance)?;
+        let wants = Wants { format, stacks, begins_off };
+        state.with_wanted(event, wants, |live, wanted| match &probes {
+            Some(probes) => live.hang_probes(event, probes, wanted, &facts).map_err(|tried| {
+                tracing::warn!("{}: {tried}", format.full_name());
+                tried.errno()
+            }),
+            None => live.hang(event, &chosen, wanted).map_err(|error| told(&error)),
+        })?;
+        state.enabled.insert(event);
+        state.recorded.insert(event);
+        Ok(())
+    }
+
+    /// Gives an event that hangs on its hook the program that is right by now.
+    pub(super) fn refresh(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+        if self.state(instance)?.live.is_none() {
+            return Ok(());
+        }
+        let (facts, catalogue, stacks) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
+        let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
+        let special = catalogue.get(event).is_some_and(|known| catalogue.is_special(known.system));
+        let state = self.state(instance)?;
+        let wants = Wants { format, stacks, begins_off: false };
+        let slot = |state: &Instance| state.live.as_ref().and_then(|live| live.slot(event));
+        let before = slot(state);
+        state.with_wanted(event, wants, |live, wanted| {
+            let done = if special {
+                live.set_marker((!wanted.triggers.is_empty()).then_some(wanted))
+            } else {
+                live.change(event, wanted)
+            };
+            done.map_err(|error| told(&error))
+        })?;
+        // It may hang on another hook now, where triggers of others have yet to find it.
+        if slot(state) == before {
+            return Ok(());
+        }
+        let others: Vec<u32> = state.triggers.aiming_at(event).filter(|other| *other != event).collect();
+        others.into_iter().try_for_each(|other| self.refresh(instance, other))
+    }
+
+    pub(super) fn resolve(&self, event: u32, text: &[u8]) -> Result<Result<Filter, FilterError>, Errno> {
         let format = self.events.format(event, &self.facts).ok_or(Errno::NODEV)?;
         Ok(resolve::filter(text, format, self.facts.as_ref()))
     }
@@ -263,21 +326,16 @@ impl Mirror {
     /// Puts a filter, or none, in force, in place of the one that was; when the kernel refuses the program, nothing
     /// changes.
     fn put_filter(&mut self, instance: u32, event: u32, new: Option<Filtering>) -> Result<(), Errno> {
-        let (facts, events) = (self.facts.clone(), self.events.clone());
-        let state = self.state(instance)?;
-        if let Some(live) = &mut state.live {
-            let format = events.format(event, &facts).ok_or(Errno::NODEV)?;
-            let filter = new.as_ref().and_then(|new| new.filter.as_ref());
-            live.change(event, format, filter).map_err(|error| {
-                tracing::warn!("{error}");
-                live::errno(&error)
-            })?;
-        }
-        match new {
-            Some(new) => state.filters.insert(event, new),
+        let put = |state: &mut Instance, filtering| match filtering {
+            Some(filtering) => state.filters.insert(event, filtering),
             None => state.filters.remove(&event),
         };
-        Ok(())
+        let old = put(self.state(instance)?, new);
+        let done = self.refresh(instance, event);
+        if done.is_err() {
+            put(self.state(instance)?, old);
+        }
+        done
     }
 
     fn set_filter(&mut self, instance: u32, event: u32, written: &[u8]) -> Result<(), Errno> {
@@ -363,6 +421,10 @@ impl Mirror {
         }
         if name == "overwrite" {
             state.buffer.select_mut(None).for_each(|(_, buffer)| buffer.set_overwrite(on));
+        }
+        if matches!(name.as_str(), "stacktrace" | "userstacktrace") {
+            let hanging: Vec<u32> = state.enabled.iter().copied().collect();
+            return hanging.into_iter().try_for_each(|event| self.refresh(instance, event));
         }
         Ok(())
     }

@@ -1,15 +1,13 @@
 //! Dynamic events of an instance on their hooks.
 
-use super::live::Live;
+use super::live::{Live, Wanted};
 use crate::{
-    attach::{Gated, Request, Threads},
+    attach::{Gated, Request},
     control::{
         facts::Facts,
         probes::{self, Candidate, Tried},
     },
-    event::Format,
     lang::define::Probe,
-    plan::filter::Filter,
 };
 
 /// The probes of one event, each with the hook that it was given.
@@ -18,18 +16,13 @@ pub(super) struct HungProbes {
     probes: Vec<(Gated, Candidate)>,
 }
 
-/// What is asked of the session for a probe.
-fn request<'a>(format: &'a Format, candidate: &'a Candidate, filter: Option<&'a Filter>) -> Request<'a> {
-    Request {
-        format,
-        hook: &candidate.hook,
-        via: &candidate.via,
-        filter,
-        irqs_off: false,
-        kind: format.id,
-        threads: Threads::Traced,
-        other: None,
-    }
+/// What is asked of the session for a probe; triggers turn the event on and off at the slot of its first one.
+fn request<'a>(wanted: &Wanted<'a>, candidate: &'a Candidate, first: Option<u32>) -> Request<'a> {
+    let mut request = wanted.request(&candidate.via, &candidate.hook);
+    request.irqs_off = false;
+    request.other = None;
+    request.extras.soft_slot = first;
+    request
 }
 
 impl HungProbes {
@@ -53,14 +46,14 @@ impl Live {
     pub(super) fn hang_probes(
         &mut self,
         event: u32,
-        format: &Format,
         probes: &[Probe],
-        filter: Option<&Filter>,
+        wanted: &Wanted<'_>,
         facts: &Facts,
     ) -> Result<(), Tried> {
         let mut hung = HungProbes::default();
         for probe in probes {
-            match self.hang_probe(format, probe, filter, facts) {
+            let first = hung.slots().next();
+            match self.hang_probe(probe, wanted, first, facts) {
                 Ok(one) => hung.probes.push(one),
                 Err(tried) => {
                     self.take_off(hung);
@@ -74,16 +67,16 @@ impl Live {
 
     fn hang_probe(
         &mut self,
-        format: &Format,
         probe: &Probe,
-        filter: Option<&Filter>,
+        wanted: &Wanted<'_>,
+        first: Option<u32>,
         facts: &Facts,
     ) -> Result<(Gated, Candidate), Tried> {
         let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, facts);
         for candidate in usable {
-            match self.session().hang_gated(&request(format, &candidate, filter)) {
+            match self.session().hang_gated(&request(wanted, &candidate, first)) {
                 Ok(gated) => {
-                    tracing::debug!(hook = candidate.name(), %tried, "{}", format.full_name());
+                    tracing::debug!(hook = candidate.name(), %tried, "{}", wanted.format.full_name());
                     return Ok((gated, candidate));
                 }
                 Err(error) => {
@@ -95,16 +88,16 @@ impl Live {
         Err(tried)
     }
 
-    /// Changes the filter of a dynamic event that is on.
+    /// Changes what becomes of the hits of a dynamic event that hangs on its hooks.
     pub(super) fn change_probes(
         &mut self,
         event: u32,
-        format: &Format,
-        filter: Option<&Filter>,
+        wanted: &Wanted<'_>,
     ) -> Result<(), crate::attach::AttachError> {
         let Some(mut hung) = self.take_probes(event) else { return Ok(()) };
+        let first = hung.slots().next();
         let changed = hung.probes.iter_mut().try_for_each(|(gated, candidate)| {
-            self.session().change_gated(gated, &request(format, candidate, filter))
+            self.session().change_gated(gated, &request(wanted, candidate, first))
         });
         self.put_probes(event, hung);
         changed

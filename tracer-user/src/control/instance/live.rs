@@ -8,14 +8,16 @@ use std::collections::HashMap;
 pub(super) use super::hung::HungProbes;
 use super::rest::Rest;
 use crate::{
-    attach::{self, AttachError, Cause, Context, Hung, Request, Session, Threads, ids},
+    attach::{
+        self, AttachError, Attachment, Cause, Context, Extras, Hung, Request, Session, Threads, Via, ids,
+    },
     control::{
         facts::Facts,
         hooks::{self, Chosen},
         recorder,
     },
     event::Format,
-    plan::{filter::Filter, source::Hook},
+    plan::{filter::Filter, source::Hook, trigger::Trigger},
     sys::ring::{RingMemory, Seen},
 };
 
@@ -32,6 +34,8 @@ pub(super) struct Live {
     hung: HashMap<u32, (Hung, Chosen)>,
     /// Dynamic events.
     probes: HashMap<u32, HungProbes>,
+    /// Runs the triggers of `trace_marker`, where there are any.
+    marker: Option<Attachment>,
     rest: Rest,
     /// Hits that found the ring full, by CPU: of events that are off by now, and what was told of the others.
     gone: Vec<u64>,
@@ -83,6 +87,7 @@ impl Live {
             rings,
             hung: HashMap::new(),
             probes: HashMap::new(),
+            marker: None,
             rest: Rest::default(),
             gone: vec![0; cpus],
             told: vec![0; cpus],
@@ -94,32 +99,49 @@ impl Live {
         &mut self.session
     }
 
-    /// Turns an event on, at its hook or, where the kernel takes no program there, at its perf tracepoint.
+    /// The session, to be asked.
+    pub(super) fn asked(&self) -> &Session {
+        &self.session
+    }
+
+    /// The slot of an event that hangs on its hook.
+    pub(super) fn slot(&self, event: u32) -> Option<u32> {
+        let hung = self.hung.get(&event).map(|(hung, _)| hung.slot);
+        // What turns an event on and off is said at the slot of its first probe.
+        hung.or_else(|| self.probes.get(&event)?.slots().next())
+    }
+
+    /// Whether an event that hangs on its hook is turned off by a trigger, or as one would do it.
+    pub(super) fn is_soft_off(&self, event: u32) -> bool {
+        self.slot(event).is_some_and(|slot| self.session.soft(slot))
+    }
+
+    /// Turns an event that hangs on its hook off or on as a trigger would do it.
+    pub(super) fn set_soft_off(&self, event: u32, off: bool) {
+        if let Some(slot) = self.slot(event) {
+            self.session.set_soft(slot, off);
+        }
+    }
+
+    /// Hangs an event on its hook or, where the kernel takes no program there, on its perf tracepoint.
     pub(super) fn hang(
         &mut self,
         event: u32,
-        format: &Format,
         chosen: &Chosen,
-        filter: Option<&Filter>,
+        wanted: &Wanted<'_>,
     ) -> Result<(), AttachError> {
         if self.hung.contains_key(&event) {
             return Ok(());
         }
-        self.hang_at(event, format, chosen, filter).or_else(|error| match chosen.hook {
+        self.hang_at(event, chosen, wanted).or_else(|error| match chosen.hook {
             Hook::Tracepoint => Err(error),
             // A filter may want what only the kernel's own record has.
-            _ => self.hang_at(event, format, &Chosen::tracepoint(format, error.to_string()), filter),
+            _ => self.hang_at(event, &Chosen::tracepoint(wanted.format, error.to_string()), wanted),
         })
     }
 
-    fn hang_at(
-        &mut self,
-        event: u32,
-        format: &Format,
-        chosen: &Chosen,
-        filter: Option<&Filter>,
-    ) -> Result<(), AttachError> {
-        let request = request(format, chosen, filter);
+    fn hang_at(&mut self, event: u32, chosen: &Chosen, wanted: &Wanted<'_>) -> Result<(), AttachError> {
+        let request = wanted.request(&chosen.via, &chosen.hook);
         let hung = match self.rest.take(event).filter(|resting| *resting.via() == chosen.via) {
             Some(resting) => {
                 let hung = self.session.resume(resting, &request)?;
@@ -134,25 +156,41 @@ impl Live {
         Ok(())
     }
 
-    /// Changes the filter of an event that is on.
-    pub(super) fn change(
-        &mut self,
-        event: u32,
-        format: &Format,
-        filter: Option<&Filter>,
-    ) -> Result<(), AttachError> {
+    /// Changes what becomes of the hits of an event that hangs on its hook.
+    pub(super) fn change(&mut self, event: u32, wanted: &Wanted<'_>) -> Result<(), AttachError> {
         if self.probes.contains_key(&event) {
-            return self.change_probes(event, format, filter);
+            return self.change_probes(event, wanted);
         }
+        let off = self.is_soft_off(event);
         let Some((hung, chosen)) = self.hung.get_mut(&event) else { return Ok(()) };
-        match self.session.change(hung, &request(format, chosen, filter)) {
+        match self.session.change(hung, &wanted.request(&chosen.via, &chosen.hook)) {
             Err(error) if chosen.hook != Hook::Tracepoint => {
                 // As when it is turned on. It goes to another hook; hits in between are not seen.
                 self.unhang([event]);
-                self.hang_at(event, format, &Chosen::tracepoint(format, error.to_string()), filter)
+                let chosen = Chosen::tracepoint(wanted.format, error.to_string());
+                self.hang_at(event, &chosen, &Wanted { begins_off: off, ..*wanted })
             }
             changed => changed,
         }
+    }
+
+    /// Sets what runs the triggers of `trace_marker`, or takes it away.
+    pub(super) fn set_marker(&mut self, wanted: Option<&Wanted<'_>>) -> Result<(), AttachError> {
+        let marker = match wanted {
+            Some(wanted) => {
+                let mut request = wanted.request(&Via::Inject, &Hook::Inject);
+                request.extras.no_record = true;
+                Some(self.session.attach(&request)?)
+            }
+            None => None,
+        };
+        self.marker = marker;
+        Ok(())
+    }
+
+    /// Runs the triggers of `trace_marker` on a record; what they ask for.
+    pub(super) fn marked(&self, record: &[u8]) -> Result<u64, AttachError> {
+        self.marker.as_ref().map_or(Ok(0), |marker| self.session.inject(marker, record))
     }
 
     /// Turns events off, at once.
@@ -238,17 +276,48 @@ impl Drop for Live {
     }
 }
 
-/// What is asked of the session for an event.
-fn request<'a>(format: &'a Format, chosen: &'a Chosen, filter: Option<&'a Filter>) -> Request<'a> {
-    Request {
-        format,
-        hook: &chosen.hook,
-        via: &chosen.via,
-        filter,
-        irqs_off: hooks::irqs_off(format),
-        kind: format.id,
-        threads: Threads::Traced,
-        other: hooks::other(format, &chosen.hook),
+/// What is to become of an event's hits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) format: &'a Format,
+    pub(super) filter: Option<&'a Filter>,
+    pub(super) triggers: &'a [Trigger],
+    /// Whether triggers turn the event on and off.
+    pub(super) soft: bool,
+    /// Whether it is turned off in that sense when it comes to hang on its hook.
+    pub(super) begins_off: bool,
+    /// Whether records are followed by the kernel's stack and by the thread's own.
+    pub(super) stacks: [bool; 2],
+    /// Kinds of these records.
+    pub(super) kinds: [u16; 2],
+}
+
+impl<'a> Wanted<'a> {
+    /// What is asked of the session.
+    pub(super) fn request<'b>(&self, via: &'b Via, hook: &'b Hook) -> Request<'b>
+    where
+        'a: 'b,
+    {
+        Request {
+            format: self.format,
+            hook,
+            via,
+            filter: self.filter,
+            irqs_off: hooks::irqs_off(self.format),
+            kind: self.format.id,
+            threads: Threads::Traced,
+            other: hooks::other(self.format, hook),
+            extras: Extras {
+                triggers: self.triggers,
+                soft: self.soft,
+                soft_slot: None,
+                begins_off: self.begins_off,
+                kernel_stack: self.stacks[0],
+                user_stack: self.stacks[1],
+                stacks: self.kinds,
+                no_record: false,
+            },
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! (`trace_print_print()` and `trace_raw_data()`, kernel/trace/trace_output.c).
 
 use rustix::io::Errno;
+use tracer_abi::{COMMON_SIZE, asked};
 
 use super::{
     catalogue::{Events, SPECIAL},
@@ -11,9 +12,11 @@ use super::{
 };
 use crate::{
     buffer::{Page, clock::Conversion},
+    control::facts::Facts,
     render::{
         RenderEnv,
         line::{self, Stamp, Tasks},
+        stack,
     },
 };
 
@@ -82,8 +85,12 @@ impl Mark {
                 if options.raw {
                     out.extend(format!("# {ip:x} ").bytes());
                 } else {
-                    let name = env.symbol(ip).map_or(WRITER.to_owned(), |symbol| symbol.name.to_string());
-                    out.extend(format!("{name}: ").bytes());
+                    if env.symbol(ip).is_some() {
+                        stack::symbol(out, ip, options, env);
+                    } else {
+                        out.extend_from_slice(WRITER.as_bytes());
+                    }
+                    out.extend_from_slice(b": ");
                 }
                 out.extend_from_slice(text);
             }
@@ -155,6 +162,58 @@ impl Mirror {
         state.counted += 1;
         let now = Conversion::now(state.clock).time(crate::buffer::clock::monotonic(), state.counted);
         let buffer = state.buffer.cpu_mut(writer.cpu).ok_or(Errno::BADF)?;
-        if buffer.push(now, &record) { Ok(done) } else { Err(Errno::BADF) }
+        if !buffer.push(now, &record) {
+            return Err(Errno::BADF);
+        }
+        if mark == Mark::Text && !state.triggers.of(event).is_empty() {
+            // Triggers see the text without the newline that is added.
+            record.truncate(TEXT_AT + done);
+            record.push(0);
+            self.run_triggers(instance, &record, writer);
+        }
+        Ok(done)
     }
+
+    /// Runs the triggers of `ftrace:print` on a record that lies in the buffer.
+    fn run_triggers(&mut self, instance: u32, record: &[u8], writer: Writer) {
+        let facts = self.facts.clone();
+        let kind = self.stack_kinds()[0];
+        let Ok(state) = self.state(instance) else { return };
+        let Some(live) = &state.live else { return };
+        let asked = match live.marked(record) {
+            Ok(asked) => asked,
+            Err(error) => return tracing::warn!("{error}"),
+        };
+        // A snapshot is taken before anything more is recorded.
+        self.collect(instance);
+        let Ok(state) = self.state(instance) else { return };
+        if asked & asked::STACK == 0 || !state.records() {
+            return;
+        }
+        let addresses = writers_stack(writer.pid, &facts);
+        let mut record = [&kind.to_ne_bytes()[..], &record[2..COMMON_SIZE]].concat();
+        record.extend((addresses.len() as u32).to_ne_bytes());
+        record.extend([0; 4]);
+        record.extend(addresses.iter().flat_map(|address| address.to_ne_bytes()));
+        state.counted += 1;
+        let now = Conversion::now(state.clock).time(crate::buffer::clock::monotonic(), state.counted);
+        if let Some(buffer) = state.buffer.cpu_mut(writer.cpu) {
+            buffer.push(now, &record);
+        }
+    }
+}
+
+/// The kernel's stack of a thread that waits for its write to be done, from where it would have come to the kernel's own
+/// `trace_marker`.
+fn writers_stack(pid: u32, facts: &Facts) -> Vec<u64> {
+    let Some(symbols) = facts.symbols() else { return Vec::new() };
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stack")).unwrap_or_default();
+    let address = |line: &str| {
+        // `[<0>] name+0xoffset/0xsize [module]`
+        let (name, rest) = line.split_once("] ")?.1.split_once('+')?;
+        let offset = rest.split('/').next()?.strip_prefix("0x")?;
+        let start = symbols.addresses(name).into_iter().min()?;
+        Some(start + u64::from_str_radix(offset, 16).ok()?)
+    };
+    text.lines().skip_while(|line| !line.contains(" vfs_write+")).filter_map(address).collect()
 }

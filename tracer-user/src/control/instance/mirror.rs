@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use rustix::io::Errno;
-use tracer_abi::{COMMON_SIZE, STAMP_SIZE};
 
 use super::{
     catalogue::Events,
@@ -16,10 +15,8 @@ use super::{
 };
 use crate::{
     attach::AttachError,
-    buffer::clock::{Clock, Conversion, monotonic},
     control::{facts::Facts, tasks::TaskNames},
     kernel::Error,
-    sys::ring::{Drained, Seen},
 };
 
 /// Number of the top instance.
@@ -38,11 +35,11 @@ pub struct Mirror {
     pub facts: Arc<Facts>,
     /// The events.
     pub events: Arc<Events>,
-    instances: BTreeMap<u32, Instance>,
+    pub(super) instances: BTreeMap<u32, Instance>,
     next: u32,
     pub(super) grounds: Option<Grounds>,
     pub(super) choices: Choices,
-    names: Option<Names>,
+    pub(super) names: Option<Names>,
     /// Names of threads.
     pub tasks: TaskNames,
     pub(super) dynamic: Dynamic,
@@ -190,8 +187,7 @@ impl Mirror {
     /// Stops recording for a reader (`pause-on-trace`), or lets it go on.
     pub fn pause(&mut self, instance: u32, on: bool) {
         if let Some(state) = self.get_mut(instance) {
-            state.stops = if on { state.stops + 1 } else { state.stops.saturating_sub(1) };
-            state.tell_switch();
+            state.pause(on);
         }
     }
 
@@ -255,96 +251,4 @@ impl Mirror {
         let recording = self.instances.iter().filter(|(_, state)| state.live.is_some());
         recording.map(|(number, _)| *number).collect()
     }
-
-    /// Takes what an instance's programs have recorded into its buffers. What it gives is the trace clock's time up to
-    /// which no older record can come any more.
-    pub fn collect(&mut self, instance: u32) -> u64 {
-        if let Some(names) = &mut self.names {
-            names.collect(&mut self.tasks);
-        }
-        let Some(state) = self.instances.get_mut(&instance) else { return u64::MAX };
-        let conversion = Conversion::now(state.clock);
-        let mut horizon = monotonic();
-        let wants_groups = state.options.is("record-tgid");
-        let Instance { live, buffer, cpus, counted, clock, .. } = state;
-        let Some(live) = live else { return u64::MAX };
-        let tasks = &mut self.tasks;
-        if *clock == Clock::Counter {
-            collect_counted(live, buffer, cpus, counted, tasks, wants_groups);
-            return u64::MAX;
-        }
-        for (cpu, ring) in (0..).zip(&mut live.rings) {
-            let (Some(buffer), Some(wanted)) = (buffer.cpu_mut(cpu), cpus.get(cpu as usize)) else {
-                continue;
-            };
-            let mut last = 0;
-            let how = ring.drain(|record| {
-                if let Some((stamp, payload)) = split(record) {
-                    last = stamp;
-                    if *wanted {
-                        tasks.meet(pid_of(payload), wants_groups);
-                        buffer.push(conversion.time(stamp, 0), payload);
-                    }
-                }
-                Seen::Taken
-            });
-            if how == Drained::Busy && last > 0 {
-                horizon = horizon.min(last);
-            }
-        }
-        for cpu in 0..live.rings.len() as u32 {
-            let dropped = live.newly_dropped(cpu);
-            if let Some(buffer) = buffer.cpu_mut(cpu) {
-                buffer.add_dropped(dropped);
-            }
-        }
-        conversion.time(horizon, 0)
-    }
-
-    /// Takes in what the programs of all instances have recorded.
-    pub fn collect_all(&mut self) {
-        for instance in self.recording() {
-            self.collect(instance);
-        }
-    }
-}
-
-/// A clock that counts records wants them in the order in which they happened, on whatever CPU.
-fn collect_counted(
-    live: &mut Live,
-    buffer: &mut crate::buffer::TraceBuffer,
-    cpus: &[bool],
-    counted: &mut u64,
-    tasks: &mut TaskNames,
-    wants_groups: bool,
-) {
-    let mut all: Vec<(u64, u32, Vec<u8>)> = Vec::new();
-    for (cpu, ring) in (0..).zip(&mut live.rings) {
-        let wanted = cpus.get(cpu as usize).copied().unwrap_or_default();
-        ring.drain(|record| {
-            if let Some((stamp, payload)) = split(record).filter(|_| wanted) {
-                tasks.meet(pid_of(payload), wants_groups);
-                all.push((stamp, cpu, payload.to_vec()));
-            }
-            Seen::Taken
-        });
-    }
-    all.sort_by_key(|(stamp, ..)| *stamp);
-    for (_, cpu, payload) in all {
-        *counted += 1;
-        if let Some(buffer) = buffer.cpu_mut(cpu) {
-            buffer.push(*counted, &payload);
-        }
-    }
-}
-
-/// Stamp and payload of a record as it lies in a ring.
-fn split(record: &[u8]) -> Option<(u64, &[u8])> {
-    let (stamp, payload) = record.split_first_chunk::<STAMP_SIZE>()?;
-    (payload.len() >= COMMON_SIZE).then(|| (u64::from_ne_bytes(*stamp), payload))
-}
-
-/// Thread of a record.
-fn pid_of(payload: &[u8]) -> i32 {
-    i32::from_ne_bytes([payload[4], payload[5], payload[6], payload[7]])
 }

@@ -6,6 +6,7 @@
 
 pub mod catalogue;
 mod choice;
+mod collect;
 mod command;
 mod dynamic;
 mod errors;
@@ -15,11 +16,15 @@ mod made;
 pub mod mark;
 mod mirror;
 mod names;
+mod objects;
 mod options;
 mod rest;
 mod select;
+mod stack;
+mod standing;
 mod state;
 mod text;
+mod trigger;
 pub mod words;
 
 pub use command::{Command, List};

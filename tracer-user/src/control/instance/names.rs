@@ -4,7 +4,7 @@ use tracer_abi::{STAMP_SIZE, control};
 
 use super::live::Grounds;
 use crate::{
-    attach::{AttachError, Attachment, Request, Session, Threads, Via},
+    attach::{AttachError, Attachment, Extras, Request, Session, Threads, Via},
     control::{
         facts::Facts,
         tasks::{NameEvent, TaskNames},
@@ -43,6 +43,7 @@ impl Names {
                 kind: control::FIRST + events.len() as u16,
                 threads: Threads::Every,
                 other: None,
+                extras: Extras::default(),
             })?;
             events.push((attachment, event));
         }

@@ -137,6 +137,9 @@ impl TraceOptions {
             bin: self.is("bin"),
             fields: self.is("fields"),
             verbose: self.is("verbose"),
+            sym_offset: self.is("sym-offset"),
+            sym_addr: self.is("sym-addr"),
+            sym_userobj: self.is("sym-userobj"),
             in_ns,
             ..line::Options::for_kernel(version)
         }

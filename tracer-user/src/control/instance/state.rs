@@ -8,11 +8,13 @@ use tracer_abi::lists;
 use super::{
     command::List,
     errors::ErrorLog,
-    live::{self, Live},
+    live::{self, Live, Wanted},
     options::TraceOptions,
+    standing::Standings,
 };
 use crate::{
     buffer::{CpuBuffer, TraceBuffer, clock::Clock},
+    event::Format,
     plan::filter::Filter,
 };
 
@@ -32,6 +34,16 @@ pub(super) struct Filtering {
     pub(super) filter: Option<Filter>,
 }
 
+/// What an instance itself does not know of an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wants<'a> {
+    pub(super) format: &'a Format,
+    /// Kinds of the records of stacks.
+    pub(super) stacks: [u16; 2],
+    /// As in [`Wanted`].
+    pub(super) begins_off: bool,
+}
+
 /// A size in KiB as `buffer_size_kb` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
@@ -45,14 +57,17 @@ pub enum Size {
 
 /// An instance.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub struct Instance {
     /// Its name; empty for the top.
     pub name: String,
-    /// The events that are on.
+    /// The events that hang on their hooks; triggers may have turned one off all the same.
     pub(super) enabled: BTreeSet<u32>,
     /// Events that were on at some time: their records may be in the buffers.
     pub(super) recorded: BTreeSet<u32>,
     pub(super) filters: HashMap<u32, Filtering>,
+    /// The events' triggers.
+    pub(super) triggers: Standings,
     /// Options.
     pub options: TraceOptions,
     /// Errors.
@@ -61,14 +76,16 @@ pub struct Instance {
     pub buffer: TraceBuffer,
     /// The buffers that a snapshot exchanges for those, once there was one.
     pub snapshot: Option<TraceBuffer>,
+    /// Whether there ever was a trigger that takes snapshots.
+    pub(super) armed: bool,
     /// The trace clock.
     pub clock: Clock,
     /// CPUs that are recorded.
     pub cpus: Vec<bool>,
     /// How full a buffer is to be, in percent, before a reader of its pages is woken.
     pub percent: u32,
-    /// Whether recording is on.
-    pub(super) on: bool,
+    /// Whether recording was on when it was last said or asked; what is in the kernel knows better ([`Self::is_on`]).
+    on: bool,
     /// Readers that stop recording while they read.
     pub(super) stops: u32,
     /// Open files that keep the instance.
@@ -97,10 +114,12 @@ impl Instance {
             enabled: BTreeSet::new(),
             recorded: BTreeSet::new(),
             filters: HashMap::new(),
+            triggers: Standings::default(),
             options,
             errors: ErrorLog::default(),
             buffer: TraceBuffer::new(cpus, bytes, page),
             snapshot: None,
+            armed: false,
             clock: Clock::default(),
             cpus: vec![true; cpus as usize],
             percent: 50,
@@ -121,12 +140,20 @@ impl Instance {
 
     /// Whether recording is on (`tracing_on`).
     pub fn is_on(&self) -> bool {
-        self.on
+        self.live.as_ref().map_or(self.on, |live| live.asked().is_tracing())
+    }
+
+    /// Turns recording on or off.
+    pub(super) fn set_on(&mut self, on: bool) {
+        self.on = on;
+        if let Some(live) = &self.live {
+            live.asked().set_tracing(on);
+        }
     }
 
     /// Whether records are taken at this moment.
     pub(super) fn records(&self) -> bool {
-        self.on && self.stops == 0
+        self.is_on() && self.stops == 0
     }
 
     /// Bytes of a page of its buffers.
@@ -194,20 +221,38 @@ impl Instance {
         Ok(())
     }
 
+    /// Makes the buffers of the snapshot for a trigger that will take one.
+    pub(super) fn arm_snapshot(&mut self) {
+        self.armed = true;
+        if self.snapshot.is_none() {
+            self.snapshot = Some(self.buffer.alike());
+        }
+    }
+
+    /// Takes the snapshot that a trigger asked for; where somebody gave its buffers back, recording stops
+    /// (`tracing_snapshot_instance_cond()`).
+    pub(super) fn snap(&mut self) {
+        if self.snapshot.is_none() {
+            return self.set_on(false);
+        }
+        // All CPUs: nothing is refused.
+        let _ = self.take_snapshot(None, 1);
+    }
+
     /// How many records were counted, for the clock that does so.
     pub fn counted(&self) -> u64 {
         self.counted
     }
 
-    /// Tells the kernel whether to record.
-    pub(super) fn tell_switch(&mut self) {
-        let records = self.records();
-        if let Some(live) = &mut self.live {
-            live.session().set_tracing(records);
+    /// Stops recording while one more reader reads, or one less.
+    pub(super) fn pause(&mut self, on: bool) {
+        self.stops = if on { self.stops + 1 } else { self.stops.saturating_sub(1) };
+        if let Some(live) = &self.live {
+            live.asked().pause(self.stops > 0);
         }
     }
 
-    /// Whether an event is on.
+    /// Whether an event hangs on its hook: it is on, or triggers may turn it on.
     pub fn is_enabled(&self, event: u32) -> bool {
         self.enabled.contains(&event)
     }
@@ -216,6 +261,7 @@ impl Instance {
     pub(super) fn forget(&mut self, event: u32) {
         self.enabled.remove(&event);
         self.filters.remove(&event);
+        self.triggers.forget(event);
         if let Some(live) = &mut self.live {
             live.forget(event);
         }
@@ -225,6 +271,46 @@ impl Instance {
             }
             self.clear(None);
         }
+    }
+
+    /// What an event's `enable` file reads: whether it is recorded, and whether triggers may turn it on and off
+    /// (`event_enable_read()`).
+    pub fn enable_text(&self, event: u32) -> &'static [u8] {
+        let off = self.live.as_ref().is_some_and(|live| live.is_soft_off(event));
+        match (self.is_enabled(event) && !off, off || self.triggers.is_soft(event)) {
+            (true, true) => b"1*\n",
+            (true, false) => b"1\n",
+            (false, true) => b"0*\n",
+            (false, false) => b"0\n",
+        }
+    }
+
+    /// What an event's `trigger` file reads.
+    pub fn trigger_text(&self, event: u32, name: impl Fn(u32) -> String) -> Vec<u8> {
+        let left = |place| self.live.as_ref().map_or(0, |live| live.asked().count(place));
+        self.triggers.text(event, left, name)
+    }
+
+    /// Does something to an event with all that is to become of its hits.
+    pub(super) fn with_wanted<T>(
+        &mut self,
+        event: u32,
+        wants: Wants<'_>,
+        act: impl FnOnce(&mut Live, &Wanted<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let Self { live, filters, triggers, options, .. } = self;
+        let live = live.as_mut().ok_or(Errno::NODEV)?;
+        let plan = triggers.plan(event, |target| live.slot(target));
+        let wanted = Wanted {
+            format: wants.format,
+            filter: filters.get(&event).and_then(|filtering| filtering.filter.as_ref()),
+            triggers: &plan,
+            soft: triggers.is_soft(event),
+            begins_off: wants.begins_off,
+            stacks: [options.is("stacktrace"), options.is("userstacktrace")],
+            kinds: wants.stacks,
+        };
+        act(live, &wanted)
     }
 
     /// What an event's `filter` file reads.
@@ -369,8 +455,9 @@ impl Instance {
             live.session().follow(task_pid.ok_or(Errno::NOSYS)?).map_err(told)?;
         }
         live.session().set_lists(self.in_force());
+        live.session().pause(self.stops > 0);
+        live.session().set_tracing(self.on);
         self.live = Some(live);
-        self.tell_switch();
         Ok(())
     }
 }

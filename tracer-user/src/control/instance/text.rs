@@ -1,12 +1,15 @@
 //! Records as text: the non-consuming reader behind `trace` and the consuming one behind `trace_pipe`.
 
-use super::{catalogue::Events, mark, mirror::Mirror, state::Instance};
+use std::{cell::RefCell, collections::HashMap};
+
+use super::{catalogue::Events, mark, mirror::Mirror, objects::Objects, state::Instance};
 use crate::{
     buffer::{Entry, Reader, TraceBuffer},
     control::{facts::Facts, tasks::TaskNames},
     render::{
         Pointers, RenderEnv, Symbol,
         line::{self, BufferInfo, Stamp},
+        stack::Stack,
     },
 };
 
@@ -15,6 +18,8 @@ use crate::{
 struct Env<'a> {
     facts: &'a Facts,
     hashed: bool,
+    /// Files that are mapped by processes that were asked for.
+    objects: RefCell<HashMap<u32, Objects>>,
 }
 
 impl RenderEnv for Env<'_> {
@@ -26,12 +31,35 @@ impl RenderEnv for Env<'_> {
         self.facts.kernel_text(address)
     }
 
+    fn object(&self, process: u32, address: u64) -> Option<(Vec<u8>, u64)> {
+        self.objects.borrow_mut().entry(process).or_insert_with(|| Objects::of(process)).find(address)
+    }
+
     fn pointers(&self) -> Pointers {
         if self.hashed { Pointers::Hidden } else { Pointers::Raw }
     }
 
     fn jiffies(&self) -> u64 {
         self.facts.jiffies()
+    }
+}
+
+/// Records that no print fmt describes as they are shown.
+#[derive(Clone, Copy, Debug)]
+enum Special {
+    Mark(mark::Mark),
+    Stack(Stack),
+}
+
+impl Special {
+    /// What an event's records are.
+    fn of(events: &Events, event: u32) -> Option<Self> {
+        let known = events.get(event)?;
+        if !events.is_special(known.system) {
+            return None;
+        }
+        let stack = [Stack::Kernel, Stack::User].into_iter().find(|stack| stack.name() == known.name);
+        stack.map(Self::Stack).or_else(|| mark::Mark::of(events, event).map(Self::Mark))
     }
 }
 
@@ -47,7 +75,7 @@ impl<'a> Style<'a> {
     fn of(state: &Instance, facts: &'a Facts, events: &'a Events, tasks: &'a TaskNames) -> Self {
         Self {
             options: state.options.line(state.clock.in_ns(), facts.version()),
-            env: Env { facts, hashed: state.options.is("hash-ptr") },
+            env: Env { facts, hashed: state.options.is("hash-ptr"), objects: RefCell::default() },
             events,
             tasks,
         }
@@ -58,8 +86,14 @@ impl<'a> Style<'a> {
         let stamp = Stamp { cpu: entry.cpu, time: entry.time };
         let kind = entry.payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
         let Some(event) = self.events.by_id(kind) else { return };
-        if let Some(mark) = mark::Mark::of(self.events, event) {
-            return mark.line(out, &self.options, entry.payload, stamp, self.tasks, &self.env);
+        match Special::of(self.events, event) {
+            Some(Special::Mark(mark)) => {
+                return mark.line(out, &self.options, entry.payload, stamp, self.tasks, &self.env);
+            }
+            Some(Special::Stack(stack)) if !self.options.fields => {
+                return stack.line(out, &self.options, entry.payload, stamp, self.tasks, &self.env);
+            }
+            _ => {}
         }
         if let Some(printer) = self.events.printer(event, self.env.facts) {
             line::line(out, &self.options, printer, entry.payload, stamp, self.tasks, &self.env);

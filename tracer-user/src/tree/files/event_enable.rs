@@ -11,7 +11,7 @@ pub(super) const FILE: Entry = Entry::write(
     "enable",
     Shows::Text(|mirror, at| {
         let state = mirror.get(at.instance).ok_or(Errno::NODEV)?;
-        Ok(if state.is_enabled(at.index) { b"1\n".to_vec() } else { b"0\n".to_vec() })
+        Ok(state.enable_text(at.index).to_vec())
     }),
     |mirror, at, data| {
         let on = words::flag(data)?;

@@ -15,6 +15,7 @@ mod event_enable;
 mod event_filter;
 mod event_format;
 mod event_id;
+mod event_trigger;
 mod free_buffer;
 mod header_event;
 mod header_page;
@@ -87,10 +88,13 @@ pub(super) const SYSTEM: &[Entry] = &[system_enable::FILE, system_filter::FILE];
 
 /// Files of an event.
 pub(super) const EVENT: &[Entry] =
-    &[event_enable::FILE, event_filter::FILE, event_format::FILE, event_id::FILE];
+    &[event_enable::FILE, event_filter::FILE, event_format::FILE, event_id::FILE, event_trigger::FILE];
 
 /// Files of an event that is recorded by itself.
 pub(super) const SPECIAL_EVENT: &[Entry] = &[event_format::FILE, event_id::FILE];
+
+/// Files of the one among them that has triggers (`event_callback()`, kernel/trace/trace_events.c).
+pub(super) const PRINT_EVENT: &[Entry] = &[event_format::FILE, event_id::FILE, event_trigger::FILE];
 
 /// Files of a CPU.
 pub(super) const CPU: &[Entry] = &[

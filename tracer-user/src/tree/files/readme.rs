@@ -7,6 +7,7 @@ const TEXT: &str = "\
 Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the kernel's tracing files.
 
   echo 1 > events/sched/sched_switch/enable           turn an event on
+  echo 'traceoff:1 if prev_pid == 0' > events/sched/sched_switch/trigger
   echo 'prev_comm ~ \"ba*\"' > events/sched/sched_switch/filter
   cat trace                                           what was recorded
   cat trace_pipe                                      what is being recorded; it is gone once read
@@ -21,6 +22,9 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
   events/SYSTEM/enable, events/SYSTEM/EVENT/enable
   events/SYSTEM/filter, events/SYSTEM/EVENT/filter    record only hits for which this holds; 0 takes it away
   events/SYSTEM/EVENT/format                          fields of a record
+  events/SYSTEM/EVENT/trigger                         what else a hit does; `!` in front takes a trigger away
+                        traceon, traceoff, snapshot, stacktrace, each with [:N] and [if FILTER]
+                        enable_event:<system>:<event> and disable_event:<system>:<event>, likewise
   error_log             what was wrong with the last filters
 
  Recording

@@ -1,0 +1,473 @@
+//! Triggers of a mounted mirror against those of the kernel's tracefs: the same is written to both while both see the same
+//! hits.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use tracer_tests::filters::Rng;
+use tracer_tests::host;
+use tracer_tests::mirror::{self, Mounted, set, stacks, text};
+use tracer_tests::oracle::Oracle;
+use tracer_tests::workload::{getpgid, getsid};
+
+/// Events that happen when a test wants them to: directories of their files.
+const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
+const GETSID: &str = "events/syscalls/sys_enter_getsid";
+
+fn run(test: impl FnOnce() -> Result<()>) {
+    if host::root_or_skip() {
+        test().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+/// An instance of the kernel's tracefs, and one of the mirror's, that see this thread.
+struct Pair {
+    kernel: Oracle,
+    _mounted: Mounted,
+    ours: PathBuf,
+    /// Whether the kernel has snapshots.
+    snapshots: bool,
+}
+
+impl Pair {
+    fn new(purpose: &str) -> Result<Self> {
+        let kernel = Oracle::create(purpose)?;
+        let mounted = Mounted::start(purpose)?;
+        let ours = mounted.instance("pair")?;
+        let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+        for (file, value) in
+            [("trace_clock", "mono"), ("options/hash-ptr", "0"), ("set_event_pid", thread.as_str())]
+        {
+            set(&ours, file, value)?;
+            kernel.set(file, value)?;
+        }
+        kernel.set("tracing_on", "1")?;
+        let available = kernel.get(&format!("{GETPGID}/trigger"))?;
+        let snapshots = available.contains(" snapshot");
+        Ok(Self { kernel, _mounted: mounted, ours, snapshots })
+    }
+
+    /// Writes to both; both answer alike.
+    fn write(&self, file: &str, value: &str) {
+        if value.contains("snapshot") && !self.snapshots {
+            return;
+        }
+        let kernel = mirror::write(self.kernel.dir(), file, value.as_bytes(), true);
+        let ours = mirror::write(&self.ours, file, value.as_bytes(), true);
+        assert_eq!(ours, kernel, "{value:?} to {file}");
+    }
+
+    /// Compares what both read.
+    fn same(&self, file: &str, after: &str) {
+        let shown = |dir: &Path| mirror::read(dir, file).map(|bytes| settled(file, &bytes));
+        assert_eq!(shown(&self.ours), shown(self.kernel.dir()), "{file} after {after}");
+    }
+
+    /// Compares all that triggers change.
+    fn all_same(&self, after: &str) {
+        for file in FILES {
+            self.same(file, after);
+        }
+        if self.snapshots {
+            self.same("snapshot", after);
+        }
+    }
+
+    /// Takes all triggers away.
+    fn clear(&self) {
+        for event in [GETPGID, GETSID] {
+            let file = format!("{event}/trigger");
+            let listed = self.kernel.get(&file).unwrap();
+            for line in listed.lines().filter(|line| !line.starts_with('#')) {
+                let command: Vec<&str> = line.splitn(4, ':').collect();
+                let takes = if command[0].contains("able_event") { 3 } else { 1 };
+                self.write(&file, &format!("!{}", command[..takes].join(":")));
+            }
+            self.write(&format!("{event}/enable"), "0");
+        }
+        self.write("tracing_on", "1");
+        self.write("trace", "\n");
+        self.all_same("clearing");
+    }
+}
+
+/// What is compared after each step.
+const FILES: &[&str] = &[
+    "events/syscalls/sys_enter_getpgid/trigger",
+    "events/syscalls/sys_enter_getsid/trigger",
+    "events/syscalls/sys_enter_getpgid/enable",
+    "events/syscalls/sys_enter_getsid/enable",
+    "events/syscalls/enable",
+    "events/enable",
+    "set_event",
+    "tracing_on",
+    "error_log",
+    "trace",
+];
+
+/// A file's text without times, and without what kernels differ in.
+fn settled(file: &str, bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines: Vec<&str> = text.lines().collect();
+    match file {
+        "error_log" => {
+            for line in &mut lines {
+                *line =
+                    line.split_once("] ").filter(|_| line.starts_with('[')).map_or(*line, |(_, rest)| rest);
+            }
+        }
+        "set_event" => lines.sort_unstable(),
+        "trace" | "snapshot" => {
+            lines.retain(|line| !line.starts_with('#') && !mirror::is_of_the_hook(line));
+            for line in &mut lines {
+                // `comm-pid [cpu] flags time: text`
+                *line = match line.split_once(": ") {
+                    Some((_, rest)) if !line.starts_with(" =>") => rest,
+                    _ => line.split('+').next().unwrap_or(line),
+                };
+            }
+        }
+        _ => {}
+    }
+    // Which triggers there are depends on how the kernel was built.
+    if lines.first().is_some_and(|line| line.starts_with("# Available triggers")) {
+        return "# Available triggers".to_owned();
+    }
+    lines.join("\n")
+}
+
+/// Lines that are written one after the other.
+const LINES: &str = "traceoff\n\
+     traceoff\n\
+     traceon\n\
+     !traceon\n\
+     !traceon\n\
+     traceoff:5\n\
+     !traceoff:7 if x\n\
+     traceoff:0x10 if pid == 3\n\
+     !traceoff\n\
+     traceoff:08\n\
+     traceoff:-1\n\
+     traceoff:1x\n\
+     traceoff:\n\
+     !traceoff\n\
+     traceoff:99999999999999999999\n\
+     traceoff:18446744073709551615\n\
+     !traceoff\n\
+     traceoff:9223372036854775808\n\
+     !traceoff\n\
+     traceoff: 3\n\
+     !traceoff\n\
+     traceoff 3\n\
+     !traceoff\n\
+     traceoff:3:4\n\
+     !traceoff\n\
+     traceoff if\n\
+     traceoff if nonsense == 1\n\
+     traceoff if pid ==\n\
+     traceoff if (pid == 1\n\
+     traceoff if  pid  == 1\n\
+     !traceoff\n\
+     traceoff:1 pid == 1\n\
+     !traceoff\n\
+     stacktrace:2\n\
+     stacktrace\n\
+     snapshot:1\n\
+     !snapshot\n\
+     !stacktrace\n\
+     x\n\
+     !\n\
+     !!traceoff\n\
+     ! traceoff\n\
+     !traceoff\n\
+     enable_event\n\
+     enable_event:\n\
+     enable_event:syscalls\n\
+     enable_event:syscalls:\n\
+     enable_event:syscalls:nonsense\n\
+     enable_event:nonsense:sys_enter_getsid\n\
+     enable_event:ftrace:print\n\
+     enable_event:syscalls:sys_enter_getsid\n\
+     enable_event:syscalls:sys_enter_getsid:4\n\
+     disable_event:syscalls:sys_enter_getsid\n\
+     !disable_event:syscalls:sys_enter_getsid:9\n\
+     disable_event:syscalls:sys_enter_getsid:3 if pid > 5\n\
+     enable_event:syscalls:sys_enter_getpgid\n\
+     !enable_event:syscalls:sys_enter_getsid\n\
+     !enable_event:syscalls:sys_enter_getpgid\n\
+     disable_event:syscalls:sys_enter_getsid:\n\
+     disable_event:syscalls:sys_enter_getsid:x\n\
+     disable_event:syscalls:sys_enter_getsid if nonsense\n\
+     traceoffs\n\
+     traceoff=3";
+
+/// More of them, with blanks and other bytes in odd places.
+const ODD: &[&str] =
+    &["traceoff if ", "traceoff:1  if\tpid == 1", "", "\n", " ", " traceoff ", "!traceoff\n", "traceoff\0:3"];
+
+#[test]
+fn lines_are_taken_and_refused_alike() {
+    run(|| {
+        let pair = Pair::new("lines")?;
+        let trigger = format!("{GETPGID}/trigger");
+        for line in LINES.split('\n').chain(ODD.iter().copied()) {
+            pair.write(&trigger, line);
+            pair.all_same(&format!("{line:?}"));
+        }
+        let long = format!("traceoff if pid == 1{}", " ".repeat(4096));
+        pair.write(&trigger, &long[..4096]);
+        pair.write(&trigger, &long[..4095]);
+        pair.all_same("long lines");
+        // Emptied by opening, which takes no simple trigger away.
+        for dir in [pair.ours.as_path(), pair.kernel.dir()] {
+            ensure!(mirror::write(dir, &trigger, b"\n", false) == Err(libc::EINVAL));
+        }
+        pair.all_same("emptying");
+        Ok(())
+    });
+}
+
+/// What a step of a scenario does.
+enum Step<'a> {
+    /// Writes to a file.
+    To(&'a str, &'a str),
+    /// Hits the first event with this argument.
+    Group(i32),
+    /// Hits the second.
+    Session(i32),
+}
+
+/// Hits and triggers, one after the other; after each step both sides are compared.
+fn play(pair: &Pair, steps: &[Step<'_>]) {
+    let mut done = String::new();
+    for step in steps {
+        match step {
+            Step::To(file, value) => {
+                pair.write(file, value);
+                done = format!("{done}\n{value:?} to {file}");
+            }
+            Step::Group(pid) => {
+                getpgid(*pid);
+                done = format!("{done}\ngetpgid({pid})");
+            }
+            Step::Session(pid) => {
+                getsid(*pid);
+                done = format!("{done}\ngetsid({pid})");
+            }
+        }
+        pair.all_same(&done);
+    }
+    pair.clear();
+}
+
+// One line a scenario.
+#[rustfmt::skip]
+#[test]
+fn hits_have_the_same_effects() {
+    use Step::{Group, Session, To};
+    const TRIGGER: &str = "events/syscalls/sys_enter_getpgid/trigger";
+    const OTHER: &str = "events/syscalls/sys_enter_getsid/trigger";
+    const ENABLE: &str = "events/syscalls/sys_enter_getpgid/enable";
+    const OTHER_ENABLE: &str = "events/syscalls/sys_enter_getsid/enable";
+    const FILTER: &str = "events/syscalls/sys_enter_getpgid/filter";
+    const ON: &str = "tracing_on";
+    const GETSID: &str = "syscalls:sys_enter_getsid";
+    run(|| {
+        let pair = Pair::new("effects")?;
+        let enable = |count: &str| format!("enable_event:{GETSID}{count}");
+        let disable = |count: &str| format!("disable_event:{GETSID}{count}");
+        // Recording is turned off, and the hit that does it is recorded.
+        play(&pair, &[To(ENABLE, "1"), To(TRIGGER, "traceoff:2"), Group(1), Group(2), To(ON, "1"), Group(3),
+            To(ON, "1"), Group(4), Group(5)]);
+        // On: a hit is recorded with the trigger that needs no record, and not where the trigger looks at it.
+        play(&pair, &[To(ENABLE, "1"), To(ON, "0"), To(TRIGGER, "traceon:1"), Group(1), To(ON, "0"),
+            Group(2), Group(3)]);
+        play(&pair, &[To(ENABLE, "1"), To(ON, "0"), To(TRIGGER, "traceon if pid == 2"), Group(1), Group(2),
+            Group(3), To(ON, "0"), To(FILTER, "pid < 3"), Group(1), Group(2), Group(3), To(FILTER, "0")]);
+        // The event itself is off, or its filter drops the hit: triggers act all the same.
+        play(&pair, &[To(TRIGGER, "traceoff if pid == 2"), Group(1), Group(2)]);
+        play(&pair, &[To(ENABLE, "1"), To(FILTER, "pid == 9"), To(TRIGGER, "traceoff if pid == 2"), Group(1),
+            Group(9), Group(2), Group(9), To(FILTER, "0")]);
+        // Other events are turned on and off.
+        play(&pair, &[Session(1), To(TRIGGER, &enable(":1")), Session(2), Group(1), Session(3),
+            To(OTHER_ENABLE, "0"), Session(4), Group(2), Session(5), To(OTHER_ENABLE, "1"), Session(6)]);
+        play(&pair, &[To(OTHER_ENABLE, "1"), To(TRIGGER, &disable(":2")), Session(1), Group(1), Session(2),
+            Group(2), To(OTHER_ENABLE, "1"), Session(3), Group(3), Session(4), To(OTHER_ENABLE, "1"),
+            Group(4), Session(5), To(TRIGGER, &format!("!{}", disable(""))), Session(6)]);
+        // Taken away while the event is on or off by its word.
+        play(&pair, &[To(TRIGGER, &enable("")), Group(1), To(TRIGGER, &format!("!{}", enable(""))),
+            Session(1), To(TRIGGER, &disable("")), Group(2), Session(2), To(TRIGGER, &format!("!{}",
+            disable(""))), Session(3)]);
+        // One turned on by another, which it turns off again itself.
+        let itself = format!("disable_event:{GETSID} if pid == 7");
+        play(&pair, &[To(TRIGGER, &enable(" if pid > 3")), To(OTHER, &itself), Group(1), Session(1),
+            Group(4), Session(2), Session(7), Session(3), Group(5), Session(4)]);
+        // Without a condition: before it is known whether the event is on.
+        play(&pair, &[To(OTHER, &disable("")), To(OTHER_ENABLE, "1"), Session(1), Session(2),
+            To(OTHER_ENABLE, "1"), Session(3)]);
+        play(&pair, &[To(OTHER, &enable("")), Session(1), Session(2), To(OTHER_ENABLE, "0"), Session(3),
+            Session(4)]);
+        // What was recorded before is in the snapshot.
+        if pair.snapshots {
+            play(&pair, &[To(ENABLE, "1"), To(OTHER_ENABLE, "1"), Session(1), Group(1), To(TRIGGER,
+            "snapshot:2"), Group(2), Session(2), Group(3), Group(4), To(ON, "0"), To(TRIGGER, "!snapshot"),
+            To(TRIGGER, "snapshot"), Group(5)]);
+            play(&pair, &[To(OTHER_ENABLE, "1"), Session(1), To(TRIGGER, "snapshot if pid > 2"), Group(1),
+            Group(3), Session(2), To(ENABLE, "1"), Group(4), Session(3), To(FILTER, "pid == 5"), Group(6),
+            Group(5), To(FILTER, "0"), To(TRIGGER, "traceoff if pid == 7"), Group(7), Session(4),
+            To("snapshot", "2"), To("snapshot", "0")]);
+        }
+        // Threads that are not traced have triggers that look at no record all the same.
+        let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+        play(&pair, &[To(ENABLE, "1"), To("set_event_pid", "\n"), To("set_event_notrace_pid", &own),
+            To(TRIGGER, &enable("")), Group(1), To("set_event_notrace_pid", ""), To(TRIGGER, "traceoff"),
+            Group(2)]);
+        Ok(())
+    });
+}
+
+#[test]
+fn chance_finds_no_difference() {
+    run(|| {
+        let pair = Pair::new("chance")?;
+        let mut rng = Rng::new(0x7416_6e75);
+        let files = [format!("{GETPGID}/trigger"), format!("{GETSID}/trigger")];
+        let mut log = Vec::new();
+        for _ in 0..host::share(600) {
+            let which = rng.below(2);
+            let one = |list: &[&str], rng: &mut Rng| list[rng.below(list.len())].to_owned();
+            let what = match rng.below(10) {
+                0..=2 => {
+                    getpgid(1 + rng.below(4) as i32);
+                    "getpgid".to_owned()
+                }
+                3 | 4 => {
+                    getsid(1 + rng.below(4) as i32);
+                    "getsid".to_owned()
+                }
+                5 => {
+                    let (file, value) = (
+                        one(
+                            &["tracing_on", &format!("{GETPGID}/enable"), &format!("{GETSID}/enable")],
+                            &mut rng,
+                        ),
+                        one(&["0", "1", "1"], &mut rng),
+                    );
+                    pair.write(&file, &value);
+                    format!("{value} to {file}")
+                }
+                6 => {
+                    let value = one(&["pid == 2", "pid < 3", "0", "nonsense"], &mut rng);
+                    pair.write(&format!("{GETPGID}/filter"), &value);
+                    format!("{value} to filter")
+                }
+                _ => {
+                    let line = [
+                        one(&["", "", "!"], &mut rng),
+                        one(
+                            &[
+                                "traceon",
+                                "traceoff",
+                                "enable_event:syscalls:sys_enter_getsid",
+                                "disable_event:syscalls:sys_enter_getsid",
+                                "enable_event:syscalls:sys_enter_getpgid",
+                                "disable_event:syscalls:sys_enter_getpgid",
+                            ],
+                            &mut rng,
+                        ),
+                        one(&["", "", ":1", ":2", ":0", ":x"], &mut rng),
+                        one(&["", "", " if pid == 2", " if pid > 2", " if"], &mut rng),
+                    ]
+                    .concat();
+                    pair.write(&files[which], &line);
+                    format!("{line} to {}", files[which])
+                }
+            };
+            log.push(what);
+            pair.all_same(&format!("\n{}", log[log.len().saturating_sub(30)..].join("\n")));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn stacks_are_the_kernels() {
+    run(|| {
+        let pair = Pair::new("stacks")?;
+        // A system call, whose event is hit by the entry code, and an event in the middle of the kernel.
+        let tasks = "events/task/task_rename";
+        for (file, value) in [
+            (format!("{GETPGID}/enable"), "1"),
+            (format!("{GETPGID}/trigger"), "stacktrace:2"),
+            (format!("{tasks}/trigger"), "stacktrace if newcomm == \"stacked\""),
+            (format!("{tasks}/enable"), "1"),
+        ] {
+            pair.write(&file, value);
+        }
+        for name in ["other", "stacked", "again"] {
+            rustix::thread::set_name(&std::ffi::CString::new(name)?)?;
+        }
+        (1..=4).for_each(getpgid);
+        let read = |dir: &Path| -> Result<(Vec<Vec<String>>, Vec<String>)> {
+            let trace = text(dir, "trace")?;
+            Ok((stacks(&trace), mirror::bodies(&trace)))
+        };
+        let (theirs, our) = (read(pair.kernel.dir())?, read(&pair.ours)?);
+        ensure!(our.1 == theirs.1, "{:?} and the kernel's {:?}", our.1, theirs.1);
+        ensure!(our.0.len() == 3 && our.0 == theirs.0, "{:#?} and the kernel's {:#?}", our.0, theirs.0);
+        ensure!(our.0.iter().all(|stack| stack.len() > 2), "{:#?}", our.0);
+        pair.same(&format!("{GETPGID}/trigger"), "hits");
+        // Names with offsets and addresses.
+        for option in ["options/sym-offset", "options/sym-addr"] {
+            pair.write(option, "1");
+        }
+        let lines = |dir: &Path| -> Result<Vec<String>> {
+            let trace = text(dir, "trace")?;
+            Ok(trace.lines().filter(|line| line.starts_with(" => ")).map(str::to_owned).collect())
+        };
+        let (theirs, our) = (lines(pair.kernel.dir())?, lines(&pair.ours)?);
+        ensure!(our.iter().all(|line| line.contains("+0x") && line.contains(" <ffff")), "{our:#?}");
+        // Behind the hook, whose return addresses differ, all is the same.
+        ensure!(our.last() == theirs.last(), "{our:#?} and {theirs:#?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn options_record_stacks_behind_every_event() {
+    run(|| {
+        let pair = Pair::new("options")?;
+        for (file, value) in [
+            (format!("{GETPGID}/enable"), "1"),
+            ("options/stacktrace".to_owned(), "1"),
+            ("options/userstacktrace".to_owned(), "1"),
+            (format!("{GETSID}/enable"), "1"),
+        ] {
+            pair.write(&file, value);
+        }
+        for pid in 1..=3 {
+            getpgid(pid);
+            getsid(pid);
+        }
+        pair.write("options/stacktrace", "0");
+        getpgid(4);
+        pair.write("options/userstacktrace", "0");
+        getpgid(5);
+        pair.same("trace", "hits");
+        for option in ["sym-userobj", "sym-addr"] {
+            pair.write(&format!("options/{option}"), "1");
+            let lines = |dir: &Path| {
+                text(dir, "trace").map(|trace| {
+                    let user = trace.split("<user stack trace>\n").skip(1);
+                    user.map(|stack| {
+                        stack.lines().take_while(|line| line.starts_with(" =>")).map(str::to_owned).collect()
+                    })
+                    .collect::<Vec<Vec<String>>>()
+                })
+            };
+            let (theirs, our) = (lines(pair.kernel.dir())?, lines(&pair.ours)?);
+            ensure!(our.len() == 7 && our == theirs, "{option}: {our:#?} and the kernel's {theirs:#?}");
+        }
+        Ok(())
+    });
+}

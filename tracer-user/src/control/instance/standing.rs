@@ -1,0 +1,264 @@
+//! The triggers that stand on the events of an instance, in the kernel's order: the newest first.
+//!
+//! Two counts keep an event on its hook although it is off: it has triggers, and triggers of others may turn it on
+//! (`tm_ref` and `sm_ref` of the kernel's `struct trace_event_file`; together, soft mode).
+
+use std::collections::HashMap;
+
+use rustix::io::Errno;
+use tracer_abi::TRIGGER_COUNTS;
+
+use crate::{
+    lang::trigger::{Act, Switch, UNLIMITED},
+    plan::{
+        filter::Filter,
+        trigger::{Action, Count, Trigger},
+    },
+};
+
+/// What a trigger does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Something by itself.
+    Act(Act),
+    /// Turns an event on or off.
+    Switch(Switch, u32),
+}
+
+impl Kind {
+    /// Whether one event has only one trigger of the two, and to take one away takes the other
+    /// (`register_trigger()`, `event_enable_register_trigger()`).
+    fn excludes(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Act(one), Self::Act(other)) => one.excludes(other),
+            (Self::Switch(one, target), Self::Switch(other, its)) => one.hist == other.hist && target == its,
+            _ => false,
+        }
+    }
+
+    /// The event that it turns on and off.
+    pub(super) fn target(self) -> Option<u32> {
+        match self {
+            Self::Act(_) => None,
+            Self::Switch(_, target) => Some(target),
+        }
+    }
+}
+
+/// A trigger.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    pub(super) kind: Kind,
+    /// How often at most, as it was said.
+    pub(super) count: u64,
+    /// Where it is counted; [`Standings::insert`] finds a place.
+    place: Option<u16>,
+    /// Text and filter.
+    pub(super) filter: Option<(Vec<u8>, Filter)>,
+}
+
+impl Standing {
+    /// A trigger that does not stand yet.
+    pub(super) fn new(kind: Kind, count: u64, filter: Option<(Vec<u8>, Filter)>) -> Self {
+        Self { kind, count, place: None, filter }
+    }
+}
+
+/// All triggers of an instance.
+#[derive(Debug, Default)]
+pub(super) struct Standings {
+    of: HashMap<u32, Vec<Standing>>,
+    /// Why an event is in soft mode: one for its own triggers, one for each trigger that turns it on or off.
+    soft: HashMap<u32, u32>,
+    free: Vec<u16>,
+    used: u16,
+}
+
+impl Standings {
+    /// The triggers of an event.
+    pub(super) fn of(&self, event: u32) -> &[Standing] {
+        self.of.get(&event).map_or(&[], Vec::as_slice)
+    }
+
+    /// The events whose triggers turn an event on and off.
+    pub(super) fn aiming_at(&self, target: u32) -> impl Iterator<Item = u32> {
+        let aims =
+            move |list: &[Standing]| list.iter().any(|standing| standing.kind.target() == Some(target));
+        self.of.iter().filter(move |(_, list)| aims(list)).map(|(event, _)| *event)
+    }
+
+    /// Whether triggers may turn an event on and off.
+    pub(super) fn is_soft(&self, event: u32) -> bool {
+        self.soft.contains_key(&event)
+    }
+
+    /// One reason more for soft mode; whether it is the first.
+    pub(super) fn soften(&mut self, event: u32) -> bool {
+        let reasons = self.soft.entry(event).or_default();
+        *reasons += 1;
+        *reasons == 1
+    }
+
+    /// One reason less; whether it was the last.
+    pub(super) fn harden(&mut self, event: u32) -> bool {
+        let Some(reasons) = self.soft.get_mut(&event) else { return false };
+        *reasons -= 1;
+        let last = *reasons == 0;
+        if last {
+            self.soft.remove(&event);
+        }
+        last
+    }
+
+    /// The place in an event's list of the trigger that one of this kind would take the place of.
+    pub(super) fn find(&self, event: u32, kind: Kind) -> Option<usize> {
+        self.of(event).iter().position(|standing| standing.kind.excludes(kind))
+    }
+
+    /// Puts a trigger in front of an event's others; where it is counted, if it is.
+    ///
+    /// # Errors
+    /// `ENOMEM` when nothing more can be counted.
+    pub(super) fn insert(&mut self, event: u32, mut standing: Standing) -> Result<Option<u16>, Errno> {
+        if standing.count != UNLIMITED {
+            let place = self.free.pop().or_else(|| {
+                let more = usize::from(self.used) < TRIGGER_COUNTS;
+                self.used += u16::from(more);
+                more.then(|| self.used - 1)
+            });
+            standing.place = Some(place.ok_or(Errno::NOMEM)?);
+        }
+        let place = standing.place;
+        self.of.entry(event).or_default().insert(0, standing);
+        Ok(place)
+    }
+
+    /// Takes a trigger out of an event's list.
+    pub(super) fn remove(&mut self, event: u32, at: usize) -> Option<Standing> {
+        let list = self.of.get_mut(&event).filter(|list| at < list.len())?;
+        let standing = list.remove(at);
+        if list.is_empty() {
+            self.of.remove(&event);
+        }
+        self.free.extend(standing.place);
+        Some(standing)
+    }
+
+    /// Forgets an event that is gone.
+    pub(super) fn forget(&mut self, event: u32) {
+        while self.remove(event, 0).is_some() {}
+        self.soft.remove(&event);
+    }
+
+    /// An event's triggers as its program has them.
+    pub(super) fn plan(&self, event: u32, slot: impl Fn(u32) -> Option<u32>) -> Vec<Trigger> {
+        let planned = |standing: &Standing| {
+            let action = match standing.kind {
+                Kind::Act(Act::TraceOn) => Action::TraceOn,
+                Kind::Act(Act::TraceOff) => Action::TraceOff,
+                Kind::Act(Act::Snapshot) => Action::Snapshot,
+                Kind::Act(Act::StackTrace) => Action::StackTrace,
+                Kind::Switch(switch, target) => Action::Event { slot: slot(target)?, enable: switch.enable },
+            };
+            let limited = standing.count.cast_signed() >= 0;
+            let count = standing.place.map(|place| Count { place, limited });
+            let filter = standing.filter.as_ref().map(|(_, filter)| filter.clone());
+            Some(Trigger { action, count, filter })
+        };
+        self.of(event).iter().filter_map(planned).collect()
+    }
+
+    /// What an event's `trigger` file reads. `left` says what a count has come to, `name` the name of an event with its
+    /// system, a colon between.
+    pub(super) fn text(
+        &self,
+        event: u32,
+        left: impl Fn(u16) -> u64,
+        name: impl Fn(u32) -> String,
+    ) -> Vec<u8> {
+        let list = self.of(event);
+        if list.is_empty() {
+            return available();
+        }
+        let mut text = Vec::new();
+        for standing in list {
+            let what = match standing.kind {
+                Kind::Act(act) => act.name().to_owned(),
+                Kind::Switch(switch, target) => format!("{}:{}", switch.name(), name(target)),
+            };
+            text.extend_from_slice(what.as_bytes());
+            match standing.place {
+                None => text.extend_from_slice(b":unlimited"),
+                Some(place) => {
+                    let left = left(place).cast_signed();
+                    // Who found nothing left may have taken one all the same.
+                    let left = if standing.count.cast_signed() < 0 { left } else { left.max(0) };
+                    text.extend_from_slice(format!(":count={left}").as_bytes());
+                }
+            }
+            if let Some((filter, _)) = &standing.filter {
+                text.extend_from_slice(b" if ");
+                text.extend_from_slice(filter);
+            }
+            text.push(b'\n');
+        }
+        text
+    }
+}
+
+/// What there is, for an event without triggers.
+fn available() -> Vec<u8> {
+    let mut text = b"# Available triggers:\n#".to_vec();
+    let switches = Switch::ALL.into_iter().filter(|switch| !switch.hist).map(Switch::name);
+    for name in Act::ALL.into_iter().map(Act::name).chain(switches) {
+        text.push(b' ');
+        text.extend_from_slice(name.as_bytes());
+    }
+    text.push(b'\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn act(act: Act, count: u64) -> Standing {
+        Standing::new(Kind::Act(act), count, None)
+    }
+
+    #[test]
+    fn the_newest_is_the_first() {
+        let mut all = Standings::default();
+        let switch = Kind::Switch(Switch { enable: true, hist: false }, 7);
+        assert_eq!(all.insert(1, act(Act::TraceOff, 3)), Ok(Some(0)));
+        let filter = Some((b"x == 1".to_vec(), Filter::Const(true)));
+        assert_eq!(all.insert(1, Standing::new(switch, UNLIMITED, filter)), Ok(None));
+        assert_eq!(all.insert(2, act(Act::Snapshot, 0)), Ok(Some(1)));
+        let text = all.text(1, |place| 10 + u64::from(place), |event| format!("s:e{event}"));
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "enable_event:s:e7:unlimited if x == 1\ntraceoff:count=10\n"
+        );
+        assert_eq!(all.text(2, |_| u64::MAX, |_| String::new()), b"snapshot:count=0\n");
+        assert_eq!(all.find(1, Kind::Act(Act::TraceOn)), Some(1));
+        assert_eq!(all.find(1, Kind::Act(Act::Snapshot)), None);
+        let disable = Switch { enable: false, hist: false };
+        assert_eq!(all.find(1, Kind::Switch(disable, 7)), Some(0));
+        assert_eq!(all.find(1, Kind::Switch(disable, 8)), None);
+        let plan = all.plan(1, |_| Some(5));
+        assert_eq!(plan[0].action, Action::Event { slot: 5, enable: true });
+        assert_eq!(plan[1].count, Some(Count { place: 0, limited: true }));
+        assert!(all.remove(1, 1).is_some() && all.remove(1, 1).is_none());
+        assert_eq!(all.insert(3, act(Act::TraceOn, 1)), Ok(Some(0)));
+        assert!(String::from_utf8(all.text(9, |_| 0, |_| String::new())).unwrap().starts_with(
+            "# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event"
+        ));
+    }
+
+    #[test]
+    fn soft_mode_is_counted() {
+        let mut all = Standings::default();
+        assert!(all.soften(1) && !all.soften(1) && all.is_soft(1));
+        assert!(!all.harden(1) && all.harden(1) && !all.is_soft(1) && !all.harden(1));
+    }
+}

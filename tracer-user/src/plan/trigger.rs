@@ -1,0 +1,105 @@
+//! The triggers of an event, resolved: what each does at a hit, how often, and to which hits.
+//!
+//! The list is in the kernel's order, in which the triggers act. Words that they change are named by their place in
+//! [`tracer_abi::Switches`].
+
+use std::fmt;
+
+use super::filter::Filter;
+
+/// A trigger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    /// What it does.
+    pub action: Action,
+    /// How often at most.
+    pub count: Option<Count>,
+    /// To which hits; all without one.
+    pub filter: Option<Filter>,
+}
+
+/// What a trigger does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Turns recording on.
+    TraceOn,
+    /// Turns recording off, once the event is recorded.
+    TraceOff,
+    /// Asks for a snapshot.
+    Snapshot,
+    /// Asks for a record of the kernel's stack, once the event is recorded.
+    StackTrace,
+    /// Turns the event at a slot on or off.
+    Event {
+        /// The slot, below [`tracer_abi::SOFT_SLOTS`].
+        slot: u32,
+        /// Whether it is turned on.
+        enable: bool,
+    },
+}
+
+/// A trigger's count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// Place in [`tracer_abi::Switches::counts`].
+    pub place: u16,
+    /// Whether it can be used up: a count that the kernel's sign makes negative only goes down.
+    pub limited: bool,
+}
+
+impl Action {
+    /// Whether it acts only once the event is recorded (`EVENT_CMD_FL_POST_TRIGGER`).
+    pub fn is_post(self) -> bool {
+        matches!(self, Self::TraceOff | Self::StackTrace)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TraceOn => f.write_str("traceon"),
+            Self::TraceOff => f.write_str("traceoff"),
+            Self::Snapshot => f.write_str("snapshot"),
+            Self::StackTrace => f.write_str("stacktrace"),
+            Self::Event { slot, enable } => {
+                write!(f, "{}able event at slot {slot}", if *enable { "en" } else { "dis" })
+            }
+        }
+    }
+}
+
+/// Whether the triggers have to see the record, and so run late (`update_cond_flag()`).
+pub fn sees_record(triggers: &[Trigger]) -> bool {
+    triggers.iter().any(|trigger| trigger.filter.is_some() || trigger.action.is_post())
+}
+
+/// Whether one turns recording on.
+pub fn turns_on(triggers: &[Trigger]) -> bool {
+    triggers.iter().any(|trigger| trigger.action == Action::TraceOn)
+}
+
+/// Whether the stack is recorded in front of a trigger that turns recording off.
+pub fn stack_first(triggers: &[Trigger]) -> bool {
+    let place = |action| triggers.iter().position(|trigger| trigger.action == action);
+    matches!((place(Action::StackTrace), place(Action::TraceOff)), (Some(stack), Some(off)) if stack < off)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(actions: &[Action]) -> Vec<Trigger> {
+        actions.iter().map(|action| Trigger { action: *action, count: None, filter: None }).collect()
+    }
+
+    #[test]
+    fn what_a_list_asks_of_the_template() {
+        let [on, off, stack] = [Action::TraceOn, Action::TraceOff, Action::StackTrace];
+        assert!(!sees_record(&list(&[on, Action::Snapshot])) && sees_record(&list(&[on, stack])));
+        let mut filtered = list(&[on]);
+        filtered[0].filter = Some(Filter::Const(true));
+        assert!(sees_record(&filtered) && turns_on(&filtered) && !turns_on(&list(&[off])));
+        assert!(stack_first(&list(&[stack, off])));
+        assert!(!stack_first(&list(&[off, stack])) && !stack_first(&list(&[stack])));
+    }
+}

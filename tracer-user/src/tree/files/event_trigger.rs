@@ -1,0 +1,23 @@
+//! `events/SYSTEM/EVENT/trigger`: what a hit does beside being recorded.
+
+use rustix::io::Errno;
+
+use crate::{
+    control::instance::Command,
+    tree::entry::{Entry, Shows, all},
+};
+
+pub(super) const FILE: Entry = Entry::write(
+    "trigger",
+    Shows::Seq(|mirror, at| {
+        let events = mirror.events.clone();
+        let state = mirror.get(at.instance).ok_or(Errno::NODEV)?;
+        Ok(state.trigger_text(at.index, |event| events.full_name(event)))
+    }),
+    |mirror, at, data| {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        all(data, mirror.apply(at.instance, &Command::Trigger { event: at.index, text: data }))
+    },
+);
