@@ -11,6 +11,7 @@ pub mod host;
 pub mod mirror;
 pub mod oracle;
 pub mod plans;
+pub mod probes;
 pub mod rawpage;
 pub mod tracer;
 pub mod whole;

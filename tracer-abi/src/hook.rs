@@ -54,7 +54,8 @@ pub struct Params {
     pub compat_mask: u32,
     /// Byte offset in `task_struct` of `thread_info.preempt_count` under [`params::PREEMPT_TASK`].
     pub preempt_offset: u32,
-    /// What a hit of this kind of hook adds to the preempt count by itself.
+    /// What a hit of this kind of hook adds to the preempt count by itself; negative (as `i32`) where the kernel's own record
+    /// is made deeper.
     pub preempt_bias: u32,
     /// Bytes in a CPU's ring buffer from which on the reader is woken.
     pub watermark: u32,

@@ -27,7 +27,7 @@ pub fn peek<T: Copy + Default>(address: u64) -> T {
 #[inline(always)]
 pub fn flags_and_depth(cpu: u32) -> u64 {
     let mut seen = 0_u8;
-    let mut depth = 0;
+    let mut depth = 0_i32;
     let mut address = 0;
     if param!(bits) & params::PREEMPT_CPU != 0 {
         if let Some(place) = CPU_BASES.get(cpu) {
@@ -51,7 +51,8 @@ pub fn flags_and_depth(cpu: u32) -> u64 {
         }
         // Layout of preempt_count: include/linux/preempt.h. What the hit adds is taken off the depth alone, so that no
         // borrow can look like a context.
-        depth = (count & 0xff).saturating_sub(param!(preempt_bias)).min(0x0f);
+        depth = (count & 0xff) as i32 - param!(preempt_bias) as i32;
+        depth = depth.clamp(0, 0x0f);
         if count & 0x00f0_0000 != 0 {
             seen |= flags::NMI | flags::IRQS_OFF;
         }
@@ -68,5 +69,5 @@ pub fn flags_and_depth(cpu: u32) -> u64 {
     if param!(bits) & params::IRQS_OFF != 0 {
         seen |= flags::IRQS_OFF;
     }
-    u64::from(seen) | u64::from(depth) << 8
+    u64::from(seen) | (depth as u64 & 0x0f) << 8
 }

@@ -375,6 +375,9 @@ impl Session {
         }
         request.extras.apply(&mut fixed, slot);
         self.context.apply(&mut fixed, request.via);
+        if matches!(request.hook, Hook::Probe(_)) && fixed.preempt_bias > 0 {
+            fixed.preempt_bias = fixed.preempt_bias.wrapping_sub(request.via.kernels_depth());
+        }
         fixed
     }
 

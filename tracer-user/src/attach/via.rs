@@ -112,6 +112,17 @@ impl Via {
         }
     }
 
+    /// How much deeper the kernel shows preemption to be off in a dynamic event's record than a program at this hook does
+    /// that is counted as at a tracepoint: the kernel makes the record elsewhere, in an fprobe or while another event is
+    /// recorded (seen on 6.12).
+    pub(super) fn kernels_depth(&self) -> u32 {
+        match self {
+            Self::RawTracepoint(_) | Self::Uprobe(_) | Self::Uretprobe(_) => 1,
+            Self::Fentry(_) | Self::Fexit(_) | Self::Tracepoint(_) => 2,
+            _ => 0,
+        }
+    }
+
     /// Whether the kernel lets a program be preempted by itself there.
     pub(super) fn nests(&self) -> bool {
         matches!(self, Self::Uprobe(_) | Self::Uretprobe(_))

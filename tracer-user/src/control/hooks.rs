@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use super::{facts::Facts, verify};
 use crate::{
     attach::{Other, Session, Via},
-    event::Format,
+    event::{Format, dynamic::Target},
+    lang::define::Probe,
     plan::{
         raw::{self, RawPlan},
         source::{Hook, Source},
@@ -171,12 +172,21 @@ pub fn other(format: &Format, hook: &Hook) -> Option<Other> {
 /// Events that only ever happen with interrupts off, where BPF cannot see it: the scheduler's, under the run queue's
 /// or the task's lock (kernel/sched/core.c).
 pub fn irqs_off(format: &Format) -> bool {
-    format.system == "sched"
-        && matches!(
-            format.name.as_str(),
-            "sched_switch" | "sched_waking" | "sched_wakeup" | "sched_wakeup_new" | "sched_migrate_task"
-        )
+    format.system == "sched" && is_locked(&format.name)
 }
+
+/// The same of a dynamic event.
+pub fn probe_irqs_off(probe: &Probe) -> bool {
+    matches!(&probe.event.target, Target::Tracepoint { name } if is_locked(name))
+}
+
+fn is_locked(tracepoint: &str) -> bool {
+    matches!(
+        tracepoint,
+        "sched_switch" | "sched_waking" | "sched_wakeup" | "sched_wakeup_new" | "sched_migrate_task"
+    )
+}
+
 /// The entry of a system call that no other stands beside needs no dispatcher.
 pub fn alone(chosen: &mut [Chosen]) {
     let mut entries = chosen.iter_mut().filter(|one| matches!(one.via, Via::SysEnter(_)));

@@ -170,7 +170,7 @@ impl Recorder {
                 hook: &candidate.hook,
                 via: &candidate.via,
                 filter: filter.as_ref(),
-                irqs_off: false,
+                irqs_off: candidate.irqs_off,
                 kind: format.id,
                 threads: Threads::Traced,
                 other: None,

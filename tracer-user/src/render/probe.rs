@@ -9,6 +9,9 @@ use super::printf::pointer::take;
 /// Bytes of the common fields.
 const COMMON: usize = tracer_abi::COMMON_SIZE;
 
+/// Where functions return to whose return is probed, by kernels with rethook and without.
+const TRAMPOLINES: [&str; 2] = ["arch_rethook_trampoline", "__kretprobe_trampoline"];
+
 /// What stands in the parentheses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeHead {
@@ -132,6 +135,10 @@ fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, env: &dyn RenderEnv) {
     let Some(symbol) = env.symbol(address) else {
         return prefixed(out, address);
     };
+    // Where the return of a function was bent to be seen by another tracer (`kretprobed()`).
+    if symbol.offset == 0 && TRAMPOLINES.contains(&symbol.name) {
+        return out.extend_from_slice(b"[unknown/kretprobe'd]");
+    }
     out.extend_from_slice(symbol.name.as_bytes());
     if !offset {
         return;

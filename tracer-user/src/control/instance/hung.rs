@@ -19,7 +19,7 @@ pub(super) struct HungProbes {
 /// What is asked of the session for a probe; triggers turn the event on and off at the slot of its first one.
 fn request<'a>(wanted: &Wanted<'a>, candidate: &'a Candidate, first: Option<u32>) -> Request<'a> {
     let mut request = wanted.request(&candidate.via, &candidate.hook);
-    request.irqs_off = false;
+    request.irqs_off = candidate.irqs_off;
     request.other = None;
     request.extras.soft_slot = first;
     request

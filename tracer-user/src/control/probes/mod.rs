@@ -22,7 +22,7 @@ pub use text::printer;
 
 use crate::{
     attach::{AttachError, Cause, FilePlace, Function, KernelPlace, Via, kernel_word},
-    control::facts::Facts,
+    control::{facts::Facts, hooks},
     event::{
         Glob,
         dynamic::{Place, Target},
@@ -42,6 +42,8 @@ pub struct Candidate {
     pub hook: Hook,
     /// Where the program hangs.
     pub via: Via,
+    /// It only ever happens with interrupts off.
+    pub irqs_off: bool,
 }
 
 /// The hooks of a probe.
@@ -90,9 +92,6 @@ impl Tried {
 
 impl fmt::Display for Tried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.reasons.is_empty() {
-            return f.write_str("there is no hook for it");
-        }
         for (at, (hook, why)) in self.reasons.iter().enumerate() {
             write!(f, "{}{hook}: {why}", if at == 0 { "" } else { "; " })?;
         }
@@ -154,7 +153,10 @@ pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
 impl Candidates {
     fn offer(&mut self, probe: &Probe, given: Given, addresses: Addresses, via: Via) {
         match probe::plan(probe, given, addresses) {
-            Ok(plan) => self.usable.push(Candidate { hook: Hook::Probe(Box::new(plan)), via }),
+            Ok(plan) => {
+                let irqs_off = hooks::probe_irqs_off(probe);
+                self.usable.push(Candidate { hook: Hook::Probe(Box::new(plan)), via, irqs_off });
+            }
             Err(Lacks(why)) => self.lacking.add(via.name(), why),
         }
     }

@@ -3,6 +3,7 @@
 use super::entry::Entry;
 
 mod available_events;
+mod available_filter_functions;
 mod available_tracers;
 mod buffer_percent;
 mod buffer_size_kb;
@@ -48,6 +49,7 @@ mod uprobe_profile;
 pub(super) const TOP: &[Entry] = &[
     readme::FILE,
     available_events::FILE,
+    available_filter_functions::FILE,
     available_tracers::FILE,
     buffer_percent::FILE,
     buffer_size_kb::FILE,

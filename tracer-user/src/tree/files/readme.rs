@@ -35,6 +35,31 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
   trace_marker          text written here is recorded
   trace_marker_raw      a number and bytes written here are recorded
 
+ Dynamic events
+  dynamic_events        Create/append/remove/show the events that definitions make, a line a probe
+  kprobe_events         the same, for probes of the kernel's text
+  uprobe_events         the same, for probes of files
+  kprobe_profile        hits and misses of each kprobe
+  uprobe_profile        hits of each uprobe
+
+    p[:[<group>/][<event>]] <place> [<args>]
+    r[maxactive][:[<group>/][<event>]] <place> [<args>]
+    f[:[<group>/][<event>]] <func-name>[%return] [<args>]
+    t[:[<group>/][<event>]] <tracepoint> [<args>]
+    e[:[<group>/][<event>]] <attached-group>.<attached-event> [<args>] [if <filter>]
+    -:[<group>/][<event>]
+
+    place: [<module>:]<symbol>[+<offset>]|<memaddr>
+    place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
+    place (uprobe): <path>:<offset>[%return][(ref_ctr_offset)]
+    place (uprobe), ours alone: <path>:<function>
+    args: <name>=fetcharg[:type]
+    fetcharg: (%<register>|$<efield>), @<address>, @<symbol>[+|-<offset>], $stack<index>, $stack, $retval, $comm,
+              $arg<N>, <argname>[->field[->field|.field...]], +|-[u]<offset>(<fetcharg>), \\imm-value, \\\"imm-string\"
+    type: s8/16/32/64, u8/16/32/64, x8/16/32/64, char, string, symbol, symstr, %pd/%pD, ustring,
+          b<bit-width>@<bit-offset>/<container-size>, <type>\\[<array-size>\\]
+    kernel return probes support: %return suffix (<symbol>[+<offset>]%return)
+
  Buffers
   buffer_size_kb        KiB of each CPU's buffer
   buffer_total_size_kb  KiB of all of them

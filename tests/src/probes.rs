@@ -1,0 +1,180 @@
+//! The same dynamic events in the kernel's tracefs and in a mirror, hit together or one after the other.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::mirror::{self, Answer, Mounted, set, text};
+use crate::oracle::Oracle;
+
+/// A definition, the file it is written to, and the event that it makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// `dynamic_events`, `kprobe_events` or `uprobe_events`.
+    pub file: &'a str,
+    /// The line.
+    pub line: &'a str,
+}
+
+/// Both trees, and an instance of each that records one thread.
+#[derive(Debug)]
+pub struct Pair {
+    oracle: Oracle,
+    mounted: Mounted,
+    kernel: PathBuf,
+    group: String,
+}
+
+impl Pair {
+    /// Mounts a mirror beside the kernel's tracefs; both record the calling thread only.
+    ///
+    /// # Errors
+    /// When one of them cannot be had.
+    pub fn start(purpose: &str) -> Result<Self> {
+        let oracle = Oracle::create(purpose)?;
+        let mounted = Mounted::start(purpose)?;
+        let kernel = oracle.tracefs().root().to_owned();
+        let pid = rustix::thread::gettid().as_raw_nonzero().to_string();
+        set(mounted.dir(), "set_event_pid", &pid)?;
+        set(oracle.dir(), "set_event_pid", &pid)?;
+        oracle.tracing(true)?;
+        // Tests run beside each other, and the kernel has one set of dynamic events.
+        let group = format!("tracer_{}", purpose.replace('-', "_"));
+        Ok(Self { oracle, mounted, kernel, group })
+    }
+
+    /// The group that this pair's events are in.
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// Whether the kernel has a file.
+    pub fn kernel_has(&self, file: &str) -> bool {
+        self.kernel.join(file).exists()
+    }
+
+    /// The kernel's own tree.
+    pub fn kernel(&self) -> &Path {
+        &self.kernel
+    }
+
+    /// The mirror.
+    pub fn mirror(&self) -> &Path {
+        self.mounted.dir()
+    }
+
+    /// Writes a line to both; their answers, the kernel's first.
+    pub fn define(&self, case: Case<'_>) -> (Answer, Answer) {
+        let line = format!("{}\n", case.line);
+        let kernel = mirror::write(&self.kernel, case.file, line.as_bytes(), true);
+        (kernel, mirror::write(self.mirror(), case.file, line.as_bytes(), true))
+    }
+
+    /// The lines of a file of both that are about this pair's events, the kernel's first.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn listings(&self, file: &str) -> Result<(String, String)> {
+        let mark = format!(":{}/", self.group);
+        let own = |text: String| {
+            text.lines().filter(|line| line.contains(&mark)).map(|line| format!("{line}\n")).collect()
+        };
+        let (kernel, mirror) = self.read(file)?;
+        Ok((own(kernel), own(mirror)))
+    }
+
+    /// What a file of both reads, the kernel's first.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn read(&self, file: &str) -> Result<(String, String)> {
+        Ok((text(&self.kernel, file)?, text(self.mirror(), file)?))
+    }
+
+    /// The format files of an event, without the ids, which differ.
+    ///
+    /// # Errors
+    /// Those of the files.
+    pub fn formats(&self, event: &str) -> Result<(String, String)> {
+        let without = |text: String| {
+            text.lines().filter(|line| !line.starts_with("ID:")).map(|line| format!("{line}\n")).collect()
+        };
+        let (kernel, mirror) = self.read(&format!("events/{}/{event}/format", self.group))?;
+        Ok((without(kernel), without(mirror)))
+    }
+
+    /// Turns an event on or off in both.
+    ///
+    /// # Errors
+    /// Those of the files.
+    pub fn enable(&self, event: &str, on: bool) -> Result<()> {
+        let file = format!("events/{}/{event}/enable", self.group);
+        let value = if on { "1" } else { "0" };
+        set(self.oracle.dir(), &file, value).context("the kernel")?;
+        set(self.mirror(), &file, value).context("the mirror")
+    }
+
+    /// The texts that an event's hits leave behind its name, with the filter, if any: in the kernel, in the mirror. Where
+    /// probes of two tracers on one function see each other, they are hung up one after the other.
+    ///
+    /// # Errors
+    /// Those of the files.
+    pub fn hits(
+        &self,
+        event: &str,
+        filter: Option<&str>,
+        together: bool,
+        mut hit: impl FnMut(),
+    ) -> Result<(Vec<String>, Vec<String>)> {
+        let dirs = [self.oracle.dir(), self.mirror()];
+        for dir in dirs {
+            set(dir, "trace", "")?;
+            set(dir, &format!("events/{}/{event}/filter", self.group), filter.unwrap_or("0"))?;
+        }
+        let file = format!("events/{}/{event}/enable", self.group);
+        if together {
+            self.enable(event, true)?;
+            hit();
+            self.enable(event, false)?;
+        } else {
+            for dir in dirs {
+                set(dir, &file, "1")?;
+                hit();
+                set(dir, &file, "0")?;
+            }
+        }
+        let read = |dir| Ok::<_, anyhow::Error>(bodies(&text(dir, "trace")?, event));
+        Ok((read(dirs[0])?, read(dirs[1])?))
+    }
+
+    /// Takes all events of the tests' group away from both.
+    ///
+    /// # Errors
+    /// When one of them refuses.
+    pub fn clear(&self) -> Result<()> {
+        let line = format!("-:{}/", self.group);
+        for dir in [&self.kernel, self.mirror()] {
+            let listed = text(dir, "dynamic_events")?;
+            if listed.contains(&format!(":{}/", self.group)) {
+                let done = mirror::write(dir, "dynamic_events", line.as_bytes(), true);
+                ensure!(done.is_ok(), "{}: {done:?}", dir.display());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if let Err(error) = self.clear() {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+/// What stands behind `EVENT: ` in the lines of a trace.
+fn bodies(trace: &str, event: &str) -> Vec<String> {
+    let mark = format!(": {event}: ");
+    let lines = trace.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| Some(line.split_once(&mark)?.1.to_owned())).collect()
+}
