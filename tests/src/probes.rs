@@ -76,9 +76,8 @@ impl Pair {
     /// Those of the file.
     pub fn listings(&self, file: &str) -> Result<(String, String)> {
         let mark = format!(":{}/", self.group);
-        let own = |text: String| {
-            text.lines().filter(|line| line.contains(&mark)).map(|line| format!("{line}\n")).collect()
-        };
+        let own =
+            |text: String| text.split_inclusive('\n').filter(|line| line.contains(&mark)).collect::<String>();
         let (kernel, mirror) = self.read(file)?;
         Ok((own(kernel), own(mirror)))
     }
@@ -97,7 +96,7 @@ impl Pair {
     /// Those of the files.
     pub fn formats(&self, event: &str) -> Result<(String, String)> {
         let without = |text: String| {
-            text.lines().filter(|line| !line.starts_with("ID:")).map(|line| format!("{line}\n")).collect()
+            text.split_inclusive('\n').filter(|line| !line.starts_with("ID:")).collect::<String>()
         };
         let (kernel, mirror) = self.read(&format!("events/{}/{event}/format", self.group))?;
         Ok((without(kernel), without(mirror)))
