@@ -37,9 +37,9 @@ pub(crate) struct Options {
 const KERNEL: &str = "cd ftrace && exec \"$@\"";
 /// Mounts the mirror in place of every tracefs, then runs the suite `$@`, which takes the first mount that says tracefs.
 const MIRROR: &str = "while umount $(grep -m 1 tracefs /proc/mounts | cut -d ' ' -f 2) 2>/dev/null; do :; done; \
-    tracer mount /run/tracer/tracing & \
+    mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null; tracer mount /sys/kernel/tracing & \
     for i in $(seq 1200); do grep -q '^tracefs ' /proc/mounts && break; sleep 0.1; done; \
-    cd ftrace && \"$@\"; code=$?; umount /run/tracer/tracing; wait; exit $code";
+    cd ftrace && \"$@\"; code=$?; umount /sys/kernel/tracing; wait; exit $code";
 
 /// One case's result.
 #[derive(Debug, Clone, PartialEq, Eq)]

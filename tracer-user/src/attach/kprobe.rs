@@ -8,7 +8,7 @@ use std::{
 use super::{Cause, Link};
 use crate::{
     kernel::ProbeUnit,
-    sys::{perf, prog::Prog},
+    sys::{Errno, perf, prog::Prog},
 };
 
 /// An instruction of the kernel.
@@ -38,6 +38,15 @@ pub(super) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
     let hook = if exit { "kretprobe" } else { "kprobe" };
     perf::open_kprobe(unit.kind, config, symbol.as_deref(), place.offset)
         .map_err(|errno| Cause::Hook(hook, errno))
+}
+
+/// Probes an instruction of the kernel for a moment.
+///
+/// # Errors
+/// What the kernel says; `ENOSYS` from one that is built without kprobes.
+pub fn try_kprobe(address: u64) -> Result<(), Errno> {
+    let unit = ProbeUnit::kprobe().ok_or(Errno::NOSYS)?;
+    perf::open_kprobe(unit.kind, 0, None, address).map(drop)
 }
 
 /// Links a program to a perf event.

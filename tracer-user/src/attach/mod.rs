@@ -38,7 +38,7 @@ pub use extras::Extras;
 pub use fentry::Function;
 pub use gate::{Hung, Resting};
 pub use gated::Gated;
-pub use kprobe::KernelPlace;
+pub use kprobe::{KernelPlace, try_kprobe};
 pub use maps::Options;
 pub use peek::kernel_word;
 pub use uprobe::FilePlace;
@@ -335,7 +335,8 @@ impl Session {
             },
             ..Params::default()
         };
-        if request.filter.is_some() {
+        let counts = matches!(request.hook, Hook::Probe(plan) if plan.when.is_some());
+        if request.filter.is_some() || counts {
             fixed.bits |= params::FILTER;
         }
         if functions.needs.scratch {

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use super::filter::Filter;
 use crate::{
     event::{Field, dynamic::Event},
     lang::{
@@ -43,8 +44,8 @@ pub struct Addresses {
     pub ip: u64,
     /// Where the function ends.
     pub end: u64,
-    /// Whether the registers are an fprobe's: they name the function's own place, not what is behind a breakpoint, and at
-    /// a return the function may have to be asked for, where [`Addresses::ip`] is 0.
+    /// Whether the registers are an fprobe's, which has no breakpoint; where [`Addresses::ip`] is 0, the function has to be
+    /// asked for.
     pub by_fprobe: bool,
 }
 
@@ -61,6 +62,8 @@ pub struct ProbePlan {
     pub args: Vec<ArgPlan>,
     /// Bytes of the record in front of texts.
     pub fixed: usize,
+    /// Which hits of the event count that an event probe sits on.
+    pub when: Option<Filter>,
 }
 
 /// One recorded value.
@@ -125,6 +128,9 @@ pub enum Origin {
     },
     /// The function that was entered, which only the kernel knows.
     Function,
+    /// The place in it that an fprobe is at: behind the mark of a target of indirect branches, if there is one. The
+    /// instruction pointer, at this offset of the context, is that place or behind the call that stands there.
+    FunctionPlace(u16),
     /// This word of the stack, from its pointer on.
     Stack(u32),
     /// The name of the current task; the value is its address.
@@ -231,6 +237,7 @@ pub fn plan(probe: &Probe, given: Given, addresses: Addresses) -> Result<ProbePl
         head: planner.head()?,
         args: probe.args.iter().map(|arg| planner.arg(arg, head_size)).collect::<Result<_, _>>()?,
         fixed,
+        when: None,
     })
 }
 
@@ -255,7 +262,13 @@ impl Planner<'_> {
             Given::Registers(_) if self.user => Value::of(Origin::Function),
             Given::Registers(arch) if !self.event().is_exit() => {
                 let Registers { ip, ahead, .. } = registers(arch);
-                Value { from: Origin::Context(*ip), plus: if self.addresses.by_fprobe { 0 } else { -ahead } }
+                if !self.addresses.by_fprobe {
+                    Value { from: Origin::Context(*ip), plus: -ahead }
+                } else if self.addresses.ip == 0 {
+                    Value::of(Origin::FunctionPlace(*ip))
+                } else {
+                    Value::number(self.addresses.ip)
+                }
             }
             Given::Registers(_) if self.addresses.ip == 0 => Value::of(Origin::Function),
             _ => Value::number(self.addresses.ip),
@@ -398,6 +411,7 @@ impl fmt::Display for Value {
             Origin::Call(word) => write!(f, "call's word {word}")?,
             Origin::CallReturn { at, .. } => write!(f, "call's word {at} or the next")?,
             Origin::Function => f.write_str("the function")?,
+            Origin::FunctionPlace(_) => f.write_str("the function's place")?,
             Origin::Stack(word) => write!(f, "stack's word {word}")?,
             Origin::Comm => f.write_str("comm")?,
             Origin::Text(text) => write!(f, "\"{}\"", text.escape_ascii())?,

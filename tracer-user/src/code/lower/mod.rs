@@ -86,17 +86,31 @@ pub fn filter(filter: &Filter, hook: &Hook) -> Result<Code, LowerError> {
 }
 
 fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Function>, LowerError> {
-    if matches!(hook, Hook::Probe(_)) && *filter != Filter::Const(true) {
-        (uses.calls, uses.scratch) = (true, true);
+    let plan = match hook {
+        Hook::Probe(plan) if *filter != Filter::Const(true) || plan.when.is_some() => Some(plan),
+        _ => None,
+    };
+    if plan.is_some() {
+        (uses.calls, uses.scratch, uses.common) = (true, true, true);
     }
     let mut lower = Lower::new(hook, *uses);
     lower.memory = Memory::for_filter(filter, hook);
-    lower.texts = text::Texts::for_filter(filter);
     let (yes, no) = (lower.asm.label(), lower.asm.label());
-    match hook {
-        Hook::Probe(plan) if *filter != Filter::Const(true) => lower.image(plan, filter)?,
-        _ => lower.prologue(),
+    lower.prologue();
+    if let Some(plan) = plan {
+        if let Some(when) = &plan.when {
+            let counts = lower.asm.label();
+            lower.hook = &Hook::Tracepoint;
+            lower.texts = text::Texts::for_filter(when);
+            lower.branch(when, Exits { yes: counts, no, next: Next::Yes })?;
+            lower.bind(counts);
+        }
+        lower.hook = hook;
+        if *filter != Filter::Const(true) {
+            lower.image(plan, filter)?;
+        }
     }
+    lower.texts = text::Texts::for_filter(filter);
     lower.branch(filter, Exits { yes, no, next: Next::Yes })?;
     lower.bind(yes);
     lower.asm.mov(Reg::R0, 1);

@@ -28,6 +28,9 @@ const TEXT_MAX: i32 = 4096;
 const SYMBOL_MAX: i32 = 640;
 /// Bits of an address within a kernel stack: `THREAD_SIZE`, 16 KiB.
 const STACK_BITS: i32 = 14;
+/// Bytes of `endbr64` and of the call of the function tracer, on x86.
+const ENDBR: i32 = 4;
+const CALL: i32 = 5;
 /// Bytes of a task's name: `TASK_COMM_LEN`.
 const COMM_SIZE: usize = 16;
 /// Records end at a multiple of this.
@@ -76,16 +79,15 @@ pub(super) fn record(plan: &ProbePlan) -> Result<Code, LowerError> {
 }
 
 impl Lower<'_> {
-    /// Fetches what a filter looks at into the record's place, and lets that be the context.
+    /// Fetches what a filter looks at into the record's place, and lets that be the context. The common word is written
+    /// there and lost.
     pub(super) fn image(&mut self, plan: &ProbePlan, filter: &Filter) -> Result<(), LowerError> {
         let into = (RECORD_AREA - STAMP_SIZE) as i32;
         let touched = Touched::by(filter);
         self.uses.flags |= touched.has(2, 4);
         self.asm.note("the record as far as the filter looks at it");
-        self.asm.mov(Reg::R6, Reg::R1);
-        self.asm.mov(Reg::R7, Reg::R2);
         self.asm.alu(Alu::Add, Reg::R7, -into);
-        self.asm.store(Width::D, Reg::R7, 0, Reg::R3);
+        self.asm.store(Width::D, Reg::R7, 0, Reg::R8);
         self.fetch_all(plan, |start, end| touched.has(start, end))?;
         self.asm.mov(Reg::R6, Reg::R7);
         self.asm.alu(Alu::Add, Reg::R7, into);
@@ -158,6 +160,22 @@ impl Lower<'_> {
                 self.asm.mov(Reg::R1, Reg::R6);
                 self.call(Helper::GetFuncIp);
                 self.asm.mov(Reg::R9, Reg::R0);
+            }
+            Origin::FunctionPlace(ip) => {
+                let [marked, done] = std::array::from_fn(|_| self.asm.label());
+                self.asm.mov(Reg::R1, Reg::R6);
+                self.call(Helper::GetFuncIp);
+                self.asm.load(Width::D, Reg::R9, Reg::R6, *ip as i16);
+                self.asm.alu(Alu::Sub, Reg::R9, Reg::R0);
+                for distance in [ENDBR, ENDBR + CALL] {
+                    self.jump_if(Cond::Eq, Reg::R9, distance, marked);
+                }
+                self.asm.mov(Reg::R9, Reg::R0);
+                self.jump(done);
+                self.bind(marked);
+                self.asm.mov(Reg::R9, Reg::R0);
+                self.asm.alu(Alu::Add, Reg::R9, ENDBR);
+                self.bind(done);
             }
             Origin::Stack(number) => self.stack_word(fetch, *number),
             Origin::Comm => {

@@ -92,6 +92,7 @@ impl Mirror {
                 .with_events(Box::new(move |system, name| {
                     events.find_system(system).is_some_and(|system| events.find(system, name).is_some())
                 }))
+                .with_probe_check(Box::new(probes::may_probe))
                 .with_filter_check(Box::new(check));
             set.apply(&line, file, &machine)
         };

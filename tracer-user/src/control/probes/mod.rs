@@ -21,15 +21,16 @@ pub use select::{DefineError, select};
 pub use text::printer;
 
 use crate::{
-    attach::{AttachError, Cause, FilePlace, Function, KernelPlace, Via, kernel_word},
+    attach::{self, AttachError, Cause, FilePlace, Function, KernelPlace, Via, kernel_word},
     control::{facts::Facts, hooks},
     event::{
-        Glob,
+        Format, Glob,
         dynamic::{Place, Target},
     },
     lang::{define::Probe, facts::Arch},
     plan::{
-        probe::{self, Addresses, Given, Lacks},
+        probe::{self, Addresses, Given, Lacks, ProbePlan},
+        resolve,
         source::Hook,
     },
     sys::Errno,
@@ -106,6 +107,17 @@ impl Candidate {
     }
 }
 
+/// Whether the kernel lets an instruction be probed, by probing it for a moment. Where that cannot be told, it may be.
+///
+/// # Errors
+/// `EILSEQ` inside an instruction, `EINVAL` where probes are forbidden.
+pub fn may_probe(address: u64) -> Result<(), Errno> {
+    match attach::try_kprobe(address) {
+        Err(errno @ (Errno::ILSEQ | Errno::INVAL)) => Err(errno),
+        _ => Ok(()),
+    }
+}
+
 /// A hook with a function's arguments as words.
 struct Called {
     function: Function,
@@ -142,10 +154,9 @@ pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
         Target::Kernel { place: Place::Address(address), exit } => {
             kprobe(probe, KernelPlace { symbol: None, offset: *address }, *exit, facts, &mut found);
         }
-        Target::Event { system, name, .. } => match facts.tracefs.id(system, name) {
-            Ok(Some(id)) => found.offer(probe, Given::Record, Addresses::default(), Via::Tracepoint(id)),
-            _ => found.lacking.add("perf tracepoint", "the kernel has no such event"),
-        },
+        Target::Event { system, name, filter } => {
+            event(probe, (system, name), filter.as_deref(), facts, &mut found);
+        }
     }
     found
 }
@@ -159,6 +170,32 @@ impl Candidates {
             }
             Err(Lacks(why)) => self.lacking.add(via.name(), why),
         }
+    }
+}
+
+/// The perf tracepoint of an event that an event probe sits on.
+fn event(
+    probe: &Probe,
+    (system, name): (&str, &str),
+    filter: Option<&[u8]>,
+    facts: &Facts,
+    found: &mut Candidates,
+) {
+    let hook = "perf tracepoint";
+    let format = facts.tracefs.format(system, name).ok().flatten();
+    let Some(format) = format.and_then(|text| Format::parse(system, &text).ok()) else {
+        return found.lacking.add(hook, "the kernel has no such event");
+    };
+    let when = match filter.map(|text| resolve::filter(text, &format, facts)).transpose() {
+        Ok(when) => when,
+        Err(error) => return found.lacking.add(hook, error),
+    };
+    match probe::plan(probe, Given::Record, Addresses::default()) {
+        Ok(plan) => {
+            let hook = Hook::Probe(Box::new(ProbePlan { when, ..plan }));
+            found.usable.push(Candidate { hook, via: Via::Tracepoint(format.id), irqs_off: false });
+        }
+        Err(Lacks(why)) => found.lacking.add(hook, why),
     }
 }
 

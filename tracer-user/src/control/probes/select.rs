@@ -76,7 +76,9 @@ fn split(text: &str) -> (&str, Option<&str>) {
 /// # Errors
 /// The first that is refused; nothing is traced then.
 pub fn select(texts: &[String], facts: &Facts) -> Result<Vec<Selected>, DefineError> {
-    let machine = Machine::running(facts.btf(), Some(&facts.tracefs)).with_symbols(facts.symbols());
+    let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
+        .with_symbols(facts.symbols())
+        .with_probe_check(Box::new(super::may_probe));
     let mut set = Set::default();
     let mut selected: Vec<Selected> = Vec::new();
     for text in texts {

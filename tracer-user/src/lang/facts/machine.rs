@@ -1,7 +1,8 @@
 //! The running kernel's answers: kallsyms, BTF, tracefs, the file system. Each is read when first asked for.
 //!
-//! What only the kernel's own text could tell is left to the attachment: whether an address lies inside an
-//! instruction, and which functions it forbids where its lists may not be read.
+//! What only the kernel's own text could tell is asked of it, if somebody does so ([`Machine::with_probe_check`]), and left to
+//! the attachment otherwise: whether an address lies inside an instruction, and which functions it forbids where its lists
+//! may not be read.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -39,10 +40,14 @@ pub struct Machine<'a> {
     given: Option<&'a Symbols>,
     sites: Arc<OnceLock<Option<Sites>>>,
     events: Option<EventCheck>,
+    probes: Option<ProbeCheck>,
 }
 
 /// Whether there is an event of this system and name.
 pub type EventCheck = Box<dyn Fn(&str, &str) -> bool + Send + Sync>;
+
+/// Whether the kernel itself lets an instruction be probed.
+pub type ProbeCheck = Box<dyn Fn(u64) -> Result<(), Errno> + Send + Sync>;
 
 /// Where the kernel's function tracer can hook in.
 #[derive(Debug)]
@@ -67,6 +72,7 @@ impl<'a> Machine<'a> {
             given: None,
             sites: Arc::default(),
             events: None,
+            probes: None,
         }
     }
 
@@ -102,6 +108,13 @@ impl<'a> Machine<'a> {
     #[must_use]
     pub fn with_events(mut self, events: EventCheck) -> Self {
         self.events = Some(events);
+        self
+    }
+
+    /// The same with somebody who asks the kernel.
+    #[must_use]
+    pub fn with_probe_check(mut self, probes: ProbeCheck) -> Self {
+        self.probes = Some(probes);
         self
     }
 
@@ -204,7 +217,10 @@ impl Facts for Machine<'_> {
             (Some(start), Some(end)) => found.module.is_none() && !(start..end).contains(&address),
             _ => false,
         };
-        if is_data || self.is_notrace(address) { Err(Errno::INVAL) } else { Ok(()) }
+        if is_data || self.is_notrace(address) {
+            return Err(Errno::INVAL);
+        }
+        self.probes.as_ref().map_or(Ok(()), |probes| probes(address))
     }
 
     fn is_traceable(&self, pattern: &str) -> bool {

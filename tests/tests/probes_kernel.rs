@@ -1,0 +1,202 @@
+//! Probes of kernel functions beside the kernel's own kprobe and fprobe events, where it has them (not on the host): the same
+//! definitions, hit by the same calls of this test, must leave the same texts.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use tracer_tests::host;
+use tracer_tests::probes::{Case, Pair};
+
+/// A file whose name tells our hits from those of the tracing files themselves.
+struct Target {
+    path: PathBuf,
+    file: File,
+}
+
+impl Target {
+    fn new(purpose: &str) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("tracer-probed-{purpose}-{}", std::process::id()));
+        std::fs::write(&path, b"0123456789abcdef")?;
+        Ok(Self { file: File::open(&path)?, path })
+    }
+
+    /// Reads a few bytes, opens the file by its name, and fails to.
+    fn hit(&self) {
+        let mut buffer = [0; 5];
+        for length in 1..=5 {
+            let _ = rustix::io::pread(self.file.as_fd(), &mut buffer[..length], 3);
+        }
+        for _ in 0..3 {
+            drop(File::open(&self.path));
+        }
+        let _ = File::open(Path::new("/tracer-probed-nothing"));
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Whether this kernel has what is compared with.
+fn pair(purpose: &str, file: &str) -> Result<Option<Pair>> {
+    if !host::root_or_skip() {
+        return Ok(None);
+    }
+    let pair = Pair::start(purpose)?;
+    if !pair.kernel_has(file) {
+        eprintln!("skipped: the kernel has no {file}");
+        return Ok(None);
+    }
+    Ok(Some(pair))
+}
+
+/// Definitions in front of whose place the group and a name are put: letter, place and arguments; whether texts are the same
+/// only for lines that hold this.
+fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<usize> {
+    let target = Target::new(pair.group())?;
+    let mut lines = 0;
+    for (number, (letter, rest, mark)) in definitions.iter().enumerate() {
+        let event = format!("e{number}");
+        let line = format!("{letter}:{}/{event} {rest}", pair.group());
+        let answers = pair.define(Case { file: "dynamic_events", line: &line });
+        if answers.0.is_err() {
+            // What a kernel does not know yet is ours all the same.
+            eprintln!("{line}: {answers:?}");
+            continue;
+        }
+        ensure!(answers.0 == answers.1, "{line}: {answers:?}");
+        let (kernel, ours) = pair.formats(&event)?;
+        ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
+        // At an entry both see the same call, its stack included; at a return each would see the other's trampoline.
+        let together = !letter.starts_with('r') && !rest.contains("%return");
+        let (kernel, ours) = pair.hits(&event, None, together, || target.hit())?;
+        let marked =
+            |all: Vec<String>| all.into_iter().filter(|line| line.contains(mark)).collect::<Vec<_>>();
+        let (kernel, ours) = (marked(kernel), marked(ours));
+        ensure!(kernel == ours, "{line}\n{}\n---\n{}", kernel.join("\n"), ours.join("\n"));
+        ensure!(!kernel.is_empty(), "{line}: no hit");
+        lines += kernel.len();
+    }
+    let (kernel, ours) = pair.listings("dynamic_events")?;
+    ensure!(kernel == ours, "{kernel}\n{ours}");
+    Ok(lines)
+}
+
+#[test]
+fn kprobes_leave_the_kernels_texts() {
+    let run = || -> Result<()> {
+        let Some(pair) = pair("kprobe", "kprobe_events")? else { return Ok(()) };
+        let registers =
+            if cfg!(target_arch = "aarch64") { "%x0 b=%x2:u32 c=%x3:x8" } else { "%di b=%dx:u32 c=%cx:x8" };
+        let inside = if cfg!(target_arch = "aarch64") { "vfs_read+8" } else { "vfs_read+4" };
+        let lines = compare(
+            &pair,
+            &[
+                ("p", "vfs_read", ""),
+                ("p", "vfs_read $arg1 $arg3 n=$arg3:s32 $comm", ""),
+                ("p", "vfs_read file count pos", ""),
+                ("p", "vfs_read mode=file->f_mode:x32 inode=file->f_inode", ""),
+                ("p", &format!("vfs_read a={registers}"), ""),
+                ("p", inside, ""),
+                ("p", "vfs_read st=+0($stack):x64 top=$stack0", ""),
+                ("p", "vfs_read ip=$stack0:symbol name=$stack0:symstr", ""),
+                ("p", "vfs_read at=@vfs_read:x32 imm=\\5 back=\\-5:s64", ""),
+                ("p", "vfs_read name=$arg1:%pD inode=+32($arg1):x64", "tracer-probed"),
+                (
+                    "p",
+                    "do_sys_openat2 fd=$arg1:s32 name=+0($arg2):ustring same=+0($arg2):string",
+                    "tracer-probed",
+                ),
+                ("p", "do_sys_openat2 name=+0(+0($arg2)):string c=+0($arg2):char[4]", "'t','r','a'"),
+                ("r", "vfs_read $retval", ""),
+                ("r", "vfs_read ret=$retval:s32 $comm", ""),
+                ("r", "do_sys_openat2 ret=$retval:s32", "ret=-2"),
+                ("r", "vfs_read n=$arg3 ret=$retval", ""),
+                ("r3", "vfs_read $retval:u8", ""),
+            ],
+        )?;
+        ensure!(lines >= 60, "{lines} lines");
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+#[test]
+fn fprobes_leave_the_kernels_texts() {
+    let run = || -> Result<()> {
+        let Some(pair) = pair("fprobe", "dynamic_events")? else { return Ok(()) };
+        let lines = compare(
+            &pair,
+            &[
+                ("f", "vfs_read", ""),
+                ("f", "vfs_read count pos", ""),
+                ("f", "vfs_read $arg*", ""),
+                ("f", "vfs_read%return $retval", ""),
+                ("f", "vfs_read%return file count ret=$retval", ""),
+                (
+                    "f",
+                    "vfs_open mode=file->f_mode:x32 name=path->dentry->d_name.name:string",
+                    "tracer-probed",
+                ),
+                (
+                    "f",
+                    "vfs_open%return mode=file->f_mode:x32 name=path->dentry->d_name.name:string ret=$retval",
+                    "tracer-probed",
+                ),
+                ("f", "vfs_read name=file:%pD inode=file->f_inode:x64", "tracer-probed"),
+                ("f", "vfs_read $stack0 c=$comm", ""),
+                ("f", "vfs_read n=$arg3:b4@0/8 q=$arg3:u8", ""),
+                ("t", "sys_enter id", if cfg!(target_arch = "aarch64") { " id=67" } else { " id=17" }),
+            ],
+        )?;
+        eprintln!("{lines} lines");
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+#[test]
+fn profiles_and_filters_of_kprobes() {
+    let run = || -> Result<()> {
+        let Some(pair) = pair("kfilter", "kprobe_events")? else { return Ok(()) };
+        let target = Target::new("filter")?;
+        let line = format!("p:{}/f vfs_read n=$arg3 c=$comm name=+0($arg2):string", pair.group());
+        let answers = pair.define(Case { file: "kprobe_events", line: &line });
+        ensure!(answers == (Ok(()), Ok(())), "{answers:?}");
+        for (filter, hits) in [("n == 3", 1), ("n > 2 && c ~ \"*\"", 3), ("n < 0", 0), ("c == \"nobody\"", 0)]
+        {
+            let (kernel, ours) = pair.hits("f", Some(filter), false, || target.hit())?;
+            ensure!(kernel == ours && ours.len() == hits, "{filter}\n{kernel:?}\n{ours:?}");
+        }
+        let (_, ours) = pair.read("kprobe_profile")?;
+        let line = ours.lines().find(|line| line.starts_with("  f ")).unwrap_or_default();
+        let counts: Vec<&str> = line.split_ascii_whitespace().skip(1).collect();
+        ensure!(counts == ["20", "0"], "{ours}");
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// Thousands of functions through one link, where the kernel offers it.
+#[test]
+fn a_glob_names_many_functions() {
+    let run = || -> Result<()> {
+        let Some(pair) = pair("glob", "available_filter_functions")? else { return Ok(()) };
+        let target = Target::new("glob")?;
+        let line = format!("f:{}/many vfs_re*", pair.group());
+        let answers = pair.define(Case { file: "dynamic_events", line: &line });
+        if answers.0.is_err() {
+            eprintln!("skipped: the kernel does not take {line}");
+            return Ok(());
+        }
+        ensure!(answers.1.is_ok(), "{answers:?}");
+        let (kernel, ours) = pair.hits("many", None, false, || target.hit())?;
+        ensure!(kernel == ours && ours.len() >= 5, "{}\n---\n{}", kernel.join("\n"), ours.join("\n"));
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
