@@ -313,14 +313,14 @@ impl Lower<'_> {
                     self.jump_if(Cond::Ne, Reg::R0, 0, skip);
                     let slot = fetch.slot(self);
                     self.asm.load(Width::D, Reg::R3, Reg::R10, slot);
-                    self.fetch_text(arg, to, from);
+                    self.fetch_text(arg, to, from, user);
                     self.jump(next);
                     self.bind(skip);
                     self.empty_text(to);
                     self.bind(next);
                 } else {
                     self.asm.mov(Reg::R3, Reg::R9);
-                    self.fetch_text(arg, to, from);
+                    self.fetch_text(arg, to, from, user);
                 }
             }
         } else {
@@ -379,7 +379,7 @@ impl Lower<'_> {
     }
 
     /// Fetches the text at R3 (or, for a symbol's name, of R3) behind what is there, and notes its place.
-    fn fetch_text(&mut self, arg: &ArgPlan, to: i16, whose: Whose) {
+    fn fetch_text(&mut self, arg: &ArgPlan, to: i16, whose: Whose, in_file: bool) {
         let [empty, done] = std::array::from_fn(|_| self.asm.label());
         self.bound_text();
         if arg.store == Store::SymbolText {
@@ -397,6 +397,9 @@ impl Lower<'_> {
             self.asm.mov(Reg::R1, Reg::R7);
             self.asm.alu(Alu::Add, Reg::R1, Reg::R8);
             self.read(whose, true);
+            if whose == Whose::User && in_file {
+                self.count_nothing();
+            }
         }
         self.jump_if(Cond::SLe, Reg::R0, 0, empty);
         self.jump_if(Cond::SGt, Reg::R0, TEXT_MAX, empty);
@@ -409,6 +412,18 @@ impl Lower<'_> {
         self.bind(empty);
         self.empty_text(to);
         self.bind(done);
+    }
+
+    /// A text of user space without a byte has none to the helper of some kernels, not even its NUL
+    /// (`strncpy_from_user_nofault()`, seen on 6.12). The kernel's own uprobes count it.
+    fn count_nothing(&mut self) {
+        let counted = self.asm.label();
+        self.jump_if(Cond::Ne, Reg::R0, 0, counted);
+        self.asm.mov(Reg::R1, Reg::R7);
+        self.asm.alu(Alu::Add, Reg::R1, Reg::R8);
+        self.asm.store(Width::B, Reg::R1, 0, 0);
+        self.asm.mov(Reg::R0, 1);
+        self.bind(counted);
     }
 
     /// R0 = bytes of the name and place of the symbol that R3 lies in, written behind what is there.
