@@ -13,6 +13,7 @@ mod ctx;
 mod emit;
 mod map;
 mod probe;
+mod trigger;
 
 /// GPL-compatible, as the helpers require.
 #[unsafe(link_section = "license")]

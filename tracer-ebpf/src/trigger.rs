@@ -1,0 +1,342 @@
+//! The path of a hit in a program that does more than to record: triggers, events that triggers turn on and off, stacks.
+//!
+//! The order is that of the kernel (`trace_trigger_soft_disabled()`, `trace_event_buffer_reserve()` and
+//! `trace_event_buffer_commit()`): triggers that do not look at the record run for every thread and before it is known
+//! whether the event is on; those that do come behind the lists of threads, for hits that are not recorded as well.
+
+use core::{ffi::c_void, ptr::NonNull};
+
+use aya_ebpf::helpers::{
+    bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
+    generated::{
+        bpf_get_attach_cookie, bpf_get_stack, bpf_ringbuf_output, bpf_ringbuf_reserve, bpf_ringbuf_submit,
+    },
+};
+use tracer_abi::{COMMON_SIZE, RECORD_AREA, SOFT_SLOTS, STAMP_SIZE, Switches, asked, control, params};
+
+use crate::{
+    ctx::flags_and_depth,
+    emit::{
+        NO_WAKEUP, Origin, area, claim, compat, count, current, ids, left_out, note, other, param, record,
+        tracer_filter, tracer_trigger,
+    },
+    map::{CLAIMED, COUNTERS, PIDS, RINGS, SWITCHES},
+};
+
+/// `BPF_F_USER_STACK`.
+const USER_STACK: u64 = 1 << 8;
+/// Bytes of a kernel stack at most: 127 addresses (`PERF_MAX_STACK_DEPTH`), a number that is a mask as well.
+const STACK_BYTES: u64 = 8 * 127;
+/// Bytes of a thread's own stack: eight addresses (`FTRACE_STACK_ENTRIES`, kernel/trace/trace.h).
+const USER_STACK_BYTES: u32 = 64;
+/// Offset of the addresses in the record of a stack (`struct stack_entry`, `struct userstack_entry`).
+const STACK_AT: usize = 16;
+
+/// Takes one hit through gates, triggers, filter and record. What the triggers asked for, bits of [`asked`].
+#[inline(always)]
+pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
+    if param!(bits) & params::ONE_CALL != 0 {
+        // SAFETY: the second argument of raw `sys_enter`, where alone the bit is set.
+        let number = unsafe { ctx.cast::<u64>().add(1).read() };
+        if number as u32 != param!(call) {
+            return 0;
+        }
+    }
+    let Some(switches) = SWITCHES.get(0) else { return 0 };
+    let switches = switches.as_ptr();
+    // SAFETY: a looked-up map value is valid for the program's run; others write it meanwhile.
+    let halted = || unsafe { (&raw const (*switches).halted).read_volatile() };
+    if param!(bits) & params::TRIGGERS == 0 && halted() != 0 {
+        return 0;
+    }
+    let task = match origin {
+        Origin::Current => current(),
+        Origin::Record => core::ptr::null(),
+    };
+    let who = match origin {
+        Origin::Current => {
+            let who = ids(task);
+            if param!(bits) & params::PIDS != 0 {
+                // Our own threads are in the table only when asked for; a switch from one of them to a traced thread
+                // is the traced one's hit.
+                if PIDS.get(who as u32).is_none() && PIDS.get(other(ctx)).is_none() {
+                    return 0;
+                }
+            } else if param!(own_tgid) != 0 {
+                // Two branches in place of one comparison of truths: one of them goes when the program is loaded.
+                let own = (who >> 32) as u32 == param!(own_tgid);
+                if param!(bits) & params::OWN_ONLY != 0 {
+                    if !own {
+                        return 0;
+                    }
+                } else if own {
+                    return 0;
+                }
+            }
+            who
+        }
+        // SAFETY: an injected record holds its common fields; the verifier bounds the context.
+        Origin::Record => u64::from(unsafe { ctx.cast::<u32>().add(1).read() }),
+    };
+    if param!(bits) & params::COMPAT != 0 && compat(task) {
+        return 0;
+    }
+    let cookie = || {
+        if param!(bits) & params::COOKIE != 0 {
+            // SAFETY: the hook was attached with a cookie.
+            let cookie = unsafe { bpf_get_attach_cookie(ctx) };
+            (cookie as u32, cookie >> 32)
+        } else {
+            (param!(slot), u64::from(param!(kind)))
+        }
+    };
+    let is_off = |slot: u32| param!(bits) & params::SOFT != 0 && soft(switches, soft_slot(slot));
+    let mut asked = 0;
+    if param!(bits) & params::TRIGGERS != 0 && param!(bits) & params::SEES_RECORD == 0 {
+        let off = param!(bits) & params::SOFT != 0 && is_off(cookie().0);
+        // SAFETY: the generated function keeps to its contract; the verifier checks it with the caller's state.
+        asked = unsafe { tracer_trigger(ctx, core::ptr::null_mut(), 0, switches) };
+        if asked & asked::SNAPSHOT != 0 {
+            snapshot(switches);
+        }
+        if off || halted() != 0 {
+            return asked;
+        }
+    }
+    if param!(bits) & params::PID_LISTS != 0 && origin == Origin::Current {
+        // SAFETY: as for `halted`.
+        let lists = unsafe { (&raw const (*switches).lists).read_volatile() };
+        if lists != 0 && left_out(lists as u8, who as u32, ctx) {
+            return asked;
+        }
+    }
+    let (slot, kind) = cookie();
+    // SAFETY: no arguments.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let mut claimed = 0;
+    if param!(bits) & params::SEES_RECORD == 0 && is_off(slot) {
+        return asked;
+    }
+    if param!(bits) & params::CLAIM != 0 {
+        let Some(row) = claim(cpu) else {
+            if let Some(counters) = COUNTERS.get(slot * param!(cpus) + cpu) {
+                // SAFETY: a looked-up map value is valid for the program's run.
+                let counters = unsafe { &mut *counters.as_ptr() };
+                count(&mut counters.hits);
+                count(&mut counters.dropped);
+            }
+            return asked;
+        };
+        claimed = row;
+    }
+    let place = Place { slot, cpu, claimed };
+    let who = Who { origin, who, kind };
+    let asked = judge(ctx, switches, who, place, asked);
+    if param!(bits) & params::CLAIM != 0 {
+        CLAIMED.remove(claimed);
+    }
+    asked
+}
+
+/// Whose hit it is.
+#[derive(Clone, Copy)]
+struct Who {
+    origin: Origin,
+    /// Thread, and process in the upper half.
+    who: u64,
+    /// `common_type` of the record.
+    kind: u64,
+}
+
+impl Who {
+    /// The common fields; flags and preempt count only if they are wanted.
+    #[inline(always)]
+    fn common(&self, ctx: *mut c_void, cpu: u32, context: bool) -> u64 {
+        let context = match self.origin {
+            Origin::Current if context => flags_and_depth(cpu),
+            Origin::Current => 0,
+            // SAFETY: an injected record holds its common fields; the verifier bounds the context.
+            Origin::Record => u64::from(unsafe { ctx.cast::<u16>().add(1).read() }),
+        };
+        self.kind | context << 16 | self.who << 32
+    }
+}
+
+/// Where a hit is, and what it has for itself there.
+#[derive(Clone, Copy)]
+struct Place {
+    slot: u32,
+    cpu: u32,
+    /// Row of [`SCRATCH`] under [`params::CLAIM`].
+    claimed: u32,
+}
+
+impl Place {
+    /// Memory for the strings that filters fetch, if any do.
+    #[inline(always)]
+    fn scratch(&self) -> Option<*mut u8> {
+        if param!(bits) & params::FILTER_SCRATCH == 0 {
+            return Some(core::ptr::null_mut());
+        }
+        // SAFETY: the filters' area lies behind the record's, inside the value.
+        area(self.cpu, self.claimed).map(|area| unsafe { area.add(RECORD_AREA) })
+    }
+}
+
+/// Runs the triggers that look at the record, filters a hit, and records it.
+#[inline(always)]
+fn judge(ctx: *mut c_void, switches: *mut Switches, who: Who, place: Place, before: u64) -> u64 {
+    // SAFETY: a looked-up map value is valid for the program's run; others write it meanwhile.
+    let halted = || unsafe { (&raw const (*switches).halted).read_volatile() };
+    let off = || param!(bits) & params::SOFT != 0 && soft(switches, soft_slot(place.slot));
+    let Place { slot, cpu, claimed } = place;
+    let mut asked = before;
+    let mut recorded = true;
+    let mut was_halted = false;
+    if param!(bits) & params::TRIGGERS != 0 && param!(bits) & params::SEES_RECORD != 0 {
+        let was_off = off();
+        was_halted = halted() != 0;
+        let Some(scratch) = place.scratch() else { return 0 };
+        // SAFETY: the generated function keeps to its contract; the verifier checks it with the caller's state.
+        asked = unsafe { tracer_trigger(ctx, scratch, who.common(ctx, cpu, true), switches) };
+        // A record that may yet be dropped is put into the buffer behind the triggers only.
+        let late = param!(bits) & params::TURNS_ON != 0 && (was_off || param!(bits) & params::FILTER != 0);
+        let stopped = if late { halted() != 0 } else { was_halted };
+        let off = off();
+        recorded = !stopped && !off;
+    }
+    if recorded && param!(bits) & params::NO_RECORD == 0 {
+        let Some(counters) = COUNTERS.get(slot * param!(cpus) + cpu) else { return asked };
+        // SAFETY: a looked-up map value is valid for the program's run; nothing else writes this row (see above).
+        let counters = unsafe { &mut *counters.as_ptr() };
+        count(&mut counters.hits);
+        let mut word = 0;
+        let mut passes = true;
+        if param!(bits) & params::FILTER != 0 {
+            word = who.common(ctx, cpu, param!(bits) & params::FILTER_FLAGS != 0);
+            let Some(scratch) = place.scratch() else { return asked };
+            // SAFETY: as for the triggers.
+            passes = unsafe { tracer_filter(ctx, scratch, word) } != 0;
+        }
+        if passes {
+            if param!(bits) & (params::FILTER | params::FILTER_FLAGS) != params::FILTER | params::FILTER_FLAGS
+            {
+                word = who.common(ctx, cpu, true);
+            }
+            record(ctx, cpu, word, claimed, counters);
+            if who.origin == Origin::Current {
+                if param!(bits) & params::KERNEL_STACK != 0 {
+                    kernel_stack(ctx, cpu, claimed, word);
+                }
+                if param!(bits) & params::USER_STACK != 0 {
+                    user_stack(ctx, cpu, claimed, word);
+                }
+            }
+        } else {
+            count(&mut counters.filtered);
+            note!(ctx, "slot {} cpu {}: filtered", param!(slot), cpu);
+        }
+    }
+    if param!(bits) & params::TRIGGERS != 0 && param!(bits) & params::SEES_RECORD != 0 {
+        // What an event is in is in the snapshot that it asks for.
+        if asked & asked::SNAPSHOT != 0 {
+            snapshot(switches);
+        }
+        if asked & asked::STACK != 0 && who.origin == Origin::Current {
+            // Triggers have turned recording off by now, also one that is to come behind the stack.
+            let first = param!(bits) & params::STACK_FIRST != 0;
+            let stopped = if first { was_halted } else { halted() != 0 };
+            if !stopped {
+                kernel_stack(ctx, cpu, claimed, who.common(ctx, cpu, true));
+            }
+        }
+    }
+    asked
+}
+
+/// Whether an event at a slot is turned off by a trigger.
+#[inline(always)]
+fn soft(switches: *mut Switches, slot: u32) -> bool {
+    let place = slot as usize & (SOFT_SLOTS - 1);
+    // SAFETY: inside the array of a looked-up map value; others write it meanwhile.
+    unsafe { (&raw const (*switches).soft).cast::<u32>().add(place).read_volatile() != 0 }
+}
+
+/// The slot at which that is said of this event.
+#[inline(always)]
+fn soft_slot(slot: u32) -> u32 {
+    if param!(bits) & params::COOKIE != 0 { slot } else { param!(soft) }
+}
+
+/// Asks for a snapshot of all that is older than this moment.
+#[inline(always)]
+fn snapshot(switches: *mut Switches) {
+    // SAFETY: no arguments.
+    let ring = RINGS.get(unsafe { bpf_get_smp_processor_id() });
+    if let Some(ring) = ring {
+        // SAFETY: the size is a constant to the verifier.
+        let place =
+            unsafe { bpf_ringbuf_reserve(ring.as_ptr().cast(), (STAMP_SIZE + COMMON_SIZE) as u64, 0) };
+        if let Some(place) = NonNull::new(place.cast::<u64>()) {
+            let place = place.as_ptr();
+            // SAFETY: the reservation holds stamp and common fields, and is submitted once.
+            unsafe {
+                place.write(bpf_ktime_get_ns());
+                place.add(1).write(u64::from(control::SNAPSHOT));
+                bpf_ringbuf_submit(place.cast(), NO_WAKEUP);
+            }
+            return;
+        }
+    }
+    // SAFETY: the value is valid for the program's run.
+    unsafe { (&raw mut (*switches).snapshot).write_volatile(1) };
+}
+
+/// Records the kernel's stack at the hook: how deep it is, and the addresses.
+#[inline(always)]
+fn kernel_stack(ctx: *mut c_void, cpu: u32, claimed: u32, common: u64) {
+    let Some(place) = area(cpu, claimed) else { return };
+    let place = place.cast::<u64>();
+    let kind = u64::from(param!(stacks) & 0xffff);
+    // SAFETY: the scratch value has room for stamp, head and addresses.
+    unsafe {
+        let addresses = place.cast::<u8>().add(STAMP_SIZE + STACK_AT);
+        let got = bpf_get_stack(ctx, addresses.cast(), STACK_BYTES as u32, 0);
+        let bytes = if got < 0 { 0 } else { got as u64 & STACK_BYTES };
+        place.write(bpf_ktime_get_ns());
+        place.add(1).write(common & !0xffff | kind);
+        place.add(2).write(bytes / 8);
+        stack_record(cpu, place, STACK_AT as u64 + bytes);
+    }
+}
+
+/// Records the stack of the thread in user space: its process, and eight addresses.
+#[inline(always)]
+fn user_stack(ctx: *mut c_void, cpu: u32, claimed: u32, common: u64) {
+    let Some(place) = area(cpu, claimed) else { return };
+    let place = place.cast::<u64>();
+    let kind = u64::from(param!(stacks) >> 16);
+    // SAFETY: as for the kernel's.
+    unsafe {
+        let addresses = place.add((STAMP_SIZE + STACK_AT) / 8);
+        for at in 0..USER_STACK_BYTES as usize / 8 {
+            addresses.add(at).write(0);
+        }
+        bpf_get_stack(ctx, addresses.cast(), USER_STACK_BYTES, USER_STACK);
+        place.write(bpf_ktime_get_ns());
+        place.add(1).write(common & !0xffff | kind);
+        place.add(2).write(bpf_get_current_pid_tgid() >> 32);
+        stack_record(cpu, place, STACK_AT as u64 + u64::from(USER_STACK_BYTES));
+    }
+}
+
+/// Puts a stack's record into the CPU's ring, where there is room.
+#[inline(always)]
+fn stack_record(cpu: u32, place: *mut u64, length: u64) {
+    if let Some(ring) = RINGS.get(cpu) {
+        // SAFETY: so many bytes behind the stamp were written.
+        unsafe {
+            bpf_ringbuf_output(ring.as_ptr().cast(), place.cast(), length + STAMP_SIZE as u64, NO_WAKEUP)
+        };
+    }
+}
