@@ -13,6 +13,7 @@ pub mod oracle;
 pub mod plans;
 pub mod probes;
 pub mod rawpage;
+pub mod soak;
 pub mod tracer;
 pub mod whole;
 pub mod workload;

@@ -34,7 +34,15 @@ impl Mounted {
     /// # Errors
     /// When it cannot be mounted, with what it said.
     pub fn at(dir: PathBuf) -> Result<Self> {
-        let running = Tracer::new([Path::new("mount"), &dir])?.start()?;
+        Self::with(dir, &[])
+    }
+
+    /// Mounts one at this place with more arguments.
+    ///
+    /// # Errors
+    /// When it cannot be mounted, with what it said.
+    pub fn with(dir: PathBuf, arguments: &[&str]) -> Result<Self> {
+        let running = Tracer::new([Path::new("mount"), &dir])?.args(arguments).start()?;
         Ok(Self { running: Some(running), dir })
     }
 

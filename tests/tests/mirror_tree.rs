@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use tracer_tests::host;
 use tracer_user::control::facts::Facts;
 use tracer_user::control::instance::Mirror;
-use tracer_user::tree::{Access, Outcome, Tree};
+use tracer_user::tree::{Access, Outcome, Owner, Tree};
 
 const READ: Access = Access { read: true, write: false, truncate: false };
 const WRITE: Access = Access { read: false, write: true, truncate: true };
@@ -18,7 +18,7 @@ fn tree() -> Option<Tree> {
         eprintln!("skipped: the kernel's events are root's to see");
         return None;
     }
-    Some(Tree::new(Mirror::new(Arc::new(Facts::running().unwrap())).unwrap(), 0))
+    Some(Tree::new(Mirror::new(Arc::new(Facts::running().unwrap())).unwrap(), Owner::default()))
 }
 
 fn read(tree: &mut Tree, path: &str) -> Result<String, Errno> {

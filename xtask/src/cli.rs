@@ -33,6 +33,8 @@ enum Verb {
     Conformance(conformance::Options),
     /// Measure tracer against the kernel's tracefs and other tracers
     Bench(measure::BenchOptions),
+    /// Run the mirror under full load, with kills in between, and hold its counts to each other
+    Soak(measure::SoakOptions),
     /// Accept what the snapshot tests now give
     Bless(measure::BlessOptions),
     /// Freeze a kernel's event formats into tests/facts
@@ -50,6 +52,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         Verb::Vm(options) => return vm::verb(&options),
         Verb::Conformance(options) => return conformance::verb(&options),
         Verb::Bench(options) => measure::bench(&options)?,
+        Verb::Soak(options) => measure::soak(&options)?,
         Verb::Bless(options) => measure::bless(&options)?,
         Verb::Facts(options) => facts::verb(&options)?,
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench` and `bless`: small verbs that start cargo with the right settings.
+//! `cargo xtask bench`, `soak` and `bless`: small verbs that start cargo with the right settings.
 
 use anyhow::Result;
 
@@ -25,6 +25,29 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
     command.arg(format!("TRACER_BIN={}", tracer.display()));
     command.arg(dir.join("release/tracer-bench")).args(&options.args);
     host::run(&mut command)
+}
+
+/// Options of `cargo xtask soak`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SoakOptions {
+    /// Minutes
+    #[arg(default_value_t = 10)]
+    minutes: u64,
+    /// Chooses what is done beside the load
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Soaks the optimised mirror, as root.
+pub(crate) fn soak(options: &SoakOptions) -> Result<()> {
+    setup::ensure(&[Group::Build])?;
+    let arch = Arch::host()?;
+    let tracer = build::tracer(arch, Profile::Release, false)?;
+    let (mut cargo, dir) = build::user_cargo(arch)?;
+    host::run(cargo.args(["build", "--release", "--workspace", "--bin", "tracer-soak"]))?;
+    let mut command = host::as_root("env")?;
+    command.arg(format!("TRACER_BIN={}", tracer.display())).arg(dir.join("release/tracer-soak"));
+    host::run(command.args([(options.minutes * 60).to_string(), options.seed.to_string()]))
 }
 
 /// Options of `cargo xtask bless`.

@@ -4,6 +4,7 @@
 //! first, all at high priority. Measurements of the competitors are interleaved round by round, each beside one of the
 //! untraced victim, and medians are compared, because the machine is shared and noisy.
 
+mod all;
 mod cost;
 mod first;
 mod report;
@@ -30,6 +31,8 @@ pub struct Plan {
     pub first: bool,
     /// Draining and rendering, and memory.
     pub throughput: bool,
+    /// Turning all events on and off.
+    pub all: bool,
 }
 
 /// One kind of measurement, which gives its table.
@@ -47,8 +50,12 @@ pub fn run(plan: &Plan, show: impl Fn(&str)) -> Result<String> {
     // bpftrace finds tracefs mounted or not at all.
     let _mounted = crate::host::Tracefs::find_or_mount()?;
     rustix::process::setpriority_process(None, -20)?;
-    let parts: [(bool, Part); 3] =
-        [(plan.cost, cost::run), (plan.first, first::run), (plan.throughput, throughput::run)];
+    let parts: [(bool, Part); 4] = [
+        (plan.cost, cost::run),
+        (plan.first, first::run),
+        (plan.throughput, throughput::run),
+        (plan.all, all::run),
+    ];
     let mut text = report::head(plan, cpus);
     show(&text);
     for (_, part) in parts.into_iter().filter(|part| part.0) {

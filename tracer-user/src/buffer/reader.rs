@@ -72,6 +72,11 @@ impl Reader {
         self.cursors.iter_mut().for_each(Cursor::settle);
     }
 
+    /// When the record that comes next was made.
+    pub fn next_time(&self) -> Option<u64> {
+        self.cursors.iter().filter_map(Cursor::time).min()
+    }
+
     /// The next record.
     pub fn advance(&mut self) -> Option<Entry<'_>> {
         let mut oldest: Option<(u64, usize)> = None;

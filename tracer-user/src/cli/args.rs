@@ -1,8 +1,10 @@
 //! What the command line looks like.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
+
+use crate::tree::Owner;
 
 /// Linux event tracing with the semantics of tracefs, done by eBPF.
 #[derive(Debug, Parser)]
@@ -32,6 +34,7 @@ pub(super) enum Command {
     Explain(ExplainArgs),
     Doctor(DoctorArgs),
     Mount(MountArgs),
+    Exec(ExecArgs),
     #[command(hide = true)]
     Hold(HoldArgs),
 }
@@ -115,7 +118,7 @@ pub(super) struct RecordArgs {
     pub(super) ready_fd: Option<i32>,
     /// Command to run and trace.
     #[arg(last = true, value_name = "COMMAND")]
-    pub(super) command: Vec<std::ffi::OsString>,
+    pub(super) command: Vec<OsString>,
 }
 
 /// List events, with their fields when asked.
@@ -177,12 +180,83 @@ pub(super) struct MountArgs {
     /// Where.
     #[arg(value_name = "DIR", default_value = "/run/tracer/tracing")]
     pub(super) dir: PathBuf,
-    /// Group that the files belong to.
-    #[arg(long, value_name = "GID", default_value_t = 0)]
-    pub(super) gid: u32,
+    #[command(flatten)]
+    pub(super) serving: Serving,
+    /// Events to turn on at once: SYSTEM:EVENT,SYSTEM,... as the kernel's `trace_event=`. Repeatable.
+    #[arg(long, value_name = "LIST")]
+    pub(super) trace_event: Vec<String>,
+    /// Do what the kernel's command line says: trace_event, trace_instance, trace_options, trace_clock, trace_buf_size.
+    #[arg(long)]
+    pub(super) boot: bool,
+    /// Take up events, filters, instances and options of a daemon that was killed here; then nothing else is done first.
+    #[arg(long)]
+    pub(super) restore: bool,
+    /// Serve in the background: return once it is mounted.
+    #[arg(long)]
+    pub(super) background: bool,
+    /// Mount over whatever is there, another mirror included.
+    #[arg(long, hide = true)]
+    pub(super) over: bool,
+    /// End when this process does.
+    #[arg(long, value_name = "PID")]
+    pub(super) until: Option<i32>,
+    /// This is the process in the background.
+    #[arg(long, hide = true, conflicts_with = "background")]
+    pub(super) detached: bool,
     /// Write a newline to this file descriptor once it is mounted.
     #[arg(long, value_name = "FD", hide = true)]
     pub(super) ready_fd: Option<i32>,
+}
+
+/// How a mirror is served.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Serving {
+    /// User that the files belong to.
+    #[arg(long, value_name = "UID", default_value_t = 0)]
+    uid: u32,
+    /// Group that the files belong to.
+    #[arg(long, value_name = "GID", default_value_t = 0)]
+    gid: u32,
+    /// Permissions of the top directory, octal.
+    #[arg(long, value_name = "MODE", default_value = "700", value_parser = mode)]
+    mode: u16,
+}
+
+impl Serving {
+    /// Whose the files are.
+    pub(super) fn owner(&self) -> Owner {
+        Owner { uid: self.uid, gid: self.gid, mode: self.mode }
+    }
+
+    /// The same as arguments.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        vec![
+            format!("--uid={}", self.uid).into(),
+            format!("--gid={}", self.gid).into(),
+            format!("--mode={:o}", self.mode).into(),
+        ]
+    }
+}
+
+/// Run a command that finds the mirror where tools look for tracefs.
+///
+/// The command has mounts of its own, in which /sys/kernel/tracing and /sys/kernel/debug/tracing are a mirror that
+/// lives as long as it. Exit status and signals are the command's own; nothing stays behind, and nothing is seen
+/// outside.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    tracer exec trace-cmd record -e sched:sched_switch sleep 1\n  \
+    tracer exec -- sh -c 'echo 1 > /sys/kernel/tracing/events/sched/enable; cat /sys/kernel/tracing/trace'\n  \
+    tracer exec --mirror /run/tracer/tracing bash")]
+pub(super) struct ExecArgs {
+    /// Use the mirror that is mounted here, in place of one for the command alone.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["uid", "gid", "mode"])]
+    pub(super) mirror: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) serving: Serving,
+    /// The command.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
 }
 
 /// Wait until told, then become another program. Used by `record -- COMMAND`.
@@ -194,7 +268,15 @@ pub(super) struct HoldArgs {
     pub(super) wait: i32,
     /// What to become.
     #[arg(last = true, required = true)]
-    pub(super) command: Vec<std::ffi::OsString>,
+    pub(super) command: Vec<OsString>,
+}
+
+/// Reads permissions as chmod(1) takes them.
+fn mode(text: &str) -> Result<u16, String> {
+    u16::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| "permissions are octal, such as 755".to_owned())
 }
 
 /// Reads `500ms`, `5s`, `2m`, `1h`, or seconds without a unit.

@@ -2,6 +2,7 @@
 //! becomes the command.
 
 use std::{
+    ffi::OsStr,
     fs::File,
     io::{Read, Write},
     os::unix::process::CommandExt,
@@ -31,6 +32,11 @@ pub(super) fn run(args: &HoldArgs) -> anyhow::Result<ExitCode> {
     }
     let (program, rest) = args.command.split_first().context("no command")?;
     let error = Command::new(program).args(rest).exec();
+    Ok(cannot_run(program, &error))
+}
+
+/// Says that a command cannot be run, and gives the exit code that a shell gives.
+pub(super) fn cannot_run(program: &OsStr, error: &std::io::Error) -> ExitCode {
     eprintln!("tracer: cannot run `{}`: {error}", program.display());
-    Ok(ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }))
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN })
 }

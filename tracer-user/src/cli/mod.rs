@@ -1,11 +1,14 @@
 //! The command line: clap's structures, one file a command, errors shown with their causes.
 
 mod args;
+mod background;
 mod doctor;
+mod exec;
 mod explain;
 mod hold;
 mod list;
 mod mount;
+mod notify;
 mod record;
 mod style;
 
@@ -31,6 +34,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Mount(args) => mount::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Exec(args) => exec::run(&args),
         Command::Hold(args) => hold::run(&args),
     };
     match result {

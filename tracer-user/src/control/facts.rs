@@ -6,7 +6,7 @@ use super::pages;
 use crate::{
     attach,
     kernel::{
-        Answer, Btf, Error, Symbols, Tracefs, filter_parser,
+        Answer, Btf, Error, Symbols, Tracefs, filter_parser, preemption,
         syscalls::{Numbers, Registers},
     },
     lang::filter::{Dialect, Feature},
@@ -31,6 +31,8 @@ pub struct Facts {
     /// Numbers of CPUs that can ever be on, plus one for the highest.
     cpus: u32,
     version: (u32, u32),
+    preemption: OnceLock<String>,
+    hashes_pointers: bool,
 }
 
 impl std::fmt::Debug for Facts {
@@ -60,6 +62,8 @@ impl Facts {
             pages: OnceLock::new(),
             cpus: possible_cpus(),
             version: version_of(uname.release().to_str().unwrap_or_default()),
+            preemption: OnceLock::new(),
+            hashes_pointers: hashes_pointers(&std::fs::read_to_string("/proc/cmdline").unwrap_or_default()),
         })
     }
 
@@ -98,10 +102,25 @@ impl Facts {
         self.cpus
     }
 
+    /// How the kernel is preempted, as headers have it.
+    pub fn preemption(&self) -> &str {
+        self.preemption.get_or_init(|| preemption(self.version))
+    }
+
+    /// Whether the kernel shows hashes of pointers where it is not told to show them as they are.
+    pub fn hashes_pointers(&self) -> bool {
+        self.hashes_pointers
+    }
+
     /// Version of the kernel, major and minor.
     pub fn version(&self) -> (u32, u32) {
         self.version
     }
+}
+
+/// What the kernel's command line says of pointers; the second word is of 6.17 and later.
+fn hashes_pointers(line: &str) -> bool {
+    !line.split_whitespace().any(|word| word == "no_hash_pointers" || word == "hash_pointers=never")
 }
 
 /// `nr_cpu_ids`, from the list of possible CPUs (`0-3,8`).

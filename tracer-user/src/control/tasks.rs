@@ -24,11 +24,15 @@ pub struct TaskNames {
     groups: HashMap<i32, i32>,
     kept: usize,
     now: u64,
+    /// Whether names are taken in (`record-cmd`).
+    records: bool,
+    /// Names older than this may have changed while none were taken in.
+    stale: u64,
 }
 
 impl Default for TaskNames {
     fn default() -> Self {
-        Self { names: HashMap::new(), groups: HashMap::new(), kept: KEPT, now: 0 }
+        Self { names: HashMap::new(), groups: HashMap::new(), kept: KEPT, now: 0, records: true, stale: 0 }
     }
 }
 
@@ -50,8 +54,19 @@ impl NameEvent {
 }
 
 impl TaskNames {
+    /// Whether names are taken in from now on; those that are known stay.
+    pub fn record(&mut self, on: bool) {
+        if on && !self.records {
+            self.stale = self.now + 1;
+        }
+        self.records = on;
+    }
+
     /// Takes the name out of a record of such an event.
     pub fn learn(&mut self, event: NameEvent, payload: &[u8]) {
+        if !self.records {
+            return;
+        }
         let (Some(pid), Some(comm)) =
             (payload.get(event.pid..event.pid + 4), payload.get(event.comm..event.comm + COMM_LEN))
         else {
@@ -98,10 +113,17 @@ impl TaskNames {
         if pid == 0 {
             return;
         }
-        if let Some((_, age)) = self.names.get_mut(&pid) {
+        if let Some((_, age)) =
+            self.names.get_mut(&pid).filter(|(_, age)| !self.records || *age >= self.stale)
+        {
             self.now += 1;
-            *age = self.now;
-        } else if let Ok(shown) = std::fs::read(format!("/proc/{pid}/comm")) {
+            // A name that may have changed meanwhile is to be asked for again once names are taken in.
+            if self.records {
+                *age = self.now;
+            }
+        } else if self.records
+            && let Ok(shown) = std::fs::read(format!("/proc/{pid}/comm"))
+        {
             self.name(pid, task_comm(shown));
         }
         if wants_group

@@ -96,13 +96,17 @@ impl Tracefs {
         Ok(Self { root, place: Place::Frozen(dir) })
     }
 
+    /// Whether what is mounted at a path is a tracefs.
+    pub fn is_at(path: &Path) -> bool {
+        // The width and sign of `f_type` differ between architectures.
+        #[allow(clippy::unnecessary_cast)]
+        statfs(path).is_ok_and(|stat| stat.f_type as i64 == TRACEFS_MAGIC)
+    }
+
     /// The tracefs mounted at exactly this path; None when nothing of that kind is there.
     fn at_mount(path: &Path) -> Result<Option<Self>, Error> {
-        match statfs(path) {
-            // The width and sign of `f_type` differ between architectures.
-            #[allow(clippy::unnecessary_cast)]
-            Ok(stat) if stat.f_type as i64 == TRACEFS_MAGIC => {}
-            _ => return Ok(None),
+        if !Self::is_at(path) {
+            return Ok(None);
         }
         match open_dir(path) {
             Ok(root) => Ok(Some(Self { root, place: Place::Mounted(path.to_owned()) })),
@@ -116,12 +120,14 @@ impl Tracefs {
         &self.place
     }
 
-    /// A path to a file of it that this process may open. For a detached mount it leads through
-    /// `/proc/self/fd`, and is good only as long as this handle.
+    /// A path to a file of it that this process may open, good only as long as this handle: a mount is reached through
+    /// `/proc/self/fd`, whatever may be mounted over it by now.
     pub fn path(&self, relative: &str) -> PathBuf {
         match &self.place {
-            Place::Mounted(root) | Place::Frozen(root) => root.join(relative),
-            Place::Detached => PathBuf::from(format!("/proc/self/fd/{}/{relative}", self.root.as_raw_fd())),
+            Place::Frozen(root) => root.join(relative),
+            Place::Mounted(_) | Place::Detached => {
+                PathBuf::from(format!("/proc/self/fd/{}/{relative}", self.root.as_raw_fd()))
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! options, the record and what is remembered of tasks.
 
 use super::env::RenderEnv;
+use super::latency::{self, Position};
 use super::printer::Printer;
 use super::printf::number::{self, decimal, decimal_padded, repeat};
 use super::printf::spec::{Number, Spec};
@@ -37,6 +38,8 @@ pub struct Options {
     pub sym_userobj: bool,
     /// Whether the trace clock counts nanoseconds; others print as bare counts.
     pub in_ns: bool,
+    /// `latency-format`, and where the record stands.
+    pub latency: Option<Position>,
     /// Whether flag bit 0x02 means a lazy reschedule (6.13 and later) or "irq state unknown".
     pub lazy_flag: bool,
 }
@@ -56,6 +59,7 @@ impl Default for Options {
             sym_addr: false,
             sym_userobj: false,
             in_ns: true,
+            latency: None,
             lazy_flag: true,
         }
     }
@@ -166,7 +170,10 @@ pub fn lead(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp, t
     }
     let entry = Entry::of(record);
     if !options.raw {
-        return context(out, options, &entry, stamp, tasks);
+        return match options.latency {
+            Some(position) => latency::context(out, options, &entry, stamp, position, tasks),
+            None => context(out, options, &entry, stamp, tasks),
+        };
     }
     signed(out, entry.pid);
     out.push(b' ');

@@ -9,6 +9,7 @@ mod fields;
 pub mod fmt;
 pub mod hist;
 pub mod json;
+pub mod latency;
 pub mod line;
 mod printer;
 pub mod printf;

@@ -4,6 +4,7 @@
 
 use std::{
     io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,52 +20,87 @@ use tokio::{
 
 use super::{
     fuse::{Fuse, Hub},
-    whole::Tree,
+    keeper::Keeper,
+    whole::{Owner, Tree},
 };
-use crate::{control::instance::Mirror, ring::Waiter};
+use crate::{
+    control::instance::{Boot, Mirror},
+    ring::Waiter,
+};
 
 /// How often the rings are looked at while somebody waits for what may be in them.
 const PERIOD: Duration = Duration::from_millis(10);
 
 /// What a mirror is served with.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// Where.
     pub at: PathBuf,
-    /// Group of the files.
-    pub gid: u32,
+    /// Whose the files are.
+    pub owner: Owner,
+    /// Mount over whatever is there, another mirror included.
+    pub over: bool,
+    /// A process (its pidfd) to end with.
+    pub until: Option<OwnedFd>,
+    /// Keep what is set in a file while the daemon runs.
+    pub keep: bool,
+    /// Take up what a killed daemon had kept.
+    pub restore: bool,
+    /// What to do first where nothing was taken up.
+    pub boot: Vec<Boot>,
 }
 
 /// Serves a mirror until SIGINT or SIGTERM comes or somebody unmounts it. `ready` is called once it is mounted.
 ///
 /// # Errors
 /// When it cannot be mounted, or the place is taken.
-pub fn serve(mirror: Mirror, options: &Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    clean_up(&options.at)?;
+pub fn serve(mirror: Mirror, options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    clean_up(&options)?;
     std::fs::create_dir_all(&options.at)?;
+    let (mut mirror, mut keeper) = (mirror, options.keep.then(|| Keeper::new(&options.at)));
+    prepare(&mut mirror, keeper.as_mut(), &options);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run(mirror, options, ready))
+    runtime.block_on(run(mirror, keeper, options, ready))
 }
 
-async fn run(mirror: Mirror, options: &Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+async fn run(
+    mirror: Mirror,
+    keeper: Option<Keeper>,
+    options: Options,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     // Deprecated for types whose descriptor may change or be closed; a waiter owns its one to its end.
     #[expect(deprecated)]
     let rings = AsyncFd::new(Waiter::new(&[])?)?;
-    let hub = Arc::new(Hub::new(Tree::new(mirror, options.gid)));
+    #[expect(deprecated)]
+    let until = options.until.map(AsyncFd::new).transpose()?;
+    let ended = async {
+        match &until {
+            Some(process) => drop(process.readable().await),
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(ended);
+    let hub = Arc::new(Hub::new(Tree::new(mirror, options.owner), keeper));
     let mut config = Config::default();
     // Tools look for the word in the list of mounts.
     config.mount_options = vec![MountOption::FSName("tracefs".to_owned()), MountOption::DefaultPermissions];
     config.acl = SessionACL::All;
     config.n_threads = Some(2);
     let session = Session::new(Fuse { hub: Arc::clone(&hub) }, &options.at, &config)?.spawn()?;
+    let _ = hub.notifier.set(session.notifier());
     ready()?;
     loop {
         tokio::select! {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
-            () = hub.gone.notified() => return Ok(()),
+            () = &mut ended => break,
+            () = hub.gone.notified() => {
+                hub.forget_kept();
+                return Ok(());
+            }
             full = rings.readable() => {
                 full?.clear_ready();
                 // What woke us is to wake us again only by happening again.
@@ -86,17 +122,43 @@ async fn run(mirror: Mirror, options: &Options, ready: impl FnOnce() -> io::Resu
     }
     // Whoever still has a file open gets errors from it once this process is gone.
     let unmounted = unmount(&options.at, UnmountFlags::DETACH);
+    hub.forget_kept();
     drop(session);
     Ok(unmounted?)
 }
 
+/// Takes up what a killed daemon had, or else does what is asked for at the start.
+fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, options: &Options) {
+    let told = |failed: Vec<(String, Errno)>| {
+        for (what, error) in failed {
+            tracing::warn!("{what}: {error}");
+        }
+    };
+    let saved = keeper.as_ref().filter(|_| options.restore).and_then(|keeper| {
+        keeper.load().unwrap_or_else(|error| {
+            tracing::warn!("what the last daemon kept cannot be read: {error}");
+            None
+        })
+    });
+    if let Some(saved) = saved {
+        told(mirror.restore(&saved));
+    } else {
+        keeper.iter().for_each(|keeper| keeper.forget());
+        options.boot.iter().for_each(|boot| told(mirror.boot(boot)));
+    }
+    if let Some(keeper) = keeper {
+        keeper.keep(mirror);
+    }
+}
+
 /// Takes away what a killed daemon left at a place: a mount that answers to nobody.
-fn clean_up(at: &Path) -> io::Result<()> {
+fn clean_up(options: &Options) -> io::Result<()> {
+    let at = &options.at;
     loop {
         // Not stat(2), which the kernel may answer from what the dead one told it.
         match rustix::fs::statvfs(at) {
             Err(Errno::NOTCONN) => unmount(at, UnmountFlags::DETACH)?,
-            Ok(_) if is_mirror(at) => {
+            Ok(_) if !options.over && is_mirror(at) => {
                 let what = format!("there is a mirror at {} already", at.display());
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
             }
@@ -106,7 +168,7 @@ fn clean_up(at: &Path) -> io::Result<()> {
 }
 
 /// Whether a FUSE file system with our name is mounted at exactly this place.
-fn is_mirror(at: &Path) -> bool {
+pub fn is_mirror(at: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts.lines().any(|line| {
         let mut words = line.split(' ');

@@ -4,19 +4,21 @@
 //! took the request goes on.
 
 use std::{
+    collections::HashMap,
     ffi::OsStr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenAccMode, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyPoll, ReplyStatfs,
-    ReplyWrite, Request, TimeOrNow, WriteFlags,
+    KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyPoll,
+    ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use tokio::sync::Notify;
 
+use super::keeper::Keeper;
 use super::whole::{Access, Attributes, Outcome, Tree};
 
 /// How long the kernel may keep names and attributes: numbers mean the same for ever, and every change comes through it.
@@ -26,6 +28,9 @@ const TTL: Duration = Duration::from_secs(3600);
 fn kept(attributes: &Attributes) -> Duration {
     if attributes.lasting { TTL } else { Duration::ZERO }
 }
+
+/// What the kernel takes a stream's size to be while it is read.
+const STREAM_SIZE: u64 = 1 << 62;
 
 /// A read that waits.
 struct Waiting {
@@ -40,6 +45,11 @@ pub(super) struct Hub {
     tree: Mutex<Tree>,
     waiting: Mutex<Vec<Waiting>>,
     polls: Mutex<Vec<(u64, PollNotifier)>>,
+    keeper: Option<Mutex<Keeper>>,
+    /// Streams of pages that are open to be read, by handle.
+    streams: Mutex<HashMap<u64, INodeNo>>,
+    /// To tell the kernel of changes by; there once the file system is mounted.
+    pub(super) notifier: OnceLock<Notifier>,
     /// Something changed that the daemon may have to act on.
     pub(super) changed: Notify,
     /// The file system was unmounted.
@@ -51,11 +61,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Hub {
-    pub(super) fn new(tree: Tree) -> Self {
+    pub(super) fn new(tree: Tree, keeper: Option<Keeper>) -> Self {
         Self {
             tree: Mutex::new(tree),
             waiting: Mutex::default(),
             polls: Mutex::default(),
+            keeper: keeper.map(Mutex::new),
+            streams: Mutex::default(),
+            notifier: OnceLock::new(),
             changed: Notify::new(),
             gone: Notify::new(),
         }
@@ -64,6 +77,20 @@ impl Hub {
     /// The tree.
     pub(super) fn tree(&self) -> MutexGuard<'_, Tree> {
         lock(&self.tree)
+    }
+
+    /// Keeps what was set, where it is kept.
+    fn keep(&self, tree: &mut Tree) {
+        if let Some(keeper) = &self.keeper {
+            lock(keeper).keep(tree.mirror());
+        }
+    }
+
+    /// Forgets what was kept: the end is a regular one.
+    pub(super) fn forget_kept(&self) {
+        if let Some(keeper) = &self.keeper {
+            lock(keeper).forget();
+        }
     }
 
     /// Whether somebody waits for records.
@@ -100,6 +127,47 @@ impl Hub {
         lock(&self.polls).extend(left);
     }
 
+    /// Lets splice(2) read a stream of pages. Since 6.5 it goes through the page cache, which ends where the file does: so while
+    /// somebody reads it, a stream ends nowhere.
+    fn open_stream(&self, handle: u64, ino: INodeNo) {
+        lock(&self.streams).insert(handle, ino);
+        // The kernel does not ask for the size again by itself; to be given the last byte tells it.
+        if let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.store(ino, STREAM_SIZE - 1, &[0])
+        {
+            tracing::debug!("no splice from {ino:?}: {error}");
+        }
+    }
+
+    fn close_stream(&self, handle: u64) {
+        let closed = lock(&self.streams).remove(&handle);
+        if let (Some(ino), Some(notifier)) = (closed, self.notifier.get()) {
+            // Attributes alone; nobody may know the file any more.
+            let _ = notifier.inval_inode(ino, -1, 0);
+        }
+    }
+
+    fn attr(&self, attributes: &Attributes, since: SystemTime) -> FileAttr {
+        let stream = lock(&self.streams).values().any(|ino| ino.0 == attributes.number);
+        FileAttr {
+            ino: INodeNo(attributes.number),
+            size: if stream { STREAM_SIZE } else { 0 },
+            blocks: 0,
+            atime: since,
+            mtime: since,
+            ctime: since,
+            crtime: since,
+            kind: if attributes.is_dir { FileType::Directory } else { FileType::RegularFile },
+            perm: attributes.mode,
+            nlink: attributes.links,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
     fn forget(&self, handle: u64) {
         lock(&self.polls).retain(|(polled, _)| *polled != handle);
     }
@@ -124,30 +192,10 @@ pub(super) struct Fuse {
     pub(super) hub: Arc<Hub>,
 }
 
-impl Fuse {
-    fn attr(attributes: &Attributes, since: SystemTime) -> FileAttr {
-        FileAttr {
-            ino: INodeNo(attributes.number),
-            size: 0,
-            blocks: 0,
-            atime: since,
-            mtime: since,
-            ctime: since,
-            crtime: since,
-            kind: if attributes.is_dir { FileType::Directory } else { FileType::RegularFile },
-            perm: attributes.mode,
-            nlink: attributes.links,
-            uid: attributes.uid,
-            gid: attributes.gid,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        }
-    }
-}
-
 impl Filesystem for Fuse {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Of a stream nothing may be read before it is asked for; less than a page is none.
+        let _ = config.set_max_readahead(1);
         // Emptying a file is part of opening it, as files here mean different things by the two.
         config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC).map_err(|_| {
             std::io::Error::new(std::io::ErrorKind::Unsupported, "the kernel's FUSE has no atomic O_TRUNC")
@@ -161,7 +209,7 @@ impl Filesystem for Fuse {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let tree = self.hub.tree();
         match name.to_str().ok_or(rustix::io::Errno::NOENT).and_then(|name| tree.lookup(parent.0, name)) {
-            Ok(found) => reply.entry(&kept(&found), &Self::attr(&found, tree.since), Generation(0)),
+            Ok(found) => reply.entry(&kept(&found), &self.hub.attr(&found, tree.since), Generation(0)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -169,7 +217,7 @@ impl Filesystem for Fuse {
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let tree = self.hub.tree();
         match tree.attributes(ino.0) {
-            Ok(found) => reply.attr(&kept(&found), &Self::attr(&found, tree.since)),
+            Ok(found) => reply.attr(&kept(&found), &self.hub.attr(&found, tree.since)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -194,7 +242,7 @@ impl Filesystem for Fuse {
     ) {
         let mut tree = self.hub.tree();
         match tree.change(ino.0, mode.map(|mode| (mode & 0o7777) as u16), uid, gid) {
-            Ok(found) => reply.attr(&kept(&found), &Self::attr(&found, tree.since)),
+            Ok(found) => reply.attr(&kept(&found), &self.hub.attr(&found, tree.since)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -203,8 +251,9 @@ impl Filesystem for Fuse {
         let mut tree = self.hub.tree();
         let made =
             name.to_str().ok_or(rustix::io::Errno::INVAL).and_then(|name| tree.make_dir(parent.0, name));
+        self.hub.keep(&mut tree);
         match made {
-            Ok(made) => reply.entry(&TTL, &Self::attr(&made, tree.since), Generation(0)),
+            Ok(made) => reply.entry(&TTL, &self.hub.attr(&made, tree.since), Generation(0)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -213,6 +262,7 @@ impl Filesystem for Fuse {
         let mut tree = self.hub.tree();
         let done =
             name.to_str().ok_or(rustix::io::Errno::NOENT).and_then(|name| tree.remove_dir(parent.0, name));
+        self.hub.keep(&mut tree);
         match done {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(error)),
@@ -238,8 +288,17 @@ impl Filesystem for Fuse {
             write: mode != OpenAccMode::O_RDONLY,
             truncate: flags.0 & libc::O_TRUNC != 0,
         };
-        match self.hub.tree().open(ino.0, access, request.pid()) {
+        let opened = {
+            let mut tree = self.hub.tree();
+            let opened = tree.open(ino.0, access, request.pid());
+            self.hub.keep(&mut tree);
+            opened
+        };
+        match opened {
             Ok((handle, stream)) => {
+                if access.read && self.hub.tree().has_pages(handle) {
+                    self.hub.open_stream(handle, ino);
+                }
                 // No file has a size, and none has pages that could be kept.
                 let mut how = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
                 if stream {
@@ -288,7 +347,12 @@ impl Filesystem for Fuse {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let done = self.hub.tree().write(handle.0, data, request.pid());
+        let done = {
+            let mut tree = self.hub.tree();
+            let done = tree.write(handle.0, data, request.pid());
+            self.hub.keep(&mut tree);
+            done
+        };
         match done {
             Ok(taken) => reply.written(taken as u32),
             Err(error) => reply.error(errno(error)),
@@ -315,7 +379,12 @@ impl Filesystem for Fuse {
         reply: ReplyEmpty,
     ) {
         self.hub.forget(handle.0);
-        self.hub.tree().close(handle.0);
+        self.hub.close_stream(handle.0);
+        {
+            let mut tree = self.hub.tree();
+            tree.close(handle.0);
+            self.hub.keep(&mut tree);
+        }
         reply.ok();
         self.hub.changed.notify_one();
     }

@@ -9,9 +9,10 @@ mod daemon;
 mod entry;
 mod files;
 mod fuse;
+mod keeper;
 mod node;
 mod open;
 mod whole;
 
-pub use daemon::{Options, serve};
-pub use whole::{Access, Attributes, Outcome, Tree};
+pub use daemon::{Options, is_mirror, serve};
+pub use whole::{Access, Attributes, Outcome, Owner, Tree};

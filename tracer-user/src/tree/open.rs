@@ -78,7 +78,7 @@ impl Open {
             }
             Shows::Pipe => {
                 mirror.take_pipe(at.instance, at.cpu)?;
-                Body::Pipe(Pipe::new(at.instance, at.cpu))
+                Body::Pipe(Pipe::new(mirror, at.instance, at.cpu))
             }
             Shows::RawPipe => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), false)),
             Shows::RawSnapshot => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), true)),
@@ -91,6 +91,11 @@ impl Open {
     /// Whether the file is a stream, which has no positions.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self.entry.shows, Shows::Pipe | Shows::RawPipe | Shows::RawSnapshot)
+    }
+
+    /// Whether what is read is pages.
+    pub(super) fn has_pages(&self) -> bool {
+        matches!(self.body, Body::Raw(_))
     }
 
     /// Reads.

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::{
     entry::{At, Result},
-    node::{Dir, Node},
+    node::{Dir, Node, ROOT},
     open::Open,
 };
 use crate::control::instance::{Mirror, TOP};
@@ -50,6 +50,24 @@ pub struct Attributes {
     pub lasting: bool,
 }
 
+/// Whose the files are, and who may enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Permissions of the top directory.
+    pub mode: u16,
+}
+
+impl Default for Owner {
+    /// Root's alone, as tracefs is.
+    fn default() -> Self {
+        Self { uid: 0, gid: 0, mode: 0o700 }
+    }
+}
+
 /// What somebody changed by chmod(2) or chown(2).
 #[derive(Clone, Copy, Debug, Default)]
 struct Changed {
@@ -64,15 +82,22 @@ pub struct Tree {
     open: HashMap<u64, Open>,
     next: u64,
     changed: HashMap<u64, Changed>,
-    gid: u32,
+    owner: Owner,
     /// When it was made: the time of all files.
     pub since: SystemTime,
 }
 
 impl Tree {
-    /// A tree over instances, whose files belong to a group.
-    pub fn new(mirror: Mirror, gid: u32) -> Self {
-        Self { mirror, open: HashMap::new(), next: 1, changed: HashMap::new(), gid, since: SystemTime::now() }
+    /// A tree over instances.
+    pub fn new(mirror: Mirror, owner: Owner) -> Self {
+        Self {
+            mirror,
+            open: HashMap::new(),
+            next: 1,
+            changed: HashMap::new(),
+            owner,
+            since: SystemTime::now(),
+        }
     }
 
     /// The instances.
@@ -92,10 +117,10 @@ impl Tree {
         Attributes {
             number,
             is_dir: node.is_dir(),
-            mode: changed.mode.unwrap_or(mode),
+            mode: changed.mode.unwrap_or(if number == ROOT { self.owner.mode } else { mode }),
             links,
-            uid: changed.uid.unwrap_or(0),
-            gid: changed.gid.unwrap_or(self.gid),
+            uid: changed.uid.unwrap_or(self.owner.uid),
+            gid: changed.gid.unwrap_or(self.owner.gid),
             lasting: node.is_lasting(&self.mirror),
         }
     }
@@ -143,7 +168,7 @@ impl Tree {
     pub fn find(&self, path: &str) -> Result<u64> {
         path.split('/')
             .filter(|name| !name.is_empty())
-            .try_fold(super::node::ROOT, |number, name| Ok(self.lookup(number, name)?.number))
+            .try_fold(ROOT, |number, name| Ok(self.lookup(number, name)?.number))
     }
 
     /// What a directory holds: number, name, whether it is a directory; itself and its parent first.
@@ -182,6 +207,11 @@ impl Tree {
         self.next += 1;
         self.open.insert(handle, open);
         Ok((handle, stream))
+    }
+
+    /// Whether what is read from an open file is pages.
+    pub fn has_pages(&self, handle: u64) -> bool {
+        self.open.get(&handle).is_some_and(Open::has_pages)
     }
 
     /// Reads from an open file.

@@ -129,6 +129,7 @@ impl Mirror {
     /// # Errors
     /// `ENODEV` for an instance that is gone; otherwise the kernel's error number for what is asked.
     pub fn apply(&mut self, instance: u32, command: &Command<'_>) -> Result<(), Errno> {
+        self.touch();
         match command {
             Command::Event { event, on } => self.set_events(instance, &[*event], *on),
             Command::Events { which, on } => {
@@ -418,6 +419,11 @@ impl Mirror {
         }
         if !state.options.set(option, on) {
             return Err(Errno::INVAL);
+        }
+        if name == "record-cmd" {
+            self.collect_all();
+            self.tasks.record(on);
+            return Ok(());
         }
         if name == "overwrite" {
             state.buffer.select_mut(None).for_each(|(_, buffer)| buffer.set_overwrite(on));

@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+use tracer_abi::Counters;
+
 pub(super) use super::hung::HungProbes;
 use super::rest::Rest;
 use crate::{
@@ -37,8 +39,8 @@ pub(super) struct Live {
     /// Runs the triggers of `trace_marker`, where there are any.
     marker: Option<Attachment>,
     rest: Rest,
-    /// Hits that found the ring full, by CPU: of events that are off by now, and what was told of the others.
-    gone: Vec<u64>,
+    /// By CPU: the counts of events that are off by now, and how many hits that found the ring full were told of.
+    gone: Vec<Counters>,
     told: Vec<u64>,
 }
 
@@ -89,7 +91,7 @@ impl Live {
             probes: HashMap::new(),
             marker: None,
             rest: Rest::default(),
-            gone: vec![0; cpus],
+            gone: vec![Counters::default(); cpus],
             told: vec![0; cpus],
         })
     }
@@ -146,7 +148,7 @@ impl Live {
             Some(resting) => {
                 let hung = self.session.resume(resting, &request)?;
                 for (cpu, gone) in (0..).zip(&mut self.gone) {
-                    *gone -= self.session.counters(hung.slot, cpu).dropped.min(*gone);
+                    *gone = minus(*gone, self.session.counters(hung.slot, cpu));
                 }
                 hung
             }
@@ -206,7 +208,7 @@ impl Live {
             let slot = hung.slot;
             resting.push((event, self.session.rest(hung)));
             for (cpu, gone) in (0..).zip(&mut self.gone) {
-                *gone += self.session.counters(slot, cpu).dropped;
+                *gone = plus(*gone, self.session.counters(slot, cpu));
             }
         }
         self.rest.add(resting);
@@ -230,7 +232,7 @@ impl Live {
     fn note_dropped(&mut self, slots: Vec<u32>) {
         for slot in slots {
             for (cpu, gone) in (0..).zip(&mut self.gone) {
-                *gone += self.session.counters(slot, cpu).dropped;
+                *gone = plus(*gone, self.session.counters(slot, cpu));
             }
         }
     }
@@ -258,12 +260,17 @@ impl Live {
         self.session.missed(self.hung.values().map(|(hung, _)| hung))
     }
 
-    /// Hits on a CPU that found the ring full since the last call.
-    pub(super) fn newly_dropped(&mut self, cpu: u32) -> u64 {
+    /// The counts of all events on a CPU, those that are off by now included.
+    pub(super) fn counts(&self, cpu: u32) -> Counters {
         let slots = self.hung.values().map(|(hung, _)| hung.slot);
         let slots = slots.chain(self.probes.values().flat_map(HungProbes::slots));
-        let dropped: u64 = slots.map(|slot| self.session.counters(slot, cpu).dropped).sum();
-        let all = self.gone[cpu as usize] + dropped;
+        let gone = self.gone.get(cpu as usize).copied().unwrap_or_default();
+        slots.map(|slot| self.session.counters(slot, cpu)).fold(gone, plus)
+    }
+
+    /// Hits on a CPU that found the ring full since the last call.
+    pub(super) fn newly_dropped(&mut self, cpu: u32) -> u64 {
+        let all = self.counts(cpu).dropped;
         let told = std::mem::replace(&mut self.told[cpu as usize], all);
         all.saturating_sub(told)
     }
@@ -273,6 +280,26 @@ impl Drop for Live {
     fn drop(&mut self) {
         let all: Vec<u32> = self.hung.keys().chain(self.probes.keys()).copied().collect();
         self.unhang(all);
+    }
+}
+
+/// Counts together.
+fn plus(one: Counters, other: Counters) -> Counters {
+    Counters {
+        hits: one.hits + other.hits,
+        filtered: one.filtered + other.filtered,
+        recorded: one.recorded + other.recorded,
+        dropped: one.dropped + other.dropped,
+    }
+}
+
+/// Counts that came since others, which are part of them.
+pub(super) fn minus(all: Counters, part: Counters) -> Counters {
+    Counters {
+        hits: all.hits.saturating_sub(part.hits),
+        filtered: all.filtered.saturating_sub(part.filtered),
+        recorded: all.recorded.saturating_sub(part.recorded),
+        dropped: all.dropped.saturating_sub(part.dropped),
     }
 }
 

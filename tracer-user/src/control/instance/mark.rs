@@ -8,7 +8,7 @@ use tracer_abi::{COMMON_SIZE, asked};
 
 use super::{
     catalogue::{Events, SPECIAL},
-    mirror::Mirror,
+    mirror::{Mirror, TOP},
 };
 use crate::{
     buffer::{Page, clock::Conversion},
@@ -27,6 +27,9 @@ const WRITER: &str = "tracing_mark_write";
 /// Offset of text and of raw data in a record: behind the common fields and `ip`, or `id`.
 const TEXT_AT: usize = 16;
 const DATA_AT: usize = 12;
+
+/// The option of an instance that wants what is written to the top's `trace_marker` as well.
+const COPY: &str = "copy_trace_marker";
 
 /// What a mark is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +80,11 @@ impl Mark {
             return line::plain(out, options, record, stamp);
         }
         line::lead(out, options, record, stamp, tasks);
+        if options.fields && !options.raw {
+            // The kernel looks for their fields where those of other events are.
+            let kind = record.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
+            return out.extend(format!("UNKNOWN TYPE {kind}\n").bytes());
+        }
         match self {
             Self::Text => {
                 let ip = record.get(8..16).and_then(|ip| ip.try_into().ok()).map_or(0, u64::from_ne_bytes);
@@ -118,10 +126,34 @@ impl Mirror {
         written: &[u8],
         writer: Writer,
     ) -> Result<usize, Errno> {
-        let (facts, events) = (self.facts.clone(), self.events.clone());
-        if !self.get(instance).ok_or(Errno::NODEV)?.options.is("markers") {
+        let options = &self.get(instance).ok_or(Errno::NODEV)?.options;
+        if !options.is("markers") {
             return Err(Errno::INVAL);
         }
+        if instance != TOP || options.find(COPY).is_none() {
+            return self.mark_one(instance, mark, written, writer);
+        }
+        // Those of the top go to all instances that want them (6.16 and later); the last to ask is the first to get it.
+        let mut done = Err(Errno::NODEV);
+        for instance in self.numbers().rev().collect::<Vec<_>>() {
+            if self.get(instance).is_some_and(|state| state.options.is(COPY)) {
+                done = self.mark_one(instance, mark, written, writer);
+                if done.is_err() {
+                    break;
+                }
+            }
+        }
+        done
+    }
+
+    fn mark_one(
+        &mut self,
+        instance: u32,
+        mark: Mark,
+        written: &[u8],
+        writer: Writer,
+    ) -> Result<usize, Errno> {
+        let (facts, events) = (self.facts.clone(), self.events.clone());
         let system = events.find_system(SPECIAL).ok_or(Errno::INVAL)?;
         let event = events.find(system, mark.name()).ok_or(Errno::INVAL)?;
         let format = events.format(event, &facts).ok_or(Errno::INVAL)?;

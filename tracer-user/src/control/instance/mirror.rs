@@ -40,6 +40,7 @@ pub struct Mirror {
     pub(super) grounds: Option<Grounds>,
     pub(super) choices: Choices,
     pub(super) names: Option<Names>,
+    changes: u64,
     /// Names of threads.
     pub tasks: TaskNames,
     pub(super) dynamic: Dynamic,
@@ -62,9 +63,20 @@ impl Mirror {
             grounds: None,
             choices: Choices::default(),
             names: None,
+            changes: 0,
             tasks: TaskNames::default(),
             dynamic: Dynamic::default(),
         })
+    }
+
+    /// Counts up whenever something may have been set.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Says that something was set.
+    pub fn touch(&mut self) {
+        self.changes += 1;
     }
 
     /// An instance.
@@ -102,6 +114,11 @@ impl Mirror {
         Some((facts, events, tasks, instances.get_mut(&instance)?))
     }
 
+    /// Numbers of all instances, the top first.
+    pub(super) fn numbers(&self) -> impl DoubleEndedIterator<Item = u32> {
+        self.instances.keys().copied()
+    }
+
     /// Numbers and names of the instances below the top.
     pub fn below(&self) -> impl Iterator<Item = (u32, &str)> {
         self.instances.iter().skip(1).map(|(number, instance)| (*number, instance.name.as_str()))
@@ -123,6 +140,7 @@ impl Mirror {
         let options = self.state(TOP)?.options.inherited();
         let number = self.next;
         self.next += 1;
+        self.touch();
         self.instances.insert(number, Instance::new(name, options, self.facts.cpus(), PAGE));
         Ok(number)
     }
@@ -140,6 +158,7 @@ impl Mirror {
             self.printk_destination(TOP, true)?;
         }
         self.instances.remove(&number);
+        self.touch();
         self.rest();
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! A command that is refused says so with the kernel's error number and leaves the state that the kernel would leave;
 //! one that fails half-way for reasons of ours is taken back.
 
+mod boot;
 pub mod catalogue;
 mod choice;
 mod collect;
@@ -19,6 +20,7 @@ mod names;
 mod objects;
 mod options;
 mod rest;
+mod saved;
 mod select;
 mod stack;
 mod standing;
@@ -27,10 +29,12 @@ mod text;
 mod trigger;
 pub mod words;
 
+pub use boot::Boot;
 pub use command::{Command, List};
 pub use errors::ErrorLog;
 pub use mirror::{Mirror, TOP};
 pub use options::TraceOptions;
+pub use saved::{Saved, SavedInstance};
 pub use select::Selector;
 pub use state::{Instance, Size};
 pub use text::{Lines, Pages, Pipe};

@@ -6,7 +6,7 @@
 use crate::render::line;
 
 /// Options that are on at first (`TRACE_DEFAULT_FLAGS`, kernel/trace/trace.c).
-const ON: [&str; 11] = [
+const ON: [&str; 12] = [
     "print-parent",
     "trace_printk",
     "annotate",
@@ -17,12 +17,13 @@ const ON: [&str; 11] = [
     "markers",
     "hash-ptr",
     "trace_printk_dest",
+    "copy_trace_marker",
     "function-trace",
 ];
 /// Options that only the top has a file for (`TOP_LEVEL_TRACE_FLAGS`).
 const TOP_ONLY: [&str; 3] = ["trace_printk", "printk-msg-only", "record-cmd"];
 /// Options that a new instance does not inherit (`ZEROED_TRACE_FLAGS`).
-const ZEROED: [&str; 3] = ["event-fork", "function-fork", "trace_printk_dest"];
+const ZEROED: [&str; 4] = ["event-fork", "function-fork", "trace_printk_dest", "copy_trace_marker"];
 /// The tracer nop's own: the second refuses every change.
 const NOP_REFUSES: &str = "test_nop_refuse";
 /// Names of options on a kernel that does not tell.

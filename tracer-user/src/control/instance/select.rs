@@ -32,6 +32,11 @@ impl<'a> Selector<'a> {
         Self { either: None, system: name, event: None }
     }
 
+    /// One event.
+    pub fn named(system: &'a str, event: &'a str) -> Self {
+        Self { either: None, system: Some(system), event: Some(event) }
+    }
+
     /// The events it means.
     pub fn matching(&self, events: &Events) -> Vec<u32> {
         events

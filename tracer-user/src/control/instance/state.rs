@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use rustix::io::Errno;
-use tracer_abi::lists;
+use tracer_abi::{Counters, lists};
 
 use super::{
     command::List,
@@ -13,7 +13,10 @@ use super::{
     standing::Standings,
 };
 use crate::{
-    buffer::{CpuBuffer, TraceBuffer, clock::Clock},
+    buffer::{
+        CpuBuffer, TraceBuffer,
+        clock::{Clock, Conversion, monotonic},
+    },
     event::Format,
     plan::filter::Filter,
 };
@@ -100,8 +103,12 @@ pub struct Instance {
     following: bool,
     /// Hits that no program saw, when the buffers were last emptied.
     missed_before: u64,
+    /// Counts of each CPU when its buffer was last emptied.
+    counts_before: Vec<Counters>,
     /// Records so far, for the clock that counts them.
     pub(super) counted: u64,
+    /// When the buffers of all CPUs were last emptied, by the trace clock.
+    pub since: u64,
 }
 
 impl Instance {
@@ -134,7 +141,9 @@ impl Instance {
             untraced: BTreeSet::new(),
             following: false,
             missed_before: 0,
+            counts_before: vec![Counters::default(); cpus as usize],
             counted: 0,
+            since: 0,
         }
     }
 
@@ -149,6 +158,11 @@ impl Instance {
         if let Some(live) = &self.live {
             live.asked().set_tracing(on);
         }
+    }
+
+    /// Whether the buffers have the size that they are to have when they are used.
+    pub(super) fn is_expanded(&self) -> bool {
+        self.expanded
     }
 
     /// Whether records are taken at this moment.
@@ -178,6 +192,16 @@ impl Instance {
         }
     }
 
+    fn counts_ever(&self, cpu: u32) -> Counters {
+        self.live.as_ref().map_or(Counters::default(), |live| live.counts(cpu))
+    }
+
+    /// Hits on a CPU since its buffer was last emptied, and what became of them.
+    pub fn counts(&self, cpu: u32) -> Counters {
+        let before = self.counts_before.get(cpu as usize).copied().unwrap_or_default();
+        live::minus(self.counts_ever(cpu), before)
+    }
+
     fn missed_ever(&self) -> u64 {
         self.live.as_ref().map_or(0, Live::missed)
     }
@@ -191,8 +215,16 @@ impl Instance {
     /// Empties the buffers of one CPU or of all.
     pub(super) fn clear(&mut self, cpu: Option<u32>) {
         self.buffer.select_mut(cpu).for_each(|(_, buffer)| buffer.clear());
+        for number in
+            (0..self.counts_before.len() as u32).filter(|number| cpu.is_none_or(|cpu| cpu == *number))
+        {
+            self.counts_before[number as usize] = self.counts_ever(number);
+        }
         if cpu.is_none() {
             self.missed_before = self.missed_ever();
+            // To ask the clock that counts is to count.
+            self.counted += u64::from(self.clock == Clock::Counter);
+            self.since = Conversion::now(self.clock).time(monotonic(), self.counted);
         }
     }
 

@@ -8,6 +8,7 @@ use crate::{
     control::{facts::Facts, tasks::TaskNames},
     render::{
         Pointers, RenderEnv, Symbol,
+        latency::{self, Position},
         line::{self, BufferInfo, Stamp},
         stack::Stack,
     },
@@ -75,7 +76,11 @@ impl<'a> Style<'a> {
     fn of(state: &Instance, facts: &'a Facts, events: &'a Events, tasks: &'a TaskNames) -> Self {
         Self {
             options: state.options.line(state.clock.in_ns(), facts.version()),
-            env: Env { facts, hashed: state.options.is("hash-ptr"), objects: RefCell::default() },
+            env: Env {
+                facts,
+                hashed: state.options.is("hash-ptr") && facts.hashes_pointers(),
+                objects: RefCell::default(),
+            },
             events,
             tasks,
         }
@@ -111,6 +116,7 @@ pub struct Lines {
     seen: Vec<u32>,
     shown: u64,
     header: Option<Header>,
+    latency: bool,
     ended: bool,
 }
 
@@ -136,8 +142,13 @@ impl Lines {
             header.entries += stats.entries;
             header.written += stats.entries + stats.overrun;
         }
+        let latency = !snapshot && state.options.is("latency-format");
         let annotate = state.options.is("annotate") && header.written > header.entries;
         let empty = buffers.select(cpu).all(|(_, buffer)| buffer.is_empty());
+        if latency && empty {
+            // Of a buffer that is empty nothing is told.
+            header.entries = 0;
+        }
         let header = if snapshot && empty {
             Header::Help { allocated: state.snapshot.is_some(), cpu: cpu.is_some() }
         } else {
@@ -150,6 +161,7 @@ impl Lines {
             seen: Vec::new(),
             shown: 0,
             header: Some(header),
+            latency,
             ended: false,
         })
     }
@@ -157,15 +169,20 @@ impl Lines {
     /// Adds lines until there are so many bytes; false once there are no more.
     pub fn fill(&mut self, mirror: &mut Mirror, out: &mut Vec<u8>, bytes: usize) -> bool {
         let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else { return false };
-        let style = Style::of(state, facts, events, tasks);
+        let mut style = Style::of(state, facts, events, tasks);
         if let Some(header) = self.header.take() {
             match header {
+                Header::Records(info) if self.latency => {
+                    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+                    latency::header(out, &style.options, info, &release, facts.preemption());
+                }
                 Header::Records(info) => line::header(out, &style.options, info),
                 Header::Help { allocated, cpu } => help(out, allocated, cpu),
             }
         }
+        let mut kept = Vec::new();
         while out.len() < bytes && !self.ended {
-            let Some(entry) = self.reader.advance() else {
+            let Some(mut entry) = self.reader.advance() else {
                 self.ended = true;
                 break;
             };
@@ -175,6 +192,13 @@ impl Lines {
                 if self.shown > 1 {
                     out.extend(format!("##### CPU {} buffer started ####\n", entry.cpu).bytes());
                 }
+            }
+            if self.latency {
+                kept.clear();
+                kept.extend_from_slice(entry.payload);
+                entry = Entry { payload: &kept, ..entry };
+                let next = self.reader.next_time().unwrap_or(entry.time);
+                style.options.latency = Some(Position { start: state.since, next, index: self.shown });
             }
             self.shown += 1;
             style.line(out, entry);
@@ -215,14 +239,16 @@ const PIPE_MAX: usize = 8155;
 pub struct Pipe {
     instance: u32,
     cpu: Option<u32>,
+    latency: bool,
     left: Vec<u8>,
     read_before: bool,
 }
 
 impl Pipe {
     /// A reader of one CPU or of all.
-    pub fn new(instance: u32, cpu: Option<u32>) -> Self {
-        Self { instance, cpu, left: Vec::new(), read_before: false }
+    pub fn new(mirror: &Mirror, instance: u32, cpu: Option<u32>) -> Self {
+        let latency = mirror.get(instance).is_some_and(|state| state.options.is("latency-format"));
+        Self { instance, cpu, latency, left: Vec::new(), read_before: false }
     }
 
     /// Text of at most so many bytes; None when there is nothing yet, empty at the end: recording was stopped, and
@@ -233,14 +259,19 @@ impl Pipe {
             let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else {
                 return Some(Vec::new());
             };
-            let style = Style::of(state, facts, events, tasks);
+            let mut style = Style::of(state, facts, events, tasks);
             let most = size.min(PIPE_MAX);
-            let mut any = false;
+            let (mut any, mut index) = (false, 0);
             while self.left.len() < most {
                 let out = &mut self.left;
                 let taken = state.buffer.consume(self.cpu, until, |cpu, lost, time, payload| {
                     if lost > 0 {
                         line::lost(out, cpu, lost);
+                    }
+                    if self.latency {
+                        // Here the kernel takes the record itself for the one that comes next.
+                        index += 1;
+                        style.options.latency = Some(Position { start: state.since, next: time, index });
                     }
                     style.line(out, Entry { cpu, time, payload });
                 });

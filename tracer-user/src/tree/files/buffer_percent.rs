@@ -19,6 +19,7 @@ pub(super) const FILE: Entry = Entry::write(
             return Err(Errno::INVAL);
         }
         mirror.get_mut(at.instance).ok_or(Errno::NODEV)?.percent = percent as u32;
+        mirror.touch();
         Ok(data.len())
     },
 );

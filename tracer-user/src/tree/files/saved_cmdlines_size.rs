@@ -30,6 +30,7 @@ pub(super) const FILE: Entry = Entry::write(
             return Err(Errno::INVAL);
         }
         mirror.tasks.keep(rounded(names as usize));
+        mirror.touch();
         Ok(data.len())
     },
 )

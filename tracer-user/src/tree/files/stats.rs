@@ -1,4 +1,5 @@
-//! `per_cpu/cpuN/stats`: the counts of a CPU's buffer. The last line is ours: hits that no program saw.
+//! `per_cpu/cpuN/stats`: the counts of a CPU's buffer. The last lines are ours: hits of the events' programs
+//! and how many of them the filters dropped, and hits that no program saw.
 
 use rustix::io::Errno;
 
@@ -22,10 +23,11 @@ pub(super) const FILE: Entry = Entry::read(
                 time.to_string()
             }
         };
+        let counts = state.counts(at.index);
         let now = Conversion::now(state.clock).time(monotonic(), state.counted());
         Ok(format!(
             "entries: {}\noverrun: {}\ncommit overrun: 0\nbytes: {}\noldest event ts: {}\nnow ts: {}\n\
-             dropped events: {}\nread events: {}\nmissed events on all CPUs: {}\n",
+             dropped events: {}\nread events: {}\nhits: {}\nfiltered: {}\nmissed events on all CPUs: {}\n",
             stats.entries,
             stats.overrun,
             stats.bytes,
@@ -33,6 +35,8 @@ pub(super) const FILE: Entry = Entry::read(
             time(now),
             stats.dropped,
             stats.read,
+            counts.hits,
+            counts.filtered,
             state.missed()
         )
         .into_bytes())

@@ -1,0 +1,74 @@
+//! How long it takes to turn all events on and off: in an instance of tracefs, and in the mirror, whose daemon is new each
+//! time, so that nothing is prepared.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::{Plan, Tool, median};
+use crate::host;
+use crate::mirror::{Mounted, set};
+use crate::oracle::Oracle;
+
+/// What is measured, in the order in which it is done.
+const STEPS: [&str; 4] = ["on", "off", "on again", "off again"];
+
+/// Measures and gives the table.
+pub(super) fn run(plan: &Plan) -> Result<String> {
+    let mut times: [Vec<Vec<f64>>; 2] = Default::default();
+    let (mut ends, mut resident) = (Vec::new(), Vec::new());
+    for side in &mut times {
+        *side = vec![Vec::new(); STEPS.len()];
+    }
+    let mut events = 0;
+    let own = std::process::id().to_string();
+    for round in 0..plan.rounds {
+        for side in [round % 2, (round + 1) % 2] {
+            let steps = if side == 0 {
+                let oracle = Oracle::create("all")?;
+                oracle.set("set_event_pid", &own)?;
+                events = oracle.tracefs().events()?.len();
+                steps(oracle.dir())?
+            } else {
+                let mounted = Mounted::start("all")?;
+                set(mounted.dir(), "set_event_pid", &own)?;
+                let steps = steps(mounted.dir())?;
+                set(mounted.dir(), "events/enable", "1")?;
+                resident.push(host::resident(mounted.pid())?.1 as f64 / f64::from(1 << 20));
+                let start = Instant::now();
+                mounted.stop()?;
+                ends.push(start.elapsed().as_secs_f64());
+                steps
+            };
+            eprintln!("all events round {}: {} {steps:.3?} s", round + 1, ["tracefs", "tracer"][side]);
+            for (all, time) in times[side].iter_mut().zip(steps) {
+                all.push(time);
+            }
+        }
+    }
+    let mut table = format!(
+        "\n### All {events} events\n\nSeconds that a write to `events/enable` takes. The mirror's daemon is new in every \
+         round; it ends\nwith all events on in {:.1} s, and has {:.0} MiB then.\n\n| | {} | {} | ratio |\n|---|---:|---:|---:|\n",
+        median(&ends),
+        median(&resident),
+        Tool::Tracefs.name(),
+        Tool::Tracer.name()
+    );
+    for (index, step) in STEPS.iter().enumerate() {
+        let [kernel, ours] = [&times[0], &times[1]].map(|side| median(&side[index]));
+        let _ = writeln!(table, "| {step} | {kernel:.3} | {ours:.3} | {:.2} |", ours / kernel);
+    }
+    Ok(table)
+}
+
+fn steps(dir: &Path) -> Result<[f64; 4]> {
+    let mut times = [0.0; 4];
+    for (time, value) in times.iter_mut().zip(["1", "0", "1", "0"]) {
+        let start = Instant::now();
+        set(dir, "events/enable", value)?;
+        *time = start.elapsed().as_secs_f64();
+    }
+    Ok(times)
+}

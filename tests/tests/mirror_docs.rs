@@ -1,0 +1,121 @@
+//! The pages of docs/ whose commands are to be tried: every line is, on the mirror and on the kernel's tracefs.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use tracer_tests::host;
+use tracer_tests::mirror::Mounted;
+use tracer_tests::oracle::Oracle;
+
+const EVENTS: &str = include_str!("../../docs/EVENTS.md");
+
+/// A command of a page, and what is to come of it.
+#[derive(Debug, Default)]
+struct Line {
+    number: usize,
+    command: String,
+    expected: Vec<String>,
+}
+
+/// The commands of a page's `console` blocks.
+fn commands(page: &str) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut inside = false;
+    for (number, text) in (1..).zip(page.lines()) {
+        if text.starts_with("```") {
+            inside = text == "```console";
+        } else if inside {
+            if let Some(command) = text.strip_prefix("# ") {
+                lines.push(Line { number, command: command.to_owned(), expected: Vec::new() });
+            } else if let Some(last) = lines.last_mut() {
+                last.expected.push(text.to_owned());
+            }
+        }
+    }
+    lines
+}
+
+/// Whether a text is what a pattern says, in which `...` stands for anything.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split("...");
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// Runs a page's commands in one shell, in a directory.
+fn run(page: &str, dir: &Path, whose: &str) -> Result<usize> {
+    let lines = commands(page);
+    let mut script = String::new();
+    for (index, line) in lines.iter().enumerate() {
+        script += &format!("{}\necho '<<<{index}>>>'\n", line.command);
+    }
+    let mut shell = Command::new("bash")
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .arg("-c")
+        .arg("exec 2>&1; . /dev/stdin")
+        .spawn()?;
+    let mut stdin = shell.stdin.take().context("stdin")?;
+    let writer = std::thread::spawn(move || stdin.write_all(script.as_bytes()));
+    let output = shell.wait_with_output()?;
+    writer.join().expect("no panic")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut rest = said.as_str();
+    let mut wrong = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let Some((text, behind)) = rest.split_once(&format!("<<<{index}>>>\n")) else {
+            bail!("{whose}: the shell ended in line {}: {}\n{rest}", line.number, line.command);
+        };
+        rest = behind;
+        let found: Vec<&str> = text.lines().collect();
+        let same = found.len() == line.expected.len()
+            && found.iter().zip(&line.expected).all(|(found, expected)| matches(expected, found));
+        if !same {
+            wrong.push(format!(
+                "line {}: {}\n  {:?}\n  expected {:?}",
+                line.number, line.command, found, line.expected
+            ));
+        }
+    }
+    ensure!(wrong.is_empty(), "{whose}:\n{}", wrong.join("\n"));
+    Ok(lines.len())
+}
+
+#[test]
+fn patterns_match() {
+    assert!(
+        matches("a...c", "a b c") && matches("...", "") && matches("x", "x") && matches("...b...", "abc")
+    );
+    assert!(!matches("a...c", "a b") && !matches("x", "xy") && !matches("...b", "ba"));
+}
+
+#[test]
+fn the_page_of_events_says_what_happens() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let test = || {
+        let mounted = Mounted::start("docs")?;
+        let instance = mounted.instance("docs")?;
+        let count = run(EVENTS, &instance, "mirror, an instance")?;
+        run(EVENTS, mounted.dir(), "mirror")?;
+        let kernel = Oracle::create("docs")?;
+        kernel.tracing(true)?;
+        run(EVENTS, kernel.dir(), "kernel")?;
+        println!("{count} commands");
+        Ok::<_, anyhow::Error>(())
+    };
+    test().unwrap_or_else(|error| panic!("{error:#}"));
+}

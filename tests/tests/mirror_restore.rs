@@ -1,0 +1,130 @@
+//! What outlives a daemon that is killed, what does not outlive one that ends, and what is done at the start.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use tracer_tests::host;
+use tracer_tests::mirror::{self, Mounted, set, text};
+
+fn run(test: impl FnOnce() -> Result<()>) {
+    if host::root_or_skip() {
+        test().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+fn place(purpose: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("tracer-{purpose}-{}", std::process::id()))
+}
+
+/// The file that keeps the state of the mirror at a place.
+fn kept(dir: &Path) -> PathBuf {
+    let name = dir.to_str().unwrap().replace('-', "%2d").replace('/', "-").replace('.', "%2e");
+    Path::new("/run/tracer/state").join(name + ".json")
+}
+
+/// What both daemons must show.
+const FILES: &[&str] = &[
+    "set_event",
+    "trace_options",
+    "trace_clock",
+    "tracing_on",
+    "buffer_size_kb",
+    "per_cpu/cpu0/buffer_size_kb",
+    "buffer_subbuf_size_kb",
+    "buffer_percent",
+    "tracing_cpumask",
+    "set_event_pid",
+    "set_event_notrace_pid",
+    "events/sched/sched_switch/filter",
+    "events/sched/sched_wakeup/filter",
+    "events/sched/enable",
+];
+
+#[test]
+fn what_was_set_outlives_a_kill() {
+    run(|| {
+        let dir = place("restore");
+        let mut first = Mounted::at(dir.clone())?;
+        let below = first.instance("below")?;
+        for (file, value) in [
+            ("events/sched/sched_switch/filter", "prev_pid == 1 && next_comm ~ \"a*\""),
+            ("events/sched/sched_switch/enable", "1"),
+            ("trace_clock", "mono"),
+            ("buffer_percent", "20"),
+            ("options/raw", "1"),
+            ("trace_options", "noirq-info"),
+            ("set_event_pid", "1 2"),
+        ] {
+            set(&dir, file, value)?;
+        }
+        for (file, value) in [
+            ("tracing_on", "0"),
+            ("buffer_subbuf_size_kb", "8"),
+            ("per_cpu/cpu0/buffer_size_kb", "100"),
+            ("tracing_cpumask", "1"),
+            ("set_event_notrace_pid", "77"),
+            ("events/sched/sched_wakeup/filter", "pid > 5"),
+            ("set_event", "sched:sched_wakeup"),
+        ] {
+            set(&below, file, value)?;
+        }
+        // A bad filter is in force as none, and is none afterwards.
+        ensure!(mirror::write(&below, "events/sched/sched_switch/filter", b"nonsense", false).is_err());
+        set(&below, "events/sched/sched_switch/filter", "0")?;
+        let shown = |dir: &Path| FILES.iter().map(|file| text(dir, file)).collect::<Result<Vec<_>>>();
+        let before = (shown(&dir)?, shown(&below)?);
+        first.kill();
+        let second = Mounted::with(dir.clone(), &["--restore"])?;
+        let after = (shown(&dir)?, shown(&below)?);
+        for (file, (old, new)) in FILES.iter().zip(before.0.iter().zip(&after.0)) {
+            ensure!(old == new, "{file}: {old:?} became {new:?}");
+        }
+        for (file, (old, new)) in FILES.iter().zip(before.1.iter().zip(&after.1)) {
+            ensure!(old == new, "below: {file}: {old:?} became {new:?}");
+        }
+        // A regular end leaves nothing to take up.
+        ensure!(kept(&dir).exists());
+        second.stop()?;
+        ensure!(!kept(&dir).exists(), "{} is left", kept(&dir).display());
+        let third = Mounted::with(dir.clone(), &["--restore"])?;
+        ensure!(text(&dir, "set_event")?.is_empty());
+        ensure!(std::fs::read_dir(dir.join("instances"))?.count() == 0);
+        third.stop()?;
+        Ok(())
+    });
+}
+
+#[test]
+fn events_are_on_from_the_start() {
+    run(|| {
+        let dir = place("at-start");
+        let list = "sched:sched_process_exit,alarmtimer,no:such";
+        let mut mounted =
+            Mounted::with(dir.clone(), &["--trace-event", list, "--trace-event", "irq:softirq_raise"])?;
+        let on = text(&dir, "set_event")?;
+        for event in ["sched:sched_process_exit", "alarmtimer:alarmtimer_fired", "irq:softirq_raise"] {
+            ensure!(on.lines().any(|line| line == event), "{event} is off: {on}");
+        }
+        // What was taken up counts, not what is asked for at the start.
+        set(&dir, "set_event", "alarmtimer:alarmtimer_start")?;
+        mounted.kill();
+        let again = Mounted::with(dir.clone(), &["--restore", "--trace-event", list])?;
+        ensure!(text(&dir, "set_event")? == "alarmtimer:alarmtimer_start\n");
+        again.stop()?;
+        Ok(())
+    });
+}
+
+#[test]
+fn the_files_belong_to_whom_it_was_said() {
+    use std::os::unix::fs::MetadataExt;
+    run(|| {
+        let mounted = Mounted::with(place("owner"), &["--uid", "12", "--gid=34", "--mode", "750"])?;
+        let dir = mounted.dir();
+        let root = std::fs::metadata(dir)?;
+        ensure!((root.uid(), root.gid(), root.mode() & 0o7777) == (12, 34, 0o750), "{root:?}");
+        let file = std::fs::metadata(dir.join("events/sched/sched_switch/enable"))?;
+        ensure!((file.uid(), file.gid(), file.mode() & 0o7777) == (12, 34, 0o640), "{file:?}");
+        Ok(())
+    });
+}

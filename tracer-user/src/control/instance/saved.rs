@@ -1,0 +1,181 @@
+//! What of the instances outlives the daemon: everything that somebody set, nothing that was recorded.
+//!
+//! Each part is kept as the text that sets it, so that restoring is the same as writing it again: names instead of
+//! numbers, which may differ at the next start, and what cannot be had any more is told and left out.
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    command::{Command, List},
+    mirror::{Mirror, TOP},
+    select::Selector,
+    state::Instance,
+};
+use crate::control::instance::catalogue::Events;
+
+/// All instances.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Saved {
+    /// How many names of threads are kept.
+    pub names: usize,
+    /// The instances, the top first.
+    pub instances: Vec<SavedInstance>,
+}
+
+/// One instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SavedInstance {
+    /// Its name, empty for the top.
+    pub name: String,
+    /// Options, as words of `trace_options`.
+    pub options: Vec<String>,
+    /// The trace clock.
+    pub clock: String,
+    /// Whether recording is on.
+    pub on: bool,
+    /// CPUs that are recorded.
+    pub cpus: Vec<bool>,
+    /// `buffer_percent`
+    pub percent: u32,
+    /// Bytes of a page of the buffers.
+    pub page: usize,
+    /// Bytes of each CPU's buffer; none before the buffers were used.
+    pub sizes: Vec<usize>,
+    /// `set_event_pid`
+    pub traced: Vec<u32>,
+    /// `set_event_notrace_pid`
+    pub untraced: Vec<u32>,
+    /// Filters: system, event, text.
+    pub filters: Vec<(String, String, String)>,
+    /// Events that are on: system and name.
+    pub events: Vec<(String, String)>,
+}
+
+impl SavedInstance {
+    fn of(state: &Instance, events: &Events) -> Self {
+        let name = |event: u32| {
+            let known = events.get(event)?;
+            Some((events.system(known.system)?.name.clone(), known.name.clone()))
+        };
+        let mut filters: Vec<_> = state
+            .filters
+            .iter()
+            .filter(|(_, filtering)| filtering.filter.is_some())
+            .filter_map(|(event, filtering)| {
+                let (system, name) = name(*event)?;
+                Some((system, name, String::from_utf8(filtering.shown.clone()).ok()?.trim_end().to_owned()))
+            })
+            .collect();
+        filters.sort();
+        Self {
+            name: state.name.clone(),
+            options: state.options.text().lines().map(str::to_owned).collect(),
+            clock: state.clock.name().to_owned(),
+            on: state.is_on(),
+            cpus: state.cpus.clone(),
+            percent: state.percent,
+            page: state.page(),
+            sizes: if state.is_expanded() {
+                state.buffer.select(None).map(|(_, buffer)| buffer.size()).collect()
+            } else {
+                Vec::new()
+            },
+            traced: state.pids(List::Traced).collect(),
+            untraced: state.pids(List::Untraced).collect(),
+            filters,
+            events: state.enabled.iter().filter_map(|event| name(*event)).collect(),
+        }
+    }
+}
+
+impl Mirror {
+    /// What is to outlive us.
+    pub fn saved(&self) -> Saved {
+        let instances = self.numbers().filter_map(|number| self.get(number));
+        Saved {
+            names: self.tasks.kept(),
+            instances: instances.map(|state| SavedInstance::of(state, &self.events)).collect(),
+        }
+    }
+
+    /// Sets everything again. What does not succeed is left out, and given back: what it was, and the error.
+    pub fn restore(&mut self, saved: &Saved) -> Vec<(String, Errno)> {
+        let mut failed = Vec::new();
+        if saved.names > 0 {
+            self.tasks.keep(saved.names);
+        }
+        for one in &saved.instances {
+            let instance = match (one.name.as_str(), self.find(&one.name)) {
+                ("", _) => TOP,
+                (_, Some(instance)) => instance,
+                (name, None) => match self.make(name) {
+                    Ok(instance) => instance,
+                    Err(error) => {
+                        failed.push((format!("instance {name}"), error));
+                        continue;
+                    }
+                },
+            };
+            self.restore_one(instance, one, &mut failed);
+        }
+        failed
+    }
+
+    fn restore_one(&mut self, instance: u32, saved: &SavedInstance, failed: &mut Vec<(String, Errno)>) {
+        let whose = if saved.name.is_empty() { String::new() } else { format!(" of {}", saved.name) };
+        let mut keep = |what: String, done: Result<(), Errno>| {
+            if let Err(error) = done {
+                failed.push((what + &whose, error));
+            }
+        };
+        let known = self.get(instance).map(|state| state.options.text()).unwrap_or_default();
+        for word in saved.options.iter().filter(|word| !known.lines().any(|line| line == word.as_str())) {
+            let done = self.apply(instance, &Command::OptionWord(word.as_bytes()));
+            keep(format!("option {word}"), done);
+        }
+        if !saved.clock.is_empty() {
+            keep("trace_clock".to_owned(), self.apply(instance, &Command::Clock(saved.clock.as_bytes())));
+        }
+        if saved.page > 0 {
+            keep("buffer_subbuf_size_kb".to_owned(), self.apply(instance, &Command::PageSize(saved.page)));
+        }
+        for (cpu, bytes) in (0..).zip(&saved.sizes) {
+            let command = Command::BufferSize { cpu: Some(cpu), bytes: *bytes };
+            keep(format!("buffer size of CPU {cpu}"), self.apply(instance, &command));
+        }
+        if self.get(instance).is_some_and(|state| state.cpus.len() == saved.cpus.len()) {
+            keep("tracing_cpumask".to_owned(), self.apply(instance, &Command::Cpus(saved.cpus.clone())));
+        }
+        if let Some(state) = self.get_mut(instance) {
+            state.percent = saved.percent.min(100);
+        }
+        for (list, pids) in [(List::Traced, &saved.traced), (List::Untraced, &saved.untraced)] {
+            if pids.is_empty() {
+                continue;
+            }
+            let text: String = pids.iter().map(|pid| format!("{pid} ")).collect();
+            let done = self.apply(instance, &Command::AddPids { list, text: text.as_bytes() });
+            keep("threads".to_owned(), done);
+        }
+        keep("tracing_on".to_owned(), self.apply(instance, &Command::Tracing(saved.on)));
+        let events = self.events.clone();
+        for (system, name, text) in &saved.filters {
+            let event = events.find_system(system).and_then(|system| events.find(system, name));
+            let done = match event {
+                Some(event) => self.apply(instance, &Command::Filter { event, text: text.as_bytes() }),
+                None => Err(Errno::NOENT),
+            };
+            keep(format!("filter of {system}:{name}"), done);
+        }
+        for (system, name) in &saved.events {
+            let which = Selector::named(system, name);
+            keep(
+                format!("event {system}:{name}"),
+                self.apply(instance, &Command::Events { which, on: true }),
+            );
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Loaded modules and the trace events that they brought.
+//!
+//! No file of tracefs says whose an event is. But every tracepoint has a function of its own, `__traceiter_NAME`, and
+//! /proc/kallsyms says of which module (with or without addresses).
+
+use std::{collections::HashSet, fs::read_to_string, io};
+
+/// What the function that calls a tracepoint's probes is called, in front of the tracepoint's name.
+const CALLS: &str = "__traceiter_";
+
+/// Whether the kernel can load modules at all.
+pub fn supported() -> bool {
+    std::fs::exists("/proc/modules").unwrap_or(false)
+}
+
+/// Whether a module is loaded. In names `-` and `_` are the same.
+pub fn is_loaded(module: &str) -> bool {
+    let wanted = plain(module);
+    let modules = read_to_string("/proc/modules").unwrap_or_default();
+    modules.lines().any(|line| line.split(' ').next() == Some(&wanted))
+}
+
+/// The name as the kernel has it.
+pub fn plain(module: &str) -> String {
+    module.replace('-', "_")
+}
+
+/// The names of a module's tracepoints, which are those of their events.
+///
+/// # Errors
+/// When /proc/kallsyms cannot be read.
+pub fn tracepoints(module: &str) -> io::Result<HashSet<String>> {
+    Ok(parse(&read_to_string("/proc/kallsyms")?, &plain(module)))
+}
+
+fn parse(kallsyms: &str, module: &str) -> HashSet<String> {
+    let owner = format!("[{module}]");
+    let names = kallsyms.lines().filter_map(|line| {
+        let (symbol, behind) = line.split_once('\t')?;
+        (behind.trim_end() == owner).then_some(symbol.rsplit(' ').next()?.strip_prefix(CALLS)?)
+    });
+    names.map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tracepoints_are_found_by_their_functions() {
+        let text = "0 T __traceiter_sched_switch\n0 t __traceiter_foo_bar\t[my_mod]\n0 t other\t[my_mod]\n\
+            0 t __traceiter_x\t[my_mod2]\n";
+        assert_eq!(parse(text, "my_mod"), HashSet::from(["foo_bar".to_owned()]));
+        assert_eq!(plain("my-mod"), "my_mod");
+        assert!(parse(text, "none").is_empty());
+    }
+}

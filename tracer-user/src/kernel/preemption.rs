@@ -1,0 +1,87 @@
+//! How the kernel is preempted, in the words that headers of `trace` have for it.
+
+use std::os::fd::AsRawFd;
+
+use super::config::Config;
+use crate::sys::mount;
+
+/// Since when the header has the words of `preempt_model_str()`; before, it had its own.
+const NEW_WORDS: (u32, u32) = (6, 15);
+
+/// What the kernel would write; `unknown`, which is a word of it, where nothing tells.
+pub fn preemption(version: (u32, u32)) -> String {
+    let build = rustix::system::uname().version().to_string_lossy().into_owned();
+    let config = Config::running().ok().flatten();
+    let setting = |name: &str| config.as_ref().is_some_and(|config| config.has(name));
+    let built = [
+        ("PREEMPT_NONE", "none"),
+        ("PREEMPT_VOLUNTARY", "voluntary"),
+        ("PREEMPT_LAZY", "lazy"),
+        ("PREEMPT", "full"),
+    ];
+    let built = || built.iter().find(|(name, _)| setting(name)).map(|(_, mode)| (*mode).to_owned());
+    let mode = if build.contains("PREEMPT_RT") {
+        Some("rt".to_owned())
+    } else if build.contains("PREEMPT_DYNAMIC") {
+        dynamic().or_else(asked).or_else(built)
+    } else {
+        built().or_else(|| build.contains("PREEMPT").then(|| "full".to_owned()))
+    };
+    words(mode.as_deref(), &build, version)
+}
+
+fn words(mode: Option<&str>, build: &str, version: (u32, u32)) -> String {
+    if version < NEW_WORDS {
+        let word = match mode {
+            Some("none") => "server",
+            Some("voluntary") => "desktop",
+            Some("full") => "preempt",
+            Some("rt") => "preempt_rt",
+            _ => "unknown",
+        };
+        return word.to_owned();
+    }
+    if build.contains("PREEMPT_DYNAMIC") {
+        return format!("PREEMPT({})", mode.unwrap_or("undef"));
+    }
+    let word = match mode {
+        Some("none") => "NONE",
+        Some("voluntary") => "VOLUNTARY",
+        Some("full") => "PREEMPT",
+        Some("lazy") => "PREEMPTLAZY",
+        Some("rt") => "PREEMPT_RT",
+        _ => "unknown",
+    };
+    word.to_owned()
+}
+
+/// The mode that was chosen at the start or since: debugfs shows all, that one in brackets.
+fn dynamic() -> Option<String> {
+    let file = |root: &str| std::fs::read_to_string(format!("{root}/sched/preempt")).ok();
+    let text = file("/sys/kernel/debug").or_else(|| {
+        let root = mount::detached("debugfs").ok()?;
+        file(&format!("/proc/self/fd/{}", root.as_raw_fd()))
+    })?;
+    Some(text.split_once('(')?.1.split_once(')')?.0.to_owned())
+}
+
+/// What the kernel's command line asks for.
+fn asked() -> Option<String> {
+    let line = std::fs::read_to_string("/proc/cmdline").ok()?;
+    line.split_whitespace().filter_map(|word| word.strip_prefix("preempt=")).last().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn both_ages_have_their_words() {
+        let dynamic = "#1 SMP PREEMPT_DYNAMIC Tue";
+        assert_eq!(words(Some("voluntary"), dynamic, (6, 12)), "desktop");
+        assert_eq!(words(Some("none"), dynamic, (6, 18)), "PREEMPT(none)");
+        assert_eq!(words(None, dynamic, (6, 18)), "PREEMPT(undef)");
+        assert_eq!(words(Some("full"), "#1 SMP PREEMPT Tue", (6, 18)), "PREEMPT");
+        assert_eq!(words(None, "#1 SMP", (6, 1)), "unknown");
+    }
+}

@@ -1,0 +1,159 @@
+//! Lines and header of `trace` with the option `latency-format`: times since the buffer was emptied, and a mark where
+//! the next record is long in coming.
+//!
+//! `trace_print_lat_context()` and `print_trace_header()` in kernel/trace, as pure functions.
+
+use super::{
+    line::{BufferInfo, Entry, Options, Stamp, Tasks, comm, latency_flags},
+    printf::number::{self, decimal, decimal_padded, repeat},
+    printf::spec::Spec,
+};
+
+/// Where a record stands among the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// When the buffer was emptied last, by the trace clock.
+    pub start: u64,
+    /// When the next record was made; the record's own time where there is none.
+    pub next: u64,
+    /// Its number.
+    pub index: u64,
+}
+
+/// Waits behind which a mark stands, in microseconds (`trace_find_mark()`).
+const MARKS: [(u64, u8); 6] =
+    [(1_000_000, b'$'), (100_000, b'@'), (10_000, b'*'), (1000, b'#'), (100, b'!'), (10, b'+')];
+
+/// `ns2usecs()` rounds to the nearest.
+fn micros(ns: u64) -> u64 {
+    ns.saturating_add(500) / 1000
+}
+
+/// Writes what stands in front of an event's text.
+pub(super) fn context(
+    out: &mut Vec<u8>,
+    options: &Options,
+    entry: &Entry,
+    stamp: Stamp,
+    position: Position,
+    tasks: &dyn Tasks,
+) {
+    let comm = comm(entry.pid, tasks);
+    let since = stamp.time.wrapping_sub(position.start);
+    let wait = position.next.wrapping_sub(stamp.time);
+    let (since, wait) = if options.in_ns { (micros(since), micros(wait)) } else { (since, wait) };
+    if options.verbose {
+        let (flags, depth) = (entry.flags, entry.preempt_count & 15);
+        repeat(out, b' ', 16usize.saturating_sub(comm.len()));
+        out.extend_from_slice(comm);
+        let (cpu, index) = (stamp.cpu, position.index);
+        out.extend(format!(" {:7} {cpu:3} {flags} {depth:08x} {index:08x} ", entry.pid).bytes());
+        let times = if options.in_ns {
+            let split = |micros: u64| format!("{}.{:03}ms", micros / 1000, micros % 1000);
+            format!("[{:08x}] {} (+{}): ", micros(stamp.time), split(since), split(wait))
+        } else {
+            format!("[{:016x}] {since} (+{wait}): ", stamp.time)
+        };
+        return out.extend_from_slice(times.as_bytes());
+    }
+    let comm = &comm[..comm.len().min(8)];
+    repeat(out, b' ', 8 - comm.len());
+    out.extend_from_slice(comm);
+    out.push(b'-');
+    let start = out.len();
+    out.extend(entry.pid.to_string().bytes());
+    number::widen(out, start, Spec { left: true, width: 7, ..Spec::PLAIN });
+    out.push(b' ');
+    decimal_padded(out, u64::from(stamp.cpu), 3, b' ');
+    out.extend_from_slice(&latency_flags(entry.flags, entry.preempt_count, options.lazy_flag));
+    out.push(b' ');
+    decimal_padded(out, since, 4, b' ');
+    if options.in_ns {
+        out.extend_from_slice(b"us");
+        out.push(MARKS.iter().find(|(least, _)| wait > *least).map_or(b' ', |(_, mark)| *mark));
+    }
+    out.extend_from_slice(b": ");
+}
+
+/// Writes what stands above the lines: nothing but the first two where there are none. `release` is the kernel's,
+/// `preemption` how it is preempted, in the words of this header.
+pub fn header(out: &mut Vec<u8>, options: &Options, info: BufferInfo, release: &str, preemption: &str) {
+    out.extend_from_slice(b"# tracer: nop\n#\n");
+    if !options.context_info || info.entries == 0 {
+        return;
+    }
+    let line = "-".repeat(68);
+    out.extend(format!("# nop latency trace v1.1.5 on {release}\n# {line}\n# latency: 0 us, #").bytes());
+    decimal(out, info.entries);
+    out.push(b'/');
+    decimal(out, info.written);
+    let cpus = info.cpus;
+    out.extend(format!(", CPU#0 | (M:{preemption} VP:0, KP:0, SP:0 HP:0 #P:{cpus})\n").bytes());
+    let rule = format!("#    {}\n", "-".repeat(17));
+    out.extend_from_slice(rule.as_bytes());
+    // Of a task that was slow; the tracer nop knows none.
+    out.extend_from_slice(b"#    | task: -0 (uid:0 nice:0 policy:0 rt_prio:0)\n");
+    out.extend_from_slice(rule.as_bytes());
+    out.extend_from_slice(b"#\n");
+    if options.verbose {
+        return;
+    }
+    // The columns are filled up to one width.
+    for text in [
+        "                   _------=> CPU#            ",
+        "                  / _-----=> irqs-off/BH-disabled",
+        "                 | / _----=> need-resched    ",
+        "                 || / _---=> hardirq/softirq ",
+        "                 ||| / _--=> preempt-depth   ",
+        "                 |||| / _-=> migrate-disable ",
+        "                 ||||| /     delay           ",
+        " cmd     pid     |||||| time  |   caller     ",
+        "    \\   /        ||||||  \\    |    /       ",
+    ] {
+        out.extend(format!("# {text}\n").bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(options: Options, time: u64, position: Position) -> String {
+        let mut record = 313u16.to_ne_bytes().to_vec();
+        record.extend([1, 0x12]);
+        record.extend(19004_i32.to_ne_bytes());
+        let mut out = Vec::new();
+        struct Names;
+        impl Tasks for Names {
+            fn comm(&self, _: i32) -> Option<&[u8]> {
+                Some(b"long-name-of-it")
+            }
+        }
+        context(&mut out, &options, &Entry::of(&record), Stamp { cpu: 1, time }, position, &Names);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn lines_are_the_kernels() {
+        let base = Options::default();
+        let at = |next| Position { start: 1_000_000, next, index: 11 };
+        for (wait_us, mark) in [(0, ' '), (10, ' '), (11, '+'), (101, '!'), (1001, '#'), (2_000_000, '$')] {
+            let line = show(base, 5_000_400, at(5_000_400 + wait_us * 1000));
+            assert_eq!(line, format!("long-nam-19004     1d..21 4000us{mark}: "));
+        }
+        let verbose = Options { verbose: true, ..base };
+        assert_eq!(
+            show(verbose, 931_675_298_000, Position { start: 0, next: 931_675_325_000, index: 11 }),
+            " long-name-of-it   19004   1 1 00000002 0000000b [37883ca2] 931675.298ms (+0.027ms): "
+        );
+        let counts = Options { in_ns: false, ..base };
+        assert_eq!(
+            show(counts, 7, Position { start: 1, next: 8, index: 3 }),
+            "long-nam-19004     1d..21    6: "
+        );
+        assert_eq!(
+            show(Options { verbose: true, ..counts }, 7, Position { start: 1, next: 8, index: 3 }),
+            " long-name-of-it   19004   1 1 00000002 00000003 [0000000000000007] 6 (+1): "
+        );
+    }
+}
