@@ -242,7 +242,7 @@ fn read_a_while(dir: &Path, rng: &mut Rng, end: &AtomicBool) -> Result<()> {
             Ok(0) => break,
             Ok(_) => {}
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                thread::sleep(Duration::from_millis(5))
+                thread::sleep(Duration::from_millis(5));
             }
             Err(error) => return Err(error.into()),
         }

@@ -20,6 +20,7 @@ pub use victim::{Kind, serve};
 
 /// What to measure and how often.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)]
 pub struct Plan {
     /// Rounds, at least one; docs/PERFORMANCE.md shows seven or more.
     pub rounds: usize,

@@ -176,6 +176,7 @@ pub(super) struct DoctorArgs {
     echo 'prev_comm ~ \"ba*\"' > events/sched/sched_switch/filter\n  \
     echo 1 > events/sched/sched_switch/enable\n  \
     cat trace")]
+#[allow(clippy::struct_excessive_bools)]
 pub(super) struct MountArgs {
     /// Where.
     #[arg(value_name = "DIR", default_value = "/run/tracer/tracing")]

@@ -44,16 +44,13 @@ fn lay_out(args: &ExecArgs) -> anyhow::Result<()> {
         mount("tracefs", TRACEFS, "tracefs", MountFlags::empty(), None)
             .with_context(|| format!("tracefs at {TRACEFS}"))?;
     }
-    match &args.mirror {
-        Some(dir) => {
-            mount_bind(dir, TRACEFS).with_context(|| format!("{} at {TRACEFS}", dir.display()))?;
-        }
-        None => {
-            let own = rustix::process::getpid().as_raw_nonzero().to_string();
-            let mut mount: Vec<OsString> = [TRACEFS, "--over", "--until", &own].map(OsString::from).into();
-            mount.extend(args.serving.arguments());
-            background::start(mount)?;
-        }
+    if let Some(dir) = &args.mirror {
+        mount_bind(dir, TRACEFS).with_context(|| format!("{} at {TRACEFS}", dir.display()))?;
+    } else {
+        let own = rustix::process::getpid().as_raw_nonzero().to_string();
+        let mut mount: Vec<OsString> = [TRACEFS, "--over", "--until", &own].map(OsString::from).into();
+        mount.extend(args.serving.arguments());
+        background::start(mount)?;
     }
     if !Path::new(BELOW_DEBUGFS).is_dir() {
         // Not every kernel has it, and most tools do not want it.

@@ -68,7 +68,7 @@ fn dynamic() -> Option<String> {
 /// What the kernel's command line asks for.
 fn asked() -> Option<String> {
     let line = std::fs::read_to_string("/proc/cmdline").ok()?;
-    line.split_whitespace().filter_map(|word| word.strip_prefix("preempt=")).last().map(str::to_owned)
+    line.split_whitespace().filter_map(|word| word.strip_prefix("preempt=")).next_back().map(str::to_owned)
 }
 
 #[cfg(test)]

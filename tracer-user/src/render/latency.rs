@@ -118,17 +118,19 @@ pub fn header(out: &mut Vec<u8>, options: &Options, info: BufferInfo, release: &
 mod tests {
     use super::*;
 
+    struct Names;
+
+    impl Tasks for Names {
+        fn comm(&self, _: i32) -> Option<&[u8]> {
+            Some(b"long-name-of-it")
+        }
+    }
+
     fn show(options: Options, time: u64, position: Position) -> String {
         let mut record = 313u16.to_ne_bytes().to_vec();
         record.extend([1, 0x12]);
         record.extend(19004_i32.to_ne_bytes());
         let mut out = Vec::new();
-        struct Names;
-        impl Tasks for Names {
-            fn comm(&self, _: i32) -> Option<&[u8]> {
-                Some(b"long-name-of-it")
-            }
-        }
         context(&mut out, &options, &Entry::of(&record), Stamp { cpu: 1, time }, position, &Names);
         String::from_utf8(out).unwrap()
     }

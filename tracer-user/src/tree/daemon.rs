@@ -143,7 +143,9 @@ fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, options: &Options) 
     if let Some(saved) = saved {
         told(mirror.restore(&saved));
     } else {
-        keeper.iter().for_each(|keeper| keeper.forget());
+        if let Some(keeper) = &keeper {
+            keeper.forget();
+        }
         options.boot.iter().for_each(|boot| told(mirror.boot(boot)));
     }
     if let Some(keeper) = keeper {

@@ -76,12 +76,13 @@ impl Keeper {
 /// A file's name for a path: one for each, and a file's name.
 fn name(at: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
+    let hex = |digit: u8| char::from(b"0123456789abcdef"[usize::from(digit)]);
     let mut name = String::new();
-    for byte in at.as_os_str().as_bytes() {
+    for byte in at.as_os_str().as_bytes().iter().copied() {
         match byte {
             b'/' => name.push('-'),
-            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'_' => name.push(char::from(*byte)),
-            other => name.push_str(&format!("%{other:02x}")),
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'_' => name.push(char::from(byte)),
+            other => name.extend(['%', hex(other >> 4), hex(other & 15)]),
         }
     }
     name + ".json"

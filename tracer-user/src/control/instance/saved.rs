@@ -156,7 +156,7 @@ impl Mirror {
             if pids.is_empty() {
                 continue;
             }
-            let text: String = pids.iter().map(|pid| format!("{pid} ")).collect();
+            let text = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
             let done = self.apply(instance, &Command::AddPids { list, text: text.as_bytes() });
             keep("threads".to_owned(), done);
         }
