@@ -7,7 +7,7 @@ use tracer_abi::Counters;
 use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_user::{
-    attach::{Attachment, Context, Extras, Options, Request, Session, Threads, Via},
+    attach::{Attachment, Context, Extras, Options, Request, Session, Threads, Via, Writer},
     event::Format,
     lang::filter::Dialect,
     plan::{filter::Filter, resolve, source::Hook},
@@ -111,6 +111,13 @@ fn attach(session: &mut Session, format: &Format, filter: Option<&Filter>) -> At
         .unwrap_or_else(|error| panic!("{error}\n{}", error.verifier_log().unwrap_or_default()))
 }
 
+/// Somebody else than this thread.
+fn writer() -> Writer {
+    let mut comm = [0; 16];
+    comm[..6].copy_from_slice(b"writer");
+    Writer { cpu: 77, comm }
+}
+
 /// What came out of the rings, and the counts.
 fn pass(format: &str, filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<Vec<u8>>, Counters)> {
     let format = Format::parse("tests", format).unwrap();
@@ -120,7 +127,7 @@ fn pass(format: &str, filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<
     let attachment = attach(&mut session, &format, filter.as_ref());
     session.set_tracing(true);
     for record in records {
-        session.inject(&attachment, record).unwrap();
+        session.inject(&attachment, record, &writer()).unwrap();
     }
     let mut seen = Vec::new();
     Drain::new(rings).finish(|record| seen.push(record.payload.to_vec()));
@@ -159,6 +166,9 @@ fn the_filter_sees_the_record() {
         ("common_pid == 4242 && common_preempt_count == 0x21", vec![0, 1, 2]),
         ("common_flags & 4", vec![0, 1, 2]),
         ("!(text == \"help\")", vec![0, 2]),
+        // Whose record it is, not who runs the program.
+        ("comm == \"writer\" && CPU == 77", vec![0, 1, 2]),
+        ("comm != \"writer\" || CPU != 77 || comm ~ \"*z*\"", vec![]),
     ] {
         let Some((seen, counts)) = pass(FORMAT, Some(filter), &records) else { return };
         let wanted: Vec<_> = matching.iter().map(|at: &usize| expected(&records[*at])).collect();
@@ -203,7 +213,7 @@ fn a_record_longer_than_any_is_refused() {
     let Some((mut session, _rings)) = session() else { return };
     let attachment = attach(&mut session, &format, None);
     session.set_tracing(true);
-    let error = session.inject(&attachment, &print(&[b'x'; 8177])).unwrap_err();
+    let error = session.inject(&attachment, &print(&[b'x'; 8177]), &writer()).unwrap_err();
     assert!(error.to_string().contains("os error 7"), "{error}");
     assert_eq!(session.total(attachment.slot).hits, 0);
 }

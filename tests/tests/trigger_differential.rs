@@ -23,7 +23,7 @@ fn run(test: impl FnOnce() -> Result<()>) {
 /// An instance of the kernel's tracefs, and one of the mirror's, that see this thread.
 struct Pair {
     kernel: Oracle,
-    _mounted: Mounted,
+    mounted: Mounted,
     ours: PathBuf,
     /// Whether the kernel has snapshots.
     snapshots: bool,
@@ -44,7 +44,7 @@ impl Pair {
         kernel.set("tracing_on", "1")?;
         let available = kernel.get(&format!("{GETPGID}/trigger"))?;
         let snapshots = available.contains(" snapshot");
-        Ok(Self { kernel, _mounted: mounted, ours, snapshots })
+        Ok(Self { kernel, mounted, ours, snapshots })
     }
 
     /// Writes to both; both answer alike.
@@ -386,6 +386,88 @@ fn chance_finds_no_difference() {
             log.push(what);
             pair.all_same(&format!("\n{}", log[log.len().saturating_sub(30)..].join("\n")));
         }
+        Ok(())
+    });
+}
+
+/// Takes away what a test defined, when it ends.
+struct Defined<'a>(Vec<(&'a Path, &'a str)>);
+
+impl Drop for Defined<'_> {
+    fn drop(&mut self) {
+        for (dir, line) in &self.0 {
+            let _ = mirror::write(dir, "kprobe_events", line.as_bytes(), true);
+        }
+    }
+}
+
+#[test]
+fn dynamic_events_have_triggers() {
+    run(|| {
+        let pair = Pair::new("dynamic")?;
+        let (theirs, our) = (pair.kernel.tracefs().root(), pair.mounted.dir());
+        // The entry of getpgid(2) twice over, which makes one event of two probes.
+        let entry = if cfg!(target_arch = "aarch64") { "__arm64_sys_" } else { "__x64_sys_" };
+        let group = format!("triggers{}", std::process::id());
+        let lines = [
+            format!("p:{group}/twice {entry}getpgid"),
+            format!("p:{group}/twice {entry}getsid"),
+            format!("p:{group}/once {entry}getsid"),
+        ];
+        if mirror::write(theirs, "kprobe_events", lines[0].as_bytes(), true).is_err() {
+            eprintln!("skipped: the kernel has no kprobes");
+            return Ok(());
+        }
+        let (twice, once) = (format!("-:{group}/twice"), format!("-:{group}/once"));
+        let mut defined = Defined(vec![(theirs, &twice), (theirs, &once), (our, &twice), (our, &once)]);
+        for (dir, line) in [(theirs, 1), (theirs, 2), (our, 0), (our, 1), (our, 2)] {
+            let done = mirror::write(dir, "kprobe_events", lines[line].as_bytes(), true);
+            ensure!(done.is_ok(), "{:?} in {}: {done:?}", lines[line], dir.display());
+        }
+        let file = |event: &str, file: &str| format!("events/{group}/{event}/{file}");
+        let (enable, trigger) = (file("once", "enable"), file("once", "trigger"));
+        let both = file("twice", "enable");
+        for (file, value, hits) in [
+            (trigger.as_str(), format!("enable_event:{group}:twice:1"), 2),
+            (both.as_str(), "0".to_owned(), 1),
+            (&trigger, format!("!enable_event:{group}:twice"), 1),
+            (&enable, "1".to_owned(), 1),
+            (&trigger, "traceoff:1".to_owned(), 2),
+            ("tracing_on", "1".to_owned(), 1),
+            (&trigger, "!traceoff".to_owned(), 0),
+            (&trigger, format!("disable_event:{group}:once"), 0),
+            ("tracing_on", "1".to_owned(), 2),
+            (&enable, "1".to_owned(), 1),
+            (&trigger, format!("!disable_event:{group}:once"), 0),
+            (&enable, "0".to_owned(), 1),
+        ] {
+            pair.write(file, &value);
+            for pid in 1..=hits {
+                getpgid(pid);
+                getsid(pid);
+            }
+            for file in [&enable, &trigger, &both, "tracing_on"] {
+                pair.same(file, &format!("{value} to {file}"));
+            }
+            let bodies = |dir: &Path| text(dir, "trace").map(|trace| mirror::bodies(&trace));
+            let (ours, kernels) = (bodies(&pair.ours)?, bodies(pair.kernel.dir())?);
+            ensure!(ours == kernels, "{value} to {file}: {ours:#?} and the kernel's {kernels:#?}");
+        }
+        // What triggers hold cannot go.
+        pair.write(&trigger, &format!("enable_event:{group}:twice"));
+        for dir in [theirs, our] {
+            for line in [&once, &twice] {
+                let answer = mirror::write(dir, "kprobe_events", line.as_bytes(), true);
+                ensure!(answer == Err(libc::EBUSY), "{line} in {}: {answer:?}", dir.display());
+            }
+        }
+        pair.write(&trigger, &format!("!enable_event:{group}:twice"));
+        for dir in [theirs, our] {
+            for line in [&once, &twice] {
+                ensure!(mirror::write(dir, "kprobe_events", line.as_bytes(), true).is_ok());
+            }
+        }
+        defined.0.clear();
         Ok(())
     });
 }

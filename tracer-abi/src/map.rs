@@ -25,8 +25,12 @@ pub const MAX_PAYLOAD: usize = 8192;
 /// Byte offset in an injection program's context of the record's length in bytes (u32); in front of it lies the
 /// record, and behind the record zeroes.
 pub const INJECT_LENGTH: usize = MAX_PAYLOAD;
+/// Byte offset in that context of the CPU (u32) that the record's writer is on.
+pub const INJECT_CPU: usize = INJECT_LENGTH + 4;
+/// Byte offset of the writer's name, 16 bytes with its NULs.
+pub const INJECT_COMM: usize = INJECT_CPU + 4;
 /// Size in bytes of that context.
-pub const INJECT_SIZE: usize = MAX_PAYLOAD + 8;
+pub const INJECT_SIZE: usize = INJECT_COMM + 16;
 
 /// Bytes of a [`SCRATCH`] value in which a payload of variable length is built, stamp in front. Twice the
 /// largest payload, so that a masked offset plus a masked length stays inside for the verifier.

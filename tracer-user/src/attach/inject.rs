@@ -1,14 +1,39 @@
 //! Injection: records of user space run through an event's program by `BPF_PROG_TEST_RUN`.
 
-use tracer_abi::{INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD};
+use tracer_abi::{INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD};
 
-use super::Cause;
+use super::{AttachError, Attachment, Cause, Session};
 use crate::sys::{Errno, prog::Prog};
 
-/// Runs the program with the record, common fields included, and its length as its context. What it gives is what the
-/// event's triggers ask for.
-pub(super) fn run(program: &Prog, record: &[u8]) -> Result<u64, Cause> {
-    let mut context = context(record).ok_or(Cause::System("a record of user space", Errno::TOOBIG))?;
+/// Who writes a record: what filters see of a hit beside its record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writer {
+    /// The CPU that it is on.
+    pub cpu: u32,
+    /// Its name, NULs behind.
+    pub comm: [u8; 16],
+}
+
+impl Session {
+    /// Hands a record to an event attached through [`super::Via::Inject`]; what its triggers ask for ([`tracer_abi::asked`]).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn inject(
+        &self,
+        attachment: &Attachment,
+        record: &[u8],
+        writer: &Writer,
+    ) -> Result<u64, AttachError> {
+        run(&attachment.program, record, writer).map_err(|cause| AttachError::new("inject", cause))
+    }
+}
+
+/// Runs the program with the record, common fields included, and its length and writer as its context. What it gives is
+/// what the event's triggers ask for.
+fn run(program: &Prog, record: &[u8], writer: &Writer) -> Result<u64, Cause> {
+    let mut context =
+        context(record, writer).ok_or(Cause::System("a record of user space", Errno::TOOBIG))?;
     program
         .run(&mut context)
         .map(u64::from)
@@ -17,10 +42,12 @@ pub(super) fn run(program: &Prog, record: &[u8]) -> Result<u64, Cause> {
 
 /// The context for a record; None when it is longer than any record may be. The context has one size, so that the
 /// verifier's bound holds for every record, and zeroes behind the record end every string.
-fn context(record: &[u8]) -> Option<[u8; INJECT_SIZE]> {
+fn context(record: &[u8], writer: &Writer) -> Option<[u8; INJECT_SIZE]> {
     let mut context = [0; INJECT_SIZE];
     context[..MAX_PAYLOAD].get_mut(..record.len())?.copy_from_slice(record);
-    context[INJECT_LENGTH..INJECT_LENGTH + 4].copy_from_slice(&(record.len() as u32).to_ne_bytes());
+    context[INJECT_LENGTH..INJECT_CPU].copy_from_slice(&(record.len() as u32).to_ne_bytes());
+    context[INJECT_CPU..INJECT_COMM].copy_from_slice(&writer.cpu.to_ne_bytes());
+    context[INJECT_COMM..].copy_from_slice(&writer.comm);
     Some(context)
 }
 
@@ -29,11 +56,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_length_stands_behind_the_room_for_the_record() {
-        let context = context(&[7; 9]).unwrap();
+    fn length_and_writer_stand_behind_the_room_for_the_record() {
+        let writer = Writer { cpu: 3, comm: [b'c'; 16] };
+        let context = context(&[7; 9], &writer).unwrap();
         assert_eq!(context[..10], [7, 7, 7, 7, 7, 7, 7, 7, 7, 0]);
-        assert_eq!(context[MAX_PAYLOAD..], [9_u32.to_ne_bytes(), [0; 4]].concat());
-        assert!(super::context(&[1; MAX_PAYLOAD]).is_some());
-        assert!(super::context(&[1; MAX_PAYLOAD + 1]).is_none());
+        assert_eq!(
+            context[MAX_PAYLOAD..MAX_PAYLOAD + 8],
+            [9_u32.to_ne_bytes(), 3_u32.to_ne_bytes()].concat()
+        );
+        assert_eq!(context[MAX_PAYLOAD + 8..], [b'c'; 16]);
+        assert!(super::context(&[1; MAX_PAYLOAD], &writer).is_some());
+        assert!(super::context(&[1; MAX_PAYLOAD + 1], &writer).is_none());
     }
 }

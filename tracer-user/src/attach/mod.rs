@@ -38,6 +38,7 @@ pub use extras::Extras;
 pub use fentry::Function;
 pub use gate::{Hung, Resting};
 pub use gated::Gated;
+pub use inject::Writer;
 pub use kprobe::{KernelPlace, try_kprobe};
 pub use maps::Options;
 pub use peek::kernel_word;
@@ -532,14 +533,6 @@ impl Session {
         }
         drop(attachment);
         Ok(())
-    }
-
-    /// Hands a record to an event attached through [`Via::Inject`]; what its triggers ask for ([`tracer_abi::asked`]).
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn inject(&self, attachment: &Attachment, record: &[u8]) -> Result<u64, AttachError> {
-        inject::run(&attachment.program, record).map_err(|cause| AttachError::new("inject", cause))
     }
 
     /// Shows what programs logged since the last time; nothing unless both sides are built for it.

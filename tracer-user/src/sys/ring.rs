@@ -102,41 +102,40 @@ impl RingMemory {
     }
 
     /// Shows every record that is complete, in order, until the caller leaves one, one is being written, or
-    /// nothing is left. The caller must not keep the slice.
+    /// nothing is left of what was there at first. The caller must not keep the slice.
     pub fn drain(&mut self, mut show: impl FnMut(&[u8]) -> Seen) -> Drained {
         let mask = self.size as u64 - 1;
         let mut released = self.position;
-        let outcome = 'all: loop {
-            let end = self.producer().load(Ordering::Acquire);
+        // No further: a reader that is slower than the hits would never come to an end.
+        let end = self.producer().load(Ordering::Acquire);
+        let outcome = loop {
             if self.position >= end {
                 break Drained::Empty;
             }
-            while self.position < end {
-                let at = self.page + (self.position & mask) as usize;
-                // SAFETY: inside the mapping: positions are masked, and the header is eight bytes aligned to eight.
-                let header = unsafe { AtomicU32::from_ptr(self.producer.as_ptr().add(at).cast()) };
-                let word = header.load(Ordering::Acquire);
-                if word & BUSY != 0 {
-                    break 'all Drained::Busy;
+            let at = self.page + (self.position & mask) as usize;
+            // SAFETY: inside the mapping: positions are masked, and the header is eight bytes aligned to eight.
+            let header = unsafe { AtomicU32::from_ptr(self.producer.as_ptr().add(at).cast()) };
+            let word = header.load(Ordering::Acquire);
+            if word & BUSY != 0 {
+                break Drained::Busy;
+            }
+            let length = word & !DISCARD;
+            if word & DISCARD == 0 {
+                // SAFETY: the producer is done with the record, which the doubled mapping holds in one piece.
+                let record = unsafe {
+                    std::slice::from_raw_parts(
+                        self.producer.as_ptr().add(at + HEADER as usize),
+                        length as usize,
+                    )
+                };
+                if show(record) == Seen::Left {
+                    break Drained::Left;
                 }
-                let length = word & !DISCARD;
-                if word & DISCARD == 0 {
-                    // SAFETY: the producer is done with the record, which the doubled mapping holds in one piece.
-                    let record = unsafe {
-                        std::slice::from_raw_parts(
-                            self.producer.as_ptr().add(at + HEADER as usize),
-                            length as usize,
-                        )
-                    };
-                    if show(record) == Seen::Left {
-                        break 'all Drained::Left;
-                    }
-                }
-                self.position += (u64::from(length) + HEADER).next_multiple_of(8);
-                if self.position - released >= RELEASE_EVERY {
-                    self.consumer().store(self.position, Ordering::Release);
-                    released = self.position;
-                }
+            }
+            self.position += (u64::from(length) + HEADER).next_multiple_of(8);
+            if self.position - released >= RELEASE_EVERY {
+                self.consumer().store(self.position, Ordering::Release);
+                released = self.position;
             }
         };
         self.consumer().store(self.position, Ordering::Release);

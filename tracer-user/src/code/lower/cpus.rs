@@ -46,7 +46,7 @@ impl Lower<'_> {
                 Ok(())
             }
             (CpusSubject::Current, CpusOp::And) => {
-                self.call(Helper::GetSmpProcessorId);
+                self.current_cpu();
                 self.one_of(set, exits);
                 Ok(())
             }

@@ -348,6 +348,15 @@ impl<'a> Lower<'a> {
         self.asm.load(Width::D, dst, self.ctx, i16::from(arg) * 8);
     }
 
+    /// R0 = the CPU of the hit.
+    fn current_cpu(&mut self) {
+        if *self.hook == Hook::Inject {
+            self.asm.load(Width::W, Reg::R0, self.ctx, tracer_abi::INJECT_CPU as i16);
+        } else {
+            self.call(Helper::GetSmpProcessorId);
+        }
+    }
+
     /// Zeroes or truncates R0 to a width.
     fn truncate(&mut self, size: usize) {
         match size {

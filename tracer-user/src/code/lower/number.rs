@@ -2,7 +2,7 @@
 
 use super::{Exits, Lower, LowerError};
 use crate::{
-    code::asm::{Alu, Cond, Helper, Operand, Reg},
+    code::asm::{Alu, Cond, Operand, Reg},
     plan::filter::{NumberOp, Place},
 };
 
@@ -70,7 +70,7 @@ impl Lower<'_> {
             self.go(false, exits);
             return;
         }
-        self.call(Helper::GetSmpProcessorId);
+        self.current_cpu();
         self.decide(false, condition(op, true), Reg::R0, Operand::Imm(value), exits);
     }
 }

@@ -6,7 +6,7 @@
 
 mod regions;
 
-use tracer_abi::MAX_PAYLOAD;
+use tracer_abi::{INJECT_COMM, MAX_PAYLOAD};
 
 use super::{
     Exits, Lower, LowerError,
@@ -142,16 +142,23 @@ impl Lower<'_> {
         }
     }
 
-    /// The current task's name on the stack.
+    /// The name of the thread that hits on the stack.
     fn comm_slot(&mut self) -> i16 {
         let slot = match self.texts.comm {
             Some(slot) => slot,
             None => *self.texts.comm.insert(self.frame.take(COMM_SIZE, 0)),
         };
         if !self.texts.fetched.has(&COMM) {
-            self.asm.address(Reg::R1, Reg::R10, i32::from(slot));
-            self.asm.mov(Reg::R2, COMM_SIZE as i32);
-            self.call(Helper::GetCurrentComm);
+            if *self.hook == Hook::Inject {
+                for at in [0, 8] {
+                    self.asm.load(Width::D, Reg::R0, self.ctx, INJECT_COMM as i16 + at);
+                    self.asm.store(Width::D, Reg::R10, slot + at, Reg::R0);
+                }
+            } else {
+                self.asm.address(Reg::R1, Reg::R10, i32::from(slot));
+                self.asm.mov(Reg::R2, COMM_SIZE as i32);
+                self.call(Helper::GetCurrentComm);
+            }
             self.texts.fetched.add(COMM);
         }
         slot

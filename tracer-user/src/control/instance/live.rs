@@ -11,7 +11,8 @@ pub(super) use super::hung::HungProbes;
 use super::rest::Rest;
 use crate::{
     attach::{
-        self, AttachError, Attachment, Cause, Context, Extras, Hung, Request, Session, Threads, Via, ids,
+        self, AttachError, Attachment, Cause, Context, Extras, Hung, Request, Session, Threads, Via, Writer,
+        ids,
     },
     control::{
         facts::Facts,
@@ -191,8 +192,8 @@ impl Live {
     }
 
     /// Runs the triggers of `trace_marker` on a record; what they ask for.
-    pub(super) fn marked(&self, record: &[u8]) -> Result<u64, AttachError> {
-        self.marker.as_ref().map_or(Ok(0), |marker| self.session.inject(marker, record))
+    pub(super) fn marked(&self, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
+        self.marker.as_ref().map_or(Ok(0), |marker| self.session.inject(marker, record, writer))
     }
 
     /// Turns events off, at once.

@@ -11,6 +11,7 @@ use super::{
     mirror::{Mirror, TOP},
 };
 use crate::{
+    attach,
     buffer::{Page, clock::Conversion},
     control::facts::Facts,
     render::{
@@ -212,7 +213,12 @@ impl Mirror {
         let kind = self.stack_kinds()[0];
         let Ok(state) = self.state(instance) else { return };
         let Some(live) = &state.live else { return };
-        let asked = match live.marked(record) {
+        let mut comm = [0; 16];
+        let name = std::fs::read(format!("/proc/{}/comm", writer.pid)).unwrap_or_default();
+        let name = name.strip_suffix(b"\n").unwrap_or(&name);
+        let length = name.len().min(comm.len() - 1);
+        comm[..length].copy_from_slice(&name[..length]);
+        let asked = match live.marked(record, &attach::Writer { cpu: writer.cpu, comm }) {
             Ok(asked) => asked,
             Err(error) => return tracing::warn!("{error}"),
         };
