@@ -38,6 +38,10 @@ const FILES: &[&str] = &[
     "events/sched/sched_switch/filter",
     "events/sched/sched_wakeup/filter",
     "events/sched/enable",
+    "events/sched/sched_process_exit/trigger",
+    "events/sched/sched_process_exit/enable",
+    "events/sched/sched_process_free/enable",
+    "events/ftrace/print/trigger",
 ];
 
 #[test]
@@ -65,6 +69,10 @@ fn what_was_set_outlives_a_kill() {
             ("set_event_notrace_pid", "77"),
             ("events/sched/sched_wakeup/filter", "pid > 5"),
             ("set_event", "sched:sched_wakeup"),
+            ("events/sched/sched_process_exit/trigger", "traceoff:7 if pid == 1"),
+            ("events/sched/sched_process_exit/trigger", "disable_event:sched:sched_process_free if prio < 0"),
+            ("events/sched/sched_process_exit/trigger", "stacktrace:0"),
+            ("events/ftrace/print/trigger", "snapshot if buf == \"x\""),
         ] {
             set(&below, file, value)?;
         }

@@ -52,6 +52,8 @@ pub struct SavedInstance {
     pub filters: Vec<(String, String, String)>,
     /// Events that are on: system and name.
     pub events: Vec<(String, String)>,
+    /// Triggers: system, event, lines of the `trigger` file.
+    pub triggers: Vec<(String, String, Vec<String>)>,
 }
 
 impl SavedInstance {
@@ -70,6 +72,19 @@ impl SavedInstance {
             })
             .collect();
         filters.sort();
+        let left = |place| state.live.as_ref().map_or(0, |live| live.asked().count(place));
+        let mut triggers: Vec<_> = state
+            .triggers
+            .lines(left, |event| events.full_name(event))
+            .filter_map(|(event, lines)| {
+                let (system, name) = name(event)?;
+                let lines = lines.into_iter().filter_map(|line| String::from_utf8(line).ok()).collect();
+                Some((system, name, lines))
+            })
+            .collect();
+        triggers.sort();
+        // What triggers have turned off hangs on its hook for their sake.
+        let on = |event: &u32| !state.live.as_ref().is_some_and(|live| live.is_soft_off(*event));
         Self {
             name: state.name.clone(),
             options: state.options.text().lines().map(str::to_owned).collect(),
@@ -86,7 +101,8 @@ impl SavedInstance {
             traced: state.pids(List::Traced).collect(),
             untraced: state.pids(List::Untraced).collect(),
             filters,
-            events: state.enabled.iter().filter_map(|event| name(*event)).collect(),
+            events: state.enabled.iter().filter(|event| on(event)).filter_map(|event| name(*event)).collect(),
+            triggers,
         }
     }
 }
@@ -176,6 +192,16 @@ impl Mirror {
                 format!("event {system}:{name}"),
                 self.apply(instance, &Command::Events { which, on: true }),
             );
+        }
+        for (system, name, lines) in &saved.triggers {
+            let event = events.find_system(system).and_then(|system| events.find(system, name));
+            for line in lines {
+                let done = match event {
+                    Some(event) => self.apply(instance, &Command::Trigger { event, text: line.as_bytes() }),
+                    None => Err(Errno::NOENT),
+                };
+                keep(format!("trigger {line} of {system}:{name}"), done);
+            }
         }
     }
 }

@@ -64,6 +64,28 @@ impl Standing {
     }
 }
 
+impl Standing {
+    /// The command and what it is about; `name` as in [`Standings::text`].
+    fn what(&self, name: &impl Fn(u32) -> String) -> String {
+        match self.kind {
+            Kind::Act(act) => act.name().to_owned(),
+            Kind::Switch(switch, target) => format!("{}:{}", switch.name(), name(target)),
+        }
+    }
+
+    /// How often it may still act, if that is counted.
+    fn left(&self, left: &impl Fn(u16) -> u64) -> Option<i64> {
+        let left = left(self.place?).cast_signed();
+        // Who found nothing left may have taken one all the same.
+        Some(if self.count.cast_signed() < 0 { left } else { left.max(0) })
+    }
+
+    /// ` if FILTER`, or nothing.
+    fn condition(&self) -> Vec<u8> {
+        self.filter.as_ref().map(|(text, _)| [b" if ", &text[..]].concat()).unwrap_or_default()
+    }
+}
+
 /// All triggers of an instance.
 #[derive(Debug, Default)]
 pub(super) struct Standings {
@@ -182,27 +204,32 @@ impl Standings {
         }
         let mut text = Vec::new();
         for standing in list {
-            let what = match standing.kind {
-                Kind::Act(act) => act.name().to_owned(),
-                Kind::Switch(switch, target) => format!("{}:{}", switch.name(), name(target)),
-            };
-            text.extend_from_slice(what.as_bytes());
-            match standing.place {
+            text.extend_from_slice(standing.what(&name).as_bytes());
+            match standing.left(&left) {
                 None => text.extend_from_slice(b":unlimited"),
-                Some(place) => {
-                    let left = left(place).cast_signed();
-                    // Who found nothing left may have taken one all the same.
-                    let left = if standing.count.cast_signed() < 0 { left } else { left.max(0) };
-                    text.extend_from_slice(format!(":count={left}").as_bytes());
-                }
+                Some(left) => text.extend_from_slice(format!(":count={left}").as_bytes()),
             }
-            if let Some((filter, _)) = &standing.filter {
-                text.extend_from_slice(b" if ");
-                text.extend_from_slice(filter);
-            }
+            text.extend(standing.condition());
             text.push(b'\n');
         }
         text
+    }
+
+    /// The events with triggers, and for each the lines that make them, the first to be written first.
+    pub(super) fn lines(
+        &self,
+        left: impl Fn(u16) -> u64,
+        name: impl Fn(u32) -> String,
+    ) -> impl Iterator<Item = (u32, Vec<Vec<u8>>)> {
+        self.of.iter().map(move |(event, list)| {
+            let line = |standing: &Standing| {
+                // A count that the kernel takes for a negative number can be written as what it is only.
+                let left = standing.left(&left).map(|left| format!(":{}", left.cast_unsigned()));
+                let head = standing.what(&name) + &left.unwrap_or_default();
+                [head.into_bytes(), standing.condition()].concat()
+            };
+            (*event, list.iter().rev().map(line).collect())
+        })
     }
 }
 
@@ -240,6 +267,10 @@ mod tests {
             "enable_event:s:e7:unlimited if x == 1\ntraceoff:count=10\n"
         );
         assert_eq!(all.text(2, |_| u64::MAX, |_| String::new()), b"snapshot:count=0\n");
+        let mut lines: Vec<_> = all.lines(|_| 4, |event| format!("s:e{event}")).collect();
+        lines.sort();
+        let first = [&b"traceoff:4"[..], b"enable_event:s:e7 if x == 1"].map(<[u8]>::to_vec);
+        assert_eq!(lines, [(1, first.to_vec()), (2, vec![b"snapshot:4".to_vec()])]);
         assert_eq!(all.find(1, Kind::Act(Act::TraceOn)), Some(1));
         assert_eq!(all.find(1, Kind::Act(Act::Snapshot)), None);
         let disable = Switch { enable: false, hist: false };
