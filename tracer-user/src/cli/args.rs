@@ -30,6 +30,7 @@ pub(super) struct Args {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Record(RecordArgs),
+    Hist(HistArgs),
     List(ListArgs),
     Explain(ExplainArgs),
     Doctor(DoctorArgs),
@@ -37,6 +38,40 @@ pub(super) enum Command {
     Exec(ExecArgs),
     #[command(hide = true)]
     Hold(HoldArgs),
+}
+
+/// Count an event's hits in a table in the kernel, by keys, and print it at the end.
+///
+/// HISTOGRAM is what stands behind `hist:` in a `trigger` file; the table is printed as the event's `hist` file would
+/// be. With COMMAND, it is started once counting has begun, and counting ends when it does; its exit code is ours.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  \
+    tracer hist kmem:kmalloc 'keys=call_site.sym:vals=bytes_req:sort=bytes_req.descending' --for 5s\n  \
+    tracer hist raw_syscalls:sys_enter 'keys=id.syscall,common_pid.execname:sort=hitcount.descending' --for 5s\n  \
+    tracer hist sched:sched_switch 'keys=prev_comm if prev_state == 0' --watch 1s\n  \
+    tracer hist raw_syscalls:sys_exit 'keys=ret.log2' -- make")]
+pub(super) struct HistArgs {
+    /// Event to count: 'SYSTEM:EVENT'.
+    #[arg(value_name = "EVENT")]
+    pub(super) event: String,
+    /// 'keys=FIELD[.MODIFIER][,...][:vals=...][:sort=...][:size=N][ if FILTER]'.
+    #[arg(value_name = "HISTOGRAM")]
+    pub(super) histogram: String,
+    /// Stop after this long: 500ms, 5s, 2m.
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    pub(super) limit: Option<Duration>,
+    /// Print the table anew each time this long has passed.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(super) watch: Option<Duration>,
+    /// Hang on the perf tracepoint even where a raw tracepoint would do.
+    #[arg(long)]
+    pub(super) tracepoints: bool,
+    /// Count tracer's own hits too.
+    #[arg(long)]
+    pub(super) own: bool,
+    /// Command to run meanwhile.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(super) command: Vec<PathBuf>,
 }
 
 /// Trace events and print them as they happen.

@@ -5,6 +5,7 @@ mod background;
 mod doctor;
 mod exec;
 mod explain;
+mod hist;
 mod hold;
 mod list;
 mod mount;
@@ -30,6 +31,7 @@ pub fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let result = match args.command {
         Command::Record(args) => record::run(&args),
+        Command::Hist(args) => hist::run(&args),
         Command::List(args) => list::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Explain(args) => explain::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args).map(|()| ExitCode::SUCCESS),

@@ -229,12 +229,12 @@ impl Output {
 }
 
 /// SIGINT and SIGTERM end a recording as its own end would.
-struct Signals {
+pub(super) struct Signals {
     pipe: UnixStream,
 }
 
 impl Signals {
-    fn install() -> std::io::Result<Self> {
+    pub(super) fn install() -> std::io::Result<Self> {
         let (pipe, other) = UnixStream::pair()?;
         pipe.set_nonblocking(true)?;
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -243,7 +243,7 @@ impl Signals {
         Ok(Self { pipe })
     }
 
-    fn came(&self) -> bool {
+    pub(super) fn came(&self) -> bool {
         matches!((&self.pipe).read(&mut [0; 8]), Ok(1..))
     }
 }

@@ -5,6 +5,7 @@
 //! behind a mounted mirror, and [`tasks`] remembers the names of threads.
 
 pub mod facts;
+pub mod hist;
 pub mod hooks;
 pub mod instance;
 pub mod pages;

@@ -21,6 +21,10 @@ pub enum MapKind {
     Array = 2,
     /// Programs for tail calls.
     ProgArray = 3,
+    /// Keys of any kind, a value a CPU.
+    PerCpuHash = 5,
+    /// Keys are 0 to size - 1, a value a CPU.
+    PerCpuArray = 6,
     /// Other maps.
     ArrayOfMaps = 12,
     /// Records from programs to user space.
@@ -208,6 +212,31 @@ impl Map {
         };
         match call(Command::MapLookup, &mut block) {
             Ok(_) => Ok(Some(value)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The values that CPUs have for a key, those of `cpus` possible ones; None when there is no such key.
+    ///
+    /// # Errors
+    /// What the kernel says but `ENOENT`.
+    ///
+    /// # Panics
+    /// When the key has another size than the map's.
+    pub fn lookup_per_cpu(&self, key: &[u8], cpus: usize) -> Result<Option<Vec<Vec<u8>>>, Errno> {
+        assert_eq!(key.len(), self.key_size, "size of the key");
+        let each = self.value_size.next_multiple_of(8);
+        let mut values = vec![0; each * cpus];
+        let mut block = Element {
+            fd: self.fd.as_raw_fd() as u32,
+            pad: 0,
+            key: key.as_ptr() as u64,
+            value: values.as_mut_ptr() as u64,
+            flags: 0,
+        };
+        match call(Command::MapLookup, &mut block) {
+            Ok(_) => Ok(Some(values.chunks(each).map(|value| value[..self.value_size].to_vec()).collect())),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
         }

@@ -136,6 +136,8 @@ pub enum Alu {
     Add = 0x00,
     Sub = 0x10,
     Mul = 0x20,
+    /// Unsigned; 0 by 0.
+    Div = 0x30,
     Or = 0x40,
     And = 0x50,
     Lsh = 0x60,
@@ -249,10 +251,14 @@ impl From<i32> for Operand {
 #[repr(i32)]
 #[expect(missing_docs, reason = "they are their names")]
 pub enum Helper {
+    MapLookupElem = 1,
+    MapUpdateElem = 2,
+    KtimeGetNs = 5,
     GetSmpProcessorId = 8,
     GetCurrentPidTgid = 14,
     GetCurrentComm = 16,
     GetCurrentTask = 35,
+    GetStack = 67,
     ProbeReadUser = 112,
     ProbeReadKernel = 113,
     ProbeReadUserStr = 114,

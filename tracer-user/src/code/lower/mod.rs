@@ -10,6 +10,7 @@ mod compare;
 mod cpus;
 mod fetch;
 mod glob;
+pub mod hist;
 mod memory;
 mod number;
 mod probe;

@@ -1,0 +1,258 @@
+//! Histograms in the kernel: exact counts of what this test does itself, on several CPUs too, and, where the kernel has
+//! histograms of its own, the same table as its `hist` file shows for the same hits.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Barrier, Mutex, PoisonError};
+
+use rustix::process::{getppid, getsid};
+use rustix::thread::gettid;
+use tracer_tests::host::{self, Tracefs};
+use tracer_user::control::facts::Facts;
+use tracer_user::control::hist::{Histogram, Options};
+
+/// The tests count the same events.
+static TURN: Mutex<()> = Mutex::new(());
+
+const OWN: Options = Options { tracepoint: false, own: true };
+
+/// The number of getppid(2).
+#[cfg(target_arch = "x86_64")]
+const GETPPID: u32 = 110;
+#[cfg(target_arch = "aarch64")]
+const GETPPID: u32 = 173;
+
+/// And of getsid(2).
+#[cfg(target_arch = "x86_64")]
+const GETSID: u32 = 124;
+#[cfg(target_arch = "aarch64")]
+const GETSID: u32 = 156;
+
+fn start(event: &str, command: &str, options: Options, facts: &Facts) -> Histogram {
+    Histogram::start(event, command, options, facts)
+        .unwrap_or_else(|error| panic!("{event} {command}: {error}"))
+}
+
+fn text(histogram: &Histogram, facts: &Facts) -> String {
+    String::from_utf8(histogram.text(facts).unwrap()).unwrap()
+}
+
+/// The rows of a table.
+fn rows(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| line.starts_with('{')).collect()
+}
+
+#[test]
+fn every_hit_is_counted_once() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !host::root_or_skip() {
+        return;
+    }
+    let _tracefs = Tracefs::find_or_mount().unwrap();
+    let facts = Facts::running().unwrap();
+    for tracepoint in [false, true] {
+        let options = Options { tracepoint, ..OWN };
+        let tid = gettid().as_raw_nonzero();
+        let command = format!("keys=id:vals=id if common_pid == {tid} && id == {GETPPID}");
+        let histogram = start("raw_syscalls:sys_enter", &command, options, &facts);
+        for _ in 0..1234 {
+            let _ = getppid();
+        }
+        let text = text(&histogram, &facts);
+        let expected =
+            format!("{{ id: {GETPPID:10} }} hitcount:       1234  id: {:10}", u64::from(GETPPID) * 1234);
+        assert_eq!(rows(&text), [expected], "{:?}\n{text}", histogram.hook);
+    }
+}
+
+/// Threads on all CPUs hit the same keys and keys of their own.
+#[test]
+fn sums_are_exact_on_all_cpus() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !host::root_or_skip() {
+        return;
+    }
+    const THREADS: usize = 4;
+    const NAME: &str = "tracerhistcpu";
+    let each = 1_000_000 / host::part() as usize;
+    let _tracefs = Tracefs::find_or_mount().unwrap();
+    let facts = Facts::running().unwrap();
+    // Of these threads only: others call it too.
+    let of_us = format!("id == {GETPPID} && comm == \"{NAME}\"");
+
+    let same = start("raw_syscalls:sys_enter", &format!("keys=id if {of_us}"), OWN, &facts);
+    let own = start("raw_syscalls:sys_enter", &format!("keys=common_pid if {of_us}"), OWN, &facts);
+    let barrier = Barrier::new(THREADS);
+    let tids: Vec<i32> = std::thread::scope(|scope| {
+        let one = || {
+            barrier.wait();
+            for _ in 0..each {
+                let _ = getppid();
+            }
+            gettid().as_raw_nonzero().get()
+        };
+        let spawn = |_| std::thread::Builder::new().name(NAME.to_owned()).spawn_scoped(scope, one).unwrap();
+        let threads: Vec<_> = (0..THREADS).map(spawn).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let own = text(&own, &facts);
+    assert_eq!(rows(&own).len(), THREADS);
+    for tid in &tids {
+        let row = format!("{{ common_pid: {tid:10} }} hitcount: {each:10}");
+        assert!(rows(&own).contains(&&*row), "{row}\n{own}");
+    }
+    let same = text(&same, &facts);
+    let row = format!("{{ id: {GETPPID:10} }} hitcount: {:10}", THREADS * each);
+    assert_eq!(rows(&same), [row]);
+    println!("{} hits on {} CPUs", THREADS * each, facts.cpus());
+}
+
+/// A table with too few places counts what found none.
+#[test]
+fn full_tables_count_drops() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !host::root_or_skip() {
+        return;
+    }
+    let _tracefs = Tracefs::find_or_mount().unwrap();
+    let facts = Facts::running().unwrap();
+    let tid = gettid().as_raw_nonzero();
+    let command = format!("keys=count:size=128 if common_pid == {tid} && count > 1000");
+    let histogram = start("syscalls:sys_enter_write", &command, OWN, &facts);
+    let null = fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+    let bytes = vec![0; 2000];
+    for length in 1001..1301 {
+        rustix::io::write(&null, &bytes[..length]).unwrap();
+    }
+    let text = text(&histogram, &facts);
+    assert!(text.ends_with("Totals:\n    Hits: 128\n    Entries: 128\n    Dropped: 172\n"), "{text}");
+}
+
+/// Counts in the kernel's own way, in an instance.
+struct Theirs {
+    instance: PathBuf,
+    event: PathBuf,
+    command: String,
+}
+
+impl Theirs {
+    fn start(tracefs: &Path, event: &str, command: &str) -> Self {
+        let instance = tracefs.join("instances/tracerhist2");
+        let _ = fs::remove_dir(&instance);
+        fs::create_dir(&instance).unwrap();
+        let event = instance.join("events").join(event.replace(':', "/"));
+        fs::write(event.join("trigger"), format!("hist:{command}")).unwrap();
+        Self { instance, event, command: command.to_owned() }
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(self.event.join("hist")).unwrap()
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        let _ = fs::write(self.event.join("trigger"), format!("!hist:{}", self.command));
+        let _ = fs::remove_dir(&self.instance);
+    }
+}
+
+/// What is counted: some system calls of this thread, and children.
+fn workload(null: &fs::File) {
+    let bytes = vec![0; 5000];
+    for length in (0..3000).step_by(7) {
+        rustix::io::write(null, &bytes[..length]).unwrap();
+        let _ = getppid();
+        if length % 2 == 0 {
+            let _ = getsid(None);
+        }
+    }
+    for name in ["true", "false"] {
+        Command::new(name).status().unwrap();
+    }
+}
+
+#[test]
+fn tables_are_the_kernels() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !host::root_or_skip() {
+        return;
+    }
+    let tracefs = Tracefs::find_or_mount().unwrap();
+    if !tracefs.root().join("events/sched/sched_switch/hist").exists() {
+        eprintln!("skipped: this kernel has no histograms (CONFIG_HIST_TRIGGERS)");
+        return;
+    }
+    let facts = Facts::running().unwrap();
+    let tid = gettid().as_raw_nonzero();
+    let cases = [
+        ("raw_syscalls:sys_enter", "keys=id:sort=id"),
+        ("raw_syscalls:sys_enter", "keys=id.syscall:sort=id.descending"),
+        ("raw_syscalls:sys_enter", "keys=id.hex,common_pid:sort=id"),
+        ("raw_syscalls:sys_enter", "keys=common_pid.execname:vals=id"),
+        ("raw_syscalls:sys_enter", "keys=id.buckets=10:vals=id:sort=id"),
+        ("raw_syscalls:sys_enter", "keys=id.log2:vals=id.hex:sort=id"),
+        ("raw_syscalls:sys_exit", "keys=ret.log2:sort=ret"),
+        ("raw_syscalls:sys_exit", "keys=id:vals=ret:sort=id"),
+        ("syscalls:sys_enter_write", "keys=count.log2:vals=count,fd:sort=count"),
+        ("syscalls:sys_enter_write", "keys=count.buckets=100:vals=count:sort=count"),
+        ("syscalls:sys_enter_write", "keys=count/7:vals=count"),
+        ("syscalls:sys_enter_write", "keys=count/64,fd"),
+        ("syscalls:sys_enter_write", "keys=count*3-count/2"),
+        ("syscalls:sys_enter_write", "keys=-(count)"),
+        ("syscalls:sys_enter_write", "keys=100000/count"),
+        ("sched:sched_process_fork", "keys=parent_comm,child_pid:vals=parent_pid:sort=child_pid"),
+        ("sched:sched_process_fork", "keys=common_cpu,parent_pid"),
+        ("sched:sched_process_fork", "keys=comm_that_is_not_there"),
+    ];
+    let null = fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+    let (mut compared, mut differences) = (0, Vec::new());
+    for (event, command) in cases {
+        // Only calls that the test around the workload does not make.
+        let only = match event {
+            "raw_syscalls:sys_enter" | "raw_syscalls:sys_exit" => {
+                format!(" && (id == {GETPPID} || id == {GETSID})")
+            }
+            "syscalls:sys_enter_write" => format!(" && fd == {}", null.as_raw_fd()),
+            _ => String::new(),
+        };
+        let command = format!("{command} if common_pid == {tid}{only}");
+        for tracepoint in [false, true] {
+            let options = Options { tracepoint, ..OWN };
+            let Ok(ours) = Histogram::start(event, &command, options, &facts) else {
+                assert!(command.contains("not_there"), "{event} {command}");
+                continue;
+            };
+            let theirs = Theirs::start(tracefs.root(), event, &command);
+            workload(&null);
+            let (ours_text, theirs_text) = (text(&ours, &facts), theirs.text());
+            drop(theirs);
+            if sorted(&ours_text) != sorted(&theirs_text) {
+                let hook = &ours.hook.via;
+                differences.push(format!(
+                    "{event} {command} {hook:?}\n--- ours\n{ours_text}\n--- theirs\n{theirs_text}"
+                ));
+            }
+            compared += 1;
+        }
+    }
+    assert!(
+        differences.is_empty(),
+        "{} of {compared}\n{}",
+        differences.len(),
+        differences[..differences.len().min(4)].join("\n")
+    );
+    println!("{compared} tables compared");
+    assert!(compared >= 20);
+}
+
+/// The lines, rows that are equal in what they are sorted by in any order.
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    if !text.contains(":sort=id") && !text.contains(":sort=count") {
+        lines.sort_unstable();
+    }
+    lines
+}

@@ -1,0 +1,144 @@
+//! Numbers of histograms: fields, what the hit knows, and expressions, as `hist_fn_call()` computes them.
+
+use super::{Compute, Hist, LowerError, Value, place};
+use crate::code::{
+    asm::{Alu, Cond, Helper, Reg, Width},
+    lower::Lower,
+};
+
+/// Below this the kernel multiplies in place of dividing by a constant: `1 << HIST_DIV_SHIFT`.
+const SHIFT: i32 = 20;
+
+impl Lower<'_> {
+    /// R0 = the value.
+    pub(super) fn number_of(&mut self, value: &Value, hist: &Hist) -> Result<(), LowerError> {
+        match value.function {
+            Compute::Number => {
+                let field = value.field.as_ref().ok_or(LowerError::NoData)?;
+                self.value(place(field))?;
+                let bits = 64 - 8 * field.size as i32;
+                if field.signed && bits > 0 {
+                    self.asm.alu(Alu::Lsh, Reg::R0, bits);
+                    self.asm.alu(Alu::Arsh, Reg::R0, bits);
+                }
+            }
+            Compute::Count => self.asm.mov(Reg::R0, 1),
+            Compute::Constant => self.asm.constant(Reg::R0, value.constant),
+            Compute::Timestamp => {
+                self.call(Helper::KtimeGetNs);
+                if hist.in_usecs {
+                    self.asm.alu(Alu::Div, Reg::R0, 1000);
+                }
+            }
+            Compute::Cpu => self.call(Helper::GetSmpProcessorId),
+            Compute::Log2 => {
+                self.operand(value, 0, hist)?;
+                self.log2();
+            }
+            Compute::Bucket => {
+                self.operand(value, 0, hist)?;
+                self.asm.constant(Reg::R1, value.buckets);
+                self.asm.alu(Alu::Div, Reg::R0, Reg::R1);
+                self.asm.alu(Alu::Mul, Reg::R0, Reg::R1);
+            }
+            Compute::Negate => {
+                self.operand(value, 0, hist)?;
+                self.asm.alu(Alu::Neg, Reg::R0, 0);
+            }
+            Compute::Plus => self.both(value, hist, |lower| lower.asm.alu(Alu::Add, Reg::R0, Reg::R1))?,
+            Compute::Minus => self.both(value, hist, |lower| lower.asm.alu(Alu::Sub, Reg::R0, Reg::R1))?,
+            Compute::Times => self.both(value, hist, |lower| lower.asm.alu(Alu::Mul, Reg::R0, Reg::R1))?,
+            Compute::Over => self.both(value, hist, Self::divide)?,
+            Compute::OverPower => {
+                self.operand(value, 0, hist)?;
+                let exponent = divisor(value)?.trailing_zeros();
+                self.asm.alu(Alu::Rsh, Reg::R0, exponent.cast_signed());
+            }
+            Compute::OverConstant => {
+                self.operand(value, 0, hist)?;
+                self.asm.constant(Reg::R1, divisor(value)?);
+                self.asm.alu(Alu::Div, Reg::R0, Reg::R1);
+            }
+            Compute::OverShift(multiplier) => {
+                self.operand(value, 0, hist)?;
+                let (large, done) = (self.asm.label(), self.asm.label());
+                self.jump_if(Cond::Ge, Reg::R0, 1 << SHIFT, large);
+                self.asm.alu(Alu::Mul, Reg::R0, multiplier as i32);
+                self.asm.alu(Alu::Add, Reg::R0, (1 << SHIFT) - 1);
+                self.asm.alu(Alu::Rsh, Reg::R0, SHIFT);
+                self.jump(done);
+                self.bind(large);
+                self.asm.constant(Reg::R1, divisor(value)?);
+                self.asm.alu(Alu::Div, Reg::R0, Reg::R1);
+                self.bind(done);
+            }
+            Compute::Nothing => self.asm.mov(Reg::R0, 0),
+            Compute::Reference
+            | Compute::Comm
+            | Compute::Execname
+            | Compute::Text
+            | Compute::DynText
+            | Compute::RelText
+            | Compute::PtrText
+            | Compute::Stack => return Err(LowerError::NoData),
+        }
+        Ok(())
+    }
+
+    fn operand(&mut self, value: &Value, at: usize, hist: &Hist) -> Result<(), LowerError> {
+        self.number_of(value.operands.get(at).ok_or(LowerError::NoData)?, hist)
+    }
+
+    /// Computes both operands, into R0 and R1, and what is between them.
+    fn both(&mut self, value: &Value, hist: &Hist, between: fn(&mut Self)) -> Result<(), LowerError> {
+        self.operand(value, 0, hist)?;
+        let first = self.frame.take(8, 0);
+        self.asm.store(Width::D, Reg::R10, first, Reg::R0);
+        self.operand(value, 1, hist)?;
+        self.asm.mov(Reg::R1, Reg::R0);
+        self.asm.load(Width::D, Reg::R0, Reg::R10, first);
+        between(self);
+        Ok(())
+    }
+
+    /// All ones by nothing, where eBPF has 0.
+    fn divide(&mut self) {
+        let (zero, done) = (self.asm.label(), self.asm.label());
+        self.jump_if(Cond::Eq, Reg::R1, 0, zero);
+        self.asm.alu(Alu::Div, Reg::R0, Reg::R1);
+        self.jump(done);
+        self.bind(zero);
+        self.asm.mov(Reg::R0, -1);
+        self.bind(done);
+    }
+
+    /// R0 = the exponent of the next power of two; 0 for 0 and for what has none in 64 bits.
+    fn log2(&mut self) {
+        let (one, done) = (self.asm.label(), self.asm.label());
+        self.asm.mov(Reg::R1, 0);
+        self.jump_if(Cond::Le, Reg::R0, 1, done);
+        self.asm.alu(Alu::Add, Reg::R0, -1);
+        // How many bits what is left has, by halves.
+        for step in [32, 16, 8, 4, 2, 1] {
+            let small = self.asm.label();
+            self.asm.mov(Reg::R2, Reg::R0);
+            self.asm.alu(Alu::Rsh, Reg::R2, step);
+            self.jump_if(Cond::Eq, Reg::R2, 0, small);
+            self.asm.alu(Alu::Add, Reg::R1, step);
+            self.asm.mov(Reg::R0, Reg::R2);
+            self.bind(small);
+        }
+        self.asm.alu(Alu::Add, Reg::R1, 1);
+        self.jump_if(Cond::Ne, Reg::R1, 64, one);
+        self.asm.mov(Reg::R1, 0);
+        self.bind(one);
+        self.bind(done);
+        self.asm.mov(Reg::R0, Reg::R1);
+    }
+}
+
+/// The constant that a value is divided by.
+fn divisor(value: &Value) -> Result<u64, LowerError> {
+    let divisor = value.operands.get(1).map(|operand| operand.constant);
+    divisor.filter(|divisor| *divisor != 0).ok_or(LowerError::NoData)
+}

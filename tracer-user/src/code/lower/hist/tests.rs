@@ -1,0 +1,38 @@
+//! What is generated, and what there is no code for yet.
+
+use super::*;
+use crate::code::listing;
+use crate::lang::hist::{Fixed, Set, World};
+
+fn made(command: &str) -> Hist {
+    let world = Fixed::small();
+    let mut set = Set::default();
+    let event = world.event("test", "start").unwrap();
+    set.apply(&event, Some(command.as_bytes()), false, &world).unwrap();
+    let trigger = set.triggers().next().unwrap();
+    Hist::clone(&trigger.hist)
+}
+
+fn program(command: &str) -> Program {
+    let made = made(command);
+    assert_eq!(unsupported(&made), None, "{command}");
+    let hook = Hook::Tracepoint;
+    hist(&Request { hist: &made, filter: None, hook: &hook, kind: 7, but_process: None }).unwrap()
+}
+
+#[test]
+fn keys_find_their_place() {
+    assert!(!program("keys=pid:vals=bytes").scratch);
+    assert!(program("keys=name").scratch);
+    let text = listing::functions(&program("keys=pid,common_cpu:vals=bytes/3").functions);
+    for line in ["; key pid", "; key common_cpu", "; value bytes/3", "; entry", "; full"] {
+        assert!(text.contains(line), "{line} in\n{text}");
+    }
+}
+
+#[test]
+fn what_is_not_counted_yet() {
+    assert!(unsupported(&made("keys=pid:x=bytes")).is_some());
+    assert!(unsupported(&made("keys=pid:x=bytes:onmax($x).save(prio)")).is_some());
+    assert!(unsupported(&made("keys=comm.log2")).is_some());
+}

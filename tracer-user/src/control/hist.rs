@@ -1,0 +1,191 @@
+//! A histogram of one event on the command line: the command is read as a `trigger` file would, the cheapest hook that
+//! has all of its values is chosen, and the table is shown as the event's `hist` file would.
+
+use std::{cell::OnceCell, collections::HashMap, sync::Arc};
+
+use super::{facts::Facts, hooks::Chosen, recorder};
+use crate::{
+    attach::{AttachError, Cause, Counting, Via, ids},
+    code::lower::hist as lower,
+    event::{Catalogue, Format, synthetic},
+    lang::{
+        filter::FilterError,
+        hist::{Change, Dialect, Flags, Refusal, Set, Trigger, World},
+    },
+    plan::{filter::Filter, resolve, source::Hook},
+    render::{
+        RenderEnv, Symbol,
+        hist::{HistEnv, Table, show},
+    },
+};
+
+/// Why there is no histogram.
+#[derive(Debug, thiserror::Error)]
+pub enum HistError {
+    /// There is no such event.
+    #[error("no event {0}")]
+    NoEvent(String),
+    /// The command is wrong.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// It asks for something that is not done yet.
+    #[error("not counted in the kernel yet: {0}")]
+    NotYet(&'static str),
+    /// The kernel refused something.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// tracefs could not be read.
+    #[error(transparent)]
+    Kernel(#[from] crate::kernel::Error),
+}
+
+/// What is counted where.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The perf tracepoint even where a raw tracepoint would do.
+    pub tracepoint: bool,
+    /// Hits of this process too.
+    pub own: bool,
+}
+
+/// A histogram that counts.
+#[derive(Debug)]
+pub struct Histogram {
+    trigger: Trigger,
+    counting: Counting,
+    /// Where it hangs.
+    pub hook: Chosen,
+}
+
+impl Histogram {
+    /// Starts to count `event` (`system:name`) by a command: what stands behind `hist:`, or all of it.
+    ///
+    /// # Errors
+    /// When the command is wrong or the kernel refuses something.
+    pub fn start(event: &str, command: &str, options: Options, facts: &Facts) -> Result<Self, HistError> {
+        let world = Running { facts };
+        let (system, name) = event.split_once(':').or_else(|| event.split_once('/')).unwrap_or(("", event));
+        let format = world.event(system, name).ok_or_else(|| HistError::NoEvent(event.to_owned()))?;
+        let command = command.trim().trim_start_matches("hist:").trim_start();
+        let mut set = Set::default();
+        let taken =
+            set.apply(&format, Some(command.as_bytes()), false, &world).map_err(HistError::Refused)?;
+        let Change::Added(id, _) = taken.change else {
+            return Err(HistError::NotYet("changing what is there"));
+        };
+        let trigger = set.trigger(id).cloned().ok_or(HistError::NotYet("helpers of other events"))?;
+        if let Some(what) = lower::unsupported(&trigger.hist) {
+            return Err(HistError::NotYet(what));
+        }
+        let filter = match &trigger.filter {
+            // It was checked with the command.
+            Some(text) => {
+                Some(resolve::filter(text, &format, facts).map_err(|_| HistError::NotYet("its filter"))?)
+            }
+            None => None,
+        };
+        let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
+        let mut chosen = Self::hook(&format, options.tracepoint, facts)?;
+        let start = |hook: &Chosen, filter: Option<&Filter>| {
+            let (hist, but_process) = (&*trigger.hist, (!options.own).then_some(own.process));
+            let request = lower::Request { hist, filter, hook: &hook.hook, kind: format.id, but_process };
+            Counting::start(&request, &hook.via, facts.cpus())
+        };
+        let counting = match start(&chosen, filter.as_ref()) {
+            Err(error) if chosen.hook != Hook::Tracepoint && matches!(error.cause(), Cause::Lower(_)) => {
+                chosen = Chosen::tracepoint(&format, error.to_string());
+                start(&chosen, filter.as_ref())?
+            }
+            other => other?,
+        };
+        Ok(Self { trigger, counting, hook: chosen })
+    }
+
+    /// A raw tracepoint where that is as good; system calls' events have none of their own.
+    fn hook(format: &Format, tracepoint: bool, facts: &Facts) -> Result<Chosen, HistError> {
+        let chosen = recorder::try_hooks(&[format], tracepoint, facts)?.pop();
+        Ok(match chosen {
+            Some(chosen) if matches!(chosen.via, Via::Tracepoint(_) | Via::RawTracepoint(_)) => chosen,
+            _ => Chosen::tracepoint(format, "histograms hang on tracepoints"),
+        })
+    }
+
+    /// The text of the event's `hist` file.
+    ///
+    /// # Errors
+    /// When the kernel refuses to show the table.
+    pub fn text(&self, facts: &Facts) -> Result<Vec<u8>, HistError> {
+        let counted = self.counting.read()?;
+        let hist = &self.trigger.hist;
+        let layout = crate::plan::hist::Layout::of(hist);
+        let hits = counted.rows.iter().map(|(_, entry)| layout.sum(entry, 0)).sum();
+        let table = Table { rows: counted.rows, hits, drops: counted.drops, snapshot: None };
+        let names_calls = hist.keys().iter().any(|key| key.flags.has(Flags::SYSCALL));
+        let env = Env { facts, names_calls, calls: OnceCell::new() };
+        let mut out = Vec::new();
+        show(&mut out, &self.trigger, &table, 0, &env);
+        Ok(out)
+    }
+}
+
+/// What the running kernel has that histograms are about.
+struct Running<'a> {
+    facts: &'a Facts,
+}
+
+impl World for Running<'_> {
+    fn dialect(&self) -> Dialect {
+        Dialect::newest()
+    }
+
+    fn event(&self, system: &str, name: &str) -> Option<Arc<Format>> {
+        let text = self.facts.tracefs.format(system, name).ok()??;
+        Format::parse(system, &text).ok().map(Arc::new)
+    }
+
+    fn synthetic(&self, _name: &str) -> Option<Arc<synthetic::Event>> {
+        None
+    }
+
+    fn has_clock(&self, name: &[u8]) -> bool {
+        matches!(name, b"global" | b"local" | b"mono")
+    }
+
+    fn filter(&self, event: &Format, text: &[u8]) -> Result<(), FilterError> {
+        resolve::filter(text, event, self.facts).map(|_| ())
+    }
+}
+
+/// Names for rows.
+struct Env<'a> {
+    facts: &'a Facts,
+    names_calls: bool,
+    calls: OnceCell<HashMap<u64, String>>,
+}
+
+impl RenderEnv for Env<'_> {
+    fn symbol(&self, address: u64) -> Option<Symbol<'_>> {
+        self.facts.symbols()?.lookup(address)
+    }
+}
+
+impl HistEnv for Env<'_> {
+    fn syscall(&self, number: u64) -> Option<String> {
+        if !self.names_calls {
+            return None;
+        }
+        self.calls.get_or_init(|| calls(self.facts)).get(&number).cloned()
+    }
+}
+
+/// Names of system calls by their numbers, from the events of their entries.
+fn calls(facts: &Facts) -> HashMap<u64, String> {
+    let Ok(list) = facts.tracefs.available_events() else { return HashMap::new() };
+    let catalogue = Catalogue::parse(&list);
+    let entries = catalogue.matching("syscalls:sys_enter_*");
+    let number = |name: &str| {
+        let call = name.strip_prefix("sys_enter_")?;
+        Some((u64::from(facts.syscall_number(name)?), format!("sys_{call}")))
+    };
+    entries.into_iter().filter_map(|(_, name)| number(name)).collect()
+}
