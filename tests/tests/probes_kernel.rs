@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use tracer_tests::host;
 use tracer_tests::probes::{Case, Pair};
+use tracer_tests::tracer::Tracer;
 
 /// A file whose name tells our hits from those of the tracing files themselves.
 struct Target {
@@ -176,6 +177,71 @@ fn profiles_and_filters_of_kprobes() {
         let line = ours.lines().find(|line| line.starts_with("  f ")).unwrap_or_default();
         let counts: Vec<&str> = line.split_ascii_whitespace().skip(1).collect();
         ensure!(counts == ["20", "0"], "{ours}");
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// The seed examples on any kernel that lets functions be probed by one of the hooks: entry and return agree with each other and
+/// with the calls.
+#[test]
+fn functions_tell_of_their_calls() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let run = || -> Result<()> {
+        let target = Target::new("calls")?;
+        let pid = std::process::id().to_string();
+        let mut arguments = vec!["record", "-q", "--no-irq-info", "--pid", &pid];
+        let definitions = [
+            "f:myprobe vfs_read count pos if count < 6",
+            "f:entry vfs_read $arg*",
+            "f:exit vfs_read%return $retval",
+            "f:both vfs_read%return count ret=$retval",
+            "f:opened vfs_open mode=file->f_mode:x32 name=path->dentry->d_name.name:string",
+            "f:open vfs_open%return mode=file->f_mode:x32 inode=file->f_inode:x64",
+        ];
+        for definition in &definitions {
+            arguments.extend(["-p", definition]);
+        }
+        let running = match Tracer::new(arguments)?.start() {
+            Ok(running) => running,
+            Err(error) if error.to_string().contains("no hook") => {
+                eprintln!("skipped: {error}");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        target.hit();
+        let outcome = running.stop()?;
+        let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
+        let of = |event: &str| -> Vec<&str> {
+            let mark = format!(": {event}: ");
+            text.lines().filter_map(|line| Some(line.split_once(&mark)?.1)).collect()
+        };
+        let numbers = |event: &str, key: &str| -> Vec<u64> {
+            let key = format!(" {key}=");
+            let number = |line: &str| line.split_once(&key)?.1.split(' ').next()?.parse().ok();
+            of(event).into_iter().filter_map(number).collect()
+        };
+        let wanted: Vec<u64> = (1..=5).collect();
+        ensure!(numbers("myprobe", "count") == wanted, "{text}");
+        ensure!(
+            numbers("entry", "count").ends_with(&wanted) || numbers("entry", "count").starts_with(&wanted),
+            "{text}"
+        );
+        ensure!(numbers("both", "ret").windows(5).any(|part| part == wanted), "{text}");
+        ensure!(numbers("both", "count").windows(5).any(|part| part == wanted), "{text}");
+        ensure!(of("exit").len() == of("entry").len(), "{text}");
+        for line in of("myprobe") {
+            ensure!(line.starts_with("(vfs_read+0x") && line.contains(" pos=0x"), "{line}");
+        }
+        for line in of("exit") {
+            ensure!(line.contains("read") && line.contains(" <- vfs_read) arg1="), "{line}");
+        }
+        let opened = of("opened").iter().filter(|line| line.contains("tracer-probed-calls")).count();
+        ensure!(opened == 3, "{text}");
+        ensure!(of("open").iter().all(|line| line.contains(" <- vfs_open) mode=0x")), "{text}");
         Ok(())
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));

@@ -173,18 +173,21 @@ pub(super) struct ListArgs {
     pub(super) json: bool,
 }
 
-/// Show what becomes of a filter: tokens, tree, plan, hook and eBPF instructions.
+/// Show what becomes of a filter: tokens, tree, plan, hook and eBPF instructions; or of a definition.
 #[derive(Debug, ClapArgs)]
-#[command(
-    after_help = "Example:\n  tracer explain sched:sched_switch 'prev_comm ~ \"ba*\" || next_prio < 100'"
-)]
+#[command(after_help = "Examples:\n  \
+    tracer explain sched:sched_switch 'prev_comm ~ \"ba*\" || next_prio < 100'\n  \
+    tracer explain -p 'f vfs_read count pos if count > 4096'")]
 pub(super) struct ExplainArgs {
     /// SYSTEM:EVENT.
-    #[arg(value_name = "EVENT")]
-    pub(super) event: String,
+    #[arg(value_name = "EVENT", required_unless_present = "probe")]
+    pub(super) event: Option<String>,
     /// The filter; without one, how the record is made.
     #[arg(value_name = "FILTER")]
     pub(super) filter: Option<String>,
+    /// Explain a definition of a dynamic event, which a filter may follow as ` if FILTER`.
+    #[arg(short = 'p', long, value_name = "DEFINITION", conflicts_with = "event")]
+    pub(super) probe: Option<String>,
     /// Explain the perf tracepoint, not the raw one.
     #[arg(long)]
     pub(super) tracepoints: bool,

@@ -10,7 +10,7 @@ use crate::{
     control::{
         facts::Facts,
         hooks::Chosen,
-        recorder,
+        probes, recorder,
         selection::{self, Selected},
     },
     plan::{resolve, source::Hook},
@@ -18,9 +18,17 @@ use crate::{
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     let facts = Facts::running()?;
+    if let Some(definition) = &args.probe {
+        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        for event in probes::select(std::slice::from_ref(definition), &facts)? {
+            probe(&mut out, &event, args, &facts)?;
+        }
+        return Ok(out.flush()?);
+    }
+    let event = args.event.clone().unwrap_or_default();
     let text = match &args.filter {
-        Some(filter) => format!("{} if {filter}", args.event),
-        None => args.event.clone(),
+        Some(filter) => format!("{event} if {filter}"),
+        None => event,
     };
     let selected = selection::select(&text, &facts.tracefs, &facts)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
@@ -73,6 +81,39 @@ fn one(
         writeln!(out, "  no raw tracepoint: {}", chosen.reason)?;
     }
     writeln!(out, "\neBPF\n{}", indent(&listing))?;
+    Ok(())
+}
+
+/// A dynamic event: what its arguments are, where they come from at each hook that can give them, and why others cannot.
+fn probe(out: &mut impl Write, event: &Selected, args: &ExplainArgs, facts: &Facts) -> anyhow::Result<()> {
+    let Some(probe) = &event.probe else { return Ok(()) };
+    write!(out, "event {} (id {})", event.format.full_name(), event.format.id)?;
+    writeln!(out, "\n\nprint fmt\n  {}", event.format.print_fmt)?;
+    if !probe.args.is_empty() {
+        writeln!(out, "\narguments")?;
+    }
+    for arg in &probe.args {
+        writeln!(out, "  {}: {}: {}", arg.arg.name, arg.arg.ty.name, arg.program)?;
+    }
+    if let Some(filter) = &event.filter {
+        writeln!(out, "\nfilter\n{}", indent(&format!("{filter:#?}")))?;
+    }
+    let probes::Candidates { usable, lacking } = probes::candidates(probe, facts);
+    writeln!(out, "\nhooks, best first")?;
+    for candidate in &usable {
+        writeln!(out, "  {}", candidate.name())?;
+        if let Hook::Probe(plan) = &candidate.hook {
+            writeln!(out, "{}", indent(&indent(&plan.to_string())))?;
+        }
+    }
+    for (hook, why) in lacking.reasons() {
+        writeln!(out, "  not {hook}: {why}")?;
+    }
+    if let Some(first) = usable.first() {
+        let filter = event.filter.as_ref();
+        let listing = attach::listing(&event.format, &first.hook, filter, args.linked, None)?;
+        writeln!(out, "\neBPF at {}\n{}", first.name(), indent(&listing))?;
+    }
     Ok(())
 }
 
