@@ -23,6 +23,7 @@ use crate::{
     },
 };
 
+mod probe;
 mod raw;
 mod trigger;
 

@@ -1,0 +1,278 @@
+//! Lowered dynamic events, run by the interpreter, against a model that takes the kernel's steps one by one
+//! (`process_fetch_insn_bottom()` and `store_trace_args()`, kernel/trace/trace_probe_tmpl.h).
+
+use tracer_abi::{RECORD_AREA, SCRATCH_SIZE, STAMP_SIZE};
+
+use super::*;
+use crate::{
+    lang::{facts::Arch, fetch::Store},
+    plan::probe::{ArgPlan, Deref, Given, Origin, ProbePlan, Value},
+};
+
+/// Where memory of the kernel and of user space lies.
+const KERNEL: u64 = 0xffff_8880_0000_0000;
+const USER: u64 = 0x7f00_0000_0000;
+/// Bytes of either.
+const SIZE: usize = 256;
+/// Bytes of `struct pt_regs` on x86.
+const REGISTERS: usize = 168;
+
+/// Pointers into both memories, also near their ends, and texts.
+fn memory(own: u64, other: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (n, word) in (0_u64..).zip([own + 128, other + 64, own + 8, 0, 5, other + 250, own + 132, own + 255])
+    {
+        bytes.extend((word + n % 2).to_le_bytes());
+    }
+    bytes.extend(b"a text of some length\0");
+    bytes.resize(128, b'x');
+    bytes.extend(b"\0second\0third \xff\0");
+    bytes.resize(SIZE, 0x80);
+    bytes
+}
+
+fn read(address: u64, size: usize) -> Option<Vec<u8>> {
+    let (base, bytes) =
+        if address >> 63 == 1 { (KERNEL, memory(KERNEL, USER)) } else { (USER, memory(USER, KERNEL)) };
+    let at = usize::try_from(address.checked_sub(base)?).ok()?;
+    bytes.get(at..at.checked_add(size)?).map(<[u8]>::to_vec)
+}
+
+fn word(address: u64) -> Option<u64> {
+    Some(u64::from_le_bytes(read(address, 8)?.try_into().ok()?))
+}
+
+/// A text with its NUL. One of user space without a byte counts as none, as it does to kernels whose helper gives 0 for it.
+fn string(address: u64) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    loop {
+        text.push(read(address.wrapping_add(text.len() as u64), 1)?[0]);
+        if text.last() == Some(&0) {
+            return Some(text).filter(|text| text.len() > 1 || address >> 63 == 1);
+        }
+    }
+}
+
+/// The record as the model makes it.
+fn model(plan: &ProbePlan, registers: &[u64], comm: &[u8; 16]) -> Vec<u8> {
+    let mut record = vec![0; plan.fixed];
+    let mut texts: Vec<u8> = Vec::new();
+    let value = |value: &Value| match value.from {
+        Origin::Nothing => value.plus.cast_unsigned(),
+        Origin::Context(at) => registers[usize::from(at) / 8].wrapping_add_signed(value.plus),
+        _ => 0,
+    };
+    for (n, head) in plan.head.iter().enumerate() {
+        record[8 + 8 * n..16 + 8 * n].copy_from_slice(&value(head).to_le_bytes());
+    }
+    for arg in &plan.args {
+        let own = match &arg.value.from {
+            Origin::Comm => Some(comm.split_inclusive(|byte| *byte == 0).next().unwrap_or(comm).to_vec()),
+            Origin::Text(text) => Some([&text[..], b"\0"].concat()),
+            _ => None,
+        };
+        let mut put = |record: &mut Vec<u8>, at: usize, text: Option<Vec<u8>>| {
+            let text = text.unwrap_or_default();
+            let place = (text.len() as u32) << 16 | (plan.fixed + texts.len()) as u32;
+            record[at..at + 4].copy_from_slice(&place.to_le_bytes());
+            texts.extend(text);
+        };
+        if let Some(own) = own {
+            put(&mut record, arg.offset, Some(own));
+            continue;
+        }
+        let at = |element: u32| arg.offset + (element * arg.size) as usize;
+        let through = |steps: &[Deref], from: Option<u64>| {
+            steps.iter().fold(from, |from, step| word(from?.wrapping_add_signed(step.offset.into())))
+        };
+        let last = arg.derefs.len() - usize::from(arg.is_text() && arg.count > 1);
+        let base = through(&arg.derefs[..last], Some(value(&arg.value)));
+        for element in 0..arg.count {
+            if arg.is_text() {
+                let step = base.map(|base| base.wrapping_add(8 * u64::from(element)));
+                let from = through(&arg.derefs[last..], if arg.count > 1 { step } else { base });
+                put(
+                    &mut record,
+                    at(element),
+                    from.and_then(|from| string(from.wrapping_add_signed(arg.store_offset.into()))),
+                );
+                continue;
+            }
+            let size = arg.size as usize;
+            let bytes = match arg.store {
+                Store::Raw => base.map(|value| value.to_le_bytes()[..size].to_vec()),
+                // Ours reads all elements at once.
+                _ => base.and_then(|base| {
+                    let all = read(base.wrapping_add_signed(arg.store_offset.into()), arg.bytes())?;
+                    Some(all[element as usize * size..][..size].to_vec())
+                }),
+            };
+            let mut wide = [0; 8];
+            wide[..size].copy_from_slice(&bytes.unwrap_or(vec![0; size]));
+            let mut number = u64::from_le_bytes(wide);
+            if let Some((left, right)) = arg.bits {
+                let mask = u64::MAX >> (64 - 8 * arg.size);
+                number = (number << left & mask) >> right;
+            }
+            record[at(element)..at(element) + size].copy_from_slice(&number.to_le_bytes()[..size]);
+        }
+    }
+    record.extend(texts);
+    record.resize(record.len().next_multiple_of(4), 0);
+    record
+}
+
+fn source() -> impl Strategy<Value = Value> {
+    let register = (0_u16..20).prop_map(|n| Value { from: Origin::Context(8 * n), plus: 0 });
+    prop_oneof![
+        4 => register,
+        1 => (0_u64..SIZE as u64).prop_map(|at| Value::number(KERNEL + at)),
+        1 => (0_u64..SIZE as u64).prop_map(|at| Value::number(USER + at)),
+        1 => Just(Value::number(0)),
+    ]
+}
+
+/// Everything of an argument but its name and place.
+fn argument() -> impl Strategy<Value = ArgPlan> {
+    let size = prop::sample::select(vec![1_u32, 2, 4, 8]);
+    let derefs = prop::collection::vec((0_i32..9).prop_map(|n| Deref { user: false, offset: 8 * n }), 0..3);
+    let plain = |value, derefs, store, store_offset, size, count, bits| ArgPlan {
+        name: "a".to_owned(),
+        offset: 0,
+        size,
+        count,
+        value,
+        derefs,
+        store,
+        store_offset,
+        bits,
+    };
+    let numbers = (source(), derefs.clone(), size, 1_u32..4, any::<bool>(), 0_u8..8, 0_u8..8, 0_i32..200);
+    let numbers = numbers.prop_map(move |(value, derefs, size, count, raw, left, right, offset)| {
+        let bits = (left > 4).then_some((left, right));
+        if raw {
+            plain(value, derefs, Store::Raw, 0, size, 1, bits)
+        } else {
+            plain(value, derefs, Store::Memory, offset, size, count, bits)
+        }
+    });
+    let texts =
+        (source(), derefs, 0_i32..40, 1_u32..4).prop_map(move |(value, mut derefs, offset, count)| {
+            if count > 1 && derefs.is_empty() {
+                derefs.push(Deref { user: false, offset: 0 });
+            }
+            plain(value, derefs, Store::Text, offset, 4, count, None)
+        });
+    let own = prop_oneof![
+        Just(Value { from: Origin::Comm, plus: 0 }),
+        letters(20).prop_map(|text| Value { from: Origin::Text(text), plus: 0 }),
+    ];
+    let own = own.prop_map(move |value| plain(value, Vec::new(), Store::Text, 0, 4, 1, None));
+    prop_oneof![3 => numbers, 3 => texts, 1 => own]
+}
+
+/// The word behind the common fields, as an argument.
+fn plain_head() -> ArgPlan {
+    ArgPlan {
+        name: String::new(),
+        offset: 8,
+        size: 8,
+        count: 1,
+        value: Value::number(0),
+        derefs: Vec::new(),
+        store: Store::Raw,
+        store_offset: 0,
+        bits: None,
+    }
+}
+
+fn plan() -> impl Strategy<Value = ProbePlan> {
+    prop::collection::vec(argument(), 0..6).prop_map(|mut args| {
+        let mut fixed = 16;
+        for arg in &mut args {
+            arg.offset = fixed;
+            fixed += arg.bytes();
+        }
+        let head = vec![Value { from: Origin::Context(128), plus: -1 }];
+        let given = Given::Registers(Arch::X86_64);
+        ProbePlan { given, user: false, head, args, fixed, when: None }
+    })
+}
+
+fn registers() -> impl Strategy<Value = Vec<u64>> {
+    let one = prop_oneof![
+        (0_u64..SIZE as u64).prop_map(|at| KERNEL + at),
+        (0_u64..SIZE as u64).prop_map(|at| USER + at),
+        number(),
+    ];
+    prop::collection::vec(one, REGISTERS / 8)
+}
+
+/// A machine with both memories; what it gives is the context's address and the scratch memory's.
+fn machine(registers: &[u64], comm: &[u8; 16]) -> (Machine, u64, u64) {
+    let mut machine = Machine::new();
+    machine.comm = *comm;
+    machine.map_at(KERNEL, Access::Kernel, &memory(KERNEL, USER));
+    machine.map_at(USER, Access::User, &memory(USER, KERNEL));
+    let registers: Vec<u8> = registers.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let context = machine.map(Access::Context(REGISTERS), &registers);
+    let scratch = machine.map(Access::Memory, &vec![0xee; SCRATCH_SIZE]);
+    (machine, context, scratch)
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 2000, ..Config::default() })]
+
+    #[test]
+    fn records_are_the_models(plan in plan(), registers in registers()) {
+        let comm = *b"somebody\0\0\0\0\0\0\0\0";
+        let code = super::super::probe::record(&plan).unwrap();
+        for function in &code.functions {
+            let arguments = [Argument::Context(0), Argument::Memory];
+            checker::check(function, &arguments).map_err(|fault| TestCaseError::fail(fault.to_string()))?;
+        }
+        let (mut machine, context, scratch) = machine(&registers, &comm);
+        let payload = scratch + STAMP_SIZE as u64;
+        let length = machine
+            .run(&code.functions, &[context, payload])
+            .map_err(|trap| TestCaseError::fail(format!("{trap}\n{}", listing::functions(&code.functions))))?;
+        let wanted = model(&plan, &registers, &comm);
+        let made = &machine.bytes(scratch)[STAMP_SIZE..];
+        prop_assert_eq!(length as usize, wanted.len(), "{}", &plan);
+        prop_assert_eq!(&made[8..wanted.len()], &wanted[8..], "{}", &plan);
+    }
+
+    /// A filter sees what the record would hold.
+    #[test]
+    fn filters_see_the_record(
+        plan in plan(),
+        registers in registers(),
+        which in any::<prop::sample::Index>(),
+        op in number_op(),
+        flip in any::<bool>(),
+    ) {
+        let comm = [0; 16];
+        let numbers: Vec<_> = plan.args.iter().filter(|arg| !arg.is_text()).collect();
+        // A record without numbers has its head.
+        let head = plain_head();
+        let arg = if numbers.is_empty() { &head } else { numbers[which.index(numbers.len())] };
+        let place = Place { offset: arg.offset as u16, size: arg.size as u16 };
+        let record = model(&plan, &registers, &comm);
+        let mut value = [0; 8];
+        value[..arg.size as usize].copy_from_slice(&record[arg.offset..][..arg.size as usize]);
+        let value = u64::from_le_bytes(value) ^ u64::from(flip);
+        let filter = Filter::Test(Test::Number { place, signed: false, op, value });
+        let code = super::super::filter(&filter, &Hook::Probe(Box::new(plan.clone()))).unwrap();
+        prop_assert!(code.needs.scratch);
+        let (mut machine, context, scratch) = machine(&registers, &comm);
+        let common = 0x11_0203_8001;
+        let passed = machine
+            .run(&code.functions, &[context, scratch + RECORD_AREA as u64, common])
+            .map_err(|trap| TestCaseError::fail(format!("{trap}\n{}", listing::functions(&code.functions))))?;
+        let mut wanted = record.clone();
+        wanted[..8].copy_from_slice(&common.to_le_bytes());
+        let env = EvalEnv { cpu: 0, comm, read: &|_, _| None };
+        let seen = eval::matches(&filter, &wanted, &env);
+        prop_assert_eq!(passed != 0, seen, "{} of {}", &filter, &plan);
+    }
+}
