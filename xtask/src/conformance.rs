@@ -35,11 +35,13 @@ pub(crate) struct Options {
 
 /// Runs the suite `$@`.
 const KERNEL: &str = "cd ftrace && exec \"$@\"";
-/// Mounts the mirror in place of every tracefs, then runs the suite `$@`, which takes the first mount that says tracefs.
+/// Mounts the mirror in place of every tracefs, then runs the suite `$@`, which takes the first mount that says tracefs. Cases
+/// go to /sys/kernel/tracing and to debugfs by themselves; the mirror comes first, so that it finds no tracefs by them.
 const MIRROR: &str = "while umount $(grep -m 1 tracefs /proc/mounts | cut -d ' ' -f 2) 2>/dev/null; do :; done; \
-    mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null; tracer mount /sys/kernel/tracing & \
+    umount /sys/kernel/debug 2>/dev/null; tracer mount /run/tracer/tracing & \
     for i in $(seq 1200); do grep -q '^tracefs ' /proc/mounts && break; sleep 0.1; done; \
-    cd ftrace && \"$@\"; code=$?; umount /sys/kernel/tracing; wait; exit $code";
+    mount --bind /run/tracer/tracing /sys/kernel/tracing; mount -t debugfs debugfs /sys/kernel/debug; \
+    cd ftrace && \"$@\"; code=$?; umount /sys/kernel/tracing; umount /run/tracer/tracing; wait; exit $code";
 
 /// One case's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
