@@ -89,11 +89,11 @@ impl Symbols {
         })
     }
 
-    /// All names.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    /// All symbols: addresses and names.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &str)> {
         self.core.iter().chain(&self.extra).filter_map(|entry| {
             let name = self.names.get(entry.name as usize..)?.get(..usize::from(entry.length))?;
-            std::str::from_utf8(name).ok()
+            Some((entry.address, std::str::from_utf8(name).ok()?))
         })
     }
 

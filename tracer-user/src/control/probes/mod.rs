@@ -15,7 +15,7 @@
 mod select;
 mod text;
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
 pub use select::{DefineError, select};
 pub use text::printer;
@@ -245,15 +245,9 @@ fn many(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Can
     let Some(symbols) = facts.symbols() else { return lacking("the kernel hides the addresses of symbols") };
     let is_glob = pattern.contains(['*', '?', '[']);
     let starts = if is_glob {
-        let Ok(Some(text)) = facts.tracefs.read("available_filter_functions") else {
+        let Some(starts) = traceable(pattern, facts) else {
             return lacking("the kernel does not list the functions that can be traced");
         };
-        let glob = Glob::new(pattern);
-        let names = text.lines().filter_map(|line| line.split([' ', '\t']).next());
-        let mut starts: Vec<u64> =
-            names.filter(|name| glob.matches(name)).flat_map(|name| symbols.addresses(name)).collect();
-        starts.sort_unstable();
-        starts.dedup();
         starts
     } else {
         symbols.addresses(pattern)
@@ -264,6 +258,29 @@ fn many(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Can
     let ip = if is_glob { 0 } else { address(pattern, facts).unwrap_or_default() };
     let addresses = Addresses { ip, end: 0, by_fprobe: true };
     found.offer(probe, Given::Registers(Arch::native()), addresses, via(starts));
+}
+
+/// Where the functions of a glob are traced. Kernels before 6.5 list names only.
+fn traceable(pattern: &str, facts: &Facts) -> Option<Vec<u64>> {
+    let glob = Glob::new(pattern);
+    let read = |file| facts.tracefs.read(file).ok().flatten();
+    let name = |text: &'_ str| glob.matches(text.split([' ', '\t']).next().unwrap_or_default());
+    let mut places: Vec<u64> = if let Some(text) = read("available_filter_functions_addrs") {
+        let places = text.lines().filter_map(|line| line.split_once(' '));
+        let places = places.filter(|(_, function)| name(function));
+        places.filter_map(|(place, _)| u64::from_str_radix(place, 16).ok()).collect()
+    } else {
+        let text = read("available_filter_functions")?;
+        let names: HashSet<&str> = text
+            .lines()
+            .filter(|line| name(line))
+            .filter_map(|line| line.split([' ', '\t']).next())
+            .collect();
+        facts.symbols()?.iter().filter(|(_, name)| names.contains(name)).map(|(address, _)| address).collect()
+    };
+    places.sort_unstable();
+    places.dedup();
+    Some(places)
 }
 
 fn kprobe(probe: &Probe, place: KernelPlace, exit: bool, facts: &Facts, found: &mut Candidates) {

@@ -129,7 +129,7 @@ fn suggest(line: &Line<'_>, facts: &Facts) -> Option<String> {
             if symbols.count(None, name) > 0 {
                 return None;
             }
-            nearest(name, symbols.names().map(str::to_owned))
+            nearest(name, symbols.iter().map(|(_, name)| name.to_owned()))
         }
         _ => None,
     }
