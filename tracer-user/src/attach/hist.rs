@@ -8,20 +8,26 @@ use crate::{
         asm::{Function, Insn, LD_IMM64, PSEUDO_FUNC},
         lower::hist::{self, DROPS, SCRATCH, SCRATCH_SIZE, TABLE},
     },
-    plan::hist::{COMM_SIZE, Layout},
+    lang::hist::Hist,
+    plan::hist::{COMM_SIZE, Layout, word},
     sys::{
         map::{Map, MapKind, MapSpec},
         prog::Prog,
     },
 };
 
-/// A histogram that counts.
+/// A histogram's table, which stays while what counts in it comes and goes.
 #[derive(Debug)]
-pub struct Counting {
+pub struct Counts {
     table: Map,
     drops: Map,
     layout: Layout,
     cpus: usize,
+}
+
+/// A program that counts in a table.
+#[derive(Debug)]
+pub struct Counting {
     _scratch: Option<Map>,
     _program: Prog,
     _link: Link,
@@ -36,40 +42,40 @@ pub struct Counted {
     pub drops: u64,
 }
 
+fn make(kind: MapKind, key_size: usize, value_size: usize, entries: u32) -> Result<Map, Cause> {
+    let spec = MapSpec {
+        kind,
+        key_size: key_size as u32,
+        value_size: value_size as u32,
+        max_entries: entries,
+        flags: 0,
+        inner: None,
+        name: "tracer_hist",
+    };
+    Map::create(&spec).map_err(|errno| Cause::Map("histogram", errno))
+}
+
 impl Counting {
-    /// Makes the table, loads the program and hangs it on a tracepoint, perf or raw; `cpus` is one more than the
-    /// highest number of a CPU.
+    /// Loads a histogram's program and hangs it on a tracepoint, perf or raw.
+    ///
+    /// Programs that share a table must hang on perf tracepoints, where none runs inside another on a CPU.
     ///
     /// # Errors
     /// When a value is not to be had at the hook, or the kernel refuses a map, the program or the hook.
-    pub fn start(request: &hist::Request<'_>, via: &Via, cpus: u32) -> Result<Self, AttachError> {
+    pub fn start(request: &hist::Request<'_>, via: &Via, counts: &Counts) -> Result<Self, AttachError> {
         let name = request.hist.event.full_name();
-        Self::try_start(request, via, cpus).map_err(|cause| AttachError::new(name, cause))
+        Self::try_start(request, via, counts).map_err(|cause| AttachError::new(name, cause))
     }
 
-    fn try_start(request: &hist::Request<'_>, via: &Via, cpus: u32) -> Result<Self, Cause> {
+    fn try_start(request: &hist::Request<'_>, via: &Via, counts: &Counts) -> Result<Self, Cause> {
         let program = hist::hist(request).map_err(Cause::Lower)?;
-        let layout = Layout::of(request.hist);
-        let spec = |kind, key_size, value_size: usize, max_entries| MapSpec {
-            kind,
-            key_size,
-            value_size: value_size as u32,
-            max_entries,
-            flags: 0,
-            inner: None,
-            name: "tracer_hist",
-        };
-        let make = |spec| Map::create(&spec).map_err(|errno| Cause::Map("histogram", errno));
-        let table = make(spec(MapKind::PerCpuHash, layout.key_size as u32, layout.size, layout.entries))?;
-        let drops = make(spec(MapKind::Array, 4, 8, 1))?;
-        let scratch =
-            if program.scratch { Some(make(spec(MapKind::PerCpuArray, 4, SCRATCH_SIZE, 1))?) } else { None };
+        let scratch = program.scratch.then(|| make(MapKind::PerCpuArray, 4, SCRATCH_SIZE, 1)).transpose()?;
         let mut insns = joined(&program.functions);
         for insn in insns.iter_mut().filter(|insn| insn.op == LD_IMM64) {
             let map = match insn.imm {
-                TABLE => &table,
-                DROPS => &drops,
-                SCRATCH => scratch.as_ref().unwrap_or(&table),
+                TABLE => &counts.table,
+                DROPS => &counts.drops,
+                SCRATCH => scratch.as_ref().unwrap_or(&counts.table),
                 _ => continue,
             };
             insn.imm = map.as_fd().as_raw_fd();
@@ -82,8 +88,23 @@ impl Counting {
             Via::RawTracepoint(name) => raw_tp::attach(&program, name),
             _ => Err(Cause::NoHook("histograms hang on tracepoints only".to_owned())),
         }?;
-        let cpus = cpus as usize;
-        Ok(Self { table, drops, layout, cpus, _scratch: scratch, _program: program, _link: link })
+        Ok(Self { _scratch: scratch, _program: program, _link: link })
+    }
+}
+
+impl Counts {
+    /// Makes the table of a histogram; `cpus` is one more than the highest number of a CPU.
+    ///
+    /// # Errors
+    /// When the kernel refuses a map.
+    pub fn of(hist: &Hist, cpus: u32) -> Result<Self, AttachError> {
+        let layout = Layout::of(hist);
+        let make = |kind, key_size, value_size, entries| {
+            make(kind, key_size, value_size, entries).map_err(|cause| AttachError::new("histogram", cause))
+        };
+        let table = make(MapKind::PerCpuHash, layout.key_size, layout.size, layout.entries)?;
+        let drops = make(MapKind::Array, 4, 8, 1)?;
+        Ok(Self { table, drops, layout, cpus: cpus as usize })
     }
 
     /// Reads the table, while it is counted on.
@@ -99,7 +120,7 @@ impl Counting {
             counted.rows.push((key, entry));
         }
         let drops = self.drops.lookup(&[0; 4]).map_err(failed)?.unwrap_or_default();
-        counted.drops = crate::plan::hist::word(&drops, 0);
+        counted.drops = word(&drops, 0);
         Ok(counted)
     }
 

@@ -39,7 +39,7 @@ pub use extras::Extras;
 pub use fentry::Function;
 pub use gate::{Hung, Resting};
 pub use gated::Gated;
-pub use hist::{Counted, Counting};
+pub use hist::{Counted, Counting, Counts};
 pub use inject::Writer;
 pub use kprobe::{KernelPlace, try_kprobe};
 pub use maps::Options;

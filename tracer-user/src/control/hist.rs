@@ -5,14 +5,14 @@ use std::{cell::OnceCell, collections::HashMap, sync::Arc};
 
 use super::{facts::Facts, hooks::Chosen, recorder};
 use crate::{
-    attach::{AttachError, Cause, Counting, Via, ids},
+    attach::{AttachError, Cause, Counted, Counting, Counts, Via, ids},
     code::lower::hist as lower,
     event::{Catalogue, Format, synthetic},
     lang::{
         filter::FilterError,
         hist::{Change, Dialect, Flags, Refusal, Set, Trigger, World},
     },
-    plan::{filter::Filter, resolve, source::Hook},
+    plan::{filter::Filter, hist::Layout, resolve, source::Hook},
     render::{
         RenderEnv, Symbol,
         hist::{HistEnv, Table, show},
@@ -52,7 +52,8 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Histogram {
     trigger: Trigger,
-    counting: Counting,
+    counts: Counts,
+    _counting: Counting,
     /// Where it hangs.
     pub hook: Chosen,
 }
@@ -86,10 +87,11 @@ impl Histogram {
         };
         let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
         let mut chosen = Self::hook(&format, options.tracepoint, facts)?;
+        let counts = Counts::of(&trigger.hist, facts.cpus())?;
         let start = |hook: &Chosen, filter: Option<&Filter>| {
             let (hist, but_process) = (&*trigger.hist, (!options.own).then_some(own.process));
             let request = lower::Request { hist, filter, hook: &hook.hook, kind: format.id, but_process };
-            Counting::start(&request, &hook.via, facts.cpus())
+            Counting::start(&request, &hook.via, &counts)
         };
         let counting = match start(&chosen, filter.as_ref()) {
             Err(error) if chosen.hook != Hook::Tracepoint && matches!(error.cause(), Cause::Lower(_)) => {
@@ -98,7 +100,7 @@ impl Histogram {
             }
             other => other?,
         };
-        Ok(Self { trigger, counting, hook: chosen })
+        Ok(Self { trigger, counts, _counting: counting, hook: chosen })
     }
 
     /// A raw tracepoint where that is as good; system calls' events have none of their own.
@@ -115,17 +117,21 @@ impl Histogram {
     /// # Errors
     /// When the kernel refuses to show the table.
     pub fn text(&self, facts: &Facts) -> Result<Vec<u8>, HistError> {
-        let counted = self.counting.read()?;
-        let hist = &self.trigger.hist;
-        let layout = crate::plan::hist::Layout::of(hist);
-        let hits = counted.rows.iter().map(|(_, entry)| layout.sum(entry, 0)).sum();
-        let table = Table { rows: counted.rows, hits, drops: counted.drops, snapshot: None };
-        let names_calls = hist.keys().iter().any(|key| key.flags.has(Flags::SYSCALL));
-        let env = Env { facts, names_calls, calls: OnceCell::new() };
-        let mut out = Vec::new();
-        show(&mut out, &self.trigger, &table, 0, &env);
-        Ok(out)
+        Ok(shown(&self.trigger, self.counts.read()?, 0, facts))
     }
+}
+
+/// A histogram as the event's `hist` file shows it; `number` is how many of the same event came before it.
+pub(super) fn shown(trigger: &Trigger, counted: Counted, number: usize, facts: &Facts) -> Vec<u8> {
+    let hist = &trigger.hist;
+    let layout = Layout::of(hist);
+    let hits = counted.rows.iter().map(|(_, entry)| layout.sum(entry, 0)).sum();
+    let table = Table { rows: counted.rows, hits, drops: counted.drops, snapshot: None };
+    let names_calls = hist.keys().iter().any(|key| key.flags.has(Flags::SYSCALL));
+    let env = Env { facts, names_calls, calls: OnceCell::new() };
+    let mut out = Vec::new();
+    show(&mut out, trigger, &table, number, &env);
+    out
 }
 
 /// What the running kernel has that histograms are about.

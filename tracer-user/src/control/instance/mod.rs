@@ -11,6 +11,7 @@ mod collect;
 mod command;
 mod dynamic;
 mod errors;
+mod hist;
 mod hung;
 mod live;
 mod made;

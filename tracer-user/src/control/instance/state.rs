@@ -8,6 +8,7 @@ use tracer_abi::{Counters, lists};
 use super::{
     command::List,
     errors::ErrorLog,
+    hist::Hists,
     live::{self, Live, Wanted},
     options::TraceOptions,
     standing::Standings,
@@ -71,6 +72,8 @@ pub struct Instance {
     pub(super) filters: HashMap<u32, Filtering>,
     /// The events' triggers.
     pub(super) triggers: Standings,
+    /// The events' histograms.
+    pub(super) hists: Hists,
     /// Options.
     pub options: TraceOptions,
     /// Errors.
@@ -122,6 +125,7 @@ impl Instance {
             recorded: BTreeSet::new(),
             filters: HashMap::new(),
             triggers: Standings::default(),
+            hists: Hists::default(),
             options,
             errors: ErrorLog::default(),
             buffer: TraceBuffer::new(cpus, bytes, page),
@@ -320,7 +324,12 @@ impl Instance {
     /// What an event's `trigger` file reads.
     pub fn trigger_text(&self, event: u32, name: impl Fn(u32) -> String) -> Vec<u8> {
         let left = |place| self.live.as_ref().map_or(0, |live| live.asked().count(place));
-        self.triggers.text(event, left, name)
+        let hists = self.hists.lines(&name(event));
+        if !hists.is_empty() && self.triggers.of(event).is_empty() {
+            return hists;
+        }
+        // Histograms stand behind all others.
+        [self.triggers.text(event, left, name), hists].concat()
     }
 
     /// Does something to an event with all that is to become of its hits.

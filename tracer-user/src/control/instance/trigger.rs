@@ -23,8 +23,7 @@ impl Mirror {
             Command::Switch(switch, target, argument) => {
                 (Kind::Switch(switch, self.target(switch, target)?), argument)
             }
-            // The language of histograms has its own module; there are none yet.
-            Command::Hist(_) => return Err(Errno::INVAL),
+            Command::Hist(text) => return self.set_hist(instance, event, text, line.remove),
         };
         if line.remove {
             let state = self.state(instance)?;
@@ -128,7 +127,7 @@ impl Mirror {
 
     /// One reason more why triggers may turn an event on and off (`__ftrace_event_enable_disable(file, 1, 1)`): it
     /// hangs on its hook from here on, and is what it was, on or off.
-    fn soften(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    pub(super) fn soften(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
         let state = self.state(instance)?;
         if !state.triggers.soften(event) {
             return self.refresh(instance, event);
@@ -146,7 +145,7 @@ impl Mirror {
     }
 
     /// One reason less; behind the last one an event stays on its hook if it is on.
-    fn harden(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    pub(super) fn harden(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
         let state = self.state(instance)?;
         if !state.triggers.harden(event) {
             return self.refresh(instance, event);

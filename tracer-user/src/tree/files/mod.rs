@@ -15,6 +15,7 @@ mod error_log;
 mod event_enable;
 mod event_filter;
 mod event_format;
+mod event_hist;
 mod event_id;
 mod event_trigger;
 mod free_buffer;
@@ -89,8 +90,14 @@ pub(super) const EVENTS: &[Entry] = &[system_enable::ALL, header_page::FILE, hea
 pub(super) const SYSTEM: &[Entry] = &[system_enable::FILE, system_filter::FILE];
 
 /// Files of an event.
-pub(super) const EVENT: &[Entry] =
-    &[event_enable::FILE, event_filter::FILE, event_format::FILE, event_id::FILE, event_trigger::FILE];
+pub(super) const EVENT: &[Entry] = &[
+    event_enable::FILE,
+    event_filter::FILE,
+    event_format::FILE,
+    event_hist::FILE,
+    event_id::FILE,
+    event_trigger::FILE,
+];
 
 /// Files of an event that is recorded by itself.
 pub(super) const SPECIAL_EVENT: &[Entry] = &[event_format::FILE, event_id::FILE];
