@@ -70,6 +70,8 @@ pub struct Params {
     pub task_pid: u32,
     /// Byte offset of `tgid`.
     pub task_tgid: u32,
+    /// Rows of the table of counters under [`params::ONE_TABLE`].
+    pub rows: u32,
     /// The kind of records of the kernel's stack, and in the upper half that of a thread's own stack.
     pub stacks: u32,
     /// Under [`params::SOFT`] the place in [`Switches::soft`](crate::Switches::soft), unless the cookie tells the slot.
@@ -123,6 +125,11 @@ pub mod params {
         /// The current thread's ids are read from its `task_struct`: one call of a helper serves them and
         /// [`params::COMPAT`](COMPAT).
         TASK,
+        /// Whose hit it is, is asked behind the filter, which is cheaper: our own hits that it drops count as dropped by it,
+        /// and so do those that it lets pass.
+        OWN_LATE,
+        /// [`COUNTERS`](crate::COUNTERS) is one value that holds all rows.
+        ONE_TABLE,
         /// Slot and kind come from the attach cookie, so that events share the program: see [`cookie`](super::cookie).
         COOKIE,
         /// Programs of this kind can be preempted by themselves on a CPU: counters are counted atomically, and of
@@ -150,11 +157,11 @@ pub mod params {
     }
 }
 
-const _: () = assert!(size_of::<Params>() == 72);
+const _: () = assert!(size_of::<Params>() == 76);
 
 impl Params {
     /// The bytes as the program reads them.
-    pub fn bytes(&self) -> [u8; 72] {
+    pub fn bytes(&self) -> [u8; 76] {
         let words = [
             self.bits,
             self.slot,
@@ -172,10 +179,11 @@ impl Params {
             self.call,
             self.task_pid,
             self.task_tgid,
+            self.rows,
             self.stacks,
             self.soft,
         ];
-        let mut bytes = [0; 72];
+        let mut bytes = [0; 76];
         for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }

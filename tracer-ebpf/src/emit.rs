@@ -51,6 +51,7 @@ pub static PARAMS: Params = Params {
     call: 0,
     task_pid: 0,
     task_tgid: 0,
+    rows: 0,
     stacks: 0,
     soft: 0,
 };
@@ -194,6 +195,37 @@ pub(crate) fn ids(task: *const u8) -> u64 {
     }
 }
 
+/// Whether a thread's hits are none of the session's: ours, or all but ours.
+#[inline(always)]
+pub(crate) fn is_left_out(who: u64) -> bool {
+    if param!(own_tgid) == 0 {
+        return false;
+    }
+    // Two branches in place of one comparison of truths: one of them goes when the program is loaded.
+    let own = (who >> 32) as u32 == param!(own_tgid);
+    if param!(bits) & params::OWN_ONLY != 0 { !own } else { own }
+}
+
+/// The counts of a row.
+#[inline(always)]
+pub(crate) fn counts(slot: u32, cpu: u32) -> Option<&'static mut Counters> {
+    let row = slot * param!(cpus) + cpu;
+    let place = if param!(bits) & params::ONE_TABLE != 0 {
+        let mut row = u64::from(row);
+        // SAFETY: does nothing. What is compared must be what is added, for the verifier, and no copy that is cut to 32 bits.
+        unsafe { core::arch::asm!("/* {0} */", inout(reg) row) };
+        if row >= u64::from(param!(rows)) {
+            return None;
+        }
+        // SAFETY: the value holds that many rows.
+        unsafe { COUNTERS.get(0)?.add(row as usize) }
+    } else {
+        COUNTERS.get(row)?
+    };
+    // SAFETY: a looked-up map value is valid for the program's run; nothing else writes this row (see above).
+    Some(unsafe { &mut *place.as_ptr() })
+}
+
 /// Whether a 32-bit system call is going on.
 #[inline(always)]
 pub(crate) fn compat(task: *const u8) -> bool {
@@ -241,28 +273,20 @@ fn plain(ctx: *mut c_void, origin: Origin) {
         return;
     }
     let task = match origin {
-        Origin::Current => current(),
-        Origin::Record => core::ptr::null(),
+        Origin::Current if param!(bits) & params::OWN_LATE == 0 => current(),
+        Origin::Current | Origin::Record => core::ptr::null(),
     };
     let who = match origin {
         Origin::Current => {
-            let who = ids(task);
+            let who = if param!(bits) & params::OWN_LATE == 0 { ids(task) } else { 0 };
             if param!(bits) & params::PIDS != 0 {
                 // Our own threads are in the table only when asked for; a switch from one of them to a traced thread
                 // is the traced one's hit.
                 if PIDS.get(who as u32).is_none() && PIDS.get(other(ctx)).is_none() {
                     return;
                 }
-            } else if param!(own_tgid) != 0 {
-                // Two branches in place of one comparison of truths: one of them goes when the program is loaded.
-                let own = (who >> 32) as u32 == param!(own_tgid);
-                if param!(bits) & params::OWN_ONLY != 0 {
-                    if !own {
-                        return;
-                    }
-                } else if own {
-                    return;
-                }
+            } else if param!(bits) & params::OWN_LATE == 0 && is_left_out(who) {
+                return;
             }
             if param!(bits) & params::PID_LISTS != 0
                 && switches.lists != 0
@@ -287,9 +311,7 @@ fn plain(ctx: *mut c_void, origin: Origin) {
     };
     // SAFETY: no arguments.
     let cpu = unsafe { bpf_get_smp_processor_id() };
-    let Some(counters) = COUNTERS.get(slot * param!(cpus) + cpu) else { return };
-    // SAFETY: a looked-up map value is valid for the program's run; nothing else writes this row (see above).
-    let counters = unsafe { &mut *counters.as_ptr() };
+    let Some(counters) = counts(slot, cpu) else { return };
     count(&mut counters.hits);
     let mut claimed = 0;
     if param!(bits) & params::CLAIM != 0 {
@@ -322,12 +344,13 @@ fn judge(
         // SAFETY: as for the pid above.
         Origin::Record => u64::from(unsafe { ctx.cast::<u16>().add(1).read() }),
     };
-    let common = |context: u64| kind | context << 16 | who << 32;
+    let common = |who: u64, context: u64| kind | context << 16 | who << 32;
+    let mut who = who;
 
     let mut word = 0;
     if param!(bits) & params::FILTER != 0 {
         let flags = param!(bits) & params::FILTER_FLAGS != 0;
-        word = common(context(flags));
+        word = common(who, context(flags));
         let scratch = if param!(bits) & params::FILTER_SCRATCH != 0 {
             let Some(area) = area(cpu, claimed) else { return };
             // SAFETY: the filter's area lies behind the record's, inside the value.
@@ -341,9 +364,16 @@ fn judge(
             note!(ctx, "slot {} cpu {}: filtered", param!(slot), cpu);
             return;
         }
+        if param!(bits) & params::OWN_LATE != 0 {
+            who = ids(current());
+            if is_left_out(who) {
+                count(&mut counters.filtered);
+                return;
+            }
+        }
     }
     if param!(bits) & (params::FILTER | params::FILTER_FLAGS) != params::FILTER | params::FILTER_FLAGS {
-        word = common(context(true));
+        word = common(who, context(true));
     }
     record(ctx, cpu, word, claimed, counters);
 }

@@ -17,10 +17,10 @@ use tracer_abi::{COMMON_SIZE, RECORD_AREA, SOFT_SLOTS, STAMP_SIZE, Switches, ask
 use crate::{
     ctx::flags_and_depth,
     emit::{
-        NO_WAKEUP, Origin, area, claim, compat, count, current, ids, left_out, note, other, param, record,
-        tracer_filter, tracer_trigger,
+        NO_WAKEUP, Origin, area, claim, compat, count, counts, current, ids, is_left_out, left_out, note,
+        other, param, record, tracer_filter, tracer_trigger,
     },
-    map::{CLAIMED, COUNTERS, PIDS, RINGS, SWITCHES},
+    map::{CLAIMED, PIDS, RINGS, SWITCHES},
 };
 
 /// `BPF_F_USER_STACK`.
@@ -62,16 +62,8 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
                 if PIDS.get(who as u32).is_none() && PIDS.get(other(ctx)).is_none() {
                     return 0;
                 }
-            } else if param!(own_tgid) != 0 {
-                // Two branches in place of one comparison of truths: one of them goes when the program is loaded.
-                let own = (who >> 32) as u32 == param!(own_tgid);
-                if param!(bits) & params::OWN_ONLY != 0 {
-                    if !own {
-                        return 0;
-                    }
-                } else if own {
-                    return 0;
-                }
+            } else if is_left_out(who) {
+                return 0;
             }
             who
         }
@@ -119,9 +111,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     }
     if param!(bits) & params::CLAIM != 0 {
         let Some(row) = claim(cpu) else {
-            if let Some(counters) = COUNTERS.get(slot * param!(cpus) + cpu) {
-                // SAFETY: a looked-up map value is valid for the program's run.
-                let counters = unsafe { &mut *counters.as_ptr() };
+            if let Some(counters) = counts(slot, cpu) {
                 count(&mut counters.hits);
                 count(&mut counters.dropped);
             }
@@ -206,9 +196,7 @@ fn judge(ctx: *mut c_void, switches: *mut Switches, who: Who, place: Place, befo
         recorded = !stopped && !off;
     }
     if recorded && param!(bits) & params::NO_RECORD == 0 {
-        let Some(counters) = COUNTERS.get(slot * param!(cpus) + cpu) else { return asked };
-        // SAFETY: a looked-up map value is valid for the program's run; nothing else writes this row (see above).
-        let counters = unsafe { &mut *counters.as_ptr() };
+        let Some(counters) = counts(slot, cpu) else { return asked };
         count(&mut counters.hits);
         let mut word = 0;
         let mut passes = true;

@@ -42,6 +42,8 @@ pub(super) struct Shared {
     options: Options,
     rings: Map,
     counters: Map,
+    /// The counters are one value.
+    one_table: bool,
     counts: MappedArray,
     switches: Map,
     words: MappedArray,
@@ -117,12 +119,11 @@ impl Shared {
             })
             .map_err(fail("array"))
         };
-        let counters = array(
-            "tracer_counts",
-            size_of::<Counters>(),
-            options.slots.max(1) * options.cpus,
-            flag::MMAPABLE,
-        )?;
+        // All rows in one value, which programs name by its address. Older kernels take none above 4 MiB.
+        let (rows, row) = (options.slots.max(1) * options.cpus, size_of::<Counters>());
+        let whole = array("tracer_counts", rows as usize * row, 1, flag::MMAPABLE);
+        let one_table = whole.is_ok();
+        let counters = whole.or_else(|_| array("tracer_counts", row, rows, flag::MMAPABLE))?;
         let switches = array("tracer_switch", size_of::<Switches>(), 1, flag::MMAPABLE)?;
         let pids = Map::create(&MapSpec {
             kind: MapKind::Hash,
@@ -148,6 +149,7 @@ impl Shared {
             nesting: OnceLock::new(),
             rings,
             counters,
+            one_table,
             switches,
             pids,
             options,
@@ -293,6 +295,10 @@ impl Shared {
             recorded: self.counts.load(at + 16),
             dropped: self.counts.load(at + 24),
         }
+    }
+
+    pub(super) fn one_table(&self) -> bool {
+        self.one_table
     }
 
     pub(super) fn slots(&self) -> u32 {

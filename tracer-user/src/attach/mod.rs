@@ -377,10 +377,29 @@ impl Session {
         if request.via.nests() {
             fixed.bits |= params::CLAIM;
         }
+        if self.shared.one_table() {
+            fixed.bits |= params::ONE_TABLE;
+            fixed.rows = self.shared.slots() * self.shared.cpus();
+        }
         request.extras.apply(&mut fixed, slot);
         self.context.apply(&mut fixed, request.via);
         if matches!(request.hook, Hook::Probe(_)) && fixed.preempt_bias > 0 {
             fixed.preempt_bias = fixed.preempt_bias.wrapping_sub(request.via.kernels_depth());
+        }
+        // Of a hit that the filter drops nobody needs to know whose it is.
+        let asked_before = params::PIDS
+            | params::PID_LISTS
+            | params::OWN_ONLY
+            | params::COMPAT
+            | params::CLAIM
+            | params::TRIGGERS
+            | params::SOFT;
+        if request.filter.is_some()
+            && !functions.needs.more
+            && *request.via != Via::Inject
+            && fixed.bits & asked_before == 0
+        {
+            fixed.bits |= params::OWN_LATE;
         }
         fixed
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use aya_obj::{EbpfSectionKind, Map as Definition, Object};
-use tracer_abi::{PARAMS, Params, SWITCHES};
+use tracer_abi::{COUNTERS, PARAMS, Params, SWITCHES};
 
 use super::{Cause, maps::Shared};
 use crate::{
@@ -56,6 +56,7 @@ impl Functions {
             scratch: filter.needs.scratch || triggers.needs.scratch,
             // Triggers always have the flags.
             flags: filter.needs.flags,
+            more: filter.needs.more,
         };
         Ok(Self { list, size, needs })
     }
@@ -80,7 +81,7 @@ impl Functions {
 
     /// The program that they make with a template, readable.
     pub(super) fn linked(&self, template: &str, cast: Option<Cast>) -> Result<String, Cause> {
-        let image = finish(&linked(&self.list)?, template, &[], cast, |_| Some(rustix::stdio::stdin()))?;
+        let image = finish(&linked(&self.list)?, template, &[], &[], cast, |_| Some(rustix::stdio::stdin()))?;
         Ok(listing::program(&image.insns))
     }
 
@@ -123,7 +124,9 @@ pub(super) fn image(
     scratch: Option<&Map>,
 ) -> Result<Image, Cause> {
     let linked = linked(&functions.list)?;
-    finish(&linked, template, &[(PARAMS, &fixed.bytes())], cast, |name| shared.named(name, scratch))
+    let singles: &[&str] = if shared.one_table() { &[SWITCHES, COUNTERS] } else { &[SWITCHES] };
+    let map = |name: &str| shared.named(name, scratch);
+    finish(&linked, template, &[(PARAMS, &fixed.bytes())], singles, cast, map)
 }
 
 /// The templates' ELF with these functions defined in it.
@@ -141,7 +144,7 @@ pub(super) fn plain<'a>(
     cast: Option<Cast>,
     map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
 ) -> Result<Image, Cause> {
-    finish(&linked(&Functions::stubs())?, template, constants, cast, map)
+    finish(&linked(&Functions::stubs())?, template, constants, &[SWITCHES], cast, map)
 }
 
 /// Resolves everything in a linked ELF and gives the instructions of one of its programs.
@@ -149,6 +152,7 @@ fn finish<'a>(
     linked: &[u8],
     template: &str,
     constants: &[(&str, &[u8])],
+    singles: &[&str],
     cast: Option<Cast>,
     map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
 ) -> Result<Image, Cause> {
@@ -208,8 +212,9 @@ fn finish<'a>(
     // Without its parameters, for a listing, the program keeps all branches.
     let known: Vec<Frozen<'_>> =
         if given { frozen.iter().map(|(fd, bytes)| Frozen { fd: *fd, bytes }).collect() } else { Vec::new() };
-    let single = map(SWITCHES).filter(|_| given).map(|fd| fd.as_raw_fd());
-    let mut insns = whole::improve(insns, &Known { cast, frozen: &known, singles: single.as_slice() });
+    let singles = singles.iter().filter(|_| given).filter_map(|name| Some(map(name)?.as_raw_fd()));
+    let singles: Vec<RawFd> = singles.collect();
+    let mut insns = whole::improve(insns, &Known { cast, frozen: &known, singles: &singles });
     let mut read = Vec::new();
     for (name, bytes) in &frozen {
         let mut users =

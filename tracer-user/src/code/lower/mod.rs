@@ -49,6 +49,8 @@ pub struct Needs {
     pub scratch: bool,
     /// Flags and preempt count are filled in the third argument.
     pub flags: bool,
+    /// The third argument, or a helper: it has to know who hits, or costs more than to know that.
+    pub more: bool,
 }
 
 /// Why a plan has no code.
@@ -82,7 +84,8 @@ pub fn filter(filter: &Filter, hook: &Hook) -> Result<Code, LowerError> {
     // The first pass finds what is used, the second lowers for that.
     lower_filter(filter, hook, &mut uses)?;
     let functions = lower_filter(filter, hook, &mut uses)?;
-    let needs = Needs { scratch: uses.scratch, flags: uses.flags };
+    let more = uses.common || uses.calls;
+    let needs = Needs { scratch: uses.scratch, flags: uses.flags, more };
     Ok(Code { functions, needs, size: None })
 }
 

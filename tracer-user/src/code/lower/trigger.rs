@@ -37,7 +37,7 @@ pub fn trigger(triggers: &[Trigger], hook: &Hook) -> Result<Code, LowerError> {
     // As for filters: the first pass finds what is used.
     lower_triggers(triggers, hook, &mut uses)?;
     let functions = lower_triggers(triggers, hook, &mut uses)?;
-    Ok(Code { functions, needs: Needs { scratch: uses.scratch, flags: uses.flags }, size: None })
+    Ok(Code { functions, needs: Needs { scratch: uses.scratch, flags: uses.flags, more: true }, size: None })
 }
 
 fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<Vec<Function>, LowerError> {
