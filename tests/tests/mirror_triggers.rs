@@ -175,9 +175,10 @@ fn a_snapshot_holds_what_was_before() {
         let mounted = Mounted::start("snapshot")?;
         let dir = mounted.instance("snapshot")?;
         let trigger = format!("{GETSID}/trigger");
+        // First of all: shells call getpgid() as well.
+        set(&dir, "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
         set(&dir, &format!("{GETPGID}/enable"), "1")?;
         set(&dir, &format!("{GETSID}/enable"), "1")?;
-        set(&dir, "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
         set(&dir, &trigger, "snapshot:1 if pid == 3")?;
         ensure!(text(&dir, "snapshot")?.contains("# * Snapshot is allocated *"), "allocated");
         let arguments = |file: &str| -> Result<Vec<String>> { Ok(mirror::bodies(&text(&dir, file)?)) };
