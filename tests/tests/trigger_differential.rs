@@ -35,8 +35,10 @@ impl Pair {
         let mounted = Mounted::start(purpose)?;
         let ours = mounted.instance("pair")?;
         let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+        // The oracle knows what its kernel bears.
+        let hashed = kernel.get("options/hash-ptr")?;
         for (file, value) in
-            [("trace_clock", "mono"), ("options/hash-ptr", "0"), ("set_event_pid", thread.as_str())]
+            [("trace_clock", "mono"), ("options/hash-ptr", hashed.trim()), ("set_event_pid", thread.as_str())]
         {
             set(&ours, file, value)?;
             kernel.set(file, value)?;
