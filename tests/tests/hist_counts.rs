@@ -67,6 +67,10 @@ fn every_hit_is_counted_once() {
     }
 }
 
+/// Threads that count on all CPUs, and their name.
+const THREADS: usize = 4;
+const NAME: &str = "tracerhistcpu";
+
 /// Threads on all CPUs hit the same keys and keys of their own.
 #[test]
 fn sums_are_exact_on_all_cpus() {
@@ -74,8 +78,6 @@ fn sums_are_exact_on_all_cpus() {
     if !host::root_or_skip() {
         return;
     }
-    const THREADS: usize = 4;
-    const NAME: &str = "tracerhistcpu";
     let each = 1_000_000 / host::part() as usize;
     let _tracefs = Tracefs::find_or_mount().unwrap();
     let facts = Facts::running().unwrap();

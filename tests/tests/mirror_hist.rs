@@ -1,8 +1,10 @@
 //! Histograms of a mounted mirror: counts that are known in advance, pauses, names, and what is refused.
 
-use anyhow::{Result, ensure};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
-use tracer_tests::mirror::{Mounted, set, text};
+use tracer_tests::mirror::{self, Mounted, text};
 use tracer_tests::workload::{getpgid, getsid};
 
 /// Events that happen when a test wants them to: directories of their files.
@@ -19,6 +21,12 @@ fn run(test: impl FnOnce() -> Result<()>) {
 const OWN: i32 = 1 << 30;
 const SHARED: i32 = 1 << 29;
 
+/// Writes a line as `>>` does: `>` would take the histograms that are there away.
+fn add(dir: &Path, file: &str, line: &str) -> Result<()> {
+    let done = mirror::write(dir, file, line.as_bytes(), true).map_err(std::io::Error::from_raw_os_error);
+    done.with_context(|| format!("{line:?} to {file}"))
+}
+
 #[test]
 fn hits_are_counted_paused_and_forgotten() {
     run(|| {
@@ -27,7 +35,7 @@ fn hits_are_counted_paused_and_forgotten() {
         let (trigger, hist) = (format!("{GETPGID}/trigger"), format!("{GETPGID}/hist"));
         ensure!(text(&dir, &hist)?.is_empty());
         let command = format!("hist:keys=pid:sort=pid.descending:size=200 if pid >= {OWN}");
-        set(&dir, &trigger, &command)?;
+        add(&dir, &trigger, &command)?;
         let line =
             format!("hist:keys=pid:vals=hitcount:sort=pid.descending:size=256 if pid >= {OWN} [active]\n");
         ensure!(text(&dir, &trigger)? == line, "{}", text(&dir, &trigger)?);
@@ -46,16 +54,16 @@ fn hits_are_counted_paused_and_forgotten() {
         };
         let counted = table(&[(2, 10), (1, 10), (0, 10)], "active");
         ensure!(text(&dir, &hist)? == counted, "{}", text(&dir, &hist)?);
-        set(&dir, &trigger, &command.replace(" if", ":pause if"))?;
+        add(&dir, &trigger, &command.replace(" if", ":pause if"))?;
         getpgid(OWN);
         ensure!(text(&dir, &hist)? == table(&[(2, 10), (1, 10), (0, 10)], "paused"));
-        set(&dir, &trigger, &command.replace(" if", ":cont if"))?;
+        add(&dir, &trigger, &command.replace(" if", ":cont if"))?;
         getpgid(OWN);
         ensure!(text(&dir, &hist)? == table(&[(2, 10), (1, 10), (0, 11)], "active"));
-        set(&dir, &trigger, &command.replace(" if", ":clear if"))?;
+        add(&dir, &trigger, &command.replace(" if", ":clear if"))?;
         getpgid(OWN + 7);
         ensure!(text(&dir, &hist)? == table(&[(7, 1)], "active"), "{}", text(&dir, &hist)?);
-        set(&dir, &trigger, &format!("!{command}"))?;
+        add(&dir, &trigger, &format!("!{command}"))?;
         ensure!(text(&dir, &hist)?.is_empty() && text(&dir, &trigger)?.starts_with('#'));
         ensure!(text(&dir, &format!("{GETPGID}/enable"))? == "0\n");
         Ok(())
@@ -69,7 +77,7 @@ fn a_name_shares_a_table() {
         let dir = mounted.instance("histname")?;
         let command = format!("hist:name=own:keys=pid if pid == {SHARED}");
         for event in [GETPGID, GETSID] {
-            set(&dir, &format!("{event}/trigger"), &command)?;
+            add(&dir, &format!("{event}/trigger"), &command)?;
         }
         for _ in 0..5 {
             getpgid(SHARED);
@@ -80,7 +88,7 @@ fn a_name_shares_a_table() {
             let shown = text(&dir, &format!("{event}/hist"))?;
             ensure!(shown.contains(&row), "{shown}");
         }
-        set(&dir, &format!("{GETPGID}/trigger"), &format!("!{command}"))?;
+        add(&dir, &format!("{GETPGID}/trigger"), &format!("!{command}"))?;
         getpgid(SHARED);
         getsid(SHARED);
         let shown = text(&dir, &format!("{GETSID}/hist"))?;
@@ -95,7 +103,7 @@ fn what_is_wrong_is_logged() {
         let mounted = Mounted::start("histlog")?;
         let dir = mounted.instance("histlog")?;
         let trigger = format!("{GETPGID}/trigger");
-        ensure!(set(&dir, &trigger, "hist:keys=nope").is_err());
+        ensure!(add(&dir, &trigger, "hist:keys=nope").is_err());
         let log = text(&dir, "error_log")?;
         ensure!(
             log.ends_with(
@@ -104,12 +112,15 @@ fn what_is_wrong_is_logged() {
             "{log}"
         );
         // Not done yet, and said so.
-        ensure!(set(&dir, &trigger, "hist:keys=pid:x=pid").is_err());
+        ensure!(add(&dir, &trigger, "hist:keys=pid:x=pid").is_err());
         ensure!(text(&dir, &trigger)?.starts_with('#'));
-        set(&dir, &trigger, "hist:keys=pid")?;
-        set(&dir, &trigger, "traceoff:0")?;
+        add(&dir, &trigger, "hist:keys=pid")?;
+        add(&dir, &trigger, "traceoff:0")?;
         let both = text(&dir, &trigger)?;
         ensure!(both.starts_with("traceoff:count=0\nhist:keys=pid:"), "{both}");
+        // Opening the file from the start takes histograms away and nothing else.
+        std::fs::File::create(dir.join(&trigger))?;
+        ensure!(text(&dir, &trigger)? == "traceoff:count=0\n");
         Ok(())
     });
 }

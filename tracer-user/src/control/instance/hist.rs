@@ -168,6 +168,21 @@ impl Mirror {
         }
     }
 
+    /// Takes an event's histograms away, as opening its `trigger` for writing from the start does; other triggers stay.
+    ///
+    /// # Errors
+    /// `ENODEV` when the instance or the event is gone.
+    pub fn clear_hists(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+        let name = self.events.full_name(event);
+        let (system, event_name) = name.split_once(':').ok_or(Errno::NODEV)?;
+        let mut set = self.state(instance)?.hists.set.clone();
+        let gone = set.clear(system, event_name, &Around { mirror: self });
+        let state = self.state(instance)?;
+        state.hists.set = set;
+        state.hists.tables.retain(|table| !gone.contains(&table.trigger));
+        gone.iter().try_for_each(|_| self.harden(instance, event))
+    }
+
     /// The table of a trigger, shared with those of its name, and what counts in it.
     fn new_table(&mut self, instance: u32, event: u32, trigger: &Trigger) -> Result<Table, Errno> {
         let is_kernels = self.dynamic.probes_of(event).is_none();

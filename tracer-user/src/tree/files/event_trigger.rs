@@ -20,4 +20,5 @@ pub(super) const FILE: Entry = Entry::write(
         }
         all(data, mirror.apply(at.instance, &Command::Trigger { event: at.index, text: data }))
     },
-);
+)
+.truncates(|mirror, at| mirror.clear_hists(at.instance, at.index));
