@@ -7,6 +7,7 @@
 mod all;
 mod cost;
 mod first;
+mod probe;
 mod report;
 mod throughput;
 mod tool;
@@ -34,6 +35,8 @@ pub struct Plan {
     pub throughput: bool,
     /// Turning all events on and off.
     pub all: bool,
+    /// Added cost of a dynamic event's hit.
+    pub probe: bool,
 }
 
 /// One kind of measurement, which gives its table.
@@ -51,11 +54,12 @@ pub fn run(plan: &Plan, show: impl Fn(&str)) -> Result<String> {
     // bpftrace finds tracefs mounted or not at all.
     let _mounted = crate::host::Tracefs::find_or_mount()?;
     rustix::process::setpriority_process(None, -20)?;
-    let parts: [(bool, Part); 4] = [
+    let parts: [(bool, Part); 5] = [
         (plan.cost, cost::run),
         (plan.first, first::run),
         (plan.throughput, throughput::run),
         (plan.all, all::run),
+        (plan.probe, probe::run),
     ];
     let mut text = report::head(plan, cpus);
     show(&text);

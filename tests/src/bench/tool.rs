@@ -175,7 +175,7 @@ pub(super) fn bpftrace(script: &str) -> Command {
 }
 
 impl Bpftrace {
-    fn start(script: &str) -> Result<Self> {
+    pub(super) fn start(script: &str) -> Result<Self> {
         let mut child = bpftrace(script).spawn().context("cannot start bpftrace")?;
         let lost = Arc::new(AtomicU64::new(0));
         let mut output = BufReader::new(child.stdout.take().context("no output")?);

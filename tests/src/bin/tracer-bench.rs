@@ -14,7 +14,7 @@ usage: tracer-bench [options]
 
   --rounds N     rounds of every measurement (default 9)
   --tools LIST   of tracefs,bpftrace,tracer (default: all that are there)
-  --only LIST    of cost,first,throughput,all (default: all of these)
+  --only LIST    of cost,first,throughput,all,probe (default: all of these)
   --write FILE   put the tables between the marks of FILE, too
 
 `tracer` is looked for beside this binary, or where TRACER_BIN says. Needs root.
@@ -37,8 +37,15 @@ fn start() -> Result<()> {
         return serve(kind);
     }
     let mut tools: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| tool.is_there()).collect();
-    let mut plan =
-        Plan { rounds: 9, tools: Vec::new(), cost: true, first: true, throughput: true, all: true };
+    let mut plan = Plan {
+        rounds: 9,
+        tools: Vec::new(),
+        cost: true,
+        first: true,
+        throughput: true,
+        all: true,
+        probe: true,
+    };
     let mut write = None;
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -58,6 +65,7 @@ fn start() -> Result<()> {
                 let has = |name| parts.split(',').any(|part| part == name);
                 (plan.cost, plan.first) = (has("cost"), has("first"));
                 (plan.throughput, plan.all) = (has("throughput"), has("all"));
+                plan.probe = has("probe");
             }
             "--write" => write = Some(PathBuf::from(value()?)),
             other => bail!("what is {other}? --help tells what there is"),
