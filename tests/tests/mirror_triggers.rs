@@ -91,7 +91,7 @@ fn what_is_turned_off_by_count_is_turned_off_so_often() {
         let mounted = Mounted::start("turns")?;
         let dir = mounted.instance("turns")?;
         // One event turns a third off, the other on, from two CPUs; nobody's turn is counted that turned nothing.
-        let third = "syscalls:sys_enter_getpgrp";
+        let third = "syscalls:sys_enter_getpriority";
         let count = 1_000_000;
         set(&dir, &format!("{GETPGID}/trigger"), &format!("disable_event:{third}:{count}"))?;
         set(&dir, &format!("{GETSID}/trigger"), &format!("enable_event:{third}:{count}"))?;
@@ -106,7 +106,7 @@ fn what_is_turned_off_by_count_is_turned_off_so_often() {
             Ok(text.trim().rsplit_once("count=").context("a count")?.1.parse()?)
         };
         let (off, on) = (count - left(GETPGID)?, count - left(GETSID)?);
-        let is_on = text(&dir, "events/syscalls/sys_enter_getpgrp/enable")? == "1*\n";
+        let is_on = text(&dir, "events/syscalls/sys_enter_getpriority/enable")? == "1*\n";
         println!("{on} times on, {off} times off");
         // It was off at first, so each turning off follows one on.
         ensure!(on - off == i64::from(is_on), "{on} times on, {off} times off, on now: {is_on}");
