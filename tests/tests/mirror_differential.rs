@@ -157,11 +157,11 @@ impl Pair {
                 self.both(told, |dir| mirror::write(dir, file, text.as_bytes(), *append));
             }
             Step::Read(file) => {
-                self.both(told, |dir| mirror::read(dir, file).map(|bytes| settled(file, &bytes)))
+                self.both(told, |dir| mirror::read(dir, file).map(|bytes| settled(file, &bytes)));
             }
             Step::Consume(file) => self.both(told, |dir| consume(&dir.join(file))),
             Step::Mark(text) => {
-                self.both(told, |dir| mirror::write(dir, "trace_marker", text.as_bytes(), true))
+                self.both(told, |dir| mirror::write(dir, "trace_marker", text.as_bytes(), true));
             }
             Step::RawMark(number) => {
                 let mut bytes = number.to_ne_bytes().to_vec();
@@ -207,7 +207,11 @@ fn settled_line(line: &str) -> String {
     if line.starts_with('#') && !line.starts_with("# ") {
         return line.to_owned();
     }
-    for body in ["tracing_mark_write: ", "type: ", " buf: ", "UNKNOWN TYPE"] {
+    // With the options of symbols there is an offset and an address.
+    if let Some((_, text)) = line.split_once("tracing_mark_write").and_then(|(_, rest)| rest.split_once(": ")) {
+        return text.to_owned();
+    }
+    for body in ["type: ", " buf: ", "UNKNOWN TYPE"] {
         if let Some(at) = line.rfind(body) {
             return line[at..].to_owned();
         }

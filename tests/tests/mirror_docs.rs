@@ -58,7 +58,7 @@ fn run(page: &str, dir: &Path, whose: &str) -> Result<usize> {
     let lines = commands(page);
     let mut script = String::new();
     for (index, line) in lines.iter().enumerate() {
-        script += &format!("{}\necho '<<<{index}>>>'\n", line.command);
+        script.extend([line.command.as_str(), "\necho '<<<", &index.to_string(), ">>>'\n"]);
     }
     let mut shell = Command::new("bash")
         .current_dir(dir)
