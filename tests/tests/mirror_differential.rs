@@ -208,7 +208,8 @@ fn settled_line(line: &str) -> String {
         return line.to_owned();
     }
     // With the options of symbols there is an offset and an address.
-    if let Some((_, text)) = line.split_once("tracing_mark_write").and_then(|(_, rest)| rest.split_once(": ")) {
+    if let Some((_, text)) = line.split_once("tracing_mark_write").and_then(|(_, rest)| rest.split_once(": "))
+    {
         return text.to_owned();
     }
     for body in ["type: ", " buf: ", "UNKNOWN TYPE"] {

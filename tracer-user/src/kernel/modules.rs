@@ -3,7 +3,18 @@
 //! No file of tracefs says whose an event is. But every tracepoint has a function of its own, `__traceiter_NAME`, and
 //! /proc/kallsyms says of which module (with or without addresses).
 
-use std::{collections::HashSet, fs::read_to_string, io};
+use std::{
+    collections::HashSet,
+    fs::read_to_string,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketFlags, SocketType, bind,
+    netlink::{KOBJECT_UEVENT, SocketAddrNetlink},
+    recv, socket_with,
+};
 
 /// What the function that calls a tracepoint's probes is called, in front of the tracepoint's name.
 const CALLS: &str = "__traceiter_";
@@ -31,6 +42,56 @@ pub fn plain(module: &str) -> String {
 /// When /proc/kallsyms cannot be read.
 pub fn tracepoints(module: &str) -> io::Result<HashSet<String>> {
     Ok(parse(&read_to_string("/proc/kallsyms")?, &plain(module)))
+}
+
+/// The group of uevents that the kernel itself sends (`UEVENT_KERNEL` of libudev).
+const KERNEL_GROUP: u32 = 1;
+
+/// The kernel's word on modules: an uevent when one has come and one when it went (lib/kobject_uevent.c).
+#[derive(Debug)]
+pub struct Changes {
+    socket: OwnedFd,
+}
+
+impl Changes {
+    /// Begins to listen; None where there are no modules, or nobody may listen.
+    pub fn watch() -> Option<Self> {
+        if !supported() {
+            return None;
+        }
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket =
+            socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT)).ok()?;
+        bind(&socket, &SocketAddrNetlink::new(0, KERNEL_GROUP)).ok()?;
+        Some(Self { socket })
+    }
+
+    /// Whether modules came or went since the last call.
+    pub fn pending(&self) -> bool {
+        let (mut text, mut changed) = ([0; 8192], false);
+        loop {
+            match recv(&self.socket, &mut text, RecvFlags::empty()) {
+                // `add@/module/NAME`, a NUL, and what else is known.
+                Ok((length, _)) => {
+                    let head = text[..length].split(|byte| *byte == 0).next().unwrap_or_default();
+                    changed |= head
+                        .split(|byte| *byte == b'@')
+                        .nth(1)
+                        .is_some_and(|path| path.starts_with(b"/module/"));
+                }
+                // Some were lost.
+                Err(rustix::io::Errno::NOBUFS) => changed = true,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return changed,
+            }
+        }
+    }
+}
+
+impl AsFd for Changes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 fn parse(kallsyms: &str, module: &str) -> HashSet<String> {

@@ -14,7 +14,7 @@ use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::{
-    io::unix::AsyncFd,
+    io::unix::{AsyncFd, AsyncFdReadyGuard},
     signal::unix::{SignalKind, signal},
 };
 
@@ -83,6 +83,8 @@ async fn run(
         }
     };
     tokio::pin!(ended);
+    #[expect(deprecated)]
+    let modules = mirror.module_changes().map(AsyncFd::new).transpose()?;
     let hub = Arc::new(Hub::new(Tree::new(mirror, options.owner), keeper));
     let mut config = Config::default();
     // Tools look for the word in the list of mounts.
@@ -108,6 +110,10 @@ async fn run(
                 hub.tree().mirror().collect_all();
                 hub.serve();
             }
+            changed = readable(modules.as_ref()) => {
+                changed?.clear_ready();
+                hub.tree().mirror().learn_modules();
+            }
             () = hub.changed.notified() => {
                 let mut tree = hub.tree();
                 for ring in tree.mirror().rings() {
@@ -125,6 +131,14 @@ async fn run(
     hub.forget_kept();
     drop(session);
     Ok(unmounted?)
+}
+
+/// Waits until there is something to read; for ever where there is nothing to read from.
+async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
+    match fd {
+        Some(fd) => fd.readable().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Takes up what a killed daemon had, or else does what is asked for at the start.

@@ -207,7 +207,8 @@ impl Filesystem for Fuse {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let tree = self.hub.tree();
+        let mut tree = self.hub.tree();
+        tree.mirror().learn_modules();
         match name.to_str().ok_or(rustix::io::Errno::NOENT).and_then(|name| tree.lookup(parent.0, name)) {
             Ok(found) => reply.entry(&kept(&found), &self.hub.attr(&found, tree.since), Generation(0)),
             Err(error) => reply.error(errno(error)),
@@ -290,6 +291,7 @@ impl Filesystem for Fuse {
         };
         let opened = {
             let mut tree = self.hub.tree();
+            tree.mirror().learn_modules();
             let opened = tree.open(ino.0, access, request.pid());
             self.hub.keep(&mut tree);
             opened

@@ -197,6 +197,11 @@ impl Events {
         self.all.get(event as usize)?.as_deref()
     }
 
+    /// Whether a definition made an event, not the kernel.
+    pub fn is_made(&self, event: u32, facts: &Facts) -> bool {
+        self.format(event, facts).is_some_and(|format| MADE_IDS.contains(&format.id))
+    }
+
     /// Whether an event was there at the start: such an event stays.
     pub fn is_lasting(&self, event: u32) -> bool {
         event < self.first.0

@@ -133,8 +133,8 @@ impl Mirror {
         match command {
             Command::Event { event, on } => self.set_events(instance, &[*event], *on),
             Command::Events { which, on } => {
-                let events = which.matching(&self.events);
-                if events.is_empty() { Err(Errno::INVAL) } else { self.set_events(instance, &events, *on) }
+                let events = self.meant(instance, which, *on)?;
+                self.set_events(instance, &events, *on)
             }
             Command::Filter { event, text } => self.set_filter(instance, *event, text),
             Command::SystemFilter { system, text } => self.set_system_filter(instance, *system, text),

@@ -59,6 +59,7 @@ impl Mirror {
     /// # Errors
     /// The kernel's for that line.
     pub fn define(&mut self, file: File, written: &[u8]) -> Result<(), Errno> {
+        self.touch();
         for line in lines(written) {
             self.define_line(file, line.map_err(|_| Errno::INVAL)?)?;
         }
@@ -70,6 +71,7 @@ impl Mirror {
     /// # Errors
     /// `EBUSY` when one of them is on.
     pub fn undefine(&mut self, file: File) -> Result<(), Errno> {
+        self.touch();
         self.tell_busy();
         let gone = self.dynamic.set.clear(file)?;
         self.deleted(&gone);

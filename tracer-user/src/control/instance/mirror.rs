@@ -1,6 +1,10 @@
 //! All instances, and what they share: the catalogue of events, facts of the kernel, names of threads.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
 
 use rustix::io::Errno;
 
@@ -16,7 +20,7 @@ use super::{
 use crate::{
     attach::AttachError,
     control::{facts::Facts, tasks::TaskNames},
-    kernel::Error,
+    kernel::{Error, modules},
 };
 
 /// Number of the top instance.
@@ -41,6 +45,8 @@ pub struct Mirror {
     pub(super) choices: Choices,
     pub(super) names: Option<Names>,
     changes: u64,
+    /// Tells of modules that come and go, where anything does.
+    pub(super) modules: Option<modules::Changes>,
     /// Names of threads.
     pub tasks: TaskNames,
     pub(super) dynamic: Dynamic,
@@ -52,6 +58,8 @@ impl Mirror {
     /// # Errors
     /// When the kernel's events cannot be read.
     pub fn new(facts: Arc<Facts>) -> Result<Self, Error> {
+        // First, so that no change is missed.
+        let modules = modules::Changes::watch();
         let events = Arc::new(Events::read(&facts)?);
         let options = facts.tracefs.read("trace_options")?.unwrap_or_default();
         let top = Instance::new("", TraceOptions::named(&options), facts.cpus(), PAGE);
@@ -64,6 +72,7 @@ impl Mirror {
             choices: Choices::default(),
             names: None,
             changes: 0,
+            modules,
             tasks: TaskNames::default(),
             dynamic: Dynamic::default(),
         })
@@ -72,6 +81,11 @@ impl Mirror {
     /// Counts up whenever something may have been set.
     pub fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// What becomes readable when modules came or went.
+    pub fn module_changes(&self) -> Option<OwnedFd> {
+        self.modules.as_ref()?.as_fd().try_clone_to_owned().ok()
     }
 
     /// Says that something was set.

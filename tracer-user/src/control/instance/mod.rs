@@ -17,6 +17,7 @@ mod live;
 mod made;
 pub mod mark;
 mod mirror;
+mod modules;
 mod names;
 mod objects;
 mod options;

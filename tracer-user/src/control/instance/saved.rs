@@ -12,12 +12,14 @@ use super::{
     select::Selector,
     state::Instance,
 };
-use crate::control::instance::catalogue::Events;
+use crate::{control::instance::catalogue::Events, lang::define::File};
 
 /// All instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Saved {
+    /// Lines of `dynamic_events`.
+    pub definitions: Vec<String>,
     /// How many names of threads are kept.
     pub names: usize,
     /// The instances, the top first.
@@ -54,6 +56,8 @@ pub struct SavedInstance {
     pub events: Vec<(String, String)>,
     /// Triggers: system, event, lines of the `trigger` file.
     pub triggers: Vec<(String, String, Vec<String>)>,
+    /// Words for events of modules that are not loaded, the last first.
+    pub awaited: Vec<String>,
 }
 
 impl SavedInstance {
@@ -103,8 +107,13 @@ impl SavedInstance {
             filters,
             events: state.enabled.iter().filter(|event| on(event)).filter_map(|event| name(*event)).collect(),
             triggers,
+            awaited: state.awaited().collect(),
         }
     }
+}
+
+fn lines(text: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(text).lines().map(str::to_owned).collect()
 }
 
 impl Mirror {
@@ -112,6 +121,7 @@ impl Mirror {
     pub fn saved(&self) -> Saved {
         let instances = self.numbers().filter_map(|number| self.get(number));
         Saved {
+            definitions: lines(&self.definitions(File::Dynamic)),
             names: self.tasks.kept(),
             instances: instances.map(|state| SavedInstance::of(state, &self.events)).collect(),
         }
@@ -120,6 +130,11 @@ impl Mirror {
     /// Sets everything again. What does not succeed is left out, and given back: what it was, and the error.
     pub fn restore(&mut self, saved: &Saved) -> Vec<(String, Errno)> {
         let mut failed = Vec::new();
+        for line in &saved.definitions {
+            if let Err(error) = self.define(File::Dynamic, line.as_bytes()) {
+                failed.push((format!("dynamic event {line}"), error));
+            }
+        }
         if saved.names > 0 {
             self.tasks.keep(saved.names);
         }
@@ -185,6 +200,11 @@ impl Mirror {
                 None => Err(Errno::NOENT),
             };
             keep(format!("filter of {system}:{name}"), done);
+        }
+        for word in saved.awaited.iter().rev() {
+            if let Some((on, which)) = Selector::read(word.as_bytes()) {
+                keep(format!("event {word}"), self.apply(instance, &Command::Events { which, on }));
+            }
         }
         for (system, name) in &saved.events {
             let which = Selector::named(system, name);

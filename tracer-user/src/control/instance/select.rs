@@ -9,6 +9,8 @@ pub struct Selector<'a> {
     either: Option<&'a str>,
     system: Option<&'a str>,
     event: Option<&'a str>,
+    /// Only events that this module brought (`:mod:NAME`, 6.14 and later).
+    module: Option<&'a str>,
 }
 
 impl<'a> Selector<'a> {
@@ -19,25 +21,42 @@ impl<'a> Selector<'a> {
             None => (true, word),
         };
         let text = std::str::from_utf8(rest).ok()?;
+        let (text, module) = match text.split_once(":mod:") {
+            Some((text, module)) => (text, Some(module)),
+            None => (text, None),
+        };
         let named = |text: &'a str| (!text.is_empty() && text != "*").then_some(text);
         let selector = match text.split_once(':') {
-            Some((system, event)) => Self { either: None, system: named(system), event: named(event) },
-            None => Self { either: Some(text), system: None, event: None },
+            Some((system, event)) => {
+                Self { either: None, system: named(system), event: named(event), module }
+            }
+            None if module.is_some() => Self { either: named(text), system: None, event: None, module },
+            None => Self { either: Some(text), system: None, event: None, module },
         };
         Some((on, selector))
     }
 
     /// All events of one system, or of all.
     pub fn system(name: Option<&'a str>) -> Self {
-        Self { either: None, system: name, event: None }
+        Self { either: None, system: name, event: None, module: None }
     }
 
     /// One event.
     pub fn named(system: &'a str, event: &'a str) -> Self {
-        Self { either: None, system: Some(system), event: Some(event) }
+        Self { either: None, system: Some(system), event: Some(event), module: None }
     }
 
-    /// The events it means.
+    /// The module whose events it means.
+    pub fn module(&self) -> Option<&'a str> {
+        self.module
+    }
+
+    /// Names of a system or an event, of a system, and of an event, where it has them.
+    pub(super) fn names(&self) -> [Option<&'a str>; 3] {
+        [self.either, self.system, self.event]
+    }
+
+    /// The events it means, of whatever module.
     pub fn matching(&self, events: &Events) -> Vec<u32> {
         events
             .ordinary()
@@ -73,6 +92,10 @@ mod tests {
             (":", true, vec![0, 1, 2, 3]),
             ("*", true, vec![]),
             ("sched:s*", true, vec![]),
+            (":mod:m", true, vec![0, 1, 2, 3]),
+            ("sched:mod:m", true, vec![0, 1, 2]),
+            ("!sched:*:mod:m", false, vec![0, 1]),
+            ("sched:mod", true, vec![]),
             ("a:b:c", true, vec![]),
             ("print", true, vec![]),
             ("!", false, vec![]),

@@ -10,6 +10,7 @@ use super::{
     errors::ErrorLog,
     hist::Hists,
     live::{self, Live, Wanted},
+    modules::Awaited,
     options::TraceOptions,
     standing::Standings,
 };
@@ -67,6 +68,8 @@ pub struct Instance {
     pub name: String,
     /// The events that hang on their hooks; triggers may have turned one off all the same.
     pub(super) enabled: BTreeSet<u32>,
+    /// Events of modules that are not loaded.
+    pub(super) awaited: Vec<Awaited>,
     /// Events that were on at some time: their records may be in the buffers.
     pub(super) recorded: BTreeSet<u32>,
     pub(super) filters: HashMap<u32, Filtering>,
@@ -122,6 +125,7 @@ impl Instance {
         Self {
             name: name.to_owned(),
             enabled: BTreeSet::new(),
+            awaited: Vec::new(),
             recorded: BTreeSet::new(),
             filters: HashMap::new(),
             triggers: Standings::default(),
@@ -286,6 +290,16 @@ impl Instance {
         if let Some(live) = &self.live {
             live.asked().pause(self.stops > 0);
         }
+    }
+
+    /// Words for events that are to be turned on when a module brings them, the last first.
+    pub fn awaited(&self) -> impl Iterator<Item = String> {
+        self.awaited.iter().map(Awaited::text)
+    }
+
+    /// Awaits no module's events any more.
+    pub fn await_none(&mut self) {
+        self.awaited.clear();
     }
 
     /// Whether an event hangs on its hook: it is on, or triggers may turn it on.

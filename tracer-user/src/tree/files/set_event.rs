@@ -12,7 +12,8 @@ pub(super) const FILE: Entry = Entry::write(
     Shows::Seq(|mirror, at| {
         let state = mirror.get(at.instance).ok_or(Errno::NODEV)?;
         let on = mirror.events.ordinary().filter(|event| state.is_enabled(*event));
-        Ok(on.map(|event| mirror.events.full_name(event) + "\n").collect::<String>().into())
+        let on = on.map(|event| mirror.events.full_name(event));
+        Ok(on.chain(state.awaited()).map(|name| name + "\n").collect::<String>().into())
     }),
     |mirror, at, data| {
         if data.is_empty() {
@@ -28,5 +29,7 @@ pub(super) const FILE: Entry = Entry::write(
     },
 )
 .truncates(|mirror, at| {
-    mirror.apply(at.instance, &Command::Events { which: Selector::system(None), on: false })
+    mirror.apply(at.instance, &Command::Events { which: Selector::system(None), on: false })?;
+    mirror.get_mut(at.instance).ok_or(Errno::NODEV)?.await_none();
+    Ok(())
 });

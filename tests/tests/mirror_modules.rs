@@ -1,0 +1,104 @@
+//! Events of modules in the mirror: they come when a module is loaded and go when it is unloaded, and `:mod:` in
+//! `set_event` means them, before they are there as well. The virtual machines have modules.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tracer_tests::host;
+use tracer_tests::mirror::{self, Mounted, set, text};
+use tracer_tests::oracle::Oracle;
+
+/// Modules with trace events that some kernels have, small ones first.
+const CANDIDATES: [&str; 5] = ["vmw_vsock_virtio_transport_common", "sunrpc", "xfs", "btrfs", "kvm"];
+
+fn modprobe(arguments: &[&str]) -> bool {
+    let status = Command::new("modprobe").args(arguments).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// A module that can be loaded, is not, and brings events; and these.
+fn find(kernel: &Oracle) -> Result<Option<(&'static str, Vec<String>)>> {
+    let loaded = std::fs::read_to_string("/proc/modules").unwrap_or_default();
+    for name in CANDIDATES {
+        if loaded.lines().any(|line| line.starts_with(&format!("{name} "))) {
+            continue;
+        }
+        let before = kernel.tracefs().events()?;
+        if !modprobe(&[name]) {
+            continue;
+        }
+        let mut new = kernel.tracefs().events()?;
+        new.retain(|event| !before.contains(event));
+        ensure!(modprobe(&["-r", name]), "{name} cannot be unloaded again");
+        if !new.is_empty() {
+            return Ok(Some((name, new)));
+        }
+    }
+    Ok(None)
+}
+
+fn events(dir: &Path) -> Result<Vec<String>> {
+    Ok(text(dir, "available_events")?.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn events_come_and_go_with_their_module() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let test = || {
+        let kernel = Oracle::create("modules")?;
+        let Some((module, new)) = find(&kernel)? else {
+            eprintln!("skipped: no module with events can be loaded here");
+            return Ok(());
+        };
+        println!("{module}: {new:?}");
+        let mounted = Mounted::start("modules")?;
+        let dir = mounted.instance("modules")?;
+        let kernels = || kernel.tracefs().events();
+        ensure!(events(mounted.dir())? == kernels()?, "not the kernel's at first");
+        // Asked for in advance.
+        let word = format!(":mod:{module}");
+        set(&dir, "set_event", &word)?;
+        ensure!(text(&dir, "set_event")? == format!("*:*:mod:{module}\n"));
+        ensure!(mirror::write(&dir, "set_event", b"!:mod:no_such_module", true) == Err(libc::EINVAL));
+        ensure!(modprobe(&[module]), "{module} cannot be loaded");
+        ensure!(events(mounted.dir())? == kernels()?, "not the kernel's with the module");
+        let (system, name) = new[0].split_once(':').context("system:name")?;
+        let format = format!("events/{system}/{name}/format");
+        ensure!(text(&dir, &format)? == std::fs::read_to_string(kernel.tracefs().root().join(&format))?);
+        // The module's events, all of them and no others, are on.
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut on = Vec::new();
+        while Instant::now() < end && on.len() < new.len() {
+            on = text(&dir, "set_event")?.lines().map(str::to_owned).collect();
+            on.sort();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let mut expected = new.clone();
+        expected.sort();
+        ensure!(on == expected, "on: {on:?}");
+        set(&dir, "set_event", "")?;
+        mirror::write(&dir, "set_event", word.as_bytes(), true).map_err(std::io::Error::from_raw_os_error)?;
+        ensure!(text(&dir, "set_event")?.lines().count() == new.len(), "one by one");
+        mirror::write(&dir, "set_event", format!("!{word}").as_bytes(), true)
+            .map_err(std::io::Error::from_raw_os_error)?;
+        ensure!(text(&dir, "set_event")?.is_empty());
+        ensure!(
+            mirror::write(&dir, "set_event", format!("nonsense:mod:{module}").as_bytes(), true)
+                == Err(libc::EINVAL)
+        );
+        // A perf tracepoint keeps its module until it is closed.
+        let end = Instant::now() + Duration::from_secs(60);
+        while !modprobe(&["-r", module]) {
+            ensure!(Instant::now() < end, "{module} is kept");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        ensure!(events(mounted.dir())? == kernels()?, "not the kernel's without the module");
+        ensure!(!dir.join(&format).exists(), "{format} is left");
+        Ok::<_, anyhow::Error>(())
+    };
+    test().unwrap_or_else(|error| panic!("{error:#}"));
+}
