@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
@@ -16,7 +16,11 @@ use tracer_tests::workload::{getpgid, getsid};
 const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
 const GETSID: &str = "events/syscalls/sys_enter_getsid";
 
+/// Triggers without a condition act at the hits of all threads, those of other tests too.
+static ONE: Mutex<()> = Mutex::new(());
+
 fn run(test: impl FnOnce() -> Result<()>) {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     if host::root_or_skip() {
         test().unwrap_or_else(|error| panic!("{error:#}"));
     }

@@ -2,6 +2,7 @@
 //! hits.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
 use tracer_tests::filters::Rng;
@@ -14,7 +15,11 @@ use tracer_tests::workload::{getpgid, getsid};
 const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
 const GETSID: &str = "events/syscalls/sys_enter_getsid";
 
+/// Triggers without a condition act at the hits of all threads, those of other tests too.
+static ONE: Mutex<()> = Mutex::new(());
+
 fn run(test: impl FnOnce() -> Result<()>) {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     if host::root_or_skip() {
         test().unwrap_or_else(|error| panic!("{error:#}"));
     }
