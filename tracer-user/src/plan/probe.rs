@@ -47,6 +47,8 @@ pub struct Addresses {
     /// Whether the registers are an fprobe's, which has no breakpoint; where [`Addresses::ip`] is 0, the function has to be
     /// asked for.
     pub by_fprobe: bool,
+    /// Where the function of a uretprobe is found by hand: offsets of [`Origin::FunctionInTask`].
+    pub in_task: Option<(u32, u32)>,
 }
 
 /// A dynamic event at a hook.
@@ -128,6 +130,14 @@ pub enum Origin {
     },
     /// The function that was entered, which only the kernel knows.
     Function,
+    /// The same of a file, on kernels that do not tell a program (before 6.6): from the task to its uprobe's state, to what
+    /// that keeps for the hit, to the address in it.
+    FunctionInTask {
+        /// Byte offset of `utask` in `struct task_struct`.
+        utask: u32,
+        /// Byte offset of `vaddr` in `struct uprobe_task`.
+        vaddr: u32,
+    },
     /// The place in it that an fprobe is at: behind the mark of a target of indirect branches, if there is one. The
     /// instruction pointer, at this offset of the context, is that place or behind the call that stands there.
     FunctionPlace(u16),
@@ -259,7 +269,10 @@ impl Planner<'_> {
             Given::Registers(arch) if self.user && !self.event().is_exit() => {
                 Value::of(Origin::Context(registers(arch).ip))
             }
-            Given::Registers(_) if self.user => Value::of(Origin::Function),
+            Given::Registers(_) if self.user => Value::of(match self.addresses.in_task {
+                Some((utask, vaddr)) => Origin::FunctionInTask { utask, vaddr },
+                None => Origin::Function,
+            }),
             Given::Registers(arch) if !self.event().is_exit() => {
                 let Registers { ip, ahead, .. } = registers(arch);
                 if !self.addresses.by_fprobe {
@@ -410,7 +423,7 @@ impl fmt::Display for Value {
             Origin::Context(offset) => write!(f, "context at {offset}")?,
             Origin::Call(word) => write!(f, "call's word {word}")?,
             Origin::CallReturn { at, .. } => write!(f, "call's word {at} or the next")?,
-            Origin::Function => f.write_str("the function")?,
+            Origin::Function | Origin::FunctionInTask { .. } => f.write_str("the function")?,
             Origin::FunctionPlace(_) => f.write_str("the function's place")?,
             Origin::Stack(word) => write!(f, "stack's word {word}")?,
             Origin::Comm => f.write_str("comm")?,

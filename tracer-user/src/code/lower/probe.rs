@@ -31,6 +31,8 @@ const STACK_BITS: i32 = 14;
 /// Bytes of `endbr64` and of the call of the function tracer, on x86.
 const ENDBR: i32 = 4;
 const CALL: i32 = 5;
+/// Byte offset of `bp_addr` in `struct uprobe_dispatch_data`, kernel/trace/trace_uprobe.c.
+const DISPATCHED_ADDRESS: i32 = 8;
 /// Bytes of a task's name: `TASK_COMM_LEN`.
 const COMM_SIZE: usize = 16;
 /// Records end at a multiple of this.
@@ -160,6 +162,18 @@ impl Lower<'_> {
                 self.asm.mov(Reg::R1, Reg::R6);
                 self.call(Helper::GetFuncIp);
                 self.asm.mov(Reg::R9, Reg::R0);
+            }
+            Origin::FunctionInTask { utask, vaddr } => {
+                let slot = fetch.slot(self);
+                self.call(Helper::GetCurrentTask);
+                self.asm.mov(Reg::R9, Reg::R0);
+                for offset in [utask.cast_signed(), vaddr.cast_signed(), DISPATCHED_ADDRESS] {
+                    self.asm.address(Reg::R1, Reg::R10, i32::from(slot));
+                    self.asm.mov(Reg::R2, 8);
+                    self.asm.address(Reg::R3, Reg::R9, offset);
+                    self.read(Whose::Kernel, false);
+                    self.asm.load(Width::D, Reg::R9, Reg::R10, slot);
+                }
             }
             Origin::FunctionPlace(ip) => {
                 let [marked, done] = std::array::from_fn(|_| self.asm.label());

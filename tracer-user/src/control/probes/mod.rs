@@ -36,6 +36,9 @@ use crate::{
     sys::Errno,
 };
 
+/// The kernel that first tells a program at a uretprobe which function returns (a3c485a5d8d4).
+const TELLS_FUNCTION: (u32, u32) = (6, 6);
+
 /// A hook that can give what a definition asks for.
 #[derive(Clone, Debug)]
 pub struct Candidate {
@@ -132,7 +135,10 @@ pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
         Target::File { path, offset, reference, exit } => {
             let place = FilePlace { path: path.clone(), offset: *offset, reference: *reference };
             let via = if *exit { Via::Uretprobe(place) } else { Via::Uprobe(place) };
-            found.offer(probe, registers, Addresses::default(), via);
+            let offset = |of, member| Some(facts.btf()?.member(of, member).ok()??.offset);
+            let in_task = offset("task_struct", "utask").zip(offset("uprobe_task", "vaddr"));
+            let in_task = in_task.filter(|_| facts.version() < TELLS_FUNCTION);
+            found.offer(probe, registers, Addresses { in_task, ..Addresses::default() }, via);
         }
         Target::Tracepoint { name } => tracepoint(probe, name, facts, &mut found),
         Target::Function { symbol, exit } if symbol.contains(['*', '?', '[']) => {
@@ -234,7 +240,7 @@ fn trampoline(probe: &Probe, symbol: &str, exit: bool, facts: &Facts, found: &mu
     };
     let end = facts.symbols().and_then(|symbols| symbols.range(ip)).map_or(ip, |range| range.end);
     let via = if exit { Via::Fexit(function) } else { Via::Fentry(function) };
-    let addresses = Addresses { ip, end, by_fprobe: false };
+    let addresses = Addresses { ip, end, ..Addresses::default() };
     found.offer(probe, Given::Call { words, exit, arch: Arch::native() }, addresses, via);
 }
 
@@ -256,7 +262,7 @@ fn many(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Can
         return lacking("there is no such function");
     }
     let ip = if is_glob { 0 } else { address(pattern, facts).unwrap_or_default() };
-    let addresses = Addresses { ip, end: 0, by_fprobe: true };
+    let addresses = Addresses { ip, by_fprobe: true, ..Addresses::default() };
     found.offer(probe, Given::Registers(Arch::native()), addresses, via(starts));
 }
 

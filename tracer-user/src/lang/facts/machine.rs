@@ -249,6 +249,15 @@ impl Facts for Machine<'_> {
         self.btf?.shape(id)
     }
 
+    fn has_signed_chars(&self) -> bool {
+        let uname = rustix::system::uname();
+        let mut numbers = uname.release().to_bytes().split(|byte| !byte.is_ascii_digit()).map(|number| {
+            std::str::from_utf8(number).ok().and_then(|number| number.parse::<u32>().ok()).unwrap_or_default()
+        });
+        let version = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+        cfg!(target_arch = "x86_64") && version < (6, 2)
+    }
+
     fn member(&self, id: u32, name: &str) -> Option<BitMember> {
         self.btf?.bit_member(id, name).ok()?
     }

@@ -81,6 +81,11 @@ pub trait Facts {
     /// What a type is.
     fn shape(&self, id: u32) -> Option<Shape>;
 
+    /// Whether `char` has a sign there: the kernel is built with `-funsigned-char` since 6.2.
+    fn has_signed_chars(&self) -> bool {
+        false
+    }
+
     /// A member of the struct or union of this id.
     fn member(&self, id: u32, name: &str) -> Option<BitMember>;
 

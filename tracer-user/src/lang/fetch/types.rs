@@ -83,9 +83,10 @@ impl Typed {
     }
 }
 
-/// Whether a type is an unsigned byte.
-fn is_char(shape: Option<Shape>) -> bool {
-    shape.is_some_and(|shape| shape.class == Class::Int { bits: 8, signed: false })
+/// Whether a type is a `char`, which has a sign in kernels before 6.2.
+fn is_char(shape: Option<Shape>, facts: &dyn Facts) -> bool {
+    let signed = facts.has_signed_chars();
+    shape.is_some_and(|shape| shape.class == Class::Int { bits: 8, signed })
 }
 
 impl Value<'_, '_> {
@@ -102,11 +103,11 @@ impl Value<'_, '_> {
             return Ok(asked);
         }
         let shape = typed.shape;
-        if matches!(shape.class, Class::Array(of) if is_char(facts.shape(of))) {
+        if matches!(shape.class, Class::Array(of) if is_char(facts.shape(of), facts)) {
             return Ok(asked);
         }
         // The kernel follows the type's word whatever kind of type it is.
-        if is_char(facts.shape(shape.word)) {
+        if is_char(facts.shape(shape.word), facts) {
             self.push(Op::Deref { user: spec.name[0] == b'u', offset: 0 }, Errno::TOOBIG)?;
             return Ok(asked);
         }
