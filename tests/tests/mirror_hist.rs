@@ -112,9 +112,10 @@ fn what_is_wrong_is_logged() {
             "{log}"
         );
         // Not done yet, and said so.
-        ensure!(add(&dir, &trigger, "hist:keys=pid:x=pid").is_err());
+        ensure!(add(&dir, &trigger, "hist:keys=pid:x=pid:onmax($x).save(pid)").is_err());
         ensure!(text(&dir, &trigger)?.starts_with('#'));
-        add(&dir, &trigger, "hist:keys=pid")?;
+        // A variable that nobody refers to is only named.
+        add(&dir, &trigger, "hist:keys=pid:x=pid")?;
         add(&dir, &trigger, "traceoff:0")?;
         let both = text(&dir, &trigger)?;
         ensure!(both.starts_with("traceoff:count=0\nhist:keys=pid:"), "{both}");

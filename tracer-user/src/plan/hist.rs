@@ -77,9 +77,11 @@ impl Layout {
     /// The layout of a histogram's entries.
     pub fn of(hist: &Hist) -> Self {
         let sums = hist.values - hist.variables;
-        let mut size = 8 * (sums + hist.slots);
+        // What is there for other histograms to look up is kept once there is code that looks it up.
+        let slots = if hist.actions.is_empty() { 0 } else { hist.slots };
+        let mut size = 8 * (sums + slots);
         // A bit a variable: whether it has been set and not been taken.
-        size += if hist.slots > 0 { 8 } else { 0 };
+        size += if slots > 0 { 8 } else { 0 };
         let keeps_comm = hist.fields.iter().any(|value| value.flags.has(Flags::EXECNAME));
         let comm = keeps_comm.then_some(size);
         size += if keeps_comm { COMM_SIZE } else { 0 };
@@ -88,7 +90,7 @@ impl Layout {
         let made = hist.field_variables.iter().chain(&hist.saved);
         let made = made.map(|(variable, value)| (variable.slot.at, value));
         let mut texts = Vec::new();
-        for (slot, value) in own.chain(made) {
+        for (slot, value) in own.chain(made).filter(|(slot, _)| *slot < slots) {
             if value.flags.has(Flags::STRING.and(Flags::STACKTRACE)) {
                 texts.push((slot, size));
                 size += TEXT_MAX as usize;
@@ -98,7 +100,7 @@ impl Layout {
             key_size: hist.key_size as usize,
             keys: hist.keys().iter().map(KeyPart::of).collect(),
             sums,
-            slots: hist.slots,
+            slots,
             comm,
             texts,
             size,

@@ -1,7 +1,7 @@
 //! Histograms of an instance: `hist` lines of `trigger` files, and the `hist` files.
 //!
 //! A histogram is a program of its own on the event's perf tracepoint, beside whatever else the event is traced by; its
-//! table stays while it is paused. What cannot be counted yet (variables, actions, events that the kernel does not know)
+//! table stays while it is paused. What cannot be counted yet (references to variables, actions, events that the kernel does not know)
 //! is refused with `EOPNOTSUPP`, once the kernel would have taken it.
 
 use std::sync::Arc;

@@ -83,14 +83,15 @@ pub fn unsupported(hist: &Hist) -> Option<&'static str> {
         let stack_number = value.function == Compute::Stack;
         (is_text && value.function == Compute::PtrText) || text_operand || stack_number
     }
-    if hist.slots > 0 || !hist.references.is_empty() {
-        return Some("variables and references to them");
+    if !hist.references.is_empty() {
+        return Some("references to variables");
     }
     if !hist.actions.is_empty() {
         return Some("actions");
     }
-    let texts = hist.fields[..hist.values].iter().any(|value| value.flags.has(Flags::STRING));
-    if texts || hist.fields.iter().any(odd) {
+    let values = &hist.fields[..hist.values - hist.variables];
+    let texts = values.iter().any(|value| value.flags.has(Flags::STRING));
+    if texts || values.iter().chain(hist.keys()).any(odd) {
         return Some("a text or a recorded stack where a number is wanted");
     }
     None
@@ -114,7 +115,8 @@ fn lower(request: &Request<'_>, uses: &mut Uses) -> Result<Vec<Function>, LowerE
     let mut lower = Lower::new(hook, Uses { calls: true, ..*uses });
     let filter = request.filter.unwrap_or(&Filter::Const(true));
     let mut read = vec![filter.clone()];
-    read.extend(hist.fields.iter().flat_map(numbers));
+    // Variables that nobody refers to need not be computed.
+    read.extend(hist.fields[..layout.sums].iter().chain(hist.keys()).flat_map(numbers));
     lower.memory = Memory::for_filter(&Filter::And(read), hook);
     lower.texts = text::Texts::for_filter(filter);
     let (yes, no) = (lower.asm.label(), lower.asm.label());
