@@ -25,6 +25,12 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
   events/SYSTEM/EVENT/trigger                         what else a hit does; `!` in front takes a trigger away
                         traceon, traceoff, snapshot, stacktrace, each with [:N] and [if FILTER]
                         enable_event:<system>:<event> and disable_event:<system>:<event>, likewise
+                        hist:keys=<field1[,field2,...]>, counts hits in a table, with
+                            [:values=<field1[,field2,...]>] [:sort=<field1[.descending][,field2...]>]
+                            [:<var1>=<field|var_ref|numeric_literal>[,...]] [:size=#entries] [:name=histname]
+                            [:nohitcount] [:pause|continue|clear] [if FILTER]
+                        fields with .hex .sym .sym-offset .execname .syscall .log2 .buckets=size .usecs .percent .graph
+  events/SYSTEM/EVENT/hist                            the tables
   error_log             what was wrong with the last filters
 
  Recording
