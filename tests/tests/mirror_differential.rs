@@ -128,8 +128,12 @@ impl Pair {
             }
             7 => write("tracing_on", one_of(pick, &["0", "1", "1"]), false),
             8 if self.has("snapshot") => {
-                let file = ["snapshot", "per_cpu/cpu0/snapshot"][pick(2)];
-                write(file, one_of(pick, &["0", "1", "1", "2", "x", ""]), pick(2) == 0)
+                // Not every kernel can exchange one CPU's buffer alone.
+                let (file, words): (_, &[&str]) = match pick(2) {
+                    0 => ("snapshot", &["0", "1", "1", "2", "x", ""]),
+                    _ => ("per_cpu/cpu0/snapshot", &["0", "2", "x", ""]),
+                };
+                write(file, one_of(pick, words), pick(2) == 0)
             }
             9 => write(["trace", "per_cpu/cpu0/trace"][pick(2)], String::new(), pick(4) > 0),
             10 => Step::Consume(one_of(pick, &["trace_pipe", "per_cpu/cpu0/trace_pipe"])),

@@ -24,11 +24,18 @@ pub fn supported() -> bool {
     std::fs::exists("/proc/modules").unwrap_or(false)
 }
 
-/// Whether a module is loaded. In names `-` and `_` are the same.
+/// Whether a module is loaded and has begun its work: one that is about to may not have its events yet. In names `-`
+/// and `_` are the same.
 pub fn is_loaded(module: &str) -> bool {
-    let wanted = plain(module);
-    let modules = read_to_string("/proc/modules").unwrap_or_default();
-    modules.lines().any(|line| line.split(' ').next() == Some(&wanted))
+    is_live(&read_to_string("/proc/modules").unwrap_or_default(), &plain(module))
+}
+
+/// Lines are name, size, users, whose, state and address.
+fn is_live(modules: &str, module: &str) -> bool {
+    modules.lines().any(|line| {
+        let mut words = line.split(' ');
+        words.next() == Some(module) && words.nth(3) == Some("Live")
+    })
 }
 
 /// The name as the kernel has it.
@@ -113,6 +120,8 @@ mod tests {
             0 t __traceiter_x\t[my_mod2]\n";
         assert_eq!(parse(text, "my_mod"), HashSet::from(["foo_bar".to_owned()]));
         assert_eq!(plain("my-mod"), "my_mod");
+        let modules = "a 61440 0 - Live 0xffffffffc043d000\nb 65536 1 a, Loading 0x0\n";
+        assert!(is_live(modules, "a") && !is_live(modules, "b") && !is_live(modules, "c"));
         assert!(parse(text, "none").is_empty());
     }
 }
