@@ -7,6 +7,24 @@ use anyhow::{Context, Result, ensure};
 use crate::mirror::{self, Answer, Mounted, set, text};
 use crate::oracle::Oracle;
 
+/// The path of this program and the offset in it of a function, as definitions have it.
+///
+/// # Errors
+/// When the function lies in no file.
+pub fn place(address: u64) -> Result<String> {
+    let path = std::env::current_exe()?;
+    let path = path.to_str().context("a path in UTF-8")?;
+    // START-END FLAGS OFFSET DEVICE INODE PATH
+    let offset = std::fs::read_to_string("/proc/self/maps")?.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let offset = hex(words.nth(1)?)?;
+        (hex(start)?..hex(end)?).contains(&address).then(|| address - hex(start).unwrap_or_default() + offset)
+    });
+    Ok(format!("{path}:{:#x}", offset.context("the function is nowhere")?))
+}
+
 /// A definition, the file it is written to, and the event that it makes.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {

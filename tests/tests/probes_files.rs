@@ -7,7 +7,7 @@ use std::hint::black_box;
 use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
 use tracer_tests::mirror::text;
-use tracer_tests::probes::{Case, Pair};
+use tracer_tests::probes::{Case, Pair, place};
 use tracer_tests::tracer::Tracer;
 
 /// What the first function is given a pointer to.
@@ -36,20 +36,6 @@ extern "C" fn tracer_test_counted(number: i64) -> i64 {
 /// The path of this program and the offset in it of the function.
 fn target() -> Result<String> {
     place(tracer_test_target as *const () as u64)
-}
-
-fn place(address: u64) -> Result<String> {
-    let path = std::env::current_exe()?;
-    let path = path.to_str().context("a path in UTF-8")?;
-    // START-END FLAGS OFFSET DEVICE INODE PATH
-    let offset = std::fs::read_to_string("/proc/self/maps")?.lines().find_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
-        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        let offset = hex(words.nth(1)?)?;
-        (hex(start)?..hex(end)?).contains(&address).then(|| address - hex(start).unwrap_or_default() + offset)
-    });
-    Ok(format!("{path}:{:#x}", offset.context("the function is nowhere")?))
 }
 
 fn hit() {

@@ -62,7 +62,9 @@ impl Event {
     /// A filter that the victim's hits pass and nobody else's, and the same for bpftrace.
     pub(super) fn own(&self, victim: &Victim) -> (String, String) {
         match self.kind {
-            Kind::Getppid => (format!("common_pid == {}", victim.pid()), format!("tid == {}", victim.pid())),
+            Kind::Getppid | Kind::Call => {
+                (format!("common_pid == {}", victim.pid()), format!("tid == {}", victim.pid()))
+            }
             Kind::Switch => {
                 let each = |field: &str| {
                     let tests: Vec<_> =
@@ -113,6 +115,30 @@ impl Who {
     }
 }
 
+impl Who {
+    /// What starts it on an event.
+    fn competitor(self, event: &Event, recorded: bool) -> Competitor<'_> {
+        let start = move |victim: &Victim| {
+            let (filter, predicate) = if recorded {
+                event.own(victim)
+            } else {
+                (event.never.0.to_owned(), event.never.1.to_owned())
+            };
+            self.start(event, &filter, &predicate)
+        };
+        Competitor { name: self.name(), start: Box::new(start) }
+    }
+}
+
+/// How a competitor is started on a victim.
+pub(super) type Start<'a> = Box<dyn Fn(&Victim) -> Result<Active> + 'a>;
+
+/// Who is measured, by name, and how it is started on a victim.
+pub(super) struct Competitor<'a> {
+    pub(super) name: &'static str,
+    pub(super) start: Start<'a>,
+}
+
 /// One measurement, in nanoseconds a call.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -124,14 +150,20 @@ struct Sample {
 
 /// What the rounds of one cell gave.
 #[derive(Default)]
-struct Cell {
+pub(super) struct Cell {
     samples: Vec<Sample>,
-    lost: u64,
+    pub(super) lost: u64,
+}
+
+/// The fastest untraced call of all cells, in nanoseconds.
+pub(super) fn fastest(cells: &[Cell]) -> f64 {
+    let untraced = cells.iter().flat_map(|cell| cell.samples.iter().map(|s| s.untraced));
+    untraced.fold(f64::INFINITY, f64::min)
 }
 
 impl Cell {
     /// What a hit adds, in each round, brought to the speed at which the untraced call takes `base` nanoseconds.
-    fn added(&self, base: f64) -> Vec<f64> {
+    pub(super) fn added(&self, base: f64) -> Vec<f64> {
         self.samples.iter().map(|s| (s.traced - s.untraced) * base / s.untraced).collect()
     }
 }
@@ -156,11 +188,10 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
     for event in EVENTS {
         for recorded in [false, true] {
             let measured = if recorded { &all[..all.len() - 1] } else { &all };
-            let cells = measure(plan.rounds, measured, event, recorded)?;
-            let untraced: Vec<f64> =
-                cells.iter().flat_map(|cell| cell.samples.iter().map(|s| s.untraced)).collect();
-            let base = untraced.iter().copied().fold(f64::INFINITY, f64::min);
             let mode = if recorded { "recorded" } else { "false" };
+            let competitors: Vec<_> = measured.iter().map(|who| who.competitor(event, recorded)).collect();
+            let cells = measure(plan.rounds, event.kind, &format!("{} {mode}", event.name), &competitors)?;
+            let base = fastest(&cells);
             let _ = write!(table, "| {} | {mode} | {base:.0} |", event.name);
             let anchor = plan.tools.iter().position(|tool| *tool == Tool::Tracefs);
             let anchor = anchor.map_or(f64::NAN, |at| median(&cells[at].added(base)));
@@ -184,11 +215,9 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
     Ok(table)
 }
 
-/// One row: every tool in turn, round after round, each between two measurements of the untraced victim.
-fn measure(rounds: usize, all: &[Who], event: &Event, recorded: bool) -> Result<Vec<Cell>> {
-    let mut victim = Victim::start(event.kind)?;
-    let (filter, predicate) =
-        if recorded { event.own(&victim) } else { (event.never.0.to_owned(), event.never.1.to_owned()) };
+/// One row: every competitor in turn, round after round, each between two measurements of the untraced victim.
+pub(super) fn measure(rounds: usize, kind: Kind, label: &str, all: &[Competitor<'_>]) -> Result<Vec<Cell>> {
+    let mut victim = Victim::start(kind)?;
     let mut cells: Vec<Cell> = all.iter().map(|_| Cell::default()).collect();
     victim.batches(BATCHES, CALLS)?;
     for round in 0..rounds {
@@ -197,7 +226,7 @@ fn measure(rounds: usize, all: &[Who], event: &Event, recorded: bool) -> Result<
             let at = (turn + round) % all.len();
             let mut before = victim.batches(BATCHES, CALLS)?;
             for attempt in 1..=TRIES {
-                let active = all[at].start(event, &filter, &predicate)?;
+                let active = (all[at].start)(&victim)?;
                 std::thread::sleep(SETTLE);
                 let traced = victim.batches(BATCHES, CALLS)?;
                 cells[at].lost += active.stop()?;
@@ -209,11 +238,9 @@ fn measure(rounds: usize, all: &[Who], event: &Event, recorded: bool) -> Result<
                 let untraced = f64::midpoint(before, after);
                 cells[at].samples.push(Sample { untraced, traced });
                 eprintln!(
-                    "{} {} round {}: {} {untraced:.0} -> {traced:.0} ns (try {attempt})",
-                    event.name,
-                    if recorded { "recorded" } else { "false" },
+                    "{label} round {}: {} {untraced:.0} -> {traced:.0} ns (try {attempt})",
                     round + 1,
-                    all[at].name(),
+                    all[at].name,
                 );
                 break;
             }

@@ -27,20 +27,50 @@ pub struct Plan {
     pub rounds: usize,
     /// Who competes; tracefs is the anchor of the ratios.
     pub tools: Vec<Tool>,
-    /// Added cost of a hit.
-    pub cost: bool,
-    /// Time to the first event.
-    pub first: bool,
-    /// Draining and rendering, and memory.
-    pub throughput: bool,
-    /// Turning all events on and off.
-    pub all: bool,
-    /// Added cost of a dynamic event's hit.
-    pub probe: bool,
+    /// What is measured.
+    pub parts: Vec<Part>,
 }
 
 /// One kind of measurement, which gives its table.
-type Part = fn(&Plan) -> Result<String>;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Added cost of a hit of trace events.
+    Cost,
+    /// The same of probes and histograms.
+    Probes,
+    /// Time to the first event.
+    First,
+    /// Draining and rendering, and memory.
+    Throughput,
+    /// Turning all events on and off.
+    All,
+}
+
+impl Part {
+    /// All of them, in the order of their tables.
+    pub const ALL: [Self; 5] = [Self::Cost, Self::Probes, Self::First, Self::Throughput, Self::All];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cost => "cost",
+            Self::Probes => "probes",
+            Self::First => "first",
+            Self::Throughput => "throughput",
+            Self::All => "all",
+        }
+    }
+
+    fn run(self, plan: &Plan) -> Result<String> {
+        match self {
+            Self::Cost => cost::run(plan),
+            Self::Probes => probe::run(plan),
+            Self::First => first::run(plan),
+            Self::Throughput => throughput::run(plan),
+            Self::All => all::run(plan),
+        }
+    }
+}
 
 /// Runs the benchmarks and gives their tables in markdown, each to `show` as soon as it is there, and all in the end;
 /// progress goes to standard error.
@@ -54,17 +84,10 @@ pub fn run(plan: &Plan, show: impl Fn(&str)) -> Result<String> {
     // bpftrace finds tracefs mounted or not at all.
     let _mounted = crate::host::Tracefs::find_or_mount()?;
     rustix::process::setpriority_process(None, -20)?;
-    let parts: [(bool, Part); 5] = [
-        (plan.cost, cost::run),
-        (plan.first, first::run),
-        (plan.throughput, throughput::run),
-        (plan.all, all::run),
-        (plan.probe, probe::run),
-    ];
     let mut text = report::head(plan, cpus);
     show(&text);
-    for (_, part) in parts.into_iter().filter(|part| part.0) {
-        let table = part(plan)?;
+    for part in Part::ALL.into_iter().filter(|part| plan.parts.contains(part)) {
+        let table = part.run(plan)?;
         show(&table);
         text.push_str(&table);
     }

@@ -1,170 +1,229 @@
-//! What a hit of a dynamic event costs: a uprobe on a function of the C library, and a probe of a tracepoint that the kernel's
-//! tracefs offers only where it has fprobes.
+//! What a hit of a dynamic event, and of an event that is counted in a histogram, costs the traced process: against what
+//! of it the kernel's tracefs and bpftrace have. Probes of functions are measured where the kernel has them.
 
 use std::fmt::Write as _;
-use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use tracer_user::lang::facts::{Facts, Machine};
 
-use super::tool::{Active, Bpftrace, Tool, buffer_arguments};
-use super::{Plan, median};
+use super::cost::{Competitor, Start, fastest, measure};
+use super::tool::{Active, BUFFER_KB, Bpftrace, buffer_arguments};
+use super::victim::{Kind, probed};
+use super::{Plan, Tool, median};
+use crate::host::Tracefs;
 use crate::mirror;
 use crate::oracle::Oracle;
+use crate::probes::place;
 use crate::tracer::Tracer;
 
-/// Batches and calls a batch of one measurement.
-const BATCHES: usize = 40;
-const CALLS: u32 = 500;
-/// How long a competitor has been at work before it is measured.
-const SETTLE: Duration = Duration::from_millis(300);
-/// The group of what is defined in the kernel.
-const GROUP: &str = "tracer_bench";
+/// The register of a function's first argument, and the function of a system call.
+const FIRST: &str = if cfg!(target_arch = "aarch64") { "x0" } else { "di" };
+const GETPPID: &str = if cfg!(target_arch = "aarch64") { "__arm64_sys_getppid" } else { "__x64_sys_getppid" };
 
-/// A probe by everybody's words.
-struct Subject {
-    name: &'static str,
-    /// For us.
-    definition: String,
-    /// For the kernel's `uprobe_events`; none where it has nothing like it.
-    kernel: Option<String>,
-    bpftrace: String,
+/// The event that the kernel's definitions make.
+const EVENT: &str = "tracer_bench/hit";
+
+/// A line of the table.
+struct Row {
+    what: &'static str,
+    kind: Kind,
+    /// The kernel's file, the definition there and the filter.
+    kernel: Option<Kernel>,
+    /// bpftrace's script.
+    bpftrace: Option<String>,
+    /// Arguments of `tracer`.
+    ours: Vec<String>,
 }
 
-/// What is measured.
-fn subjects(thread: i32) -> Result<Vec<Subject>> {
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
-    let library = maps.lines().filter_map(|line| line.split_ascii_whitespace().nth(5));
-    let library = library.into_iter().find(|path| path.contains("/libc.so")).context("no C library")?;
-    let offset =
-        Machine::running(None, None).file_symbol(library.as_bytes(), "getpid").context("no getpid()")?;
-    let register = if cfg!(target_arch = "aarch64") { "x0" } else { "di" };
-    let uprobe = format!("p:{GROUP}/getpid {library}:{offset:#x} a=%{register}");
-    Ok(vec![
-        Subject {
-            name: "uprobe on getpid(), one argument",
-            definition: format!("{uprobe} if common_pid == {thread}"),
-            kernel: Some(uprobe),
-            bpftrace: format!("uprobe:{library}:getpid /tid == {thread}/ {{ printf(\"%lx\\n\", arg0); }}"),
-        },
-        Subject {
-            name: "t: on sys_enter, one argument",
-            definition: format!("t:{GROUP}/enter sys_enter id if common_pid == {thread}"),
-            kernel: None,
-            bpftrace: format!(
-                "tracepoint:raw_syscalls:sys_enter /tid == {thread}/ {{ printf(\"%d\\n\", args->id); }}"
-            ),
-        },
-    ])
+/// A definition in a file of the kernel's tracefs.
+#[derive(Clone)]
+struct Kernel {
+    file: &'static str,
+    line: String,
+    filter: Option<&'static str>,
 }
 
-/// Nanoseconds of one call, the median of the batches.
-fn call() -> f64 {
-    let mut batches = Vec::new();
-    for _ in 0..BATCHES {
-        let start = Instant::now();
-        for _ in 0..CALLS {
-            black_box(std::process::id());
-        }
-        batches.push(start.elapsed().as_nanos() as f64 / f64::from(CALLS));
-    }
-    median(&batches)
-}
-
-fn start(tool: Tool, subject: &Subject, thread: i32) -> Result<Option<Active>> {
-    Ok(Some(match tool {
-        Tool::Tracefs => {
-            let Some(line) = &subject.kernel else { return Ok(None) };
-            let oracle = Oracle::create("bench")?;
-            let defined = mirror::write(oracle.tracefs().root(), "uprobe_events", line.as_bytes(), true);
-            defined.map_err(std::io::Error::from_raw_os_error).context("uprobe_events")?;
-            oracle.filter(&format!("{GROUP}:getpid"), &format!("common_pid == {thread}"))?;
-            oracle.enable(&format!("{GROUP}:getpid"), true)?;
-            oracle.tracing(true)?;
-            Active::Tracefs(Box::new(oracle))
-        }
-        Tool::Bpftrace => Active::Bpftrace(Bpftrace::start(&subject.bpftrace)?),
-        Tool::Tracer => {
-            let arguments = ["record", "-o", "/dev/null", "-p", &subject.definition];
-            Active::Tracer(Tracer::new(arguments)?.args(buffer_arguments()).start()?)
-        }
-    }))
-}
-
-/// Measures all subjects and gives the table.
+/// Measures all lines and gives the table.
 pub(super) fn run(plan: &Plan) -> Result<String> {
-    let last = crate::host::last_cpu()?;
-    let plan = plan.clone();
-    let measured = std::thread::spawn(move || {
-        crate::workload::pin_to_cpu(last)?;
-        table(&plan)
-    });
-    measured.join().map_err(|_| anyhow::anyhow!("the measurement ended"))?
-}
-
-fn table(plan: &Plan) -> Result<String> {
-    let thread = rustix::thread::gettid().as_raw_nonzero().get();
     let mut table = String::from(
-        "\n### Added cost of a dynamic event's hit\n\nNanoseconds over the untraced call of getpid() (median of the rounds, \
-         smallest and largest in parentheses); every hit is recorded.\n\n| probe | untraced |",
+        "\n### Added cost of a hit: probes and histograms\n\nAs above. Histograms count all that happens on the \
+         machine.\n\n| probe | untraced | tracefs | bpftrace | tracer | to tracefs | to bpftrace |\n\
+         |---|---:|---:|---:|---:|---:|---:|\n",
     );
-    plan.tools.iter().for_each(|tool| {
-        let _ = write!(table, " {} |", tool.name());
-    });
-    let _ = writeln!(
-        table,
-        " tracer to bpftrace | tracer to tracefs |\n|---|---:|{}",
-        "---:|".repeat(plan.tools.len() + 2)
-    );
-    for subject in subjects(thread)? {
-        let mut added = vec![Vec::new(); plan.tools.len()];
-        let mut untraced = Vec::new();
-        for round in 0..plan.rounds {
-            for turn in 0..plan.tools.len() {
-                let at = (turn + round) % plan.tools.len();
-                let before = call();
-                crate::workload::pin_to_cpu(0)?;
-                let active = start(plan.tools[at], &subject, thread)?;
-                crate::workload::pin_to_cpu(crate::host::last_cpu()?)?;
-                let Some(active) = active else { continue };
-                std::thread::sleep(SETTLE);
-                let traced = call();
-                active.stop()?;
-                if plan.tools[at] == Tool::Tracefs {
-                    let root = crate::host::Tracefs::find_or_mount()?;
-                    let line = format!("-:{GROUP}/getpid");
-                    let _ = mirror::write(root.root(), "uprobe_events", line.as_bytes(), true);
+    let root = Tracefs::find_or_mount()?.root().to_owned();
+    for row in rows(&root)? {
+        let (what, kind) = (row.what, row.kind);
+        let all: Vec<_> =
+            row.competitors().into_iter().filter(|(tool, _)| plan.tools.contains(tool)).collect();
+        let (tools, all): (Vec<Tool>, Vec<_>) =
+            all.into_iter().map(|(tool, start)| (tool, Competitor { name: tool.name(), start })).unzip();
+        let cells = measure(plan.rounds, kind, what, &all)?;
+        let base = fastest(&cells);
+        let added = |tool: Tool| {
+            let at = tools.iter().position(|one| *one == tool)?;
+            Some(cells[at].added(base))
+        };
+        let _ = write!(table, "| {what} | {base:.0} |");
+        for tool in [Tool::Tracefs, Tool::Bpftrace, Tool::Tracer] {
+            let _ = match added(tool) {
+                Some(added) => {
+                    let (low, high) = added
+                        .iter()
+                        .fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
+                    write!(table, " {:.0} ({low:.0}..{high:.0}) |", median(&added))
                 }
-                added[at].push(traced - before);
-                untraced.push(before);
-                eprintln!(
-                    "{} round {}: {} {before:.0} -> {traced:.0} ns",
-                    subject.name,
-                    round + 1,
-                    plan.tools[at].name()
-                );
-            }
-        }
-        let _ = write!(table, "| {} | {:.0} |", subject.name, median(&untraced));
-        for values in &added {
-            let (low, high) =
-                values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
-            let _ = match values.len() {
-                0 => write!(table, " - |"),
-                _ => write!(table, " {:.0} ({low:.0}..{high:.0}) |", median(values)),
+                None => write!(table, " |"),
             };
         }
-        let of =
-            |tool| plan.tools.iter().position(|other| *other == tool).map_or(0.0, |at| median(&added[at]));
-        let ours = of(Tool::Tracer);
-        for other in [Tool::Bpftrace, Tool::Tracefs] {
-            let _ = match of(other) {
-                other if other > 0.0 => write!(table, " {:.2} |", ours / other),
-                _ => write!(table, " - |"),
+        for other in [Tool::Tracefs, Tool::Bpftrace] {
+            let _ = match (added(Tool::Tracer), added(other)) {
+                (Some(ours), Some(theirs)) => write!(table, " {:.2} |", median(&ours) / median(&theirs)),
+                _ => write!(table, " |"),
             };
         }
         table.push('\n');
+        for (one, cell) in all.iter().zip(&cells).filter(|(_, cell)| cell.lost > 0) {
+            eprintln!("{} lost {} hits of {what}", one.name, cell.lost);
+        }
     }
     Ok(table)
+}
+
+impl Row {
+    fn competitors(self) -> Vec<(Tool, Start<'static>)> {
+        let Self { kernel, bpftrace, ours, .. } = self;
+        let mut all: Vec<(Tool, Start<'static>)> = Vec::new();
+        if let Some(kernel) = kernel {
+            all.push((Tool::Tracefs, Box::new(move |_| kernel.start())));
+        }
+        if let Some(script) = bpftrace.filter(|_| Tool::Bpftrace.is_there()) {
+            all.push((Tool::Bpftrace, Box::new(move |_| Bpftrace::start(&script).map(Active::Bpftrace))));
+        }
+        all.push((
+            Tool::Tracer,
+            Box::new(move |_| {
+                let running = Tracer::new(&ours)?.start()?;
+                Ok(if ours[0] == "hist" { Active::Hist(running) } else { Active::Tracer(running) })
+            }),
+        ));
+        all
+    }
+}
+
+impl Kernel {
+    fn start(&self) -> Result<Active> {
+        let definition = KernelEvent::define(self.file, &self.line)?;
+        let oracle = Oracle::create("bench")?;
+        oracle.set("buffer_size_kb", &BUFFER_KB.to_string())?;
+        let event = EVENT.replace('/', ":");
+        if let Some(filter) = self.filter {
+            oracle.filter(&event, filter)?;
+        }
+        oracle.enable(&event, true)?;
+        oracle.tracing(true)?;
+        Ok(Active::Defined(Box::new(oracle), definition))
+    }
+}
+
+/// All lines that this kernel can have.
+fn rows(root: &Path) -> Result<Vec<Row>> {
+    let address = probed as *const () as u64;
+    let file = place(address)?;
+    // bpftrace wants the address that the file gives the function, not its place in the file.
+    let path = std::env::current_exe()?;
+    let symbol = format!("{}:{:#x}", path.display(), address - start(&path)?);
+    let mut rows = Vec::new();
+    // Arguments count up from 0.
+    for (what, filter, predicate, action) in [
+        ("uprobe, filter false", "a < 0", "arg0 == 0xffffffffffff", "@never = count();"),
+        ("uprobe, recorded", "a >= 0", "arg0 >= 0", r#"printf("%d\n", arg0);"#),
+    ] {
+        let line = format!("p:{EVENT} {file} a=%{FIRST}:s64");
+        rows.push(Row {
+            what,
+            kind: Kind::Call,
+            ours: record(&format!("{line} if {filter}")),
+            kernel: Some(Kernel { file: "uprobe_events", line, filter: Some(filter) }),
+            bpftrace: Some(format!("uprobe:{symbol} /{predicate}/ {{ {action} }}")),
+        });
+    }
+    for (what, file, line) in [
+        ("kprobe, recorded", "kprobe_events", format!("p:{EVENT} {GETPPID} a=%{FIRST}")),
+        ("function entry, recorded", "dynamic_events", format!("f:{EVENT} {GETPPID} $arg1")),
+        ("function exit, recorded", "dynamic_events", format!("f:{EVENT} {GETPPID}%return $retval")),
+    ] {
+        // What the kernel has not, this row has no measure for.
+        if root.join(file).exists() && KernelEvent::define(file, &line).is_ok() {
+            rows.push(Row {
+                what,
+                kind: Kind::Getppid,
+                ours: record(&line),
+                kernel: Some(Kernel { file, line, filter: None }),
+                bpftrace: None,
+            });
+        }
+    }
+    for (what, definition, script) in [
+        (
+            "`t:` sched_switch, filter false",
+            "sched_switch prio=next->prio if prio == 5000",
+            "tracepoint:sched:sched_switch /args->next_prio == 5000/ { @never = count(); }",
+        ),
+        (
+            "`t:` sched_switch, recorded",
+            "sched_switch prev->pid next=next->pid",
+            r#"tracepoint:sched:sched_switch { printf("%d %d\n", args->prev_pid, args->next_pid); }"#,
+        ),
+    ] {
+        rows.push(Row {
+            what,
+            kind: Kind::Switch,
+            kernel: None,
+            bpftrace: Some(script.to_owned()),
+            ours: record(&format!("t:{EVENT} {definition}")),
+        });
+    }
+    rows.push(Row {
+        what: "histogram of raw_syscalls:sys_enter by id",
+        kind: Kind::Getppid,
+        kernel: None,
+        bpftrace: Some("tracepoint:raw_syscalls:sys_enter { @[args->id] = count(); }".to_owned()),
+        ours: ["hist", "raw_syscalls:sys_enter", "keys=id"].map(str::to_owned).to_vec(),
+    });
+    Ok(rows)
+}
+
+/// Arguments of `tracer record` for a definition.
+fn record(definition: &str) -> Vec<String> {
+    let mut arguments = ["record", "-o", "/dev/null", "-p", definition].map(str::to_owned).to_vec();
+    arguments.extend(buffer_arguments());
+    arguments
+}
+
+/// Where this program's file begins in memory.
+fn start(path: &Path) -> Result<u64> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let line = maps.lines().find(|line| line.ends_with(&*path.to_string_lossy()));
+    let start = line.and_then(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok());
+    start.context("this program is nowhere in its memory")
+}
+
+/// An event in a file of the kernel's, as long as this lives.
+pub(super) struct KernelEvent {
+    root: PathBuf,
+    file: &'static str,
+}
+
+impl KernelEvent {
+    fn define(file: &'static str, line: &str) -> Result<Self> {
+        let root = Tracefs::find_or_mount()?.root().to_owned();
+        mirror::write(&root, file, line.as_bytes(), true).map_err(std::io::Error::from_raw_os_error)?;
+        Ok(Self { root, file })
+    }
+}
+
+impl Drop for KernelEvent {
+    fn drop(&mut self) {
+        let _ = mirror::write(&self.root, self.file, format!("-:{EVENT}").as_bytes(), true);
+    }
 }

@@ -19,6 +19,7 @@ use crate::oracle::Oracle;
 use crate::tracer::{Running, Tracer};
 
 use super::cost::Event;
+use super::probe::KernelEvent;
 
 /// How long bpftrace may take to attach.
 const BPFTRACE_ATTACHES: Duration = Duration::from_secs(20);
@@ -44,6 +45,10 @@ pub(super) enum Active {
     Tracer(Running),
     /// A mounted mirror, and the directory of its instance.
     Mirror(Box<Mounted>, PathBuf),
+    /// An event of the kernel's own, in an instance, and what defines it, which goes behind it.
+    Defined(Box<Oracle>, KernelEvent),
+    /// `tracer hist`.
+    Hist(Running),
     /// A raw tracepoint program that only returns.
     Empty(OwnedFd),
 }
@@ -232,6 +237,17 @@ impl Active {
             }
             Self::Bpftrace(bpftrace) => bpftrace.stop(),
             Self::Empty(_hook) => Ok(0),
+            Self::Defined(oracle, _definition) => {
+                oracle.tracing(false)?;
+                oracle.enable("tracer_bench:hit", false)?;
+                let lost = oracle.lost();
+                drop(oracle);
+                lost
+            }
+            Self::Hist(running) => {
+                running.stop()?.success()?;
+                Ok(0)
+            }
             Self::Mirror(mounted, dir) => {
                 set(&dir, "tracing_on", "0")?;
                 let lost = mirror::stat(&dir, "overrun")? + mirror::stat(&dir, "dropped events")?;

@@ -31,6 +31,8 @@ pub enum Kind {
     Getppid,
     /// Switches between two threads on one CPU, each of which wakes the other and waits; two a round trip.
     Switch,
+    /// Calls of a function of its own, [`probed`].
+    Call,
 }
 
 impl Kind {
@@ -39,12 +41,13 @@ impl Kind {
         match self {
             Self::Getppid => "getppid",
             Self::Switch => "switch",
+            Self::Call => "call",
         }
     }
 
     /// The kind of this name.
     pub fn of(name: &str) -> Option<Self> {
-        [Self::Getppid, Self::Switch].into_iter().find(|kind| kind.name() == name)
+        [Self::Getppid, Self::Switch, Self::Call].into_iter().find(|kind| kind.name() == name)
     }
 }
 
@@ -158,16 +161,25 @@ pub fn serve(kind: Kind) -> Result<()> {
     Ok(())
 }
 
+/// What a victim of [`Kind::Call`] calls, for probes to sit on.
+#[inline(never)]
+pub(super) extern "C" fn probed(number: u64) -> u64 {
+    std::hint::black_box(number + 1)
+}
+
 /// What is done over and over.
 enum Work {
     Getppid,
+    Call,
     Switch { mine: Arc<OwnedFd>, other: Arc<OwnedFd>, partner: u32 },
 }
 
 impl Work {
     fn new(kind: Kind) -> Result<Self> {
-        if kind == Kind::Getppid {
-            return Ok(Self::Getppid);
+        match kind {
+            Kind::Getppid => return Ok(Self::Getppid),
+            Kind::Call => return Ok(Self::Call),
+            Kind::Switch => {}
         }
         let mine = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let other = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
@@ -188,7 +200,7 @@ impl Work {
     /// Thread id of the second thread, or nothing.
     fn partner(&self) -> String {
         match self {
-            Self::Getppid => String::new(),
+            Self::Getppid | Self::Call => String::new(),
             Self::Switch { partner, .. } => partner.to_string(),
         }
     }
@@ -198,6 +210,9 @@ impl Work {
         match self {
             Self::Getppid => (0..calls).for_each(|_| {
                 std::hint::black_box(getppid());
+            }),
+            Self::Call => (0..calls as u64).for_each(|number| {
+                std::hint::black_box(probed(std::hint::black_box(number)));
             }),
             Self::Switch { mine, other, .. } => {
                 for _ in 0..calls.div_ceil(2) {

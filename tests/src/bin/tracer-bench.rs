@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use tracer_tests::bench::{Kind, Plan, Tool, run, serve, write_between_marks};
+use tracer_tests::bench::{Kind, Part, Plan, Tool, run, serve, write_between_marks};
 
 const HELP: &str = "\
 Measures tracer against the kernel's own tracefs and bpftrace, and prints markdown tables.
@@ -14,7 +14,7 @@ usage: tracer-bench [options]
 
   --rounds N     rounds of every measurement (default 9)
   --tools LIST   of tracefs,bpftrace,tracer (default: all that are there)
-  --only LIST    of cost,first,throughput,all,probe (default: all of these)
+  --only LIST    of cost,probes,first,throughput,all (default: all of these)
   --write FILE   put the tables between the marks of FILE, too
 
 `tracer` is looked for beside this binary, or where TRACER_BIN says. Needs root.
@@ -37,15 +37,7 @@ fn start() -> Result<()> {
         return serve(kind);
     }
     let mut tools: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| tool.is_there()).collect();
-    let mut plan = Plan {
-        rounds: 9,
-        tools: Vec::new(),
-        cost: true,
-        first: true,
-        throughput: true,
-        all: true,
-        probe: true,
-    };
+    let mut plan = Plan { rounds: 9, tools: Vec::new(), parts: Part::ALL.to_vec() };
     let mut write = None;
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -62,10 +54,8 @@ fn start() -> Result<()> {
             }
             "--only" => {
                 let parts = value()?;
-                let has = |name| parts.split(',').any(|part| part == name);
-                (plan.cost, plan.first) = (has("cost"), has("first"));
-                (plan.throughput, plan.all) = (has("throughput"), has("all"));
-                plan.probe = has("probe");
+                let parts: Vec<&str> = parts.split(',').collect();
+                plan.parts = Part::ALL.into_iter().filter(|part| parts.contains(&part.name())).collect();
             }
             "--write" => write = Some(PathBuf::from(value()?)),
             other => bail!("what is {other}? --help tells what there is"),

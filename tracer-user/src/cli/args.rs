@@ -69,6 +69,9 @@ pub(super) struct HistArgs {
     /// Count tracer's own hits too.
     #[arg(long)]
     pub(super) own: bool,
+    /// Write a newline to this file descriptor once counting has begun.
+    #[arg(long, value_name = "FD", hide = true)]
+    pub(super) ready_fd: Option<i32>,
     /// Command to run meanwhile.
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<PathBuf>,

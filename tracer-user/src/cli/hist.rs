@@ -1,6 +1,7 @@
 //! `tracer hist`.
 
 use std::{
+    fs::File,
     io::{IsTerminal, Write},
     process::{Command, ExitCode},
     time::{Duration, Instant},
@@ -26,6 +27,9 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
     let options = Options { tracepoint: args.tracepoints, own: args.own };
     let histogram = Histogram::start(&args.event, &args.histogram, options, &facts)?;
     tracing::info!(via = ?histogram.hook.via, why = %histogram.hook.reason, "counting");
+    if let Some(fd) = args.ready_fd {
+        File::options().write(true).open(format!("/proc/self/fd/{fd}"))?.write_all(b"\n")?;
+    }
     let mut child = match args.command.split_first() {
         Some((program, rest)) => {
             Some(Command::new(program).args(rest).spawn().with_context(|| program.display().to_string())?)
