@@ -349,6 +349,15 @@ mod tests {
     }
 
     #[test]
+    fn the_service_starts_with_a_command_line_that_is_one() {
+        let unit = include_str!("../../../packaging/systemd/tracer.service");
+        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        let args = Args::try_parse_from(start.split(' ')).unwrap();
+        let Command::Mount(mount) = args.command else { panic!("{start}") };
+        assert!(mount.boot && mount.restore && !mount.background);
+    }
+
+    #[test]
     fn durations() {
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
