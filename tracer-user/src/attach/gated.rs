@@ -51,23 +51,13 @@ impl Session {
     /// When a program does not pass the verifier or the hook is refused.
     pub fn hang_gated(&mut self, request: &Request<'_>) -> Result<Gated, AttachError> {
         let name = || request.format.full_name();
-        let slot = match self.free_slots.pop() {
-            Some(slot) => {
-                self.shared.clear_counters(slot);
-                slot
-            }
-            None if self.next_slot < self.shared.slots() => {
-                self.next_slot += 1;
-                self.next_slot - 1
-            }
-            None => return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots()))),
-        };
+        let slot = self.take_slot()?;
         if request.extras.soft_slot.is_none() {
             self.shared.set_soft(slot, request.extras.begins_off);
         }
         let hung = self.gated(request, slot);
         if hung.is_err() {
-            self.free_slots.push(slot);
+            self.gate.give_back(slot);
         }
         hung.map_err(|cause| match cause {
             Failed::Attach(error) => error,
@@ -112,7 +102,7 @@ impl Session {
     pub fn unhang_gated(&mut self, gated: Gated) {
         // At once; the rest waits for all CPUs.
         let _ = gated.table.delete(&0_u32.to_ne_bytes());
-        self.free_slots.push(gated.slot);
+        self.gate.give_back(gated.slot);
         drop(gated);
     }
 }

@@ -117,8 +117,6 @@ pub struct Session {
     #[cfg(feature = "bpf-log")]
     logs: Option<logs::Logs>,
     next_slot: u32,
-    /// Slots that were used before, by [`Gated`].
-    free_slots: Vec<u32>,
 }
 
 impl Session {
@@ -140,7 +138,6 @@ impl Session {
                 #[cfg(feature = "bpf-log")]
                 logs: None,
                 next_slot: 0,
-                free_slots: Vec::new(),
             },
             rings,
         ))
@@ -357,6 +354,19 @@ impl Session {
         fixed
     }
 
+    /// A row of the counters that nobody has, empty.
+    fn take_slot(&mut self) -> Result<u32, AttachError> {
+        if let Some(slot) = self.gate.free_slot() {
+            self.shared.clear_counters(slot);
+            return Ok(slot);
+        }
+        if self.next_slot >= self.shared.slots() {
+            return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots())));
+        }
+        self.next_slot += 1;
+        Ok(self.next_slot - 1)
+    }
+
     /// Hangs an event up behind the gate, where it can be changed and taken off while it fires.
     ///
     /// # Errors
@@ -365,17 +375,7 @@ impl Session {
     /// # Panics
     /// For a request that is [`Via::Inject`] or [`Via::SysEnterAlone`].
     pub fn hang(&mut self, request: &Request<'_>) -> Result<Hung, AttachError> {
-        let slot = match self.gate.free_slot() {
-            Some(slot) => {
-                self.shared.clear_counters(slot);
-                slot
-            }
-            None if self.next_slot < self.shared.slots() => {
-                self.next_slot += 1;
-                self.next_slot - 1
-            }
-            None => return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots()))),
-        };
+        let slot = self.take_slot()?;
         self.shared.set_soft(slot, request.extras.begins_off);
         let hung = self.behind_gate(request, slot).and_then(|behind| {
             let named = |cause| AttachError::new(request.format.full_name(), cause);
