@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::mount::{UnmountFlags, unmount};
@@ -72,6 +73,14 @@ impl Mounted {
     /// When it does not end.
     pub fn stop(mut self) -> Result<Outcome> {
         self.running.take().context("it runs")?.stop()
+    }
+
+    /// The same, with more patience: the kernel takes its time where many events hang.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop_within(mut self, limit: Duration) -> Result<Outcome> {
+        self.running.take().context("it runs")?.stop_within(limit)
     }
 
     /// Kills the daemon; what it leaves is the kernel's.

@@ -197,8 +197,16 @@ impl Running {
     /// # Errors
     /// When it does not end.
     pub fn stop(self) -> Result<Outcome> {
+        self.stop_within(END)
+    }
+
+    /// The same, with more patience.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn stop_within(self, limit: Duration) -> Result<Outcome> {
         self.signal(Signal::INT)?;
-        self.wait()
+        self.wait_within(limit)
     }
 
     /// Sends a signal.
@@ -213,8 +221,12 @@ impl Running {
     ///
     /// # Errors
     /// When it does not come; the program is killed then.
-    pub fn wait(mut self) -> Result<Outcome> {
-        let deadline = Instant::now() + END;
+    pub fn wait(self) -> Result<Outcome> {
+        self.wait_within(END)
+    }
+
+    fn wait_within(mut self, limit: Duration) -> Result<Outcome> {
+        let deadline = Instant::now() + limit;
         while self.child.try_wait()?.is_none() {
             if Instant::now() > deadline {
                 self.child.kill()?;
