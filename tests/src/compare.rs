@@ -9,7 +9,8 @@
 //! - the task's name in front of the pid: the kernel looks it up when the text is read, and shows the last name
 //!   that it saved for that pid, or `<...>`;
 //! - the characters of the latency field that [`READABLE`] leaves out;
-//! - what a text takes from the time at which it is made, not from the record ([`AGES`]);
+//! - what a text takes from the time at which it is made, not from the record ([`AGES`]), and what each side's record takes
+//!   from the clock by itself ([`UNSET`]);
 //! - whether a thread that switches away for good is a zombie (`Z`) or already reaped (`X`), which its parent may change
 //!   between the one side's look and the other's;
 //! - fields that the kernel itself leaves unset, so that each side's buffer shows what was there before ([`UNSET`]);
@@ -42,8 +43,10 @@ pub const SWITCHING: &[&str] = &["tlb_flush", "x86_fpu_regs_deactivated"];
 pub const SHARING: &[&str] = &["sys_enter", "sys_exit"];
 
 /// Fields that the kernel does not always set: the event, and where the field starts and ends in its text.
-/// fib_table_lookup has no gateway for routes without one (include/trace/events/fib.h).
-pub const UNSET: &[(&str, &str, &str)] = &[("fib_table_lookup", " gw ", " err ")];
+/// fib_table_lookup has no gateway for routes without one (include/trace/events/fib.h). timer_start reads the jiffies anew
+/// for each record (include/trace/events/timer.h), and a tick may fall in between.
+pub const UNSET: &[(&str, &str, &str)] =
+    &[("fib_table_lookup", " gw ", " err "), ("timer_start", " [timeout=", "] ")];
 
 /// How many differences of an event type are kept for the report.
 const SHOWN: u64 = 2;

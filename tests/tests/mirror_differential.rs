@@ -92,7 +92,7 @@ impl Pair {
 
     fn both<T: PartialEq + std::fmt::Debug>(&self, step: &str, act: impl Fn(&Path) -> T) {
         let (kernel, ours) = (act(self.kernel.dir()), act(&self.ours));
-        assert!(ours == kernel, "{step}\n  ours:   {ours:?}\n  kernel: {kernel:?}");
+        assert!(ours == kernel, "\n  ours:   {ours:?}\n  kernel: {kernel:?}\n{step}");
     }
 
     fn has(&self, file: &str) -> bool {
@@ -218,7 +218,11 @@ fn settled_line(line: &str) -> String {
     {
         return text.to_owned();
     }
-    for body in ["type: ", " buf: ", "UNKNOWN TYPE"] {
+    // Behind what was written 6.1 shows what was in that memory before.
+    if let Some(at) = line.rfind(" buf: ") {
+        return line[at..].chars().take(" buf: 72 61 77 2d 64 61 74 61".len()).collect();
+    }
+    for body in ["type: ", "UNKNOWN TYPE"] {
         if let Some(at) = line.rfind(body) {
             return line[at..].to_owned();
         }

@@ -103,7 +103,8 @@ pub(super) const EVENT: &[Entry] = &[
 pub(super) const SPECIAL_EVENT: &[Entry] = &[event_format::FILE, event_id::FILE];
 
 /// Files of the one among them that has triggers (`event_callback()`, kernel/trace/trace_events.c).
-pub(super) const PRINT_EVENT: &[Entry] = &[event_format::FILE, event_id::FILE, event_trigger::FILE];
+pub(super) const PRINT_EVENT: &[Entry] =
+    &[event_format::FILE, event_hist::FILE, event_id::FILE, event_trigger::FILE];
 
 /// Files of a CPU.
 pub(super) const CPU: &[Entry] = &[
