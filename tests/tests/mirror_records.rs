@@ -151,6 +151,8 @@ fn reading_consumes_or_not_and_the_counts_tell() {
 #[test]
 fn the_newest_stay_or_the_oldest() {
     run(|| {
+        // The stream begins with the oldest record, and tells of lost ones on its CPU.
+        workload::pin_to_cpu(0)?;
         let mounted = Mounted::start("overwrite")?;
         let dir = mounted.instance("overwrite")?;
         set(&dir, "buffer_size_kb", "8")?;
