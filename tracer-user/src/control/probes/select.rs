@@ -76,6 +76,10 @@ fn split(text: &str) -> (&str, Option<&str>) {
 /// # Errors
 /// The first that is refused; nothing is traced then.
 pub fn select(texts: &[String], facts: &Facts) -> Result<Vec<Selected>, DefineError> {
+    // The kernel takes 100 ms to show its symbols.
+    if texts.is_empty() {
+        return Ok(Vec::new());
+    }
     let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
         .with_symbols(facts.symbols())
         .with_probe_check(Box::new(super::may_probe));
