@@ -9,8 +9,8 @@
 //! - the task's name in front of the pid: the kernel looks it up when the text is read, and shows the last name
 //!   that it saved for that pid, or `<...>`;
 //! - the characters of the latency field that [`READABLE`] leaves out;
-//! - what a text takes from the time at which it is made, not from the record ([`AGES`]), and what each side's record takes
-//!   from the clock by itself ([`UNSET`]);
+//! - what a text takes from the time at which it is made, not from the record ([`AGES`]);
+//! - one tick in the timeout of timer_start, for which each side's record reads the jiffies anew;
 //! - whether a thread that switches away for good is a zombie (`Z`) or already reaped (`X`), which its parent may change
 //!   between the one side's look and the other's;
 //! - fields that the kernel itself leaves unset, so that each side's buffer shows what was there before ([`UNSET`]);
@@ -43,10 +43,8 @@ pub const SWITCHING: &[&str] = &["tlb_flush", "x86_fpu_regs_deactivated"];
 pub const SHARING: &[&str] = &["sys_enter", "sys_exit"];
 
 /// Fields that the kernel does not always set: the event, and where the field starts and ends in its text.
-/// fib_table_lookup has no gateway for routes without one (include/trace/events/fib.h). timer_start reads the jiffies anew
-/// for each record (include/trace/events/timer.h), and a tick may fall in between.
-pub const UNSET: &[(&str, &str, &str)] =
-    &[("fib_table_lookup", " gw ", " err "), ("timer_start", " [timeout=", "] ")];
+/// fib_table_lookup has no gateway for routes without one (include/trace/events/fib.h).
+pub const UNSET: &[(&str, &str, &str)] = &[("fib_table_lookup", " gw ", " err ")];
 
 /// How many differences of an event type are kept for the report.
 const SHOWN: u64 = 2;
@@ -227,9 +225,23 @@ fn same(kernel: &Line, ours: &Line) -> bool {
     kernel.cpu == ours.cpu
         && (kernel.text == ours.text
             || ageless(kernel).is_some_and(|text| Some(text) == ageless(ours))
+            || a_tick_apart(kernel, ours)
             || (kernel.event() == "sched_switch" && unreaped(kernel) == unreaped(ours))
             || without_unset(kernel).is_some_and(|text| Some(text) == without_unset(ours)))
         && READABLE.iter().all(|place| kernel.flags.at(*place) == ours.flags.at(*place))
+}
+
+/// Whether two starts of a timer differ by one tick in the timeout and in nothing else.
+fn a_tick_apart(kernel: &Line, ours: &Line) -> bool {
+    let parts = |line: &Line| -> Option<(String, i64)> {
+        let (before, rest) = line.text.split_once(" [timeout=")?;
+        let (timeout, after) = rest.split_once(']')?;
+        (line.event() == "timer_start").then_some((format!("{before}{after}"), timeout.parse().ok()?))
+    };
+    match (parts(kernel), parts(ours)) {
+        (Some((kernel, theirs)), Some((ours, mine))) => kernel == ours && (theirs - mine).abs() <= 1,
+        _ => false,
+    }
 }
 
 /// The text of a switch as it was before anybody reaped the thread that goes.
@@ -298,6 +310,9 @@ mod tests {
         assert!(compare(&kernel, &ours, &pids).clean());
         let kernel = trace(&["sched_switch: x", "a: 1"]);
         assert_eq!(compare(&kernel, &ours, &pids).extra, 1);
+        let timer = |n| format!("timer_start: timer=1 expires=2 [timeout={n}] cpu=1");
+        assert!(compare(&trace(&[&timer(250)]), &trace(&[&timer(249)]), &pids).clean());
+        assert_eq!(compare(&trace(&[&timer(250)]), &trace(&[&timer(248)]), &pids).different, 1);
         let hits = |a: &str, b: &str| trace(&[a, b, "sys_exit: NR 110 = 1", a, b]);
         let (raw, one) = ("sys_enter: NR 110 (0)", "sys_getppid()");
         assert!(compare(&hits(raw, one), &hits(one, raw), &pids).clean());

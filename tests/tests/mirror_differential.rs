@@ -218,11 +218,11 @@ fn settled_line(line: &str) -> String {
     {
         return text.to_owned();
     }
-    // Behind what was written 6.1 shows what was in that memory before.
-    if let Some(at) = line.rfind(" buf: ") {
+    // Behind what was written 6.1 shows what was in that memory before; 6.12 does not.
+    if let Some(at) = line.rfind(" buf: ").filter(|_| !host::counts_missed()) {
         return line[at..].chars().take(" buf: 72 61 77 2d 64 61 74 61".len()).collect();
     }
-    for body in ["type: ", "UNKNOWN TYPE"] {
+    for body in ["type: ", " buf: ", "UNKNOWN TYPE"] {
         if let Some(at) = line.rfind(body) {
             return line[at..].to_owned();
         }

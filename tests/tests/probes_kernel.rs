@@ -194,12 +194,18 @@ fn functions_tell_of_their_calls() {
         let target = Target::new("calls")?;
         let pid = std::process::id().to_string();
         let mut arguments = vec!["record", "-q", "--no-irq-info", "--pid", &pid];
+        // The types of 6.1 tell characters from numbers no more than its probes do.
+        let opened = if host::counts_missed() {
+            "f:opened vfs_open mode=file->f_mode:x32 name=path->dentry->d_name.name:string"
+        } else {
+            "f:opened vfs_open mode=file->f_mode:x32 name=+0(path->dentry->d_name.name):string"
+        };
         let definitions = [
             "f:myprobe vfs_read count pos if count < 6",
             "f:entry vfs_read $arg*",
             "f:exit vfs_read%return $retval",
             "f:both vfs_read%return count ret=$retval",
-            "f:opened vfs_open mode=file->f_mode:x32 name=+0(path->dentry->d_name.name):string",
+            opened,
             "f:open vfs_open%return mode=file->f_mode:x32 inode=file->f_inode:x64",
         ];
         for definition in &definitions {
