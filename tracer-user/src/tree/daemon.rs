@@ -90,7 +90,9 @@ async fn run(
     // Tools look for the word in the list of mounts.
     config.mount_options = vec![MountOption::FSName("tracefs".to_owned()), MountOption::DefaultPermissions];
     config.acl = SessionACL::All;
-    config.n_threads = Some(2);
+    // One: closing a file is told of behind the back of who closed it, and must be heard of before what that one asks next, or
+    // a file that nobody has open any more is still busy. Every request wants the tree, so a second thread would only wait.
+    config.n_threads = Some(1);
     let session = Session::new(Fuse { hub: Arc::clone(&hub) }, &options.at, &config)?.spawn()?;
     let _ = hub.notifier.set(session.notifier());
     ready()?;

@@ -173,25 +173,6 @@ impl Hub {
     }
 }
 
-/// How often and how long apart something busy is tried again.
-const TRIES: u32 = 20;
-const APART: Duration = Duration::from_millis(1);
-
-/// Does what may find something busy. The kernel tells of a closed file behind the back of who closed it, and two threads
-/// serve: a release that is on its way must not make the next one busy.
-fn patiently<T>(
-    hub: &Hub,
-    act: impl Fn(&mut Tree) -> Result<T, rustix::io::Errno>,
-) -> Result<T, rustix::io::Errno> {
-    for _ in 0..TRIES {
-        match act(&mut hub.tree()) {
-            Err(rustix::io::Errno::BUSY) => std::thread::sleep(APART),
-            done => return done,
-        }
-    }
-    act(&mut hub.tree())
-}
-
 /// Whether a thread has a signal pending that it does not block, or is no more (proc(5)).
 fn is_interrupted(pid: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
@@ -280,11 +261,10 @@ impl Filesystem for Fuse {
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let done = name.to_str().ok_or(rustix::io::Errno::NOENT).and_then(|name| {
-            patiently(&self.hub, |tree| {
-                let done = tree.remove_dir(parent.0, name);
-                self.hub.keep(tree);
-                done
-            })
+            let mut tree = self.hub.tree();
+            let done = tree.remove_dir(parent.0, name);
+            self.hub.keep(&mut tree);
+            done
         });
         match done {
             Ok(()) => reply.ok(),
@@ -311,12 +291,13 @@ impl Filesystem for Fuse {
             write: mode != OpenAccMode::O_RDONLY,
             truncate: flags.0 & libc::O_TRUNC != 0,
         };
-        let opened = patiently(&self.hub, |tree| {
+        let opened = {
+            let mut tree = self.hub.tree();
             tree.mirror().learn_modules();
             let opened = tree.open(ino.0, access, request.pid());
-            self.hub.keep(tree);
+            self.hub.keep(&mut tree);
             opened
-        });
+        };
         match opened {
             Ok((handle, stream)) => {
                 if access.read && self.hub.tree().has_pages(handle) {

@@ -35,7 +35,7 @@ pub(super) const FILE: Entry = Entry::read(
             time(now),
             stats.dropped,
             stats.read,
-            counts.hits,
+            counts.hits(),
             counts.filtered,
             state.missed()
         )
