@@ -146,7 +146,7 @@ fn records_come_out_as_they_went_in() {
     let records =
         [record(1, b"me", b"hello\0"), record(-7, b"everyone", b"\0"), record(3, b"", &[b'x'; 3000])];
     let Some((seen, counts)) = pass(FORMAT, None, &records) else { return };
-    assert_eq!(counts, Counters { hits: 3, filtered: 0, recorded: 3, dropped: 0 });
+    assert_eq!(counts, Counters { passed: 3, filtered: 0, recorded: 3, dropped: 0 });
     for (out, record) in seen.iter().zip(&records) {
         // The tail may be padded.
         assert_eq!(out[..record.len()], expected(record)[..]);
@@ -181,7 +181,7 @@ fn the_filter_sees_the_record() {
         assert_eq!(
             counts,
             Counters {
-                hits: 3,
+                passed: matching.len() as u64,
                 filtered: 3 - matching.len() as u64,
                 recorded: matching.len() as u64,
                 dropped: 0
@@ -197,7 +197,7 @@ fn an_array_without_a_length_is_as_long_as_its_writer_wrote_it() {
     let lengths = [0, 1, 3, 4, 5, 8, 100, 1021, 1022, 1023, 1024, 4096, 8175, 8176];
     let records: Vec<_> = lengths.iter().map(|length| print(&vec![b'x'; *length])).collect();
     let Some((seen, counts)) = pass(PRINT, None, &records) else { return };
-    assert_eq!(counts, Counters { hits: 14, filtered: 0, recorded: 14, dropped: 0 });
+    assert_eq!(counts, Counters { passed: 14, filtered: 0, recorded: 14, dropped: 0 });
     assert_eq!(seen.len(), records.len());
     for (out, record) in seen.iter().zip(&records) {
         assert_eq!(out[..record.len()], record[..]);
@@ -215,7 +215,7 @@ fn a_record_longer_than_any_is_refused() {
     session.set_tracing(true);
     let error = session.inject(&attachment, &print(&[b'x'; 8177]), &writer()).unwrap_err();
     assert!(error.to_string().contains("os error 7"), "{error}");
-    assert_eq!(session.total(attachment.slot).hits, 0);
+    assert_eq!(session.total(attachment.slot).hits(), 0);
 }
 
 /// Filters of [`PRINT`], and which of [`texts`] each takes.

@@ -43,12 +43,13 @@ pub const CLAIMS: u32 = 4;
 /// Size in bytes of a [`SCRATCH`] value.
 pub const SCRATCH_SIZE: usize = RECORD_AREA + FILTER_AREA;
 
-/// One event's counts on one CPU. `hits == filtered + recorded + dropped` whenever no hit is in flight.
+/// One event's counts on one CPU. `passed == recorded + dropped` whenever no hit is in flight. A hit is counted as often as
+/// its way is long: one that the filter drops, the commonest and cheapest, once.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Hits that passed the gates (tracing on, pid, not our own thread).
-    pub hits: u64,
+    /// Hits that the filter let pass, or that met none.
+    pub passed: u64,
     /// Hits that the filter dropped.
     pub filtered: u64,
     /// Hits written to the ring buffer.
@@ -58,6 +59,35 @@ pub struct Counters {
 }
 
 const _: () = assert!(size_of::<Counters>() == 32);
+
+impl Counters {
+    /// Hits that passed the gates (tracing on, pid, not our own thread).
+    pub fn hits(&self) -> u64 {
+        self.passed + self.filtered
+    }
+
+    /// Counts together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            filtered: self.filtered + other.filtered,
+            recorded: self.recorded + other.recorded,
+            dropped: self.dropped + other.dropped,
+        }
+    }
+
+    /// Counts that came since others, which are part of them.
+    #[must_use]
+    pub fn minus(self, part: Self) -> Self {
+        Self {
+            passed: self.passed.saturating_sub(part.passed),
+            filtered: self.filtered.saturating_sub(part.filtered),
+            recorded: self.recorded.saturating_sub(part.recorded),
+            dropped: self.dropped.saturating_sub(part.dropped),
+        }
+    }
+}
 
 /// Slots whose events can be turned on and off by triggers; a power of two. A session with more of them has none such
 /// behind these.

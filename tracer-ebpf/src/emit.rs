@@ -226,6 +226,13 @@ pub(crate) fn counts(slot: u32, cpu: u32) -> Option<&'static mut Counters> {
     Some(unsafe { &mut *place.as_ptr() })
 }
 
+/// Counts a hit for which there is no room.
+#[inline(always)]
+pub(crate) fn lose(counters: &mut Counters) {
+    count(&mut counters.passed);
+    count(&mut counters.dropped);
+}
+
 /// Whether a 32-bit system call is going on.
 #[inline(always)]
 pub(crate) fn compat(task: *const u8) -> bool {
@@ -312,11 +319,10 @@ fn plain(ctx: *mut c_void, origin: Origin) {
     // SAFETY: no arguments.
     let cpu = unsafe { bpf_get_smp_processor_id() };
     let Some(counters) = counts(slot, cpu) else { return };
-    count(&mut counters.hits);
     let mut claimed = 0;
     if param!(bits) & params::CLAIM != 0 {
         let Some(row) = claim(cpu) else {
-            count(&mut counters.dropped);
+            lose(counters);
             return;
         };
         claimed = row;
@@ -352,7 +358,10 @@ fn judge(
         let flags = param!(bits) & params::FILTER_FLAGS != 0;
         word = common(who, context(flags));
         let scratch = if param!(bits) & params::FILTER_SCRATCH != 0 {
-            let Some(area) = area(cpu, claimed) else { return };
+            let Some(area) = area(cpu, claimed) else {
+                lose(counters);
+                return;
+            };
             // SAFETY: the filter's area lies behind the record's, inside the value.
             unsafe { area.add(RECORD_AREA) }
         } else {
@@ -381,7 +390,11 @@ fn judge(
 /// Writes the record and counts what became of it.
 #[inline(always)]
 pub(crate) fn record(ctx: *mut c_void, cpu: u32, common: u64, claimed: u32, counters: &mut Counters) {
-    let Some(ring) = RINGS.get(cpu) else { return };
+    let Some(ring) = RINGS.get(cpu) else {
+        lose(counters);
+        return;
+    };
+    count(&mut counters.passed);
     let ring: *mut c_void = ring.as_ptr().cast();
     let wake = |counters: &Counters| {
         // SAFETY: the ring is the map that was looked up.
@@ -414,7 +427,10 @@ pub(crate) fn record(ctx: *mut c_void, cpu: u32, common: u64, claimed: u32, coun
         // SAFETY: submits what was reserved above, once.
         unsafe { bpf_ringbuf_submit(place.cast(), wake(counters)) };
     } else {
-        let Some(place) = area(cpu, claimed) else { return };
+        let Some(place) = area(cpu, claimed) else {
+            count(&mut counters.dropped);
+            return;
+        };
         let place = place.cast::<u64>();
         // SAFETY: the scratch value has room for stamp, common fields and the largest payload.
         let length = unsafe {

@@ -17,7 +17,7 @@ use tracer_abi::{COMMON_SIZE, RECORD_AREA, SOFT_SLOTS, STAMP_SIZE, Switches, ask
 use crate::{
     ctx::flags_and_depth,
     emit::{
-        NO_WAKEUP, Origin, area, claim, compat, count, counts, current, ids, is_left_out, left_out, note,
+        NO_WAKEUP, Origin, area, claim, compat, count, counts, current, ids, is_left_out, left_out, lose, note,
         other, param, record, tracer_filter, tracer_trigger,
     },
     map::{CLAIMED, PIDS, RINGS, SWITCHES},
@@ -112,8 +112,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     if param!(bits) & params::CLAIM != 0 {
         let Some(row) = claim(cpu) else {
             if let Some(counters) = counts(slot, cpu) {
-                count(&mut counters.hits);
-                count(&mut counters.dropped);
+                lose(counters);
             }
             return asked;
         };
@@ -197,12 +196,14 @@ fn judge(ctx: *mut c_void, switches: *mut Switches, who: Who, place: Place, befo
     }
     if recorded && param!(bits) & params::NO_RECORD == 0 {
         let Some(counters) = counts(slot, cpu) else { return asked };
-        count(&mut counters.hits);
         let mut word = 0;
         let mut passes = true;
         if param!(bits) & params::FILTER != 0 {
             word = who.common(ctx, cpu, param!(bits) & params::FILTER_FLAGS != 0);
-            let Some(scratch) = place.scratch() else { return asked };
+            let Some(scratch) = place.scratch() else {
+                lose(counters);
+                return asked;
+            };
             // SAFETY: as for the triggers.
             passes = unsafe { tracer_filter(ctx, scratch, word) } != 0;
         }

@@ -290,7 +290,7 @@ impl Shared {
     pub(super) fn counters(&self, slot: u32, cpu: u32) -> Counters {
         let at = (slot * self.options.cpus + cpu) as usize * size_of::<Counters>();
         Counters {
-            hits: self.counts.load(at),
+            passed: self.counts.load(at),
             filtered: self.counts.load(at + 8),
             recorded: self.counts.load(at + 16),
             dropped: self.counts.load(at + 24),

@@ -524,14 +524,7 @@ impl Session {
 
     /// The counts of an event on all CPUs.
     pub fn total(&self, slot: u32) -> Counters {
-        (0..self.shared.cpus()).map(|cpu| self.counters(slot, cpu)).fold(Counters::default(), |sum, one| {
-            Counters {
-                hits: sum.hits + one.hits,
-                filtered: sum.filtered + one.filtered,
-                recorded: sum.recorded + one.recorded,
-                dropped: sum.dropped + one.dropped,
-            }
-        })
+        (0..self.shared.cpus()).map(|cpu| self.counters(slot, cpu)).fold(Counters::default(), Counters::plus)
     }
 }
 

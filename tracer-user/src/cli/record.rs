@@ -295,7 +295,7 @@ fn summary(counts: &[Count]) {
         eprint!(
             "{}: hits={}, filtered={}, recorded={}, dropped={}",
             style::strong(&count.event),
-            c.hits,
+            c.hits(),
             c.filtered,
             c.recorded,
             c.dropped
@@ -306,13 +306,9 @@ fn summary(counts: &[Count]) {
         eprintln!();
     };
     for count in counts {
-        let (sum, one) = (&mut total.counters, &count.counters);
-        sum.hits += one.hits;
-        sum.filtered += one.filtered;
-        sum.recorded += one.recorded;
-        sum.dropped += one.dropped;
+        total.counters = total.counters.plus(count.counters);
         total.missed += count.missed;
-        if counts.len() <= 20 || one.hits > 0 {
+        if counts.len() <= 20 || count.counters.hits() > 0 {
             show(count);
         }
     }

@@ -149,7 +149,7 @@ impl Live {
             Some(resting) => {
                 let hung = self.session.resume(resting, &request)?;
                 for (cpu, gone) in (0..).zip(&mut self.gone) {
-                    *gone = minus(*gone, self.session.counters(hung.slot, cpu));
+                    *gone = gone.minus(self.session.counters(hung.slot, cpu));
                 }
                 hung
             }
@@ -209,7 +209,7 @@ impl Live {
             let slot = hung.slot;
             resting.push((event, self.session.rest(hung)));
             for (cpu, gone) in (0..).zip(&mut self.gone) {
-                *gone = plus(*gone, self.session.counters(slot, cpu));
+                *gone = gone.plus(self.session.counters(slot, cpu));
             }
         }
         self.rest.add(resting);
@@ -233,7 +233,7 @@ impl Live {
     fn note_dropped(&mut self, slots: Vec<u32>) {
         for slot in slots {
             for (cpu, gone) in (0..).zip(&mut self.gone) {
-                *gone = plus(*gone, self.session.counters(slot, cpu));
+                *gone = gone.plus(self.session.counters(slot, cpu));
             }
         }
     }
@@ -253,7 +253,7 @@ impl Live {
 
     /// Hits of a row of the counters, on all CPUs.
     pub(super) fn hits(&self, slot: u32) -> u64 {
-        self.session.total(slot).hits
+        self.session.total(slot).hits()
     }
 
     /// Hits for which the kernel ran no program.
@@ -266,7 +266,7 @@ impl Live {
         let slots = self.hung.values().map(|(hung, _)| hung.slot);
         let slots = slots.chain(self.probes.values().flat_map(HungProbes::slots));
         let gone = self.gone.get(cpu as usize).copied().unwrap_or_default();
-        slots.map(|slot| self.session.counters(slot, cpu)).fold(gone, plus)
+        slots.map(|slot| self.session.counters(slot, cpu)).fold(gone, Counters::plus)
     }
 
     /// Hits on a CPU that found the ring full since the last call.
@@ -281,26 +281,6 @@ impl Drop for Live {
     fn drop(&mut self) {
         let all: Vec<u32> = self.hung.keys().chain(self.probes.keys()).copied().collect();
         self.unhang(all);
-    }
-}
-
-/// Counts together.
-fn plus(one: Counters, other: Counters) -> Counters {
-    Counters {
-        hits: one.hits + other.hits,
-        filtered: one.filtered + other.filtered,
-        recorded: one.recorded + other.recorded,
-        dropped: one.dropped + other.dropped,
-    }
-}
-
-/// Counts that came since others, which are part of them.
-pub(super) fn minus(all: Counters, part: Counters) -> Counters {
-    Counters {
-        hits: all.hits.saturating_sub(part.hits),
-        filtered: all.filtered.saturating_sub(part.filtered),
-        recorded: all.recorded.saturating_sub(part.recorded),
-        dropped: all.dropped.saturating_sub(part.dropped),
     }
 }
 

@@ -207,7 +207,7 @@ impl Instance {
     /// Hits on a CPU since its buffer was last emptied, and what became of them.
     pub fn counts(&self, cpu: u32) -> Counters {
         let before = self.counts_before.get(cpu as usize).copied().unwrap_or_default();
-        live::minus(self.counts_ever(cpu), before)
+        self.counts_ever(cpu).minus(before)
     }
 
     fn missed_ever(&self) -> u64 {
