@@ -17,8 +17,8 @@ use tracer_abi::{COMMON_SIZE, RECORD_AREA, SOFT_SLOTS, STAMP_SIZE, Switches, ask
 use crate::{
     ctx::flags_and_depth,
     emit::{
-        NO_WAKEUP, Origin, area, claim, compat, count, counts, current, ids, is_left_out, left_out, lose, note,
-        other, param, record, tracer_filter, tracer_trigger,
+        NO_WAKEUP, Origin, area, claim, compat, count, counts, current, ids, is_left_out, left_out, lose,
+        note, other, param, record, tracer_filter, tracer_trigger,
     },
     map::{CLAIMED, PIDS, RINGS, SWITCHES},
 };
