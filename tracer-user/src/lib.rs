@@ -2,7 +2,7 @@
 //!
 //! One room a module; data flows one way, and a module imports only from those listed before it
 //! (`cargo xtask lint` checks it): `sys < kernel < event < lang < plan < code < attach < ring <
-//! buffer < render < control < tree < cli`. docs/ARCHITECTURE.md tells what lives where and why.
+//! buffer < render < control < api < tree < cli`. docs/ARCHITECTURE.md tells what lives where and why.
 
 #[allow(unsafe_code)]
 pub mod sys;
@@ -26,6 +26,8 @@ pub mod buffer;
 pub mod render;
 
 pub mod control;
+
+pub mod api;
 
 pub mod tree;
 

@@ -10,9 +10,9 @@ use super::Finding;
 use super::scan::{self, Token};
 
 /// The rooms, each of which may import from those before it.
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 15] = [
     "sys", "kernel", "event", "lang", "plan", "code", "attach", "ring", "buffer", "render", "control",
-    "tree", "export", "cli",
+    "api", "tree", "export", "cli",
 ];
 
 fn rank(room: &str) -> Option<usize> {
