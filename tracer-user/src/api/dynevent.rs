@@ -51,6 +51,8 @@ pub struct DyneventCmd<'a> {
     overflowed: bool,
     kind: DyneventType,
     run_command: Box<DyneventCreateFn<'a>>,
+    /// Fields so far.
+    fields: usize,
 }
 
 impl fmt::Debug for DyneventCmd<'_> {
@@ -81,6 +83,12 @@ impl DyneventCmd<'_> {
     /// `EINVAL`.
     pub fn is_for(&self, kind: DyneventType) -> Result<(), Errno> {
         if self.kind == kind { Ok(()) } else { Err(Errno::INVAL) }
+    }
+
+    /// Counts one more field, of so many at most.
+    pub(super) fn one_more_of(&mut self, most: usize) -> Result<(), Errno> {
+        self.fields += 1;
+        if self.fields > most { Err(Errno::INVAL) } else { Ok(()) }
     }
 
     fn append(&mut self, text: &str) -> Result<(), Errno> {
@@ -136,6 +144,7 @@ pub fn dynevent_cmd_init<'a>(
         overflowed: false,
         kind,
         run_command: Box::new(run_command),
+        fields: 0,
     }
 }
 

@@ -2,9 +2,18 @@
 //! its own code (Documentation/trace/events.rst, "In-kernel trace event API").
 //!
 //! What the kernel passes as a NULL-ended list is a slice here, an error number is the `Err` of a result, and a buffer with
-//! a length is a bound. [`dynevent`] builds the commands that make dynamic events.
+//! a length is a bound. Where the events are is said by a [`Place`]: the files of a mirror that runs ([`Files`]), or a mirror
+//! in this process, a `RefCell<Mirror>`. [`dynevent`] builds the commands that make dynamic events, [`kprobe`] those of
+//! kprobes, and [`event_file`] turns events on.
 
 pub mod dynevent;
+pub mod event_file;
+mod files;
+pub mod kprobe;
+mod own;
+mod place;
 
+pub use files::Files;
+pub use place::{Held, Place};
 /// An error number, as the kernel's functions return it.
 pub use rustix::io::Errno;

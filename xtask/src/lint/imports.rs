@@ -11,8 +11,8 @@ use super::scan::{self, Token};
 
 /// The rooms, each of which may import from those before it.
 const ORDER: [&str; 15] = [
-    "sys", "kernel", "event", "lang", "plan", "code", "attach", "ring", "buffer", "render", "control",
-    "api", "tree", "export", "cli",
+    "sys", "kernel", "event", "lang", "plan", "code", "attach", "ring", "buffer", "render", "control", "api",
+    "tree", "export", "cli",
 ];
 
 fn rank(room: &str) -> Option<usize> {

@@ -23,9 +23,24 @@ impl Mirror {
         Arc::make_mut(&mut self.events).add_known(system, name)
     }
 
-    /// Whether an event is on in an instance, so that it must not go.
+    /// Whether an event is on in an instance, or held, so that it must not go.
     pub fn is_busy(&self, event: u32) -> bool {
-        self.all().any(|state| state.is_enabled(event))
+        self.held.contains_key(&event) || self.all().any(|state| state.is_enabled(event))
+    }
+
+    /// Keeps an event from going (`trace_event_try_get_ref()`).
+    pub fn take_event(&mut self, event: u32) {
+        *self.held.entry(event).or_default() += 1;
+    }
+
+    /// Ends a [`Mirror::take_event`].
+    pub fn give_event(&mut self, event: u32) {
+        if let Some(times) = self.held.get_mut(&event) {
+            *times -= 1;
+            if *times == 0 {
+                self.held.remove(&event);
+            }
+        }
     }
 
     /// Takes an event away, with all that instances have of it. The buffers of an instance that it was on in are

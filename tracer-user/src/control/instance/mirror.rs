@@ -50,6 +50,8 @@ pub struct Mirror {
     /// Names of threads.
     pub tasks: TaskNames,
     pub(super) dynamic: Dynamic,
+    /// Events that somebody holds, and how often.
+    pub(super) held: BTreeMap<u32, usize>,
 }
 
 impl Mirror {
@@ -75,6 +77,7 @@ impl Mirror {
             modules,
             tasks: TaskNames::default(),
             dynamic: Dynamic::default(),
+            held: BTreeMap::new(),
         })
     }
 

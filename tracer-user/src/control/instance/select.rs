@@ -41,6 +41,11 @@ impl<'a> Selector<'a> {
         Self { either: None, system: name, event: None, module: None }
     }
 
+    /// Events by names that match as they stand; none means all.
+    pub fn of(system: Option<&'a str>, event: Option<&'a str>) -> Self {
+        Self { either: None, system, event, module: None }
+    }
+
     /// One event.
     pub fn named(system: &'a str, event: &'a str) -> Self {
         Self { either: None, system: Some(system), event: Some(event), module: None }

@@ -1,0 +1,145 @@
+//! The event API for kprobe events, in a mirror that runs and in one of this process: what kernel/trace/kprobe_event_gen_test.c
+//! does, with its definitions.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use tracer_tests::host;
+use tracer_tests::mirror::{Mounted, bodies, set, text};
+use tracer_user::api::dynevent::MAX_DYNEVENT_CMD_LEN;
+use tracer_user::api::event_file::{
+    TraceArray, trace_array_set_clr_event, trace_get_event_file, trace_put_event_file,
+};
+use tracer_user::api::kprobe::{
+    kprobe_event_add_fields, kprobe_event_cmd_init, kprobe_event_delete, kprobe_event_gen_cmd_end,
+    kprobe_event_gen_cmd_start, kretprobe_event_gen_cmd_end, kretprobe_event_gen_cmd_start,
+};
+use tracer_user::api::{Errno, Files, Place};
+use tracer_user::control::facts::Facts;
+use tracer_user::control::instance::Mirror;
+use tracer_user::lang::define;
+
+/// The first four arguments of a function, as the kernel's test has them on this architecture.
+const ARGS: [&str; 4] = if cfg!(target_arch = "aarch64") {
+    ["dfd=%x0", "filename=%x1", "flags=%x2", "mode=%x3"]
+} else {
+    ["dfd=%ax", "filename=%dx", "flags=%cx", "mode=+4($stack)"]
+};
+
+fn mirror() -> Result<RefCell<Mirror>> {
+    Ok(RefCell::new(Mirror::new(Arc::new(Facts::running()?))?))
+}
+
+/// The kernel's test, up to the hits; `listing` says what stands in `kprobe_events`.
+fn generate(place: &dyn Place, listing: &dyn Fn() -> Result<String>) -> Result<()> {
+    let mut cmd = kprobe_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+    kprobe_event_gen_cmd_start(&mut cmd, "gen_kprobe_test", "do_sys_openat2", &ARGS[..2])?;
+    kprobe_event_add_fields(&mut cmd, &ARGS[2..])?;
+    kprobe_event_gen_cmd_end(&mut cmd)?;
+    let mut cmd = kprobe_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+    kretprobe_event_gen_cmd_start(&mut cmd, "gen_kretprobe_test", "do_sys_openat2", &["$retval"])?;
+    kretprobe_event_gen_cmd_end(&mut cmd)?;
+    let wanted = listing()?;
+    let lines: Vec<&str> = wanted.lines().collect();
+    ensure!(lines.len() == 2, "{wanted}");
+    ensure!(lines[0] == format!("p:kprobes/gen_kprobe_test do_sys_openat2 {}", ARGS.join(" ")), "{wanted}");
+    // Behind the letter stands how many calls may be on their way, which depends on the CPUs.
+    let back = lines[1].trim_start_matches(|c: char| c == 'r' || c.is_ascii_digit());
+    ensure!(back == ":kprobes/gen_kretprobe_test do_sys_openat2 arg1=$retval", "{wanted}");
+
+    // The same once more, with other fields, is another event of the same name.
+    let mut cmd = kprobe_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+    kprobe_event_gen_cmd_start(&mut cmd, "gen_kprobe_test", "do_sys_openat2", &["nothing=%none"])?;
+    ensure!(kprobe_event_gen_cmd_end(&mut cmd) == Err(Errno::INVAL), "a register that there is none of");
+    ensure!(listing()? == wanted, "{}", listing()?);
+
+    let unknown = trace_get_event_file(place, None, "kprobes", "nothing").map(drop);
+    ensure!(unknown == Err(Errno::INVAL), "{unknown:?}");
+    let nowhere = trace_get_event_file(place, Some("nowhere"), "kprobes", "gen_kprobe_test").map(drop);
+    ensure!(nowhere == Err(Errno::NOENT), "{nowhere:?}");
+    let top = TraceArray::named(place, None);
+    let none = trace_array_set_clr_event(&top, Some("kprobes"), Some("nothing"), true);
+    ensure!(none == Err(Errno::INVAL), "{none:?}");
+    let gone = kprobe_event_delete(place, "nothing");
+    ensure!(gone == Err(Errno::NOENT), "{gone:?}");
+    Ok(())
+}
+
+fn has_kprobes() -> bool {
+    let has =
+        host::Tracefs::find_or_mount().is_ok_and(|tracefs| tracefs.root().join("kprobe_events").exists());
+    if !has {
+        eprintln!("skipped: the kernel has no kprobes to hang events on");
+    }
+    has
+}
+
+#[test]
+fn generated_kprobes_trace_calls() {
+    let run = || -> Result<()> {
+        if !host::root_or_skip() {
+            return Ok(());
+        }
+        let mounted = Mounted::start("api-kprobe")?;
+        let place = Files::at(mounted.dir());
+        let listing = || text(mounted.dir(), "kprobe_events");
+        generate(&place, &listing)?;
+        if has_kprobes() {
+            set(mounted.dir(), "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
+            let events = ["gen_kprobe_test", "gen_kretprobe_test"];
+            let files = events.map(|event| trace_get_event_file(&place, None, "kprobes", event));
+            let [entry, back] = files;
+            let (entry, back) = (entry?, back?);
+            for file in [&entry, &back] {
+                let event = file.name().split_off("kprobes:".len());
+                trace_array_set_clr_event(file.tr(), Some("kprobes"), Some(&event), true)?;
+            }
+            ensure!(kprobe_event_delete(&place, "gen_kprobe_test") == Err(Errno::BUSY), "it is on");
+            drop(File::open("/dev/null")?);
+            for file in [entry, back] {
+                trace_array_set_clr_event(file.tr(), Some("kprobes"), None, false)?;
+                trace_put_event_file(file);
+            }
+            let lines = bodies(&text(mounted.dir(), "trace")?);
+            let starts = ["gen_kprobe_test: (do_sys_openat2+0x", "gen_kretprobe_test: ("];
+            for (start, mark) in starts.into_iter().zip([" dfd=0x", " <- do_sys_openat2) arg1=0x"]) {
+                let found = lines.iter().any(|line| line.starts_with(start) && line.contains(mark));
+                ensure!(found, "{start}: {lines:?}");
+            }
+        }
+        for event in ["gen_kprobe_test", "gen_kretprobe_test"] {
+            kprobe_event_delete(&place, event)?;
+        }
+        ensure!(listing()?.is_empty(), "{}", listing()?);
+        Ok(())
+    };
+    run().unwrap();
+}
+
+#[test]
+fn a_held_event_of_this_process_stays() {
+    let run = || -> Result<()> {
+        if !host::root_or_skip() {
+            return Ok(());
+        }
+        let mirror = mirror()?;
+        let listing = || Ok(String::from_utf8(mirror.borrow().definitions(define::File::Kprobe))?);
+        generate(&mirror, &listing)?;
+        mirror.borrow_mut().make("one")?;
+        let twice =
+            [(); 2].map(|()| trace_get_event_file(&mirror, Some("one"), "kprobes", "gen_kprobe_test"));
+        let [first, second] = twice;
+        trace_put_event_file(first?);
+        ensure!(kprobe_event_delete(&mirror, "gen_kprobe_test") == Err(Errno::BUSY), "it is held");
+        ensure!(mirror.borrow_mut().remove("one") == Err(Errno::BUSY), "its instance is held");
+        trace_put_event_file(second?);
+        mirror.borrow_mut().remove("one")?;
+        kprobe_event_delete(&mirror, "gen_kprobe_test")?;
+        kprobe_event_delete(&mirror, "gen_kretprobe_test")?;
+        ensure!(listing()?.is_empty(), "{}", listing()?);
+        Ok(())
+    };
+    run().unwrap();
+}

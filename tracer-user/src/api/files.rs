@@ -1,0 +1,111 @@
+//! Events of a mirror that runs, or of the kernel's own tracefs, by their files.
+
+use std::{
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use rustix::io::Errno;
+
+use super::{
+    dynevent::DyneventType,
+    place::{Held, Place, line},
+};
+
+/// The directory that a mirror, or tracefs, is mounted on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    root: PathBuf,
+}
+
+/// An event, held by an open file of its own: as long as it is open its instance stays. Whoever deletes the event makes
+/// further calls fail with `ENODEV`.
+#[derive(Debug)]
+struct OpenEvent {
+    _enable: File,
+}
+
+impl Held for OpenEvent {}
+
+fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
+/// Writes to a file without emptying it first.
+fn append(file: &Path, text: &str) -> Result<(), Errno> {
+    let mut file = File::options().append(true).open(file).map_err(|error| errno(&error))?;
+    // One write: a file of the tree takes it as one command.
+    let done = file.write(text.as_bytes()).map_err(|error| errno(&error))?;
+    if done < text.len() { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+/// A name that is one component of a path.
+fn component(name: &str) -> Option<&str> {
+    let plain = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
+    plain.then_some(name)
+}
+
+impl Files {
+    /// The events below a directory such as `/sys/kernel/tracing`.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn instance(&self, name: Option<&str>) -> Result<PathBuf, Errno> {
+        let Some(name) = name else { return Ok(self.root.clone()) };
+        let dir = self.root.join("instances").join(component(name).ok_or(Errno::NOENT)?);
+        if dir.is_dir() { Ok(dir) } else { Err(Errno::NOENT) }
+    }
+}
+
+impl Place for Files {
+    fn run(&self, kind: DyneventType, command: &str) -> Result<(), Errno> {
+        let file = match kind {
+            DyneventType::Synth => "synthetic_events",
+            DyneventType::Kprobe => "kprobe_events",
+        };
+        append(&self.root.join(file), &line(command)?)
+    }
+
+    fn hold(&self, instance: Option<&str>, system: &str, event: &str) -> Result<Box<dyn Held + '_>, Errno> {
+        let names = component(system).zip(component(event)).ok_or(Errno::INVAL)?;
+        let dir = self.instance(instance)?.join("events").join(names.0).join(names.1);
+        let enable = File::open(dir.join("enable")).map_err(|error| match errno(&error) {
+            Errno::NOENT => Errno::INVAL,
+            other => other,
+        })?;
+        Ok(Box::new(OpenEvent { _enable: enable }))
+    }
+
+    fn set_events(
+        &self,
+        instance: Option<&str>,
+        system: Option<&str>,
+        event: Option<&str>,
+        on: bool,
+    ) -> Result<(), Errno> {
+        let (system, event) = (system.unwrap_or("*"), event.unwrap_or("*"));
+        if [system, event].iter().any(|name| name.contains([':', '!', ' ', '\t', '\n', '\0'])) {
+            return Err(Errno::INVAL);
+        }
+        let file = self.instance(instance)?.join("set_event");
+        append(&file, &format!("{}{system}:{event}\n", if on { "" } else { "!" }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_below_the_root() {
+        for name in ["", ".", "..", "a/b", "../x", "a\0"] {
+            assert_eq!(component(name), None, "{name:?}");
+        }
+        let files = Files::at("/nonexistent");
+        assert_eq!(files.hold(Some("../.."), "a", "b").map(drop), Err(Errno::NOENT));
+        assert_eq!(files.hold(None, "..", "b").map(drop), Err(Errno::INVAL));
+        assert_eq!(files.set_events(None, Some("a"), Some("b c:d"), true), Err(Errno::INVAL));
+    }
+}

@@ -1,0 +1,159 @@
+//! Kprobe events (kernel/trace/trace_kprobe.c, section 7.3 of the document).
+//!
+//! ```no_run
+//! use tracer_user::api::{Errno, Files, dynevent::MAX_DYNEVENT_CMD_LEN, kprobe::*};
+//!
+//! let place = Files::at("/sys/kernel/tracing");
+//! let mut cmd = kprobe_event_cmd_init(&place, MAX_DYNEVENT_CMD_LEN);
+//! kprobe_event_gen_cmd_start(&mut cmd, "gen_kprobe_test", "do_sys_open", &["dfd=%ax", "filename=%dx"])?;
+//! kprobe_event_add_fields(&mut cmd, &["flags=%cx", "mode=+4($stack)"])?;
+//! kprobe_event_gen_cmd_end(&mut cmd)?;
+//! kprobe_event_delete(&place, "gen_kprobe_test")?;
+//! # Ok::<(), Errno>(())
+//! ```
+
+use rustix::io::Errno;
+
+use super::{
+    dynevent::{
+        DyneventCmd, DyneventType, dynevent_arg_add, dynevent_arg_init, dynevent_cmd_init, dynevent_create,
+        dynevent_str_add,
+    },
+    place::Place,
+};
+
+/// Arguments of a probe at most (`MAX_TRACE_ARGS`).
+pub const MAX_TRACE_ARGS: usize = 128;
+
+/// Begins a command that makes a kprobe event.
+pub fn kprobe_event_cmd_init(place: &dyn Place, maxlen: usize) -> DyneventCmd<'_> {
+    dynevent_cmd_init(maxlen, DyneventType::Kprobe, |text| place.run(DyneventType::Kprobe, text))
+}
+
+/// Names a kprobe event of the group `kprobes`, where it is to sit, and its first fields.
+///
+/// The kernel cuts a name of more than 53 characters short; here it is taken as it is, and refused when the command is run
+/// where no event may have it.
+///
+/// # Errors
+/// `EINVAL` for a command of another kind, an empty place, or too many fields; `E2BIG` past the bound.
+pub fn kprobe_event_gen_cmd_start(
+    cmd: &mut DyneventCmd<'_>,
+    name: &str,
+    loc: &str,
+    fields: &[&str],
+) -> Result<(), Errno> {
+    start(cmd, 'p', name, loc, fields)
+}
+
+/// The same for a probe at a function's return.
+///
+/// # Errors
+/// As for [`kprobe_event_gen_cmd_start`].
+pub fn kretprobe_event_gen_cmd_start(
+    cmd: &mut DyneventCmd<'_>,
+    name: &str,
+    loc: &str,
+    fields: &[&str],
+) -> Result<(), Errno> {
+    start(cmd, 'r', name, loc, fields)
+}
+
+fn start(cmd: &mut DyneventCmd<'_>, kind: char, name: &str, loc: &str, fields: &[&str]) -> Result<(), Errno> {
+    cmd.is_for(DyneventType::Kprobe)?;
+    if loc.is_empty() {
+        return Err(Errno::INVAL);
+    }
+    dynevent_str_add(cmd, &format!("{kind}:kprobes/{name}"))?;
+    let mut arg = dynevent_arg_init('\0');
+    arg.str = loc;
+    dynevent_arg_add(cmd, &arg, None)?;
+    kprobe_event_add_fields(cmd, fields)
+}
+
+/// Adds fields, in order. Those before one that does not fit stay.
+///
+/// # Errors
+/// As for [`kprobe_event_gen_cmd_start`].
+pub fn kprobe_event_add_fields(cmd: &mut DyneventCmd<'_>, fields: &[&str]) -> Result<(), Errno> {
+    cmd.is_for(DyneventType::Kprobe)?;
+    let mut arg = dynevent_arg_init('\0');
+    for field in fields {
+        cmd.one_more_of(MAX_TRACE_ARGS)?;
+        arg.str = field;
+        dynevent_arg_add(cmd, &arg, None)?;
+    }
+    Ok(())
+}
+
+/// Adds one field.
+///
+/// # Errors
+/// As for [`kprobe_event_gen_cmd_start`].
+pub fn kprobe_event_add_field(cmd: &mut DyneventCmd<'_>, field: &str) -> Result<(), Errno> {
+    kprobe_event_add_fields(cmd, &[field])
+}
+
+/// Makes the event.
+///
+/// # Errors
+/// What the definition comes to, as a write of it to `kprobe_events`; `E2BIG` for a command that went past its bound.
+pub fn kprobe_event_gen_cmd_end(cmd: &mut DyneventCmd<'_>) -> Result<(), Errno> {
+    dynevent_create(cmd)
+}
+
+/// Makes the event.
+///
+/// # Errors
+/// As for [`kprobe_event_gen_cmd_end`].
+pub fn kretprobe_event_gen_cmd_end(cmd: &mut DyneventCmd<'_>) -> Result<(), Errno> {
+    dynevent_create(cmd)
+}
+
+/// Deletes a kprobe event, or `GROUP/NAME`.
+///
+/// # Errors
+/// `ENOENT` without one, `EBUSY` while it is on or held.
+pub fn kprobe_event_delete(place: &dyn Place, name: &str) -> Result<(), Errno> {
+    if name.contains(char::is_whitespace) {
+        return Err(Errno::INVAL);
+    }
+    place.run(DyneventType::Kprobe, &format!("-:{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::dynevent::MAX_DYNEVENT_CMD_LEN;
+
+    fn cmd<'a>() -> DyneventCmd<'a> {
+        dynevent_cmd_init(MAX_DYNEVENT_CMD_LEN, DyneventType::Kprobe, |_| Ok(()))
+    }
+
+    #[test]
+    fn commands_are_the_kernels() {
+        let mut made = cmd();
+        kprobe_event_gen_cmd_start(&mut made, "gen_kprobe_test", "do_sys_open", &["dfd=%ax"]).unwrap();
+        kprobe_event_add_fields(&mut made, &["flags=%cx", "mode=+4($stack)"]).unwrap();
+        let wanted = "p:kprobes/gen_kprobe_test do_sys_open  dfd=%ax  flags=%cx  mode=+4($stack) ";
+        assert_eq!(made.text(), wanted);
+        let mut made = cmd();
+        kretprobe_event_gen_cmd_start(&mut made, "gen_kretprobe_test", "do_sys_open", &["$retval"]).unwrap();
+        assert_eq!(made.text(), "r:kprobes/gen_kretprobe_test do_sys_open  $retval ");
+    }
+
+    #[test]
+    fn arguments_are_checked() {
+        assert_eq!(kprobe_event_gen_cmd_start(&mut cmd(), "a", "", &[]), Err(Errno::INVAL));
+        let mut many = cmd();
+        kprobe_event_gen_cmd_start(&mut many, "a", "f", &["%ax"; MAX_TRACE_ARGS]).unwrap();
+        assert_eq!(kprobe_event_add_field(&mut many, "%ax"), Err(Errno::INVAL));
+        let mut synth = dynevent_cmd_init(64, DyneventType::Synth, |_| Ok(()));
+        assert_eq!(kprobe_event_gen_cmd_start(&mut synth, "a", "f", &[]), Err(Errno::INVAL));
+        assert_eq!(kprobe_event_add_fields(&mut synth, &[]), Err(Errno::INVAL));
+        assert_eq!(synth.text(), "");
+        let mut short = dynevent_cmd_init(20, DyneventType::Kprobe, |_| Ok(()));
+        assert_eq!(kprobe_event_gen_cmd_start(&mut short, "abcdefgh", "f", &[]), Err(Errno::TOOBIG));
+        assert_eq!(kprobe_event_gen_cmd_end(&mut short), Err(Errno::TOOBIG));
+    }
+}

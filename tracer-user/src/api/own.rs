@@ -1,0 +1,69 @@
+//! Events of a mirror in this process, by the commands that its files go through as well.
+
+use std::cell::RefCell;
+
+use rustix::io::Errno;
+
+use super::{
+    dynevent::DyneventType,
+    place::{Held, Place, line},
+};
+use crate::{
+    control::instance::{Command, Mirror, Selector, TOP},
+    lang::define::File,
+};
+
+/// An event that the mirror counts as in use: neither it nor its instance can go.
+#[derive(Debug)]
+struct HeldEvent<'a> {
+    mirror: &'a RefCell<Mirror>,
+    instance: u32,
+    event: u32,
+}
+
+impl Held for HeldEvent<'_> {}
+
+impl Drop for HeldEvent<'_> {
+    fn drop(&mut self) {
+        let mut mirror = self.mirror.borrow_mut();
+        mirror.give_event(self.event);
+        mirror.release(self.instance);
+    }
+}
+
+fn number(mirror: &Mirror, instance: Option<&str>) -> Result<u32, Errno> {
+    instance.map_or(Ok(TOP), |name| mirror.find(name).ok_or(Errno::NOENT))
+}
+
+impl Place for RefCell<Mirror> {
+    fn run(&self, kind: DyneventType, command: &str) -> Result<(), Errno> {
+        let line = line(command)?;
+        match kind {
+            // No such definitions yet.
+            DyneventType::Synth => Err(Errno::NOSYS),
+            DyneventType::Kprobe => self.borrow_mut().define(File::Kprobe, line.as_bytes()),
+        }
+    }
+
+    fn hold(&self, instance: Option<&str>, system: &str, event: &str) -> Result<Box<dyn Held + '_>, Errno> {
+        let mut mirror = self.borrow_mut();
+        let instance = number(&mirror, instance)?;
+        let found = mirror.events.find_system(system).and_then(|system| mirror.events.find(system, event));
+        let event = found.ok_or(Errno::INVAL)?;
+        mirror.hold(instance)?;
+        mirror.take_event(event);
+        Ok(Box::new(HeldEvent { mirror: self, instance, event }))
+    }
+
+    fn set_events(
+        &self,
+        instance: Option<&str>,
+        system: Option<&str>,
+        event: Option<&str>,
+        on: bool,
+    ) -> Result<(), Errno> {
+        let mut mirror = self.borrow_mut();
+        let instance = number(&mirror, instance)?;
+        mirror.apply(instance, &Command::Events { which: Selector::of(system, event), on })
+    }
+}
