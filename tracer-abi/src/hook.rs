@@ -151,6 +151,8 @@ pub mod params {
         USER_STACK,
         /// Nothing is recorded by the program: it runs triggers only.
         NO_RECORD,
+        /// Several programs count in the row at once: counters are counted atomically.
+        SHARED_ROW,
         /// The preempt count is eight bytes, the upper half 0 when a reschedule is pending (arm64); otherwise that
         /// is said by bit 31 of four bytes being clear (x86).
         PREEMPT_SPLIT,

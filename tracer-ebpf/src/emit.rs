@@ -14,7 +14,9 @@ use aya_ebpf::helpers::{
         bpf_ringbuf_reserve, bpf_ringbuf_submit,
     },
 };
-use tracer_abi::{CLAIMS, Counters, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, Switches, lists, params};
+use tracer_abi::{
+    CLAIMS, Counters, INJECT_CPU, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, Switches, lists, params,
+};
 
 use crate::{
     ctx::{flags_and_depth, peek},
@@ -101,6 +103,37 @@ pub enum Origin {
     Current,
     /// A record made in user space; its common fields are those of the context.
     Record,
+    /// A record made by a program at another event's hook, whose context this is: the current task.
+    Emitted(*mut c_void),
+}
+
+impl Origin {
+    /// Whether the current task hits.
+    #[inline(always)]
+    pub(crate) fn is_task(self) -> bool {
+        !matches!(self, Self::Record)
+    }
+
+    /// The hook's own context, for what walks stacks.
+    #[inline(always)]
+    pub(crate) fn hook(self, ctx: *mut c_void) -> *mut c_void {
+        match self {
+            Self::Emitted(hook) => hook,
+            Self::Current | Self::Record => ctx,
+        }
+    }
+
+    /// The CPU that the hit counts for: that of whoever wrote the record, or this one.
+    #[inline(always)]
+    pub(crate) fn cpu(self, ctx: *mut c_void) -> u32 {
+        if let Self::Record = self {
+            // SAFETY: the context holds the writer's CPU; the verifier bounds it.
+            let cpu = unsafe { ctx.cast::<u8>().add(INJECT_CPU).cast::<u32>().read() };
+            return if cpu < param!(cpus) { cpu } else { 0 };
+        }
+        // SAFETY: no arguments.
+        unsafe { bpf_get_smp_processor_id() }
+    }
 }
 
 /// The other thread that a hit is about, as tracefs counts it in for its pid filters: who is switched in, who is
@@ -139,7 +172,7 @@ pub(crate) fn left_out(in_force: u8, current: u32, ctx: *mut c_void) -> bool {
 /// Counts one more.
 #[inline(always)]
 pub(crate) fn count(counter: &mut u64) {
-    if param!(bits) & params::CLAIM != 0 {
+    if param!(bits) & (params::CLAIM | params::SHARED_ROW) != 0 {
         // SAFETY: adds to a counter in a map, which is aligned. This target's core library has no atomics.
         unsafe {
             core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) counter, in(reg) 1_u64);
@@ -280,11 +313,11 @@ fn plain(ctx: *mut c_void, origin: Origin) {
         return;
     }
     let task = match origin {
-        Origin::Current if param!(bits) & params::OWN_LATE == 0 => current(),
-        Origin::Current | Origin::Record => core::ptr::null(),
+        Origin::Current | Origin::Emitted(_) if param!(bits) & params::OWN_LATE == 0 => current(),
+        Origin::Current | Origin::Emitted(_) | Origin::Record => core::ptr::null(),
     };
     let who = match origin {
-        Origin::Current => {
+        Origin::Current | Origin::Emitted(_) => {
             let who = if param!(bits) & params::OWN_LATE == 0 { ids(task) } else { 0 };
             if param!(bits) & params::PIDS != 0 {
                 // Our own threads are in the table only when asked for; a switch from one of them to a traced thread
@@ -303,8 +336,17 @@ fn plain(ctx: *mut c_void, origin: Origin) {
             }
             who
         }
-        // SAFETY: an injected record holds its common fields; the verifier bounds the context.
-        Origin::Record => u64::from(unsafe { ctx.cast::<u32>().add(1).read() }),
+        Origin::Record => {
+            // SAFETY: an injected record holds its common fields; the verifier bounds the context.
+            let who = unsafe { ctx.cast::<u32>().add(1).read() };
+            if param!(bits) & params::PID_LISTS != 0
+                && switches.lists != 0
+                && left_out(switches.lists as u8, who, ctx)
+            {
+                return;
+            }
+            u64::from(who)
+        }
     };
     if param!(bits) & params::COMPAT != 0 && compat(task) {
         return;
@@ -316,8 +358,7 @@ fn plain(ctx: *mut c_void, origin: Origin) {
     } else {
         (param!(slot), u64::from(param!(kind)))
     };
-    // SAFETY: no arguments.
-    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let cpu = origin.cpu(ctx);
     let Some(counters) = counts(slot, cpu) else { return };
     let mut claimed = 0;
     if param!(bits) & params::CLAIM != 0 {
@@ -345,8 +386,8 @@ fn judge(
     counters: &mut Counters,
 ) {
     let context = |wanted: bool| match origin {
-        Origin::Current if wanted => flags_and_depth(cpu),
-        Origin::Current => 0,
+        Origin::Current | Origin::Emitted(_) if wanted => flags_and_depth(cpu),
+        Origin::Current | Origin::Emitted(_) => 0,
         // SAFETY: as for the pid above.
         Origin::Record => u64::from(unsafe { ctx.cast::<u16>().add(1).read() }),
     };

@@ -50,11 +50,11 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
         return 0;
     }
     let task = match origin {
-        Origin::Current => current(),
+        Origin::Current | Origin::Emitted(_) => current(),
         Origin::Record => core::ptr::null(),
     };
     let who = match origin {
-        Origin::Current => {
+        Origin::Current | Origin::Emitted(_) => {
             let who = ids(task);
             if param!(bits) & params::PIDS != 0 {
                 // Our own threads are in the table only when asked for; a switch from one of them to a traced thread
@@ -95,7 +95,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
             return asked;
         }
     }
-    if param!(bits) & params::PID_LISTS != 0 && origin == Origin::Current {
+    if param!(bits) & params::PID_LISTS != 0 && (origin.is_task() || param!(bits) & params::NO_RECORD == 0) {
         // SAFETY: as for `halted`.
         let lists = unsafe { (&raw const (*switches).lists).read_volatile() };
         if lists != 0 && left_out(lists as u8, who as u32, ctx) {
@@ -103,8 +103,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
         }
     }
     let (slot, kind) = cookie();
-    // SAFETY: no arguments.
-    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let cpu = origin.cpu(ctx);
     let mut claimed = 0;
     if param!(bits) & params::SEES_RECORD == 0 && is_off(slot) {
         return asked;
@@ -142,8 +141,8 @@ impl Who {
     #[inline(always)]
     fn common(&self, ctx: *mut c_void, cpu: u32, context: bool) -> u64 {
         let context = match self.origin {
-            Origin::Current if context => flags_and_depth(cpu),
-            Origin::Current => 0,
+            Origin::Current | Origin::Emitted(_) if context => flags_and_depth(cpu),
+            Origin::Current | Origin::Emitted(_) => 0,
             // SAFETY: an injected record holds its common fields; the verifier bounds the context.
             Origin::Record => u64::from(unsafe { ctx.cast::<u16>().add(1).read() }),
         };
@@ -213,12 +212,13 @@ fn judge(ctx: *mut c_void, switches: *mut Switches, who: Who, place: Place, befo
                 word = who.common(ctx, cpu, true);
             }
             record(ctx, cpu, word, claimed, counters);
-            if who.origin == Origin::Current {
+            if who.origin.is_task() {
+                let hook = who.origin.hook(ctx);
                 if param!(bits) & params::KERNEL_STACK != 0 {
-                    kernel_stack(ctx, cpu, claimed, word);
+                    kernel_stack(hook, cpu, claimed, word);
                 }
                 if param!(bits) & params::USER_STACK != 0 {
-                    user_stack(ctx, cpu, claimed, word);
+                    user_stack(hook, cpu, claimed, word);
                 }
             }
         } else {
@@ -231,12 +231,12 @@ fn judge(ctx: *mut c_void, switches: *mut Switches, who: Who, place: Place, befo
         if asked & asked::SNAPSHOT != 0 {
             snapshot(switches);
         }
-        if asked & asked::STACK != 0 && who.origin == Origin::Current {
+        if asked & asked::STACK != 0 && who.origin.is_task() {
             // Triggers have turned recording off by now, also one that is to come behind the stack.
             let first = param!(bits) & params::STACK_FIRST != 0;
             let stopped = if first { was_halted } else { halted() != 0 };
             if !stopped {
-                kernel_stack(ctx, cpu, claimed, who.common(ctx, cpu, true));
+                kernel_stack(who.origin.hook(ctx), cpu, claimed, who.common(ctx, cpu, true));
             }
         }
     }

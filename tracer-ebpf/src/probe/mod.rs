@@ -9,6 +9,7 @@ mod kprobe;
 mod kprobe_multi;
 mod kretprobe;
 mod raw_tp;
+mod synthetic;
 mod syscalls;
 mod tracepoint;
 mod uprobe;

@@ -25,6 +25,8 @@ pub struct Extras<'a> {
     pub stacks: [u16; 2],
     /// Only triggers run; nothing is recorded.
     pub no_record: bool,
+    /// Several programs make the event, and count in one row.
+    pub shared_row: bool,
 }
 
 impl Extras<'_> {
@@ -45,6 +47,7 @@ impl Extras<'_> {
             (self.kernel_stack, params::KERNEL_STACK),
             (self.user_stack, params::USER_STACK),
             (self.no_record, params::NO_RECORD),
+            (self.shared_row, params::SHARED_ROW),
         ] {
             if holds {
                 fixed.bits |= bit;

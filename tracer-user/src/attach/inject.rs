@@ -31,7 +31,7 @@ impl Session {
 
 /// Runs the program with the record, common fields included, and its length and writer as its context. What it gives is
 /// what the event's triggers ask for.
-fn run(program: &Prog, record: &[u8], writer: &Writer) -> Result<u64, Cause> {
+pub(super) fn run(program: &Prog, record: &[u8], writer: &Writer) -> Result<u64, Cause> {
     let mut context =
         context(record, writer).ok_or(Cause::System("a record of user space", Errno::TOOBIG))?;
     program

@@ -8,6 +8,7 @@
 //! objects, cookies and `BPF_PROG_TYPE_SYSCALL` are beyond aya 0.14's loader.
 
 mod context;
+mod emitted;
 mod error;
 mod extras;
 mod fentry;
@@ -35,6 +36,7 @@ mod uretprobe;
 mod via;
 
 pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
+pub use emitted::{Block, Emitted, emission};
 pub use error::{AttachError, Cause};
 pub use extras::Extras;
 pub use fentry::Function;
@@ -69,7 +71,7 @@ use crate::{
 use follow::Follow;
 use gate::{Behind, Gate};
 use maps::Shared;
-use object::Functions;
+use object::{Functions, Image};
 use syscalls::Dispatcher;
 
 /// An attached event. It hangs on its hook as long as this lives.
@@ -225,6 +227,20 @@ impl Session {
         slot: u32,
         known: Option<&Map>,
     ) -> Result<(Prog, Option<Map>), AttachError> {
+        let (image, scratch) = self.image(request, slot, known)?;
+        let (via, kind, title) = (request.via, request.via.kind(), &request.format.name);
+        let program = Prog::load_for(kind, via.purpose(), &image.bytes(), title)
+            .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))?;
+        Ok((program, scratch))
+    }
+
+    /// Makes the program of a request.
+    fn image(
+        &self,
+        request: &Request<'_>,
+        slot: u32,
+        known: Option<&Map>,
+    ) -> Result<(Image, Option<Map>), AttachError> {
         let name = || request.format.full_name();
         let functions =
             Functions::generate(request.format, request.hook, request.filter, request.extras.triggers)
@@ -242,15 +258,12 @@ impl Session {
             None
         };
         // In a program of `BPF_PROG_TYPE_SYSCALL` speed matters less than reach.
-        let kind = via.kind();
-        let cast =
-            self.context.cast.filter(|_| matches!(kind, ProgKind::Tracepoint | ProgKind::RawTracepoint));
+        let casts = matches!(via.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
+        let cast = self.context.cast.filter(|_| casts && *via != Via::Emitted);
         let image =
             object::image(via.template(), &functions, &fixed, cast, &self.shared, scratch.as_ref().or(known))
                 .map_err(|cause| AttachError::new(name(), cause))?;
-        let program = Prog::load_for(kind, via.purpose(), &image.bytes(), title)
-            .map_err(|error| AttachError::new(name(), Cause::Load(kind, error)))?;
-        Ok((program, scratch))
+        Ok((image, scratch))
     }
 
     /// Hangs a program on its hook.
@@ -268,7 +281,7 @@ impl Session {
             Via::Fentry(_) => fentry::attach(program),
             Via::Fexit(_) => fexit::attach(program),
             Via::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
-            Via::Inject => Ok(Link::None),
+            Via::Inject | Via::Emitted => Ok(Link::None),
         }
     }
 
@@ -346,7 +359,7 @@ impl Session {
             | params::SOFT;
         if request.filter.is_some()
             && !functions.needs.more
-            && *request.via != Via::Inject
+            && !matches!(request.via, Via::Inject | Via::Emitted)
             && fixed.bits & asked_before == 0
         {
             fixed.bits |= params::OWN_LATE;

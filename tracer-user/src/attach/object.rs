@@ -104,7 +104,7 @@ impl Functions {
 pub(super) struct Image {
     pub(super) insns: Vec<Insn>,
     /// Frozen maps that the instructions refer to by descriptor; the program keeps them once it is loaded.
-    _constants: Vec<Map>,
+    pub(super) constants: Vec<Map>,
 }
 
 impl Image {
@@ -225,7 +225,7 @@ fn finish<'a>(
             read.push(map);
         }
     }
-    Ok(Image { insns, _constants: read })
+    Ok(Image { insns, constants: read })
 }
 
 /// A frozen array of one value: memory whose content the verifier knows.

@@ -46,6 +46,8 @@ pub enum Via {
     },
     /// Nothing: user space hands records in.
     Inject,
+    /// Programs of other events: a part of them.
+    Emitted,
 }
 
 impl Via {
@@ -64,6 +66,7 @@ impl Via {
             Self::Fexit(_) => "fexit",
             Self::KprobeMulti { .. } => "kprobe.multi",
             Self::Inject => "injection",
+            Self::Emitted => "emission",
         }
     }
 
@@ -82,6 +85,7 @@ impl Via {
             Self::Fexit(_) => "fexit_event",
             Self::KprobeMulti { .. } => "kprobe_multi_event",
             Self::Inject => "inject",
+            Self::Emitted => "synthetic_event",
         }
     }
 
@@ -89,9 +93,12 @@ impl Via {
     pub(super) fn kind(&self) -> ProgKind {
         match self {
             Self::Tracepoint(_) => ProgKind::Tracepoint,
-            Self::RawTracepoint(_) | Self::SysEnter(_) | Self::SysEnterAlone(_) | Self::SysExit(_) => {
-                ProgKind::RawTracepoint
-            }
+            // What is emitted becomes part of programs of whatever kind.
+            Self::RawTracepoint(_)
+            | Self::SysEnter(_)
+            | Self::SysEnterAlone(_)
+            | Self::SysExit(_)
+            | Self::Emitted => ProgKind::RawTracepoint,
             Self::Kprobe(_)
             | Self::Kretprobe(_)
             | Self::Uprobe(_)

@@ -5,6 +5,7 @@
 
 pub mod asm;
 pub mod checker;
+pub mod join;
 pub mod link;
 pub mod listing;
 pub mod lower;

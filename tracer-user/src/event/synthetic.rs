@@ -38,6 +38,17 @@ pub struct Member {
     size: usize,
 }
 
+/// What a field of a record is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// A number, of which the field's bytes are taken.
+    Number(u64),
+    /// A text, up to its first NUL.
+    Text(&'a [u8]),
+    /// Addresses, the innermost first.
+    Stack(&'a [u64]),
+}
+
 /// A number's type: name, size and conversion in the print fmt.
 const NUMBERS: [(&str, usize, &str); 17] = [
     ("s64", 8, "%lld"),
@@ -116,7 +127,8 @@ impl Member {
         if self.is_text() && !self.is_dynamic() { TEXT_ROOM / 8 } else { 1 }
     }
 
-    fn conversion(&self) -> &'static str {
+    /// How its value is printed.
+    pub fn conversion(&self) -> &'static str {
         match number(&self.ty) {
             Some((_, conversion)) => conversion,
             None => "%s",
@@ -138,6 +150,15 @@ fn text_size(ty: &str, length: impl Fn(&str) -> Option<u32>) -> Option<usize> {
     }
 }
 
+/// Puts data behind a record, and where it is into the word at `at`.
+fn append(record: &mut Vec<u8>, at: usize, data: &[u8]) -> Option<()> {
+    let place =
+        u32::from(u16::try_from(record.len()).ok()?) | u32::from(u16::try_from(data.len()).ok()?) << 16;
+    record[at..at + 4].copy_from_slice(&place.to_ne_bytes());
+    record.extend_from_slice(data);
+    Some(())
+}
+
 impl Event {
     /// Bytes of a record in front of its texts and stacks.
     pub fn fixed_size(&self) -> usize {
@@ -157,6 +178,43 @@ impl Event {
             own
         };
         self.fields.iter().map(place).collect()
+    }
+
+    /// The bytes of a record with these values, its common fields 0 (`trace_event_raw_event_synth()`). None when the values
+    /// are not as many or not of the kinds that the fields want.
+    pub fn encode(&self, values: &[Value<'_>]) -> Option<Vec<u8>> {
+        if values.len() != self.fields.len() {
+            return None;
+        }
+        let mut record = vec![0; self.fixed_size()];
+        let mut at = tracer_abi::COMMON_SIZE;
+        for (member, value) in self.fields.iter().zip(values) {
+            match *value {
+                Value::Number(number) if !member.is_text() && !member.is_stack() => {
+                    let bytes = &number.to_le_bytes()[..member.size()];
+                    record[at..at + bytes.len()].copy_from_slice(bytes);
+                }
+                Value::Text(text) if member.is_text() => {
+                    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+                    if member.is_dynamic() {
+                        let bytes = [text, &[0]].concat();
+                        append(&mut record, at, &bytes)?;
+                    } else {
+                        let text = &text[..text.len().min(TEXT_ROOM - 1)];
+                        record[at..at + text.len()].copy_from_slice(text);
+                    }
+                }
+                Value::Stack(stack) if member.is_stack() => {
+                    // The first word says how many addresses follow.
+                    let words = std::iter::once(stack.len() as u64).chain(stack.iter().copied());
+                    let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+                    append(&mut record, at, &bytes)?;
+                }
+                _ => return None,
+            }
+            at += 8 * member.words();
+        }
+        Some(record)
     }
 
     /// What the rest of the program knows events by.
@@ -241,6 +299,24 @@ mod tests {
             String::from_utf8(event.read_back()).unwrap(),
             "e\tu64 lat; char[16] comm; pid_t pid; char[] name; unsigned long[] stack\n"
         );
+    }
+
+    #[test]
+    fn records() {
+        let event = event(&[("s16", "n"), ("char[4]", "c"), ("char[]", "d"), ("unsigned long[]", "s")]);
+        let values =
+            [Value::Number(0x1_fffe), Value::Text(b"four\0x"), Value::Text(b"dyn"), Value::Stack(&[7, 9])];
+        let record = event.encode(&values).unwrap();
+        assert_eq!(record[8..16], [0xfe, 0xff, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(record[16..22], *b"four\0\0");
+        let fixed = event.fixed_size() as u16;
+        assert_eq!(record[272..276], [fixed.to_ne_bytes(), 4_u16.to_ne_bytes()].concat());
+        assert_eq!(record[280..284], [(fixed + 4).to_ne_bytes(), 24_u16.to_ne_bytes()].concat());
+        assert_eq!(record[usize::from(fixed)..][..4], *b"dyn\0");
+        assert_eq!(record[usize::from(fixed) + 4..][..8], 2_u64.to_ne_bytes());
+        assert_eq!(record.len(), usize::from(fixed) + 28);
+        assert_eq!(event.encode(&values[..3]), None);
+        assert_eq!(event.encode(&[values[1], values[0], values[2], values[3]]), None);
     }
 
     #[test]

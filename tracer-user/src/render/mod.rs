@@ -16,8 +16,10 @@ pub mod printf;
 mod probe;
 mod running;
 pub mod stack;
+mod synthetic;
 
 pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
 pub use printer::Printer;
 pub use probe::{ProbeHead, ProbeValue};
 pub use running::{KernelTexts, hz, jiffies, version_of};
+pub use synthetic::{SynthKind, SynthValue};

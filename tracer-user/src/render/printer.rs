@@ -10,6 +10,7 @@ use super::fmt::{self, Eval, Program};
 use super::printf::number::hex;
 use super::printf::pointer::take;
 use super::probe::{ProbeHead, ProbeText, ProbeValue};
+use super::synthetic::{self, SynthValue};
 use crate::event::Format;
 
 /// Renders the records of one event.
@@ -32,6 +33,7 @@ enum Body {
     /// `sys_NAME -> value`
     SyscallExit(usize),
     Probe(ProbeText),
+    Synthetic(Vec<SynthValue>),
     Fields,
 }
 
@@ -74,9 +76,18 @@ impl Printer {
 
     /// Prepares a dynamic event.
     pub fn probe(format: &Format, head: ProbeHead, values: Vec<ProbeValue>) -> Self {
+        Self::made(format, Body::Probe(ProbeText { head, values }))
+    }
+
+    /// Prepares a synthetic event.
+    pub fn synthetic(format: &Format, values: Vec<SynthValue>) -> Self {
+        Self::made(format, Body::Synthetic(values))
+    }
+
+    fn made(format: &Format, body: Body) -> Self {
         Self {
             head: format!("{}: ", format.name).into_bytes(),
-            body: Body::Probe(ProbeText { head, values }),
+            body,
             reason: None,
             hidden: Vec::new(),
             version: ().version(),
@@ -112,6 +123,7 @@ impl Printer {
             }
             Body::SyscallEnter(_) | Body::SyscallExit(_) => self.syscall(record, false, out),
             Body::Probe(probe) => probe.write(record, env, out),
+            Body::Synthetic(values) => synthetic::write(values, record, env, false, out),
             Body::Fields => {
                 let start = out.len();
                 self.fields(record, env, out);
@@ -137,6 +149,10 @@ impl Printer {
             Body::Probe(probe) => {
                 out.extend_from_slice(&self.head);
                 probe.write(record, env, out);
+            }
+            Body::Synthetic(values) => {
+                out.extend_from_slice(&self.head);
+                synthetic::write(values, record, env, verbose, out);
             }
             Body::Fields => self.event_fields(record, env, out),
         }
@@ -188,7 +204,7 @@ impl Printer {
                 out.extend_from_slice(b" -> 0x");
                 hex(out, word(*offset));
             }
-            Body::Program(_) | Body::Probe(_) | Body::Fields => {}
+            Body::Program(_) | Body::Probe(_) | Body::Synthetic(_) | Body::Fields => {}
         }
     }
 }

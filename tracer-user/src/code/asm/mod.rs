@@ -25,7 +25,7 @@ pub struct Function {
     pub name: String,
     /// Instructions; a 64-bit immediate takes two.
     pub insns: Vec<Insn>,
-    /// Addresses of other functions: the first slot of a 64-bit immediate, and whose address it is to be.
+    /// Other functions: the first slot of a 64-bit immediate, and whose address it is to be, or the slot of a call.
     pub addresses: Vec<(usize, String)>,
     /// Comments by the slot they stand in front of.
     pub notes: BTreeMap<usize, Vec<String>>,
@@ -46,7 +46,7 @@ struct Item {
     second: Option<Insn>,
     /// Where a jump goes.
     target: Option<Label>,
-    /// The function whose address a 64-bit immediate is.
+    /// The function whose address a 64-bit immediate is, or that is called.
     address: Option<String>,
     notes: Vec<String>,
 }
@@ -172,6 +172,12 @@ impl Assembler {
     /// Call of a helper.
     pub fn call(&mut self, helper: Helper) {
         self.push(Insn::call(helper));
+    }
+
+    /// Call of a function that [`join`](super::join) puts beside this one.
+    pub fn call_function(&mut self, name: impl Into<String>) {
+        let insn = Insn { op: CALL, dst: 0, src: PSEUDO_CALL, off: 0, imm: -1 };
+        self.item(insn, None, None, Some(name.into()));
     }
 
     /// Return.

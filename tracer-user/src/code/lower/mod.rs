@@ -8,6 +8,7 @@
 
 mod compare;
 mod cpus;
+mod emission;
 mod fetch;
 mod glob;
 pub mod hist;
@@ -27,6 +28,7 @@ use crate::{
     },
 };
 
+pub use emission::{EMIT, emission};
 use memory::Memory;
 pub use record::record;
 pub use trigger::trigger;

@@ -10,7 +10,6 @@ use super::{
     state::{Filtering, Instance, Wants},
 };
 use crate::{
-    attach::AttachError,
     buffer::clock::{Clock, monotonic},
     event::Format,
     lang::filter::{self, FilterError, Request},
@@ -117,12 +116,6 @@ pub enum Command<'a> {
     Expand,
 }
 
-/// Tells what the kernel refused, and with which number the command fails.
-fn told(error: &AttachError) -> Errno {
-    tracing::warn!("{error}");
-    live::errno(error)
-}
-
 impl Mirror {
     /// Does a command to an instance.
     ///
@@ -219,6 +212,9 @@ impl Mirror {
                 }
                 live.unhang(hard);
             }
+            for event in events {
+                self.relink(*event);
+            }
             return Ok(());
         }
         self.make_live(instance)?;
@@ -255,7 +251,7 @@ impl Mirror {
     /// Finds out where these events are to hang.
     pub(super) fn choose_hooks(&mut self, events: &[u32]) {
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
-        let traced = events.iter().filter(|event| self.dynamic.probes_of(**event).is_none());
+        let traced = events.iter().filter(|event| !self.events.is_made(**event, &facts));
         let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
         if let Some(grounds) = &self.grounds {
             self.choices.learn(&formats, grounds, &facts);
@@ -276,18 +272,21 @@ impl Mirror {
         let (facts, catalogue, stacks) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
         let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
         let probes = self.dynamic.probes_of(event);
+        let synthetic = self.is_synthetic(event);
         let chosen = self.choices.of(format);
         let state = self.state(instance)?;
         let wants = Wants { format, stacks, begins_off };
         state.with_wanted(event, wants, |live, wanted| match &probes {
+            _ if synthetic => live.hang_synthetic(event, wanted).map_err(|error| live::told(&error)),
             Some(probes) => live.hang_probes(event, probes, wanted, &facts).map_err(|tried| {
                 tracing::warn!("{}: {tried}", format.full_name());
                 tried.errno()
             }),
-            None => live.hang(event, &chosen, wanted).map_err(|error| told(&error)),
+            None => live.hang(event, &chosen, wanted).map_err(|error| live::told(&error)),
         })?;
         state.enabled.insert(event);
         state.recorded.insert(event);
+        self.relink(event);
         Ok(())
     }
 
@@ -309,8 +308,10 @@ impl Mirror {
             } else {
                 live.change(event, wanted)
             };
-            done.map_err(|error| told(&error))
+            done.map_err(|error| live::told(&error))
         })?;
+        self.relink(event);
+        let state = self.state(instance)?;
         // It may hang on another hook now, where triggers of others have yet to find it.
         if slot(state) == before {
             return Ok(());

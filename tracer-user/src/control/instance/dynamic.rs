@@ -1,4 +1,5 @@
-//! Dynamic events of the mirror: `dynamic_events`, `kprobe_events` and `uprobe_events` are three views of one set.
+//! Dynamic events of the mirror: `dynamic_events`, `kprobe_events` and `uprobe_events` are three views of one set, to which
+//! the first adds the synthetic events ([`super::synthetic`]).
 //!
 //! A definition that is taken becomes an event like any other ([`super::made`]); its probes are hung on their hooks when an
 //! instance turns the event on.
@@ -16,9 +17,10 @@ use crate::{
     control::probes,
     event::dynamic::{Kind, Target},
     lang::{
-        define::{Change, Defined, File, Line, Probe, Set, lines},
+        define::{Change, Defined, File, Line, Probe, Request, Set, deletion, lines, request},
         facts::{Machine, Sites},
         filter::FilterError,
+        synth,
     },
     plan::resolve,
 };
@@ -43,6 +45,14 @@ impl Dynamic {
         Some(self.set.probes().iter().filter(own).map(|defined| defined.probe.clone()).collect())
     }
 
+    /// Whether an event probe sits on an event.
+    pub(super) fn is_probed(&self, group: &str, event: &str) -> bool {
+        self.set.probes().iter().any(|defined| match &defined.probe.event.target {
+            Target::Event { system, name, .. } => system == group && name == event,
+            _ => false,
+        })
+    }
+
     fn number(&self, probe: &Probe) -> Option<u32> {
         self.numbers.get(&(probe.event.group.clone(), probe.event.name.clone())).copied()
     }
@@ -51,7 +61,12 @@ impl Dynamic {
 impl Mirror {
     /// What a file of dynamic events reads.
     pub fn definitions(&self, file: File) -> Vec<u8> {
-        self.dynamic.set.listing(file)
+        let mut lines: Vec<_> = self.dynamic.set.lines(file).collect();
+        if file == File::Dynamic {
+            lines.extend(self.synthetic.set.lines(synth::File::Dynamic));
+            lines.sort_by_key(|(serial, _)| *serial);
+        }
+        lines.into_iter().flat_map(|(_, line)| line).collect()
     }
 
     /// Takes what is written to a file of dynamic events, line by line up to the first that is refused.
@@ -73,14 +88,70 @@ impl Mirror {
     pub fn undefine(&mut self, file: File) -> Result<(), Errno> {
         self.touch();
         self.tell_busy();
+        if file == File::Dynamic && !self.synthetic.set.events().is_empty() {
+            return self.undefine_all();
+        }
         let gone = self.dynamic.set.clear(file)?;
         self.deleted(&gone);
         Ok(())
     }
 
+    /// Takes events of all kinds away, in the order of their definition and up to one that stays.
+    fn undefine_all(&mut self) -> Result<(), Errno> {
+        let probes = self.dynamic.set.probes();
+        if probes.iter().any(|defined| defined.busy) || self.synthetic.set.is_held() {
+            return Err(Errno::BUSY);
+        }
+        let mut all: Vec<(u64, Option<String>)> =
+            probes.iter().map(|defined| (defined.serial, None)).collect();
+        let synthetic = self.synthetic.set.events().iter();
+        all.extend(synthetic.map(|defined| (defined.serial, Some(defined.event.name.clone()))));
+        all.sort();
+        for (serial, name) in all {
+            if let Some(name) = name {
+                self.delete_synthetic(&name)?;
+            } else {
+                let gone = self.dynamic.set.remove(serial);
+                self.deleted(gone.as_slice());
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what a line of `dynamic_events` names, of whatever kind.
+    fn delete_any(&mut self, line: &Line<'_>) -> Option<Result<(), Errno>> {
+        let named = deletion(line)?;
+        let synthetic = self.synthetic.named(named.group, named.name)?;
+        let (name, serial) = (synthetic.event.name.clone(), synthetic.serial);
+        let first = self.dynamic.set.first_named(line, File::Dynamic);
+        Some((|| {
+            if first.is_some_and(|first| first < serial) {
+                self.apply_line(File::Dynamic, line)?;
+                return self.delete_synthetic(&name);
+            }
+            self.delete_synthetic(&name)?;
+            if first.is_some() { self.apply_line(File::Dynamic, line) } else { Ok(()) }
+        })())
+    }
+
     fn define_line(&mut self, file: File, text: &[u8]) -> Result<(), Errno> {
         let line = Line::split(text);
         self.tell_busy();
+        if file == File::Dynamic {
+            match request(&line, file) {
+                Request::Synthetic => return self.define_synthetic_line(synth::File::Dynamic, &line),
+                Request::Delete => {
+                    if let Some(done) = self.delete_any(&line) {
+                        return done;
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.apply_line(file, &line)
+    }
+
+    fn apply_line(&mut self, file: File, line: &Line<'_>) -> Result<(), Errno> {
         let (facts, events) = (self.facts.clone(), self.events.clone());
         let mut set = std::mem::take(&mut self.dynamic.set);
         let change = {
@@ -96,12 +167,16 @@ impl Mirror {
                 }))
                 .with_probe_check(Box::new(probes::may_probe))
                 .with_filter_check(Box::new(check));
-            set.apply(&line, file, &machine)
+            set.number_from(self.definitions);
+            set.apply(line, file, &machine)
         };
         self.dynamic.set = set;
         match change {
             Ok(Change::Nothing) => Ok(()),
-            Ok(Change::Added { new_event }) => self.added(new_event),
+            Ok(Change::Added { new_event }) => {
+                self.definitions += 1;
+                self.added(new_event)
+            }
             Ok(Change::Deleted(gone)) => {
                 self.deleted(&gone);
                 Ok(())
@@ -115,13 +190,14 @@ impl Mirror {
         }
     }
 
-    /// Tells the set which events are in use.
-    fn tell_busy(&mut self) {
+    /// Tells the sets which events are in use: those that are on, and those that event probes sit on.
+    pub(super) fn tell_busy(&mut self) {
         let numbers = self.dynamic.numbers.clone();
         for ((group, name), number) in numbers {
-            let busy = self.is_busy(number);
+            let busy = self.is_busy(number) || self.dynamic.is_probed(&group, &name);
             self.dynamic.set.set_busy(&group, &name, busy);
         }
+        self.tell_busy_synthetic();
     }
 
     /// A probe joined the set: it is a new event's, or one more of an event that may be on.

@@ -79,8 +79,8 @@ impl World for Around<'_> {
         events.format(event, &self.mirror.facts).cloned().map(Arc::new)
     }
 
-    fn synthetic(&self, _name: &str) -> Option<Arc<synthetic::Event>> {
-        None
+    fn synthetic(&self, name: &str) -> Option<Arc<synthetic::Event>> {
+        self.mirror.find_synthetic(name)
     }
 
     fn has_clock(&self, name: &[u8]) -> bool {
@@ -185,7 +185,7 @@ impl Mirror {
 
     /// The table of a trigger, shared with those of its name, and what counts in it.
     fn new_table(&mut self, instance: u32, event: u32, trigger: &Trigger) -> Result<Table, Errno> {
-        let is_kernels = self.dynamic.probes_of(event).is_none();
+        let is_kernels = !self.events.is_made(event, &self.facts);
         if lower::unsupported(&trigger.hist).is_some() || !is_kernels {
             return Err(Errno::OPNOTSUPP);
         }

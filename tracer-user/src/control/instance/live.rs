@@ -11,8 +11,8 @@ pub(super) use super::hung::HungProbes;
 use super::rest::Rest;
 use crate::{
     attach::{
-        self, AttachError, Attachment, Cause, Context, Extras, Hung, Request, Session, Threads, Via, Writer,
-        ids,
+        self, AttachError, Attachment, Block, Cause, Context, Emitted, Extras, Hung, Request, Session,
+        Threads, Via, Writer, ids,
     },
     control::{
         facts::Facts,
@@ -37,6 +37,8 @@ pub(super) struct Live {
     hung: HashMap<u32, (Hung, Chosen)>,
     /// Dynamic events.
     probes: HashMap<u32, HungProbes>,
+    /// Synthetic events.
+    synthetic: HashMap<u32, Emitted>,
     /// Runs the triggers of `trace_marker`, where there are any.
     marker: Option<Attachment>,
     rest: Rest,
@@ -90,6 +92,7 @@ impl Live {
             rings,
             hung: HashMap::new(),
             probes: HashMap::new(),
+            synthetic: HashMap::new(),
             marker: None,
             rest: Rest::default(),
             gone: vec![Counters::default(); cpus],
@@ -111,7 +114,8 @@ impl Live {
     pub(super) fn slot(&self, event: u32) -> Option<u32> {
         let hung = self.hung.get(&event).map(|(hung, _)| hung.slot);
         // What turns an event on and off is said at the slot of its first probe.
-        hung.or_else(|| self.probes.get(&event)?.slots().next())
+        let hung = hung.or_else(|| self.probes.get(&event)?.slots().next());
+        hung.or_else(|| self.synthetic.get(&event).map(|emitted| emitted.slot))
     }
 
     /// Whether an event that hangs on its hook is turned off by a trigger, or as one would do it.
@@ -164,6 +168,9 @@ impl Live {
         if self.probes.contains_key(&event) {
             return self.change_probes(event, wanted);
         }
+        if let Some(on) = self.synthetic.get_mut(&event) {
+            return self.session.change_emitted(on, &emitted(wanted, &Via::Inject));
+        }
         let off = self.is_soft_off(event);
         let Some((hung, chosen)) = self.hung.get_mut(&event) else { return Ok(()) };
         match self.session.change(hung, &wanted.request(&chosen.via, &chosen.hook)) {
@@ -175,6 +182,30 @@ impl Live {
             }
             changed => changed,
         }
+    }
+
+    /// Turns a synthetic event on.
+    pub(super) fn hang_synthetic(&mut self, event: u32, wanted: &Wanted<'_>) -> Result<(), AttachError> {
+        if !self.synthetic.contains_key(&event) {
+            let on = self.session.hang_emitted(&emitted(wanted, &Via::Inject))?;
+            self.synthetic.insert(event, on);
+        }
+        Ok(())
+    }
+
+    /// What a program that emits a synthetic event does with the record here; nothing where the event is not on.
+    pub(super) fn emitted_block(
+        &self,
+        event: u32,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<Block>, AttachError> {
+        let on = self.synthetic.get(&event);
+        on.map(|on| self.session.block(on, &emitted(wanted, &Via::Emitted))).transpose()
+    }
+
+    /// Hands a record of user space to a synthetic event that is on; what its triggers ask for.
+    pub(super) fn emit(&self, event: u32, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
+        self.synthetic.get(&event).map_or(Ok(0), |emitted| self.session.emit(emitted, record, writer))
     }
 
     /// Sets what runs the triggers of `trace_marker`, or takes it away.
@@ -203,6 +234,11 @@ impl Live {
             if let Some(probes) = self.probes.remove(&event) {
                 self.note_dropped(probes.slots().collect());
                 self.take_off(probes);
+                continue;
+            }
+            if let Some(emitted) = self.synthetic.remove(&event) {
+                self.note_dropped(vec![emitted.slot]);
+                self.session.unhang_emitted(emitted);
                 continue;
             }
             let Some((hung, _)) = self.hung.remove(&event) else { continue };
@@ -265,6 +301,7 @@ impl Live {
     pub(super) fn counts(&self, cpu: u32) -> Counters {
         let slots = self.hung.values().map(|(hung, _)| hung.slot);
         let slots = slots.chain(self.probes.values().flat_map(HungProbes::slots));
+        let slots = slots.chain(self.synthetic.values().map(|emitted| emitted.slot));
         let gone = self.gone.get(cpu as usize).copied().unwrap_or_default();
         slots.map(|slot| self.session.counters(slot, cpu)).fold(gone, Counters::plus)
     }
@@ -279,7 +316,8 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        let all: Vec<u32> = self.hung.keys().chain(self.probes.keys()).copied().collect();
+        let all: Vec<u32> =
+            self.hung.keys().chain(self.probes.keys()).chain(self.synthetic.keys()).copied().collect();
         self.unhang(all);
     }
 }
@@ -324,9 +362,23 @@ impl<'a> Wanted<'a> {
                 user_stack: self.stacks[1],
                 stacks: self.kinds,
                 no_record: false,
+                shared_row: false,
             },
         }
     }
+}
+
+/// What is asked of the session for a synthetic event.
+fn emitted<'a>(wanted: &Wanted<'a>, via: &'a Via) -> Request<'a> {
+    let mut request = wanted.request(via, &Hook::Inject);
+    request.extras.shared_row = true;
+    request
+}
+
+/// Tells what the kernel refused, and with which number the command fails.
+pub(super) fn told(error: &AttachError) -> rustix::io::Errno {
+    tracing::warn!("{error}");
+    errno(error)
 }
 
 /// The number that a refusal of the kernel's is told with.

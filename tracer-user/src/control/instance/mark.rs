@@ -50,6 +50,18 @@ pub struct Writer {
     pub cpu: u32,
 }
 
+impl Writer {
+    /// The thread's name, NULs behind.
+    pub(super) fn comm(self) -> [u8; 16] {
+        let mut comm = [0; 16];
+        let name = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        let name = name.strip_suffix(b"\n").unwrap_or(&name);
+        let length = name.len().min(comm.len() - 1);
+        comm[..length].copy_from_slice(&name[..length]);
+        comm
+    }
+}
+
 impl Mark {
     fn name(self) -> &'static str {
         match self {
@@ -209,23 +221,26 @@ impl Mirror {
 
     /// Runs the triggers of `ftrace:print` on a record that lies in the buffer.
     fn run_triggers(&mut self, instance: u32, record: &[u8], writer: Writer) {
-        let facts = self.facts.clone();
-        let kind = self.stack_kinds()[0];
         let Ok(state) = self.state(instance) else { return };
         let Some(live) = &state.live else { return };
-        let mut comm = [0; 16];
-        let name = std::fs::read(format!("/proc/{}/comm", writer.pid)).unwrap_or_default();
-        let name = name.strip_suffix(b"\n").unwrap_or(&name);
-        let length = name.len().min(comm.len() - 1);
-        comm[..length].copy_from_slice(&name[..length]);
-        let asked = match live.marked(record, &attach::Writer { cpu: writer.cpu, comm }) {
+        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
+        let asked = match live.marked(record, &hit) {
             Ok(asked) => asked,
             Err(error) => return tracing::warn!("{error}"),
         };
         // A snapshot is taken before anything more is recorded.
         self.collect(instance);
+        if asked & asked::STACK != 0 {
+            self.stack_of_writer(instance, record, writer);
+        }
+    }
+
+    /// Records the kernel's stack of who wrote a record.
+    pub(super) fn stack_of_writer(&mut self, instance: u32, record: &[u8], writer: Writer) {
+        let facts = self.facts.clone();
+        let kind = self.stack_kinds()[0];
         let Ok(state) = self.state(instance) else { return };
-        if asked & asked::STACK == 0 || !state.records() {
+        if !state.records() {
             return;
         }
         let addresses = writers_stack(writer.pid, &facts);

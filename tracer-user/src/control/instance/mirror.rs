@@ -16,6 +16,7 @@ use super::{
     names::Names,
     options::TraceOptions,
     state::Instance,
+    synthetic::Synthetic,
 };
 use crate::{
     attach::AttachError,
@@ -52,6 +53,9 @@ pub struct Mirror {
     pub(super) dynamic: Dynamic,
     /// Events that somebody holds, and how often.
     pub(super) held: BTreeMap<u32, usize>,
+    pub(super) synthetic: Synthetic,
+    /// How many dynamic events were ever defined.
+    pub(super) definitions: u64,
 }
 
 impl Mirror {
@@ -78,6 +82,8 @@ impl Mirror {
             tasks: TaskNames::default(),
             dynamic: Dynamic::default(),
             held: BTreeMap::new(),
+            synthetic: Synthetic::default(),
+            definitions: 0,
         })
     }
 

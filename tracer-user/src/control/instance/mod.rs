@@ -27,6 +27,7 @@ mod select;
 mod stack;
 mod standing;
 mod state;
+mod synthetic;
 mod text;
 mod trigger;
 pub mod words;

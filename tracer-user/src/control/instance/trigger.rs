@@ -165,6 +165,7 @@ impl Mirror {
         if let Some(live) = &mut state.live {
             live.unhang([event]);
         }
+        self.relink(event);
         Ok(())
     }
 }

@@ -26,7 +26,7 @@ mod words;
 use rustix::io::Errno;
 
 pub use error::{Finding, Refusal};
-pub use set::{Change, Defined, Set};
+pub use set::{Change, Defined, Named, Set, deletion};
 pub use words::{LINE_MAX, Line, lines};
 
 use self::error::Log;

@@ -18,6 +18,8 @@ use crate::event::dynamic::{Kind, Place, Target};
 pub struct Defined {
     /// The probe.
     pub probe: Probe,
+    /// Its place among all dynamic events, in the order of their definition.
+    pub serial: u64,
     /// Whether its event is enabled or used by something else, so that it must not go.
     pub busy: bool,
 }
@@ -40,6 +42,16 @@ pub enum Change {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
     probes: Vec<Defined>,
+    serial: u64,
+}
+
+/// What a deletion names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<'a> {
+    /// The group, if it is said.
+    pub group: Option<&'a [u8]>,
+    /// The event.
+    pub name: &'a [u8],
 }
 
 impl Set {
@@ -48,10 +60,36 @@ impl Set {
         &self.probes
     }
 
+    /// Says what number the next probe gets among all dynamic events.
+    pub fn number_from(&mut self, serial: u64) {
+        self.serial = serial;
+    }
+
     /// What a file of them reads: a line a probe.
     pub fn listing(&self, file: File) -> Vec<u8> {
-        let own = self.probes.iter().filter(|defined| belongs(&defined.probe, file));
-        own.flat_map(|defined| defined.probe.event.read_back()).collect()
+        self.lines(file).flat_map(|(_, line)| line).collect()
+    }
+
+    /// The same, each with its place among all dynamic events.
+    pub fn lines(&self, file: File) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        let own = self.probes.iter().filter(move |defined| belongs(&defined.probe, file));
+        own.map(|defined| (defined.serial, defined.probe.event.read_back()))
+    }
+
+    /// The place of the first probe that a deletion takes.
+    pub fn first_named(&self, line: &Line<'_>, file: File) -> Option<u64> {
+        let Named { group, name } = deletion(line)?;
+        let words: Vec<&[u8]> = line.words().skip(1).collect();
+        let named = |defined: &&Defined| {
+            belongs(&defined.probe, file) && defined.probe.event.is_named(group, name, &words)
+        };
+        self.probes.iter().find(named).map(|defined| defined.serial)
+    }
+
+    /// Takes a probe away, whatever holds it.
+    pub fn remove(&mut self, serial: u64) -> Option<Probe> {
+        let at = self.probes.iter().position(|defined| defined.serial == serial)?;
+        Some(self.probes.remove(at).probe)
     }
 
     /// Says whether an event is in use.
@@ -127,7 +165,8 @@ impl Set {
             return Err(Refusal::untold(Errno::EXIST, line, ErrorKind::TracepointTaken));
         }
         register::register(&mut probe, facts).map_err(|errno| not_registered(line, &log, errno))?;
-        self.probes.push(Defined { probe, busy });
+        self.probes.push(Defined { probe, serial: self.serial, busy });
+        self.serial += 1;
         Ok(Change::Added { new_event: !joins })
     }
 
@@ -153,27 +192,13 @@ impl Set {
 
     fn delete(&mut self, line: &Line<'_>, file: File) -> Result<Change, Refusal> {
         let refused = |errno, kind| Err(Refusal::untold(errno, line, kind));
-        let head = line.word(0);
-        let names = match head {
-            [b'-', b':', names @ ..] => names,
-            [b'-', ..] => return refused(Errno::INVAL, ErrorKind::BadDeletion),
-            _ => match head.iter().position(|byte| *byte == b':') {
-                Some(colon) => &head[colon + 1..],
-                None => return refused(Errno::INVAL, ErrorKind::BadDeletion),
-            },
-        };
-        let slash = names.iter().position(|byte| *byte == b'/');
-        let (group, name) = match slash {
-            Some(slash) => (Some(&names[..slash]), &names[slash + 1..]),
-            None => (None, names),
-        };
-        if group.is_none() && name.is_empty() {
+        let Some(Named { group, name }) = deletion(line) else {
             return refused(Errno::INVAL, ErrorKind::BadDeletion);
-        }
+        };
         let words: Vec<&[u8]> = line.words().skip(1).collect();
         let mut gone = Vec::new();
         let mut at = 0;
-        while let Some(Defined { probe, busy }) = self.probes.get(at) {
+        while let Some(Defined { probe, busy, .. }) = self.probes.get(at) {
             if !belongs(probe, file) || !probe.event.is_named(group, name, &words) {
                 at += 1;
                 continue;
@@ -194,6 +219,21 @@ impl Set {
             Ok(Change::Deleted(gone))
         }
     }
+}
+
+/// What a line that deletes names, whatever kind of event it is; nothing when it is none (`dyn_event_release()`).
+pub fn deletion<'a>(line: &Line<'a>) -> Option<Named<'a>> {
+    let names = match line.word(0) {
+        [b'-', b':', names @ ..] => names,
+        [b'-', ..] => return None,
+        head => &head[head.iter().position(|byte| *byte == b':')? + 1..],
+    };
+    let slash = names.iter().position(|byte| *byte == b'/');
+    let (group, name) = match slash {
+        Some(slash) => (Some(&names[..slash]), &names[slash + 1..]),
+        None => (None, names),
+    };
+    (group.is_some() || !name.is_empty()).then_some(Named { group, name })
 }
 
 /// Whether a file is about a probe.

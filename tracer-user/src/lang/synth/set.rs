@@ -14,7 +14,11 @@ use crate::event::synthetic::{Event, SYSTEM};
 pub struct Defined {
     /// The event.
     pub event: Arc<Event>,
-    /// Whether it is enabled or used by a histogram, so that it must not go.
+    /// Its place among all dynamic events, in the order of their definition.
+    pub serial: u64,
+    /// Whether an action of a histogram makes it.
+    pub referenced: bool,
+    /// Whether it is enabled or used by something else, so that it must not go.
     pub busy: bool,
 }
 
@@ -33,6 +37,7 @@ pub enum Change {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
     events: Vec<Defined>,
+    serial: u64,
 }
 
 impl Set {
@@ -46,6 +51,18 @@ impl Set {
         self.events.iter().map(|defined| &defined.event).find(|event| event.name == name)
     }
 
+    /// Says what number the next event gets among all dynamic events.
+    pub fn number_from(&mut self, serial: u64) {
+        self.serial = serial;
+    }
+
+    /// Says whether an action of a histogram makes an event.
+    pub fn set_referenced(&mut self, name: &str, referenced: bool) {
+        for defined in self.events.iter_mut().filter(|defined| defined.event.name == name) {
+            defined.referenced = referenced;
+        }
+    }
+
     /// Says whether an event is in use.
     pub fn set_busy(&mut self, name: &str, busy: bool) {
         for defined in self.events.iter_mut().filter(|defined| defined.event.name == name) {
@@ -55,14 +72,19 @@ impl Set {
 
     /// What a file reads of them: a line an event.
     pub fn listing(&self, file: File) -> Vec<u8> {
-        let line = |defined: &Defined| {
+        self.lines(file).flat_map(|(_, line)| line).collect()
+    }
+
+    /// The same, each with its place among all dynamic events.
+    pub fn lines(&self, file: File) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        let line = move |defined: &Defined| {
             let head = match file {
                 File::Synthetic => String::new(),
                 File::Dynamic => format!("s:{SYSTEM}/"),
             };
-            [head.into_bytes(), defined.event.read_back()].concat()
+            (defined.serial, [head.into_bytes(), defined.event.read_back()].concat())
         };
-        self.events.iter().flat_map(line).collect()
+        self.events.iter().map(line)
     }
 
     /// Does what a line says. (Deletions by `dynamic_events` are of all kinds at once: [`Set::delete`].)
@@ -74,7 +96,10 @@ impl Set {
             Request::Nothing => Ok(Change::Nothing),
             Request::Define(event) => {
                 let event = Arc::new(event);
-                self.events.push(Defined { event: Arc::clone(&event), busy: false });
+                let event_of_set = Arc::clone(&event);
+                let serial = self.serial;
+                self.serial += 1;
+                self.events.push(Defined { event: event_of_set, serial, referenced: false, busy: false });
                 Ok(Change::Added(event))
             }
             Request::Delete(name) => self
@@ -90,21 +115,16 @@ impl Set {
     /// ENOENT when there is none of this name, EBUSY when it is in use.
     pub fn delete(&mut self, name: &str) -> Result<Arc<Event>, Errno> {
         let at = self.events.iter().position(|defined| defined.event.name == name).ok_or(Errno::NOENT)?;
-        if self.events[at].busy {
+        if self.events[at].busy || self.events[at].referenced {
             return Err(Errno::BUSY);
         }
         Ok(self.events.remove(at).event)
     }
 
-    /// Takes all of them away, as opening `synthetic_events` for writing from the start does.
-    ///
-    /// # Errors
-    /// EBUSY when one of them is in use; then none goes.
-    pub fn clear(&mut self) -> Result<Vec<Arc<Event>>, Errno> {
-        if self.events.iter().any(|defined| defined.busy) {
-            return Err(Errno::BUSY);
-        }
-        Ok(std::mem::take(&mut self.events).into_iter().map(|defined| defined.event).collect())
+    /// Whether none can be taken away while all are to go (`synth_event_is_busy()`): a histogram makes one of them. One
+    /// that is merely enabled only stops the others behind it.
+    pub fn is_held(&self) -> bool {
+        self.events.iter().any(|defined| defined.referenced)
     }
 }
 
@@ -129,7 +149,9 @@ mod tests {
         assert_eq!(set.apply(b"wake u8 a", File::Synthetic).unwrap_err().errno(), Errno::EXIST);
         set.set_busy("wake", true);
         assert_eq!(set.apply(b"!wake u64 lat", File::Synthetic).unwrap_err().errno(), Errno::BUSY);
-        assert_eq!(set.clear(), Err(Errno::BUSY));
+        assert!(!set.is_held());
+        set.set_referenced("wake", true);
+        assert!(set.is_held());
         assert!(matches!(set.apply(b"!other", File::Synthetic), Ok(Change::Deleted(_))));
         assert_eq!(set.apply(b"!other", File::Synthetic).unwrap_err().errno(), Errno::NOENT);
         assert_eq!(set.apply(b"  ", File::Synthetic), Ok(Change::Nothing));

@@ -33,6 +33,7 @@ mod set_event;
 mod set_event_pid;
 mod snapshot;
 mod stats;
+mod synthetic_events;
 mod system_enable;
 mod system_filter;
 mod timestamp_mode;
@@ -70,6 +71,7 @@ pub(super) const TOP: &[Entry] = &[
     set_event_pid::TRACED,
     set_event_pid::UNTRACED,
     snapshot::FILE,
+    synthetic_events::FILE,
     timestamp_mode::FILE,
     trace::FILE,
     trace_clock::FILE,

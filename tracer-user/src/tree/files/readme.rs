@@ -29,6 +29,7 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
                             [:values=<field1[,field2,...]>] [:sort=<field1[.descending][,field2...]>]
                             [:<var1>=<field|var_ref|numeric_literal>[,...]] [:size=#entries] [:name=histname]
                             [:nohitcount] [:pause|continue|clear] [if FILTER]
+                        keys can be any field, or the special string 'common_stacktrace'
                         fields with .hex .sym .sym-offset .execname .syscall .log2 .buckets=size .usecs .percent .graph
   events/SYSTEM/EVENT/hist                            the tables
   error_log             what was wrong with the last filters
@@ -45,6 +46,8 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
   dynamic_events        Create/append/remove/show the events that definitions make, a line a probe
   kprobe_events         the same, for probes of the kernel's text
   uprobe_events         the same, for probes of files
+  synthetic_events      Create/append/remove/show synthetic events, a line an event; `!NAME` takes one away
+                        example: echo 'myevent u64 lat; char name[]; long[] stack' >> synthetic_events
   kprobe_profile        hits and misses of each kprobe
   uprobe_profile        hits of each uprobe
 
@@ -53,6 +56,7 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
     f[:[<group>/][<event>]] <func-name>[%return] [<args>]
     t[:[<group>/][<event>]] <tracepoint> [<args>]
     e[:[<group>/][<event>]] <attached-group>.<attached-event> [<args>] [if <filter>]
+    s:[synthetic/]<event> <field> [<field>]
     -:[<group>/][<event>]
 
     place: [<module>:]<symbol>[+<offset>]|<memaddr>

@@ -1,0 +1,254 @@
+//! Synthetic events of the mirror: their files, and their records, emitted from user space and by programs in the kernel.
+
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use tracer_tests::host;
+use tracer_user::attach::Block;
+use tracer_user::code::asm::{Alu, Assembler, Cond, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width};
+use tracer_user::code::join;
+use tracer_user::control::facts::Facts;
+use tracer_user::control::instance::Mirror;
+use tracer_user::control::instance::mark::Writer;
+use tracer_user::event::synthetic::Value;
+use tracer_user::sys::map::{Map, MapKind, MapSpec};
+use tracer_user::sys::prog::{Prog, ProgKind};
+use tracer_user::tree::{Access, Outcome, Owner, Tree};
+
+const READ: Access = Access { read: true, write: false, truncate: false };
+const TRUNCATE: Access = Access { read: false, write: true, truncate: true };
+const APPEND: Access = Access { read: false, write: true, truncate: false };
+
+fn tree() -> Option<Tree> {
+    if !host::root_or_skip() {
+        return None;
+    }
+    Some(Tree::new(Mirror::new(Arc::new(Facts::running().unwrap())).unwrap(), Owner::default()))
+}
+
+fn read(tree: &mut Tree, path: &str) -> Result<String, Errno> {
+    let number = tree.find(path)?;
+    let (handle, _) = tree.open(number, READ, 1)?;
+    let mut text = Vec::new();
+    let result = loop {
+        match tree.read(handle, text.len() as u64, 4096) {
+            Ok(Outcome::Data(data)) if data.is_empty() => break Ok(()),
+            Ok(Outcome::Data(data)) => text.extend(data),
+            Ok(Outcome::Wait) => break Err(Errno::AGAIN),
+            Err(error) => break Err(error),
+        }
+    };
+    tree.close(handle);
+    result.map(|()| String::from_utf8(text).unwrap())
+}
+
+fn put(tree: &mut Tree, path: &str, text: &str, access: Access) -> Result<usize, Errno> {
+    let number = tree.find(path)?;
+    let (handle, _) = tree.open(number, access, 1)?;
+    let done = if text.is_empty() { Ok(0) } else { tree.write(handle, text.as_bytes(), 1) };
+    tree.close(handle);
+    done
+}
+
+fn set(tree: &mut Tree, path: &str, text: &str) {
+    put(tree, path, text, APPEND).unwrap_or_else(|error| panic!("{text:?} to {path}: {error}"));
+}
+
+/// The lines of `trace` behind the event's name and its colon.
+fn records(tree: &mut Tree, path: &str, event: &str) -> Vec<String> {
+    let text = read(tree, path).unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| Some(line.split_once(&format!(": {event}: "))?.1.to_owned())).collect()
+}
+
+#[test]
+fn files_define_show_and_delete() {
+    let Some(mut tree) = tree() else { return };
+    assert_eq!(read(&mut tree, "synthetic_events").unwrap(), "");
+    set(&mut tree, "synthetic_events", "wake u64 lat; pid_t pid; char comm[16]\n");
+    set(&mut tree, "dynamic_events", "t:probes/switch sched_switch\n");
+    set(&mut tree, "dynamic_events", "s:synthetic/other char[] name; unsigned long[] stack\n");
+    assert_eq!(
+        read(&mut tree, "synthetic_events").unwrap(),
+        "wake\tu64 lat; pid_t pid; char[16] comm\nother\tchar[] name; unsigned long[] stack\n"
+    );
+    let all = read(&mut tree, "dynamic_events").unwrap();
+    let heads: Vec<_> = all.lines().map(|line| line.split(['\t', ' ']).next().unwrap()).collect();
+    assert_eq!(heads, ["s:synthetic/wake", "t:probes/switch", "s:synthetic/other"]);
+    let format = read(&mut tree, "events/synthetic/wake/format").unwrap();
+    let fields = "\tfield:u64 lat;\toffset:8;\tsize:8;\tsigned:0;\n\
+                  \tfield:pid_t pid;\toffset:16;\tsize:4;\tsigned:1;\n\
+                  \tfield:char comm[];\toffset:24;\tsize:16;\tsigned:1;\n\n\
+                  print fmt: \"lat=%llu, pid=%d, comm=%s\", REC->lat, REC->pid, REC->comm\n";
+    assert!(format.starts_with("name: wake\n") && format.ends_with(fields), "{format}");
+    assert_eq!(put(&mut tree, "synthetic_events", "wake u64 x\n", APPEND), Err(Errno::EXIST));
+    let log = read(&mut tree, "error_log").unwrap();
+    assert!(
+        log.ends_with("synthetic_events: error: Event already exists\n  Command: wake u64 x\n           ^\n"),
+        "{log}"
+    );
+    assert_eq!(put(&mut tree, "synthetic_events", "!nobody\n", APPEND), Err(Errno::NOENT));
+    assert!(read(&mut tree, "available_events").unwrap().contains("synthetic:wake\n"));
+
+    // What is on stays; opening the file to be emptied takes what comes before it.
+    set(&mut tree, "events/synthetic/other/enable", "1");
+    for line in ["!other\n", "!other char[] name; unsigned long[] stack\n"] {
+        assert_eq!(put(&mut tree, "synthetic_events", line, APPEND), Err(Errno::BUSY));
+    }
+    assert_eq!(put(&mut tree, "dynamic_events", "-:synthetic/other\n", APPEND), Err(Errno::BUSY));
+    assert_eq!(put(&mut tree, "synthetic_events", "", TRUNCATE), Err(Errno::BUSY));
+    assert_eq!(read(&mut tree, "synthetic_events").unwrap(), "other\tchar[] name; unsigned long[] stack\n");
+    assert_eq!(tree.find("events/synthetic/wake"), Err(Errno::NOENT));
+    set(&mut tree, "events/synthetic/other/enable", "0");
+    set(&mut tree, "dynamic_events", "-:other\n");
+    assert_eq!(put(&mut tree, "dynamic_events", "-:other\n", APPEND), Err(Errno::NOENT));
+    set(&mut tree, "synthetic_events", "a u8 x\nb u8 x\n");
+    assert_eq!(put(&mut tree, "dynamic_events", "-:group/a\n", APPEND), Err(Errno::NOENT));
+    set(&mut tree, "synthetic_events", "!a\n");
+    assert_eq!(put(&mut tree, "dynamic_events", "", TRUNCATE), Ok(0));
+    assert_eq!(read(&mut tree, "dynamic_events").unwrap(), "");
+    assert_eq!(tree.find("events/synthetic"), Err(Errno::NOENT));
+}
+
+fn writer() -> Writer {
+    Writer { pid: std::process::id(), cpu: 0 }
+}
+
+#[test]
+fn records_of_user_space_pass_filter_and_triggers() {
+    let Some(mut tree) = tree() else { return };
+    set(
+        &mut tree,
+        "synthetic_events",
+        "e s32 n; char fixed[8]; char[] text; unsigned long[] stack; gfp_t flags\n",
+    );
+    let instances = tree.find("instances").unwrap();
+    tree.make_dir(instances, "a").unwrap();
+    set(&mut tree, "instances/a/events/synthetic/e/enable", "1");
+    set(&mut tree, "instances/a/events/synthetic/e/filter", "n < 2 && text == \"yes\" && fixed ~ \"f*\"");
+    set(&mut tree, "events/synthetic/e/trigger", "traceoff:1 if n == 3");
+    set(&mut tree, "events/synthetic/enable", "1");
+    let emit = |tree: &mut Tree, n: i64, text: &[u8]| {
+        let values = [
+            Value::Number(n.cast_unsigned()),
+            Value::Text(b"fixed"),
+            Value::Text(text),
+            Value::Stack(&[0x10]),
+            Value::Number(0),
+        ];
+        tree.mirror().emit("e", &values, writer())
+    };
+    for n in -1..5 {
+        emit(&mut tree, n, if n == 0 { b"no" } else { b"yes" }).unwrap();
+    }
+    let head = |n: i32, text: &str| format!("n={n} fixed=fixed text={text} stack=STACK:");
+    assert_eq!(records(&mut tree, "instances/a/trace", "e"), [head(-1, "yes"), head(1, "yes")]);
+    // What turns recording off is recorded, and nothing behind it.
+    let top = [(-1, "yes"), (0, "no"), (1, "yes"), (2, "yes"), (3, "yes")].map(|(n, text)| head(n, text));
+    assert_eq!(records(&mut tree, "trace", "e"), top);
+    assert!(read(&mut tree, "trace").unwrap().contains("stack=STACK:\n=> 0x10\nflags=0 ()\n"));
+    assert_eq!(tree.mirror().emit("e", &[Value::Number(0)], writer()), Err(Errno::INVAL));
+    assert_eq!(tree.mirror().emit("f", &[], writer()), Err(Errno::NOENT));
+}
+
+#[cfg(target_arch = "x86_64")]
+const KILL: i32 = 62;
+#[cfg(target_arch = "aarch64")]
+const KILL: i32 = 129;
+
+/// What the program below has in a map: four values, then what they point to.
+const WORDS: usize = 4;
+const TEXT: i32 = 64;
+const STACK: i32 = 128;
+
+/// A program that emits at each kill(2) of a process: a count, two texts, and a stack.
+fn emitter(process: u32, emission: &Block) -> (Prog, Map) {
+    let values = Map::create(&MapSpec {
+        kind: MapKind::Array,
+        key_size: 4,
+        value_size: 256,
+        max_entries: 1,
+        flags: 0,
+        inner: None,
+        name: "emitter",
+    })
+    .unwrap();
+    let mut bytes = vec![0; 256];
+    bytes[TEXT as usize..][..5].copy_from_slice(b"hello");
+    for (at, word) in [2_u64, 0x11, 0x22].into_iter().enumerate() {
+        bytes[STACK as usize + 8 * at..][..8].copy_from_slice(&word.to_ne_bytes());
+    }
+    values.update(&[0; 4], &bytes).unwrap();
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    asm.mov(Reg::R6, Reg::R1);
+    asm.call(Helper::GetCurrentPidTgid);
+    asm.alu(Alu::Rsh, Reg::R0, 32);
+    asm.jump_if(Cond::Ne, Reg::R0, process.cast_signed(), out);
+    asm.load(Width::D, Reg::R1, Reg::R6, 8);
+    asm.jump_if(Cond::Ne, Reg::R1, KILL, out);
+    let [mut first, second] = Insn::imm64(Reg::R1, 0);
+    (first.src, first.imm) = (PSEUDO_MAP_VALUE, values.as_fd().as_raw_fd());
+    asm.push_wide(first, second);
+    asm.load(Width::D, Reg::R2, Reg::R1, 0);
+    asm.alu(Alu::Add, Reg::R2, 1);
+    asm.store(Width::D, Reg::R1, 0, Reg::R2);
+    for (word, place) in [(1, TEXT), (2, TEXT), (3, STACK)] {
+        asm.address(Reg::R2, Reg::R1, place);
+        asm.store(Width::D, Reg::R1, 8 * word, Reg::R2);
+    }
+    asm.mov(Reg::R2, Reg::R6);
+    asm.call_function("emission");
+    asm.bind(out);
+    asm.mov(Reg::R0, 0);
+    asm.exit();
+    let insns = join::join(&[asm.finish("main")], &[("emission", emission.insns())]);
+    let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
+    let program = Prog::load(ProgKind::RawTracepoint, &bytes, "emitter")
+        .unwrap_or_else(|error| panic!("{}: {}", error.errno, error.log));
+    assert_eq!(WORDS, 4);
+    (program, values)
+}
+
+#[test]
+fn programs_emit_in_the_kernel() {
+    let Some(mut tree) = tree() else { return };
+    set(&mut tree, "synthetic_events", "e u16 n; char fixed[16]; char[] text; unsigned long[] stack\n");
+    assert!(tree.mirror().emission("e").unwrap().is_none());
+    let instances = tree.find("instances").unwrap();
+    tree.make_dir(instances, "a").unwrap();
+    set(&mut tree, "events/synthetic/e/enable", "1");
+    set(&mut tree, "events/synthetic/e/trigger", "stacktrace:1 if n == 2");
+    set(&mut tree, "instances/a/events/synthetic/e/enable", "1");
+    let mut child = Command::new("sh")
+        .args(["-c", "read go; for n in 1 2 3 4 5 6; do kill -0 $$; done"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    set(
+        &mut tree,
+        "instances/a/events/synthetic/e/filter",
+        "n > 2 && n != 5 && text == \"hello\" && comm == \"sh\"",
+    );
+    let emission = tree.mirror().emission("e").unwrap().expect("the event is on");
+    let (program, _values) = emitter(child.id(), &emission);
+    drop(emission);
+    let link = program.attach_raw_tracepoint("sys_enter").unwrap();
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    drop(link);
+    let head = |n: u32| format!("n={n} fixed=hello text=hello stack=STACK:");
+    assert_eq!(records(&mut tree, "trace", "e"), (1..=6).map(head).collect::<Vec<_>>());
+    assert_eq!(records(&mut tree, "instances/a/trace", "e"), [3, 4, 6].map(head));
+    let text = read(&mut tree, "trace").unwrap();
+    assert_eq!(text.matches("=> 0x11\n=> 0x22\n").count(), 6, "{text}");
+    assert_eq!(text.matches("<stack trace>").count(), 1, "{text}");
+    let pid = format!("sh-{}", child.id());
+    assert_eq!(
+        text.lines().filter(|line| line.trim_start().starts_with(&pid) && line.contains(": e: ")).count(),
+        6
+    );
+}

@@ -1,0 +1,170 @@
+//! The text of synthetic events' records: not by their print fmt, but as a function of the kernel writes it
+//! (`print_synth_event()`, kernel/trace/trace_events_synth.c).
+
+use super::env::RenderEnv;
+use super::printer::Printer;
+use super::printf::number::{decimal, hex};
+use super::printf::pointer::take;
+
+/// One field.
+#[derive(Clone, Debug)]
+pub struct SynthValue {
+    /// Name.
+    pub name: String,
+    /// Byte offset in the record.
+    pub offset: usize,
+    /// Conversion, with its percent sign.
+    pub conversion: &'static str,
+    /// What it is.
+    pub kind: SynthKind,
+}
+
+/// What a field is.
+#[derive(Clone, Debug)]
+pub enum SynthKind {
+    /// A number of so many bytes.
+    Number(usize),
+    /// Allocation flags, and what prints their names.
+    Flags(usize, Box<Printer>),
+    /// Text in so many bytes of the record.
+    Text(usize),
+    /// Text behind the record.
+    DynText,
+    /// Addresses behind the record, how many in front.
+    Stack,
+}
+
+/// Writes what stands behind the event's name.
+pub(super) fn write(
+    values: &[SynthValue],
+    record: &[u8],
+    env: &dyn RenderEnv,
+    verbose: bool,
+    out: &mut Vec<u8>,
+) {
+    for (at, value) in values.iter().enumerate() {
+        if verbose {
+            out.extend_from_slice(value.conversion.as_bytes());
+            out.push(b' ');
+        }
+        out.extend(value.name.chars().map(|c| c as u8));
+        out.push(b'=');
+        let last = at + 1 == values.len();
+        let space = |out: &mut Vec<u8>| {
+            if !last {
+                out.push(b' ');
+            }
+        };
+        let bytes = record.get(value.offset..).unwrap_or_default();
+        match &value.kind {
+            SynthKind::Number(size) => {
+                number(out, bytes, *size, value.conversion);
+                space(out);
+            }
+            SynthKind::Flags(size, names) => {
+                number(out, bytes, *size, value.conversion);
+                space(out);
+                out.extend_from_slice(b" (");
+                names.text(record, env, out);
+                out.push(b')');
+            }
+            SynthKind::Text(room) => {
+                text(out, &bytes[..bytes.len().min(*room)]);
+                space(out);
+            }
+            SynthKind::DynText => {
+                text(out, behind(record, bytes));
+                space(out);
+            }
+            SynthKind::Stack => {
+                out.extend_from_slice(b"STACK:\n");
+                for address in behind(record, bytes).chunks_exact(8).skip(1) {
+                    out.extend_from_slice(b"=> ");
+                    symbol(out, u64::from_ne_bytes(take(address)), env);
+                    out.push(b'\n');
+                }
+            }
+        }
+    }
+}
+
+/// A number as the kernel hands it to its conversion: a narrow one is never negative.
+fn number(out: &mut Vec<u8>, bytes: &[u8], size: usize, conversion: &str) {
+    let value = u64::from_ne_bytes(take(&bytes[..bytes.len().min(size)]));
+    let value = match (size, conversion.ends_with('d')) {
+        (4, true) => i64::from((value as u32).cast_signed()),
+        (_, true) => value.cast_signed(),
+        _ if conversion.ends_with('x') => return hex(out, value),
+        _ => return decimal(out, value),
+    };
+    if value < 0 {
+        out.push(b'-');
+    }
+    decimal(out, value.unsigned_abs());
+}
+
+fn text(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
+}
+
+/// What a word tells the place of.
+fn behind<'a>(record: &'a [u8], word: &[u8]) -> &'a [u8] {
+    let word = u32::from_ne_bytes(take(word));
+    let (start, length) = ((word & 0xffff) as usize, (word >> 16) as usize);
+    record.get(start..record.len().min(start + length)).unwrap_or_default()
+}
+
+fn symbol(out: &mut Vec<u8>, address: u64, env: &dyn RenderEnv) {
+    let Some(symbol) = env.symbol(address) else {
+        out.extend_from_slice(b"0x");
+        return hex(out, address);
+    };
+    out.extend_from_slice(symbol.name.as_bytes());
+    out.extend_from_slice(b"+0x");
+    hex(out, symbol.offset);
+    if let Some(size) = symbol.size {
+        out.extend_from_slice(b"/0x");
+        hex(out, size);
+    }
+    if let Some(module) = symbol.module {
+        out.extend_from_slice(format!(" [{module}]").as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(name: &str, offset: usize, conversion: &'static str, kind: SynthKind) -> SynthValue {
+        SynthValue { name: name.to_owned(), offset, conversion, kind }
+    }
+
+    #[test]
+    fn records_as_the_kernel_prints_them() {
+        let mut record = vec![0; 8];
+        record.extend((-2_i64).to_ne_bytes());
+        record.extend(*b"bash\0xyz");
+        record.extend((32_u64 | 3 << 16).to_ne_bytes());
+        record.extend(*b"ls\0");
+        let values = [
+            value("a", 8, "%d", SynthKind::Number(2)),
+            value("b", 8, "%d", SynthKind::Number(4)),
+            value("c", 8, "%llu", SynthKind::Number(8)),
+            value("d", 8, "%x", SynthKind::Number(4)),
+            value("e", 16, "%s", SynthKind::Text(256)),
+            value("f", 24, "%s", SynthKind::DynText),
+        ];
+        let show = |verbose| {
+            let mut out = Vec::new();
+            write(&values, &record, &(), verbose, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(show(false), "a=65534 b=-2 c=18446744073709551614 d=fffffffe e=bash f=ls");
+        assert!(show(true).starts_with("%d a=65534 %d b=-2 %llu c="));
+        let stack: Vec<u8> =
+            [0, 16 | 24 << 16, 2, 0x10, 0x20].into_iter().flat_map(u64::to_ne_bytes).collect();
+        let mut out = Vec::new();
+        write(&[value("s", 8, "%s", SynthKind::Stack)], &stack, &(), false, &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), "s=STACK:\n=> 0x10\n=> 0x20\n");
+    }
+}
