@@ -21,16 +21,18 @@ pub struct Frozen<'a> {
 
 /// What is known of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
+pub(super) enum Value {
     /// Always this.
     Const(u64),
     /// Always this offset in frozen memory of this number.
     Data(usize, i64),
+    /// An address in the value of a map, which is never 0.
+    Address,
     /// Nothing.
     Any,
 }
 
-type State = [Value; 11];
+pub(super) type State = [Value; 11];
 
 /// Folds the whole program.
 pub(super) fn fold(program: &mut Program, frozen: &[Frozen<'_>]) {
@@ -42,7 +44,7 @@ pub(super) fn fold(program: &mut Program, frozen: &[Frozen<'_>]) {
 }
 
 /// What is known in front of each item; None where no path comes.
-fn states(program: &Program, frozen: &[Frozen<'_>]) -> Vec<Option<State>> {
+pub(super) fn states(program: &Program, frozen: &[Frozen<'_>]) -> Vec<Option<State>> {
     let mut states: Vec<Option<State>> = vec![None; program.items.len()];
     let mut work = program.starts.clone();
     for start in &work {
@@ -88,10 +90,19 @@ fn exits(item: &Item, state: &State) -> (bool, bool) {
 }
 
 /// Whether a conditional jump is taken, if that is known.
-fn decided(insn: Insn, state: &State) -> Option<bool> {
-    let Value::Const(mut a) = state[usize::from(insn.dst)] else { return None };
-    let Value::Const(mut b) = operand(insn, state) else { return None };
+pub(super) fn decided(insn: Insn, state: &State) -> Option<bool> {
     let wide = insn.class() == class::JMP;
+    let (mut a, mut b) = match (state[usize::from(insn.dst)], operand(insn, state)) {
+        (Value::Const(a), Value::Const(b)) => (a, b),
+        (Value::Address, Value::Const(0)) if wide => {
+            return match Cond::of_opcode(insn.op)? {
+                Cond::Eq => Some(false),
+                Cond::Ne => Some(true),
+                _ => None,
+            };
+        }
+        _ => return None,
+    };
     if !wide {
         (a, b) = (u64::from(a as u32), u64::from(b as u32));
     }
@@ -121,7 +132,7 @@ fn operand(insn: Insn, state: &State) -> Value {
 }
 
 /// What is known behind an item.
-fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> State {
+pub(super) fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> State {
     let insn = item.insn;
     let dst = usize::from(insn.dst);
     match insn.class() {
@@ -135,7 +146,7 @@ fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> State {
                 }
                 MAP_VALUE => match frozen.iter().position(|memory| memory.fd == insn.imm) {
                     Some(number) => Value::Data(number, i64::from(high)),
-                    None => Value::Any,
+                    None => Value::Address,
                 },
                 _ => Value::Any,
             };

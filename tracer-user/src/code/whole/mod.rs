@@ -2,8 +2,9 @@
 //!
 //! Template and generated functions are compiled apart, so the joint between them costs a call and a return each hit
 //! (dear where returns are guarded against speculation), and every read of kernel memory a helper's call. With the
-//! program whole, [`inline`] puts functions where they are called, [`fold`] computes what is known in advance, [`lookups`] names what has a fixed place, [`reads`] loads kernel memory directly where
-//! the kernel allows that, and [`dead`] drops what nobody needs any more. Each pass is a function from program to
+//! program whole, [`inline`] puts functions where they are called, [`fold`] computes what is known in advance, [`lookups`]
+//! names what has a fixed place, [`thread`] leads jumps to where they end, [`reads`] loads kernel memory directly where the
+//! kernel allows that, and [`stores`] and [`dead`] drop what nobody needs any more. Each pass is a function from program to
 //! program that leaves alone what it does not understand; the kernel's verifier sees the result, as ever.
 
 mod dead;
@@ -13,6 +14,8 @@ mod frame;
 mod inline;
 mod lookups;
 mod reads;
+mod stores;
+mod thread;
 
 pub use fold::Frozen;
 
@@ -66,6 +69,8 @@ enum Edit {
     Change(Insn),
     /// A jump to the same target that is always taken.
     Jump,
+    /// The item, and a jump to another behind it.
+    Then(usize),
     /// Items whose targets count from the first of them; the number of them is the item behind. Targets of
     /// functions are items of the program before the edit.
     Replace(Vec<Item>),
@@ -177,6 +182,10 @@ impl Program {
                     items.push(Item { insn: Insn::jump(), second: None, to: item.to });
                     places.push(Place::Before);
                 }
+                Edit::Then(to) => {
+                    items.extend([*item, Item { to: Some(to), ..Item::plain(Insn::jump()) }]);
+                    places.extend([Place::Before, Place::Before]);
+                }
                 Edit::Replace(list) => {
                     let first = items.len();
                     for new in list {
@@ -223,7 +232,13 @@ pub fn improve(insns: Vec<Insn>, known: &Known<'_>) -> Vec<Insn> {
     if let Some(cast) = known.cast {
         reads::direct(&mut program, cast);
     }
-    dead::remove(&mut program);
+    // An answer that nobody asks for any more leaves ways that are shorter yet.
+    for _ in 0..2 {
+        thread::shorten(&mut program, known.frozen);
+        fold::fold(&mut program, known.frozen);
+        stores::drop_unread(&mut program);
+        dead::remove(&mut program);
+    }
     program.encode().unwrap_or(insns)
 }
 

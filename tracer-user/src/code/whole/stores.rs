@@ -1,0 +1,171 @@
+//! Drops what is written into the frame and never read there.
+//!
+//! Look-ups that a pass took away leave their keys behind, and paths that were folded their spilled values.
+
+use std::ops::Range;
+
+use super::{Edit, Item, Program, flow};
+use crate::code::asm::{CALL, Reg, Width, class};
+
+/// Number of the frame's register.
+const FRAME: u8 = Reg::R10 as u8;
+
+/// Bytes of a frame, a bit each; the one below the frame's register is the first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Bytes([u64; 8]);
+
+impl Bytes {
+    const NONE: Self = Self([0; 8]);
+    const ALL: Self = Self([u64::MAX; 8]);
+
+    /// The bytes of an access; none for what lies outside of a frame, which the verifier refuses.
+    fn of(offset: i16, width: usize) -> Self {
+        let mut bytes = Self::NONE;
+        for n in 0..width as i32 {
+            if let Ok(at @ 0..512) = usize::try_from(-(i32::from(offset) + n) - 1) {
+                bytes.0[at / 64] |= 1 << (at % 64);
+            }
+        }
+        bytes
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self(std::array::from_fn(|n| self.0[n] | other.0[n]))
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self(std::array::from_fn(|n| self.0[n] & !other.0[n]))
+    }
+
+    fn meets(self, other: Self) -> bool {
+        self.0.iter().zip(other.0).any(|(one, other)| one & other != 0)
+    }
+}
+
+/// What an item does with the frame of its function.
+#[derive(Clone, Copy)]
+enum Use {
+    Nothing,
+    Reads(Bytes),
+    Writes(Bytes),
+}
+
+/// Takes away the stores that no path behind them reads.
+pub(super) fn drop_unread(program: &mut Program) {
+    let mut unread = vec![false; program.items.len()];
+    for start in program.starts.clone() {
+        let extent = program.extent(start);
+        let uses = uses(program, extent.clone());
+        for (at, behind) in extent.clone().zip(read_behind(program, extent.clone(), &uses)) {
+            unread[at] = matches!(uses[at - extent.start], Use::Writes(bytes) if !bytes.meets(behind));
+        }
+    }
+    program.edit(|at, _| if unread[at] { Edit::Replace(Vec::new()) } else { Edit::Keep });
+}
+
+/// What each item of a function does with the frame.
+fn uses(program: &Program, extent: Range<usize>) -> Vec<Use> {
+    let items = &program.items[extent.clone()];
+    let points = pointing(program, extent);
+    items.iter().zip(points).map(|(item, points)| one_use(item, points)).collect()
+}
+
+fn one_use(item: &Item, points: flow::Regs) -> Use {
+    let insn = item.insn;
+    let bytes = || Bytes::of(insn.off, Width::of_opcode(insn.op).bytes());
+    match insn.class() {
+        class::LDX if insn.src == FRAME => Use::Reads(bytes()),
+        class::LDX if points.has(insn.src) => Use::Reads(Bytes::ALL),
+        class::STX if insn.is_atomic() && points.has(insn.dst) => Use::Reads(Bytes::ALL),
+        class::ST | class::STX if !insn.is_atomic() && insn.dst == FRAME => Use::Writes(bytes()),
+        _ if insn.op == CALL && flow::effect(item).0.both(points) != flow::Regs::NONE => {
+            Use::Reads(Bytes::ALL)
+        }
+        _ => Use::Nothing,
+    }
+}
+
+/// For each item the registers that may hold an address in the frame in front of it.
+fn pointing(program: &Program, extent: Range<usize>) -> Vec<flow::Regs> {
+    let items = &program.items[extent.clone()];
+    let mut before = vec![None; items.len()];
+    // Whether an address may have been put where a load finds it again.
+    let mut stored = false;
+    loop {
+        let stored_before = stored;
+        before.fill(None);
+        let mut work = vec![(0, flow::Regs::one(FRAME))];
+        while let Some((at, points)) = work.pop() {
+            let Some(known) = before.get_mut(at) else { continue };
+            let met = known.map_or(points, |known: flow::Regs| known.with(points));
+            if *known == Some(met) {
+                continue;
+            }
+            *known = Some(met);
+            let item = &items[at];
+            stored |= item.insn.class() == class::STX && met.has(item.insn.src);
+            let after = behind(item, met, stored);
+            if !item.insn.ends_block() {
+                work.push((at + 1, after));
+            }
+            if let (Some(to), false) = (item.to, item.refers_to_function()) {
+                work.push((to - extent.start, after));
+            }
+        }
+        if stored == stored_before {
+            break;
+        }
+    }
+    before.into_iter().map(|known| known.unwrap_or(flow::Regs::one(FRAME))).collect()
+}
+
+/// The same behind an item.
+fn behind(item: &Item, points: flow::Regs, stored: bool) -> flow::Regs {
+    let (reads, writes) = flow::effect(item);
+    let left = points.without(writes);
+    let carries = match item.insn.class() {
+        class::ALU | class::ALU64 => reads.both(points) != flow::Regs::NONE,
+        class::LDX => stored,
+        // A function may give back what it was given.
+        _ => item.calls() && reads.both(points) != flow::Regs::NONE,
+    };
+    match item.insn.class() {
+        class::STX if item.insn.is_atomic() && stored => {
+            points.with(flow::Regs::one(Reg::R0 as u8)).with(flow::Regs::one(item.insn.src))
+        }
+        _ if carries => left.with(writes),
+        _ => left,
+    }
+}
+
+/// For each item of a function the bytes that some path behind it reads before it writes them.
+fn read_behind(program: &Program, extent: Range<usize>, uses: &[Use]) -> Vec<Bytes> {
+    let items = &program.items[extent.clone()];
+    let mut before = vec![Bytes::NONE; items.len()];
+    let mut behind = vec![Bytes::NONE; items.len()];
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for at in (0..items.len()).rev() {
+            let item = &items[at];
+            let mut out = Bytes::NONE;
+            if !item.insn.ends_block()
+                && let Some(next) = before.get(at + 1)
+            {
+                out = out.with(*next);
+            }
+            if let (Some(to), false) = (item.to, item.refers_to_function()) {
+                out = out.with(before[to - extent.start]);
+            }
+            let into = match uses[at] {
+                Use::Nothing => out,
+                Use::Reads(bytes) => out.with(bytes),
+                Use::Writes(bytes) => out.without(bytes),
+            };
+            if out != behind[at] || into != before[at] {
+                (behind[at], before[at], changed) = (out, into, true);
+            }
+        }
+    }
+    behind
+}
