@@ -20,6 +20,40 @@ pub const FOUND: &str = "FOUND";
 /// `PROG_ARRAY`: syscall number to the program of its event; one for `sys_enter`, one for `sys_exit`.
 pub const SYSCALLS: &str = "SYSCALLS";
 
+/// `HASH`: thread id (u32, initial pid namespace) to a byte: who takes part in user events. At [`TASKS_LOST`] it says whether
+/// something happened to one of them that [`TASK_RING`] had no room for.
+pub const TASKS: &str = "TASKS";
+/// The key in [`TASKS`] that is no thread's.
+pub const TASKS_LOST: u32 = 0;
+/// `RINGBUF`: a [`TaskEvent`] each.
+pub const TASK_RING: &str = "TASK_RING";
+
+/// What became of a thread that takes part in user events.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskEvent {
+    /// One of [`task_event`].
+    pub kind: u32,
+    /// Its id, in the initial pid namespace.
+    pub task: u32,
+    /// Its child's.
+    pub other: u32,
+    /// Whether the two have their memory in common.
+    pub shares: u32,
+    /// When, by `CLOCK_MONOTONIC`, nanoseconds.
+    pub time: u64,
+}
+
+const _: () = assert!(size_of::<TaskEvent>() == 24);
+
+/// Kinds of [`TaskEvent`].
+pub mod task_event {
+    /// It has a child.
+    pub const FORK: u32 = 1;
+    /// It ended, or runs another program.
+    pub const GONE: u32 = 2;
+}
+
 /// Largest payload in bytes, as the kernel's perf records (`PERF_MAX_TRACE_SIZE`).
 pub const MAX_PAYLOAD: usize = 8192;
 /// Byte offset in an injection program's context of the record's length in bytes (u32); in front of it lies the

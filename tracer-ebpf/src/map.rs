@@ -8,6 +8,7 @@ use aya_ebpf::{
         bpf_map_def,
         bpf_map_type::{
             BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_ARRAY_OF_MAPS, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_PROG_ARRAY,
+            BPF_MAP_TYPE_RINGBUF,
         },
     },
     helpers::{
@@ -133,3 +134,13 @@ pub static FOUND: Map<[u64; 2]> = Map::new(BPF_MAP_TYPE_ARRAY);
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static SYSCALLS: Map<u32> = Map::new(BPF_MAP_TYPE_PROG_ARRAY);
+
+/// Threads that take part in user events.
+#[unsafe(link_section = "maps")]
+#[unsafe(no_mangle)]
+pub static TASKS: Map<u8> = Map::new(BPF_MAP_TYPE_HASH);
+
+/// What becomes of them.
+#[unsafe(link_section = "maps")]
+#[unsafe(no_mangle)]
+pub static TASK_RING: Map<u32> = Map::new(BPF_MAP_TYPE_RINGBUF);

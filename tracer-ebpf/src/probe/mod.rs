@@ -11,6 +11,7 @@ mod kretprobe;
 mod raw_tp;
 mod synthetic;
 mod syscalls;
+mod tasks;
 mod tracepoint;
 mod uprobe;
 mod uretprobe;

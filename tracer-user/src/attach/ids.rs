@@ -20,13 +20,17 @@ pub struct Ids {
     pub process: u32,
 }
 
+/// Whether ids of this process's namespace are those of the initial one.
+pub fn is_initial() -> bool {
+    rustix::fs::stat("/proc/self/ns/pid").is_ok_and(|stat| stat.st_ino == INITIAL_NAMESPACE)
+}
+
 /// The calling thread's ids.
 ///
 /// # Errors
 /// In a pid namespace of its own, when the kernel refuses the program that asks.
 pub fn own() -> Result<Ids, Cause> {
-    let namespace = rustix::fs::stat("/proc/self/ns/pid").map(|stat| stat.st_ino);
-    if namespace == Ok(INITIAL_NAMESPACE) {
+    if is_initial() {
         return Ok(Ids {
             thread: gettid().as_raw_nonzero().get() as u32,
             process: getpid().as_raw_nonzero().get() as u32,

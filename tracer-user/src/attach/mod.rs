@@ -30,6 +30,7 @@ mod peek;
 mod raw_tp;
 mod request;
 mod syscalls;
+mod tasks;
 mod tracepoint;
 mod uprobe;
 mod uretprobe;
@@ -48,6 +49,7 @@ pub use kprobe::{KernelPlace, try_kprobe};
 pub use maps::Options;
 pub use peek::kernel_word;
 pub use request::{Other, Request, Threads};
+pub use tasks::{TaskOffsets, Tasks};
 pub use uprobe::FilePlace;
 pub use via::Via;
 

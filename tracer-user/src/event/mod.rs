@@ -9,6 +9,7 @@ pub mod dynamic;
 mod field;
 mod format;
 pub mod synthetic;
+pub mod user;
 
 pub use catalogue::{Catalogue, Glob};
 pub use field::{Field, FieldClass};

@@ -16,5 +16,6 @@ pub mod number;
 mod span;
 pub mod synth;
 pub mod trigger;
+pub mod user;
 
 pub use span::Span;

@@ -74,6 +74,18 @@ impl Printer {
         printer
     }
 
+    /// Prepares an event that is printed field by field, whatever its print fmt says, as a kernel of this version does it.
+    pub fn fields_only(format: &Format, version: (u32, u32)) -> Self {
+        Self {
+            head: format!("{}: ", format.name).into_bytes(),
+            body: Body::Fields,
+            reason: None,
+            hidden: Vec::new(),
+            version,
+            format: format.clone(),
+        }
+    }
+
     /// Prepares a dynamic event.
     pub fn probe(format: &Format, head: ProbeHead, values: Vec<ProbeValue>) -> Self {
         Self::made(format, Body::Probe(ProbeText { head, values }))

@@ -1,4 +1,4 @@
-//! The only room with `unsafe`: bpf(2), perf_event_open(2), mapped memory and mounts as typed calls.
+//! The only room with `unsafe`: bpf(2), perf_event_open(2), memory that is mapped or of others, and mounts as typed calls.
 //!
 //! A call takes and returns owned descriptors and plain values, and fails with an [`Errno`] (and the
 //! verifier's log where there is one). No policy lives here.
@@ -10,6 +10,7 @@ pub mod feature;
 mod funcs;
 pub mod map;
 pub mod mapped;
+pub mod memory;
 pub mod mount;
 pub mod perf;
 pub mod prog;

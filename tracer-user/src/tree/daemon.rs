@@ -24,12 +24,15 @@ use super::{
     whole::{Owner, Tree},
 };
 use crate::{
-    control::instance::{Boot, Mirror},
+    control::instance::{Boot, Mirror, user::Hands},
     ring::Waiter,
 };
 
 /// How often the rings are looked at while somebody waits for what may be in them.
 const PERIOD: Duration = Duration::from_millis(10);
+
+/// How often requests are looked at whose callers take their time.
+const HURRY: Duration = Duration::from_secs(1);
 
 /// What a mirror is served with.
 #[derive(Debug)]
@@ -85,7 +88,7 @@ async fn run(
     tokio::pin!(ended);
     #[expect(deprecated)]
     let modules = mirror.module_changes().map(AsyncFd::new).transpose()?;
-    let hub = Arc::new(Hub::new(Tree::new(mirror, options.owner), keeper));
+    let hub = Hub::new(Tree::new(mirror, options.owner), keeper);
     let mut config = Config::default();
     // Tools look for the word in the list of mounts.
     config.mount_options = vec![MountOption::FSName("tracefs".to_owned()), MountOption::DefaultPermissions];
@@ -109,6 +112,7 @@ async fn run(
                 full?.clear_ready();
                 // What woke us is to wake us again only by happening again.
                 rings.get_ref().wait(Duration::ZERO)?;
+                hub.learn_tasks();
                 hub.tree().mirror().collect_all();
                 hub.serve();
             }
@@ -126,8 +130,11 @@ async fn run(
                 hub.serve();
             }
             () = tokio::time::sleep(PERIOD), if hub.is_awaited() => hub.serve(),
+            () = tokio::time::sleep(HURRY), if hub.asked.is_busy() => drop(hub.asked.hurry()),
         }
     }
+    let writes = hub.tree().mirror().user_farewell();
+    Hands::default().write(writes);
     // Whoever still has a file open gets errors from it once this process is gone.
     let unmounted = unmount(&options.at, UnmountFlags::DETACH);
     hub.forget_kept();

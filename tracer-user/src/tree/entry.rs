@@ -22,6 +22,10 @@ pub(super) type Result<T> = std::result::Result<T, Errno>;
 
 /// Makes a file's text.
 pub(super) type Make = fn(&mut Mirror, At) -> Result<Vec<u8>>;
+/// Makes the text of a file that is the top's alone.
+pub(super) type Make1 = fn(&mut Mirror) -> Result<Vec<u8>>;
+/// Makes the page that is mapped.
+pub(super) type MakePage = fn(&Mirror) -> Vec<u8>;
 /// Takes what is written, and says how much of it.
 pub(super) type Take = fn(&mut Mirror, At, &[u8]) -> Result<usize>;
 
@@ -46,6 +50,10 @@ pub(super) enum Shows {
     RawPipe,
     /// Pages of the snapshot's.
     RawSnapshot,
+    /// Text to who reads it, one page of bytes to who maps it.
+    Page(Make1, MakePage),
+    /// Not at all: programs register user events by it and write records.
+    UserEvents,
 }
 
 /// A file of the tree.

@@ -6,20 +6,26 @@
 use std::{
     collections::HashMap,
     ffi::OsStr,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, PollEvents, PollFlags, PollNotifier,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyPoll,
-    ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, PollEvents, PollFlags,
+    PollNotifier, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use tokio::sync::Notify;
 
+use super::asked::{self, Asked};
 use super::keeper::Keeper;
+use super::tell::Teller;
 use super::whole::{Access, Attributes, Outcome, Tree};
+use crate::control::instance::user::{self, News};
 
 /// How long the kernel may keep names and attributes: numbers mean the same for ever, and every change comes through it.
 const TTL: Duration = Duration::from_secs(3600);
@@ -50,6 +56,13 @@ pub(super) struct Hub {
     streams: Mutex<HashMap<u64, INodeNo>>,
     /// To tell the kernel of changes by; there once the file system is mounted.
     pub(super) notifier: OnceLock<Notifier>,
+    /// Tells programs of user events.
+    teller: Teller,
+    /// Requests by ioctl(2).
+    pub(super) asked: Asked,
+    /// Whether the kernel maps files that it keeps no pages of (6.6 and later).
+    maps_directly: AtomicBool,
+    own: Weak<Self>,
     /// Something changed that the daemon may have to act on.
     pub(super) changed: Notify,
     /// The file system was unmounted.
@@ -61,8 +74,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Hub {
-    pub(super) fn new(tree: Tree, keeper: Option<Keeper>) -> Self {
-        Self {
+    pub(super) fn new(tree: Tree, keeper: Option<Keeper>) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            teller: Teller::default(),
+            asked: Asked::default(),
+            maps_directly: AtomicBool::new(false),
+            own: Weak::clone(own),
             tree: Mutex::new(tree),
             waiting: Mutex::default(),
             polls: Mutex::default(),
@@ -71,7 +88,18 @@ impl Hub {
             notifier: OnceLock::new(),
             changed: Notify::new(),
             gone: Notify::new(),
-        }
+        })
+    }
+
+    /// Tells programs what there is to tell, and then does something.
+    pub(super) fn tell(&self, news: News, then: impl FnOnce() + Send + 'static) {
+        self.teller.tell(&self.own, news, then);
+    }
+
+    /// Learns what became of programs, and tells them.
+    pub(super) fn learn_tasks(&self) {
+        let news = self.tree().mirror().user_news();
+        self.tell(news, || {});
     }
 
     /// The tree.
@@ -80,7 +108,7 @@ impl Hub {
     }
 
     /// Keeps what was set, where it is kept.
-    fn keep(&self, tree: &mut Tree) {
+    pub(super) fn keep(&self, tree: &mut Tree) {
         if let Some(keeper) = &self.keeper {
             lock(keeper).keep(tree.mirror());
         }
@@ -151,7 +179,7 @@ impl Hub {
         let stream = lock(&self.streams).values().any(|ino| ino.0 == attributes.number);
         FileAttr {
             ino: INodeNo(attributes.number),
-            size: if stream { STREAM_SIZE } else { 0 },
+            size: if stream { STREAM_SIZE } else { attributes.size },
             blocks: 0,
             atime: since,
             mtime: since,
@@ -173,6 +201,27 @@ impl Hub {
     }
 }
 
+/// Whether a thread waits for a read(2) or the like, and not for memory that it touched (proc(5)).
+fn is_reading(pid: u32) -> bool {
+    const READS: [i64; 6] = [
+        libc::SYS_read,
+        libc::SYS_pread64,
+        libc::SYS_readv,
+        libc::SYS_preadv,
+        libc::SYS_preadv2,
+        libc::SYS_sendfile,
+    ];
+    for _ in 0..1000 {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+        if !text.starts_with("running") {
+            let number = text.split(' ').next().and_then(|number| number.parse().ok());
+            return number.is_some_and(|number| READS.contains(&number));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
 /// Whether a thread has a signal pending that it does not block, or is no more (proc(5)).
 fn is_interrupted(pid: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
@@ -183,7 +232,7 @@ fn is_interrupted(pid: u32) -> bool {
     (mask("SigPnd:") | mask("ShdPnd:")) & !mask("SigBlk:") != 0
 }
 
-fn errno(errno: rustix::io::Errno) -> Errno {
+pub(super) fn errno(errno: rustix::io::Errno) -> Errno {
     Errno::from_i32(errno.raw_os_error())
 }
 
@@ -196,6 +245,8 @@ impl Filesystem for Fuse {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Of a stream nothing may be read before it is asked for; less than a page is none.
         let _ = config.set_max_readahead(1);
+        let maps = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
+        self.hub.maps_directly.store(maps, Ordering::Release);
         // Emptying a file is part of opening it, as files here mean different things by the two.
         config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC).map_err(|_| {
             std::io::Error::new(std::io::ErrorKind::Unsupported, "the kernel's FUSE has no atomic O_TRUNC")
@@ -266,10 +317,11 @@ impl Filesystem for Fuse {
             self.hub.keep(&mut tree);
             done
         });
-        match done {
+        let news = self.hub.tree().mirror().user_news();
+        self.hub.tell(news, move || match done {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(error)),
-        }
+        });
     }
 
     fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
@@ -303,12 +355,17 @@ impl Filesystem for Fuse {
                 if access.read && self.hub.tree().has_pages(handle) {
                     self.hub.open_stream(handle, ino);
                 }
-                // No file has a size, and none has pages that could be kept.
+                // No file has a size, and none has pages that could be kept; but what is mapped must be, on older kernels.
                 let mut how = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
+                if !self.hub.maps_directly.load(Ordering::Acquire) && self.hub.tree().page(handle).is_some() {
+                    how = FopenFlags::FOPEN_NOFLUSH;
+                }
                 if stream {
                     how |= FopenFlags::FOPEN_NONSEEKABLE | FopenFlags::FOPEN_STREAM;
                 }
-                reply.opened(FileHandle(handle), how);
+                // Emptying it may have turned events off.
+                let news = self.hub.tree().mirror().user_news();
+                self.hub.tell(news, move || reply.opened(FileHandle(handle), how));
             }
             Err(error) => reply.error(errno(error)),
         }
@@ -323,9 +380,20 @@ impl Filesystem for Fuse {
         offset: u64,
         size: u32,
         flags: OpenFlags,
-        _: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        // Only a read of pages is nobody's: that of a mapping, or on older kernels any.
+        let page = if owner.is_none() { self.hub.tree().page(handle.0) } else { None };
+        if let Some(page) = page {
+            let direct = self.hub.maps_directly.load(Ordering::Acquire);
+            if direct || !is_reading(request.pid()) {
+                let from = page.len().min(offset as usize);
+                let to = page.len().min(from + size as usize);
+                return reply.data(&page[from..to]);
+            }
+            self.hub.teller.forget_page(&self.hub.own);
+        }
         let outcome = self.hub.tree().read(handle.0, offset, size as usize);
         match outcome {
             Ok(Outcome::Data(data)) => reply.data(&data),
@@ -344,23 +412,30 @@ impl Filesystem for Fuse {
         request: &Request,
         _: INodeNo,
         handle: FileHandle,
-        _offset: u64,
+        offset: u64,
         data: &[u8],
         _: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let done = {
+        let (done, news) = {
             let mut tree = self.hub.tree();
-            let done = tree.write(handle.0, data, request.pid());
-            self.hub.keep(&mut tree);
-            done
+            if tree.user_file(handle.0).is_some() {
+                // What comes behind the first part of a write is more than any record can hold.
+                let rest = (offset > 0).then_some(data.len());
+                let done = rest.map_or_else(|| tree.write(handle.0, data, request.pid()), Ok);
+                (done, News::default())
+            } else {
+                let done = tree.write(handle.0, data, request.pid());
+                self.hub.keep(&mut tree);
+                (done, tree.mirror().user_news())
+            }
         };
-        match done {
+        self.hub.tell(news, move || match done {
             Ok(taken) => reply.written(taken as u32),
             Err(error) => reply.error(errno(error)),
-        }
+        });
         self.hub.changed.notify_one();
     }
 
@@ -389,6 +464,7 @@ impl Filesystem for Fuse {
             tree.close(handle.0);
             self.hub.keep(&mut tree);
         }
+        self.hub.learn_tasks();
         reply.ok();
         self.hub.changed.notify_one();
     }
@@ -410,6 +486,29 @@ impl Filesystem for Fuse {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         reply.statfs(0, 0, 0, 0, 0, 4096, 255, 4096);
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        flags: IoctlFlags,
+        number: u32,
+        data: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        let file = self.hub.tree().user_file(handle.0);
+        // The kernel has none for 32-bit programs.
+        let known = user::Request::of(number).filter(|_| !flags.contains(IoctlFlags::FUSE_IOCTL_COMPAT));
+        match (file, known, data.try_into()) {
+            (Some(file), Some(known), Ok(head)) => {
+                let caller = user::Caller { task: request.pid(), file, number, head };
+                asked::serve(&self.hub, caller, known, reply);
+            }
+            _ => reply.error(Errno::ENOTTY),
+        }
     }
 
     fn poll(

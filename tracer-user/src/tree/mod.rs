@@ -2,9 +2,10 @@
 //!
 //! Directories are tables of entries ([`files`]), one small file here for each file there, which turns reads into text
 //! and writes into commands of `control::instance`. [`node`] numbers files and finds them by name, [`open`] is an open
-//! file, [`whole`] the whole, which tests use as it is; [`fuse`] only passes the kernel's requests on to it, and
-//! [`daemon`] keeps it going.
+//! file, [`whole`] the whole, which tests use as it is; [`fuse`] only passes the kernel's requests on to it ([`asked`] those by
+//! ioctl(2)), [`tell`] what user events are on to programs, and [`daemon`] keeps it going.
 
+mod asked;
 mod daemon;
 mod entry;
 mod files;
@@ -12,6 +13,7 @@ mod fuse;
 mod keeper;
 mod node;
 mod open;
+mod tell;
 mod whole;
 
 pub use daemon::{Options, is_mirror, serve};

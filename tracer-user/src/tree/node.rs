@@ -4,7 +4,7 @@
 //! directory, its index (which event, which CPU), and which entry of its table, 0 for the directory itself.
 
 use super::{
-    entry::Entry,
+    entry::{Entry, Shows},
     files::{CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYSTEM, TOP},
 };
 use crate::control::instance::{self, Mirror};
@@ -217,6 +217,14 @@ impl Node {
             Dir::System(system) => mirror.events.is_lasting_system(system),
             Dir::Event(event) => mirror.events.is_lasting(event),
             _ => true,
+        }
+    }
+
+    /// Bytes that stat(2) shows: none, but of what is mapped.
+    pub(super) fn size(self, mirror: &Mirror) -> u64 {
+        match self.entry(mirror).map(|entry| entry.shows) {
+            Some(Shows::Page(_, make)) => make(mirror).len() as u64,
+            _ => 0,
         }
     }
 

@@ -6,7 +6,7 @@ use super::{
     entry::{At, Entry, Result, Shows},
     whole::{Access, Outcome},
 };
-use crate::control::instance::{Lines, Mirror, Pages, Pipe};
+use crate::control::instance::{Lines, Mirror, Pages, Pipe, mark::Writer};
 
 /// What a file has between two reads.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ enum Body {
     Pipe(Pipe),
     /// Pages that go.
     Raw(Pages),
+    /// A table of user events, by its number.
+    User(u64),
 }
 
 /// The text of records, from their beginning and from where the reader is; what was made of it begins at `start`.
@@ -64,7 +66,7 @@ impl Open {
             truncates(mirror, at)?;
         }
         let body = match entry.shows {
-            Shows::Seq(_) => Body::Seq(None),
+            Shows::Seq(_) | Shows::Page(..) => Body::Seq(None),
             Shows::Snapshot | Shows::Trace if access.read => {
                 let snapshot = matches!(entry.shows, Shows::Snapshot);
                 let paused = !snapshot
@@ -82,6 +84,7 @@ impl Open {
             }
             Shows::RawPipe => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), false)),
             Shows::RawSnapshot => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), true)),
+            Shows::UserEvents => Body::User(mirror.user_open()),
             _ => Body::Plain,
         };
         mirror.hold(at.instance)?;
@@ -90,7 +93,23 @@ impl Open {
 
     /// Whether the file is a stream, which has no positions.
     pub(super) fn is_stream(&self) -> bool {
-        matches!(self.entry.shows, Shows::Pipe | Shows::RawPipe | Shows::RawSnapshot)
+        matches!(self.entry.shows, Shows::Pipe | Shows::RawPipe | Shows::RawSnapshot | Shows::UserEvents)
+    }
+
+    /// The number of its table of user events.
+    pub(super) fn user_file(&self) -> Option<u64> {
+        match self.body {
+            Body::User(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// What is mapped of it, where it can be mapped.
+    pub(super) fn page(&self, mirror: &Mirror) -> Option<Vec<u8>> {
+        match self.entry.shows {
+            Shows::Page(_, make) => Some(make(mirror)),
+            _ => None,
+        }
     }
 
     /// Whether what is read is pages.
@@ -106,9 +125,13 @@ impl Open {
             (Body::Trace(text), _) => data(text.read(mirror, offset, size)?),
             (Body::Pipe(pipe), _) => waits(pipe.read(mirror, size)),
             (Body::Raw(pages), _) => waits(pages.read(mirror, size)),
-            (Body::Seq(made), Shows::Seq(make)) => {
+            (Body::Seq(made), shows @ (Shows::Seq(_) | Shows::Page(..))) => {
                 if made.is_none() || offset == 0 {
-                    *made = Some(make(mirror, self.at)?);
+                    *made = match shows {
+                        Shows::Seq(make) => Some(make(mirror, self.at)?),
+                        Shows::Page(make, _) => Some(make(mirror)?),
+                        _ => None,
+                    };
                 }
                 data(part(made.as_deref().unwrap_or_default(), offset, size))
             }
@@ -121,6 +144,9 @@ impl Open {
 
     /// Writes, and says how much was taken.
     pub(super) fn write(&mut self, mirror: &mut Mirror, data: &[u8], who: u32) -> Result<usize> {
+        if let Body::User(file) = self.body {
+            return mirror.user_write(file, data, Writer::of(who));
+        }
         let takes = self.entry.takes.ok_or(Errno::INVAL)?;
         takes(mirror, At { who, ..self.at }, data)
     }
@@ -143,6 +169,7 @@ impl Open {
         match self.body {
             Body::Trace(text) if text.paused => mirror.pause(self.at.instance, false),
             Body::Pipe(_) => mirror.give_pipe(self.at.instance, self.at.cpu),
+            Body::User(file) => mirror.user_close(file),
             _ => {}
         }
         if let Some(closes) = self.entry.closes {

@@ -48,6 +48,8 @@ pub struct Attributes {
     pub gid: u32,
     /// Whether the name stays.
     pub lasting: bool,
+    /// Size in bytes.
+    pub size: u64,
 }
 
 /// Whose the files are, and who may enter.
@@ -122,6 +124,7 @@ impl Tree {
             uid: changed.uid.unwrap_or(self.owner.uid),
             gid: changed.gid.unwrap_or(self.owner.gid),
             lasting: node.is_lasting(&self.mirror),
+            size: node.size(&self.mirror),
         }
     }
 
@@ -212,6 +215,16 @@ impl Tree {
     /// Whether what is read from an open file is pages.
     pub fn has_pages(&self, handle: u64) -> bool {
         self.open.get(&handle).is_some_and(Open::has_pages)
+    }
+
+    /// The number of an open file's table of user events, where it has one.
+    pub fn user_file(&self, handle: u64) -> Option<u64> {
+        self.open.get(&handle)?.user_file()
+    }
+
+    /// What is mapped of an open file, where it can be mapped.
+    pub fn page(&self, handle: u64) -> Option<Vec<u8>> {
+        self.open.get(&handle)?.page(&self.mirror)
     }
 
     /// Reads from an open file.

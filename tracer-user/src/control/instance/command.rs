@@ -272,12 +272,16 @@ impl Mirror {
         let (facts, catalogue, stacks) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
         let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
         let probes = self.dynamic.probes_of(event);
-        let synthetic = self.is_synthetic(event);
+        let user = self.user.has(event);
+        let emitted = user || self.is_synthetic(event);
+        // No record of it could be recorded.
+        let too_long = user && format.fixed_size() > tracer_abi::MAX_PAYLOAD / 2;
         let chosen = self.choices.of(format);
         let state = self.state(instance)?;
         let wants = Wants { format, stacks, begins_off };
         state.with_wanted(event, wants, |live, wanted| match &probes {
-            _ if synthetic => live.hang_synthetic(event, wanted).map_err(|error| live::told(&error)),
+            _ if too_long => Ok(()),
+            _ if emitted => live.hang_synthetic(event, wanted).map_err(|error| live::told(&error)),
             Some(probes) => live.hang_probes(event, probes, wanted, &facts).map_err(|tried| {
                 tracing::warn!("{}: {tried}", format.full_name());
                 tried.errno()

@@ -64,8 +64,19 @@ impl Mirror {
         let mut lines: Vec<_> = self.dynamic.set.lines(file).collect();
         if file == File::Dynamic {
             lines.extend(self.synthetic.set.lines(synth::File::Dynamic));
+            lines.extend(self.user.lines(false));
             lines.sort_by_key(|(serial, _)| *serial);
         }
+        lines.into_iter().flat_map(|(_, line)| line).collect()
+    }
+
+    /// Lines of `dynamic_events` that make again what is to stay: without events that go with the programs that registered
+    /// them.
+    pub(super) fn lasting_definitions(&self) -> Vec<u8> {
+        let mut lines: Vec<_> = self.dynamic.set.lines(File::Dynamic).collect();
+        lines.extend(self.synthetic.set.lines(synth::File::Dynamic));
+        lines.extend(self.user.lines(true));
+        lines.sort_by_key(|(serial, _)| *serial);
         lines.into_iter().flat_map(|(_, line)| line).collect()
     }
 
@@ -88,7 +99,7 @@ impl Mirror {
     pub fn undefine(&mut self, file: File) -> Result<(), Errno> {
         self.touch();
         self.tell_busy();
-        if file == File::Dynamic && !self.synthetic.set.events().is_empty() {
+        if file == File::Dynamic && !(self.synthetic.set.events().is_empty() && self.user.is_empty()) {
             return self.undefine_all();
         }
         let gone = self.dynamic.set.clear(file)?;
@@ -98,6 +109,9 @@ impl Mirror {
 
     /// Takes events of all kinds away, in the order of their definition and up to one that stays.
     fn undefine_all(&mut self) -> Result<(), Errno> {
+        if self.user_any_busy() {
+            return Err(Errno::BUSY);
+        }
         let probes = self.dynamic.set.probes();
         if probes.iter().any(|defined| defined.busy) || self.synthetic.set.is_held() {
             return Err(Errno::BUSY);
@@ -107,6 +121,7 @@ impl Mirror {
         let synthetic = self.synthetic.set.events().iter();
         all.extend(synthetic.map(|defined| (defined.serial, Some(defined.event.name.clone()))));
         all.sort();
+        self.user_clear();
         for (serial, name) in all {
             if let Some(name) = name {
                 self.delete_synthetic(&name)?;
@@ -139,16 +154,27 @@ impl Mirror {
         self.tell_busy();
         if file == File::Dynamic {
             match request(&line, file) {
+                Request::User => return self.user_define(line.text()),
                 Request::Synthetic => return self.define_synthetic_line(synth::File::Dynamic, &line),
                 Request::Delete => {
-                    if let Some(done) = self.delete_any(&line) {
-                        return done;
-                    }
+                    let user = self.user_delete_line(&line)?;
+                    let done = match self.delete_any(&line) {
+                        Some(done) => done,
+                        // There need not be others of the name.
+                        None if user > 0 && !self.is_defined(&line) => return Ok(()),
+                        None => self.apply_line(file, &line),
+                    };
+                    return done;
                 }
                 _ => {}
             }
         }
         self.apply_line(file, &line)
+    }
+
+    /// Whether a line that deletes means a probe.
+    fn is_defined(&self, line: &Line<'_>) -> bool {
+        self.dynamic.set.first_named(line, File::Dynamic).is_some()
     }
 
     fn apply_line(&mut self, file: File, line: &Line<'_>) -> Result<(), Errno> {

@@ -37,7 +37,7 @@ pub(super) struct Live {
     hung: HashMap<u32, (Hung, Chosen)>,
     /// Dynamic events.
     probes: HashMap<u32, HungProbes>,
-    /// Synthetic events.
+    /// Synthetic and user events.
     synthetic: HashMap<u32, Emitted>,
     /// Runs the triggers of `trace_marker`, where there are any.
     marker: Option<Attachment>,
@@ -184,7 +184,7 @@ impl Live {
         }
     }
 
-    /// Turns a synthetic event on.
+    /// Turns a synthetic or user event on.
     pub(super) fn hang_synthetic(&mut self, event: u32, wanted: &Wanted<'_>) -> Result<(), AttachError> {
         if !self.synthetic.contains_key(&event) {
             let on = self.session.hang_emitted(&emitted(wanted, &Via::Inject))?;
@@ -203,7 +203,7 @@ impl Live {
         on.map(|on| self.session.block(on, &emitted(wanted, &Via::Emitted))).transpose()
     }
 
-    /// Hands a record of user space to a synthetic event that is on; what its triggers ask for.
+    /// Hands a record of user space to a synthetic or user event that is on; what its triggers ask for.
     pub(super) fn emit(&self, event: u32, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
         self.synthetic.get(&event).map_or(Ok(0), |emitted| self.session.emit(emitted, record, writer))
     }

@@ -17,6 +17,7 @@ use super::{
     options::TraceOptions,
     state::Instance,
     synthetic::Synthetic,
+    user::UserEvents,
 };
 use crate::{
     attach::AttachError,
@@ -56,6 +57,7 @@ pub struct Mirror {
     pub(super) synthetic: Synthetic,
     /// How many dynamic events were ever defined.
     pub(super) definitions: u64,
+    pub(super) user: UserEvents,
 }
 
 impl Mirror {
@@ -84,6 +86,7 @@ impl Mirror {
             held: BTreeMap::new(),
             synthetic: Synthetic::default(),
             definitions: 0,
+            user: UserEvents::default(),
         })
     }
 
@@ -283,9 +286,10 @@ impl Mirror {
         }
     }
 
-    /// The rings of all instances.
+    /// The rings of all instances, and that of the tasks that take part in user events.
     pub fn rings(&self) -> impl Iterator<Item = &crate::sys::ring::RingMemory> {
-        self.instances.values().filter_map(|state| state.live.as_ref()).flat_map(|live| &live.rings)
+        let live = self.instances.values().filter_map(|state| state.live.as_ref());
+        live.flat_map(|live| &live.rings).chain(self.user_ring())
     }
 
     /// Numbers of the instances that record at this moment.

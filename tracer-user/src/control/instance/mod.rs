@@ -30,6 +30,7 @@ mod state;
 mod synthetic;
 mod text;
 mod trigger;
+pub mod user;
 pub mod words;
 
 pub use boot::Boot;

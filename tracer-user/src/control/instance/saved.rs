@@ -121,7 +121,7 @@ impl Mirror {
     pub fn saved(&self) -> Saved {
         let instances = self.numbers().filter_map(|number| self.get(number));
         Saved {
-            definitions: lines(&self.definitions(File::Dynamic)),
+            definitions: lines(&self.lasting_definitions()),
             names: self.tasks.kept(),
             instances: instances.map(|state| SavedInstance::of(state, &self.events)).collect(),
         }

@@ -307,6 +307,11 @@ impl Instance {
         self.enabled.contains(&event)
     }
 
+    /// Whether anything looks at an event's records before they are recorded.
+    pub(super) fn looks_at(&self, event: u32) -> bool {
+        self.filters.contains_key(&event) || !self.triggers.of(event).is_empty()
+    }
+
     /// Forgets an event that is gone.
     pub(super) fn forget(&mut self, event: u32) {
         self.enabled.remove(&event);

@@ -73,6 +73,8 @@ pub enum Request {
     Probe,
     /// A synthetic event, which is not this module's.
     Synthetic,
+    /// A user event (`lang::user`).
+    User,
     /// Nothing that is known.
     Unknown,
 }
@@ -89,6 +91,7 @@ pub fn request(line: &Line<'_>, file: File) -> Request {
         Some(b'p' | b'r') => Request::Probe,
         Some(b'f' | b't' | b'e') if file == File::Dynamic => Request::Probe,
         Some(b's') if file == File::Dynamic => Request::Synthetic,
+        Some(b'u') if file == File::Dynamic && line.text().starts_with(b"u:") => Request::User,
         Some(_) => Request::Unknown,
     }
 }

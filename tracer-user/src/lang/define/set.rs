@@ -110,7 +110,7 @@ impl Set {
             Request::Nothing => Ok(Change::Nothing),
             Request::Delete => self.delete(line, file),
             Request::Probe => self.add(line, file, facts),
-            Request::Synthetic | Request::Unknown => {
+            Request::Synthetic | Request::User | Request::Unknown => {
                 Err(Refusal::untold(Errno::INVAL, line, ErrorKind::NoCommand))
             }
         }

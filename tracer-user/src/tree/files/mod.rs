@@ -46,6 +46,8 @@ mod tracing_cpumask;
 mod tracing_on;
 mod uprobe_events;
 mod uprobe_profile;
+mod user_events_data;
+mod user_events_status;
 
 /// Files of an instance; those marked so are the top's alone.
 pub(super) const TOP: &[Entry] = &[
@@ -83,6 +85,8 @@ pub(super) const TOP: &[Entry] = &[
     tracing_on::FILE,
     uprobe_events::FILE,
     uprobe_profile::FILE,
+    user_events_data::FILE,
+    user_events_status::FILE,
 ];
 
 /// Files of `events`.

@@ -1,0 +1,354 @@
+//! User events: what programs register through `user_events_data`, and what they write into it (the kernel's
+//! trace_events_user.c, and docs/USER_EVENTS.md).
+//!
+//! An event is there while somebody holds it: an open file that registered it, a process that asked to be told
+//! ([`spaces`]), an instance that has it on. One that is to persist, as those of `dynamic_events` and of the 6.1
+//! interface are, goes when it is deleted. Nothing here waits for anybody: what must be read from a program's memory is read
+//! before, and what must be written ([`News`]) is written behind ([`Hands`]), without the mirror in hand.
+
+mod caller;
+mod hands;
+mod page;
+mod record;
+mod register;
+mod spaces;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+};
+
+use rustix::io::Errno;
+
+pub use caller::{Caller, Request, With};
+pub use hands::Hands;
+pub use register::{Layout, Registered, Registration};
+pub use spaces::{Memory, Write};
+
+use self::{
+    page::{EVENTS_MAX, Page},
+    spaces::Spaces,
+};
+use super::mirror::Mirror;
+use crate::{
+    attach::{TaskOffsets, Tasks, ids},
+    buffer::clock::monotonic,
+    event::user::{Event, MULTI_SYSTEM, SYSTEM},
+    lang::{define::Line, user::Command},
+};
+
+/// Nanoseconds after a change in which a child process may have been born with the state before.
+const SETTLING: u64 = 2_000_000_000;
+
+/// A user event.
+#[derive(Debug)]
+struct Known {
+    event: Event,
+    /// Its place among all dynamic events.
+    serial: u64,
+    /// It stays when nobody holds it.
+    persists: bool,
+    /// Files that have registered it.
+    files: usize,
+    /// Its bit in the page, where somebody asked for one.
+    bit: Option<u32>,
+    /// Whether an instance has it on, when programs were last told.
+    on: bool,
+    /// When that changed (`CLOCK_MONOTONIC`).
+    changed: u64,
+}
+
+/// An entry in a file's table of events: what a write begins with is its place there.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    event: u32,
+    /// It was registered by the 6.1 interface, which does not refuse writes while the event is off.
+    first_age: bool,
+}
+
+/// What is to be told to programs.
+#[derive(Debug, Default)]
+pub struct News {
+    /// Bits in memory.
+    pub writes: Vec<Write>,
+    /// Whether the page changed.
+    pub page: bool,
+}
+
+impl News {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty() && !self.page
+    }
+}
+
+/// All user events.
+#[derive(Debug, Default)]
+pub(super) struct UserEvents {
+    known: BTreeMap<u32, Known>,
+    /// Numbers by name, the oldest first.
+    names: HashMap<String, Vec<u32>>,
+    files: HashMap<u64, Vec<Held>>,
+    next_file: u64,
+    next_multi: u64,
+    page: Page,
+    spaces: Spaces,
+    news: News,
+}
+
+impl UserEvents {
+    /// Whether a program registered an event.
+    pub(super) fn has(&self, event: u32) -> bool {
+        self.known.contains_key(&event)
+    }
+
+    fn named(&self, name: &str) -> Vec<u32> {
+        self.names.get(name).cloned().unwrap_or_default()
+    }
+
+    /// Whether a file or a process holds an event, or an instance has it on.
+    fn is_busy(&self, event: u32, on: bool) -> bool {
+        on || self.spaces.uses(event) > 0 || self.known.get(&event).is_some_and(|known| known.files > 0)
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Lines of `dynamic_events`, of all events or of those that persist; with the place of each among all dynamic events.
+    pub(super) fn lines(&self, lasting: bool) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        let meant = self.known.values().filter(move |known| known.persists || !lasting);
+        meant.map(|known| (known.serial, known.event.read_back().into_bytes()))
+    }
+}
+
+impl Mirror {
+    /// A new open `user_events_data`.
+    pub fn user_open(&mut self) -> u64 {
+        self.user.next_file += 1;
+        self.user.files.insert(self.user.next_file, Vec::new());
+        self.user.next_file
+    }
+
+    /// It is closed.
+    pub fn user_close(&mut self, file: u64) {
+        for held in self.user.files.remove(&file).unwrap_or_default() {
+            if let Some(known) = self.user.known.get_mut(&held.event) {
+                known.files -= 1;
+            }
+            self.user_let_go(held.event);
+        }
+    }
+
+    /// What `user_events_status` reads. Events that have a bit stand behind it, as on 6.1, others as later kernels show them.
+    pub fn user_status(&self) -> Vec<u8> {
+        let mut text = String::new();
+        let mut busy = 0;
+        for (number, known) in &self.user.known {
+            if let Some(bit) = known.bit {
+                let _ = write!(text, "{bit}:");
+            }
+            text += &known.event.tracepoint();
+            if self.all().any(|state| state.is_enabled(*number)) {
+                text += " # Used by ftrace";
+                busy += 1;
+            }
+            text.push('\n');
+        }
+        let _ = write!(text, "\nActive: {}\nBusy: {busy}\nMax: {EVENTS_MAX}\n", self.user.known.len());
+        text.into_bytes()
+    }
+
+    /// The page that programs map.
+    pub fn user_page(&self) -> &[u8] {
+        self.user.page.bytes()
+    }
+
+    /// Learns what became of tasks that take part, and what of that changes for programs. Bits that are to be written since the
+    /// last call, and events that nobody holds any more are gone.
+    pub fn user_news(&mut self) -> News {
+        if self.user.known.is_empty() && self.user.spaces.is_empty() && self.user.news.is_empty() {
+            return News::default();
+        }
+        let born = self.user.spaces.learn();
+        let user = &mut self.user;
+        for born in born {
+            let state = |event: u32| {
+                let known = user.known.get(&event)?;
+                (born.time < known.changed.saturating_add(SETTLING)).then_some(known.on)
+            };
+            user.news.writes.extend(user.spaces.writes_of(&born, state));
+        }
+        let now = monotonic();
+        let mut unheld = Vec::new();
+        for (number, known) in &mut self.user.known {
+            let on = self.instances.values().any(|state| state.is_enabled(*number));
+            if on != known.on {
+                (known.on, known.changed) = (on, now);
+                self.user.news.writes.extend(self.user.spaces.writes(*number, on));
+                if let Some(bit) = known.bit {
+                    self.user.page.set(bit, on);
+                    self.user.news.page = true;
+                }
+            }
+            let held =
+                known.files > 0 || self.user.spaces.uses(*number) > 0 || self.held.contains_key(number);
+            if !known.persists && !on && !held {
+                unheld.push(*number);
+            }
+        }
+        for event in unheld {
+            self.user_remove(event);
+        }
+        std::mem::take(&mut self.user.news)
+    }
+
+    /// What is to be written so that no program takes an event to be on once the mirror is gone.
+    pub fn user_farewell(&mut self) -> Vec<Write> {
+        let on: Vec<u32> = self.user.known.iter().filter(|(_, known)| known.on).map(|(n, _)| *n).collect();
+        on.into_iter().flat_map(|event| self.user.spaces.writes(event, false)).collect()
+    }
+
+    /// Tasks and address spaces that take part, and open files.
+    pub fn user_counts(&self) -> (usize, usize, usize) {
+        let (tasks, spaces) = self.user.spaces.counts();
+        (tasks, spaces, self.user.files.len())
+    }
+
+    /// What becomes readable when something happens to tasks that take part.
+    pub(super) fn user_ring(&self) -> Option<&crate::sys::ring::RingMemory> {
+        self.user.spaces.followed().map(Tasks::ring)
+    }
+
+    /// Begins to follow tasks. Where ids are not those that programs in the kernel see, nobody is followed: who registers is told
+    /// all the same, its children are not.
+    fn user_follow(&mut self) {
+        if self.user.spaces.followed().is_some() || !ids::is_initial() {
+            return;
+        }
+        let offset = |name| Some(self.facts.btf()?.member("task_struct", name).ok()??.offset);
+        let (Some(pid), Some(mm)) = (offset("pid"), offset("mm")) else { return };
+        match Tasks::follow(TaskOffsets { pid, mm }, None) {
+            Ok(tasks) => self.user.spaces.set_followed(tasks),
+            Err(cause) => tracing::warn!("processes of user events are not followed: {cause}"),
+        }
+    }
+
+    /// A holder of an event less.
+    fn user_let_go(&mut self, event: u32) {
+        let on = self.is_busy(event);
+        let lasts = self.user.known.get(&event).is_none_or(|known| known.persists);
+        if !lasts && !self.user.is_busy(event, on) {
+            self.user_remove(event);
+        }
+    }
+
+    fn user_remove(&mut self, event: u32) {
+        let Some(known) = self.user.known.remove(&event) else { return };
+        if let Some(bit) = known.bit {
+            self.user.page.take(bit);
+            self.user.news.page |= known.on;
+        }
+        if let Some(numbers) = self.user.names.get_mut(&known.event.name) {
+            numbers.retain(|number| *number != event);
+            if numbers.is_empty() {
+                self.user.names.remove(&known.event.name);
+            }
+        }
+        self.touch();
+        self.remove_event(event);
+    }
+
+    /// Deletes the events of a name: what `DIAG_IOCSDEL` does.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EBUSY` for one that somebody holds, `EPERM` for one that is to persist and a caller who may not have made it.
+    pub fn user_delete(&mut self, name: &[u8], capable: bool) -> Result<(), Errno> {
+        self.user_learn();
+        let named = std::str::from_utf8(name).map(|name| self.user.named(name)).unwrap_or_default();
+        if named.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        for event in named {
+            let on = self.is_busy(event);
+            if self.user.is_busy(event, on) {
+                return Err(Errno::BUSY);
+            }
+            // Those of the first interface persist too, and need nothing for it.
+            let known = self.user.known.get(&event);
+            if known.is_some_and(|known| known.persists && known.bit.is_none()) && !capable {
+                return Err(Errno::PERM);
+            }
+            self.user_remove(event);
+        }
+        Ok(())
+    }
+
+    /// Takes births and ends into account that happened before now; what is to be written of it waits.
+    pub(super) fn user_learn(&mut self) {
+        let news = self.user_news();
+        self.user.news.writes.extend(news.writes);
+        self.user.news.page |= news.page;
+    }
+
+    /// A line of `dynamic_events` that defines a user event.
+    pub(super) fn user_define(&mut self, line: &[u8]) -> Result<(), Errno> {
+        let text = line.strip_prefix(b"u:").ok_or(Errno::INVAL)?;
+        let text = &text[crate::lang::ctype::skip_space(text, 0)..];
+        self.user_find(Command::split(text)?, Registration { persists: true, multi: false }).map(drop)
+    }
+
+    /// The part of a line of `dynamic_events` that deletes user events: how many went.
+    ///
+    /// # Errors
+    /// `EBUSY`; those before it are gone then.
+    pub(super) fn user_delete_line(&mut self, line: &Line<'_>) -> Result<usize, Errno> {
+        let head = line.word(0);
+        let names = match head {
+            [b'-', b':', names @ ..] => names,
+            [b'-', ..] => return Ok(0),
+            _ => match head.iter().position(|byte| *byte == b':') {
+                Some(colon) => &head[colon + 1..],
+                None => return Ok(0),
+            },
+        };
+        let Ok(names) = std::str::from_utf8(names) else { return Ok(0) };
+        let (system, name) = match names.split_once('/') {
+            Some((system, name)) => (Some(system), name),
+            None => (None, names),
+        };
+        if system.is_some_and(|system| system != SYSTEM && system != MULTI_SYSTEM) {
+            return Ok(0);
+        }
+        let words: Vec<String> =
+            line.words().skip(1).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+        self.user_learn();
+        let mut gone = 0;
+        for event in self.user.named(name) {
+            if self.user.known.get(&event).is_some_and(|known| known.event.is_meant(&words)) {
+                let on = self.is_busy(event);
+                if self.user.is_busy(event, on) {
+                    return Err(Errno::BUSY);
+                }
+                self.user_remove(event);
+                gone += 1;
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Takes all user events away that are nobody's, as emptying `dynamic_events` does; `EBUSY` when one is somebody's is for
+    /// [`Mirror::user_any_busy`] to say first.
+    pub(super) fn user_clear(&mut self) {
+        for event in self.user.known.keys().copied().collect::<Vec<_>>() {
+            self.user_remove(event);
+        }
+    }
+
+    /// Whether somebody holds any user event.
+    pub(super) fn user_any_busy(&mut self) -> bool {
+        self.user_learn();
+        self.user.known.keys().any(|event| self.user.is_busy(*event, self.is_busy(*event)))
+    }
+}

@@ -1,0 +1,65 @@
+//! The page of bits that programs of the 6.1 age map to see which events are on (`user_events_status`).
+
+/// Bytes of the page, and the events that it has bits for.
+const BYTES: usize = 4096;
+/// What the text calls the greatest number of events.
+pub(super) const EVENTS_MAX: u32 = BYTES as u32 * 8;
+
+/// The page, and which bits are given out.
+#[derive(Debug)]
+pub(super) struct Page {
+    bytes: Vec<u8>,
+    given: Vec<bool>,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        let mut given = vec![false; EVENTS_MAX as usize];
+        // Programs take it for a failure.
+        given[0] = true;
+        Self { bytes: vec![0; BYTES], given }
+    }
+}
+
+impl Page {
+    /// Gives a bit out; none when all are.
+    pub(super) fn give(&mut self) -> Option<u32> {
+        let free = self.given.iter().position(|given| !given)?;
+        self.given[free] = true;
+        Some(free as u32)
+    }
+
+    /// Takes one back.
+    pub(super) fn take(&mut self, bit: u32) {
+        self.set(bit, false);
+        self.given[bit as usize] = false;
+    }
+
+    /// Sets or clears one.
+    pub(super) fn set(&mut self, bit: u32, on: bool) {
+        let (byte, mask) = (&mut self.bytes[bit as usize / 8], 1 << (bit % 8));
+        *byte = if on { *byte | mask } else { *byte & !mask };
+    }
+
+    /// The bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_given_once_and_the_first_never() {
+        let mut page = Page::default();
+        assert_eq!((page.give(), page.give(), page.give()), (Some(1), Some(2), Some(3)));
+        page.set(2, true);
+        assert_eq!(page.bytes()[0], 4);
+        page.take(2);
+        assert_eq!((page.bytes()[0], page.give()), (0, Some(2)));
+        assert_eq!((4..EVENTS_MAX).filter(|bit| page.give() == Some(*bit)).count(), 32_764);
+        assert_eq!(page.give(), None);
+    }
+}

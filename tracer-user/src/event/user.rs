@@ -1,0 +1,286 @@
+//! User events: fields as a program registered them, the record that follows, and its `format` (the kernel's
+//! trace_events_user.c).
+//!
+//! Fields lie one behind the other, not aligned, behind the common ones. A program writes what stands behind those; texts
+//! that words point to are to be checked, as nobody else looks at them before they are shown.
+
+use std::fmt::Write as _;
+
+use tracer_abi::COMMON_SIZE;
+
+use super::{
+    Format,
+    dynamic::{common_fields, field, format_text},
+};
+
+/// The system of user events.
+pub const SYSTEM: &str = "user_events";
+/// The system of those whose name may have several formats.
+pub const MULTI_SYSTEM: &str = "user_events_multi";
+
+/// A field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// C type as it was written, the brackets of an array behind it.
+    pub ty: String,
+    /// Name.
+    pub name: String,
+    /// Bytes.
+    pub size: u32,
+}
+
+impl Field {
+    /// Whether the type is a structure's, whose size is part of what was written.
+    fn is_struct(&self) -> bool {
+        self.ty.starts_with("struct ")
+    }
+
+    /// Where the text lies that the word points to: from the record's start, or from behind the word.
+    fn points(&self) -> Option<From> {
+        if self.ty.starts_with("__data_loc ") {
+            Some(From::Record)
+        } else {
+            self.ty.starts_with("__rel_loc ").then_some(From::Word)
+        }
+    }
+
+    /// Type and name, and the size of a structure.
+    fn written(&self, sized: bool) -> String {
+        let mut text = format!("{} {}", self.ty, self.name);
+        if sized && self.is_struct() {
+            let _ = write!(text, " {}", self.size as i32);
+        }
+        text
+    }
+
+    /// `user_field_format()`
+    fn conversion(&self) -> &'static str {
+        match self.ty.as_str() {
+            "s64" => "%lld",
+            "u64" => "%llu",
+            "s32" | "int" | "s16" | "short" | "s8" | "char" => "%d",
+            "u32" | "unsigned int" | "u16" | "unsigned short" | "u8" | "unsigned char" => "%u",
+            ty if ty.contains("char[") => "%s",
+            _ => "%llu",
+        }
+    }
+}
+
+/// What the offset in a word counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Record,
+    Word,
+}
+
+/// A user event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The name that programs register.
+    pub name: String,
+    /// Number behind the name of an event that is one of several formats.
+    pub multi: Option<u64>,
+    /// Fields.
+    pub fields: Vec<Field>,
+}
+
+impl Event {
+    /// Its system.
+    pub fn system(&self) -> &'static str {
+        if self.multi.is_some() { MULTI_SYSTEM } else { SYSTEM }
+    }
+
+    /// The name of its directory.
+    pub fn tracepoint(&self) -> String {
+        match self.multi {
+            Some(number) => format!("{}.{number:x}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Fields with their offsets, from the record's start.
+    fn placed(&self) -> impl Iterator<Item = (usize, &Field)> {
+        self.fields.iter().scan(COMMON_SIZE, |end, field| {
+            let offset = *end;
+            *end += field.size as usize;
+            Some((offset, field))
+        })
+    }
+
+    /// Bytes that a program has to write at least.
+    pub fn min_size(&self) -> usize {
+        self.fields.iter().map(|field| field.size as usize).sum()
+    }
+
+    /// What the rest of the program knows events by.
+    pub fn format(&self, id: u16) -> Format {
+        let placed = self.placed().map(|(offset, own)| {
+            field(&own.ty, &own.name, offset, own.size as usize, !own.ty.starts_with('u'))
+        });
+        Format {
+            system: self.system().to_owned(),
+            name: self.tracepoint(),
+            id,
+            common: common_fields(),
+            fields: placed.collect(),
+            print_fmt: self.print_fmt(),
+        }
+    }
+
+    /// The text of its `format` file.
+    pub fn format_text(&self, id: u16) -> String {
+        format_text(&self.format(id))
+    }
+
+    /// The print fmt (`user_event_set_print_fmt()`), which only tools use: `trace` shows fields.
+    pub fn print_fmt(&self) -> String {
+        let texts: Vec<String> =
+            self.fields.iter().map(|field| format!("{}={}", field.name, field.conversion())).collect();
+        let mut fmt = format!("\"{}\"", texts.join(" "));
+        for field in &self.fields {
+            let _ = match field.points().filter(|_| field.ty.contains("char")) {
+                Some(From::Record) => write!(fmt, ", __get_str({})", field.name),
+                Some(From::Word) => write!(fmt, ", __get_rel_str({})", field.name),
+                None => write!(fmt, ", REC->{}", field.name),
+            };
+        }
+        fmt
+    }
+
+    /// Its line in `dynamic_events`, newline included.
+    pub fn read_back(&self) -> String {
+        let fields: Vec<String> = self.fields.iter().map(|field| field.written(true)).collect();
+        let blank = if fields.is_empty() { "" } else { " " };
+        format!("u:{}{blank}{}\n", self.name, fields.join("; "))
+    }
+
+    /// Whether words of a command, split at blanks, say the same fields (`user_fields_match()`).
+    pub fn has_fields(&self, words: &[String]) -> bool {
+        self.says(words, true)
+    }
+
+    /// Whether words of a deletion mean it: none, or its fields. Kernels of the 6.1 age leave the size of a structure out
+    /// and take no words for any, later ones want both; here either will do.
+    pub fn is_meant(&self, words: &[String]) -> bool {
+        words.is_empty() || self.says(words, true) || self.says(words, false)
+    }
+
+    fn says(&self, words: &[String], sized: bool) -> bool {
+        if words.is_empty() {
+            return self.fields.is_empty();
+        }
+        let mut rest = words;
+        for field in &self.fields {
+            if rest.is_empty() {
+                return false;
+            }
+            let ends = rest.iter().position(|word| word.contains(';'));
+            let taken = ends.map_or(rest.len(), |at| at + 1);
+            let mut own = field.written(sized);
+            if ends.is_some() {
+                own.push(';');
+            }
+            if rest[..taken].join(" ") != own {
+                return false;
+            }
+            rest = &rest[taken..];
+        }
+        rest.is_empty()
+    }
+
+    /// Whether the texts that a record's words point to lie inside it and end (`user_event_validate()`). The record is as
+    /// long as its fields at least.
+    pub fn is_sound(&self, record: &[u8]) -> bool {
+        self.placed().all(|(at, field)| {
+            let Some(from) = field.points() else { return true };
+            let Some(word) = record.get(at..at + 4).and_then(|word| word.try_into().ok()) else {
+                return false;
+            };
+            let word = u32::from_ne_bytes(word);
+            let (offset, size) = ((word & 0xffff) as usize, (word >> 16) as usize);
+            let end = size + if from == From::Word { at + 4 + offset } else { offset };
+            let ends = || end.checked_sub(1).and_then(|last| record.get(last)) == Some(&0);
+            end <= record.len() && (!field.ty.contains("char") || ends())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(fields: &[(&str, &str, u32)]) -> Event {
+        let field = |(ty, name, size): &(&str, &str, u32)| Field {
+            ty: (*ty).to_owned(),
+            name: (*name).to_owned(),
+            size: *size,
+        };
+        Event { name: "test".to_owned(), multi: None, fields: fields.iter().map(field).collect() }
+    }
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn texts_of_an_event() {
+        let all = event(&[
+            ("u8", "a", 1),
+            ("__rel_loc char[]", "b", 4),
+            ("struct x", "c", 20),
+            ("char[4]", "d", 4),
+            ("__data_loc unsigned char[]", "e", 4),
+        ]);
+        assert_eq!(
+            all.read_back(),
+            "u:test u8 a; __rel_loc char[] b; struct x c 20; char[4] d; __data_loc unsigned char[] e\n"
+        );
+        assert_eq!(
+            all.print_fmt(),
+            "\"a=%u b=%s c=%llu d=%s e=%s\", REC->a, __get_rel_str(b), REC->c, REC->d, __get_str(e)"
+        );
+        let format = all.format(7);
+        let places: Vec<(usize, usize, bool)> =
+            format.fields.iter().map(|field| (field.offset, field.size, field.signed)).collect();
+        assert_eq!(places, [(8, 1, false), (9, 4, true), (13, 20, true), (33, 4, true), (37, 4, true)]);
+        assert_eq!(all.min_size(), 33);
+        assert_eq!(event(&[]).read_back(), "u:test\n");
+        assert_eq!(event(&[]).print_fmt(), "\"\"");
+        let multi = Event { multi: Some(26), ..event(&[]) };
+        assert_eq!((multi.system(), multi.tracepoint().as_str()), ("user_events_multi", "test.1a"));
+        assert_eq!(multi.read_back(), "u:test\n");
+    }
+
+    #[test]
+    fn fields_are_the_same_by_their_text() {
+        let two = event(&[("u32", "a", 4), ("u32", "b", 4)]);
+        for same in ["u32 a; u32 b", "u32 a; u32 b;"] {
+            assert!(two.has_fields(&words(same)), "{same}");
+        }
+        for other in ["", "u32 a", "u32 a;", "u32 b; u32 a", "u64 a; u64 b", "u32 a; u32 b; u32 c"] {
+            assert!(!two.has_fields(&words(other)), "{other}");
+        }
+        let own = event(&[("struct my", "a", 20)]);
+        assert!(own.has_fields(&words("struct my a 20")) && own.is_meant(&words("struct my a")));
+        assert!(!own.has_fields(&words("struct my a 21")) && !own.is_meant(&words("struct my b")));
+        assert!(!own.has_fields(&[]) && own.is_meant(&[]) && event(&[]).has_fields(&[]));
+    }
+
+    #[test]
+    fn texts_must_lie_inside_and_end() {
+        let relative = event(&[("__rel_loc char[]", "s", 4)]);
+        let record = |word: u32, text: &[u8]| [&[0; 8][..], &word.to_ne_bytes(), text].concat();
+        let word = |offset: u32, size: u32| size << 16 | offset;
+        assert!(relative.is_sound(&record(word(0, 5), b"Test\0")));
+        for (offset, size) in [(1024, 5), (1, 5), (0, 1029), (0, 6), (0xffff, 0xffff)] {
+            assert!(!relative.is_sound(&record(word(offset, size), b"Test\0")), "{offset} {size}");
+        }
+        assert!(!relative.is_sound(&record(word(0, 5), b"TestA")));
+        let absolute = event(&[("__data_loc char[]", "s", 4)]);
+        assert!(absolute.is_sound(&record(word(12, 5), b"Test\0")));
+        assert!(!absolute.is_sound(&record(word(13, 5), b"Test\0")));
+        assert!(!absolute.is_sound(&record(0, b"Test\0")));
+        let bytes = event(&[("__data_loc u8[]", "s", 4)]);
+        assert!(bytes.is_sound(&record(word(12, 5), b"TestA")));
+    }
+}

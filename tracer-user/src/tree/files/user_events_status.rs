@@ -1,0 +1,10 @@
+//! `user_events_status`: text to who reads it, a page of bits to who maps it. To be mapped it is writable, as on 6.1.
+
+use crate::tree::entry::{Entry, Shows};
+
+pub(super) const FILE: Entry = Entry::read(
+    "user_events_status",
+    Shows::Page(|mirror| Ok(mirror.user_status()), |mirror| mirror.user_page().to_vec()),
+)
+.mode(0o640)
+.top();
