@@ -315,6 +315,7 @@ fn files_of_an_instance_are_the_kernels() {
         "buffer_subbuf_size_kb",
         "fields",
         "hist",
+        "inject",
         "snapshot",
         "snapshot_raw",
         "trace_printk_dest",

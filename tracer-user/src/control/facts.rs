@@ -9,7 +9,10 @@ use crate::{
         Answer, Btf, Error, Symbols, Tracefs, filter_parser, preemption,
         syscalls::{Numbers, Registers},
     },
-    lang::filter::{Dialect, Feature},
+    lang::{
+        filter::{Dialect, Feature},
+        inject,
+    },
     plan::resolve::ResolveEnv,
     render::{KernelFacts, KernelTexts, Member, Pointers, RenderEnv, Symbol, hz, jiffies, version_of},
 };
@@ -165,7 +168,8 @@ impl RenderEnv for Facts {
 
     fn kernel_text(&self, address: u64) -> Option<&[u8]> {
         let read = || self.tracefs.read("printk_formats").ok().flatten().unwrap_or_default();
-        self.texts.get_or_init(|| KernelTexts::parse(&read())).get(address)
+        let text = self.texts.get_or_init(|| KernelTexts::parse(&read())).get(address);
+        text.or_else(|| inject::pointed_text(address))
     }
 
     fn pointers(&self) -> Pointers {

@@ -12,6 +12,7 @@ pub mod facts;
 pub mod fetch;
 pub mod filter;
 pub mod hist;
+pub mod inject;
 pub mod number;
 mod span;
 pub mod synth;

@@ -20,7 +20,11 @@ use crate::{
         recorder,
     },
     event::Format,
-    plan::{filter::Filter, source::Hook, trigger::Trigger},
+    plan::{
+        filter::Filter,
+        source::Hook,
+        trigger::{self, Trigger},
+    },
     sys::ring::{RingMemory, Seen},
 };
 
@@ -39,6 +43,8 @@ pub(super) struct Live {
     probes: HashMap<u32, HungProbes>,
     /// Synthetic and user events.
     synthetic: HashMap<u32, Emitted>,
+    /// Programs that records written to `inject` go through, made when they are needed.
+    injected: HashMap<u32, Emitted>,
     /// Runs the triggers of `trace_marker`, where there are any.
     marker: Option<Attachment>,
     rest: Rest,
@@ -93,6 +99,7 @@ impl Live {
             hung: HashMap::new(),
             probes: HashMap::new(),
             synthetic: HashMap::new(),
+            injected: HashMap::new(),
             marker: None,
             rest: Rest::default(),
             gone: vec![Counters::default(); cpus],
@@ -160,11 +167,13 @@ impl Live {
             None => self.session.hang(&request)?,
         };
         self.hung.insert(event, (hung, chosen.clone()));
+        self.drop_injected(event);
         Ok(())
     }
 
     /// Changes what becomes of the hits of an event that hangs on its hook.
     pub(super) fn change(&mut self, event: u32, wanted: &Wanted<'_>) -> Result<(), AttachError> {
+        self.drop_injected(event);
         if self.probes.contains_key(&event) {
             return self.change_probes(event, wanted);
         }
@@ -189,6 +198,7 @@ impl Live {
         if !self.synthetic.contains_key(&event) {
             let on = self.session.hang_emitted(&emitted(wanted, &Via::Inject))?;
             self.synthetic.insert(event, on);
+            self.drop_injected(event);
         }
         Ok(())
     }
@@ -206,6 +216,35 @@ impl Live {
     /// Hands a record of user space to a synthetic or user event that is on; what its triggers ask for.
     pub(super) fn emit(&self, event: u32, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
         self.synthetic.get(&event).map_or(Ok(0), |emitted| self.session.emit(emitted, record, writer))
+    }
+
+    /// Takes a record written to an event's `inject`; what its triggers ask for. Those that do not look at records do not
+    /// run where none does.
+    pub(super) fn inject(
+        &mut self,
+        event: u32,
+        wanted: &Wanted<'_>,
+        record: &[u8],
+        writer: &Writer,
+    ) -> Result<u64, AttachError> {
+        if !self.injected.contains_key(&event) {
+            let triggers = if trigger::sees_record(wanted.triggers) { wanted.triggers } else { &[] };
+            let wanted = Wanted { triggers, begins_off: false, ..*wanted };
+            let mut request = emitted(&wanted, &Via::Inject);
+            request.extras.soft_slot = self.slot(event);
+            request.extras.soft &= request.extras.soft_slot.is_some();
+            let on = self.session.hang_emitted(&request)?;
+            self.injected.insert(event, on);
+        }
+        self.injected.get(&event).map_or(Ok(0), |on| self.session.emit(on, record, writer))
+    }
+
+    /// Forgets the program of an event's `inject`: another one is right by now.
+    fn drop_injected(&mut self, event: u32) {
+        if let Some(on) = self.injected.remove(&event) {
+            self.note_dropped(vec![on.slot]);
+            self.session.unhang_emitted(on);
+        }
     }
 
     /// Sets what runs the triggers of `trace_marker`, or takes it away.
@@ -231,6 +270,7 @@ impl Live {
     pub(super) fn unhang(&mut self, events: impl IntoIterator<Item = u32>) {
         let mut resting = Vec::new();
         for event in events {
+            self.drop_injected(event);
             if let Some(probes) = self.probes.remove(&event) {
                 self.note_dropped(probes.slots().collect());
                 self.take_off(probes);
@@ -284,6 +324,7 @@ impl Live {
     }
 
     pub(super) fn put_probes(&mut self, event: u32, probes: HungProbes) {
+        self.drop_injected(event);
         self.probes.insert(event, probes);
     }
 
@@ -301,7 +342,8 @@ impl Live {
     pub(super) fn counts(&self, cpu: u32) -> Counters {
         let slots = self.hung.values().map(|(hung, _)| hung.slot);
         let slots = slots.chain(self.probes.values().flat_map(HungProbes::slots));
-        let slots = slots.chain(self.synthetic.values().map(|emitted| emitted.slot));
+        let records = self.synthetic.values().chain(self.injected.values());
+        let slots = slots.chain(records.map(|emitted| emitted.slot));
         let gone = self.gone.get(cpu as usize).copied().unwrap_or_default();
         slots.map(|slot| self.session.counters(slot, cpu)).fold(gone, Counters::plus)
     }

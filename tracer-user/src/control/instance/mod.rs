@@ -13,6 +13,7 @@ mod dynamic;
 mod errors;
 mod hist;
 mod hung;
+mod inject;
 mod live;
 mod made;
 pub mod mark;

@@ -17,6 +17,7 @@ mod event_filter;
 mod event_format;
 mod event_hist;
 mod event_id;
+mod event_inject;
 mod event_trigger;
 mod free_buffer;
 mod header_event;
@@ -102,6 +103,7 @@ pub(super) const EVENT: &[Entry] = &[
     event_format::FILE,
     event_hist::FILE,
     event_id::FILE,
+    event_inject::FILE,
     event_trigger::FILE,
 ];
 

@@ -1,0 +1,290 @@
+//! What is written to an event's `inject` file: `field=value` pairs that make a record of it (kernel/trace/
+//! trace_events_inject.c, in kernels with `CONFIG_TRACE_EVENT_INJECT`).
+//!
+//! A value is a number, or a text between quotes of either kind, in which a backslash keeps the next character from ending
+//! it and stays. Fields that are not named are 0 or empty; one that is named twice has its last value.
+
+use rustix::io::Errno;
+
+use super::{
+    ctype::{is_alnum, is_space, skip_space, trim_end},
+    number,
+};
+use crate::event::{Field, FieldClass, Format};
+
+/// Bytes of a written text that are too many: with its end, a filter's string has as many (`MAX_FILTER_STR_VAL`).
+const TEXT_LIMIT: usize = 256;
+
+/// Addresses that stand in a record for what the kernel points to: an empty text, and [`STATIC_TEXT`]. Nothing
+/// can be there.
+const EMPTY_AT: u64 = 0x7261_6365_7200_0001;
+const STATIC_AT: u64 = 0x7261_6365_7200_0002;
+/// What a field that points to a text outside of the record is made to say.
+const STATIC_TEXT: &[u8] = b"STATIC STRING CAN NOT BE INJECTED";
+
+/// The text at an address that [`record`] put into a record.
+pub fn pointed_text(address: u64) -> Option<&'static [u8]> {
+    match address {
+        EMPTY_AT => Some(b""),
+        STATIC_AT => Some(STATIC_TEXT),
+        _ => None,
+    }
+}
+
+/// A value as it is written.
+#[derive(Clone, Copy, Debug)]
+enum Written<'a> {
+    Number(&'a [u8]),
+    Text(&'a [u8]),
+}
+
+/// What a name means.
+#[derive(Clone, Copy, Debug)]
+enum Named<'a> {
+    Field(&'a Field),
+    /// One of the fields of all events that no record holds: whether it is compared as a text, which the kernel takes.
+    Generic {
+        text: bool,
+    },
+}
+
+fn named<'a>(format: &'a Format, name: &[u8]) -> Option<Named<'a>> {
+    let own =
+        |fields: &'a [Field]| fields.iter().find(|field| field.name.as_bytes() == name).map(Named::Field);
+    own(&format.fields).or_else(|| match name {
+        b"CPU" | b"cpu" | b"common_cpu" | b"STACKTRACE" | b"stacktrace" | b"common_stacktrace" => {
+            Some(Named::Generic { text: false })
+        }
+        b"COMM" | b"comm" | b"common_comm" => Some(Named::Generic { text: true }),
+        _ => own(&format.common),
+    })
+}
+
+/// Reads a name at the text's start, and says what follows it.
+fn name(text: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
+    let start = skip_space(text, 0);
+    let is_word = |byte: u8| is_alnum(byte) || byte == b'_';
+    let length = text[start..].iter().take_while(|byte| is_word(**byte)).count();
+    if length == 0 {
+        return Err(Errno::INVAL);
+    }
+    let name = &text[start..start + length];
+    let at = skip_space(text, start + length);
+    Ok((name, &text[at..]))
+}
+
+/// Reads the value behind a name, and says what follows it.
+fn value(text: &[u8]) -> Result<(Written<'_>, &[u8]), Errno> {
+    let text = text.strip_prefix(b"=").ok_or(Errno::INVAL)?;
+    let text = &text[skip_space(text, 0)..];
+    match text.first() {
+        Some(first) if first.is_ascii_digit() || *first == b'-' => {
+            let sign = usize::from(*first == b'-');
+            let end = sign + text[sign..].iter().take_while(|byte| is_alnum(**byte)).count();
+            match text.get(end) {
+                Some(next) if !is_space(*next) => Err(Errno::INVAL),
+                _ => Ok((Written::Number(&text[..end]), &text[end..])),
+            }
+        }
+        Some(quote @ (b'\'' | b'"')) => {
+            let mut at = 1;
+            loop {
+                match text.get(at) {
+                    None => return Err(Errno::INVAL),
+                    Some(b'\\') if at + 1 < text.len() => at += 2,
+                    Some(byte) if byte == quote => break,
+                    Some(_) => at += 1,
+                }
+            }
+            if at > TEXT_LIMIT {
+                return Err(Errno::INVAL);
+            }
+            Ok((Written::Text(&text[1..at]), &text[at + 1..]))
+        }
+        _ => Err(Errno::INVAL),
+    }
+}
+
+fn number_of(field: &Field, text: &[u8]) -> Result<u64, Errno> {
+    let read = if field.signed {
+        number::read_signed(text).map(i64::cast_unsigned)
+    } else {
+        number::read_unsigned(text, 0)
+    };
+    read.map_err(|error| match error {
+        number::NumberError::Invalid => Errno::INVAL,
+        number::NumberError::Range => Errno::RANGE,
+    })
+}
+
+fn put(record: &mut [u8], at: usize, bytes: &[u8]) -> Result<(), Errno> {
+    record.get_mut(at..at + bytes.len()).ok_or(Errno::INVAL)?.copy_from_slice(bytes);
+    Ok(())
+}
+
+/// The word that says where a text is; `place` is its offset in the record.
+fn place(field: &Field, place: usize, length: usize) -> [u8; 4] {
+    let mut at = place as u32 & 0xffff;
+    if field.class == FieldClass::RelString {
+        at = at.wrapping_sub((field.offset + field.size) as u32);
+    }
+    ((length as u32) << 16 | at).to_ne_bytes()
+}
+
+/// The record that a written text makes, on top of these common fields.
+///
+/// # Errors
+/// `ENOENT` for a field that the event does not have, `ERANGE` for a number that does not fit 64 bits, `EINVAL` for
+/// everything else that cannot be read.
+pub fn record(text: &[u8], format: &Format, common: [u8; 8]) -> Result<Vec<u8>, Errno> {
+    let size = format.fields.iter().map(Field::end).max().unwrap_or(0).max(common.len());
+    // One byte more: the end of all texts that are not set.
+    let mut record = vec![0; size + 1];
+    for field in &format.fields {
+        match field.class {
+            FieldClass::DynString | FieldClass::RelString => {
+                put(&mut record, field.offset, &place(field, size, 0))?;
+            }
+            FieldClass::PtrString => put(&mut record, field.offset, &EMPTY_AT.to_ne_bytes())?,
+            _ => {}
+        }
+    }
+    record[..common.len()].copy_from_slice(&common);
+    let mut rest = trim_end(text);
+    while !rest.is_empty() {
+        let (name, behind) = name(rest)?;
+        let target = named(format, name).ok_or(Errno::NOENT)?;
+        let (written, behind) = value(behind)?;
+        rest = behind;
+        match (target, written) {
+            (Named::Field(field), Written::Number(number)) if !field.class.is_string() => {
+                let bytes = number_of(field, number)?.to_le_bytes();
+                match field.size {
+                    size @ (1 | 2 | 4 | 8) => put(&mut record, field.offset, &bytes[..size])?,
+                    _ => return Err(Errno::INVAL),
+                }
+            }
+            (Named::Field(field), Written::Text(text)) => match field.class {
+                FieldClass::StaticString => {
+                    let text = &text[..text.len().min(field.size.saturating_sub(1))];
+                    put(&mut record, field.offset, text)?;
+                    put(&mut record, field.offset + text.len(), &[0])?;
+                }
+                FieldClass::DynString | FieldClass::RelString => {
+                    let word = place(field, record.len(), text.len() + 1);
+                    put(&mut record, field.offset, &word)?;
+                    record.extend_from_slice(text);
+                    record.push(0);
+                }
+                FieldClass::PtrString => put(&mut record, field.offset, &STATIC_AT.to_ne_bytes())?,
+                _ => return Err(Errno::INVAL),
+            },
+            // The kernel writes an address over the common fields here.
+            (Named::Generic { text: true }, Written::Text(_)) => {}
+            _ => return Err(Errno::INVAL),
+        }
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMAT: &str = "name: e\nID: 77\nformat:\n\
+        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+        \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+        \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
+        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+        \tfield:char comm[4];\toffset:8;\tsize:4;\tsigned:1;\n\
+        \tfield:u16 small;\toffset:12;\tsize:2;\tsigned:0;\n\
+        \tfield:u8 bytes[3];\toffset:14;\tsize:3;\tsigned:0;\n\
+        \tfield:s64 wide;\toffset:24;\tsize:8;\tsigned:1;\n\
+        \tfield:__data_loc char[] name;\toffset:32;\tsize:4;\tsigned:1;\n\
+        \tfield:__rel_loc char[] near;\toffset:36;\tsize:4;\tsigned:1;\n\
+        \tfield:const char * where;\toffset:40;\tsize:8;\tsigned:0;\n\n\
+        print fmt: \"%s\", REC->comm\n";
+
+    fn read(text: &str) -> Result<Vec<u8>, Errno> {
+        record(text.as_bytes(), &Format::parse("s", FORMAT).unwrap(), [77, 0, 0, 0, 5, 0, 0, 0])
+    }
+
+    fn word(record: &[u8], at: usize) -> (usize, usize) {
+        let word = u32::from_ne_bytes(record[at..at + 4].try_into().unwrap());
+        ((word & 0xffff) as usize, (word >> 16) as usize)
+    }
+
+    #[test]
+    fn nothing_written_is_a_record_of_zeroes_and_empty_texts() {
+        for text in ["", "\n", " \t "] {
+            let record = read(text).unwrap();
+            assert_eq!(record.len(), 49);
+            assert_eq!(record[..8], [77, 0, 0, 0, 5, 0, 0, 0]);
+            assert_eq!(record[8..32], [0; 24]);
+            assert_eq!((word(&record, 32), word(&record, 36)), ((48, 0), (48 - 40, 0)));
+            assert_eq!(pointed_text(u64::from_ne_bytes(record[40..48].try_into().unwrap())), Some(&b""[..]));
+        }
+    }
+
+    #[test]
+    fn values_are_where_the_format_has_them() {
+        let text = " wide = -2 small=0x12345\tname='a \"b\" \\' c'near=\"xy\"comm='longer' where=\"\" common_pid=-1\n";
+        let record = read(text).unwrap();
+        assert_eq!(record[4..8], [0xff; 4]);
+        assert_eq!(record[8..12], *b"lon\0");
+        assert_eq!(record[12..14], 0x2345_u16.to_le_bytes());
+        assert_eq!(record[24..32], (-2_i64).to_le_bytes());
+        let text = b"a \"b\" \\' c\0";
+        assert_eq!(word(&record, 32), (49, text.len()));
+        assert_eq!(record[49..49 + text.len()], *text);
+        assert_eq!(word(&record, 36), (49 + text.len() - 40, 3));
+        assert_eq!(record[49 + text.len()..], *b"xy\0");
+        assert_eq!(
+            pointed_text(u64::from_ne_bytes(record[40..48].try_into().unwrap())),
+            Some(&b"STATIC STRING CAN NOT BE INJECTED"[..])
+        );
+    }
+
+    #[test]
+    fn the_last_of_two_values_counts() {
+        let record = read("name='one' small=1 small=2 name='two'").unwrap();
+        let (at, length) = word(&record, 32);
+        assert_eq!((&record[at..at + length], record[12]), (&b"two\0"[..], 2));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        let long = format!("name='{}'", "x".repeat(256));
+        let cases = [
+            ("nothing=1", Errno::NOENT),
+            ("wide", Errno::INVAL),
+            ("wide:1", Errno::INVAL),
+            ("=1", Errno::INVAL),
+            ("wide=", Errno::INVAL),
+            ("wide=1,small=2", Errno::INVAL),
+            ("wide=x", Errno::INVAL),
+            ("wide=1x", Errno::INVAL),
+            ("wide=+1", Errno::INVAL),
+            ("wide='1'", Errno::INVAL),
+            ("wide=9223372036854775808", Errno::RANGE),
+            ("small=-1", Errno::INVAL),
+            ("small=18446744073709551616", Errno::RANGE),
+            ("bytes=1", Errno::INVAL),
+            ("bytes='a'", Errno::INVAL),
+            ("name=1", Errno::INVAL),
+            ("name='a", Errno::INVAL),
+            ("name='a\\'", Errno::INVAL),
+            (long.as_str(), Errno::INVAL),
+            ("CPU=1", Errno::INVAL),
+            ("COMM=1", Errno::INVAL),
+            ("stacktrace='a'", Errno::INVAL),
+            ("small=1 ;", Errno::INVAL),
+        ];
+        for (text, errno) in cases {
+            assert_eq!(read(text), Err(errno), "{text}");
+        }
+        let long = format!("name='{}'", "x".repeat(255));
+        assert_eq!(read(&long).map(|record| record.len()), Ok(49 + 256));
+        assert!(read("COMM='a' small=1").is_ok());
+    }
+}
