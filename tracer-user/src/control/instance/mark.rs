@@ -51,15 +51,6 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A thread that waits for us, on the CPU on which it last ran: the 39th word of its `stat` file (proc(5)).
-    pub fn of(pid: u32) -> Self {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name, the second word, may hold anything.
-        let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
-        let cpu = behind.split_whitespace().nth(36).and_then(|cpu| cpu.parse().ok()).unwrap_or(0);
-        Self { pid, cpu }
-    }
-
     /// The thread's name, NULs behind.
     pub(super) fn comm(self) -> [u8; 16] {
         let mut comm = [0; 16];
