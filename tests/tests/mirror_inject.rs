@@ -124,12 +124,19 @@ fn injected_records_pass_filter_triggers_and_switches() {
         for trigger in ["!stacktrace if pid == 3", "!enable_event:sched:sched_process_exec"] {
             set(&dir, &format!("{STOP}/trigger"), trigger)?;
         }
+        // As in the kernel, what a trigger has turned on stays so.
+        ensure!(text(&dir, aimed)? == "1\n", "{}", text(&dir, aimed)?);
+        set(&dir, aimed, "0")?;
+        // Nothing is on while the list of threads is changed.
+        set(&dir, &format!("{STOP}/enable"), "0")?;
         set(&dir, "trace", "")?;
 
         set(&dir, "set_event_pid", "1")?;
-        ensure!(all(&dir)?.is_empty(), "another thread's");
+        let found = all(&dir)?;
+        ensure!(found.is_empty(), "another thread's: {found:?}");
         set(&dir, "set_event_pid", &own)?;
-        ensure!(all(&dir)? == lines(&[1, 2, 3]), "our own");
+        let found = all(&dir)?;
+        ensure!(found == lines(&[1, 2, 3]), "our own: {found:?}");
         Ok(())
     };
     run().unwrap();
