@@ -68,6 +68,12 @@ pub fn getsid(pid: i32) {
     unsafe { libc::syscall(libc::SYS_getsid, c_long::from(pid)) };
 }
 
+/// `getpriority(2)` of a process that there may be or not.
+pub fn getpriority(who: i32) {
+    // SAFETY: numbers only.
+    unsafe { libc::syscall(libc::SYS_getpriority, 0, c_long::from(who)) };
+}
+
 /// What [`plain_calls`] provokes.
 pub(super) fn plain_events() -> Vec<Provoked> {
     let named: Vec<_> =

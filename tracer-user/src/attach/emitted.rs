@@ -30,6 +30,11 @@ impl Block {
         Self { insns, maps }
     }
 
+    /// What it refers to.
+    pub(super) fn into_maps(self) -> Vec<Map> {
+        self.maps
+    }
+
     /// Its instructions, the first its entry.
     pub fn insns(&self) -> &[Insn] {
         &self.insns

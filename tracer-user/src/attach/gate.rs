@@ -292,7 +292,7 @@ impl Gate {
 
 /// How a gate knows its slot.
 #[derive(Clone, Copy)]
-enum Slot {
+pub(super) enum Slot {
     /// By its attach cookie.
     Cookie,
     /// By itself.
@@ -300,7 +300,7 @@ enum Slot {
 }
 
 /// A gate's instructions.
-fn code(table: i32, slot: Slot) -> Vec<u8> {
+pub(super) fn code(table: i32, slot: Slot) -> Vec<u8> {
     // op, destination and source register, offset, immediate (struct bpf_insn).
     let insn = |op: u8, dst: u8, src: u8, imm: i32| {
         let mut bytes = vec![op, dst | src << 4, 0, 0];

@@ -2,17 +2,21 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::{AttachError, Cause, Link, Via, raw_tp, tracepoint};
+use super::{AttachError, Block, Cause, Link, Session, Via, Writer, gate, inject, raw_tp, tracepoint};
 use crate::{
     code::{
-        asm::{Function, Insn, LD_IMM64, PSEUDO_FUNC},
-        lower::hist::{self, DROPS, SCRATCH, SCRATCH_SIZE, TABLE},
+        asm::{Insn, LD_IMM64},
+        join,
+        lower::hist::{self, Role, SCRATCH_SIZE},
     },
-    lang::hist::Hist,
-    plan::hist::{COMM_SIZE, Layout, word},
+    lang::hist::{Hist, action::Deed},
+    plan::{
+        hist::{COMM_SIZE, Layout, snapshot, word},
+        source::Hook,
+    },
     sys::{
         map::{Map, MapKind, MapSpec},
-        prog::Prog,
+        prog::{Prog, ProgKind},
     },
 };
 
@@ -21,6 +25,10 @@ use crate::{
 pub struct Counts {
     table: Map,
     drops: Map,
+    /// An empty entry, where all CPUs share entries.
+    empty: Option<Map>,
+    /// What is kept of the last snapshot.
+    snapshot: Option<Map>,
     layout: Layout,
     cpus: usize,
 }
@@ -28,9 +36,29 @@ pub struct Counts {
 /// A program that counts in a table.
 #[derive(Debug)]
 pub struct Counting {
-    _scratch: Option<Map>,
-    _program: Prog,
+    program: Prog,
+    /// The table behind the gate that hangs in the program's place, and the gate, where the program may be exchanged.
+    gate: Option<(Map, Prog)>,
     _link: Link,
+    kind: ProgKind,
+}
+
+/// What a histogram needs of others.
+#[derive(Debug, Default)]
+pub struct Around<'a> {
+    /// The tables that it looks variables up in, as [`crate::plan::hist::References::owners`] has them.
+    pub owners: Vec<&'a Counts>,
+    /// Where snapshots are asked for.
+    pub session: Option<&'a Session>,
+    /// By action, what emits its synthetic event.
+    pub emissions: Vec<Option<Block>>,
+}
+
+impl Around<'_> {
+    /// [`hist::Request::emits`].
+    pub fn emits(&self) -> Vec<bool> {
+        self.emissions.iter().map(Option::is_some).collect()
+    }
 }
 
 /// What has been counted.
@@ -40,6 +68,8 @@ pub struct Counted {
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// Hits that found the table full.
     pub drops: u64,
+    /// What the last snapshot was taken for: the value, the key, and the name of the entry's task.
+    pub snapshot: Option<(u64, Vec<u8>, Vec<u8>)>,
 }
 
 fn make(kind: MapKind, key_size: usize, value_size: usize, entries: u32) -> Result<Map, Cause> {
@@ -56,40 +86,144 @@ fn make(kind: MapKind, key_size: usize, value_size: usize, entries: u32) -> Resu
 }
 
 impl Counting {
-    /// Loads a histogram's program and hangs it on a tracepoint, perf or raw.
+    /// Loads a histogram's program and hangs it on a tracepoint, perf or raw; behind a gate if its actions emit synthetic
+    /// events, so that it can be exchanged when those change ([`Counting::change`]).
     ///
     /// Programs that share a table must hang on perf tracepoints, where none runs inside another on a CPU.
     ///
     /// # Errors
     /// When a value is not to be had at the hook, or the kernel refuses a map, the program or the hook.
-    pub fn start(request: &hist::Request<'_>, via: &Via, counts: &Counts) -> Result<Self, AttachError> {
+    pub fn start(
+        request: &hist::Request<'_>,
+        via: &Via,
+        counts: &Counts,
+        around: &Around<'_>,
+    ) -> Result<Self, AttachError> {
         let name = request.hist.event.full_name();
-        Self::try_start(request, via, counts).map_err(|cause| AttachError::new(name, cause))
+        Self::try_start(request, via, counts, around).map_err(|cause| AttachError::new(name, cause))
     }
 
-    fn try_start(request: &hist::Request<'_>, via: &Via, counts: &Counts) -> Result<Self, Cause> {
-        let program = hist::hist(request).map_err(Cause::Lower)?;
-        let scratch = program.scratch.then(|| make(MapKind::PerCpuArray, 4, SCRATCH_SIZE, 1)).transpose()?;
-        let mut insns = joined(&program.functions);
-        for insn in insns.iter_mut().filter(|insn| insn.op == LD_IMM64) {
-            let map = match insn.imm {
-                TABLE => &counts.table,
-                DROPS => &counts.drops,
-                SCRATCH => scratch.as_ref().unwrap_or(&counts.table),
-                _ => continue,
-            };
-            insn.imm = map.as_fd().as_raw_fd();
-        }
-        let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
+    fn try_start(
+        request: &hist::Request<'_>,
+        via: &Via,
+        counts: &Counts,
+        around: &Around<'_>,
+    ) -> Result<Self, Cause> {
         let kind = via.kind();
-        let program = Prog::load(kind, &bytes, hist::PROGRAM).map_err(|error| Cause::Load(kind, error))?;
+        let program = load(request, kind, counts, around)?;
+        let emits = request.hist.synthetic_events().next().is_some();
+        let gate = (emits && kind == ProgKind::Tracepoint).then(|| gate(kind, &program)).transpose()?;
+        let hung = gate.as_ref().map_or(&program, |(_, gate)| gate);
         let link = match via {
-            Via::Tracepoint(id) => tracepoint::attach(&program, *id),
-            Via::RawTracepoint(name) => raw_tp::attach(&program, name),
+            Via::Tracepoint(id) => tracepoint::attach(hung, *id),
+            Via::RawTracepoint(name) => raw_tp::attach(hung, name),
+            Via::Inject => Ok(Link::None),
             _ => Err(Cause::NoHook("histograms hang on tracepoints only".to_owned())),
         }?;
-        Ok(Self { _scratch: scratch, _program: program, _link: link })
+        Ok(Self { program, gate, _link: link, kind })
     }
+
+    /// Exchanges the program: every hit runs the old one or the new one.
+    ///
+    /// # Errors
+    /// As [`Counting::start`]; the old one goes on then.
+    pub fn change(
+        &mut self,
+        request: &hist::Request<'_>,
+        counts: &Counts,
+        around: &Around<'_>,
+    ) -> Result<(), AttachError> {
+        let fail = |cause| AttachError::new(request.hist.event.full_name(), cause);
+        let program = load(request, self.kind, counts, around).map_err(fail)?;
+        if let Some((table, _)) = &self.gate {
+            put(table, &program).map_err(fail)?;
+        }
+        self.program = program;
+        Ok(())
+    }
+
+    /// How it has its values.
+    pub fn hook(&self) -> Hook {
+        if self.kind == ProgKind::Syscall { Hook::Inject } else { Hook::Tracepoint }
+    }
+
+    /// Counts a record of user space's ([`Via::Inject`]).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn count(&self, record: &[u8], writer: &Writer) -> Result<(), AttachError> {
+        let done = inject::run(&self.program, record, writer);
+        done.map(drop).map_err(|cause| AttachError::new("histogram", cause))
+    }
+}
+
+/// The update as a part of programs that emit the synthetic event it is on.
+///
+/// # Errors
+/// When a value is not to be had, or the kernel refuses a map.
+pub fn part(request: &hist::Request<'_>, counts: &Counts, around: Around<'_>) -> Result<Block, AttachError> {
+    let made = assembled(request, counts, &around);
+    let (insns, scratch) = made.map_err(|cause| AttachError::new(request.hist.event.full_name(), cause))?;
+    let inner = around.emissions.into_iter().flatten().flat_map(Block::into_maps);
+    Ok(Block::new(insns, inner.chain(scratch).collect()))
+}
+
+/// A gate that jumps to a program.
+fn gate(kind: ProgKind, program: &Prog) -> Result<(Map, Prog), Cause> {
+    let table = make(MapKind::ProgArray, 4, 4, 1)?;
+    put(&table, program)?;
+    let code = gate::code(table.as_fd().as_raw_fd(), gate::Slot::Fixed(0));
+    let gate = Prog::load(kind, &code, "tracer_gate").map_err(|error| Cause::Load(kind, error))?;
+    Ok((table, gate))
+}
+
+fn put(table: &Map, program: &Prog) -> Result<(), Cause> {
+    let failed = |errno| Cause::System("entry in the table of programs", errno);
+    table.set_fd(0, program.as_fd()).map_err(failed)
+}
+
+fn load(
+    request: &hist::Request<'_>,
+    kind: ProgKind,
+    counts: &Counts,
+    around: &Around<'_>,
+) -> Result<Prog, Cause> {
+    // What it refers to stays with the program.
+    let (insns, _scratch) = assembled(request, counts, around)?;
+    let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
+    Prog::load(kind, &bytes, hist::PROGRAM).map_err(|error| Cause::Load(kind, error))
+}
+
+/// The instructions with descriptors in them, and memory that is theirs.
+fn assembled(
+    request: &hist::Request<'_>,
+    counts: &Counts,
+    around: &Around<'_>,
+) -> Result<(Vec<Insn>, Option<Map>), Cause> {
+    let mut program = hist::hist(request).map_err(Cause::Lower)?;
+    let scratch = program.scratch.then(|| make(MapKind::PerCpuArray, 4, SCRATCH_SIZE, 1)).transpose()?;
+    for insn in program.functions.iter_mut().flat_map(|function| &mut function.insns) {
+        let Some(role) = hist::role(insn).filter(|_| insn.op == LD_IMM64) else { continue };
+        let of_session = |name| around.session.and_then(|session| session.map(name));
+        let map = match role {
+            Role::Table => Some(counts.table.as_fd()),
+            Role::Drops => Some(counts.drops.as_fd()),
+            Role::Scratch => scratch.as_ref().map(AsFd::as_fd),
+            Role::Empty => counts.empty.as_ref().map(AsFd::as_fd),
+            Role::Snapshot => counts.snapshot.as_ref().map(AsFd::as_fd),
+            Role::Rings => of_session(tracer_abi::RINGS),
+            Role::Switches => of_session(tracer_abi::SWITCHES),
+            Role::Owner(number) => around.owners.get(number).map(|counts| counts.table.as_fd()),
+        };
+        let map = map.ok_or_else(|| Cause::NoHook(format!("there is no map for {role:?}")))?;
+        insn.imm = map.as_raw_fd();
+    }
+    let blocks = around.emissions.iter().enumerate();
+    let blocks: Vec<(String, &Block)> =
+        blocks.filter_map(|(number, block)| Some((hist::emission(number), block.as_ref()?))).collect();
+    let parts: Vec<join::Part<'_>> =
+        blocks.iter().map(|(name, block)| (name.as_str(), block.insns())).collect();
+    Ok((join::join(&program.functions, &parts), scratch))
 }
 
 impl Counts {
@@ -102,9 +236,15 @@ impl Counts {
         let make = |kind, key_size, value_size, entries| {
             make(kind, key_size, value_size, entries).map_err(|cause| AttachError::new("histogram", cause))
         };
-        let table = make(MapKind::PerCpuHash, layout.key_size, layout.size, layout.entries)?;
+        let shared = layout.is_shared();
+        let kind = if shared { MapKind::Hash } else { MapKind::PerCpuHash };
+        let table = make(kind, layout.key_size, layout.size, layout.entries)?;
         let drops = make(MapKind::Array, 4, 8, 1)?;
-        Ok(Self { table, drops, layout, cpus: cpus as usize })
+        let array = |size| make(MapKind::Array, 4, size, 1);
+        let empty = shared.then(|| array(layout.size)).transpose()?;
+        let takes = hist.actions.iter().any(|action| action.deed == Deed::Snapshot);
+        let snapshot = takes.then(|| array(snapshot::KEY + layout.key_size)).transpose()?;
+        Ok(Self { table, drops, empty, snapshot, layout, cpus: cpus as usize })
     }
 
     /// Reads the table, while it is counted on.
@@ -115,12 +255,26 @@ impl Counts {
         let failed = |errno| AttachError::new("histogram", Cause::System("reading the table", errno));
         let mut counted = Counted::default();
         for key in self.table.keys().map_err(failed)? {
-            let Some(values) = self.table.lookup_per_cpu(&key, self.cpus).map_err(failed)? else { continue };
-            let entry = self.together(&values);
-            counted.rows.push((key, entry));
+            let entry = if self.layout.is_shared() {
+                self.table.lookup(&key).map_err(failed)?
+            } else {
+                let values = self.table.lookup_per_cpu(&key, self.cpus).map_err(failed)?;
+                values.map(|values| self.together(&values))
+            };
+            // One that is gone meanwhile was forgotten.
+            counted.rows.extend(entry.map(|entry| (key, entry)));
         }
         let drops = self.drops.lookup(&[0; 4]).map_err(failed)?.unwrap_or_default();
         counted.drops = word(&drops, 0);
+        if let Some(map) = &self.snapshot {
+            let state = map.lookup(&[0; 4]).map_err(failed)?.unwrap_or_default();
+            let taken = word(&state, snapshot::TAKEN) != 0;
+            counted.snapshot = taken.then(|| {
+                let comm = &state[snapshot::COMM..snapshot::COMM + COMM_SIZE];
+                let comm = comm.split(|byte| *byte == 0).next().unwrap_or_default();
+                (word(&state, snapshot::VALUE), state[snapshot::KEY..].to_vec(), comm.to_vec())
+            });
+        }
         Ok(counted)
     }
 
@@ -151,23 +305,4 @@ impl Counts {
         }
         entry
     }
-}
-
-/// Functions one behind the other, the addresses of those that are called back filled in.
-fn joined(functions: &[Function]) -> Vec<Insn> {
-    let mut starts = Vec::new();
-    let mut insns: Vec<Insn> = Vec::new();
-    for function in functions {
-        starts.push((function.name.as_str(), insns.len()));
-        insns.extend(&function.insns);
-    }
-    for (function, (_, start)) in functions.iter().zip(&starts) {
-        for (slot, name) in &function.addresses {
-            let at = start + slot;
-            let target = starts.iter().find(|(known, _)| known == name).map_or(at + 1, |(_, start)| *start);
-            insns[at].src = PSEUDO_FUNC;
-            insns[at].imm = target as i32 - at as i32 - 1;
-        }
-    }
-    insns
 }

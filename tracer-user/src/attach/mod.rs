@@ -43,7 +43,7 @@ pub use extras::Extras;
 pub use fentry::Function;
 pub use gate::{Hung, Resting};
 pub use gated::Gated;
-pub use hist::{Counted, Counting, Counts};
+pub use hist::{Around as HistAround, Counted, Counting, Counts, part as hist_part};
 pub use inject::Writer;
 pub use kprobe::{KernelPlace, try_kprobe};
 pub use maps::Options;
@@ -145,6 +145,11 @@ impl Session {
             },
             rings,
         ))
+    }
+
+    /// The map that programs mean by a name of [`tracer_abi`].
+    pub(super) fn map(&self, name: &str) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.shared.named(name, None)
     }
 
     /// Turns the taking of hits on or off, at once and on all CPUs.

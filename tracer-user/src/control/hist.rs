@@ -5,14 +5,19 @@ use std::{cell::OnceCell, collections::HashMap, sync::Arc};
 
 use super::{facts::Facts, hooks::Chosen, recorder};
 use crate::{
-    attach::{AttachError, Cause, Counted, Counting, Counts, Via, ids},
+    attach::{AttachError, Cause, Counted, Counting, Counts, HistAround, Via, ids},
     code::lower::hist as lower,
     event::{Catalogue, Format, synthetic},
     lang::{
         filter::FilterError,
         hist::{Change, Dialect, Flags, Refusal, Set, Trigger, World},
     },
-    plan::{filter::Filter, hist::Layout, resolve, source::Hook},
+    plan::{
+        filter::Filter,
+        hist::{Layout, References},
+        resolve,
+        source::Hook,
+    },
     render::{
         RenderEnv, Symbol,
         hist::{HistEnv, Table, show},
@@ -75,6 +80,12 @@ impl Histogram {
             return Err(HistError::NotYet("changing what is there"));
         };
         let trigger = set.trigger(id).cloned().ok_or(HistError::NotYet("helpers of other events"))?;
+        if trigger.hist.synthetic_events().next().is_some() {
+            return Err(HistError::NotYet("synthetic events without a mirror"));
+        }
+        if trigger.hist.takes_snapshots() {
+            return Err(HistError::NotYet("snapshots without a mirror"));
+        }
         if let Some(what) = lower::unsupported(&trigger.hist) {
             return Err(HistError::NotYet(what));
         }
@@ -88,10 +99,21 @@ impl Histogram {
         let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
         let mut chosen = Self::hook(&format, options.tracepoint, facts)?;
         let counts = Counts::of(&trigger.hist, facts.cpus())?;
+        let references = References::of(&trigger.hist, &set).ok_or(HistError::NotYet("its references"))?;
         let start = |hook: &Chosen, filter: Option<&Filter>| {
             let (hist, but_process) = (&*trigger.hist, (!options.own).then_some(own.process));
-            let request = lower::Request { hist, filter, hook: &hook.hook, kind: format.id, but_process };
-            Counting::start(&request, &hook.via, &counts)
+            let hook_kind = &hook.hook;
+            let request = lower::Request {
+                hist,
+                references: &references,
+                filter,
+                hook: hook_kind,
+                kind: format.id,
+                but_process,
+                entry: lower::Entry::Hook,
+                emits: &[],
+            };
+            Counting::start(&request, &hook.via, &counts, &HistAround::default())
         };
         let counting = match start(&chosen, filter.as_ref()) {
             Err(error) if chosen.hook != Hook::Tracepoint && matches!(error.cause(), Cause::Lower(_)) => {
@@ -126,7 +148,7 @@ pub(super) fn shown(trigger: &Trigger, counted: Counted, number: usize, facts: &
     let hist = &trigger.hist;
     let layout = Layout::of(hist);
     let hits = counted.rows.iter().map(|(_, entry)| layout.sum(entry, 0)).sum();
-    let table = Table { rows: counted.rows, hits, drops: counted.drops, snapshot: None };
+    let table = Table { rows: counted.rows, hits, drops: counted.drops, snapshot: counted.snapshot };
     let names_calls = hist.keys().iter().any(|key| key.flags.has(Flags::SYSCALL));
     let env = Env { facts, names_calls, calls: OnceCell::new() };
     let mut out = Vec::new();

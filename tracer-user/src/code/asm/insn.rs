@@ -158,6 +158,8 @@ pub enum Atomic {
     Or = 0x40 | FETCH,
     And = 0x50 | FETCH,
     Exchange = 0xe0 | FETCH,
+    /// With R0: the value is stored where R0 is found; R0 becomes what was found.
+    CompareExchange = 0xf0 | FETCH,
 }
 
 /// Condition of a jump; its value is the opcode's high four bits.
@@ -263,6 +265,7 @@ pub enum Helper {
     ProbeReadKernel = 113,
     ProbeReadUserStr = 114,
     ProbeReadKernelStr = 115,
+    RingbufOutput = 130,
     /// Since 5.13.
     Snprintf = 165,
     /// Since 5.15; of a uprobe since 6.6.

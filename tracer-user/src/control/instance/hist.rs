@@ -1,31 +1,35 @@
 //! Histograms of an instance: `hist` lines of `trigger` files, and the `hist` files.
 //!
 //! A histogram is a program of its own on the event's perf tracepoint, beside whatever else the event is traced by; its
-//! table stays while it is paused. What cannot be counted yet (references to variables, actions, events that the kernel does not know)
-//! is refused with `EOPNOTSUPP`, once the kernel would have taken it.
+//! table stays while it is paused. A command may make histograms on other events and take them away again, so that tables
+//! follow the set of triggers ([`Mirror::follow`]). What cannot be counted yet (events that the kernel does not know) is
+//! refused with `EOPNOTSUPP`, once the kernel would have taken it.
 
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Command, mirror::Mirror};
+use super::{Command, live::Live, mirror::Mirror};
 use crate::{
-    attach::{Counting, Counts, Via, ids},
+    attach::{self, AttachError, Block, Counting, Counts, HistAround, Via, ids},
     buffer::clock::{Clock, monotonic},
     code::lower::hist as lower,
     control::{facts::Facts, hist::shown},
-    event::{Format, synthetic},
+    event::{Format, dynamic::latin1, synthetic},
     lang::{
         filter::FilterError,
-        hist::{Change, Dialect, Set, Trigger, TriggerId, World},
+        hist::{Change, Dialect, HistId, Set, Trigger, TriggerId, World, action::Deed},
     },
-    plan::{resolve, source::Hook},
+    plan::{hist::References, resolve, source::Hook},
 };
 
 /// A trigger's table, and what counts in it unless it is paused.
 #[derive(Debug)]
 struct Table {
     trigger: TriggerId,
+    hist: HistId,
+    /// The event, for when the trigger is gone.
+    event: u32,
     counts: Arc<Counts>,
     running: Option<Counting>,
 }
@@ -48,8 +52,27 @@ impl Hists {
         self.set.of_event(system, event)
     }
 
+    /// Whether an event has any.
+    pub(super) fn counts_event(&self, event: u32) -> bool {
+        self.tables.iter().any(|table| table.event == event)
+    }
+
     fn table(&self, trigger: TriggerId) -> Option<&Table> {
         self.tables.iter().find(|table| table.trigger == trigger)
+    }
+
+    fn table_mut(&mut self, trigger: TriggerId) -> Option<&mut Table> {
+        self.tables.iter_mut().find(|table| table.trigger == trigger)
+    }
+
+    /// Whether a table's trigger is there.
+    fn lists(&self, table: &Table) -> bool {
+        self.set.triggers().any(|trigger| trigger.id == table.trigger)
+    }
+
+    /// The counts of a histogram, which triggers of one name share.
+    fn counts(&self, hist: HistId) -> Option<&Arc<Counts>> {
+        self.tables.iter().find(|table| table.hist == hist).map(|table| &table.counts)
     }
 
     /// What an event's `hist` file reads.
@@ -123,43 +146,20 @@ impl Mirror {
         }
         match result.map_err(|refusal| refusal.errno())?.change {
             Change::Nothing => Ok(()),
-            Change::Added(id, clock) => {
-                let trigger = set.trigger(id).ok_or(Errno::NODEV)?;
-                let table = self.new_table(instance, event, trigger)?;
+            Change::Added(_, clock) => {
                 self.make_live(instance)?;
-                if let Some(clock) = clock {
-                    self.apply(instance, &Command::Clock(&clock))?;
-                }
-                let state = self.state(instance)?;
-                let before = std::mem::replace(&mut state.hists.set, set);
-                state.hists.tables.push(table);
-                let done = self.soften(instance, event);
-                if done.is_err() {
-                    let state = self.state(instance)?;
-                    state.hists.set = before;
-                    state.hists.tables.pop();
-                }
-                done
+                self.follow(instance, set)?;
+                clock.map_or(Ok(()), |clock| self.apply(instance, &Command::Clock(&clock)))
             }
-            Change::Removed(id) => {
-                let state = self.state(instance)?;
-                state.hists.set = set;
-                state.hists.tables.retain(|table| table.trigger != id);
-                self.harden(instance, event)
-            }
+            Change::Removed(_) => self.follow(instance, set),
             Change::Paused(id) | Change::Resumed(id) => {
-                let trigger = set.trigger(id).ok_or(Errno::NODEV)?;
-                let counts = self.state(instance)?.hists.table(id).map(|table| Arc::clone(&table.counts));
-                let running = match (trigger.paused, counts) {
-                    (false, Some(counts)) => Some(self.counting(trigger, &counts)?),
-                    _ => None,
-                };
-                let state = self.state(instance)?;
-                state.hists.set = set;
-                if let Some(table) = state.hists.tables.iter_mut().find(|table| table.trigger == id) {
-                    table.running = running;
+                let before = std::mem::replace(&mut self.state(instance)?.hists.set, set);
+                let done = self.run_table(instance, id);
+                if done.is_err() {
+                    self.state(instance)?.hists.set = before;
                 }
-                Ok(())
+                self.relink(event);
+                done
             }
             Change::Cleared(id) => {
                 let table = self.state(instance)?.hists.table(id);
@@ -176,34 +176,139 @@ impl Mirror {
         let name = self.events.full_name(event);
         let (system, event_name) = name.split_once(':').ok_or(Errno::NODEV)?;
         let mut set = self.state(instance)?.hists.set.clone();
-        let gone = set.clear(system, event_name, &Around { mirror: self });
-        let state = self.state(instance)?;
-        state.hists.set = set;
-        state.hists.tables.retain(|table| !gone.contains(&table.trigger));
-        gone.iter().try_for_each(|_| self.harden(instance, event))
+        set.clear(system, event_name, &Around { mirror: self });
+        self.follow(instance, set)
     }
 
-    /// The table of a trigger, shared with those of its name, and what counts in it.
-    fn new_table(&mut self, instance: u32, event: u32, trigger: &Trigger) -> Result<Table, Errno> {
-        let is_kernels = !self.events.is_made(event, &self.facts);
-        if lower::unsupported(&trigger.hist).is_some() || !is_kernels {
+    /// Makes tables for the triggers of a set that have none, takes those away whose triggers are gone, and keeps the set;
+    /// when something is refused, all is as it was.
+    fn follow(&mut self, instance: u32, set: Set) -> Result<(), Errno> {
+        let hists = &mut self.state(instance)?.hists;
+        let before = std::mem::replace(&mut hists.set, set);
+        let new = hists.set.triggers().map(|trigger| trigger.id);
+        let new: Vec<TriggerId> = new.filter(|id| hists.table(*id).is_none()).collect();
+        for (done, id) in new.iter().enumerate() {
+            if let Err(errno) = self.add_table(instance, *id) {
+                self.state(instance)?.hists.set = before;
+                for _ in 0..done {
+                    let table = self.state(instance)?.hists.tables.pop();
+                    table.map_or(Ok(()), |table| self.leave(instance, table.event))?;
+                }
+                return Err(errno);
+            }
+        }
+        let gone: Vec<u32> = {
+            let hists = &self.state(instance)?.hists;
+            hists.tables.iter().filter(|table| !hists.lists(table)).map(|table| table.event).collect()
+        };
+        if !gone.is_empty() {
+            // Snapshots that they asked for are taken.
+            self.collect(instance);
+        }
+        let Hists { set, tables } = &mut self.state(instance)?.hists;
+        tables.retain(|table| set.triggers().any(|trigger| trigger.id == table.trigger));
+        self.count_uses();
+        gone.into_iter().try_for_each(|event| self.leave(instance, event))
+    }
+
+    /// Tells the synthetic events whether a histogram uses them.
+    fn count_uses(&mut self) {
+        let names: Vec<String> =
+            self.synthetic.set.events().iter().map(|defined| defined.event.name.clone()).collect();
+        for name in names {
+            let used = self.numbered().any(|(_, state)| state.hists.set.uses_of_synthetic(&name) > 0);
+            self.synthetic.set.set_referenced(&name, used);
+        }
+    }
+
+    /// Makes the table of a trigger, shared with those of its name, and what counts in it.
+    fn add_table(&mut self, instance: u32, id: TriggerId) -> Result<(), Errno> {
+        let trigger = self.state(instance)?.hists.set.trigger(id).ok_or(Errno::NODEV)?.clone();
+        let (hist, format) = (&trigger.hist, &trigger.event);
+        let event = self.events.find_system(&format.system);
+        let event = event.and_then(|system| self.events.find(system, &format.name)).ok_or(Errno::NODEV)?;
+        let is_known = self.is_synthetic(event) || !self.events.is_made(event, &self.facts);
+        if lower::unsupported(hist).is_some() || !is_known {
             return Err(Errno::OPNOTSUPP);
         }
-        let hists = &self.state(instance)?.hists;
-        let of_same_hist = |table: &&Table| {
-            hists.set.trigger(table.trigger).is_some_and(|other| other.hist.id == trigger.hist.id)
+        if hist.takes_snapshots() {
+            self.state(instance)?.arm_snapshot();
+        }
+        let counts = match self.state(instance)?.hists.counts(hist.id) {
+            Some(counts) => Arc::clone(counts),
+            None => Arc::new(Counts::of(hist, self.facts.cpus()).map_err(|_| Errno::NOMEM)?),
         };
-        let shared = hists.tables.iter().find(of_same_hist).map(|table| Arc::clone(&table.counts));
-        let counts = match shared {
-            Some(counts) => counts,
-            None => Arc::new(Counts::of(&trigger.hist, self.facts.cpus()).map_err(|_| Errno::NOMEM)?),
-        };
-        let running = if trigger.paused { None } else { Some(self.counting(trigger, &counts)?) };
-        Ok(Table { trigger: trigger.id, counts, running })
+        let table = Table { trigger: id, hist: hist.id, event, counts, running: None };
+        self.state(instance)?.hists.tables.push(table);
+        let done = self.run_table(instance, id);
+        let done =
+            done.and_then(|()| if self.is_special(event) { Ok(()) } else { self.soften(instance, event) });
+        if done.is_err() {
+            self.state(instance)?.hists.tables.pop();
+        }
+        done
     }
 
-    fn counting(&self, trigger: &Trigger, counts: &Counts) -> Result<Counting, Errno> {
-        let format = &*trigger.event;
+    /// An event has a histogram less.
+    fn leave(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+        if self.is_special(event) { Ok(()) } else { self.harden(instance, event) }
+    }
+
+    /// What an event's histograms hang on: nothing where records come from elsewhere.
+    fn via(&self, event: u32, format: &Format) -> Via {
+        let elsewhere = self.is_synthetic(event) || self.is_special(event);
+        if elsewhere { Via::Inject } else { Via::Tracepoint(format.id) }
+    }
+
+    /// Lets an event's histograms count a record that user space made.
+    pub(super) fn count_record(&self, instance: u32, event: u32, record: &[u8], writer: &attach::Writer) {
+        let Some(state) = self.get(instance) else { return };
+        for table in state.hists.tables.iter().filter(|table| table.event == event) {
+            if let Some(Err(error)) = table.running.as_ref().map(|running| running.count(record, writer)) {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+
+    /// Lets a table count or not, as its trigger says.
+    pub(super) fn run_table(&mut self, instance: u32, id: TriggerId) -> Result<(), Errno> {
+        let hists = &self.state(instance)?.hists;
+        let trigger = hists.set.trigger(id).ok_or(Errno::NODEV)?.clone();
+        let event = hists.table(id).ok_or(Errno::NODEV)?.event;
+        let running = if trigger.paused {
+            None
+        } else {
+            let via = self.via(event, &trigger.event);
+            let start = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
+                Counting::start(request, &via, counts, &around)
+            };
+            Some(self.with_request(instance, &trigger, &Use::new(&via), &mut Vec::new(), start)?)
+        };
+        if let Some(table) = self.state(instance)?.hists.table_mut(id) {
+            table.running = running;
+        }
+        Ok(())
+    }
+
+    /// Does something with what the kernel side of a histogram is made of.
+    fn with_request<T>(
+        &mut self,
+        instance: u32,
+        trigger: &Trigger,
+        how: &Use,
+        outer: &mut Vec<u32>,
+        act: impl FnOnce(&lower::Request<'_>, &Counts, HistAround<'_>) -> Result<T, AttachError>,
+    ) -> Result<T, Errno> {
+        let (hist, format) = (&*trigger.hist, &*trigger.event);
+        let mut emissions = Vec::new();
+        for action in &hist.actions {
+            let name = latin1(action.synthetic_name());
+            let inner = self.synthetic_number(&name).is_some_and(|number| !outer.contains(&number));
+            emissions.push(match action.deed {
+                Deed::Trace if inner => self.emission_within(&name, outer)?,
+                _ => None,
+            });
+        }
         let filter = match &trigger.filter {
             Some(text) => {
                 let filter = resolve::filter(text, format, self.facts.as_ref());
@@ -212,16 +317,83 @@ impl Mirror {
             None => None,
         };
         let own = ids::own().map_err(|_| Errno::PERM)?;
+        let state = self.get(instance).ok_or(Errno::NODEV)?;
+        let references = References::of(hist, &state.hists.set).ok_or(Errno::INVAL)?;
+        let owners = references.owners.iter().map(|id| state.hists.counts(*id).map(AsRef::as_ref));
+        let owners = owners.collect::<Option<Vec<&Counts>>>().ok_or(Errno::INVAL)?;
+        let around = HistAround { owners, session: state.live.as_ref().map(Live::asked), emissions };
+        let emits = around.emits();
         let request = lower::Request {
-            hist: &trigger.hist,
+            hist,
+            references: &references,
             filter: filter.as_ref(),
-            hook: &Hook::Tracepoint,
+            hook: &how.hook,
             kind: format.id,
-            but_process: Some(own.process),
+            but_process: (how.hook == Hook::Tracepoint).then_some(own.process),
+            entry: how.entry,
+            emits: &emits,
         };
-        Counting::start(&request, &Via::Tracepoint(format.id), counts).map_err(|error| {
+        let counts = state.hists.counts(hist.id).ok_or(Errno::NODEV)?;
+        act(&request, counts, around).map_err(|error| {
             tracing::warn!("{error}");
             Errno::INVAL
         })
+    }
+
+    /// What histograms on a synthetic event do with its record, in all instances.
+    pub(super) fn hist_parts(&mut self, event: u32, outer: &mut Vec<u32>) -> Result<Vec<Block>, Errno> {
+        let mut wanted: Vec<(u32, Trigger)> = Vec::new();
+        for (instance, state) in self.numbered() {
+            let tables = state.hists.tables.iter().filter(|table| table.event == event);
+            let triggers = tables.filter_map(|table| state.hists.set.trigger(table.trigger));
+            wanted.extend(
+                triggers.filter(|trigger| !trigger.paused).map(|trigger| (instance, trigger.clone())),
+            );
+        }
+        let part = |(instance, trigger): (u32, Trigger)| {
+            let how = Use { hook: Hook::Inject, entry: lower::Entry::Record };
+            self.with_request(instance, &trigger, &how, outer, attach::hist_part)
+        };
+        wanted.into_iter().map(part).collect()
+    }
+
+    /// Gives histograms whose actions emit synthetic events the programs that are right by now.
+    pub(super) fn make_emitters_anew(&mut self) {
+        let mut emitters: Vec<(u32, Trigger)> = Vec::new();
+        for (instance, state) in self.numbered() {
+            let tables = state.hists.tables.iter().filter(|table| table.running.is_some());
+            let triggers = tables.filter_map(|table| state.hists.set.trigger(table.trigger));
+            let emits = |trigger: &&Trigger| trigger.hist.synthetic_events().next().is_some();
+            emitters.extend(triggers.filter(emits).map(|trigger| (instance, trigger.clone())));
+        }
+        for (instance, trigger) in emitters {
+            let Ok(state) = self.state(instance) else { continue };
+            let Some(table) = state.hists.table_mut(trigger.id) else { continue };
+            let Some(mut running) = table.running.take() else { continue };
+            let hook = running.hook();
+            let change = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
+                running.change(request, counts, &around)
+            };
+            let how = Use { hook, entry: lower::Entry::Hook };
+            let _ = self.with_request(instance, &trigger, &how, &mut Vec::new(), change);
+            if let Ok(state) = self.state(instance)
+                && let Some(table) = state.hists.table_mut(trigger.id)
+            {
+                table.running = Some(running);
+            }
+        }
+    }
+}
+
+/// How a histogram's update is entered.
+struct Use {
+    hook: Hook,
+    entry: lower::Entry,
+}
+
+impl Use {
+    fn new(via: &Via) -> Self {
+        let hook = if *via == Via::Inject { Hook::Inject } else { Hook::Tracepoint };
+        Self { hook, entry: lower::Entry::Hook }
     }
 }

@@ -219,11 +219,16 @@ impl Mirror {
         if !buffer.push(now, &record) {
             return Err(Errno::BADF);
         }
-        if mark == Mark::Text && !state.triggers.of(event).is_empty() {
+        let triggers = !state.triggers.of(event).is_empty();
+        if mark == Mark::Text && (triggers || state.hists.counts_event(event)) {
             // Triggers see the text without the newline that is added.
             record.truncate(TEXT_AT + done);
             record.push(0);
-            self.run_triggers(instance, &record, writer);
+            let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
+            self.count_record(instance, event, &record, &hit);
+            if triggers {
+                self.run_triggers(instance, &record, writer);
+            }
         }
         Ok(done)
     }

@@ -175,6 +175,7 @@ impl Mirror {
         self.tasks.meet(writer.pid.cast_signed(), true);
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
         for instance in on {
+            self.count_record(instance, number, &record, &hit);
             let Some(live) = &self.state(instance)?.live else { continue };
             match live.emit(number, &record, &hit) {
                 Ok(asked) => {
@@ -198,6 +199,15 @@ impl Mirror {
     /// # Errors
     /// `ENOENT` for an event that there is none of, and what the kernel refuses.
     pub fn emission(&mut self, name: &str) -> Result<Option<Block>, Errno> {
+        self.emission_within(name, &mut Vec::new())
+    }
+
+    /// The same, within emissions of other events.
+    pub(super) fn emission_within(
+        &mut self,
+        name: &str,
+        outer: &mut Vec<u32>,
+    ) -> Result<Option<Block>, Errno> {
         let event = self.find_synthetic(name).ok_or(Errno::NOENT)?;
         let number = self.synthetic_number(name).ok_or(Errno::NOENT)?;
         let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
@@ -210,6 +220,10 @@ impl Mirror {
             })?;
             parts.extend(block);
         }
+        outer.push(number);
+        let hists = self.hist_parts(number, outer);
+        outer.pop();
+        parts.extend(hists?);
         if parts.is_empty() {
             return Ok(None);
         }
@@ -220,6 +234,7 @@ impl Mirror {
     pub(super) fn relink(&mut self, event: u32) {
         if self.is_synthetic(event) {
             *self.synthetic.generations.entry(event).or_default() += 1;
+            self.make_emitters_anew();
         }
     }
 

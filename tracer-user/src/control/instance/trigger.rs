@@ -127,7 +127,7 @@ impl Mirror {
         }
     }
 
-    fn is_special(&self, event: u32) -> bool {
+    pub(super) fn is_special(&self, event: u32) -> bool {
         self.events.get(event).is_some_and(|known| self.events.is_special(known.system))
     }
 

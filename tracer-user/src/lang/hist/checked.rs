@@ -442,6 +442,15 @@ impl Hist {
         text
     }
 
+    /// Whether one of its actions takes snapshots.
+    pub fn takes_snapshots(&self) -> bool {
+        self.takes_snapshot_before(self.actions.len())
+    }
+
+    pub(super) fn takes_snapshot_before(&self, end: usize) -> bool {
+        self.actions[..end].iter().any(|action| action.deed == Deed::Snapshot)
+    }
+
     /// The synthetic events that its actions cause.
     pub fn synthetic_events(&self) -> impl Iterator<Item = String> + '_ {
         let traces = self.actions.iter().filter(|action| action.deed == Deed::Trace);

@@ -43,6 +43,10 @@ impl Params<'_> {
             match action.deed {
                 Deed::Trace => self.trace(&mut action)?,
                 Deed::Save => self.save(&action)?,
+                // An instance has one (`tracing_snapshot_cond_enable()`).
+                Deed::Snapshot if self.set.takes_snapshots() || self.hist.takes_snapshot_before(at) => {
+                    return Err(Errno::BUSY);
+                }
                 Deed::Snapshot => {}
             }
             self.hist.actions[at] = action;

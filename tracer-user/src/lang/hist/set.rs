@@ -182,6 +182,11 @@ impl Set {
         self.triggers.iter().filter(move |trigger| trigger.is_on(system, event))
     }
 
+    /// Whether one of the histograms takes snapshots.
+    pub(super) fn takes_snapshots(&self) -> bool {
+        self.triggers.iter().any(|trigger| trigger.hist.takes_snapshots())
+    }
+
     /// A trigger.
     pub fn trigger(&self, id: TriggerId) -> Option<&Trigger> {
         self.triggers.iter().find(|trigger| trigger.id == id)
@@ -216,7 +221,7 @@ impl Set {
     }
 
     /// The histogram of this number.
-    pub(super) fn hist(&self, id: HistId) -> Option<&Hist> {
+    pub fn hist(&self, id: HistId) -> Option<&Hist> {
         self.triggers.iter().map(|trigger| &*trigger.hist).find(|hist| hist.id == id)
     }
 

@@ -202,7 +202,10 @@ impl<'a> Shower<'a> {
                 out.extend(variable.variable.as_deref().unwrap_or_default());
                 out.extend(b": ");
                 if value.flags.has(Flags::STRING) {
-                    padded(out, self.layout.text(entry, variable.slot.at).unwrap_or_default(), 32);
+                    let text = self.layout.text(entry, variable.slot.at).unwrap_or_default();
+                    // Nothing was saved yet.
+                    let unset = self.layout.variable(entry, variable.slot.at) == 0;
+                    padded(out, if unset { b"(null)" } else { text }, 32);
                 } else {
                     out.extend(format!("{:10}", self.layout.variable(entry, variable.slot.at)).bytes());
                 }

@@ -1,8 +1,8 @@
 //! Numbers of histograms: fields, what the hit knows, and expressions, as `hist_fn_call()` computes them.
 
-use super::{Compute, Hist, LowerError, Value, place};
+use super::{Compute, Known, LowerError, Value, place, variable::reference_at};
 use crate::code::{
-    asm::{Alu, Cond, Helper, Reg, Width},
+    asm::{Alu, Cond, Reg, Width},
     lower::Lower,
 };
 
@@ -11,7 +11,7 @@ const SHIFT: i32 = 20;
 
 impl Lower<'_> {
     /// R0 = the value.
-    pub(super) fn number_of(&mut self, value: &Value, hist: &Hist) -> Result<(), LowerError> {
+    pub(super) fn number_of(&mut self, value: &Value, known: &Known<'_>) -> Result<(), LowerError> {
         match value.function {
             Compute::Number => {
                 let field = value.field.as_ref().ok_or(LowerError::NoData)?;
@@ -25,42 +25,39 @@ impl Lower<'_> {
             Compute::Count => self.asm.mov(Reg::R0, 1),
             Compute::Constant => self.asm.constant(Reg::R0, value.constant),
             Compute::Timestamp => {
-                self.call(Helper::KtimeGetNs);
-                if hist.in_usecs {
-                    self.asm.alu(Alu::Div, Reg::R0, 1000);
-                }
+                self.asm.load(Width::D, Reg::R0, Reg::R10, known.stamp.ok_or(LowerError::NoData)?);
             }
-            Compute::Cpu => self.call(Helper::GetSmpProcessorId),
+            Compute::Cpu => self.current_cpu(),
             Compute::Log2 => {
-                self.operand(value, 0, hist)?;
+                self.operand(value, 0, known)?;
                 self.log2();
             }
             Compute::Bucket => {
-                self.operand(value, 0, hist)?;
+                self.operand(value, 0, known)?;
                 self.asm.constant(Reg::R1, value.buckets);
                 self.asm.alu(Alu::Div, Reg::R0, Reg::R1);
                 self.asm.alu(Alu::Mul, Reg::R0, Reg::R1);
             }
             Compute::Negate => {
-                self.operand(value, 0, hist)?;
+                self.operand(value, 0, known)?;
                 self.asm.alu(Alu::Neg, Reg::R0, 0);
             }
-            Compute::Plus => self.both(value, hist, |lower| lower.asm.alu(Alu::Add, Reg::R0, Reg::R1))?,
-            Compute::Minus => self.both(value, hist, |lower| lower.asm.alu(Alu::Sub, Reg::R0, Reg::R1))?,
-            Compute::Times => self.both(value, hist, |lower| lower.asm.alu(Alu::Mul, Reg::R0, Reg::R1))?,
-            Compute::Over => self.both(value, hist, Self::divide)?,
+            Compute::Plus => self.both(value, known, |lower| lower.asm.alu(Alu::Add, Reg::R0, Reg::R1))?,
+            Compute::Minus => self.both(value, known, |lower| lower.asm.alu(Alu::Sub, Reg::R0, Reg::R1))?,
+            Compute::Times => self.both(value, known, |lower| lower.asm.alu(Alu::Mul, Reg::R0, Reg::R1))?,
+            Compute::Over => self.both(value, known, Self::divide)?,
             Compute::OverPower => {
-                self.operand(value, 0, hist)?;
+                self.operand(value, 0, known)?;
                 let exponent = divisor(value)?.trailing_zeros();
                 self.asm.alu(Alu::Rsh, Reg::R0, exponent.cast_signed());
             }
             Compute::OverConstant => {
-                self.operand(value, 0, hist)?;
+                self.operand(value, 0, known)?;
                 self.asm.constant(Reg::R1, divisor(value)?);
                 self.asm.alu(Alu::Div, Reg::R0, Reg::R1);
             }
             Compute::OverShift(multiplier) => {
-                self.operand(value, 0, hist)?;
+                self.operand(value, 0, known)?;
                 let (large, done) = (self.asm.label(), self.asm.label());
                 self.jump_if(Cond::Ge, Reg::R0, 1 << SHIFT, large);
                 self.asm.alu(Alu::Mul, Reg::R0, multiplier as i32);
@@ -73,8 +70,11 @@ impl Lower<'_> {
                 self.bind(done);
             }
             Compute::Nothing => self.asm.mov(Reg::R0, 0),
-            Compute::Reference
-            | Compute::Comm
+            Compute::Reference => {
+                self.use_scratch();
+                self.asm.load(Width::D, Reg::R0, Reg::R7, reference_at(value.reference));
+            }
+            Compute::Comm
             | Compute::Execname
             | Compute::Text
             | Compute::DynText
@@ -85,16 +85,16 @@ impl Lower<'_> {
         Ok(())
     }
 
-    fn operand(&mut self, value: &Value, at: usize, hist: &Hist) -> Result<(), LowerError> {
-        self.number_of(value.operands.get(at).ok_or(LowerError::NoData)?, hist)
+    fn operand(&mut self, value: &Value, at: usize, known: &Known<'_>) -> Result<(), LowerError> {
+        self.number_of(value.operands.get(at).ok_or(LowerError::NoData)?, known)
     }
 
     /// Computes both operands, into R0 and R1, and what is between them.
-    fn both(&mut self, value: &Value, hist: &Hist, between: fn(&mut Self)) -> Result<(), LowerError> {
-        self.operand(value, 0, hist)?;
+    fn both(&mut self, value: &Value, known: &Known<'_>, between: fn(&mut Self)) -> Result<(), LowerError> {
+        self.operand(value, 0, known)?;
         let first = self.frame.take(8, 0);
         self.asm.store(Width::D, Reg::R10, first, Reg::R0);
-        self.operand(value, 1, hist)?;
+        self.operand(value, 1, known)?;
         self.asm.mov(Reg::R1, Reg::R0);
         self.asm.load(Width::D, Reg::R0, Reg::R10, first);
         between(self);

@@ -4,20 +4,30 @@ use super::*;
 use crate::code::listing;
 use crate::lang::hist::{Fixed, Set, World};
 
-fn made(command: &str) -> Hist {
+fn made(command: &str) -> (Hist, References) {
     let world = Fixed::small();
     let mut set = Set::default();
     let event = world.event("test", "start").unwrap();
     set.apply(&event, Some(command.as_bytes()), false, &world).unwrap();
     let trigger = set.triggers().next().unwrap();
-    Hist::clone(&trigger.hist)
+    (Hist::clone(&trigger.hist), References::of(&trigger.hist, &set).unwrap())
 }
 
 fn program(command: &str) -> Program {
-    let made = made(command);
+    let (made, references) = made(command);
     assert_eq!(unsupported(&made), None, "{command}");
-    let hook = Hook::Tracepoint;
-    hist(&Request { hist: &made, filter: None, hook: &hook, kind: 7, but_process: None }).unwrap()
+    let (hook, references) = (Hook::Tracepoint, &references);
+    let request = Request {
+        hist: &made,
+        references,
+        filter: None,
+        hook: &hook,
+        kind: 7,
+        but_process: None,
+        entry: Entry::Hook,
+        emits: &[],
+    };
+    hist(&request).unwrap()
 }
 
 #[test]
@@ -32,7 +42,7 @@ fn keys_find_their_place() {
 
 #[test]
 fn what_is_not_counted_yet() {
-    assert!(unsupported(&made("keys=pid:x=bytes,y=name")).is_none());
-    assert!(unsupported(&made("keys=pid:x=bytes:onmax($x).save(prio)")).is_some());
-    assert!(unsupported(&made("keys=comm.log2")).is_some());
+    assert!(unsupported(&made("keys=pid:x=bytes,y=name").0).is_none());
+    assert!(unsupported(&made("keys=pid:x=bytes:onmax($x).save(prio)").0).is_none());
+    assert!(unsupported(&made("keys=comm.log2").0).is_some());
 }

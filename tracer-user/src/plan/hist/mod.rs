@@ -1,9 +1,17 @@
 //! What one entry of a histogram's table looks like: the key's parts, the sums, the variables, the texts. The kernel
 //! side fills such entries in (`code::lower::hist`), `render::hist` shows them; no table is here.
 //!
+//! A histogram that has variables has one entry a key for all CPUs ([`Layout::is_shared`]), as others look them up from
+//! wherever they are; one that only counts has an entry a CPU.
+//!
 //! Keys are the kernel's to the byte (`event_hist_trigger()`): parts are padded to eight bytes, a number is its 64-bit
 //! value with its sign, a text ends with a NUL, a stack has sixteen words.
 
+mod references;
+
+pub use references::{Reference, References};
+
+use crate::lang::hist::action::Deed;
 use crate::lang::hist::{Flags, Function, Hist, STACK_SIZE, TEXT_MAX, Value};
 
 /// Bytes of a task's name, the NUL included: `TASK_COMM_LEN`.
@@ -67,18 +75,34 @@ pub struct Layout {
     pub comm: Option<usize>,
     /// Variables that are texts or stacks: the variable's number and its first byte. Each takes [`TEXT_MAX`] bytes.
     pub texts: Vec<(usize, usize)>,
+    /// Where the word lies that is not 0 while a CPU saves, if something is saved.
+    pub lock: Option<usize>,
     /// Bytes of an entry.
     pub size: usize,
     /// Entries of the table.
     pub entries: u32,
 }
 
+/// What is kept of the last snapshot that a histogram's action took: a lock, the value, whether there was one, the name of
+/// the entry's task, the key.
+pub mod snapshot {
+    /// Not 0 while a CPU writes.
+    pub const LOCK: usize = 0;
+    /// What the variable was.
+    pub const VALUE: usize = 8;
+    /// Not 0 once a snapshot was taken.
+    pub const TAKEN: usize = 16;
+    /// The task's name.
+    pub const COMM: usize = 24;
+    /// The key.
+    pub const KEY: usize = COMM + super::COMM_SIZE;
+}
+
 impl Layout {
     /// The layout of a histogram's entries.
     pub fn of(hist: &Hist) -> Self {
         let sums = hist.values - hist.variables;
-        // What is there for other histograms to look up is kept once there is code that looks it up.
-        let slots = if hist.actions.is_empty() { 0 } else { hist.slots };
+        let slots = hist.slots;
         let mut size = 8 * (sums + slots);
         // A bit a variable: whether it has been set and not been taken.
         size += if slots > 0 { 8 } else { 0 };
@@ -91,11 +115,14 @@ impl Layout {
         let made = made.map(|(variable, value)| (variable.slot.at, value));
         let mut texts = Vec::new();
         for (slot, value) in own.chain(made).filter(|(slot, _)| *slot < slots) {
-            if value.flags.has(Flags::STRING.and(Flags::STACKTRACE)) {
+            if is_text(value) || is_stack(value) {
                 texts.push((slot, size));
                 size += TEXT_MAX as usize;
             }
         }
+        let saves = hist.actions.iter().any(|action| action.deed == Deed::Save);
+        let lock = saves.then_some(size);
+        size += if saves { 8 } else { 0 };
         Self {
             key_size: hist.key_size as usize,
             keys: hist.keys().iter().map(KeyPart::of).collect(),
@@ -103,9 +130,20 @@ impl Layout {
             slots,
             comm,
             texts,
+            lock,
             size,
             entries: 1 << hist.bits,
         }
+    }
+
+    /// Whether all CPUs have one entry for a key.
+    pub fn is_shared(&self) -> bool {
+        self.slots > 0
+    }
+
+    /// First byte of the text or stack of a variable.
+    pub fn text_at(&self, slot: usize) -> Option<usize> {
+        self.texts.iter().find(|(at, _)| *at == slot).map(|(_, start)| *start)
     }
 
     /// First byte of a variable.
@@ -130,8 +168,8 @@ impl Layout {
 
     /// The text of a variable of an entry.
     pub fn text<'a>(&self, entry: &'a [u8], slot: usize) -> Option<&'a [u8]> {
-        let (_, start) = self.texts.iter().find(|(at, _)| *at == slot)?;
-        entry.get(*start..start + TEXT_MAX as usize).map(until_nul)
+        let start = self.text_at(slot)?;
+        entry.get(start..start + TEXT_MAX as usize).map(until_nul)
     }
 
     /// The name of the task that made an entry.
@@ -150,6 +188,16 @@ pub fn word(bytes: &[u8], at: usize) -> u64 {
 fn until_nul(bytes: &[u8]) -> &[u8] {
     let length = bytes.iter().position(|byte| *byte == 0);
     &bytes[..length.unwrap_or(bytes.len())]
+}
+
+/// Whether a variable of this value holds a text, and not what another variable holds.
+pub fn is_text(value: &Value) -> bool {
+    value.flags.has(Flags::STRING) && !value.flags.has(Flags::ALIAS)
+}
+
+/// Whether a variable of this value holds a stack: how deep it is, and its addresses.
+pub fn is_stack(value: &Value) -> bool {
+    value.flags.has(Flags::STACKTRACE) && !value.flags.has(Flags::STRING.and(Flags::ALIAS))
 }
 
 /// Whether a value needs what only the hit knows: its clock, CPU, task or stack, and not the record alone.
@@ -185,9 +233,10 @@ mod tests {
             layout.keys,
             [part(KeyKind::Number, 0, 8), part(KeyKind::Text, 8, 16), part(KeyKind::Stack, 24, 128)]
         );
-        // hits, bytes; x, the maximum, name, prio; which are set; the text.
+        // hits, bytes; x, the maximum, name, prio; which are set; the text; the lock.
         assert_eq!((layout.key_size, layout.sums, layout.slots), (152, 2, 4));
-        assert_eq!((layout.set_bits(), layout.texts.clone(), layout.size), (48, vec![(2, 56)], 56 + 256));
+        assert_eq!((layout.set_bits(), layout.texts.clone(), layout.size), (48, vec![(2, 56)], 56 + 256 + 8));
+        assert_eq!(layout.lock, Some(56 + 256));
         assert_eq!(layout.comm, None);
     }
 

@@ -1,0 +1,438 @@
+//! Variables, `save()`, `onmax()`, `onchange()` and `snapshot()`: what `hist` files show of calls that are known in
+//! advance, in a mounted mirror and, where the kernel has histograms, in an instance of its own during the same calls.
+
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Barrier, Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use rustix::thread::{gettid, set_name};
+use tracer_tests::host::{self, Tracefs};
+use tracer_tests::mirror::{self, Mounted, text};
+use tracer_tests::workload::{getpgid, getpriority, getsid};
+
+/// The tests make the same calls.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Arguments that nobody else's calls have.
+const OWN: i32 = (1 << 30) + (1 << 28);
+
+const GETPGID: &str = "syscalls/sys_enter_getpgid";
+const GETSID: &str = "syscalls/sys_enter_getsid";
+const GETPRIORITY: &str = "syscalls/sys_enter_getpriority";
+const RENAME: &str = "task/task_rename";
+
+/// What a test does to be seen.
+#[derive(Clone, Copy)]
+enum Call {
+    Pgid(i32),
+    Sid(i32),
+    Priority(i32),
+    Rename(&'static str),
+}
+
+use Call::{Pgid, Priority, Rename, Sid};
+
+impl Call {
+    fn make(self) {
+        match self {
+            Pgid(n) => getpgid(OWN + n),
+            Sid(n) => getsid(OWN + n),
+            Priority(n) => getpriority(OWN + n),
+            Rename(name) => set_name(&CString::new(name).unwrap()).unwrap(),
+        }
+    }
+}
+
+/// Histograms, calls, and what the last event's `hist` shows of each of its histograms. `OWN+n` stands for that number,
+/// padded as the kernel pads, `TID` for the thread.
+struct Scene {
+    hists: &'static [(&'static str, &'static str)],
+    calls: &'static [Call],
+    shown: &'static str,
+}
+
+const SCENES: &[Scene] = &[
+    // The greatest, and what was there with it.
+    Scene {
+        hists: &[(GETPGID, "keys=common_pid:m=pid:onmax($m).save(pid,__syscall_nr)")],
+        calls: &[Pgid(3), Pgid(1), Pgid(5), Pgid(5), Pgid(2)],
+        shown: "{ common_pid: TID } hitcount:          5\n\tmax: OWN+5  pid: OWN+5  __syscall_nr: PGID\n",
+    },
+    // Every change, the last one's field.
+    Scene {
+        hists: &[(GETPGID, "keys=common_pid:m=pid.hex:onchange($m).save(pid):onmax($m).save(pid)")],
+        calls: &[],
+        shown: "EEXIST",
+    },
+    Scene {
+        hists: &[(GETPRIORITY, "keys=common_pid:m=who/4:onchange($m).save(who)")],
+        calls: &[Priority(0), Priority(1), Priority(9), Priority(8), Priority(3), Priority(2)],
+        shown: "{ common_pid: TID } hitcount:          6\n\tchanged: QUARTER  who: OWN+3\n",
+    },
+    // A variable that an expression took is gone; one that was only looked at is not.
+    Scene {
+        hists: &[(GETPGID, "keys=pid:a=pid-1000"), (GETSID, "keys=pid:d=pid-$a:onmax($d).save(pid)")],
+        calls: &[Sid(1), Pgid(1), Sid(1), Sid(1), Pgid(2), Pgid(2), Sid(2), Sid(3), Pgid(1), Sid(1)],
+        shown: "{ pid: OWN+2 } hitcount:          1\n\tmax:       1000  pid: OWN+2\n\
+            { pid: OWN+1 } hitcount:          2\n\tmax:       1000  pid: OWN+1\n",
+    },
+    Scene {
+        hists: &[(GETPGID, "keys=common_pid:a=pid-OWN"), (GETSID, "keys=common_pid:vals=hitcount,$a")],
+        calls: &[Sid(1), Pgid(7), Sid(1), Sid(1), Pgid(20), Sid(1)],
+        shown: "{ common_pid: TID } hitcount:          3  a:         34\n",
+    },
+    // Another name for a variable; variables of three events in one.
+    Scene {
+        hists: &[
+            (GETPGID, "keys=common_pid:a=pid-OWN"),
+            (GETSID, "keys=common_pid:b=$a,c=pid-OWN"),
+            (GETPRIORITY, "keys=common_pid:s=$b*$c:onmax($s).save(who)"),
+        ],
+        calls: &[Priority(1), Pgid(6), Priority(2), Sid(7), Priority(3), Priority(4)],
+        shown: "{ common_pid: TID } hitcount:          1\n\tmax:         42  who: OWN+3\n",
+    },
+    Scene {
+        hists: &[
+            (GETPGID, "keys=common_pid:a=pid-OWN"),
+            (GETSID, "keys=common_pid:x=-($a)+100:y=100/$a:onchange($x).save(pid)"),
+        ],
+        calls: &[],
+        shown: "EINVAL",
+    },
+    // Divisions; the same variable in two expressions is one reference.
+    Scene {
+        hists: &[
+            (GETPGID, "keys=common_pid:a=pid-OWN"),
+            (GETSID, "keys=common_pid:x=1000/$a,y=$a*3:onmax($x).save(pid):onmax($y).save(pid)"),
+        ],
+        calls: &[],
+        shown: "EEXIST",
+    },
+    Scene {
+        hists: &[
+            (GETPGID, "keys=common_pid:a=pid-OWN"),
+            (GETSID, "keys=common_pid:x=1000/$a:onmax($x).save(pid)"),
+        ],
+        calls: &[Pgid(8), Sid(1), Pgid(4), Sid(2), Pgid(5), Sid(3)],
+        shown: "{ common_pid: TID } hitcount:          3\n\tmax:        250  pid: OWN+2\n",
+    },
+    // A shorter key finds what a longer one begins with.
+    Scene {
+        hists: &[(GETPGID, "keys=pid:a=pid-OWN"), (GETPRIORITY, "keys=who,common_pid:vals=$a")],
+        calls: &[Pgid(3), Priority(3), Priority(4), Priority(3)],
+        shown: "{ who: OWN+3, common_pid: TID } hitcount:          2  a:          6\n",
+    },
+    // Texts; one that was never saved.
+    Scene {
+        hists: &[(RENAME, "keys=pid:p=pid,o=oldcomm:onchange($p).save(oldcomm,newcomm,oom_score_adj)")],
+        calls: &[Rename("tracer-first"), Rename("tracer-second"), Rename("tracer-third")],
+        shown: "{ pid: TID } hitcount:          3\n\tchanged: TID  oldcomm: tracer-begin                      \
+            newcomm: tracer-first                      oom_score_adj: OOM\n",
+    },
+    Scene {
+        hists: &[(RENAME, "keys=pid:p=pid-pid:onchange($p).save(newcomm,pid)")],
+        calls: &[Rename("tracer-first")],
+        shown: "{ pid: TID } hitcount:          1\n\tchanged:          0  newcomm: (null)                            \
+            pid:          0\n",
+    },
+    // Two of one event, the first one's variable looked up by the second one.
+    Scene {
+        hists: &[(GETPGID, "keys=common_pid:a=pid-OWN"), (GETPGID, "keys=common_pid:vals=$a")],
+        calls: &[Pgid(1), Pgid(2), Pgid(4)],
+        shown: "{ common_pid: TID } hitcount:          3\n{ common_pid: TID } hitcount:          3  a:          7\n",
+    },
+    // The name of the task that made the entry, kept.
+    Scene {
+        hists: &[(RENAME, "keys=common_pid.execname:p=pid:onmax($p).save(pid)")],
+        calls: &[Rename("tracer-first"), Rename("tracer-second")],
+        shown: "{ common_pid: tracer-begin    [TID] } hitcount:          2\n\tmax: TID  pid: TID\n",
+    },
+];
+
+/// What keeps others' hits out.
+fn own(event: &str) -> String {
+    let tid = gettid().as_raw_nonzero();
+    match event {
+        RENAME => format!(" if pid == {tid}"),
+        GETPRIORITY => format!(" if who >= {OWN} && common_pid == {tid}"),
+        _ => format!(" if pid >= {OWN} && common_pid == {tid}"),
+    }
+}
+
+/// Rows with what stands for numbers filled in.
+fn filled(text: &str) -> String {
+    let mut text = text.to_owned();
+    for n in (0..10).rev() {
+        text = text.replace(&format!("OWN+{n}"), &format!("{:10}", OWN + n));
+    }
+    let oom = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+    let oom: i16 = oom.trim().parse().unwrap_or(0);
+    text.replace("TID", &format!("{:10}", gettid().as_raw_nonzero()))
+        .replace("OWN", &OWN.to_string())
+        .replace("QUARTER", &format!("{:10}", OWN / 4))
+        .replace("OOM", &format!("{:10}", i64::from(oom).cast_unsigned()))
+        .replace("PGID", &format!("{:10}", libc_getpgid()))
+}
+
+fn libc_getpgid() -> u32 {
+    if cfg!(target_arch = "x86_64") { 121 } else { 155 }
+}
+
+/// A directory with `events/`, ours or the kernel's.
+struct Side {
+    dir: PathBuf,
+    set: Vec<(String, String)>,
+}
+
+impl Side {
+    fn add(&mut self, event: &str, command: &str) -> mirror::Answer {
+        let file = format!("events/{event}/trigger");
+        mirror::write(&self.dir, &file, format!("hist:{command}").as_bytes(), true)?;
+        self.set.push((file, command.to_owned()));
+        Ok(())
+    }
+
+    /// The last one first, so that nobody is referred to.
+    fn clear(&mut self) -> Result<()> {
+        while let Some((file, command)) = self.set.pop() {
+            mirror::write(&self.dir, &file, format!("!hist:{command}").as_bytes(), true)
+                .map_err(std::io::Error::from_raw_os_error)
+                .with_context(|| format!("removing {command}"))?;
+        }
+        Ok(())
+    }
+
+    /// The rows of an event's histograms.
+    fn rows(&self, event: &str) -> Result<String> {
+        let text = text(&self.dir, &format!("events/{event}/hist"))?;
+        let tables = text.split("# event histogram\n").skip(1);
+        let rows = tables.filter_map(|table| table.split_once("#\n\n")?.1.split_once("\nTotals:"));
+        Ok(rows.map(|(rows, _)| rows.to_owned()).collect())
+    }
+}
+
+fn errno(name: &str) -> Option<i32> {
+    match name {
+        "EEXIST" => Some(17),
+        "EINVAL" => Some(22),
+        _ => None,
+    }
+}
+
+/// Plays a scene on one side or both at once.
+fn play(scene: &Scene, sides: &mut [Side]) -> Result<()> {
+    let expected_error = errno(scene.shown);
+    for side in sides.iter_mut() {
+        let mut answer = Ok(());
+        for (event, command) in scene.hists {
+            let command = filled(command) + &own(event);
+            answer = answer.and_then(|()| side.add(event, &command));
+        }
+        ensure!(answer.err() == expected_error, "{}: {answer:?}", side.dir.display());
+    }
+    scene.calls.iter().for_each(|call| call.make());
+    let last = scene.hists.last().map_or("", |(event, _)| event);
+    let expected = filled(scene.shown);
+    for side in sides.iter_mut() {
+        if expected_error.is_none() {
+            let rows = side.rows(last)?;
+            ensure!(rows == expected, "{}\n--- is\n{rows}--- is to be\n{expected}", side.dir.display());
+        }
+        side.clear()?;
+    }
+    Ok(())
+}
+
+fn run(test: impl FnOnce() -> Result<()>) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if host::root_or_skip() {
+        test().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+/// An instance of the kernel's own tracefs, where it has histograms.
+struct Kernels(PathBuf, #[expect(dead_code, reason = "keeps it mounted")] Tracefs);
+
+impl Kernels {
+    fn find(name: &str) -> Result<Option<Self>> {
+        let tracefs = Tracefs::find_or_mount()?;
+        if !tracefs.root().join("events/sched/sched_switch/hist").exists() {
+            eprintln!("not compared: this kernel has no histograms (CONFIG_HIST_TRIGGERS)");
+            return Ok(None);
+        }
+        let dir = tracefs.root().join("instances").join(name);
+        let _ = fs::remove_dir(&dir);
+        fs::create_dir(&dir)?;
+        Ok(Some(Self(dir, tracefs)))
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn scenes() {
+    run(|| {
+        let mounted = Mounted::start("histvars")?;
+        let kernels = Kernels::find("tracerhistvars")?;
+        let mut sides = vec![Side { dir: mounted.instance("histvars")?, set: Vec::new() }];
+        sides.extend(kernels.as_ref().map(|kernels| Side { dir: kernels.0.clone(), set: Vec::new() }));
+        let mut failed = Vec::new();
+        for scene in SCENES {
+            set_name(c"tracer-begin")?;
+            if let Err(error) = play(scene, &mut sides) {
+                failed.push(format!("{:?}\n{error:#}", scene.hists));
+                for side in &mut sides {
+                    let _ = side.clear();
+                }
+            }
+        }
+        ensure!(failed.is_empty(), "{} scenes\n{}", failed.len(), failed.join("\n\n"));
+        println!("{} scenes, {} sides", SCENES.len(), sides.len());
+        Ok(())
+    });
+}
+
+fn remove(dir: &Path, event: &str, command: &str) -> mirror::Answer {
+    mirror::write(dir, &format!("events/{event}/trigger"), format!("!hist:{command}").as_bytes(), true)
+}
+
+/// Who is referred to stays.
+#[test]
+fn what_is_referred_to_stays() {
+    run(|| {
+        let mounted = Mounted::start("histrefs")?;
+        let mut sides = vec![Side { dir: mounted.instance("histrefs")?, set: Vec::new() }];
+        let kernels = Kernels::find("tracerhistrefs")?;
+        sides.extend(kernels.as_ref().map(|kernels| Side { dir: kernels.0.clone(), set: Vec::new() }));
+        for side in &mut sides {
+            let (first, second) = ("keys=common_pid:a=pid", "keys=common_pid:vals=$a");
+            let (first, second) = (format!("{first}{}", own(GETPGID)), format!("{second}{}", own(GETSID)));
+            ensure!(side.add(GETSID, &second) == Err(22));
+            side.add(GETPGID, &first).map_err(std::io::Error::from_raw_os_error)?;
+            side.add(GETSID, &second).map_err(std::io::Error::from_raw_os_error)?;
+            ensure!(remove(&side.dir, GETPGID, &first) == Err(16), "{:?}", side.dir);
+            // Neither does opening the file from the start take it away.
+            fs::File::create(side.dir.join(format!("events/{GETPGID}/trigger")))?;
+            ensure!(text(&side.dir, &format!("events/{GETPGID}/trigger"))?.starts_with("hist:"));
+            getpgid(OWN);
+            getsid(OWN);
+            let clear = first.replacen(" if", ":clear if", 1);
+            let trigger = format!("events/{GETPGID}/trigger");
+            // The variable is there already, so that who has some cannot be named again.
+            let answer = mirror::write(&side.dir, &trigger, format!("hist:{clear}").as_bytes(), true);
+            ensure!(answer == Err(22), "{}: {answer:?}", side.dir.display());
+            let rows = side.rows(GETSID)?;
+            let expected = filled("{ common_pid: TID } hitcount:          1  a: OWN+0\n");
+            ensure!(rows == expected, "{:?}\n{rows}{expected}", side.dir);
+            side.clear()?;
+            ensure!(text(&side.dir, &trigger)?.starts_with('#'));
+        }
+        Ok(())
+    });
+}
+
+/// One snapshot action an instance, and what its histogram tells of it.
+#[test]
+fn snapshots_are_told_of() {
+    run(|| {
+        let mounted = Mounted::start("histsnap")?;
+        let mut sides = vec![Side { dir: mounted.instance("histsnap")?, set: Vec::new() }];
+        let kernels = Kernels::find("tracerhistsnap")?;
+        let takes = |kernels: &&Kernels| kernels.0.join("snapshot").exists();
+        let theirs = kernels.as_ref().filter(takes).map(|kernels| kernels.0.clone());
+        sides.extend(theirs.map(|dir| Side { dir, set: Vec::new() }));
+        for side in &mut sides {
+            let dir = side.dir.clone();
+            let command = format!(
+                "keys=common_pid.execname:m=pid:onmax($m).snapshot():onmax($m).save(pid){}",
+                own(GETPGID)
+            );
+            side.add(GETPGID, &command).map_err(std::io::Error::from_raw_os_error)?;
+            let again = format!("keys=common_pid:m=pid:onchange($m).snapshot(){}", own(GETSID));
+            ensure!(side.add(GETSID, &again) == Err(16), "{dir:?}");
+            let enable = format!("events/{GETPGID}/enable");
+            let shown = |side: &Side| -> Result<String> {
+                let text = text(&side.dir, &format!("events/{GETPGID}/hist"))?;
+                Ok(text.split_once("#\n\n").context("no table")?.1.to_owned())
+            };
+            ensure!(!shown(side)?.contains("Snapshot"), "{dir:?}");
+            mirror::set(&dir, &format!("events/{GETPGID}/filter"), &format!("pid >= {OWN}"))?;
+            mirror::set(&dir, &enable, "1")?;
+            set_name(c"tracer-begin")?;
+            for n in [3, 1, 5, 2] {
+                getpgid(OWN + n);
+            }
+            mirror::set(&dir, &enable, "0")?;
+            let (is, expected) = (
+                shown(side)?,
+                filled(
+                    "{ common_pid: tracer-begin    [TID] } hitcount:          4\n\tmax: OWN+5  pid: OWN+5\n\
+                     \nSnapshot taken (see tracing/snapshot).  Details:\n\
+                     \ttriggering value { onmax($m) }: OWN+5\ttriggered by event with key: \
+                     { common_pid: tracer-begin    [TID] }\n\
+                     \nTotals:\n    Hits: 4\n    Entries: 1\n    Dropped: 0\n",
+                ),
+            );
+            ensure!(is == expected, "{dir:?}\n{is}\n{expected}");
+            // Which of the two the greatest one itself is in depends on who sees a hit first.
+            let last = |file: &str| -> Result<Vec<u64>> {
+                let digits = |body: &String| body.trim_end_matches(')').chars().last()?.to_digit(16);
+                Ok(mirror::bodies(&text(&dir, file)?).iter().filter_map(digits).map(u64::from).collect())
+            };
+            let both = [last("snapshot")?, last("trace")?];
+            let right = both == [vec![3, 1], vec![5, 2]] || both == [vec![1, 5], vec![2]];
+            ensure!(right, "{dir:?} {both:?}");
+            side.clear()?;
+            let rest = text(&dir, &format!("events/{GETPGID}/hist"))?;
+            ensure!(rest.is_empty(), "{rest}");
+        }
+        Ok(())
+    });
+}
+
+/// Calls of each thread.
+const CALLS: i32 = 200_000;
+
+/// Threads on all CPUs raise one maximum: none is lost, and what was saved is its.
+#[test]
+fn no_maximum_is_lost() {
+    run(|| {
+        let mounted = Mounted::start("histmax")?;
+        let dir = mounted.instance("histmax")?;
+        let mut side = Side { dir, set: Vec::new() };
+        let threads = 4;
+        let each = CALLS / host::part().cast_signed();
+        let from = OWN + 1000;
+        side.add(
+            GETPGID,
+            &format!(
+                "keys=common_type:vals=common_type:m=pid:onmax($m).save(pid,common_pid) if pid >= {from}"
+            ),
+        )
+        .map_err(std::io::Error::from_raw_os_error)?;
+        let barrier = Barrier::new(threads);
+        let one = &|thread: i32| {
+            barrier.wait();
+            for n in 0..each {
+                getpgid(from + n * threads as i32 + thread);
+            }
+            gettid().as_raw_nonzero().get()
+        };
+        let last = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..threads as i32).map(|n| scope.spawn(move || one(n))).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).last()
+        });
+        let rows = side.rows(GETPGID)?;
+        let max = from + each * threads as i32 - 1;
+        let saved = format!("\tmax: {max:10}  pid: {max:10}  common_pid: {:10}\n", last.unwrap_or(0));
+        ensure!(rows.ends_with(&saved), "{rows}{saved}");
+        ensure!(rows.contains(&format!("hitcount: {:10} ", threads as i32 * each)), "{rows}");
+        side.clear()
+    });
+}

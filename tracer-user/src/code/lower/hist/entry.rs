@@ -1,0 +1,170 @@
+//! The entry of a key: found or made, and its sums added to.
+//!
+//! An own-CPU entry is made of zeroes on the stack, its task's name included. One that all CPUs share is made of an empty
+//! value, and whoever made it writes the name.
+
+use std::mem::offset_of;
+
+use tracer_abi::Common;
+
+use super::{KeyPlace, Known, LowerError, Role};
+use crate::code::{
+    asm::{Alu, Cond, Helper, Insn, Reg, Width},
+    lower::Lower,
+};
+use crate::plan::source::Hook;
+
+/// `BPF_NOEXIST`
+const NO_EXIST: i32 = 1;
+/// Opcode of an atomic operation on eight bytes (`BPF_STX | BPF_ATOMIC | BPF_DW`).
+const ATOMIC: u8 = 0xdb;
+/// Immediate of an atomic or.
+const OR: i32 = 0x40;
+
+impl Lower<'_> {
+    /// Finds or makes the entry and adds to its sums. R9 = the entry, where CPUs share it.
+    pub(super) fn update(&mut self, known: &Known<'_>, key: KeyPlace) -> Result<(), LowerError> {
+        let mut addends = Vec::new();
+        for value in &known.hist.fields[1..known.layout.sums] {
+            self.asm.note(format!("value {}", String::from_utf8_lossy(&value.shown_name())));
+            self.number_of(value, known)?;
+            let slot = self.frame.take(8, 0);
+            self.asm.store(Width::D, Reg::R10, slot, Reg::R0);
+            addends.push(slot);
+        }
+        if known.layout.is_shared() {
+            self.shared_entry(known, key);
+            self.add_for_all(known, &addends);
+        } else {
+            self.own_entry(known, key);
+            self.add(known, &addends);
+        }
+        Ok(())
+    }
+
+    /// R0 = this CPU's entry.
+    fn own_entry(&mut self, known: &Known<'_>, key: KeyPlace) {
+        let layout = known.layout;
+        let found = self.asm.label();
+        self.asm.note("entry");
+        self.entry(key);
+        self.jump_if(Cond::Ne, Reg::R0, 0, found);
+        let new = self.frame.take(layout.size, 0);
+        for word in (0..layout.size as i16).step_by(8) {
+            self.asm.store(Width::D, Reg::R10, new + word, 0);
+        }
+        if let Some(comm) = layout.comm {
+            self.task_name(Reg::R10, new + comm as i16);
+        }
+        self.map(Reg::R1, Role::Table);
+        self.asm.address(Reg::R2, key.base, i32::from(key.at));
+        self.asm.address(Reg::R3, Reg::R10, i32::from(new));
+        self.asm.mov(Reg::R4, NO_EXIST);
+        self.call(Helper::MapUpdateElem);
+        self.entry(key);
+        self.jump_if(Cond::Ne, Reg::R0, 0, found);
+        self.full();
+        self.bind(found);
+    }
+
+    /// R9 = the entry of all CPUs.
+    fn shared_entry(&mut self, known: &Known<'_>, key: KeyPlace) {
+        let (made, found, done) = (self.frame.take(8, 0), self.asm.label(), self.asm.label());
+        self.asm.note("entry");
+        self.entry(key);
+        self.jump_if(Cond::Ne, Reg::R0, 0, found);
+        self.map(Reg::R1, Role::Table);
+        self.asm.address(Reg::R2, key.base, i32::from(key.at));
+        self.map_value(Reg::R3, Role::Empty);
+        self.asm.mov(Reg::R4, NO_EXIST);
+        self.call(Helper::MapUpdateElem);
+        self.asm.store(Width::D, Reg::R10, made, Reg::R0);
+        self.entry(key);
+        let Some(comm) = known.layout.comm else {
+            self.jump_if(Cond::Ne, Reg::R0, 0, found);
+            self.full();
+            self.bind(found);
+            self.asm.mov(Reg::R9, Reg::R0);
+            return;
+        };
+        let there = self.asm.label();
+        self.jump_if(Cond::Ne, Reg::R0, 0, there);
+        self.full();
+        self.bind(there);
+        self.asm.mov(Reg::R9, Reg::R0);
+        self.asm.load(Width::D, Reg::R1, Reg::R10, made);
+        self.jump_if(Cond::Ne, Reg::R1, 0, done);
+        self.task_name(Reg::R9, comm as i16);
+        self.jump(done);
+        self.bind(found);
+        self.asm.mov(Reg::R9, Reg::R0);
+        self.bind(done);
+    }
+
+    /// Counts a drop, and ends.
+    fn full(&mut self) {
+        self.asm.note("full");
+        self.map_value(Reg::R1, Role::Drops);
+        self.asm.mov(Reg::R2, 1);
+        self.asm.push(Insn { op: ATOMIC, dst: Reg::R1 as u8, src: Reg::R2 as u8, off: 0, imm: 0 });
+        self.asm.mov(Reg::R0, 0);
+        self.asm.exit();
+    }
+
+    fn add(&mut self, known: &Known<'_>, addends: &[i16]) {
+        for sum in 0..known.layout.sums {
+            let at = 8 * sum as i16;
+            self.asm.load(Width::D, Reg::R1, Reg::R0, at);
+            match sum.checked_sub(1) {
+                None => self.asm.alu(Alu::Add, Reg::R1, 1),
+                Some(value) => {
+                    self.asm.load(Width::D, Reg::R2, Reg::R10, addends[value]);
+                    self.asm.alu(Alu::Add, Reg::R1, Reg::R2);
+                }
+            }
+            self.asm.store(Width::D, Reg::R0, at, Reg::R1);
+        }
+    }
+
+    fn add_for_all(&mut self, known: &Known<'_>, addends: &[i16]) {
+        for sum in 0..known.layout.sums {
+            match sum.checked_sub(1) {
+                None => self.asm.mov(Reg::R1, 1),
+                Some(value) => self.asm.load(Width::D, Reg::R1, Reg::R10, addends[value]),
+            }
+            let off = 8 * sum as i16;
+            self.asm.push(Insn { op: ATOMIC, dst: Reg::R9 as u8, src: Reg::R1 as u8, off, imm: 0 });
+        }
+    }
+
+    /// Sets bits of a word of the entry.
+    pub(super) fn set_bits(&mut self, at: usize, bits: u64) {
+        self.asm.constant(Reg::R1, bits);
+        self.asm.push(Insn { op: ATOMIC, dst: Reg::R9 as u8, src: Reg::R1 as u8, off: at as i16, imm: OR });
+    }
+
+    /// R0 = the entry of the key.
+    fn entry(&mut self, key: KeyPlace) {
+        self.map(Reg::R1, Role::Table);
+        self.asm.address(Reg::R2, key.base, i32::from(key.at));
+        self.call(Helper::MapLookupElem);
+    }
+
+    /// The name of the current task, as the kernel's histograms call the idle one (`save_comm()`).
+    fn task_name(&mut self, base: Reg, at: i16) {
+        const IDLE: [u8; 8] = *b"<idle>\0\0";
+        let (busy, done) = (self.asm.label(), self.asm.label());
+        if *self.hook == Hook::Inject {
+            self.asm.load(Width::W, Reg::R0, Reg::R6, offset_of!(Common, pid) as i16);
+        } else {
+            self.call(Helper::GetCurrentPidTgid);
+        }
+        self.jump32_if(Cond::Ne, Reg::R0, 0, busy);
+        self.asm.constant(Reg::R1, u64::from_le_bytes(IDLE));
+        self.asm.store(Width::D, base, at, Reg::R1);
+        self.jump(done);
+        self.bind(busy);
+        self.who(KeyPlace { base, at });
+        self.bind(done);
+    }
+}

@@ -1,0 +1,93 @@
+//! Where the variables lie that a histogram looks up at a hit: in entries of other histograms' tables, found by the same
+//! key, or in its own entry (`resolve_var_refs()`).
+
+use super::Layout;
+use crate::lang::hist::{Hist, HistId, Set};
+
+/// A variable that is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// Whose it is, a number in [`References::owners`]; None for the histogram's own.
+    pub owner: Option<usize>,
+    /// Bytes of the owner's keys.
+    pub key_size: usize,
+    /// Its number among the owner's variables.
+    pub slot: usize,
+    /// First byte in the owner's entries.
+    pub offset: usize,
+    /// First byte there of the bits that say which variables are set.
+    pub set_bits: usize,
+    /// Whether looking it up takes it away.
+    pub once: bool,
+}
+
+/// The variables that a histogram looks up, in the order of [`Hist::references`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    /// The other histograms that have them.
+    pub owners: Vec<HistId>,
+    /// The variables.
+    pub list: Vec<Reference>,
+}
+
+impl References {
+    /// Finds them; None where one of the histograms is not there.
+    pub fn of(hist: &Hist, set: &Set) -> Option<Self> {
+        let mut found = Self::default();
+        for (reference, once) in hist.references.iter().zip(&hist.read_once) {
+            let id = reference.slot.hist;
+            let (owner, layout) = if id == hist.id {
+                (None, Layout::of(hist))
+            } else {
+                let layout = Layout::of(set.hist(id)?);
+                let number = found.owners.iter().position(|owner| *owner == id).unwrap_or_else(|| {
+                    found.owners.push(id);
+                    found.owners.len() - 1
+                });
+                (Some(number), layout)
+            };
+            found.list.push(Reference {
+                owner,
+                key_size: layout.key_size,
+                slot: reference.slot.at,
+                offset: layout.slot(reference.slot.at),
+                set_bits: layout.set_bits(),
+                once: *once,
+            });
+        }
+        Some(found)
+    }
+
+    /// The number of the reference to an own variable.
+    pub fn own(&self, slot: usize) -> Option<usize> {
+        self.list.iter().position(|reference| reference.owner.is_none() && reference.slot == slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lang::hist::{Fixed, World};
+
+    #[test]
+    fn variables_of_others_and_own_ones() {
+        let world = Fixed::small();
+        let mut set = Set::default();
+        for (event, command) in [
+            ("start", "keys=pid:a=prio,ts=common_timestamp.usecs"),
+            ("end", "keys=pid:lat=common_timestamp.usecs-$ts:onmatch(test.start).lat($lat,pid,comm)"),
+        ] {
+            let event = world.event("test", event).unwrap();
+            set.apply(&event, Some(command.as_bytes()), false, &world).unwrap();
+        }
+        let hists: Vec<_> = set.triggers().map(|trigger| trigger.hist.clone()).collect();
+        let found = References::of(&hists[1], &set).unwrap();
+        assert_eq!(found.owners, [hists[0].id]);
+        // The second variable behind the hit count, read once; what the action takes is its own.
+        let ts = Reference { owner: Some(0), key_size: 8, slot: 1, offset: 16, set_bits: 24, once: true };
+        assert_eq!(found.list[0], ts);
+        let own: Vec<_> = found.list[1..].iter().map(|reference| (reference.owner, reference.once)).collect();
+        assert_eq!(own, [(None, false); 3]);
+        assert_eq!(found.own(0), Some(1));
+    }
+}
