@@ -380,14 +380,18 @@ fn snapshots_are_told_of() {
                 ),
             );
             ensure!(is == expected, "{dir:?}\n{is}\n{expected}");
-            // Which of the two the greatest one itself is in depends on who sees a hit first.
+            // Which of the two the greatest one itself is in depends on who sees a hit first, and the buffers that a
+            // snapshot gives back are as they were.
             let last = |file: &str| -> Result<Vec<u64>> {
                 let digits = |body: &String| body.trim_end_matches(')').chars().last()?.to_digit(16);
                 Ok(mirror::bodies(&text(&dir, file)?).iter().filter_map(digits).map(u64::from).collect())
             };
-            let both = [last("snapshot")?, last("trace")?];
-            let right = both == [vec![3, 1], vec![5, 2]] || both == [vec![1, 5], vec![2]];
-            ensure!(right, "{dir:?} {both:?}");
+            let (snapshot, trace) = (last("snapshot")?, last("trace")?);
+            let right = match snapshot.last() {
+                Some(5) => snapshot.ends_with(&[1, 5]) && trace.ends_with(&[2]),
+                _ => snapshot.ends_with(&[1]) && trace.ends_with(&[5, 2]),
+            };
+            ensure!(right, "{} {snapshot:?} {trace:?}", dir.display());
             side.clear()?;
             let rest = text(&dir, &format!("events/{GETPGID}/hist"))?;
             ensure!(rest.is_empty(), "{rest}");

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use tracer_tests::host;
+use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror::Mounted;
 use tracer_tests::oracle::Oracle;
 
 const EVENTS: &str = include_str!("../../docs/EVENTS.md");
+const HISTOGRAMS: &str = include_str!("../../docs/HISTOGRAMS.md");
 
 /// A command of a page, and what is to come of it.
 #[derive(Debug, Default)]
@@ -114,6 +115,28 @@ fn the_page_of_events_says_what_happens() {
         let kernel = Oracle::create("docs")?;
         kernel.tracing(true)?;
         run(EVENTS, kernel.dir(), "kernel")?;
+        println!("{count} commands");
+        Ok::<_, anyhow::Error>(())
+    };
+    test().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// Synthetic events are defined at the top only, so that the kernel's own is used too, where it has histograms.
+#[test]
+fn the_page_of_histograms_says_what_happens() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let test = || {
+        let mounted = Mounted::start("dochist")?;
+        let count = run(HISTOGRAMS, mounted.dir(), "mirror")?;
+        let tracefs = Tracefs::find_or_mount()?;
+        let has = |file: &str| tracefs.root().join(file).exists();
+        if has("synthetic_events") && has("events/sched/sched_switch/hist") {
+            run(HISTOGRAMS, tracefs.root(), "kernel")?;
+        } else {
+            eprintln!("not compared: this kernel has no histograms or no synthetic events");
+        }
         println!("{count} commands");
         Ok::<_, anyhow::Error>(())
     };
