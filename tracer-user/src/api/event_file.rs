@@ -36,13 +36,17 @@ pub struct TraceEventFile<'a> {
     tr: TraceArray<'a>,
     system: String,
     event: String,
-    _held: Box<dyn Held + 'a>,
+    held: Box<dyn Held + 'a>,
 }
 
 impl<'a> TraceEventFile<'a> {
     /// Its instance.
     pub fn tr(&self) -> &TraceArray<'a> {
         &self.tr
+    }
+
+    pub(super) fn held(&self) -> &dyn Held {
+        &*self.held
     }
 
     /// `system:event`.
@@ -63,7 +67,7 @@ pub fn trace_get_event_file<'a>(
 ) -> Result<TraceEventFile<'a>, Errno> {
     let held = place.hold(instance, system, event)?;
     let tr = TraceArray::named(place, instance);
-    Ok(TraceEventFile { tr, system: system.to_owned(), event: event.to_owned(), _held: held })
+    Ok(TraceEventFile { tr, system: system.to_owned(), event: event.to_owned(), held })
 }
 
 /// Gives an event back, as dropping it does.

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::Write,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
@@ -10,7 +11,12 @@ use rustix::io::Errno;
 
 use super::{
     dynevent::DyneventType,
-    place::{Held, Place, line},
+    place::{Held, Place, SynthField, fields, line},
+    wire,
+};
+use crate::event::{
+    Format,
+    synthetic::{SYSTEM, Value},
 };
 
 /// The directory that a mirror, or tracefs, is mounted on.
@@ -23,10 +29,44 @@ pub struct Files {
 /// further calls fail with `ENODEV`.
 #[derive(Debug)]
 struct OpenEvent {
-    _enable: File,
+    dir: PathBuf,
+    enable: File,
+    /// Takes values; of synthetic events only.
+    values: Option<File>,
 }
 
-impl Held for OpenEvent {}
+impl Held for OpenEvent {
+    fn is_on(&self) -> Result<bool, Errno> {
+        let mut state = [0];
+        self.enable.read_exact_at(&mut state, 0).map_err(|error| errno(&error))?;
+        Ok(state == *b"1")
+    }
+
+    fn fields(&self) -> Result<Vec<SynthField>, Errno> {
+        if self.values.is_none() {
+            return Err(Errno::INVAL);
+        }
+        let text = std::fs::read_to_string(self.dir.join("format")).map_err(|error| gone(errno(&error)))?;
+        Format::parse(SYSTEM, &text).map(|format| fields(&format)).map_err(|_| Errno::IO)
+    }
+
+    fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno> {
+        let mut file = self.values.as_ref().ok_or(Errno::INVAL)?;
+        let mut bytes = Vec::new();
+        values.iter().for_each(|value| wire::encode(&mut bytes, value));
+        if bytes.is_empty() {
+            // A write of nothing goes nowhere; there is no event without fields.
+            return if self.is_on()? { Err(Errno::INVAL) } else { Ok(()) };
+        }
+        let done = file.write(&bytes).map_err(|error| errno(&error))?;
+        if done < bytes.len() { Err(Errno::TOOBIG) } else { Ok(()) }
+    }
+}
+
+/// What is not there any more.
+fn gone(errno: Errno) -> Errno {
+    if errno == Errno::NOENT { Errno::NODEV } else { errno }
+}
 
 fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
@@ -75,7 +115,12 @@ impl Place for Files {
             Errno::NOENT => Errno::INVAL,
             other => other,
         })?;
-        Ok(Box::new(OpenEvent { _enable: enable }))
+        let values = match File::options().write(true).open(dir.join("synth_event_trace")) {
+            Ok(file) => Some(file),
+            Err(error) if errno(&error) == Errno::NOENT => None,
+            Err(error) => return Err(errno(&error)),
+        };
+        Ok(Box::new(OpenEvent { dir, enable, values }))
     }
 
     fn set_events(

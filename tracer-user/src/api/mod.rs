@@ -3,8 +3,8 @@
 //!
 //! What the kernel passes as a NULL-ended list is a slice here, an error number is the `Err` of a result, and a buffer with
 //! a length is a bound. Where the events are is said by a [`Place`]: the files of a mirror that runs ([`Files`]), or a mirror
-//! in this process, a `RefCell<Mirror>`. [`dynevent`] builds the commands that make dynamic events, [`kprobe`] those of
-//! kprobes, and [`event_file`] turns events on.
+//! in this process, a `RefCell<Mirror>`. [`dynevent`] builds the commands that make dynamic events, [`synth`] and
+//! [`kprobe`] those of synthetic events and of kprobes; [`event_file`] turns events on, and [`trace`] traces synthetic ones.
 
 pub mod dynevent;
 pub mod event_file;
@@ -12,8 +12,15 @@ mod files;
 pub mod kprobe;
 mod own;
 mod place;
+pub mod synth;
+pub mod trace;
+pub mod wire;
 
 pub use files::Files;
-pub use place::{Held, Place};
+pub use place::{FieldKind, Held, Place, SynthField};
 /// An error number, as the kernel's functions return it.
 pub use rustix::io::Errno;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/API.md")]
+struct Page;

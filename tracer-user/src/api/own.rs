@@ -6,10 +6,11 @@ use rustix::io::Errno;
 
 use super::{
     dynevent::DyneventType,
-    place::{Held, Place, line},
+    place::{Held, Place, SynthField, fields, line},
 };
 use crate::{
-    control::instance::{Command, Mirror, Selector, TOP},
+    control::instance::{Command, Mirror, Selector, TOP, mark::Writer},
+    event::synthetic::Value,
     lang::define::File,
 };
 
@@ -21,7 +22,24 @@ struct HeldEvent<'a> {
     event: u32,
 }
 
-impl Held for HeldEvent<'_> {}
+impl Held for HeldEvent<'_> {
+    fn is_on(&self) -> Result<bool, Errno> {
+        Ok(self.mirror.borrow().takes_hits(self.instance, self.event))
+    }
+
+    fn fields(&self) -> Result<Vec<SynthField>, Errno> {
+        let mirror = self.mirror.borrow();
+        if !mirror.is_synthetic(self.event) {
+            return Err(Errno::INVAL);
+        }
+        mirror.events.format(self.event, &mirror.facts).map(fields).ok_or(Errno::NODEV)
+    }
+
+    fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno> {
+        let writer = Writer::of(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
+        self.mirror.borrow_mut().emit_in(self.instance, self.event, values, writer)
+    }
+}
 
 impl Drop for HeldEvent<'_> {
     fn drop(&mut self) {
@@ -39,8 +57,7 @@ impl Place for RefCell<Mirror> {
     fn run(&self, kind: DyneventType, command: &str) -> Result<(), Errno> {
         let line = line(command)?;
         match kind {
-            // No such definitions yet.
-            DyneventType::Synth => Err(Errno::NOSYS),
+            DyneventType::Synth => self.borrow_mut().define_synthetic(line.as_bytes()),
             DyneventType::Kprobe => self.borrow_mut().define(File::Kprobe, line.as_bytes()),
         }
     }

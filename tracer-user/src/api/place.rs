@@ -6,6 +6,7 @@ use std::fmt;
 use rustix::io::Errno;
 
 use super::dynevent::DyneventType;
+use crate::event::{Field, FieldClass, Format, synthetic::Value};
 
 /// A place of events.
 pub trait Place {
@@ -35,7 +36,59 @@ pub trait Place {
 }
 
 /// An event that somebody holds; dropped, it is given back.
-pub trait Held: fmt::Debug {}
+pub trait Held: fmt::Debug {
+    /// Whether it is on, and no trigger has turned it off.
+    ///
+    /// # Errors
+    /// `ENODEV` when it is gone.
+    fn is_on(&self) -> Result<bool, Errno>;
+
+    /// The fields of a synthetic event.
+    ///
+    /// # Errors
+    /// `EINVAL` for an event that is not synthetic, `ENODEV` when it is gone.
+    fn fields(&self) -> Result<Vec<SynthField>, Errno>;
+
+    /// Traces a synthetic event, where it is on.
+    ///
+    /// # Errors
+    /// `EINVAL` for an event that is not synthetic, for values that are not its fields', and where nothing is recorded;
+    /// `ENODEV` when it is gone.
+    fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno>;
+}
+
+/// What a synthetic event's field takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    /// A number.
+    Number,
+    /// A text of a given length.
+    Text,
+    /// A text of any length.
+    DynText,
+    /// A stack of addresses.
+    Stack,
+}
+
+/// A field of a synthetic event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SynthField {
+    /// Name.
+    pub name: String,
+    /// What it takes.
+    pub kind: FieldKind,
+}
+
+/// Fields by an event's format.
+pub(super) fn fields(format: &Format) -> Vec<SynthField> {
+    let kind = |field: &Field| match field.class {
+        FieldClass::StaticString => FieldKind::Text,
+        FieldClass::DynString => FieldKind::DynText,
+        _ if field.is_data_loc() => FieldKind::Stack,
+        _ => FieldKind::Number,
+    };
+    format.fields.iter().map(|field| SynthField { name: field.name.clone(), kind: kind(field) }).collect()
+}
 
 /// A command on one line, for files that take lines: whitespace is whitespace to the kernel's splitting of commands, and
 /// what would begin a comment is in no definition that the kernel takes.

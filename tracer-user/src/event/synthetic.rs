@@ -49,6 +49,31 @@ pub enum Value<'a> {
     Stack(&'a [u64]),
 }
 
+macro_rules! numbers {
+    ($($ty:ty),+) => {
+        $(impl From<$ty> for Value<'_> {
+            /// The number with its sign, as a C cast to `u64` has it.
+            fn from(number: $ty) -> Self {
+                Self::Number(i128::from(number) as u64)
+            }
+        })+
+    };
+}
+
+numbers!(u8, u16, u32, u64, i8, i16, i32, i64, bool);
+
+impl<'a> From<&'a str> for Value<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text.as_bytes())
+    }
+}
+
+impl<'a> From<&'a [u8]> for Value<'a> {
+    fn from(text: &'a [u8]) -> Self {
+        Self::Text(text)
+    }
+}
+
 /// A number's type: name, size and conversion in the print fmt.
 const NUMBERS: [(&str, usize, &str); 17] = [
     ("s64", 8, "%lld"),

@@ -5,7 +5,7 @@
 
 use super::{
     entry::{Entry, Shows},
-    files::{CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYSTEM, TOP},
+    files::{CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYNTHETIC_EVENT, SYSTEM, TOP},
 };
 use crate::control::instance::{self, Mirror};
 
@@ -103,6 +103,7 @@ impl Node {
                         SPECIAL_EVENT
                     }
                 }
+                Some(_) if mirror.is_synthetic(event) => SYNTHETIC_EVENT,
                 _ => EVENT,
             },
             Dir::Cpu(_) => CPU,

@@ -67,7 +67,7 @@ impl Mirror {
     }
 
     /// Whether an event is a synthetic one.
-    pub(super) fn is_synthetic(&self, event: u32) -> bool {
+    pub fn is_synthetic(&self, event: u32) -> bool {
         self.synthetic.numbers.values().any(|number| *number == event)
     }
 
@@ -161,33 +161,71 @@ impl Mirror {
     /// # Errors
     /// `ENOENT` for an event that there is none of, `EINVAL` for values that are not its fields'.
     pub fn emit(&mut self, name: &str, values: &[Value<'_>], writer: Writer) -> Result<(), Errno> {
-        let event = self.find_synthetic(name).ok_or(Errno::NOENT)?;
         let number = self.synthetic_number(name).ok_or(Errno::NOENT)?;
-        let id = self.events.format(number, &self.facts).ok_or(Errno::NOENT)?.id;
-        let mut record = event.encode(values).ok_or(Errno::INVAL)?;
-        record[..2].copy_from_slice(&id.to_ne_bytes());
-        record[4..8].copy_from_slice(&writer.pid.to_ne_bytes());
+        let record = self.synthetic_record(number, values, writer)?;
         let on: Vec<u32> =
             self.numbered().filter(|(_, state)| state.is_enabled(number)).map(|(at, _)| at).collect();
-        if on.is_empty() {
+        on.into_iter().try_for_each(|instance| self.emit_record(instance, number, &record, writer))
+    }
+
+    /// Emits a synthetic event from user space in one instance, where it is on (`synth_event_trace()`).
+    ///
+    /// # Errors
+    /// `ENODEV` for an event that is gone; `EINVAL` for one that is not synthetic, for values that are not its fields', and
+    /// where nothing is recorded.
+    pub fn emit_in(
+        &mut self,
+        instance: u32,
+        event: u32,
+        values: &[Value<'_>],
+        writer: Writer,
+    ) -> Result<(), Errno> {
+        if !self.is_synthetic(event) {
+            return Err(if self.events.get(event).is_none() { Errno::NODEV } else { Errno::INVAL });
+        }
+        let state = self.state(instance)?;
+        if !state.is_enabled(event) {
             return Ok(());
         }
+        if !state.records() {
+            return Err(Errno::INVAL);
+        }
+        let record = self.synthetic_record(event, values, writer)?;
+        self.emit_record(instance, event, &record, writer)
+    }
+
+    fn synthetic_record(&self, event: u32, values: &[Value<'_>], writer: Writer) -> Result<Vec<u8>, Errno> {
+        let name = &self.events.get(event).ok_or(Errno::NODEV)?.name;
+        let known = self.find_synthetic(name).ok_or(Errno::NODEV)?;
+        let id = self.events.format(event, &self.facts).ok_or(Errno::NODEV)?.id;
+        let mut record = known.encode(values).ok_or(Errno::INVAL)?;
+        record[..2].copy_from_slice(&id.to_ne_bytes());
+        record[4..8].copy_from_slice(&writer.pid.to_ne_bytes());
+        Ok(record)
+    }
+
+    fn emit_record(&mut self, instance: u32, event: u32, record: &[u8], writer: Writer) -> Result<(), Errno> {
         self.tasks.meet(writer.pid.cast_signed(), true);
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
-        for instance in on {
-            self.count_record(instance, number, &record, &hit);
-            let Some(live) = &self.state(instance)?.live else { continue };
-            match live.emit(number, &record, &hit) {
-                Ok(asked) => {
-                    if asked & asked::STACK != 0 {
-                        self.collect(instance);
-                        self.stack_of_writer(instance, &record, writer);
-                    }
+        self.count_record(instance, event, record, &hit);
+        let Some(live) = &self.state(instance)?.live else { return Ok(()) };
+        match live.emit(event, record, &hit) {
+            Ok(asked) => {
+                if asked & asked::STACK != 0 {
+                    self.collect(instance);
+                    self.stack_of_writer(instance, record, writer);
                 }
-                Err(error) => tracing::warn!("{error}"),
             }
+            Err(error) => tracing::warn!("{error}"),
         }
         Ok(())
+    }
+
+    /// Whether an event is on in an instance, and no trigger has turned it off.
+    pub fn takes_hits(&self, instance: u32, event: u32) -> bool {
+        self.get(instance).is_some_and(|state| {
+            state.is_enabled(event) && !state.live.as_ref().is_some_and(|live| live.is_soft_off(event))
+        })
     }
 }
 

@@ -19,6 +19,7 @@ mod event_hist;
 mod event_id;
 mod event_inject;
 mod event_trigger;
+mod event_values;
 mod free_buffer;
 mod header_event;
 mod header_page;
@@ -105,6 +106,18 @@ pub(super) const EVENT: &[Entry] = &[
     event_id::FILE,
     event_inject::FILE,
     event_trigger::FILE,
+];
+
+/// Files of a synthetic event.
+pub(super) const SYNTHETIC_EVENT: &[Entry] = &[
+    event_enable::FILE,
+    event_filter::FILE,
+    event_format::FILE,
+    event_hist::FILE,
+    event_id::FILE,
+    event_inject::FILE,
+    event_trigger::FILE,
+    event_values::FILE,
 ];
 
 /// Files of an event that is recorded by itself.

@@ -1,0 +1,182 @@
+//! Synthetic events: made in one step, by commands, and deleted (kernel/trace/trace_events_synth.c, section 7.1 of the
+//! document).
+//!
+//! ```no_run
+//! use tracer_user::api::{Errno, Files, dynevent::MAX_DYNEVENT_CMD_LEN, synth::*};
+//!
+//! let place = Files::at("/sys/kernel/tracing");
+//! // In one step,
+//! synth_event_create(&place, "schedtest", &[("pid_t", "next_pid_field"), ("char[16]", "next_comm_field")])?;
+//! synth_event_delete(&place, "schedtest")?;
+//! // or piece by piece.
+//! let mut cmd = synth_event_cmd_init(&place, MAX_DYNEVENT_CMD_LEN);
+//! synth_event_gen_cmd_start(&mut cmd, "schedtest", &[("pid_t", "next_pid_field")])?;
+//! synth_event_add_field(&mut cmd, "u64", "ts_ns")?;
+//! synth_event_add_field_str(&mut cmd, "char[16] next_comm_field")?;
+//! synth_event_gen_cmd_end(&mut cmd)?;
+//! # Ok::<(), Errno>(())
+//! ```
+
+use rustix::io::Errno;
+
+use super::{
+    dynevent::{
+        DyneventArgPair, DyneventCmd, DyneventType, MAX_DYNEVENT_CMD_LEN, dynevent_arg_add,
+        dynevent_arg_init, dynevent_arg_pair_add, dynevent_arg_pair_init, dynevent_cmd_init, dynevent_create,
+    },
+    place::Place,
+};
+pub use crate::event::synthetic::FIELDS_MAX as SYNTH_FIELDS_MAX;
+use crate::event::synthetic::Member;
+
+/// A field: type and name (`struct synth_field_desc`).
+pub type SynthFieldDesc<'a> = (&'a str, &'a str);
+
+/// Begins a command that makes a synthetic event.
+pub fn synth_event_cmd_init(place: &dyn Place, maxlen: usize) -> DyneventCmd<'_> {
+    dynevent_cmd_init(maxlen, DyneventType::Synth, |text| place.run(DyneventType::Synth, text))
+}
+
+/// Names a synthetic event and its first fields; there may be none yet.
+///
+/// The kernel counts fields that are given here twice, so that it takes 32 of them; here it is 64 in all, as documented.
+///
+/// # Errors
+/// `EINVAL` for a command of another kind, a type that there is none of, or too many fields; `E2BIG` past the bound.
+pub fn synth_event_gen_cmd_start(
+    cmd: &mut DyneventCmd<'_>,
+    name: &str,
+    fields: &[SynthFieldDesc<'_>],
+) -> Result<(), Errno> {
+    synth_event_gen_cmd_array_start(cmd, name, fields)
+}
+
+/// The same; in the kernel one takes its fields as arguments and the other one as an array.
+///
+/// # Errors
+/// As for [`synth_event_gen_cmd_start`].
+pub fn synth_event_gen_cmd_array_start(
+    cmd: &mut DyneventCmd<'_>,
+    name: &str,
+    fields: &[SynthFieldDesc<'_>],
+) -> Result<(), Errno> {
+    cmd.is_for(DyneventType::Synth)?;
+    if fields.len() > SYNTH_FIELDS_MAX {
+        return Err(Errno::INVAL);
+    }
+    let mut arg = dynevent_arg_init('\0');
+    arg.str = name;
+    dynevent_arg_add(cmd, &arg, None)?;
+    synth_event_add_fields(cmd, fields)
+}
+
+/// Whether there is such a type; what stands in brackets is looked at when the event is made.
+fn check_type(pair: &DyneventArgPair<'_>) -> Result<(), Errno> {
+    let known = Member::new(String::new(), pair.lhs.to_owned(), |_| None).is_some();
+    if known || pair.lhs.contains('[') { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// Adds a field.
+///
+/// # Errors
+/// As for [`synth_event_gen_cmd_start`].
+pub fn synth_event_add_field(cmd: &mut DyneventCmd<'_>, ty: &str, name: &str) -> Result<(), Errno> {
+    cmd.is_for(DyneventType::Synth)?;
+    if ty.is_empty() || name.is_empty() {
+        return Err(Errno::INVAL);
+    }
+    let mut pair = dynevent_arg_pair_init('\0', ';');
+    (pair.lhs, pair.rhs) = (ty, name);
+    dynevent_arg_pair_add(cmd, &pair, Some(check_type))?;
+    cmd.one_more_of(SYNTH_FIELDS_MAX)
+}
+
+/// Adds a field as one text, `type name`, which is not looked at before the event is made.
+///
+/// # Errors
+/// As for [`synth_event_gen_cmd_start`].
+pub fn synth_event_add_field_str(cmd: &mut DyneventCmd<'_>, type_name: &str) -> Result<(), Errno> {
+    cmd.is_for(DyneventType::Synth)?;
+    if type_name.is_empty() {
+        return Err(Errno::INVAL);
+    }
+    let mut arg = dynevent_arg_init(';');
+    arg.str = type_name;
+    dynevent_arg_add(cmd, &arg, None)?;
+    cmd.one_more_of(SYNTH_FIELDS_MAX)
+}
+
+/// Adds fields, in order, up to one that is refused.
+///
+/// # Errors
+/// As for [`synth_event_gen_cmd_start`].
+pub fn synth_event_add_fields(cmd: &mut DyneventCmd<'_>, fields: &[SynthFieldDesc<'_>]) -> Result<(), Errno> {
+    fields.iter().try_for_each(|(ty, name)| synth_event_add_field(cmd, ty, name))
+}
+
+/// Makes the event.
+///
+/// # Errors
+/// What the definition comes to, as a write of it to `synthetic_events`; `E2BIG` for a command that went past its bound.
+pub fn synth_event_gen_cmd_end(cmd: &mut DyneventCmd<'_>) -> Result<(), Errno> {
+    dynevent_create(cmd)
+}
+
+/// Makes an event of these fields.
+///
+/// # Errors
+/// As for [`synth_event_gen_cmd_start`] and [`synth_event_gen_cmd_end`].
+pub fn synth_event_create(place: &dyn Place, name: &str, fields: &[SynthFieldDesc<'_>]) -> Result<(), Errno> {
+    let mut cmd = synth_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+    synth_event_gen_cmd_array_start(&mut cmd, name, fields)?;
+    synth_event_gen_cmd_end(&mut cmd)
+}
+
+/// Deletes an event.
+///
+/// # Errors
+/// `ENOENT` without one, `EBUSY` while it is on, held, or made by a histogram.
+pub fn synth_event_delete(place: &dyn Place, name: &str) -> Result<(), Errno> {
+    if name.is_empty() || name.contains([' ', '\t', '\n', ';']) {
+        return Err(Errno::NOENT);
+    }
+    place.run(DyneventType::Synth, &format!("!{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cmd<'a>() -> DyneventCmd<'a> {
+        dynevent_cmd_init(MAX_DYNEVENT_CMD_LEN, DyneventType::Synth, |_| Ok(()))
+    }
+
+    #[test]
+    fn commands_are_the_kernels() {
+        let mut made = cmd();
+        synth_event_gen_cmd_start(&mut made, "schedtest", &[("pid_t", "pid"), ("char[]", "comm")]).unwrap();
+        synth_event_add_field_str(&mut made, "u64 ts").unwrap();
+        assert_eq!(made.text(), " schedtest  pid_t pid; char[] comm; u64 ts;");
+    }
+
+    #[test]
+    fn arguments_are_checked() {
+        let refused = |ty: &str, name: &str| synth_event_add_field(&mut cmd(), ty, name);
+        for (ty, name) in [("", "a"), ("u64", ""), ("float", "a"), ("struct x", "a")] {
+            assert_eq!(refused(ty, name), Err(Errno::INVAL), "{ty} {name}");
+        }
+        // What stands in brackets is seen later.
+        assert_eq!(refused("char[x]", "a"), Ok(()));
+        assert_eq!(synth_event_add_field_str(&mut cmd(), "float a"), Ok(()));
+        let mut kprobe = dynevent_cmd_init(64, DyneventType::Kprobe, |_| Ok(()));
+        assert_eq!(synth_event_gen_cmd_start(&mut kprobe, "a", &[]), Err(Errno::INVAL));
+        assert_eq!(synth_event_add_field(&mut kprobe, "u64", "a"), Err(Errno::INVAL));
+        assert_eq!(synth_event_add_field_str(&mut kprobe, "u64 a"), Err(Errno::INVAL));
+        let many = [("u8", "a"); SYNTH_FIELDS_MAX];
+        let mut full = cmd();
+        synth_event_gen_cmd_start(&mut full, "a", &many).unwrap();
+        assert_eq!(synth_event_add_field(&mut full, "u8", "b"), Err(Errno::INVAL));
+        let more = [("u8", "a"); SYNTH_FIELDS_MAX + 1];
+        assert_eq!(synth_event_gen_cmd_array_start(&mut cmd(), "a", &more), Err(Errno::INVAL));
+    }
+}
