@@ -28,6 +28,9 @@ impl Mirror {
         self.make_live(instance)?;
         self.tasks.meet(writer.pid.cast_signed(), true);
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
+        if self.is_synthetic(event) {
+            self.count_record(instance, event, &record, &hit);
+        }
         let state = self.state(instance)?;
         state.recorded.insert(event);
         let wants = Wants { format, stacks, begins_off: false };
