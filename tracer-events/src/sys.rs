@@ -1,0 +1,54 @@
+//! What the standard library does not have: one ioctl, and the events of this program as a slice.
+
+use core::ffi::c_int;
+use std::{io, os::fd::AsRawFd as _};
+
+use crate::Event;
+
+unsafe extern "C" {
+    fn ioctl(fd: c_int, request: u64, ...) -> c_int;
+}
+
+/// Makes the section where a program has no events.
+#[cfg(target_os = "linux")]
+#[used]
+#[unsafe(link_section = "tracer_events")]
+static NONE: [u64; 0] = [];
+
+#[cfg(target_os = "linux")]
+unsafe extern "C" {
+    // The linker makes these of the section that events are put into.
+    #[link_name = "__start_tracer_events"]
+    static START: u8;
+    #[link_name = "__stop_tracer_events"]
+    static STOP: u8;
+}
+
+/// Registers an event of user_events, or takes it back.
+pub(crate) fn register<T>(data: &std::fs::File, request: u64, argument: *mut T) -> io::Result<()> {
+    // SAFETY: the argument is what the request takes (`struct user_reg`, `struct user_unreg`), which callers see to.
+    let done = unsafe { ioctl(data.as_raw_fd(), request, argument) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The events that are linked into this program or library, as far as the linker shows them to it.
+#[cfg(target_os = "linux")]
+pub(crate) fn events() -> impl Iterator<Item = &'static Event> {
+    let stop = (&raw const STOP).addr();
+    #[expect(clippy::cast_ptr_alignment, reason = "the section is aligned as events are")]
+    let mut at = (&raw const START).cast::<usize>();
+    core::iter::from_fn(move || {
+        while at.addr() + size_of::<Event>() <= stop {
+            let place = at;
+            // SAFETY: within the section, which has events, eight bytes aligned, and zeroes between them.
+            if unsafe { place.read() } == 0 {
+                at = place.wrapping_add(1);
+            } else {
+                at = place.cast::<Event>().wrapping_add(1).cast();
+                // SAFETY: an event begins where there is no zero.
+                return Some(unsafe { &*place.cast::<Event>() });
+            }
+        }
+        None
+    })
+}
