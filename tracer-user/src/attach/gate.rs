@@ -18,7 +18,7 @@ use std::{
     },
 };
 
-use super::{Cause, Via};
+use super::{Cause, Via, uprobe};
 use crate::sys::{
     Errno,
     map::{Map, MapKind, MapSpec},
@@ -150,16 +150,14 @@ impl Table {
             .map_err(|error| Cause::Load(self.kind, error))
     }
 
-    /// Hangs the gate on a perf event.
-    fn hang_perf(&mut self, slot: u32, id: u16) -> Result<Hook, Cause> {
-        let event = perf::open_tracepoint(id, 0)
-            .map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
+    /// Hangs the gate on a perf event; `kind` is what records are to be.
+    fn hang_perf(&mut self, slot: u32, kind: u16, event: OwnedFd) -> Result<Hook, Cause> {
         let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
         for tried in 0.. {
             if tried == self.gates.len() {
                 self.gates.push(self.load(Slot::Cookie)?);
             }
-            match self.gates[tried].link_perf_event(event.as_fd(), tracer_abi::cookie(slot, id)) {
+            match self.gates[tried].link_perf_event(event.as_fd(), tracer_abi::cookie(slot, kind)) {
                 Ok(link) => return Ok(Hook::Perf { link, event }),
                 Err(Errno::EXIST) if tried < COPIES => {}
                 Err(errno) => return Err(refused(errno)),
@@ -241,15 +239,26 @@ impl Gate {
         self.known(via).expect("something hangs there").put(slot, behind)
     }
 
-    /// Hangs a gate on an event's hook. For a system call's there is nothing to do.
-    pub(super) fn hang(&mut self, slot: u32, via: &Via, behind: Arc<Behind>) -> Result<Hung, Cause> {
+    /// Hangs a gate on an event's hook, whose records are of a kind. For a system call's there is nothing to do.
+    pub(super) fn hang(
+        &mut self,
+        slot: u32,
+        via: &Via,
+        kind: u16,
+        behind: Arc<Behind>,
+    ) -> Result<Hung, Cause> {
         let hook = if is_call(via) {
             Hook::Call
         } else {
             let table = self.table(via.kind())?;
             table.put(slot, &behind)?;
             match via {
-                Via::Tracepoint(id) => table.hang_perf(slot, *id)?,
+                Via::Tracepoint(id) => {
+                    let event = perf::open_tracepoint(*id, 0)
+                        .map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
+                    table.hang_perf(slot, kind, event)?
+                }
+                Via::Uprobe(place) => table.hang_perf(slot, kind, uprobe::open(place, false)?)?,
                 Via::RawTracepoint(name) => table.hang_raw(slot, name)?,
                 _ => panic!("{via:?} has no gate here"),
             }

@@ -400,7 +400,7 @@ impl Session {
         let hung = self.behind_gate(request, slot).and_then(|behind| {
             let named = |cause| AttachError::new(request.format.full_name(), cause);
             self.set_call(request.via, Some(&behind)).map_err(named)?;
-            self.gate.hang(slot, request.via, behind).map_err(named)
+            self.gate.hang(slot, request.via, request.kind, behind).map_err(named)
         });
         if hung.is_err() {
             self.gate.give_back(slot);
@@ -475,7 +475,8 @@ impl Session {
 
     /// The program of a request behind the gate: one that is there, or a new one.
     fn behind_gate(&mut self, request: &Request<'_>, slot: u32) -> Result<Arc<Behind>, AttachError> {
-        if !matches!(request.via, Via::Tracepoint(_)) {
+        let shares = matches!(request.via, Via::Tracepoint(_)) || matches!(request.hook, Hook::Handed(_));
+        if !shares {
             let (program, scratch) = self.program(request, slot, None)?;
             return Ok(Arc::new(Behind { program, _scratch: scratch }));
         }
@@ -492,10 +493,16 @@ impl Session {
         if let Some(behind) = self.gate.find(request.via, &key) {
             return Ok(behind);
         }
-        let image = object::image("trace_event", &functions, &fixed, self.context.cast, &self.shared, None)
-            .map_err(named)?;
-        let program = Prog::load(ProgKind::Tracepoint, &image.bytes(), &request.format.name)
-            .map_err(|error| named(Cause::Load(ProgKind::Tracepoint, error)))?;
+        let (via, kind) = (request.via, request.via.kind());
+        if via.nests() {
+            self.shared.prepare_nesting().map_err(named)?;
+        }
+        let scratch = self.shared.nesting_scratch().filter(|_| via.nests());
+        let cast = self.context.cast.filter(|_| kind == ProgKind::Tracepoint);
+        let image =
+            object::image(via.template(), &functions, &fixed, cast, &self.shared, scratch).map_err(named)?;
+        let program = Prog::load_for(kind, via.purpose(), &image.bytes(), &request.format.name)
+            .map_err(|error| named(Cause::Load(kind, error)))?;
         let behind = Arc::new(Behind { program, _scratch: None });
         self.gate.remember(request.via, key, &behind).map_err(named)?;
         Ok(behind)
@@ -574,6 +581,7 @@ pub fn listing(
             Given::Call { exit: true, .. } => "fexit_event",
             Given::Record => "trace_event",
         },
+        Hook::Handed(_) => "uprobe_event",
         Hook::RawTracepoint(_) | Hook::Inject => "raw_event",
     };
     functions.linked(template, cast).map_err(|cause| AttachError::new(format.full_name(), cause))

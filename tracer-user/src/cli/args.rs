@@ -94,12 +94,15 @@ pub(super) struct HistArgs {
 #[allow(clippy::struct_excessive_bools)]
 pub(super) struct RecordArgs {
     /// Event to trace, with an optional filter: 'SYSTEM:EVENT[ if FILTER]'. Globs name several; repeatable.
-    #[arg(short = 'e', long = "event", value_name = "EVENT", required_unless_present = "probes")]
+    #[arg(short = 'e', long = "event", value_name = "EVENT", required_unless_present_any = ["probes", "programs"])]
     pub(super) events: Vec<String>,
     /// Event to define and trace, in the language of dynamic_events, with an optional filter:
     /// 'p|r|f|t|e[:[GROUP/]EVENT] WHERE [ARGS][ if FILTER]'. Repeatable.
     #[arg(short = 'p', long = "probe", value_name = "DEFINITION")]
     pub(super) probes: Vec<String>,
+    /// Program or library whose own events (crate tracer-events) --event names too; all of them without any. Repeatable.
+    #[arg(long = "program", value_name = "PATH")]
+    pub(super) programs: Vec<PathBuf>,
     /// Trace only this process: its threads, and the children it starts from now on. Repeatable.
     #[arg(short = 'P', long, value_name = "PID")]
     pub(super) pid: Vec<u32>,

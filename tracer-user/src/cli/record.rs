@@ -17,7 +17,7 @@ use super::{args::RecordArgs, style};
 use crate::{
     control::{
         facts::Facts,
-        probes,
+        probes, programs,
         recorder::{Count, Options, Recorder, Shown},
         selection::{self, Selected},
     },
@@ -93,7 +93,18 @@ fn drive(
 /// Resolves everything that was named before anything is attached.
 fn select(args: &RecordArgs, facts: &Facts) -> anyhow::Result<Vec<Selected>> {
     let mut all: Vec<Selected> = Vec::new();
-    for text in &args.events {
+    let probed = probes::select(&args.probes, facts)?;
+    let mut texts = args.events.clone();
+    if !args.programs.is_empty() {
+        let first = probes::FIRST_ID + probed.len() as u16;
+        (all, texts) = programs::select(&args.programs, &texts, first, facts)?;
+        if let Some(comm) = &args.comm {
+            for event in &mut all {
+                event.filter = Some(selection::and_comm(event.filter.take(), comm));
+            }
+        }
+    }
+    for text in &texts {
         for mut event in selection::select(text, &facts.tracefs, facts)? {
             if let Some(comm) = &args.comm {
                 event.filter = Some(selection::and_comm(event.filter, comm));
@@ -105,7 +116,7 @@ fn select(args: &RecordArgs, facts: &Facts) -> anyhow::Result<Vec<Selected>> {
             }
         }
     }
-    for mut event in probes::select(&args.probes, facts)? {
+    for mut event in probed {
         if let Some(comm) = &args.comm {
             event.filter = Some(selection::and_comm(event.filter, comm));
         }

@@ -157,7 +157,7 @@ pub fn other(format: &Format, hook: &Hook) -> Option<Other> {
     let offset = format.fields.iter().find(|field| field.name == name)?.offset;
     match hook {
         Hook::Tracepoint | Hook::Inject => Some(Other::InRecord(offset as u32)),
-        Hook::Probe(_) => None,
+        Hook::Probe(_) | Hook::Handed(_) => None,
         Hook::RawTracepoint(fields) => {
             match &fields.iter().find(|field| usize::from(field.offset) == offset)?.source {
                 Source::Memory { arg, path } if path.len() == 1 => {

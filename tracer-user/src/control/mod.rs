@@ -10,6 +10,7 @@ pub mod hooks;
 pub mod instance;
 pub mod pages;
 pub mod probes;
+pub mod programs;
 pub mod recorder;
 pub mod selection;
 pub mod tasks;

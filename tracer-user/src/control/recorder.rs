@@ -7,14 +7,14 @@ use tracer_abi::{Counters, control};
 use super::{
     facts::Facts,
     hooks::{self, Chosen, Trial, Verdicts},
-    probes,
+    probes, programs,
     selection::Selected,
     tasks::{NameEvent, TaskNames},
 };
 use crate::{
     attach::{
-        self, AttachError, Attachment, Cause, Context, Extras, Preempt, Request, Seek, Session, TaskIds,
-        Threads, Via, ids,
+        self, AttachError, Attachment, Cause, Context, Extras, Hung, Preempt, Request, Seek, Session,
+        TaskIds, Threads, Via, ids,
     },
     event::Format,
     kernel::Cast,
@@ -54,9 +54,28 @@ const LAST_HITS: Duration = Duration::from_millis(200);
 /// An event in a recording.
 #[derive(Debug)]
 struct Traced {
-    attachment: Attachment,
+    attachment: Attached,
     printer: Printer,
     chosen: Chosen,
+}
+
+/// What holds an event on its hook.
+#[derive(Debug)]
+enum Attached {
+    /// A program of its own.
+    Own(Attachment),
+    /// A gate, behind which events with the same code share a program.
+    Shared(Hung),
+}
+
+impl Attached {
+    /// Row of the counters.
+    fn slot(&self) -> u32 {
+        match self {
+            Self::Own(attachment) => attachment.slot,
+            Self::Shared(hung) => hung.slot,
+        }
+    }
 }
 
 /// What became of an event's hits.
@@ -144,6 +163,8 @@ impl Recorder {
         };
         let (probed, selected): (Vec<_>, Vec<_>) =
             selected.into_iter().partition(|event| event.probe.is_some());
+        let (placed, selected): (Vec<_>, Vec<_>) =
+            selected.into_iter().partition(|event| event.place.is_some());
         let formats: Vec<&Format> = selected.iter().map(|event| &event.format).collect();
         let mut trial =
             Trial { session: &mut recorder.session, drain: &mut recorder.drain, own_thread: own.thread };
@@ -156,6 +177,9 @@ impl Recorder {
         }
         for event in probed {
             recorder.probe(event, facts)?;
+        }
+        for event in placed {
+            recorder.place(event, facts)?;
         }
         Ok(recorder)
     }
@@ -181,7 +205,7 @@ impl Recorder {
                     let chosen =
                         Chosen { hook: candidate.hook, via: candidate.via, reason: tried.to_string() };
                     let printer = probes::printer(&probe.event, format.id);
-                    self.keep(attachment, printer, chosen);
+                    self.keep(Attached::Own(attachment), printer, chosen);
                     return Ok(());
                 }
                 Err(error) => {
@@ -193,8 +217,28 @@ impl Recorder {
         Err(AttachError::new(format.full_name(), Cause::NoHook(tried.to_string())))
     }
 
+    /// Hangs a program's event on its place.
+    fn place(&mut self, event: Selected, facts: &Facts) -> Result<(), AttachError> {
+        let Selected { format, filter, place: Some(place), .. } = event else { return Ok(()) };
+        let chosen = programs::chosen(&format, &place);
+        let hung = self.session.hang(&Request {
+            format: &format,
+            hook: &chosen.hook,
+            via: &chosen.via,
+            filter: filter.as_ref(),
+            irqs_off: false,
+            kind: format.id,
+            threads: Threads::Traced,
+            other: None,
+            extras: Extras::default(),
+        })?;
+        let printer = Printer::compile(&format, facts);
+        self.keep(Attached::Shared(hung), printer, chosen);
+        Ok(())
+    }
+
     /// Takes an attached event up; of several under one id the first prints.
-    fn keep(&mut self, attachment: Attachment, printer: Printer, chosen: Chosen) {
+    fn keep(&mut self, attachment: Attached, printer: Printer, chosen: Chosen) {
         if let Some(place) = self.by_id.get_mut(usize::from(printer.format().id))
             && *place == NOBODY
         {
@@ -251,7 +295,7 @@ impl Recorder {
             Err(error) => return Err(error),
         };
         let printer = Printer::compile(&format, facts);
-        self.keep(attachment, printer, chosen);
+        self.keep(Attached::Own(attachment), printer, chosen);
         Ok(())
     }
 
@@ -314,7 +358,7 @@ impl Recorder {
 
     fn slots(&self) -> impl Iterator<Item = u32> {
         let names = self.names.iter().map(|(attachment, _)| attachment.slot);
-        self.traced.iter().map(|traced| traced.attachment.slot).chain(names)
+        self.traced.iter().map(|traced| traced.attachment.slot()).chain(names)
     }
 
     fn hand_on(&mut self, now: Option<u64>, mut show: impl FnMut(&Shown<'_>)) {
@@ -349,8 +393,12 @@ impl Recorder {
             .iter()
             .map(|traced| Count {
                 event: traced.printer.format().full_name(),
-                counters: self.session.total(traced.attachment.slot),
-                missed: traced.attachment.info().map_or(0, |info| info.misses),
+                counters: self.session.total(traced.attachment.slot()),
+                missed: match &traced.attachment {
+                    Attached::Own(attachment) => attachment.info().map_or(0, |info| info.misses),
+                    // Nothing keeps programs at uprobes from nesting.
+                    Attached::Shared(_) => 0,
+                },
             })
             .collect()
     }

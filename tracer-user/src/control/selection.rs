@@ -1,6 +1,7 @@
 //! What the user names: `sys:event[ if FILTER]`, globs over the events there are.
 
 use crate::{
+    attach::FilePlace,
     event::{Catalogue, Format, FormatError},
     kernel::{Error, Tracefs},
     lang::{define::Probe, filter::FilterError},
@@ -21,6 +22,8 @@ pub struct Selected {
     pub filter: Option<Filter>,
     /// How its values are had, for a dynamic event.
     pub probe: Option<Box<Probe>>,
+    /// Where it is handed over, for a program's event.
+    pub place: Option<FilePlace>,
 }
 
 /// Why a selection is not one.
@@ -97,7 +100,13 @@ pub fn select(text: &str, tracefs: &Tracefs, env: &dyn ResolveEnv) -> Result<Vec
             .map(|text| resolve::filter(text.as_bytes(), &format, env))
             .transpose()
             .map_err(|error| SelectError::Filter { event: format.full_name(), error: Box::new(error) })?;
-        selected.push(Selected { format, text: filter.map(str::to_owned), filter: resolved, probe: None });
+        selected.push(Selected {
+            format,
+            text: filter.map(str::to_owned),
+            filter: resolved,
+            probe: None,
+            place: None,
+        });
     }
     if selected.is_empty() {
         return Err(no_event(pattern, &Catalogue::parse(&tracefs.available_events()?)));

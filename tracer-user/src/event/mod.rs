@@ -8,6 +8,7 @@ mod catalogue;
 pub mod dynamic;
 mod field;
 mod format;
+pub mod program;
 pub mod synthetic;
 pub mod user;
 

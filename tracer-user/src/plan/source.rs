@@ -5,6 +5,7 @@
 //! field has a [`Source`] of its own.
 
 use super::probe::ProbePlan;
+use crate::{event::Format, lang::facts::Arch};
 
 /// The kind of hook a program hangs on; one template each in `tracer-ebpf/src/probe/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,32 @@ pub enum Hook {
     RawTracepoint(Vec<FieldSource>),
     /// A dynamic event's: what the context is, the plan says.
     Probe(Box<ProbePlan>),
+    /// A place in a program where it hands over a record that it made, common fields left free: the context is the registers.
+    Handed(Handed),
+}
+
+/// Where a program's record is found at the place where it hands it over (`.note.tracer` of the crate `tracer-events`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handed {
+    /// Byte offset in `struct pt_regs` of the register that has its address.
+    pub address: u16,
+    /// The same of its length.
+    pub length: u16,
+    /// Bytes of its fixed part, common fields included.
+    pub fixed: u16,
+    /// Whether there is data behind that.
+    pub varies: bool,
+}
+
+impl Handed {
+    /// The first two arguments of a function: a record's address and its length.
+    pub fn of(format: &Format, arch: Arch) -> Self {
+        let (address, length) = match arch {
+            Arch::X86_64 => (112, 104),
+            Arch::Arm64 => (0, 8),
+        };
+        Self { address, length, fixed: format.fixed_size() as u16, varies: format.is_variable() }
+    }
 }
 
 /// How one field of a record is had from a raw tracepoint's arguments. Fields lie behind the common ones;

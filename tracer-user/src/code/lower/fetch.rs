@@ -20,10 +20,12 @@ impl Lower<'_> {
             Hook::Tracepoint | Hook::RawTracepoint(_) if offset + size <= COMMON_SIZE => {
                 self.common_field(offset, size);
             }
-            Hook::Tracepoint | Hook::Inject | Hook::Probe(_) if offset.is_multiple_of(size) => {
+            Hook::Tracepoint | Hook::Inject | Hook::Probe(_) | Hook::Handed(_)
+                if offset.is_multiple_of(size) =>
+            {
                 self.asm.load(width, Reg::R0, self.ctx, offset as i16);
             }
-            Hook::Tracepoint | Hook::Inject | Hook::Probe(_) => {
+            Hook::Tracepoint | Hook::Inject | Hook::Probe(_) | Hook::Handed(_) => {
                 // The verifier takes aligned loads of the context only.
                 let slot = self.frame.take(size, 0);
                 self.read_context(slot, offset, size);

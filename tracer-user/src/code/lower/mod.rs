@@ -11,6 +11,7 @@ mod cpus;
 mod emission;
 mod fetch;
 mod glob;
+mod handed;
 pub mod hist;
 mod memory;
 mod number;
@@ -96,7 +97,11 @@ fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Fun
         Hook::Probe(plan) if *filter != Filter::Const(true) || plan.when.is_some() => Some(plan),
         _ => None,
     };
-    if plan.is_some() {
+    let handed = match hook {
+        Hook::Handed(handed) if *filter != Filter::Const(true) => Some(*handed),
+        _ => None,
+    };
+    if plan.is_some() || handed.is_some() {
         (uses.calls, uses.scratch, uses.common) = (true, true, true);
     }
     let mut lower = Lower::new(hook, *uses);
@@ -115,6 +120,9 @@ fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Fun
         if *filter != Filter::Const(true) {
             lower.image(plan, filter)?;
         }
+    }
+    if let Some(handed) = handed {
+        lower.handed_image(handed, filter);
     }
     lower.texts = text::Texts::for_filter(filter);
     lower.branch(filter, Exits { yes, no, next: Next::Yes })?;

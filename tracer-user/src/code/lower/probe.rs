@@ -503,10 +503,10 @@ fn last_word(from: &Origin) -> Option<u8> {
 }
 
 /// Bytes of a record that a filter looks at; None for all.
-struct Touched(Option<Vec<(usize, usize)>>);
+pub(super) struct Touched(Option<Vec<(usize, usize)>>);
 
 impl Touched {
-    fn by(filter: &Filter) -> Self {
+    pub(super) fn by(filter: &Filter) -> Self {
         let place = |test: &Test| {
             let place = match test {
                 Test::Number { place, .. }
@@ -524,7 +524,7 @@ impl Touched {
         Self(filter.tests().into_iter().map(place).collect())
     }
 
-    fn has(&self, start: usize, end: usize) -> bool {
+    pub(super) fn has(&self, start: usize, end: usize) -> bool {
         match &self.0 {
             Some(places) => places.iter().any(|(from, to)| *from < end && start < *to),
             None => true,

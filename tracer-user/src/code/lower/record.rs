@@ -22,6 +22,9 @@ pub fn record(format: &Format, hook: &Hook) -> Result<Code, LowerError> {
     if let Hook::Probe(plan) = hook {
         return super::probe::record(plan);
     }
+    if let Hook::Handed(handed) = hook {
+        return super::handed::record(*handed, struct_size(format).next_multiple_of(ALIGNMENT));
+    }
     let mut uses = Uses::default();
     lower_record(format, hook, &mut uses)?;
     lower_record(format, hook, &mut uses)
@@ -45,11 +48,11 @@ fn lower_record(format: &Format, hook: &Hook, uses: &mut Uses) -> Result<Code, L
             lower.gather(fields, size, payload)?;
             Some(size)
         }
-        (Hook::Tracepoint | Hook::Inject | Hook::Probe(_), false) => {
+        (Hook::Tracepoint | Hook::Inject | Hook::Probe(_) | Hook::Handed(_), false) => {
             lower.copy_fixed(format.fixed_size(), size, payload);
             Some(size)
         }
-        (Hook::Tracepoint | Hook::Probe(_), true) => {
+        (Hook::Tracepoint | Hook::Probe(_) | Hook::Handed(_), true) => {
             lower.copy_variable(format, payload);
             None
         }

@@ -124,7 +124,7 @@ impl Lower<'_> {
         };
         let offset = usize::from(place.offset);
         match self.hook {
-            Hook::Tracepoint | Hook::Inject | Hook::Probe(_) => {
+            Hook::Tracepoint | Hook::Inject | Hook::Probe(_) | Hook::Handed(_) => {
                 Ok(Bytes { base: self.ctx, off: offset as i32, room: len, aligned: true })
             }
             Hook::RawTracepoint(fields) => {
@@ -174,7 +174,7 @@ impl Lower<'_> {
         if let Text::Static(place) = text {
             let offset = usize::from(place.offset);
             match self.hook {
-                Hook::Tracepoint | Hook::Inject | Hook::Probe(_) => {
+                Hook::Tracepoint | Hook::Inject | Hook::Probe(_) | Hook::Handed(_) => {
                     self.asm.address(Reg::R3, self.ctx, offset as i32);
                 }
                 Hook::RawTracepoint(fields) => {
@@ -379,6 +379,8 @@ impl Lower<'_> {
     /// Text behind a pointer.
     fn pointer_text(&mut self, text: Text, pattern: &Pattern, outcome: Outcome) -> Result<(), LowerError> {
         let Text::Pointer { place, user } = text else { return Err(LowerError::NoData) };
+        // Pointers in a program's record are the program's.
+        let user = user || matches!(self.hook, Hook::Handed(_));
         let region = self.texts.region(text, Part::String, POINTER_TEXT_MAX - 1);
         if !self.texts.fetched.has(&region) {
             self.value(place)?;

@@ -46,6 +46,13 @@ fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<
     let filtered = !filters.is_empty();
     // What any of them reads; each is lowered by itself.
     let all = Filter::Or(filters);
+    let handed = match hook {
+        Hook::Handed(handed) if filtered => Some(*handed),
+        _ => None,
+    };
+    if handed.is_some() {
+        (lower.uses.calls, lower.uses.scratch, lower.uses.common) = (true, true, true);
+    }
     lower.memory = Memory::for_filter(&all, hook);
     lower.texts = text::Texts::for_filter(&all);
     lower.prologue();
@@ -61,6 +68,9 @@ fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<
         lower.asm.store(Width::D, Reg::R10, answer, 0);
         answer
     });
+    if let Some(handed) = handed {
+        lower.handed_image(handed, &all);
+    }
     for trigger in triggers {
         let skip = lower.asm.label();
         if let Some(filter) = &trigger.filter {

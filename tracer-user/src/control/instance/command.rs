@@ -276,7 +276,7 @@ impl Mirror {
         let emitted = user || self.is_synthetic(event);
         // No record of it could be recorded.
         let too_long = user && format.fixed_size() > tracer_abi::MAX_PAYLOAD / 2;
-        let chosen = self.choices.of(format);
+        let chosen = self.programs.chosen(event, format).unwrap_or_else(|| self.choices.of(format));
         let state = self.state(instance)?;
         let wants = Wants { format, stacks, begins_off };
         state.with_wanted(event, wants, |live, wanted| match &probes {

@@ -148,7 +148,8 @@ impl Live {
             return Ok(());
         }
         self.hang_at(event, chosen, wanted).or_else(|error| match chosen.hook {
-            Hook::Tracepoint => Err(error),
+            // A program's event is nowhere else.
+            Hook::Tracepoint | Hook::Handed(_) => Err(error),
             // A filter may want what only the kernel's own record has.
             _ => self.hang_at(event, &Chosen::tracepoint(wanted.format, error.to_string()), wanted),
         })
@@ -183,7 +184,7 @@ impl Live {
         let off = self.is_soft_off(event);
         let Some((hung, chosen)) = self.hung.get_mut(&event) else { return Ok(()) };
         match self.session.change(hung, &wanted.request(&chosen.via, &chosen.hook)) {
-            Err(error) if chosen.hook != Hook::Tracepoint => {
+            Err(error) if !matches!(chosen.hook, Hook::Tracepoint | Hook::Handed(_)) => {
                 // As when it is turned on. It goes to another hook; hits in between are not seen.
                 self.unhang([event]);
                 let chosen = Chosen::tracepoint(wanted.format, error.to_string());

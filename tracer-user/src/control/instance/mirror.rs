@@ -15,6 +15,7 @@ use super::{
     live::{self, Grounds, Live},
     names::Names,
     options::TraceOptions,
+    programs::Programs,
     state::Instance,
     synthetic::Synthetic,
     user::UserEvents,
@@ -58,6 +59,7 @@ pub struct Mirror {
     /// How many dynamic events were ever defined.
     pub(super) definitions: u64,
     pub(super) user: UserEvents,
+    pub(super) programs: Programs,
 }
 
 impl Mirror {
@@ -87,6 +89,7 @@ impl Mirror {
             synthetic: Synthetic::default(),
             definitions: 0,
             user: UserEvents::default(),
+            programs: Programs::default(),
         })
     }
 

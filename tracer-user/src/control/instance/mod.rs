@@ -22,6 +22,7 @@ mod modules;
 mod names;
 mod objects;
 mod options;
+mod programs;
 mod rest;
 mod saved;
 mod select;

@@ -20,6 +20,8 @@ use crate::{control::instance::catalogue::Events, lang::define::File};
 pub struct Saved {
     /// Lines of `dynamic_events`.
     pub definitions: Vec<String>,
+    /// Lines of `program_events`.
+    pub programs: Vec<String>,
     /// How many names of threads are kept.
     pub names: usize,
     /// The instances, the top first.
@@ -122,6 +124,7 @@ impl Mirror {
         let instances = self.numbers().filter_map(|number| self.get(number));
         Saved {
             definitions: lines(&self.lasting_definitions()),
+            programs: lines(&self.programs()),
             names: self.tasks.kept(),
             instances: instances.map(|state| SavedInstance::of(state, &self.events)).collect(),
         }
@@ -133,6 +136,11 @@ impl Mirror {
         for line in &saved.definitions {
             if let Err(error) = self.define(File::Dynamic, line.as_bytes()) {
                 failed.push((format!("dynamic event {line}"), error));
+            }
+        }
+        for path in &saved.programs {
+            if let Err(error) = self.bring(path.as_bytes()) {
+                failed.push((format!("program {path}"), error));
             }
         }
         if saved.names > 0 {

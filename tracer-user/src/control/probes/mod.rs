@@ -17,7 +17,7 @@ mod text;
 
 use std::{collections::HashSet, fmt};
 
-pub use select::{DefineError, select};
+pub use select::{DefineError, FIRST_ID, select};
 pub use text::printer;
 
 use crate::{

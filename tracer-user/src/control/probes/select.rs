@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The first id of events that the kernel does not know: far above those that it has.
-const FIRST_ID: u16 = 0x8000;
+pub const FIRST_ID: u16 = 0x8000;
 
 /// Why a definition is none.
 #[derive(Debug)]
@@ -106,7 +106,13 @@ pub fn select(texts: &[String], facts: &Facts) -> Result<Vec<Selected>, DefineEr
             .transpose()
             .map_err(|error| DefineError::Filter { event: format.full_name(), error: Box::new(error) })?;
         let probe = Some(Box::new(defined.probe.clone()));
-        selected.push(Selected { format, text: filter.map(str::to_owned), filter: resolved, probe });
+        selected.push(Selected {
+            format,
+            text: filter.map(str::to_owned),
+            filter: resolved,
+            probe,
+            place: None,
+        });
     }
     Ok(selected)
 }

@@ -127,13 +127,18 @@ pub(in crate::event) fn common_fields() -> Vec<Field> {
 
 /// The text of the `format` file of an event that is defined while the kernel runs.
 pub(in crate::event) fn format_text(format: &Format) -> String {
+    format_text_with(format, false)
+}
+
+/// The same of an event whose arrays show how many they have.
+pub(in crate::event) fn format_text_with(format: &Format, lengths: bool) -> String {
     let mut text = format!("name: {}\nID: {}\nformat:\n", format.name, format.id);
     for field in &format.common {
-        show(&mut text, field);
+        show(&mut text, field, lengths);
     }
     text.push('\n');
     for field in &format.fields {
-        show(&mut text, field);
+        show(&mut text, field, lengths);
     }
     let _ = write!(text, "\nprint fmt: {}\n", format.print_fmt);
     text
@@ -147,9 +152,9 @@ pub(in crate::event) fn field(ty: &str, name: &str, offset: usize, size: usize, 
 
 /// A line of a format file. The kernel keeps no length for the arrays of dynamic events: their brackets stand empty
 /// behind the name, except where the type starts with `__data_loc`.
-fn show(text: &mut String, field: &Field) {
+fn show(text: &mut String, field: &Field, lengths: bool) {
     let (ty, brackets) = match field.ty.find('[') {
-        Some(at) if !field.is_data_loc() => (&field.ty[..at], "[]"),
+        Some(at) if !field.is_data_loc() => (&field.ty[..at], if lengths { &field.ty[at..] } else { "[]" }),
         _ => (field.ty.as_str(), ""),
     };
     let Field { name, offset, size, .. } = field;

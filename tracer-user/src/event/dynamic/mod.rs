@@ -13,7 +13,7 @@ mod readback;
 mod types;
 
 pub(crate) use layout::RESERVED;
-pub(in crate::event) use layout::{common_fields, field, format_text};
+pub(in crate::event) use layout::{common_fields, field, format_text, format_text_with};
 pub use types::{FetchType, TYPES};
 
 /// Bytes of a group's or an event's name, the NUL included: `MAX_EVENT_NAME_LEN`, kernel/trace/trace.h.

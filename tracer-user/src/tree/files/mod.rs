@@ -27,6 +27,7 @@ mod kprobe_events;
 mod kprobe_profile;
 mod option;
 mod printk_formats;
+mod program_events;
 mod readme;
 mod saved_cmdlines;
 mod saved_cmdlines_size;
@@ -68,6 +69,7 @@ pub(super) const TOP: &[Entry] = &[
     kprobe_events::FILE,
     kprobe_profile::FILE,
     printk_formats::FILE,
+    program_events::FILE,
     saved_cmdlines::FILE,
     saved_cmdlines_size::FILE,
     saved_tgids::FILE,

@@ -50,6 +50,7 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
                         example: echo 'myevent u64 lat; char name[]; long[] stack' >> synthetic_events
   kprobe_profile        hits and misses of each kprobe
   uprobe_profile        hits of each uprobe
+  program_events        Create/append/remove/show the programs whose own events (crate tracer-events) are events here
 
     p[:[<group>/][<event>]] <place> [<args>]
     r[maxactive][:[<group>/][<event>]] <place> [<args>]

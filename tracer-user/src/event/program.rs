@@ -1,0 +1,208 @@
+//! Events that a program brings along: notes in its file, each with a place in the code, a semaphore and what a format file says
+//! (`.note.tracer`, which the crate `tracer-events` writes).
+//!
+//! A file is read and not believed: whatever does not make sense is left out with a word about it, and nothing in a note
+//! leads outside its file or its record.
+
+use object::{Object, ObjectSection, ObjectSegment};
+
+use super::{Format, FormatError, dynamic};
+
+/// The notes' section, owner and type.
+const SECTION: &str = ".note.tracer";
+const OWNER: &[u8] = b"tracer\0";
+const TYPE: u32 = 1;
+/// Events that one file may bring.
+const MOST: usize = 16384;
+/// Bytes of a name of a system or an event, its NUL included (`MAX_EVENT_NAME_LEN`, kernel/trace/trace.h).
+const NAME_MAX: usize = 64;
+
+/// An event of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// System, name, fields and print fmt; its id is 0.
+    pub format: Format,
+    /// Offset in the file of the place where records are handed over.
+    pub offset: u64,
+    /// Offset in the file of the counter that says whether anybody wants them.
+    pub reference: u64,
+}
+
+/// Why a file brings no events.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// It is no program.
+    #[error("not a program or a library")]
+    NotElf(#[from] object::Error),
+    /// There are no notes.
+    #[error("it has no events ({SECTION})")]
+    NoEvents,
+    /// A note is broken.
+    #[error("event {number} of {SECTION}: {what}")]
+    Note {
+        /// Which, from 1.
+        number: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// An event's description makes no sense.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// There are two events of a name.
+    #[error("{0} stands in it at two places")]
+    Twice(String),
+}
+
+/// Reads the events of a program's or library's file.
+///
+/// # Errors
+/// When it has none or one of them is broken.
+pub fn events(file: &[u8]) -> Result<Vec<Described>, ProgramError> {
+    let file = object::File::parse(file)?;
+    let section = file.section_by_name(SECTION).ok_or(ProgramError::NoEvents)?;
+    let data = section.data()?;
+    let offset = |address: u64, size: u64| {
+        file.segments().find_map(|segment| {
+            let (offset, length) = segment.file_range();
+            let ahead = address.checked_sub(segment.address())?;
+            (ahead.checked_add(size)? <= length).then(|| offset + ahead)
+        })
+    };
+    let mut events: Vec<Described> = Vec::new();
+    let mut rest = data;
+    for number in 1.. {
+        let broken = |what| ProgramError::Note { number, what };
+        if rest.len() < 12 {
+            break;
+        }
+        if number > MOST {
+            return Err(broken("there are too many"));
+        }
+        let (owner, kind, body) = note(&mut rest).ok_or_else(|| broken("is cut off"))?;
+        if owner != OWNER || kind != TYPE {
+            continue;
+        }
+        let word = |at: usize| {
+            body.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+        };
+        let (site, semaphore) = word(0).zip(word(8)).ok_or_else(|| broken("is too short"))?;
+        // The linker left the place out and kept the note.
+        if site == 0 {
+            continue;
+        }
+        let mut texts = body[16..].split(|byte| *byte == 0).map(std::str::from_utf8);
+        let mut text = |what| texts.next().and_then(Result::ok).ok_or_else(|| broken(what));
+        let system = text("has no system")?;
+        let name = text("has no name")?;
+        let description = text("has no description")?;
+        if !is_name(system) || !is_name(name) {
+            return Err(broken("has a name that is none"));
+        }
+        let format = Format::parse(system, &format!("name: {name}\nID: 0\nformat:\n{description}"))?;
+        let format = Format { common: dynamic::common_fields(), ..format };
+        check(&format).map_err(broken)?;
+        let described = Described {
+            offset: offset(site, 1).ok_or_else(|| broken("is at a place that is not in the file"))?,
+            reference: offset(semaphore, 2)
+                .ok_or_else(|| broken("has a semaphore that is not in the file"))?,
+            format,
+        };
+        match events.iter().find(|other| other.format.system == system && other.format.name == name) {
+            Some(same) if *same == described => {}
+            Some(_) => return Err(ProgramError::Twice(described.format.full_name())),
+            None => events.push(described),
+        }
+    }
+    events.sort_by(|a, b| (&a.format.system, &a.format.name).cmp(&(&b.format.system, &b.format.name)));
+    if events.is_empty() { Err(ProgramError::NoEvents) } else { Ok(events) }
+}
+
+/// Takes a note off: owner, type, what it says (`Elf64_Nhdr`).
+fn note<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], u32, &'a [u8])> {
+    let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+    let (owner, length, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
+    let start = 12 + owner.checked_next_multiple_of(4)?;
+    let end = start.checked_add(length)?;
+    let found = (rest.get(12..12 + owner)?, kind, rest.get(start..end)?);
+    *rest = rest.get(end.checked_next_multiple_of(4)?..).unwrap_or_default();
+    Some(found)
+}
+
+fn is_name(name: &str) -> bool {
+    let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    starts && name.len() < NAME_MAX && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Whether the fields make a record.
+fn check(format: &Format) -> Result<(), &'static str> {
+    let mut end = tracer_abi::COMMON_SIZE;
+    for field in &format.fields {
+        if field.name.is_empty() || field.name.starts_with("common_") {
+            return Err("has a field without a name of its own");
+        }
+        if field.offset < end || field.size == 0 || field.end() > tracer_abi::MAX_PAYLOAD / 2 {
+            return Err("has fields that do not lie one behind the other");
+        }
+        if (field.is_data_loc() || field.is_rel_loc()) && field.size != 4 {
+            return Err("has a word for data that is no word");
+        }
+        end = field.end();
+    }
+    Ok(())
+}
+
+/// The text of the `format` file.
+pub fn format_text(format: &Format) -> String {
+    dynamic::format_text_with(format, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(owner: &[u8], kind: u32, body: &[u8]) -> Vec<u8> {
+        let mut note = Vec::new();
+        for word in [owner.len() as u32, body.len() as u32, kind] {
+            note.extend(word.to_le_bytes());
+        }
+        for part in [owner, body] {
+            note.extend(part);
+            note.resize(note.len().next_multiple_of(4), 0);
+        }
+        note
+    }
+
+    #[test]
+    fn notes_are_taken_off_one_by_one() {
+        let both = [bytes(b"GNU\0", 3, b"12345"), bytes(OWNER, TYPE, b"x")].concat();
+        let mut rest = &both[..];
+        assert_eq!(note(&mut rest), Some((&b"GNU\0"[..], 3, &b"12345"[..])));
+        assert_eq!(note(&mut rest), Some((OWNER, TYPE, &b"x"[..])));
+        assert_eq!((note(&mut rest), rest.len()), (None, 0));
+    }
+
+    #[test]
+    fn lengths_lead_nowhere() {
+        for (owner, length) in [(u32::MAX, 0), (0, u32::MAX), (8, 1), (u32::MAX, u32::MAX)] {
+            let mut note_bytes = Vec::new();
+            for word in [owner, length, TYPE] {
+                note_bytes.extend(word.to_le_bytes());
+            }
+            note_bytes.extend([0; 8]);
+            assert_eq!(note(&mut &note_bytes[..]), None, "{owner} {length}");
+        }
+    }
+
+    #[test]
+    fn fields_lie_one_behind_the_other() {
+        let format = |lines: &str| Format::parse("s", &format!("name: n\nID: 0\nformat:\n{lines}")).unwrap();
+        let line = |offset: usize, size: usize| {
+            format!("\tfield:u32 f{offset};\toffset:{offset};\tsize:{size};\tsigned:0;\n")
+        };
+        assert_eq!(check(&format(&(line(8, 4) + &line(12, 4)))), Ok(()));
+        assert!(check(&format(&(line(8, 4) + &line(10, 4)))).is_err());
+        assert!(check(&format(&line(4, 4))).is_err());
+        assert!(check(&format(&line(8, 60000))).is_err());
+        assert!(check(&format("\tfield:__data_loc char[] x;\toffset:8;\tsize:2;\tsigned:0;\n")).is_err());
+    }
+}
