@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod compare;
 pub mod definitions;
+pub mod events;
 pub mod facts;
 pub mod filters;
 pub mod golden;

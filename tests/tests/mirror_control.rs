@@ -316,6 +316,7 @@ fn files_of_an_instance_are_the_kernels() {
         "fields",
         "hist",
         "inject",
+        "program_events",
         "snapshot",
         "snapshot_raw",
         "trace_printk_dest",
