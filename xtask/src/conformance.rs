@@ -1,16 +1,18 @@
-//! `cargo xtask conformance`: the kernel's own test suite for tracefs, run in a virtual machine.
+//! `cargo xtask conformance`: the kernel's own test suite for tracefs, run in a virtual machine or on this one.
 //!
 //! The suite (`tools/testing/selftests/ftrace`) comes from Debian's `linux-source` package and is never committed.
 //! It judges the guest kernel's tracefs, which is the measure for everything that imitates it, or with `--mirror` the
-//! mirror that `tracer mount` serves there, where no tracefs is to be seen. All logs are left in `target/conformance`.
+//! mirror that `tracer mount` serves there, where no tracefs is to be seen; with `--host` the mirror in `tracer exec` here. All logs are left in `target/conformance`.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::build::{self, Profile};
+use crate::build::{self, Arch, Profile};
 use crate::setup::{self, Group};
 use crate::{host, vm};
 
@@ -29,6 +31,9 @@ pub(crate) struct Options {
     /// Judge the mirror of `tracer mount`, not the kernel's own tracefs
     #[arg(long)]
     mirror: bool,
+    /// Judge the mirror on this machine, in `tracer exec`: the suite traces what goes on here meanwhile
+    #[arg(long, conflicts_with = "mirror")]
+    host: bool,
     /// Directories or files below the suite's test.d (default: 00basic event filter instances trigger)
     tests: Vec<String>,
 }
@@ -93,7 +98,7 @@ fn suite(version: &str) -> Result<PathBuf> {
 
 /// The verb itself.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
-    setup::ensure(&[Group::Vm, Group::Conformance])?;
+    setup::ensure(&[Group::Vm, Group::Conformance][usize::from(options.host)..])?;
     if options.mirror {
         setup::ensure(vm::groups(options.machine.arch))?;
     }
@@ -106,16 +111,22 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
             bail!("the suite has no test.d/{test}");
         }
     }
-    let whose = if options.mirror { "mirror" } else { "kernel" };
-    let logs = host::root().join("target/conformance").join(format!(
-        "{}-{}-{whose}",
-        machine.version,
-        machine.arch.name()
-    ));
+    let whose = match (options.host, options.mirror) {
+        (true, _) => "host".to_owned(),
+        (_, mirror) => {
+            let whose = if mirror { "mirror" } else { "kernel" };
+            format!("{}-{}-{whose}", machine.version, machine.arch.name())
+        }
+    };
+    let logs = host::root().join("target/conformance").join(whose);
     let _ = std::fs::remove_dir_all(&logs);
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
+    let tests: Vec<String> = tests.iter().map(|test| format!("test.d/{test}")).collect();
+    if options.host {
+        return here(&suite, &tests, &logs);
+    }
     let mut command = ["./ftracetest", "--keep", "--logdir", LOGS].map(str::to_owned).to_vec();
-    command.extend(tests.iter().map(|t| format!("test.d/{t}")));
+    command.extend(tests);
     let mut payload = vec![(suite, PathBuf::from("ftrace"))];
     if options.mirror {
         let tracer = build::tracer(machine.arch, Profile::Release, false)?;
@@ -134,27 +145,72 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
         ..vm::Job::default()
     };
     host::step(format!("Running ftracetest on Linux {} ({})", machine.version, machine.arch.name()));
-    let (mut cases, mut pending) = (Vec::new(), Vec::new());
+    let mut results = Results::default();
     let outcome = vm::run(machine, &job, &mut |stream, bytes| {
-        // The suite writes a case's start and its result as one line.
         vm::pass_on(vm::Stream::Err, bytes);
         if stream == vm::Stream::Out {
-            pending.extend_from_slice(bytes);
-            while let Some(end) = pending.iter().position(|b| *b == b'\n') {
-                let line: Vec<u8> = pending.drain(..=end).collect();
-                cases.extend(parse_case(&String::from_utf8_lossy(&line)));
-            }
+            results.take(bytes);
         }
     })?;
-    if cases.is_empty() {
-        bail!("ftracetest ended with {} and no result", outcome.code);
+    ensure!(!results.cases.is_empty(), "ftracetest ended with {} and no result", outcome.code);
+    results.conclude(&outcome.release, outcome.time, &logs)
+}
+
+/// Runs the suite on this machine, where the mirror takes the place of tracefs in a namespace of its own.
+fn here(suite: &Path, tests: &[String], logs: &Path) -> Result<ExitCode> {
+    let tracer = build::tracer(Arch::host()?, Profile::Dev, false)?;
+    host::step("Running ftracetest on this machine");
+    let start = Instant::now();
+    let mut command = host::as_root(tracer)?;
+    command.args(["exec", "--", "./ftracetest", "--keep", "--logdir"]).arg(logs).args(tests);
+    let mut child = command.current_dir(suite).stdout(Stdio::piped()).spawn().context("tracer exec")?;
+    let mut results = Results::default();
+    if let Some(mut out) = child.stdout.take() {
+        let mut bytes = [0; 4096];
+        loop {
+            match out.read(&mut bytes)? {
+                0 => break,
+                length => {
+                    vm::pass_on(vm::Stream::Err, &bytes[..length]);
+                    results.take(&bytes[..length]);
+                }
+            }
+        }
     }
-    let names = std::fs::read_dir(&logs)?.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
-    let files: BTreeMap<u32, String> =
-        names.filter_map(|n| parse_log_name(&n).map(|(number, file)| (number, file.to_owned()))).collect();
-    print!("{}", table(&cases, &files));
-    println!("Linux {}, {:.0} s; logs in {}", outcome.release, outcome.time.as_secs_f64(), logs.display());
-    Ok(if cases.iter().any(|c| is_bad(&c.result)) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let status = child.wait()?;
+    ensure!(!results.cases.is_empty(), "ftracetest ended with {status} and no result");
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    results.conclude(release.trim_end(), start.elapsed(), logs)
+}
+
+/// Results as they come.
+#[derive(Debug, Default)]
+struct Results {
+    cases: Vec<Case>,
+    pending: Vec<u8>,
+}
+
+impl Results {
+    /// Takes more of what the suite prints: a case's start and its result are one line.
+    fn take(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
+        while let Some(end) = self.pending.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = self.pending.drain(..=end).collect();
+            self.cases.extend(parse_case(&String::from_utf8_lossy(&line)));
+        }
+    }
+
+    /// Prints them all.
+    fn conclude(&self, release: &str, time: Duration, logs: &Path) -> Result<ExitCode> {
+        let names = std::fs::read_dir(logs)?.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+        let files: BTreeMap<u32, String> = names
+            .filter_map(|n| parse_log_name(&n).map(|(number, file)| (number, file.to_owned())))
+            .collect();
+        print!("{}", table(&self.cases, &files));
+        println!("Linux {release}, {:.0} s; logs in {}", time.as_secs_f64(), logs.display());
+        let bad = self.cases.iter().any(|case| is_bad(&case.result));
+        Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
 }
 
 /// Every case, then how many came to what.
