@@ -213,6 +213,25 @@ fn emitter(process: u32, emission: &Block) -> (Prog, Map) {
     (program, values)
 }
 
+/// A process that calls kill(2) so often once it is let.
+struct Child(std::process::Child);
+
+impl Child {
+    fn start(calls: u32) -> Self {
+        let script = format!("read go; n=0; while [ $n -lt {calls} ]; do kill -0 $$; n=$((n + 1)); done");
+        Self(Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn run(mut self) {
+        self.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
 #[test]
 fn programs_emit_in_the_kernel() {
     let Some(mut tree) = tree() else { return };
@@ -223,11 +242,7 @@ fn programs_emit_in_the_kernel() {
     set(&mut tree, "events/synthetic/e/enable", "1");
     set(&mut tree, "events/synthetic/e/trigger", "stacktrace:1 if n == 2");
     set(&mut tree, "instances/a/events/synthetic/e/enable", "1");
-    let mut child = Command::new("sh")
-        .args(["-c", "read go; for n in 1 2 3 4 5 6; do kill -0 $$; done"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = Child::start(6);
     set(
         &mut tree,
         "instances/a/events/synthetic/e/filter",
@@ -237,8 +252,8 @@ fn programs_emit_in_the_kernel() {
     let (program, _values) = emitter(child.id(), &emission);
     drop(emission);
     let link = program.attach_raw_tracepoint("sys_enter").unwrap();
-    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
-    assert!(child.wait().unwrap().success());
+    let process = child.id();
+    child.run();
     drop(link);
     let head = |n: u32| format!("n={n} fixed=hello text=hello stack=STACK:");
     assert_eq!(records(&mut tree, "trace", "e"), (1..=6).map(head).collect::<Vec<_>>());
@@ -246,9 +261,120 @@ fn programs_emit_in_the_kernel() {
     let text = read(&mut tree, "trace").unwrap();
     assert_eq!(text.matches("=> 0x11\n=> 0x22\n").count(), 6, "{text}");
     assert_eq!(text.matches("<stack trace>").count(), 1, "{text}");
-    let pid = format!("sh-{}", child.id());
+    let pid = format!("sh-{process}");
     assert_eq!(
         text.lines().filter(|line| line.trim_start().starts_with(&pid) && line.contains(": e: ")).count(),
         6
     );
+}
+
+#[test]
+fn event_probes_sit_on_synthetic_events_and_on_each_other() {
+    let Some(mut tree) = tree() else { return };
+    set(&mut tree, "synthetic_events", "e u16 n; char fixed[16]; char[] text; unsigned long[] stack\n");
+    set(&mut tree, "dynamic_events", "e:probes/one synthetic.e n=$n:u8 text=$text:string if n != 3\n");
+    set(&mut tree, "dynamic_events", "e:probes/two probes.one twice=$n:u64 fixed=$text:string if n > 2\n");
+    for gone in ["-:probes/one\n", "-:synthetic/e\n"] {
+        assert_eq!(put(&mut tree, "dynamic_events", gone, APPEND), Err(Errno::BUSY), "{gone}");
+    }
+    let instances = tree.find("instances").unwrap();
+    tree.make_dir(instances, "a").unwrap();
+    set(&mut tree, "events/probes/one/enable", "1");
+    set(&mut tree, "instances/a/events/probes/two/enable", "1");
+    set(&mut tree, "events/probes/one/filter", "n < 5");
+    let child = Child::start(6);
+    let emission = tree.mirror().emission("e").unwrap().expect("it is followed");
+    let (program, _values) = emitter(child.id(), &emission);
+    let link = program.attach_raw_tracepoint("sys_enter").unwrap();
+    child.run();
+    drop(link);
+    assert_eq!(
+        records(&mut tree, "trace", "one"),
+        [1, 2, 4].map(|n| format!("(synthetic.e) n={n} text=\"hello\""))
+    );
+    assert_eq!(
+        records(&mut tree, "instances/a/trace", "two"),
+        [4, 5, 6].map(|n| format!("(probes.one) twice={n} fixed=\"hello\""))
+    );
+    let values = [Value::Number(2), Value::Text(b""), Value::Text(b"yes"), Value::Stack(&[])];
+    tree.mirror().emit("e", &values, writer()).unwrap();
+    assert_eq!(records(&mut tree, "trace", "one").last().unwrap(), "(synthetic.e) n=2 text=\"yes\"");
+    set(&mut tree, "events/probes/one/enable", "0");
+    set(&mut tree, "instances/a/events/probes/two/enable", "0");
+    assert!(tree.mirror().emission("e").unwrap().is_none());
+    set(&mut tree, "dynamic_events", "-:probes/two\n");
+    set(&mut tree, "dynamic_events", "-:probes/one\n");
+    set(&mut tree, "synthetic_events", "!e\n");
+}
+
+#[test]
+fn event_probes_sit_on_dynamic_events() {
+    let Some(mut tree) = tree() else { return };
+    set(&mut tree, "dynamic_events", "t:probes/switch sched_process_exec pid=old_pid:u32\n");
+    set(&mut tree, "dynamic_events", "e:probes/on probes.switch that=$pid:u32\n");
+    set(&mut tree, "events/probes/on/enable", "1");
+    let mut child = Command::new("true").spawn().unwrap();
+    assert!(child.wait().unwrap().success());
+    let seen = records(&mut tree, "trace", "on");
+    assert!(seen.contains(&format!("(probes.switch) that={}", child.id())), "{seen:?}");
+    set(&mut tree, "events/probes/on/enable", "0");
+    set(&mut tree, "dynamic_events", "-:probes/on\n");
+    set(&mut tree, "dynamic_events", "-:probes/switch\n");
+}
+
+/// The rows of a `hist` file, blanks put together.
+fn rows(tree: &mut Tree, path: &str) -> Vec<String> {
+    let text = read(tree, path).unwrap();
+    let rows = text.lines().filter(|line| line.starts_with('{'));
+    rows.map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn histograms_count_what_no_tracepoint_makes() {
+    let Some(mut tree) = tree() else { return };
+    set(&mut tree, "synthetic_events", "e u16 n; char fixed[16]; char[] text; unsigned long[] stack\n");
+    set(&mut tree, "dynamic_events", "e:probes/on synthetic.e odd=$n:b1@0/16 text=$text:string if n > 1\n");
+    set(&mut tree, "dynamic_events", "t:probes/enter sys_enter number=$arg2:u64\n");
+    let child = Child::start(5);
+    let pid = child.id();
+    set(&mut tree, "events/synthetic/e/trigger", "hist:keys=text,common_pid:vals=n if n != 4");
+    set(&mut tree, "events/probes/on/trigger", "hist:keys=odd:sort=odd");
+    let kills = format!("hist:keys=number,common_pid if common_pid == {pid} && number == {KILL}");
+    set(&mut tree, "events/probes/enter/trigger", &kills);
+    let emission = tree.mirror().emission("e").unwrap().expect("it is counted");
+    let (program, _values) = emitter(pid, &emission);
+    let link = program.attach_raw_tracepoint("sys_enter").unwrap();
+    child.run();
+    drop(link);
+    let own = std::process::id();
+    let values = [Value::Number(9), Value::Text(b""), Value::Text(b"mine"), Value::Stack(&[])];
+    tree.mirror().emit("e", &values, writer()).unwrap();
+    let counted = rows(&mut tree, "events/synthetic/e/hist");
+    let row = |text: &str, pid: u32, hits: u32, n: u32| {
+        format!("{{ text: {text} , common_pid: {pid} }} hitcount: {hits} n: {n}")
+    };
+    assert_eq!(counted.len(), 2, "{counted:?}");
+    for wanted in [row("hello", pid, 4, 1 + 2 + 3 + 5), row("mine", own, 1, 9)] {
+        assert!(counted.contains(&wanted), "{counted:?}");
+    }
+    assert_eq!(
+        rows(&mut tree, "events/probes/on/hist"),
+        ["{ odd: 0 } hitcount: 2", "{ odd: 1 } hitcount: 2"]
+    );
+    assert_eq!(
+        rows(&mut tree, "events/probes/enter/hist"),
+        [format!("{{ number: {KILL}, common_pid: {pid} }} hitcount: 5")]
+    );
+    for (path, line) in [
+        ("synthetic/e", "!hist:keys=text,common_pid:vals=n if n != 4"),
+        ("probes/on", "!hist:keys=odd:sort=odd"),
+        ("probes/enter", &format!("!{kills}")),
+    ] {
+        set(&mut tree, &format!("events/{path}/trigger"), line);
+    }
+    assert!(tree.mirror().emission("e").unwrap().is_none());
+    // The first to go is what the second sits on.
+    assert_eq!(put(&mut tree, "dynamic_events", "", TRUNCATE), Err(Errno::BUSY));
+    set(&mut tree, "dynamic_events", "-:probes/on\n");
+    assert_eq!(put(&mut tree, "dynamic_events", "", TRUNCATE), Ok(0));
 }

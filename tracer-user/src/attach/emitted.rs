@@ -1,13 +1,19 @@
 //! Synthetic events: no hook is theirs. Programs of other events emit them in the kernel, and user space by injection; what
 //! becomes of a record is decided by the same generated functions in both.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::{
+    os::fd::{AsFd, AsRawFd},
+    sync::Arc,
+};
 
 use tracer_abi::INJECT_SIZE;
 
-use super::{AttachError, Cause, Request, Session, Via, Writer, inject};
+use super::{AttachError, Cause, Request, Session, Via, Writer, inject, relay};
 use crate::{
-    code::{asm::Insn, join, lower},
+    code::{
+        asm::{Function, Insn},
+        join, lower,
+    },
     event::synthetic::Event,
     sys::{
         map::{Map, MapKind, MapSpec},
@@ -21,17 +27,27 @@ use crate::{
 pub struct Block {
     insns: Vec<Insn>,
     /// Kept for their descriptors.
-    maps: Vec<Map>,
+    maps: Vec<Arc<Map>>,
 }
 
 impl Block {
     /// A part and what it refers to.
-    pub fn new(insns: Vec<Insn>, maps: Vec<Map>) -> Self {
+    pub(super) fn new(insns: Vec<Insn>, maps: Vec<Arc<Map>>) -> Self {
+        Self { insns, maps }
+    }
+
+    /// Functions, the first of which is entered, with the parts that they call by the names `part 0`, `part 1` and so on.
+    pub(super) fn joined(functions: &[Function], parts: &[Self], mut maps: Vec<Arc<Map>>) -> Self {
+        let names = relay::names(parts);
+        let joined: Vec<join::Part<'_>> =
+            names.each().into_iter().zip(parts).map(|(name, part)| (name, part.insns())).collect();
+        let insns = join::join(functions, &joined);
+        maps.extend(parts.iter().flat_map(|part| part.maps.iter().cloned()));
         Self { insns, maps }
     }
 
     /// What it refers to.
-    pub(super) fn into_maps(self) -> Vec<Map> {
+    pub(super) fn into_maps(self) -> Vec<Arc<Map>> {
         self.maps
     }
 
@@ -39,15 +55,20 @@ impl Block {
     pub fn insns(&self) -> &[Insn] {
         &self.insns
     }
+
+    /// The instructions as the kernel takes them.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.insns.iter().flat_map(|insn| insn.encode()).collect()
+    }
 }
 
-/// What a program calls to emit a synthetic event, for that program alone: `parts` are what the instances where the event is
+/// What a program calls to emit a synthetic event with this id, for that program alone: `parts` are what the instances where the event is
 /// on do with a record, from [`Session::block`]. The arguments are those of [`lower::emission`]. None when no record can be
 /// as long as the event's.
 ///
 /// # Errors
 /// When the kernel refuses a map.
-pub fn emission(event: &Event, parts: Vec<Block>) -> Result<Option<Block>, AttachError> {
+pub fn emission(event: &Event, id: u16, parts: &[Block]) -> Result<Option<Block>, AttachError> {
     let area = Map::create(&MapSpec {
         kind: MapKind::PerCpuArray,
         key_size: 4,
@@ -58,17 +79,14 @@ pub fn emission(event: &Event, parts: Vec<Block>) -> Result<Option<Block>, Attac
         name: "tracer_emit",
     })
     .map_err(|errno| AttachError::new(&event.name, Cause::Map("array", errno)))?;
-    let names: Vec<String> = (0..parts.len()).map(|number| format!("part {number}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let Some(function) = lower::emission(event, area.as_fd().as_raw_fd(), &names) else { return Ok(None) };
-    let joined: Vec<join::Part<'_>> =
-        names.into_iter().zip(&parts).map(|(name, part)| (name, part.insns())).collect();
-    let insns = join::join(&[function], &joined);
-    let maps = parts.into_iter().flat_map(|part| part.maps).chain([area]).collect();
-    Ok(Some(Block::new(insns, maps)))
+    let names = relay::names(parts);
+    let Some(function) = lower::emission(event, id, area.as_fd().as_raw_fd(), &names.each()) else {
+        return Ok(None);
+    };
+    Ok(Some(Block::joined(&[function], parts, vec![Arc::new(area)])))
 }
 
-/// A synthetic event that is on in a session.
+/// An event without a hook that is on in a session: a synthetic one, or a probe on such.
 #[derive(Debug)]
 pub struct Emitted {
     /// Row of the counters.
@@ -117,7 +135,7 @@ impl Session {
     pub fn block(&self, emitted: &Emitted, request: &Request<'_>) -> Result<Block, AttachError> {
         debug_assert_eq!(*request.via, Via::Emitted);
         let (image, scratch) = self.image(request, emitted.slot, None)?;
-        Ok(Block::new(image.insns, image.constants.into_iter().chain(scratch).collect()))
+        Ok(Block::new(image.insns, image.constants.into_iter().chain(scratch).map(Arc::new).collect()))
     }
 
     /// Turns a synthetic event off.

@@ -125,12 +125,12 @@ impl From<Cause> for Failed {
     }
 }
 
-fn put(table: &Map, program: &Prog) -> Result<(), Cause> {
+pub(super) fn put(table: &Map, program: &Prog) -> Result<(), Cause> {
     table.set_fd(0, program.as_fd()).map_err(|errno| Cause::System("entry in the table of programs", errno))
 }
 
 /// The gate's instructions.
-fn code(table: i32) -> Vec<u8> {
+pub(super) fn code(table: i32) -> Vec<u8> {
     // op, destination and source register, offset, immediate (struct bpf_insn).
     let insn = |op: u8, dst: u8, src: u8, imm: i32| {
         let mut bytes = vec![op, dst | src << 4, 0, 0];

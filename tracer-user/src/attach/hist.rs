@@ -1,6 +1,9 @@
 //! A histogram in the kernel: its table, its program, and the hook that this hangs on. All of it goes with the value.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::{
+    os::fd::{AsFd, AsRawFd},
+    sync::Arc,
+};
 
 use super::{AttachError, Block, Cause, Link, Session, Via, Writer, gate, inject, raw_tp, tracepoint};
 use crate::{
@@ -165,7 +168,7 @@ pub fn part(request: &hist::Request<'_>, counts: &Counts, around: Around<'_>) ->
     let made = assembled(request, counts, &around);
     let (insns, scratch) = made.map_err(|cause| AttachError::new(request.hist.event.full_name(), cause))?;
     let inner = around.emissions.into_iter().flatten().flat_map(Block::into_maps);
-    Ok(Block::new(insns, inner.chain(scratch).collect()))
+    Ok(Block::new(insns, inner.chain(scratch.map(Arc::new)).collect()))
 }
 
 /// A gate that jumps to a program.

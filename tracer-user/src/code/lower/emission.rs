@@ -28,10 +28,10 @@ const HOOK: Reg = Reg::R7;
 const RECORD: Reg = Reg::R8;
 const END: Reg = Reg::R9;
 
-/// Lowers the emission of an event; `area` is the descriptor of a per-CPU array with a value of
+/// Lowers the emission of an event with this id; `area` is the descriptor of a per-CPU array with a value of
 /// [`tracer_abi::INJECT_SIZE`] bytes, `parts` are the names of what takes the record and the hook's context. None when no
 /// record can be as long.
-pub fn emission(event: &Event, area: i32, parts: &[&str]) -> Option<Function> {
+pub fn emission(event: &Event, id: u16, area: i32, parts: &[&str]) -> Option<Function> {
     let fixed = event.fixed_size();
     if fixed > MAX_PAYLOAD {
         return None;
@@ -48,6 +48,11 @@ pub fn emission(event: &Event, area: i32, parts: &[&str]) -> Option<Function> {
     asm.call(Helper::MapLookupElem);
     asm.jump_if(Cond::Eq, Reg::R0, 0, out);
     asm.mov(RECORD, Reg::R0);
+    // What histograms see of the common fields; records have their own.
+    asm.call(Helper::GetCurrentPidTgid);
+    asm.alu(Alu::Lsh, Reg::R0, 32);
+    asm.alu(Alu::Or, Reg::R0, i32::from(id));
+    asm.store(Width::D, RECORD, 0, Reg::R0);
     asm.call(Helper::GetSmpProcessorId);
     asm.store(Width::W, RECORD, INJECT_CPU as i16, Reg::R0);
     asm.address(Reg::R1, RECORD, INJECT_COMM as i32);
@@ -162,10 +167,10 @@ mod tests {
             name: "e".to_owned(),
             fields: (0..count).map(|n| member("char[16]", n)).collect(),
         };
-        assert!(emission(&event(31), 0, &["a"]).is_some());
-        assert!(emission(&event(32), 0, &["a"]).is_none());
+        assert!(emission(&event(31), 1, 0, &["a"]).is_some());
+        assert!(emission(&event(32), 1, 0, &["a"]).is_none());
         let dynamic = Event { name: "d".to_owned(), fields: (0..64).map(|n| member("char[]", n)).collect() };
-        let function = emission(&dynamic, 0, &["a", "b"]).unwrap();
+        let function = emission(&dynamic, 1, 0, &["a", "b"]).unwrap();
         assert_eq!(function.addresses.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     }
 }

@@ -17,6 +17,7 @@ mod memory;
 mod number;
 mod probe;
 mod record;
+pub mod relay;
 mod search;
 mod text;
 mod trigger;

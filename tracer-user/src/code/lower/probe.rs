@@ -226,8 +226,15 @@ impl Lower<'_> {
     fn field(&mut self, field: &Field) {
         let offset = field.offset;
         if field.is_data_loc() || field.is_rel_loc() {
-            self.asm.load(Width::W, Reg::R0, Reg::R6, offset as i16);
-            self.asm.alu(Alu::And, Reg::R0, 0xffff);
+            // The verifier takes aligned loads of a context only.
+            if offset.is_multiple_of(2) {
+                self.asm.load(Width::H, Reg::R0, Reg::R6, offset as i16);
+            } else {
+                self.asm.load(Width::B, Reg::R0, Reg::R6, offset as i16);
+                self.asm.load(Width::B, Reg::R9, Reg::R6, offset as i16 + 1);
+                self.asm.alu(Alu::Lsh, Reg::R9, 8);
+                self.asm.alu(Alu::Or, Reg::R0, Reg::R9);
+            }
             if field.is_rel_loc() {
                 self.asm.alu(Alu::Add, Reg::R0, field.end() as i32);
             }
@@ -239,7 +246,16 @@ impl Lower<'_> {
             self.asm.address(Reg::R9, Reg::R6, offset as i32);
             return;
         };
-        self.asm.load(width, Reg::R9, Reg::R6, offset as i16);
+        if offset.is_multiple_of(field.size) {
+            self.asm.load(width, Reg::R9, Reg::R6, offset as i16);
+        } else {
+            let slot = self.frame.take(field.size, 0);
+            self.asm.address(Reg::R1, Reg::R10, i32::from(slot));
+            self.asm.mov(Reg::R2, field.size as i32);
+            self.asm.address(Reg::R3, Reg::R6, offset as i32);
+            self.call(Helper::ProbeReadKernel);
+            self.asm.load(width, Reg::R9, Reg::R10, slot);
+        }
         if field.signed && field.size < 8 {
             let shift = 64 - 8 * field.size as i32;
             self.asm.alu(Alu::Lsh, Reg::R9, shift);

@@ -16,6 +16,7 @@ use crate::{
     plan::{
         filter::Filter,
         resolve::{self, ResolveEnv},
+        source::Hook,
     },
 };
 
@@ -213,7 +214,7 @@ impl Mirror {
                 live.unhang(hard);
             }
             for event in events {
-                self.relink(*event);
+                self.changed(instance, *event)?;
             }
             return Ok(());
         }
@@ -273,25 +274,37 @@ impl Mirror {
         let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
         let probes = self.dynamic.probes_of(event);
         let user = self.user.has(event);
-        let emitted = user || self.is_synthetic(event);
         // No record of it could be recorded.
         let too_long = user && format.fixed_size() > tracer_abi::MAX_PAYLOAD / 2;
+        let without = if user || self.is_synthetic(event) {
+            Some(Hook::Inject)
+        } else {
+            probes.as_ref().and_then(|probes| self.sits_on(probes.first()?)).map(|(_, hook)| hook)
+        };
         let chosen = self.programs.chosen(event, format).unwrap_or_else(|| self.choices.of(format));
         let state = self.state(instance)?;
         let wants = Wants { format, stacks, begins_off };
-        state.with_wanted(event, wants, |live, wanted| match &probes {
+        state.with_wanted(event, wants, |live, wanted| match (without, &probes) {
             _ if too_long => Ok(()),
-            _ if emitted => live.hang_synthetic(event, wanted).map_err(|error| live::told(&error)),
-            Some(probes) => live.hang_probes(event, probes, wanted, &facts).map_err(|tried| {
+            (Some(hook), _) => live.hang_emitted(event, hook, wanted).map_err(|error| live::told(&error)),
+            (None, Some(probes)) => live.hang_probes(event, probes, wanted, &facts).map_err(|tried| {
                 tracing::warn!("{}: {tried}", format.full_name());
                 tried.errno()
             }),
-            None => live.hang(event, &chosen, wanted).map_err(|error| live::told(&error)),
+            (None, None) => live.hang(event, &chosen, wanted).map_err(|error| live::told(&error)),
         })?;
         state.enabled.insert(event);
         state.recorded.insert(event);
-        self.relink(event);
-        Ok(())
+        let done = self.changed(instance, event);
+        if done.is_err() {
+            let state = self.state(instance)?;
+            state.enabled.remove(&event);
+            if let Some(live) = &mut state.live {
+                live.unhang([event]);
+            }
+            let _ = self.changed(instance, event);
+        }
+        done
     }
 
     /// Gives an event that hangs on its hook the program that is right by now.
@@ -314,7 +327,7 @@ impl Mirror {
             };
             done.map_err(|error| live::told(&error))
         })?;
-        self.relink(event);
+        self.changed(instance, event)?;
         let state = self.state(instance)?;
         // It may hang on another hook now, where triggers of others have yet to find it.
         if slot(state) == before {

@@ -53,6 +53,16 @@ impl Dynamic {
         })
     }
 
+    /// The event probes on an event, and their numbers.
+    pub(super) fn eprobes_on(&self, group: &str, event: &str) -> Vec<(u32, Probe)> {
+        let probes = self.set.probes().iter().map(|defined| &defined.probe);
+        let on = probes.filter(|probe| match &probe.event.target {
+            Target::Event { system, name, .. } => system == group && name == event,
+            _ => false,
+        });
+        on.filter_map(|probe| Some((self.number(probe)?, probe.clone()))).collect()
+    }
+
     fn number(&self, probe: &Probe) -> Option<u32> {
         self.numbers.get(&(probe.event.group.clone(), probe.event.name.clone())).copied()
     }
@@ -185,12 +195,18 @@ impl Mirror {
             let check = move |format: &crate::event::Format, text: &[u8]| -> Result<(), FilterError> {
                 resolve::filter(text, format, known.as_ref()).map(drop)
             };
+            let (all, whose) = (events.clone(), facts.clone());
+            let made = Box::new(move |system: &str, name: &str| {
+                let event = all.find(all.find_system(system)?, name)?;
+                all.format(event, &whose).filter(|_| all.is_made(event, &whose)).cloned()
+            });
             let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
                 .with_symbols(facts.symbols())
                 .with_sites(&self.dynamic.sites)
                 .with_events(Box::new(move |system, name| {
                     events.find_system(system).is_some_and(|system| events.find(system, name).is_some())
                 }))
+                .with_made(made)
                 .with_probe_check(Box::new(probes::may_probe))
                 .with_filter_check(Box::new(check));
             set.number_from(self.definitions);

@@ -227,8 +227,7 @@ impl Mirror {
         let (hist, format) = (&trigger.hist, &trigger.event);
         let event = self.events.find_system(&format.system);
         let event = event.and_then(|system| self.events.find(system, &format.name)).ok_or(Errno::NODEV)?;
-        let is_known = self.is_synthetic(event) || !self.events.is_made(event, &self.facts);
-        if lower::unsupported(hist).is_some() || !is_known {
+        if lower::unsupported(hist).is_some() {
             return Err(Errno::OPNOTSUPP);
         }
         if hist.takes_snapshots() {
@@ -251,12 +250,16 @@ impl Mirror {
 
     /// An event has a histogram less.
     fn leave(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
-        if self.is_special(event) { Ok(()) } else { self.harden(instance, event) }
+        if self.is_special(event) {
+            return Ok(());
+        }
+        self.harden(instance, event)?;
+        self.refollow(instance, event)
     }
 
     /// What an event's histograms hang on: nothing where records come from elsewhere.
     fn via(&self, event: u32, format: &Format) -> Via {
-        let elsewhere = self.is_synthetic(event) || self.is_special(event);
+        let elsewhere = self.events.is_made(event, &self.facts) || self.is_special(event);
         if elsewhere { Via::Inject } else { Via::Tracepoint(format.id) }
     }
 
@@ -275,6 +278,9 @@ impl Mirror {
         let hists = &self.state(instance)?.hists;
         let trigger = hists.set.trigger(id).ok_or(Errno::NODEV)?.clone();
         let event = hists.table(id).ok_or(Errno::NODEV)?.event;
+        if self.is_relayed(event) {
+            return self.refollow(instance, event);
+        }
         let running = if trigger.paused {
             None
         } else {
@@ -340,17 +346,18 @@ impl Mirror {
         })
     }
 
-    /// What histograms on a synthetic event do with its record, in all instances.
-    pub(super) fn hist_parts(&mut self, event: u32, outer: &mut Vec<u32>) -> Result<Vec<Block>, Errno> {
-        let mut wanted: Vec<(u32, Trigger)> = Vec::new();
-        for (instance, state) in self.numbered() {
-            let tables = state.hists.tables.iter().filter(|table| table.event == event);
-            let triggers = tables.filter_map(|table| state.hists.set.trigger(table.trigger));
-            wanted.extend(
-                triggers.filter(|trigger| !trigger.paused).map(|trigger| (instance, trigger.clone())),
-            );
-        }
-        let part = |(instance, trigger): (u32, Trigger)| {
+    /// What an instance's histograms on an event that no tracepoint makes do with its record.
+    pub(super) fn hist_parts(
+        &mut self,
+        instance: u32,
+        event: u32,
+        outer: &mut Vec<u32>,
+    ) -> Result<Vec<Block>, Errno> {
+        let state = self.state(instance)?;
+        let tables = state.hists.tables.iter().filter(|table| table.event == event);
+        let triggers = tables.filter_map(|table| state.hists.set.trigger(table.trigger));
+        let wanted: Vec<Trigger> = triggers.filter(|trigger| !trigger.paused).cloned().collect();
+        let part = |trigger: Trigger| {
             let how = Use { hook: Hook::Inject, entry: lower::Entry::Record };
             self.with_request(instance, &trigger, &how, outer, attach::hist_part)
         };
@@ -360,11 +367,23 @@ impl Mirror {
     /// Gives histograms whose actions emit synthetic events the programs that are right by now.
     pub(super) fn make_emitters_anew(&mut self) {
         let mut emitters: Vec<(u32, Trigger)> = Vec::new();
+        let mut relayed: Vec<(u32, u32)> = Vec::new();
         for (instance, state) in self.numbered() {
+            let tables = state.hists.tables.iter().filter(|table| self.is_relayed(table.event));
+            let emits = |table: &&Table| {
+                let trigger = state.hists.set.trigger(table.trigger);
+                trigger.is_some_and(|trigger| trigger.hist.synthetic_events().next().is_some())
+            };
+            relayed.extend(tables.filter(emits).map(|table| (instance, table.event)));
             let tables = state.hists.tables.iter().filter(|table| table.running.is_some());
             let triggers = tables.filter_map(|table| state.hists.set.trigger(table.trigger));
             let emits = |trigger: &&Trigger| trigger.hist.synthetic_events().next().is_some();
             emitters.extend(triggers.filter(emits).map(|trigger| (instance, trigger.clone())));
+        }
+        for (instance, event) in relayed {
+            if let Err(errno) = self.refollow(instance, event) {
+                tracing::warn!("{}: {errno}", self.events.full_name(event));
+            }
         }
         for (instance, trigger) in emitters {
             let Ok(state) = self.state(instance) else { continue };

@@ -11,12 +11,13 @@ pub(super) use super::hung::HungProbes;
 use super::rest::Rest;
 use crate::{
     attach::{
-        self, AttachError, Attachment, Block, Cause, Context, Emitted, Extras, Hung, Request, Session,
+        self, AttachError, Attachment, Block, Cause, Context, Emitted, Extras, Hung, Relay, Request, Session,
         Threads, Via, Writer, ids,
     },
     control::{
         facts::Facts,
         hooks::{self, Chosen},
+        probes::Candidate,
         recorder,
     },
     event::Format,
@@ -41,8 +42,10 @@ pub(super) struct Live {
     hung: HashMap<u32, (Hung, Chosen)>,
     /// Dynamic events.
     probes: HashMap<u32, HungProbes>,
-    /// Synthetic and user events.
-    synthetic: HashMap<u32, Emitted>,
+    /// Synthetic events and probes on events that have no hook, and how their values are had.
+    emitted: HashMap<u32, (Emitted, Hook)>,
+    /// What hands the records of dynamic events to what follows them.
+    pub(super) relays: HashMap<u32, Vec<(Relay, Candidate)>>,
     /// Programs that records written to `inject` go through, made when they are needed.
     injected: HashMap<u32, Emitted>,
     /// Runs the triggers of `trace_marker`, where there are any.
@@ -98,7 +101,8 @@ impl Live {
             rings,
             hung: HashMap::new(),
             probes: HashMap::new(),
-            synthetic: HashMap::new(),
+            emitted: HashMap::new(),
+            relays: HashMap::new(),
             injected: HashMap::new(),
             marker: None,
             rest: Rest::default(),
@@ -122,7 +126,7 @@ impl Live {
         let hung = self.hung.get(&event).map(|(hung, _)| hung.slot);
         // What turns an event on and off is said at the slot of its first probe.
         let hung = hung.or_else(|| self.probes.get(&event)?.slots().next());
-        hung.or_else(|| self.synthetic.get(&event).map(|emitted| emitted.slot))
+        hung.or_else(|| self.emitted.get(&event).map(|(emitted, _)| emitted.slot))
     }
 
     /// Whether an event that hangs on its hook is turned off by a trigger, or as one would do it.
@@ -178,8 +182,8 @@ impl Live {
         if self.probes.contains_key(&event) {
             return self.change_probes(event, wanted);
         }
-        if let Some(on) = self.synthetic.get_mut(&event) {
-            return self.session.change_emitted(on, &emitted(wanted, &Via::Inject));
+        if let Some((on, hook)) = self.emitted.get_mut(&event) {
+            return self.session.change_emitted(on, &emitted(wanted, &Via::Inject, hook));
         }
         let off = self.is_soft_off(event);
         let Some((hung, chosen)) = self.hung.get_mut(&event) else { return Ok(()) };
@@ -194,29 +198,35 @@ impl Live {
         }
     }
 
-    /// Turns a synthetic or user event on.
-    pub(super) fn hang_synthetic(&mut self, event: u32, wanted: &Wanted<'_>) -> Result<(), AttachError> {
-        if !self.synthetic.contains_key(&event) {
-            let on = self.session.hang_emitted(&emitted(wanted, &Via::Inject))?;
-            self.synthetic.insert(event, on);
+    /// Turns an event on that has no hook.
+    pub(super) fn hang_emitted(
+        &mut self,
+        event: u32,
+        hook: Hook,
+        wanted: &Wanted<'_>,
+    ) -> Result<(), AttachError> {
+        if !self.emitted.contains_key(&event) {
+            let on = self.session.hang_emitted(&emitted(wanted, &Via::Inject, &hook))?;
+            self.emitted.insert(event, (on, hook));
             self.drop_injected(event);
         }
         Ok(())
     }
 
-    /// What a program that emits a synthetic event does with the record here; nothing where the event is not on.
+    /// What a program does here with a record of such an event, or of the one that it sits on; nothing where the event is not
+    /// on.
     pub(super) fn emitted_block(
         &self,
         event: u32,
         wanted: &Wanted<'_>,
     ) -> Result<Option<Block>, AttachError> {
-        let on = self.synthetic.get(&event);
-        on.map(|on| self.session.block(on, &emitted(wanted, &Via::Emitted))).transpose()
+        let on = self.emitted.get(&event);
+        on.map(|(on, hook)| self.session.block(on, &emitted(wanted, &Via::Emitted, hook))).transpose()
     }
 
-    /// Hands a record of user space to a synthetic or user event that is on; what its triggers ask for.
+    /// Hands a record of user space to an event without a hook, if it is on; what its triggers ask for.
     pub(super) fn emit(&self, event: u32, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
-        self.synthetic.get(&event).map_or(Ok(0), |emitted| self.session.emit(emitted, record, writer))
+        self.emitted.get(&event).map_or(Ok(0), |(on, _)| self.session.emit(on, record, writer))
     }
 
     /// Takes a record written to an event's `inject`; what its triggers ask for. Those that do not look at records do not
@@ -231,7 +241,7 @@ impl Live {
         if !self.injected.contains_key(&event) {
             let triggers = if trigger::sees_record(wanted.triggers) { wanted.triggers } else { &[] };
             let wanted = Wanted { triggers, begins_off: false, ..*wanted };
-            let mut request = emitted(&wanted, &Via::Inject);
+            let mut request = emitted(&wanted, &Via::Inject, &Hook::Inject);
             request.extras.soft_slot = self.slot(event);
             request.extras.soft &= request.extras.soft_slot.is_some();
             let on = self.session.hang_emitted(&request)?;
@@ -277,9 +287,9 @@ impl Live {
                 self.take_off(probes);
                 continue;
             }
-            if let Some(emitted) = self.synthetic.remove(&event) {
-                self.note_dropped(vec![emitted.slot]);
-                self.session.unhang_emitted(emitted);
+            if let Some((on, _)) = self.emitted.remove(&event) {
+                self.note_dropped(vec![on.slot]);
+                self.session.unhang_emitted(on);
                 continue;
             }
             let Some((hung, _)) = self.hung.remove(&event) else { continue };
@@ -343,8 +353,8 @@ impl Live {
     pub(super) fn counts(&self, cpu: u32) -> Counters {
         let slots = self.hung.values().map(|(hung, _)| hung.slot);
         let slots = slots.chain(self.probes.values().flat_map(HungProbes::slots));
-        let records = self.synthetic.values().chain(self.injected.values());
-        let slots = slots.chain(records.map(|emitted| emitted.slot));
+        let slots = slots.chain(self.emitted.values().map(|(on, _)| on.slot));
+        let slots = slots.chain(self.injected.values().map(|on| on.slot));
         let gone = self.gone.get(cpu as usize).copied().unwrap_or_default();
         slots.map(|slot| self.session.counters(slot, cpu)).fold(gone, Counters::plus)
     }
@@ -360,7 +370,7 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         let all: Vec<u32> =
-            self.hung.keys().chain(self.probes.keys()).chain(self.synthetic.keys()).copied().collect();
+            self.hung.keys().chain(self.probes.keys()).chain(self.emitted.keys()).copied().collect();
         self.unhang(all);
     }
 }
@@ -411,9 +421,10 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// What is asked of the session for a synthetic event.
-fn emitted<'a>(wanted: &Wanted<'a>, via: &'a Via) -> Request<'a> {
-    let mut request = wanted.request(via, &Hook::Inject);
+/// What is asked of the session for an event without a hook.
+fn emitted<'a>(wanted: &Wanted<'a>, via: &'a Via, hook: &'a Hook) -> Request<'a> {
+    let mut request = wanted.request(via, hook);
+    request.other = None;
     request.extras.shared_row = true;
     request
 }

@@ -11,6 +11,7 @@ mod collect;
 mod command;
 mod dynamic;
 mod errors;
+mod followers;
 mod hist;
 mod hung;
 mod inject;

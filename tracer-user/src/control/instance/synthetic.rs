@@ -163,9 +163,11 @@ impl Mirror {
     pub fn emit(&mut self, name: &str, values: &[Value<'_>], writer: Writer) -> Result<(), Errno> {
         let number = self.synthetic_number(name).ok_or(Errno::NOENT)?;
         let record = self.synthetic_record(number, values, writer)?;
-        let on: Vec<u32> =
-            self.numbered().filter(|(_, state)| state.is_enabled(number)).map(|(at, _)| at).collect();
-        on.into_iter().try_for_each(|instance| self.emit_record(instance, number, &record, writer))
+        let all: Vec<u32> = self.numbers().collect();
+        for instance in all {
+            self.emit_record(instance, number, &record, writer);
+        }
+        Ok(())
     }
 
     /// Emits a synthetic event from user space in one instance, where it is on (`synth_event_trace()`).
@@ -191,7 +193,8 @@ impl Mirror {
             return Err(Errno::INVAL);
         }
         let record = self.synthetic_record(event, values, writer)?;
-        self.emit_record(instance, event, &record, writer)
+        self.emit_record(instance, event, &record, writer);
+        Ok(())
     }
 
     fn synthetic_record(&self, event: u32, values: &[Value<'_>], writer: Writer) -> Result<Vec<u8>, Errno> {
@@ -204,21 +207,13 @@ impl Mirror {
         Ok(record)
     }
 
-    fn emit_record(&mut self, instance: u32, event: u32, record: &[u8], writer: Writer) -> Result<(), Errno> {
+    fn emit_record(&mut self, instance: u32, event: u32, record: &[u8], writer: Writer) {
         self.tasks.meet(writer.pid.cast_signed(), true);
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
-        self.count_record(instance, event, record, &hit);
-        let Some(live) = &self.state(instance)?.live else { return Ok(()) };
-        match live.emit(event, record, &hit) {
-            Ok(asked) => {
-                if asked & asked::STACK != 0 {
-                    self.collect(instance);
-                    self.stack_of_writer(instance, record, writer);
-                }
-            }
-            Err(error) => tracing::warn!("{error}"),
+        if self.hand(instance, event, record, &hit) & asked::STACK != 0 {
+            self.collect(instance);
+            self.stack_of_writer(instance, record, writer);
         }
-        Ok(())
     }
 
     /// Whether an event is on in an instance, and no trigger has turned it off.
@@ -250,22 +245,24 @@ impl Mirror {
         let number = self.synthetic_number(name).ok_or(Errno::NOENT)?;
         let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
         let format = catalogue.format(number, &facts).ok_or(Errno::NOENT)?;
+        let id = format.id;
         let mut parts = Vec::new();
-        for state in self.all_mut().filter(|state| state.is_enabled(number)) {
-            let wants = Wants { format, stacks, begins_off: false };
-            let block = state.with_wanted(number, wants, |live, wanted| {
-                live.emitted_block(number, wanted).map_err(|error| live::told(&error))
-            })?;
-            parts.extend(block);
+        for instance in self.numbers().collect::<Vec<_>>() {
+            let state = self.state(instance)?;
+            if state.live.is_some() {
+                let wants = Wants { format, stacks, begins_off: false };
+                parts.extend(state.with_wanted(number, wants, |live, wanted| {
+                    live.emitted_block(number, wanted).map_err(|error| live::told(&error))
+                })?);
+            }
         }
-        outer.push(number);
-        let hists = self.hist_parts(number, outer);
-        outer.pop();
-        parts.extend(hists?);
+        for instance in self.numbers().collect::<Vec<_>>() {
+            parts.extend(self.following(instance, number, outer)?);
+        }
         if parts.is_empty() {
             return Ok(None);
         }
-        attach::emission(&event, parts).map_err(|error| live::told(&error))
+        attach::emission(&event, id, &parts).map_err(|error| live::told(&error))
     }
 
     /// Lets programs that emit a synthetic event know that it is on elsewhere, or otherwise, than before.

@@ -165,7 +165,6 @@ impl Mirror {
         if let Some(live) = &mut state.live {
             live.unhang([event]);
         }
-        self.relink(event);
-        Ok(())
+        self.changed(instance, event)
     }
 }

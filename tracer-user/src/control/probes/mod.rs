@@ -192,17 +192,26 @@ fn event(
     let Some(format) = format.and_then(|text| Format::parse(system, &text).ok()) else {
         return found.lacking.add(hook, "the kernel has no such event");
     };
-    let when = match filter.map(|text| resolve::filter(text, &format, facts)).transpose() {
-        Ok(when) => when,
-        Err(error) => return found.lacking.add(hook, error),
-    };
-    match probe::plan(probe, Given::Record, Addresses::default()) {
-        Ok(plan) => {
-            let hook = Hook::Probe(Box::new(ProbePlan { when, ..plan }));
-            found.usable.push(Candidate { hook, via: Via::Tracepoint(format.id), irqs_off: false });
-        }
-        Err(Lacks(why)) => found.lacking.add(hook, why),
+    match on_record(probe, filter, &format, facts) {
+        Ok(hook) => found.usable.push(Candidate { hook, via: Via::Tracepoint(format.id), irqs_off: false }),
+        Err(why) => found.lacking.add(hook, why),
     }
+}
+
+/// How an event probe has its values from a record of the event that it sits on.
+///
+/// # Errors
+/// Why it has not.
+pub fn on_record(
+    probe: &Probe,
+    filter: Option<&[u8]>,
+    format: &Format,
+    facts: &Facts,
+) -> Result<Hook, String> {
+    let when = filter.map(|text| resolve::filter(text, format, facts)).transpose();
+    let when = when.map_err(|error| error.to_string())?;
+    let plan = probe::plan(probe, Given::Record, Addresses::default()).map_err(|Lacks(why)| why)?;
+    Ok(Hook::Probe(Box::new(ProbePlan { when, ..plan })))
 }
 
 fn tracepoint(probe: &Probe, name: &str, facts: &Facts, found: &mut Candidates) {

@@ -40,11 +40,15 @@ pub struct Machine<'a> {
     given: Option<&'a Symbols>,
     sites: Arc<OnceLock<Option<Sites>>>,
     events: Option<EventCheck>,
+    made: Option<MadeEvents>,
     probes: Option<ProbeCheck>,
 }
 
 /// Whether there is an event of this system and name.
 pub type EventCheck = Box<dyn Fn(&str, &str) -> bool + Send + Sync>;
+
+/// Events that the kernel does not know, by system and name.
+pub type MadeEvents = Box<dyn Fn(&str, &str) -> Option<Format> + Send + Sync>;
 
 /// Whether the kernel itself lets an instruction be probed.
 pub type ProbeCheck = Box<dyn Fn(u64) -> Result<(), Errno> + Send + Sync>;
@@ -72,6 +76,7 @@ impl<'a> Machine<'a> {
             given: None,
             sites: Arc::default(),
             events: None,
+            made: None,
             probes: None,
         }
     }
@@ -108,6 +113,13 @@ impl<'a> Machine<'a> {
     #[must_use]
     pub fn with_events(mut self, events: EventCheck) -> Self {
         self.events = Some(events);
+        self
+    }
+
+    /// The same with events that the kernel does not know.
+    #[must_use]
+    pub fn with_made(mut self, made: MadeEvents) -> Self {
+        self.made = Some(made);
         self
     }
 
@@ -269,6 +281,9 @@ impl Facts for Machine<'_> {
     fn event(&self, system: &str, name: &str) -> Option<Format> {
         if system == "ftrace" {
             return None;
+        }
+        if let Some(made) = self.made.as_ref().and_then(|made| made(system, name)) {
+            return Some(made);
         }
         let text = self.tracefs?.format(system, name).ok()??;
         Format::parse(system, &text).ok()

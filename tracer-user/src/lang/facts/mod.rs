@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 pub use self::fixed::Fixed;
 pub use self::language::{Feature, Language};
-pub use self::machine::{EventCheck, FilterCheck, Machine, ProbeCheck, Sites};
+pub use self::machine::{EventCheck, FilterCheck, Machine, MadeEvents, ProbeCheck, Sites};
 pub use self::registers::Arch;
 use super::filter::FilterError;
 use crate::event::Format;

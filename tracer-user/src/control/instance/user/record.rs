@@ -50,11 +50,9 @@ impl Mirror {
                 faulted |= state.records() && !live.is_soft_off(event);
                 continue;
             }
-            let comm = if state.looks_at(event) { writer.comm() } else { [0; 16] };
-            let writer = attach::Writer { cpu: writer.cpu, comm };
-            if let Err(error) = live.emit(event, &record, &writer) {
-                tracing::warn!("{error}");
-            }
+            let looks = state.looks_at(event) || state.hists.counts_event(event);
+            let comm = if looks { writer.comm() } else { [0; 16] };
+            self.hand(instance, event, &record, &attach::Writer { cpu: writer.cpu, comm });
         }
         self.tasks.meet(writer.pid as i32, true);
         if faulted { Err(Errno::FAULT) } else { Ok(written.len()) }

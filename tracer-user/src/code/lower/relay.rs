@@ -1,0 +1,163 @@
+//! Handing an event's records on, without recording them, to parts of the program that follow the event: histograms, and the
+//! probes that sit on it.
+//!
+//! A relay makes the record where the event's own program would, at the hook or out of another event's record, lays it out as
+//! one that user space injects, and calls the parts with it and the hook's context, as an emission does ([`super::emission`]).
+
+use tracer_abi::{
+    FILTER, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD, RECORD, RECORD_AREA,
+};
+
+use super::{LowerError, filter, record};
+use crate::{
+    code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, Insn, Reg, Width},
+    event::Format,
+    plan::{filter::Filter, source::Hook},
+};
+
+/// Symbol of a relay.
+pub const RELAY: &str = "tracer_relay";
+
+/// Bytes of a value where a record is laid out: an injected record's, and a word that says whether it is in use.
+pub const AREA_SIZE: usize = INJECT_SIZE + 8;
+/// Values a CPU has: records that can be under way where programs are preempted by others of their kind.
+pub const ROWS: u32 = 4;
+
+/// Source register of a 64-bit immediate that is a map: `BPF_PSEUDO_MAP_FD`.
+const PSEUDO_MAP: u8 = 1;
+/// Where the number of the row is kept.
+const ROW: i16 = -8;
+/// Where the common word is kept.
+const COMMON: i16 = -16;
+
+/// What a relay is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The event.
+    pub format: &'a Format,
+    /// How its values are had.
+    pub hook: &'a Hook,
+    /// It is a part of a program itself: the context is another event's record, the second argument the hook's own.
+    pub is_part: bool,
+    /// Programs at the hook are preempted by others of their kind.
+    pub nests: bool,
+    /// A process whose hits are not handed on.
+    pub but_process: Option<u32>,
+    /// Descriptor of an array with [`ROWS`] values of [`AREA_SIZE`] for each CPU.
+    pub area: i32,
+    /// Descriptor of one with as many values of [`tracer_abi::SCRATCH_SIZE`].
+    pub scratch: i32,
+}
+
+/// Lowers a relay; `parts` are the names of what the records are handed to.
+///
+/// # Errors
+/// When the hook cannot give the record.
+pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, LowerError> {
+    let code = record(request.format, request.hook)?;
+    let when = match request.hook {
+        Hook::Probe(plan) if plan.when.is_some() => Some(filter(&Filter::Const(true), request.hook)?),
+        _ => None,
+    };
+    let mut asm = Assembler::new();
+    let (out, free) = (asm.label(), asm.label());
+    // R6: what the record is made of; R7: the hook's context; R8: the record.
+    asm.mov(Reg::R6, Reg::R1);
+    asm.mov(Reg::R7, if request.is_part { Reg::R2 } else { Reg::R1 });
+    asm.call(Helper::GetCurrentPidTgid);
+    if let Some(process) = request.but_process {
+        asm.mov(Reg::R1, Reg::R0);
+        asm.alu(Alu::Rsh, Reg::R1, 32);
+        asm.jump_if(Cond::Eq, Reg::R1, process.cast_signed(), out);
+    }
+    asm.alu(Alu::Lsh, Reg::R0, 32);
+    asm.alu(Alu::Or, Reg::R0, i32::from(request.format.id));
+    asm.store(Width::D, Reg::R10, COMMON, Reg::R0);
+    asm.call(Helper::GetSmpProcessorId);
+    asm.mov(Reg::R9, Reg::R0);
+    asm.alu(Alu::Mul, Reg::R0, ROWS as i32);
+    asm.store(Width::W, Reg::R10, ROW, Reg::R0);
+    let taken = asm.label();
+    for row in 0..if request.nests { ROWS } else { 1 } {
+        let next = asm.label();
+        if row > 0 {
+            asm.load(Width::W, Reg::R0, Reg::R10, ROW);
+            asm.alu(Alu::Add, Reg::R0, 1);
+            asm.store(Width::W, Reg::R10, ROW, Reg::R0);
+        }
+        look_up(&mut asm, request.area);
+        asm.jump_if(Cond::Eq, Reg::R0, 0, out);
+        asm.mov(Reg::R8, Reg::R0);
+        if request.nests {
+            asm.mov(Reg::R1, 1);
+            asm.atomic(Width::D, Atomic::Exchange, Reg::R8, INJECT_SIZE as i16, Reg::R1);
+            asm.jump_if(Cond::Ne, Reg::R1, 0, next);
+        }
+        asm.jump(taken);
+        asm.bind(next);
+    }
+    asm.jump(out);
+    asm.bind(taken);
+    asm.load(Width::D, Reg::R0, Reg::R10, COMMON);
+    asm.store(Width::D, Reg::R8, 0, Reg::R0);
+    asm.store(Width::W, Reg::R8, INJECT_CPU as i16, Reg::R9);
+    asm.address(Reg::R1, Reg::R8, INJECT_COMM as i32);
+    asm.mov(Reg::R2, 16);
+    asm.call(Helper::GetCurrentComm);
+    if code.size.is_none() || when.is_some() {
+        look_up(&mut asm, request.scratch);
+        asm.jump_if(Cond::Eq, Reg::R0, 0, free);
+        asm.mov(Reg::R9, Reg::R0);
+    }
+    if when.is_some() {
+        asm.mov(Reg::R1, Reg::R6);
+        asm.address(Reg::R2, Reg::R9, RECORD_AREA as i32);
+        asm.load(Width::D, Reg::R3, Reg::R10, COMMON);
+        asm.call_function(FILTER);
+        asm.jump_if(Cond::Eq, Reg::R0, 0, free);
+    }
+    asm.mov(Reg::R1, Reg::R6);
+    if code.size.is_some() {
+        asm.mov(Reg::R2, Reg::R8);
+        asm.call_function(RECORD);
+    } else {
+        asm.mov(Reg::R2, Reg::R9);
+        asm.call_function(RECORD);
+        let fits = asm.label();
+        asm.mov(Reg::R6, Reg::R0);
+        asm.jump_if(Cond::Le, Reg::R6, MAX_PAYLOAD as i32, fits);
+        asm.mov(Reg::R6, MAX_PAYLOAD as i32);
+        asm.bind(fits);
+        asm.load(Width::D, Reg::R0, Reg::R10, COMMON);
+        asm.store(Width::D, Reg::R9, 0, Reg::R0);
+        asm.mov(Reg::R1, Reg::R8);
+        asm.mov(Reg::R2, Reg::R6);
+        asm.mov(Reg::R3, Reg::R9);
+        asm.call(Helper::ProbeReadKernel);
+        asm.mov(Reg::R0, Reg::R6);
+    }
+    asm.store(Width::W, Reg::R8, INJECT_LENGTH as i16, Reg::R0);
+    for part in parts {
+        asm.mov(Reg::R1, Reg::R8);
+        asm.mov(Reg::R2, Reg::R7);
+        asm.call_function(*part);
+    }
+    asm.bind(free);
+    if request.nests {
+        asm.store(Width::D, Reg::R8, INJECT_SIZE as i16, 0);
+    }
+    asm.bind(out);
+    asm.mov(Reg::R0, 0);
+    asm.exit();
+    let when = when.into_iter().flat_map(|code| code.functions);
+    Ok(std::iter::once(asm.finish(RELAY)).chain(code.functions).chain(when).collect())
+}
+
+/// R0 = the value of the row in a map.
+fn look_up(asm: &mut Assembler, map: i32) {
+    let [mut first, second] = Insn::imm64(Reg::R1, 0);
+    (first.src, first.imm) = (PSEUDO_MAP, map);
+    asm.push_wide(first, second);
+    asm.address(Reg::R2, Reg::R10, i32::from(ROW));
+    asm.call(Helper::MapLookupElem);
+}

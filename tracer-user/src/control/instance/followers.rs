@@ -1,0 +1,218 @@
+//! What follows the records of an event that no tracepoint makes: the event probes that sit on it, and its histograms.
+//!
+//! A synthetic event's records come from whoever emits it, an event probe's on such an event out of its records, and a
+//! dynamic event's from relays on the hooks of its probes, which are there as long as something follows. Each instance has its own.
+
+use rustix::io::Errno;
+
+use super::{
+    live::{self, Live},
+    mirror::Mirror,
+    state::Wants,
+};
+use crate::{
+    attach::{self, Block, Relayed},
+    control::{
+        facts::Facts,
+        probes::{self, Candidate},
+    },
+    event::{Format, dynamic::Target},
+    lang::define::Probe,
+    plan::source::Hook,
+};
+
+/// What makes the records of an event that no tracepoint makes.
+enum Source {
+    /// Whoever emits it.
+    Emission,
+    /// The event that a probe sits on.
+    Event(u32),
+    /// Hooks of its own.
+    Hooks(Vec<Probe>),
+}
+
+impl Mirror {
+    /// What makes an event's records; none for the kernel's own events.
+    fn source(&self, event: u32) -> Option<Source> {
+        if self.is_synthetic(event) {
+            return Some(Source::Emission);
+        }
+        let probes = self.dynamic.probes_of(event)?;
+        if let Some((target, _)) = probes.first().and_then(|probe| self.sits_on(probe)) {
+            return Some(Source::Event(target));
+        }
+        Some(Source::Hooks(probes))
+    }
+
+    /// Whether what follows an event gets its records by relays.
+    pub(super) fn is_relayed(&self, event: u32) -> bool {
+        matches!(self.source(event), Some(Source::Hooks(_) | Source::Event(_)))
+    }
+
+    /// The event that an event probe sits on, if the kernel does not know it, and how values are had from its records.
+    pub(super) fn sits_on(&self, probe: &Probe) -> Option<(u32, Hook)> {
+        let Target::Event { system, name, filter } = &probe.event.target else { return None };
+        let event = self.events.find(self.events.find_system(system)?, name)?;
+        let format = self.events.format(event, &self.facts)?;
+        if !self.events.is_made(event, &self.facts) {
+            return None;
+        }
+        let hook = probes::on_record(probe, filter.as_deref(), format, &self.facts);
+        hook.map_err(|why| tracing::warn!("{}: {why}", probe.event.name)).ok().map(|hook| (event, hook))
+    }
+
+    /// The event probes that sit on an event that the kernel does not know.
+    fn probes_on(&self, event: u32) -> Vec<(u32, Hook)> {
+        let name = self.events.full_name(event);
+        let Some((system, name)) = name.split_once(':') else { return Vec::new() };
+        let all = self.dynamic.eprobes_on(system, name);
+        all.into_iter().filter_map(|(number, probe)| Some((number, self.sits_on(&probe)?.1))).collect()
+    }
+
+    /// What follows an event's records in an instance, ready to be put into a program that has them; `outer` are the events in
+    /// whose records that is.
+    pub(super) fn following(
+        &mut self,
+        instance: u32,
+        event: u32,
+        outer: &mut Vec<u32>,
+    ) -> Result<Vec<Block>, Errno> {
+        if outer.contains(&event) {
+            return Ok(Vec::new());
+        }
+        outer.push(event);
+        let parts = self.parts_behind(instance, event, outer);
+        outer.pop();
+        parts
+    }
+
+    fn parts_behind(&mut self, instance: u32, event: u32, outer: &mut Vec<u32>) -> Result<Vec<Block>, Errno> {
+        let mut parts = self.hist_parts(instance, event, outer)?;
+        let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
+        for (probe, hook) in self.probes_on(event) {
+            let format = catalogue.format(probe, &facts).ok_or(Errno::NODEV)?;
+            let state = self.state(instance)?;
+            if state.live.is_none() {
+                break;
+            }
+            let wants = Wants { format, stacks, begins_off: false };
+            parts.extend(state.with_wanted(probe, wants, |live, wanted| {
+                live.emitted_block(probe, wanted).map_err(|error| live::told(&error))
+            })?);
+            let further = self.following(instance, probe, outer)?;
+            if !further.is_empty() {
+                let relay = Relayed { format, hook: &hook, nests: false, is_part: true, but_process: None };
+                let relay = attach::relayed(&relay, facts.cpus(), &further);
+                parts.push(relay.map_err(|error| live::told(&error))?);
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Hands a record of user space to an event, if it is on in an instance, and to what follows it there; what its triggers
+    /// ask for.
+    pub(super) fn hand(&mut self, instance: u32, event: u32, record: &[u8], writer: &attach::Writer) -> u64 {
+        self.count_record(instance, event, record, writer);
+        let probes = self.probes_on(event);
+        let Some(live) = self.get(instance).and_then(|state| state.live.as_ref()) else { return 0 };
+        let mut asked = 0;
+        for event in std::iter::once(event).chain(probes.into_iter().map(|(probe, _)| probe)) {
+            match live.emit(event, record, writer) {
+                Ok(more) => asked |= more,
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+        asked
+    }
+
+    /// To be called when an event is on otherwise than before in an instance: what has its records, or is made of them, follows.
+    pub(super) fn changed(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+        match self.source(event) {
+            Some(Source::Emission) => {
+                self.relink(event);
+                Ok(())
+            }
+            Some(Source::Event(target)) => self.refollow(instance, target),
+            Some(Source::Hooks(_)) | None => Ok(()),
+        }
+    }
+
+    /// Sees to it that what follows an event in an instance gets its records: to be called when that changes.
+    pub(super) fn refollow(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+        match self.source(event) {
+            None => Ok(()),
+            Some(Source::Emission) => {
+                self.relink(event);
+                Ok(())
+            }
+            Some(Source::Event(target)) => self.refollow(instance, target),
+            Some(Source::Hooks(probes)) => {
+                let mut each = Vec::new();
+                for probe in probes {
+                    let parts = self.following(instance, event, &mut Vec::new())?;
+                    if parts.is_empty() {
+                        if let Some(live) = &mut self.state(instance)?.live {
+                            live.relays.remove(&event);
+                        }
+                        return Ok(());
+                    }
+                    each.push((probe, parts));
+                }
+                let (catalogue, facts) = (self.events.clone(), self.facts.clone());
+                let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
+                let Some(live) = &mut self.state(instance)?.live else { return Err(Errno::NODEV) };
+                live.relay(event, format, each, &facts)
+            }
+        }
+    }
+}
+
+impl Live {
+    /// Hands the records of a dynamic event, probe by probe, to parts.
+    fn relay(
+        &mut self,
+        event: u32,
+        format: &Format,
+        probes: Vec<(Probe, Vec<Block>)>,
+        facts: &Facts,
+    ) -> Result<(), Errno> {
+        let mut known = self.relays.remove(&event).unwrap_or_default();
+        if known.len() != probes.len() {
+            known.clear();
+        }
+        let mut relays = Vec::new();
+        for (probe, parts) in probes {
+            if known.is_empty() {
+                relays.push(self.hang_relay(&probe, format, &parts, facts)?);
+                continue;
+            }
+            let (mut relay, candidate) = known.remove(0);
+            let changed = self.asked().change_relay(&mut relay, format, &candidate.hook, &parts);
+            changed.map_err(|error| live::told(&error))?;
+            relays.push((relay, candidate));
+        }
+        self.relays.insert(event, relays);
+        Ok(())
+    }
+
+    fn hang_relay(
+        &mut self,
+        probe: &Probe,
+        format: &Format,
+        parts: &[Block],
+        facts: &Facts,
+    ) -> Result<(attach::Relay, Candidate), Errno> {
+        let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, facts);
+        for candidate in usable {
+            match self.session().hang_relay(format, &candidate.hook, &candidate.via, parts) {
+                Ok(relay) => return Ok((relay, candidate)),
+                Err(error) => {
+                    tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());
+                    tried.refused(candidate.name(), &error);
+                }
+            }
+        }
+        tracing::warn!("{}: {tried}", format.full_name());
+        Err(tried.errno())
+    }
+}
