@@ -16,5 +16,6 @@ pub mod probes;
 pub mod rawpage;
 pub mod soak;
 pub mod tracer;
+pub mod user_events;
 pub mod whole;
 pub mod workload;

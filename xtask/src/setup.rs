@@ -113,8 +113,15 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
             missing.packages.extend(*packages);
         }
     }
-    if groups.contains(&Group::Conformance) && !Path::new("/usr/src/linux-source-6.12.tar.xz").is_file() {
-        missing.packages.push("linux-source-6.12");
+    if groups.contains(&Group::Conformance) {
+        for (archive, package) in [
+            ("/usr/src/linux-source-6.12.tar.xz", "linux-source-6.12"),
+            ("/usr/src/linux-source-6.1.tar.xz", "linux-source-6.1"),
+        ] {
+            if !Path::new(archive).is_file() {
+                missing.packages.push(package);
+            }
+        }
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! What neither the standard library nor rustix offers without `unsafe`: mappings, signal handlers, timers of
-//! the old kind, and system calls made only to be seen. The one file of this crate that may hold `unsafe`.
+//! the old kind, and system calls made only to be seen. With `user_events.rs` the only file of this crate that may hold `unsafe`.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};

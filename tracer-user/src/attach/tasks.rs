@@ -11,7 +11,7 @@ use crate::{
     sys::{
         map::{Map, MapKind, MapSpec},
         prog::{Prog, ProgKind},
-        ring::{RingMemory, Seen},
+        ring::{Drained, RingMemory, Seen},
     },
 };
 
@@ -19,6 +19,9 @@ use crate::{
 const ENTRIES: u32 = 65_536;
 /// Bytes of the ring: so many events may wait, some thousands.
 const RING_BYTES: u32 = 1 << 18;
+
+/// How often a ring is looked at again in which something is being written: that takes less than a microsecond.
+const BUSY_TRIES: u32 = 1000;
 
 /// Byte offsets in the kernel's `struct task_struct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,13 +107,20 @@ impl Tasks {
     /// What happened since the last call, and whether something is missing from it.
     pub fn news(&mut self) -> (Vec<TaskEvent>, bool) {
         let mut all = Vec::new();
-        self.ring.drain(|bytes| {
+        let mut take = |bytes: &[u8]| {
             let word = |at: usize| bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
             let word = |at| word(at).map_or(0, u32::from_ne_bytes);
             let time = u64::from(word(16)) | u64::from(word(20)) << 32;
             all.push(TaskEvent { kind: word(0), task: word(4), other: word(8), shares: word(12), time });
             Seen::Taken
-        });
+        };
+        for _ in 0..BUSY_TRIES {
+            // What is being written is older than what stands behind it, and nobody is to wait for its end but us.
+            match self.ring.drain(&mut take) {
+                Drained::Busy => std::thread::yield_now(),
+                _ => break,
+            }
+        }
         let key = TASKS_LOST.to_ne_bytes();
         let lost = matches!(self.table.lookup(&key), Ok(Some(lost)) if lost != [0]);
         if lost {

@@ -207,7 +207,8 @@ impl Caller {
         if reserved != [0; 3] {
             return Err(Errno::INVAL);
         }
-        ask(with, |mirror| mirror.user_forget(self.task, address, bit))?;
+        let memory = ask(with, |mirror| mirror.user_forget(self.task, address, bit))?;
+        let _taken = memory.take();
         self.put(address, bit, false)
     }
 

@@ -3,9 +3,11 @@
 //! Asking to be told by a bit takes two steps, as the bit is first written without the mirror in hand
 //! ([`Mirror::user_register`], then [`Mirror::user_ask`]): that the address can be written is part of the answer.
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 
-use super::{Held, Known, Mirror};
+use super::{Held, Known, Memory, Mirror};
 use crate::{control::instance::catalogue::Made, event::user::Event, lang::user::Command, render::Printer};
 
 /// The two forms of `struct user_reg`, told apart by their size (include/uapi/linux/user_events.h).
@@ -169,7 +171,7 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENOENT` when it has not asked for anything there.
-    pub fn user_forget(&mut self, task: u32, address: u64, bit: u8) -> Result<(), Errno> {
+    pub fn user_forget(&mut self, task: u32, address: u64, bit: u8) -> Result<Arc<Memory>, Errno> {
         self.user_learn();
         let done = self.user.spaces.forget(task, address, bit);
         self.user_learn();

@@ -10,7 +10,7 @@ use std::{
     io::Read,
     os::unix::fs::FileExt,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -28,6 +28,8 @@ pub struct Memory {
     auxiliary: Vec<u8>,
     /// Somebody hangs in it.
     stuck: AtomicBool,
+    /// Taken by who writes into it.
+    writing: Mutex<()>,
 }
 
 impl Memory {
@@ -37,7 +39,12 @@ impl Memory {
         // Read behind: if this is the old program's, so is the memory.
         let mut auxiliary = Vec::new();
         File::open(format!("/proc/{task}/auxv"))?.take(4096).read_to_end(&mut auxiliary)?;
-        Ok(Self { file, auxiliary, stuck: AtomicBool::new(false) })
+        Ok(Self { file, auxiliary, stuck: AtomicBool::new(false), writing: Mutex::default() })
+    }
+
+    /// Keeps others from writing bits into it.
+    pub(super) fn take(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether somebody hangs in it, so that nobody else should go there.
@@ -57,6 +64,8 @@ pub struct Write {
     address: u64,
     bit: u8,
     on: bool,
+    /// Whether the program still wants it.
+    wanted: Arc<AtomicBool>,
 }
 
 /// The byte of a word in which a bit is, and the bit in that.
@@ -68,6 +77,10 @@ pub(super) fn place(address: u64, bit: u8) -> (u64, u8) {
 impl Write {
     /// Writes it. Other bits of the byte stay, unless the program changes them at the same moment.
     pub(super) fn run(&self) {
+        let _taken = self.memory.take();
+        if !self.wanted.load(Ordering::Acquire) {
+            return;
+        }
         let (at, mask) = place(self.address, self.bit);
         let mut byte = [0];
         let done = self.memory.file.read_exact_at(&mut byte, at).and_then(|()| {
@@ -81,11 +94,13 @@ impl Write {
 }
 
 /// Who wants to know of which event, and where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Enabler {
     event: u32,
     address: u64,
     bit: u8,
+    /// Whether it still does; writes that are on their way look at it.
+    wanted: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -96,8 +111,9 @@ struct Space {
 }
 
 impl Space {
-    fn write(&self, enabler: Enabler, on: bool) -> Write {
-        Write { memory: Arc::clone(&self.memory), address: enabler.address, bit: enabler.bit, on }
+    fn write(&self, enabler: &Enabler, on: bool) -> Write {
+        let (memory, wanted) = (Arc::clone(&self.memory), Arc::clone(&enabler.wanted));
+        Write { memory, address: enabler.address, bit: enabler.bit, on, wanted }
     }
 }
 
@@ -163,18 +179,27 @@ impl Spaces {
             self.tasks.insert(task, self.next);
         }
         let space = self.tasks.get(&task).and_then(|space| self.all.get_mut(space));
-        space.ok_or(Errno::NOMEM)?.enablers.push(Enabler { event, address, bit });
+        space.ok_or(Errno::NOMEM)?.enablers.push(Enabler {
+            event,
+            address,
+            bit,
+            wanted: Arc::new(AtomicBool::new(true)),
+        });
         *self.uses.entry(event).or_default() += 1;
         Ok(())
     }
 
-    /// Forgets what a task asked for at a place.
-    pub(super) fn forget(&mut self, task: u32, address: u64, bit: u8) -> Result<(), Errno> {
+    /// Forgets what a task asked for at a place. Who takes the memory then finds nobody else writing there.
+    pub(super) fn forget(&mut self, task: u32, address: u64, bit: u8) -> Result<Arc<Memory>, Errno> {
         let space = self.tasks.get(&task).and_then(|space| self.all.get_mut(space)).ok_or(Errno::NOENT)?;
         let is = |own: &Enabler| own.address == address && own.bit == bit;
         let gone: Vec<Enabler> = space.enablers.extract_if(.., |own| is(own)).collect();
+        let memory = Arc::clone(&space.memory);
+        for own in &gone {
+            own.wanted.store(false, Ordering::Release);
+        }
         self.unused(&gone);
-        if gone.is_empty() { Err(Errno::NOENT) } else { Ok(()) }
+        if gone.is_empty() { Err(Errno::NOENT) } else { Ok(memory) }
     }
 
     fn unused(&mut self, gone: &[Enabler]) {
@@ -193,14 +218,14 @@ impl Spaces {
         if self.uses(event) == 0 {
             return Vec::new();
         }
-        let all = self.all.values().flat_map(|space| space.enablers.iter().map(move |own| (space, *own)));
+        let all = self.all.values().flat_map(|space| space.enablers.iter().map(move |own| (space, own)));
         all.filter(|(_, own)| own.event == event).map(|(space, own)| space.write(own, on)).collect()
     }
 
     /// What is to be written into a new process's memory: what `state` says of its events.
     pub(super) fn writes_of(&self, born: &Born, state: impl Fn(u32) -> Option<bool>) -> Vec<Write> {
         let Some(space) = self.all.get(&born.space) else { return Vec::new() };
-        space.enablers.iter().filter_map(|own| Some(space.write(*own, state(own.event)?))).collect()
+        space.enablers.iter().filter_map(|own| Some(space.write(own, state(own.event)?))).collect()
     }
 
     /// Learns what became of tasks; the child processes among it that have memory of their own.
@@ -239,7 +264,8 @@ impl Spaces {
         if memory.auxiliary != parent.memory.auxiliary {
             return None;
         }
-        let enablers = parent.enablers.clone();
+        let copy = |own: &Enabler| Enabler { wanted: Arc::new(AtomicBool::new(true)), ..own.clone() };
+        let enablers: Vec<Enabler> = parent.enablers.iter().map(copy).collect();
         for Enabler { event, .. } in &enablers {
             *self.uses.entry(*event).or_default() += 1;
         }
@@ -296,9 +322,14 @@ mod tests {
         assert!(spaces.born(thread).is_none());
         spaces.gone(own);
         assert_eq!((spaces.uses(5), spaces.counts()), (1, (1, 1)));
-        assert_eq!(spaces.forget(own, at, 9), Err(Errno::NOENT));
-        assert_eq!(spaces.forget(77, at, 9), Ok(()));
-        assert_eq!((spaces.uses(5), spaces.forget(77, at, 9)), (0, Err(Errno::NOENT)));
+        assert_eq!(spaces.forget(own, at, 9).err(), Some(Errno::NOENT));
+        // A write that is on its way then is none.
+        let late = spaces.writes(5, false);
+        assert!(spaces.forget(77, at, 9).is_ok());
+        late.iter().for_each(Write::run);
+        crate::sys::memory::read(own, at, &mut now).unwrap();
+        assert_eq!(u32::from_ne_bytes(now), 1 << 9);
+        assert_eq!((spaces.uses(5), spaces.forget(77, at, 9).err()), (0, Some(Errno::NOENT)));
         spaces.gone(77);
         assert_eq!(spaces.counts(), (0, 0));
         drop(word);

@@ -1,0 +1,290 @@
+//! What a program does with user events, as include/uapi/linux/user_events.h has it: the requests of both ages, writes, the
+//! page that is mapped. With `workload/raw.rs` the only file of this crate that may hold `unsafe`.
+#![allow(unsafe_code)]
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io::{self, IoSlice, Write as _},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileExt, OpenOptionsExt},
+    },
+    path::Path,
+    ptr,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
+
+/// `DIAG_IOCSREG`, `DIAG_IOCSDEL` and `DIAG_IOCSUNREG`.
+pub const REGISTER: u32 = 0xc008_2a00;
+/// See [`REGISTER`].
+pub const DELETE: u32 = 0x4008_2a01;
+/// See [`REGISTER`].
+pub const UNREGISTER: u32 = 0x4008_2a02;
+
+/// `USER_EVENT_REG_PERSIST`
+pub const PERSIST: u16 = 1;
+/// `USER_EVENT_REG_MULTI_FORMAT`
+pub const MULTI_FORMAT: u16 = 2;
+
+/// What a call comes to: an error number, or what it gives.
+pub type Answer<T = ()> = Result<T, i32>;
+
+fn number(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(-1)
+}
+
+/// A word that says whether events are on. It is never given back: who has registered it may be told at any time.
+#[derive(Clone, Copy, Debug)]
+pub struct Word(&'static AtomicU32);
+
+impl Default for Word {
+    fn default() -> Self {
+        Self(Box::leak(Box::default()))
+    }
+}
+
+impl Word {
+    /// Its value.
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ptr().expose_provenance() as u64
+    }
+}
+
+/// An open `user_events_data`.
+#[derive(Debug)]
+pub struct Data {
+    file: File,
+}
+
+impl Data {
+    /// Opens that of a mirror, or of tracefs.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).open(dir.join("user_events_data"))?;
+        Ok(Self { file })
+    }
+
+    /// A request about what lies at an address, whatever that is: the kernel checks addresses, and what it writes
+    /// there is the caller's to know.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn ask(&self, request: u32, address: u64) -> Answer {
+        // SAFETY: callers pass structures of their own, or memory that nothing else lives in.
+        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::c_ulong::from(request) as _, address) };
+        if done < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(()) }
+    }
+
+    /// Registers as since 6.4; the event's index in the file.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn register(&self, command: &str, word: &Word, bit: u8, flags: u16) -> Answer<u32> {
+        self.register_at(command, word.address(), bit, 4, flags)
+    }
+
+    /// The same with an address and a size of any kind.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn register_at(&self, command: &str, address: u64, bit: u8, size: u8, flags: u16) -> Answer<u32> {
+        let text = CString::new(command).map_err(|_| libc::EINVAL)?;
+        let mut structure = [0_u8; 28];
+        structure[..4].copy_from_slice(&28_u32.to_ne_bytes());
+        (structure[4], structure[5]) = (bit, size);
+        structure[6..8].copy_from_slice(&flags.to_ne_bytes());
+        structure[8..16].copy_from_slice(&address.to_ne_bytes());
+        structure[16..24].copy_from_slice(&(text.as_ptr().expose_provenance() as u64).to_ne_bytes());
+        structure[24..].copy_from_slice(&u32::MAX.to_ne_bytes());
+        self.ask(REGISTER, structure.as_mut_ptr().expose_provenance() as u64)?;
+        Ok(word(&structure, 24))
+    }
+
+    /// Registers as up to 6.3; the event's bit in the page and its index in the file.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn register_first_age(&self, command: &str) -> Answer<(u32, u32)> {
+        let text = CString::new(command).map_err(|_| libc::EINVAL)?;
+        let mut structure = [0_u8; 20];
+        structure[..4].copy_from_slice(&20_u32.to_ne_bytes());
+        structure[4..12].copy_from_slice(&(text.as_ptr().expose_provenance() as u64).to_ne_bytes());
+        self.ask(REGISTER, structure.as_mut_ptr().expose_provenance() as u64)?;
+        Ok((word(&structure, 12), word(&structure, 16)))
+    }
+
+    /// Wants to be told no more.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn unregister(&self, word: &Word, bit: u8) -> Answer {
+        let mut structure = [0_u8; 16];
+        structure[..4].copy_from_slice(&16_u32.to_ne_bytes());
+        structure[4] = bit;
+        structure[8..].copy_from_slice(&word.address().to_ne_bytes());
+        self.ask(UNREGISTER, structure.as_mut_ptr().expose_provenance() as u64)
+    }
+
+    /// Deletes an event.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn delete(&self, name: &str) -> Answer {
+        let text = CString::new(name).map_err(|_| libc::EINVAL)?;
+        self.ask(DELETE, text.as_ptr().expose_provenance() as u64)
+    }
+
+    /// Writes a record.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn write(&self, index: u32, payload: &[u8]) -> Answer<usize> {
+        let index = index.to_ne_bytes();
+        (&self.file)
+            .write_vectored(&[IoSlice::new(&index), IoSlice::new(payload)])
+            .map_err(|error| number(&error))
+    }
+
+    /// Writes bytes as they are.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn write_raw(&self, bytes: &[u8]) -> Answer<usize> {
+        (&self.file).write(bytes).map_err(|error| number(&error))
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..at + 4].try_into().map_or(0, u32::from_ne_bytes)
+}
+
+/// A page of memory.
+#[derive(Debug)]
+pub struct Page(*mut u8);
+
+// SAFETY: memory that is never given back, read and written as bytes.
+unsafe impl Send for Page {}
+
+impl Page {
+    /// Bytes of it.
+    pub const SIZE: usize = 4096;
+
+    /// The page of bits in a mirror's `user_events_status`, mapped as programs map it.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn status(dir: &Path) -> Answer<Self> {
+        let file =
+            File::options().read(true).custom_flags(libc::O_CLOEXEC).open(dir.join("user_events_status"));
+        let file = file.map_err(|error| number(&error))?;
+        // SAFETY: a new mapping, which nothing else has.
+        let at = unsafe { mmap(ptr::null_mut(), Self::SIZE, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+        at.map(|at| Self(at.cast())).map_err(rustix::io::Errno::raw_os_error)
+    }
+
+    /// One of a file's, for reading.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn of(file: &File) -> Answer<Self> {
+        // SAFETY: as above.
+        let at = unsafe { mmap(ptr::null_mut(), Self::SIZE, ProtFlags::READ, MapFlags::PRIVATE, file, 0) };
+        at.map(|at| Self(at.cast())).map_err(rustix::io::Errno::raw_os_error)
+    }
+
+    /// One of nothing but zeroes, with these rights.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn new(rights: ProtFlags) -> Answer<Self> {
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as above.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), Self::SIZE, both, MapFlags::PRIVATE) };
+        let at = at.map_err(rustix::io::Errno::raw_os_error)?;
+        // SAFETY: the mapping just made; nobody has looked at it.
+        unsafe {
+            at.cast::<u8>().write(0);
+            mprotect(at, Self::SIZE, MprotectFlags::from_bits_retain(rights.bits()))
+                .map_err(rustix::io::Errno::raw_os_error)?;
+        }
+        Ok(Self(at.cast()))
+    }
+
+    /// Its address.
+    pub fn address(&self) -> u64 {
+        self.0.expose_provenance() as u64
+    }
+
+    /// Whether a bit is set.
+    pub fn bit(&self, bit: u32) -> bool {
+        // SAFETY: inside the page, whose mapping stays; others change it.
+        let byte = unsafe { self.0.add(bit as usize / 8 % Self::SIZE).read_volatile() };
+        byte >> (bit % 8) & 1 != 0
+    }
+
+    /// Fills it from a place on; it must be writable.
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        for (place, byte) in bytes.iter().enumerate() {
+            // SAFETY: inside the page.
+            unsafe { self.0.add((at + place) % Self::SIZE).write_volatile(*byte) };
+        }
+    }
+}
+
+/// Runs something in a child process that is no program of its own, and waits for it; what the child exits with.
+///
+/// # Errors
+/// The error number.
+pub fn in_child(act: impl FnOnce() -> i32) -> Answer<i32> {
+    // SAFETY: the child makes system calls and ends without running destructors.
+    let child = unsafe { libc::fork() };
+    if child < 0 {
+        return Err(number(&io::Error::last_os_error()));
+    }
+    if child == 0 {
+        let code = act();
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    if waited < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(libc::WEXITSTATUS(status)) }
+}
+
+/// Numbers that processes leave in a file, each its own.
+#[derive(Debug)]
+pub struct Tally(File);
+
+impl Tally {
+    /// That of a file.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self(File::options().read(true).write(true).create(true).truncate(false).open(path)?))
+    }
+
+    /// Leaves a number.
+    ///
+    /// # Errors
+    /// Those of pwrite(2).
+    pub fn set(&self, who: u64, number: u64) -> io::Result<()> {
+        self.0.write_all_at(&number.to_ne_bytes(), who * 8)
+    }
+
+    /// The number that somebody left.
+    pub fn get(&self, who: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.0.read_exact_at(&mut bytes, who * 8).map_or(0, |()| u64::from_ne_bytes(bytes))
+    }
+}

@@ -1,0 +1,167 @@
+//! The kernel's own programs of user events, compiled as they are: tests and sample of 6.12 (addresses) and of 6.1 (status page),
+//! each in `tracer exec`, which gives them the mirror where they look for tracefs.
+//!
+//! Their sources come from Debian's `linux-source` packages (`cargo xtask setup conformance`), of which none is kept here;
+//! without a package or a compiler there is nothing to test. `perf_test` is left out: it wants perf_event_open(2) to take the
+//! event's id, and the kernel knows no event of that id.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use tracer_tests::host;
+
+/// What is taken from a package, below its top directory.
+const SUITE: &str = "tools/testing/selftests/user_events";
+const HARNESS: [&str; 2] =
+    ["tools/testing/selftests/kselftest.h", "tools/testing/selftests/kselftest_harness.h"];
+const SAMPLE: &str = "samples/user_events/example.c";
+
+/// How often a program may fail: its tests give a child process a second to see a bit, which includes all that a busy machine has
+/// to do in it.
+const TRIES: usize = 5;
+
+/// A version of the kernel's programs.
+struct Version {
+    name: &'static str,
+    header: &'static str,
+    /// Programs, and how many tests each has.
+    programs: &'static [(&'static str, usize)],
+}
+
+const VERSIONS: [Version; 2] = [
+    Version {
+        name: "6.12",
+        header: "include/uapi/linux/user_events.h",
+        programs: &[("abi_test", 6), ("ftrace_test", 6), ("dyn_test", 4)],
+    },
+    Version {
+        name: "6.1",
+        header: "include/linux/user_events.h",
+        programs: &[("ftrace_test", 5), ("dyn_test", 5)],
+    },
+];
+
+fn run(version: &Version) {
+    if !host::root_or_skip() {
+        return;
+    }
+    let Some(dir) = unpacked(version).unwrap_or_else(|error| panic!("{error:#}")) else { return };
+    test(version, &dir).unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// The sources of a version, unpacked once; None where there are none.
+fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
+    let archive = format!("/usr/src/linux-source-{}.tar.xz", version.name);
+    let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    if !Path::new(&archive).is_file() || !is_there("cc") || !is_there("xz") {
+        eprintln!("skipped: no {archive}, or no cc or xz");
+        return Ok(None);
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("user_events-{}", version.name));
+    if !dir.join(SAMPLE).is_file() {
+        let whole = dir.with_extension(std::process::id().to_string());
+        std::fs::create_dir_all(&whole)?;
+        let mut tar = Command::new("tar");
+        tar.args(["-xJf", &archive, "--strip-components=1", "-C"]).arg(&whole);
+        tar.args(
+            [SUITE, version.header, SAMPLE]
+                .iter()
+                .chain(&HARNESS)
+                .map(|path| format!("linux-source-{}/{path}", version.name)),
+        );
+        ensure!(tar.status()?.success(), "{archive} lacks something");
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::rename(&whole, &dir)?;
+    }
+    Ok(Some(dir))
+}
+
+/// Compiles a program as it is.
+fn compiled(version: &Version, dir: &Path, source: &str) -> Result<PathBuf> {
+    // The header where it belongs when it is installed.
+    let include = dir.join("installed");
+    std::fs::create_dir_all(include.join("linux"))?;
+    std::fs::copy(dir.join(version.header), include.join("linux/user_events.h"))?;
+    let program = dir.join(Path::new(source).file_stem().context("a source")?);
+    let mut cc = Command::new("cc");
+    cc.arg("-I").arg(&include).arg("-o").arg(&program).arg(dir.join(source)).args([
+        "-lpthread",
+        "-lrt",
+        "-lm",
+    ]);
+    let output = cc.output()?;
+    ensure!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(program)
+}
+
+fn exec() -> Result<Command> {
+    let mut command = Command::new(host::binary("tracer", "TRACER_BIN")?);
+    command.args(["exec", "--"]);
+    Ok(command)
+}
+
+fn test(version: &Version, dir: &Path) -> Result<()> {
+    for (name, tests) in version.programs {
+        let program = compiled(version, dir, &format!("{SUITE}/{name}.c"))?;
+        let passed = format!("# PASSED: {tests} / {tests} tests passed.");
+        let mut reports = Vec::new();
+        while reports.len() < TRIES {
+            let output = exec()?.arg(&program).output()?;
+            let all = [output.stdout, output.stderr].concat();
+            let report = String::from_utf8_lossy(&all).into_owned();
+            if output.status.success() && report.contains(&passed) {
+                break;
+            }
+            reports.push(report);
+        }
+        ensure!(reports.len() < TRIES, "{name} of {}, time and again:\n{}", version.name, reports.join("\n"));
+        println!("{name} of {}: {tests} of {tests} passed", version.name);
+    }
+    sample(&compiled(version, dir, SAMPLE)?)
+}
+
+/// What is done with the sample, which never ends by itself: `$0` is the program, `$1` a directory. It asks for a key, looks whether
+/// somebody listens, writes if so, and counts what it wrote.
+const STEPS: &str = r#"
+    cd /sys/kernel/tracing && mkfifo "$1/keys" || exit 1
+    stdbuf -oL "$0" < "$1/keys" > "$1/out" &
+    exec 3> "$1/keys"
+    until [ -e events/user_events/test/enable ]; do sleep 0.02; done
+    asked() { until [ "$(grep -c Press "$1/out")" -ge "$2" ]; do sleep 0.02; done; }
+    asked "$1" 1; echo >&3; asked "$1" 2
+    echo 1 > events/user_events/test/enable
+    echo >&3; asked "$1" 3; echo >&3; asked "$1" 4
+    echo 0 > events/user_events/test/enable
+    echo >&3; asked "$1" 5
+    grep -o 'test: count=.*' trace
+    grep -c Something "$1/out"
+    kill $!
+"#;
+
+fn sample(program: &Path) -> Result<()> {
+    let dir = program.with_extension(format!("steps-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    // No step takes long; a program that never asks would keep the test for ever.
+    let mut limited = Command::new("timeout");
+    limited.arg("120").arg(host::binary("tracer", "TRACER_BIN")?).args(["exec", "--", "sh", "-c", STEPS]);
+    let output = limited.arg(program).arg(&dir).output()?;
+    std::fs::remove_dir_all(&dir)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    ensure!(output.status.success(), "{}: {text}", output.status);
+    let [zero, one, "2"] = lines[..] else { anyhow::bail!("{text}") };
+    ensure!(zero.contains("count=0x0 (0)") && one.contains("count=0x1 (1)"), "{text}");
+    println!("{}: two records", program.display());
+    Ok(())
+}
+
+#[test]
+fn programs_of_6_12_pass() {
+    run(&VERSIONS[0]);
+}
+
+#[test]
+fn programs_of_6_1_pass() {
+    run(&VERSIONS[1]);
+}
