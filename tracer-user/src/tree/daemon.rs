@@ -13,6 +13,7 @@ use std::{
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     io::unix::{AsyncFd, AsyncFdReadyGuard},
     signal::unix::{SignalKind, signal},
@@ -59,6 +60,7 @@ pub struct Options {
 /// When it cannot be mounted, or the place is taken.
 pub fn serve(mirror: Mirror, options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     clean_up(&options)?;
+    allow_descriptors();
     std::fs::create_dir_all(&options.at)?;
     let (mut mirror, mut keeper) = (mirror, options.keep.then(|| Keeper::new(&options.at)));
     prepare(&mut mirror, keeper.as_mut(), &options);
@@ -140,6 +142,14 @@ async fn run(
     hub.forget_kept();
     drop(session);
     Ok(unmounted?)
+}
+
+/// Takes all descriptors that we may have: each process that is told of user events costs one, each hook some.
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::info!("no more descriptors than usual: {error}");
+    }
 }
 
 /// Waits until there is something to read; for ever where there is nothing to read from.

@@ -1,11 +1,11 @@
 //! The events there are, by number: a tree of files and the state of instances refer to them so.
 //!
 //! Names are read at the start, everything else when it is asked for first: most events are never looked at. Events
-//! come and go while others are used ([`Events::add`], [`Events::remove`]). A number is given once and never again, so
-//! that an open file of an event that is gone cannot come to mean another; a system that comes back has its old one.
+//! come and go while others are used ([`Events::add`], [`Events::remove`]). A number is not given again before all others were,
+//! so that an open file of an event that is gone does not come to mean another; a system that comes back has its old one.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     ops::Range,
     sync::{Arc, OnceLock, PoisonError, RwLock},
 };
@@ -26,7 +26,7 @@ pub const SPECIAL: &str = "ftrace";
 /// Ids of events that the kernel does not know. The kernel counts its own from 1 on and has some thousands.
 const MADE_IDS: Range<u16> = 0x8000..control::FIRST;
 
-/// Events that can ever be numbered: what fits into the number of a file.
+/// Events that can be numbered: what fits into the number of a file.
 const NUMBERS: usize = 1 << 20;
 
 /// An event that the kernel does not know: all that it would tell of one of its own.
@@ -72,6 +72,8 @@ pub struct System {
 pub struct Events {
     /// By number; none where one is gone.
     all: Vec<Option<Arc<Event>>>,
+    /// Numbers of those that are gone, in that order.
+    gone: VecDeque<u32>,
     /// How many there were at the start; systems as well.
     first: (u32, u32),
     /// By number; those without events are not there.
@@ -109,6 +111,7 @@ impl Events {
     pub fn of(names: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut known = Self {
             all: Vec::new(),
+            gone: VecDeque::new(),
             first: (0, 0),
             systems: Vec::new(),
             names: HashMap::new(),
@@ -135,10 +138,14 @@ impl Events {
     }
 
     fn join(&mut self, event: Event) -> u32 {
-        let number = self.all.len() as u32;
+        let again = if self.all.len() < NUMBERS { None } else { self.gone.pop_front() };
+        let number = again.unwrap_or(self.all.len() as u32);
         self.systems[event.system as usize].events.push(number);
         self.names.insert((event.system, event.name.clone()), number);
-        self.all.push(Some(Arc::new(event)));
+        match self.all.get_mut(number as usize) {
+            Some(place) => *place = Some(Arc::new(event)),
+            None => self.all.push(Some(Arc::new(event))),
+        }
         number
     }
 
@@ -168,7 +175,7 @@ impl Events {
     }
 
     fn newcomer(&mut self, system: &str, name: &str) -> Result<Event, Errno> {
-        if self.all.len() == NUMBERS {
+        if self.all.len() == NUMBERS && self.gone.is_empty() {
             return Err(Errno::NOSPC);
         }
         let system = self.number_of(system);
@@ -181,6 +188,7 @@ impl Events {
     /// Takes an event away.
     pub fn remove(&mut self, event: u32) {
         let Some(gone) = self.all.get_mut(event as usize).and_then(Option::take) else { return };
+        self.gone.push_back(event);
         self.systems[gone.system as usize].events.retain(|other| *other != event);
         self.names.remove(&(gone.system, gone.name.clone()));
         self.ids.write().unwrap_or_else(PoisonError::into_inner).retain(|_, other| *other != event);
@@ -334,5 +342,19 @@ mod tests {
         assert!(again > second);
         assert_eq!(events.find_system("mine"), Some(mine));
         assert_eq!(events.systems().count(), 2);
+    }
+
+    #[test]
+    fn numbers_come_again_when_all_were_given() {
+        let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
+        let first = events.add(made("mine", "a", 0x8000)).unwrap();
+        events.remove(first);
+        assert_eq!((first, events.add(made("mine", "a", 0x8000))), (1, Ok(2)));
+        events.remove(2);
+        // As after a million of them.
+        events.all.resize(NUMBERS, None);
+        assert_eq!(events.add(made("mine", "a", 0x8000)), Ok(1));
+        assert_eq!(events.add(made("mine", "b", 0x8001)), Ok(2));
+        assert_eq!(events.full_name(2), "mine:b");
     }
 }

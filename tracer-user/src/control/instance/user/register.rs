@@ -45,7 +45,7 @@ impl Mirror {
     /// Finds an event, or makes it.
     ///
     /// # Errors
-    /// `EADDRINUSE` when another one has the name, `EINVAL` for fields that are none.
+    /// `EADDRINUSE` when another one has the name, `EINVAL` for fields that are none, `EMFILE` when there are too many.
     pub(super) fn user_find(&mut self, command: Command<'_>, kind: Registration) -> Result<u32, Errno> {
         let words = command.words();
         for number in self.user.named(command.name) {
@@ -63,8 +63,8 @@ impl Mirror {
         let multi = kind.multi.then_some(self.user.next_multi);
         self.user.next_multi += u64::from(kind.multi);
         let event = Event { name: command.name.to_owned(), multi, fields: command.fields()? };
-        // As the kernel says it when no number is left for one more event.
-        let id = self.events.free_id().ok_or(Errno::NODEV)?;
+        // As the kernel says it when there are too many.
+        let id = self.events.free_id().ok_or(Errno::MFILE)?;
         let format = event.format(id);
         let text = event.format_text(id);
         let made = Made { printer: Printer::fields_only(&format, self.facts.version()), format, text };
