@@ -149,12 +149,111 @@ const SCENES: &[Scene] = &[
         calls: &[Rename("tracer-first"), Rename("tracer-second")],
         shown: "{ common_pid: tracer-begin    [TID] } hitcount:          2\n\tmax: TID  pid: TID\n",
     },
+    // Synthetic events, by expressions that take a variable away, and counted themselves.
+    Scene {
+        hists: &[
+            (GETPGID, "keys=common_pid:a=pid-OWN"),
+            (GETSID, "keys=common_pid:d=$a*2:onmatch(syscalls.sys_enter_getpgid).histv_num($d,pid)"),
+            (NUM, "keys=w:vals=v:sort=w"),
+        ],
+        calls: &[Sid(4), Pgid(3), Sid(1), Sid(2), Pgid(4), Sid(2), Pgid(7), Pgid(8), Sid(2)],
+        shown: "{ w: OWN+1 } hitcount:          1  v:          6\n\
+            { w: OWN+2 } hitcount:          2  v:         24\n",
+    },
+    // A field of the other event, and one of it as a variable; only some are counted.
+    Scene {
+        hists: &[
+            (GETPGID, "keys=common_pid:a=pid-OWN"),
+            (
+                GETSID,
+                "keys=common_pid:onmatch(syscalls.sys_enter_getpgid).trace(histv_num,$a,syscalls.sys_enter_getpgid.pid)",
+            ),
+            (NUM, "keys=v,w:sort=v if v > 1 && common_pid == TID"),
+        ],
+        calls: &[Pgid(1), Sid(5), Pgid(2), Sid(6), Sid(6), Pgid(3), Sid(1)],
+        shown: "{ v:          2, w: OWN+2 } hitcount:          2\n{ v:          3, w: OWN+3 } hitcount:          1\n",
+    },
+    // Texts go by their addresses, under another name too.
+    Scene {
+        hists: &[
+            (RENAME, "keys=pid:o=newcomm"),
+            (GETPGID, "keys=common_pid:n=$o,c=pid-OWN:onmatch(task.task_rename).histv_text($o,$c)"),
+            (TEXT, "keys=c:vals=w:sort=w"),
+        ],
+        calls: &[Pgid(1), Rename("tracer-first"), Pgid(2), Pgid(3), Rename("tracer-second"), Pgid(9)],
+        shown: "{ c: tracer-first                                       } hitcount:          2  w:          5\n\
+            { c: tracer-second                                      } hitcount:          1  w:          9\n",
+    },
+    // What is greater than ever, and what changes.
+    Scene {
+        hists: &[
+            (GETPGID, "keys=common_pid:m=pid-OWN:onmax($m).trace(histv_num,$m,pid)"),
+            (NUM, "keys=w:vals=v:sort=w"),
+        ],
+        calls: &[Pgid(3), Pgid(1), Pgid(5), Pgid(5), Pgid(2)],
+        shown: "{ w: OWN+3 } hitcount:          1  v:          3\n\
+            { w: OWN+5 } hitcount:          1  v:          5\n",
+    },
+    Scene {
+        hists: &[
+            (GETPGID, "keys=common_pid:m=pid-OWN:onchange($m).histv_num($m,$m):onmax($m).histv_two($m,pid)"),
+            (NUM, "keys=w:vals=v:sort=w"),
+            (TWO, "keys=x:sort=x"),
+            (NUM, "keys=v.log2:sort=v"),
+        ],
+        calls: &[Pgid(3), Pgid(1), Pgid(5), Pgid(5), Pgid(1)],
+        shown: "{ w:          1 } hitcount:          2  v:          2\n\
+            { w:          3 } hitcount:          1  v:          3\n\
+            { w:          5 } hitcount:          1  v:          5\n\
+            { v: ~ 2^0  } hitcount:          2\n{ v: ~ 2^2  } hitcount:          1\n{ v: ~ 2^3  } hitcount:          1\n",
+    },
+    // A synthetic event's variables, looked up by another event; and one event made by the other's histogram.
+    Scene {
+        hists: &[
+            (GETPGID, "keys=common_pid:a=pid-OWN"),
+            (GETSID, "keys=common_pid:d=$a+1:onmatch(syscalls.sys_enter_getpgid).histv_num($d,pid)"),
+            (NUM, "keys=w:b=v"),
+            (GETPRIORITY, "keys=who:onmatch(synthetic.histv_num).histv_two($b,who)"),
+            (TWO, "keys=x,y:sort=x"),
+        ],
+        calls: &[Pgid(3), Sid(1), Priority(2), Priority(1), Pgid(6), Sid(2), Priority(2)],
+        shown: "{ x:          4, y: OWN+1 } hitcount:          1\n{ x:          7, y: OWN+2 } hitcount:          1\n",
+    },
+    Scene {
+        hists: &[
+            (GETPGID, "keys=common_pid:m=pid-OWN:onchange($m).histv_num($m,pid)"),
+            (NUM, "keys=w:b=v*10:onchange($b).trace(histv_two,$b,$b)"),
+            (TWO, "keys=y:vals=x:sort=y"),
+        ],
+        calls: &[Pgid(3), Pgid(1), Pgid(1), Pgid(3)],
+        shown: "{ y:         10 } hitcount:          1  x:         10\n{ y:         30 } hitcount:          1  x:         30\n",
+    },
 ];
+
+/// The synthetic events that scenes make.
+const SYNTHETIC: [&str; 3] =
+    ["histv_num u64 v; u64 w", "histv_two u64 x; u64 y", "histv_text char c[16]; u64 w"];
+const NUM: &str = "synthetic/histv_num";
+const TWO: &str = "synthetic/histv_two";
+const TEXT: &str = "synthetic/histv_text";
+
+/// Defines the synthetic events, or takes them away.
+fn define(root: &Path, wanted: bool) -> Result<()> {
+    for definition in SYNTHETIC {
+        let name = definition.split(' ').next().unwrap_or_default();
+        let line = if wanted { definition.to_owned() } else { format!("!{name}") };
+        mirror::write(root, "synthetic_events", line.as_bytes(), true)
+            .map_err(std::io::Error::from_raw_os_error)
+            .context(line)?;
+    }
+    Ok(())
+}
 
 /// What keeps others' hits out.
 fn own(event: &str) -> String {
     let tid = gettid().as_raw_nonzero();
     match event {
+        NUM | TWO | TEXT => String::new(),
         RENAME => format!(" if pid == {tid}"),
         GETPRIORITY => format!(" if who >= {OWN} && common_pid == {tid}"),
         _ => format!(" if pid >= {OWN} && common_pid == {tid}"),
@@ -227,10 +326,13 @@ fn play(scene: &Scene, sides: &mut [Side]) -> Result<()> {
     for side in sides.iter_mut() {
         let mut answer = Ok(());
         for (event, command) in scene.hists {
-            let command = filled(command) + &own(event);
+            let command = filled(&command.replace("== TID", &format!("== {}", gettid().as_raw_nonzero())))
+                + &own(event);
             answer = answer.and_then(|()| side.add(event, &command));
         }
-        ensure!(answer.err() == expected_error, "{}: {answer:?}", side.dir.display());
+        let log = text(&side.dir, "error_log")?;
+        let log: Vec<&str> = log.lines().rev().take(3).collect();
+        ensure!(answer.err() == expected_error, "{}: {answer:?} {log:#?}", side.dir.display());
     }
     scene.calls.iter().for_each(|call| call.make());
     let last = scene.hists.last().map_or("", |(event, _)| event);
@@ -253,7 +355,7 @@ fn run(test: impl FnOnce() -> Result<()>) {
 }
 
 /// An instance of the kernel's own tracefs, where it has histograms.
-struct Kernels(PathBuf, #[expect(dead_code, reason = "keeps it mounted")] Tracefs);
+struct Kernels(PathBuf, Tracefs);
 
 impl Kernels {
     fn find(name: &str) -> Result<Option<Self>> {
@@ -282,6 +384,8 @@ fn scenes() {
         let kernels = Kernels::find("tracerhistvars")?;
         let mut sides = vec![Side { dir: mounted.instance("histvars")?, set: Vec::new() }];
         sides.extend(kernels.as_ref().map(|kernels| Side { dir: kernels.0.clone(), set: Vec::new() }));
+        let roots = [mounted.dir()].into_iter().chain(kernels.as_ref().map(|kernels| kernels.1.root()));
+        roots.clone().try_for_each(|root| define(root, true))?;
         let mut failed = Vec::new();
         for scene in SCENES {
             set_name(c"tracer-begin")?;
@@ -292,7 +396,9 @@ fn scenes() {
                 }
             }
         }
+        let cleared = roots.clone().try_for_each(|root| define(root, false));
         ensure!(failed.is_empty(), "{} scenes\n{}", failed.len(), failed.join("\n\n"));
+        cleared?;
         println!("{} scenes, {} sides", SCENES.len(), sides.len());
         Ok(())
     });

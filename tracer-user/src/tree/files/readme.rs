@@ -28,7 +28,11 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
                         hist:keys=<field1[,field2,...]>, counts hits in a table, with
                             [:values=<field1[,field2,...]>] [:sort=<field1[.descending][,field2...]>]
                             [:<var1>=<field|var_ref|numeric_literal>[,...]] [:size=#entries] [:name=histname]
-                            [:nohitcount] [:pause|continue|clear] [if FILTER]
+                            [:nohitcount] [:pause|continue|clear] [:<handler>.<action>] [if FILTER]
+                        handlers: onmatch(matching.event) for a hit whose key that event had, onmax(var) and
+                            onchange(var) for one whose variable is greater than ever, or another one
+                        actions: <synthetic_event>(param list), trace(<synthetic_event>,param list),
+                            save(field,...), snapshot()
                         keys can be any field, or the special string 'common_stacktrace'
                         fields with .hex .sym .sym-offset .execname .syscall .log2 .buckets=size .usecs .percent .graph
   events/SYSTEM/EVENT/hist                            the tables

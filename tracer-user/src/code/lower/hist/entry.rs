@@ -3,10 +3,6 @@
 //! An own-CPU entry is made of zeroes on the stack, its task's name included. One that all CPUs share is made of an empty
 //! value, and whoever made it writes the name.
 
-use std::mem::offset_of;
-
-use tracer_abi::Common;
-
 use super::{KeyPlace, Known, LowerError, Role};
 use crate::code::{
     asm::{Alu, Cond, Helper, Insn, Reg, Width},
@@ -155,7 +151,9 @@ impl Lower<'_> {
         const IDLE: [u8; 8] = *b"<idle>\0\0";
         let (busy, done) = (self.asm.label(), self.asm.label());
         if *self.hook == Hook::Inject {
-            self.asm.load(Width::W, Reg::R0, Reg::R6, offset_of!(Common, pid) as i16);
+            self.uses.common = true;
+            self.asm.mov(Reg::R0, Reg::R8);
+            self.asm.alu(Alu::Rsh, Reg::R0, 32);
         } else {
             self.call(Helper::GetCurrentPidTgid);
         }
