@@ -5,9 +5,7 @@
 //! histograms, is lowered for [`Hook::Inject`](crate::plan::source::Hook). A value is a number, or the address of a text or of
 //! a stack (a word that says how many addresses follow); `ctx` is the context of the hook.
 
-use std::mem::offset_of;
-
-use tracer_abi::{COMMON_SIZE, Common, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, MAX_PAYLOAD};
+use tracer_abi::{COMMON_SIZE, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, MAX_PAYLOAD};
 
 use crate::{
     code::asm::{Alu, Assembler, Cond, Function, Helper, Insn, Label, Reg, Width},
@@ -60,8 +58,6 @@ pub fn emission(event: &Event, id: u16, area: i32, parts: &[&str]) -> Option<Fun
     asm.address(Reg::R1, RECORD, INJECT_COMM as i32);
     asm.mov(Reg::R2, 16);
     asm.call(Helper::GetCurrentComm);
-    asm.call(Helper::GetCurrentPidTgid);
-    asm.store(Width::W, RECORD, offset_of!(Common, pid) as i16, Reg::R0);
     asm.mov(END, fixed as i32);
     let mut at = COMMON_SIZE;
     for (number, member) in event.fields.iter().enumerate() {

@@ -207,25 +207,21 @@ impl Lower<'_> {
             self.asm.store(Width::D, Reg::R10, slot, Reg::R2);
             slot
         });
-        if *request.hook == Hook::Inject && request.entry == Entry::Hook {
+        if *request.hook == Hook::Inject {
             if self.uses.common {
                 self.asm.load(Width::D, Reg::R8, Reg::R6, 0);
             }
-        } else if self.uses.common || request.but_process.is_some() || request.entry == Entry::Record {
+        } else if self.uses.common || request.but_process.is_some() {
             self.call(Helper::GetCurrentPidTgid);
             if let Some(process) = request.but_process {
                 self.asm.mov(Reg::R1, Reg::R0);
                 self.asm.alu(Alu::Rsh, Reg::R1, 32);
                 self.jump_if(Cond::Eq, Reg::R1, process.cast_signed(), out);
             }
-            if self.uses.common || request.entry == Entry::Record {
+            if self.uses.common {
                 self.asm.mov(Reg::R8, Reg::R0);
                 self.asm.alu(Alu::Lsh, Reg::R8, 32);
                 self.asm.alu(Alu::Or, Reg::R8, i32::from(request.kind));
-            }
-            if request.entry == Entry::Record {
-                // Nobody has filled the common fields in yet.
-                self.asm.store(Width::D, Reg::R6, 0, Reg::R8);
             }
         }
         if self.uses.scratch {
