@@ -506,6 +506,25 @@ fn snapshots_are_told_of() {
     });
 }
 
+/// An instance that goes takes its histograms along, and what they keep from going.
+#[test]
+fn an_instance_that_goes_lets_go() {
+    run(|| {
+        let mounted = Mounted::start("histgone")?;
+        let dir = mounted.instance("histgone")?;
+        mirror::write(mounted.dir(), "synthetic_events", b"histv_gone u64 v", true)
+            .map_err(std::io::Error::from_raw_os_error)?;
+        let mut side = Side { dir: dir.clone(), set: Vec::new() };
+        let command = format!("keys=common_pid:onmax($m).histv_gone($m):m=pid{}", own(GETPGID));
+        side.add(GETPGID, &command).map_err(std::io::Error::from_raw_os_error)?;
+        let remove = || mirror::write(mounted.dir(), "synthetic_events", b"!histv_gone", true);
+        ensure!(remove() == Err(16), "{:?}", remove());
+        fs::remove_dir(&dir)?;
+        ensure!(remove() == Ok(()));
+        Ok(())
+    });
+}
+
 /// Calls of each thread.
 const CALLS: i32 = 200_000;
 
@@ -532,17 +551,23 @@ fn no_maximum_is_lost() {
             for n in 0..each {
                 getpgid(from + n * threads as i32 + thread);
             }
-            gettid().as_raw_nonzero().get()
         };
-        let last = std::thread::scope(|scope| {
-            let all: Vec<_> = (0..threads as i32).map(|n| scope.spawn(move || one(n))).collect();
-            all.into_iter().map(|thread| thread.join().unwrap()).last()
+        std::thread::scope(|scope| {
+            for thread in 0..threads as i32 {
+                scope.spawn(move || one(thread));
+            }
         });
+        let (max, hits) = (from + each * threads as i32 - 1, threads as i32 * each);
         let rows = side.rows(GETPGID)?;
-        let max = from + each * threads as i32 - 1;
-        let saved = format!("\tmax: {max:10}  pid: {max:10}  common_pid: {:10}\n", last.unwrap_or(0));
+        ensure!(rows.contains(&format!("\tmax: {max:10} ")), "{rows}{max}");
+        ensure!(rows.contains(&format!("hitcount: {hits:10} ")), "{rows}{hits}");
+        // What is saved is the greatest one's.
+        getpgid(max + 1);
+        getpgid(max);
+        let rows = side.rows(GETPGID)?;
+        let (max, own) = (max + 1, gettid().as_raw_nonzero());
+        let saved = format!("\tmax: {max:10}  pid: {max:10}  common_pid: {own:10}\n");
         ensure!(rows.ends_with(&saved), "{rows}{saved}");
-        ensure!(rows.contains(&format!("hitcount: {:10} ", threads as i32 * each)), "{rows}");
         side.clear()
     });
 }

@@ -212,7 +212,7 @@ impl Mirror {
     }
 
     /// Tells the synthetic events whether a histogram uses them.
-    fn count_uses(&mut self) {
+    pub(super) fn count_uses(&mut self) {
         let names: Vec<String> =
             self.synthetic.set.events().iter().map(|defined| defined.event.name.clone()).collect();
         for name in names {

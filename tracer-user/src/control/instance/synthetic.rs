@@ -149,6 +149,8 @@ impl Mirror {
 
     /// Tells the set which events are in use: those that are on, and those that event probes sit on.
     pub(super) fn tell_busy_synthetic(&mut self) {
+        // Instances may have gone since with their histograms.
+        self.count_uses();
         let numbers = self.synthetic.numbers.clone();
         for (name, number) in numbers {
             let busy = self.is_busy(number) || self.dynamic.is_probed(SYSTEM, &name);
