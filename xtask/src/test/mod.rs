@@ -57,6 +57,7 @@ impl Target {
             timeout: MACHINE_TIMEOUT,
             fresh: false,
             kvm: false,
+            append: String::new(),
         }
     }
 }

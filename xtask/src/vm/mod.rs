@@ -62,6 +62,9 @@ pub(crate) struct Machine {
     /// Look for a newer kernel than the cached one
     #[arg(long)]
     pub(crate) fresh: bool,
+    /// Words for the kernel's command line
+    #[arg(long, default_value = "", value_name = "WORDS")]
+    pub(crate) append: String,
     /// Use KVM (default: software emulation, which works everywhere)
     #[arg(long)]
     pub(crate) kvm: bool,

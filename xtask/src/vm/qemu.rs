@@ -84,6 +84,7 @@ pub(super) fn command(mut c: Command, machine: &Machine, files: &Files) -> Comma
     c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     c.args(["-machine", model, "-accel", accel, "-cpu", cpu]);
     c.args(["-smp", &machine.cpus.to_string(), "-m", &format!("{}M", machine.memory)]);
+    append.extend([" ", &machine.append]);
     c.arg("-kernel").arg(files.vmlinuz).arg("-initrd").arg(files.initramfs).args(["-append", &append]);
     for (serial, image) in [("root", files.root), ("modules", files.modules), ("payload", files.payload)] {
         // Writes go to a temporary file, so that the images can be shared.
