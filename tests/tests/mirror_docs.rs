@@ -11,6 +11,7 @@ use tracer_tests::oracle::Oracle;
 
 const EVENTS: &str = include_str!("../../docs/EVENTS.md");
 const HISTOGRAMS: &str = include_str!("../../docs/HISTOGRAMS.md");
+const TRIGGERS: &str = include_str!("../../docs/TRIGGERS.md");
 
 /// A command of a page, and what is to come of it.
 #[derive(Debug, Default)]
@@ -20,13 +21,14 @@ struct Line {
     expected: Vec<String>,
 }
 
-/// The commands of a page's `console` blocks.
-fn commands(page: &str) -> Vec<Line> {
+/// The commands of a page's `console` blocks; those of `console FILE` only where there is that file.
+fn commands(page: &str, dir: &Path) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut inside = false;
     for (number, text) in (1..).zip(page.lines()) {
         if text.starts_with("```") {
-            inside = text == "```console";
+            let console = text.strip_prefix("```console");
+            inside = console.is_some_and(|file| file.is_empty() || dir.join(file.trim_start()).exists());
         } else if inside {
             if let Some(command) = text.strip_prefix("# ") {
                 lines.push(Line { number, command: command.to_owned(), expected: Vec::new() });
@@ -56,7 +58,7 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 /// Runs a page's commands in one shell, in a directory.
 fn run(page: &str, dir: &Path, whose: &str) -> Result<usize> {
-    let lines = commands(page);
+    let lines = commands(page, dir);
     let mut script = String::new();
     for (index, line) in lines.iter().enumerate() {
         script.extend([line.command.as_str(), "\necho '<<<", &index.to_string(), ">>>'\n"]);
@@ -102,19 +104,19 @@ fn patterns_match() {
     assert!(!matches("a...c", "a b") && !matches("x", "xy") && !matches("...b", "ba"));
 }
 
-#[test]
-fn the_page_of_events_says_what_happens() {
+/// Runs a page on the mirror, in an instance of it, and on the kernel's tracefs.
+fn says_what_happens(page: &str) {
     if !host::root_or_skip() {
         return;
     }
     let test = || {
         let mounted = Mounted::start("docs")?;
         let instance = mounted.instance("docs")?;
-        let count = run(EVENTS, &instance, "mirror, an instance")?;
-        run(EVENTS, mounted.dir(), "mirror")?;
+        let count = run(page, &instance, "mirror, an instance")?;
+        run(page, mounted.dir(), "mirror")?;
         let kernel = Oracle::create("docs")?;
         kernel.tracing(true)?;
-        run(EVENTS, kernel.dir(), "kernel")?;
+        run(page, kernel.dir(), "kernel")?;
         println!("{count} commands");
         Ok::<_, anyhow::Error>(())
     };
@@ -141,4 +143,14 @@ fn the_page_of_histograms_says_what_happens() {
         Ok::<_, anyhow::Error>(())
     };
     test().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+#[test]
+fn the_page_of_events_says_what_happens() {
+    says_what_happens(EVENTS);
+}
+
+#[test]
+fn the_page_of_triggers_says_what_happens() {
+    says_what_happens(TRIGGERS);
 }
