@@ -73,13 +73,8 @@ impl Pair {
         };
         let is_file = |name: &String| kernel.dir().join(name).is_file();
         let mut files: Vec<String> = both("").into_iter().filter(is_file).collect();
-        for dir in [
-            "events",
-            "events/alarmtimer",
-            "events/alarmtimer/alarmtimer_start",
-            "events/ftrace/print",
-            "per_cpu/cpu0",
-        ] {
+        for dir in ["events", "events/xdp", "events/xdp/xdp_exception", "events/ftrace/print", "per_cpu/cpu0"]
+        {
             files.extend(both(dir).into_iter().map(|name| format!("{dir}/{name}")).filter(is_file));
         }
         // What it says of the number 1 depends on the kernel's configuration.
@@ -118,11 +113,11 @@ impl Pair {
             }
             6 => {
                 let words = [
-                    "alarmtimer",
-                    "!alarmtimer:alarmtimer_start",
-                    ":alarmtimer_fired",
+                    "xdp",
+                    "!xdp:xdp_exception",
+                    ":xdp_redirect_err",
                     "*:*:x",
-                    "alarmtimer: x",
+                    "xdp: x",
                     "\n",
                     "ftrace:print",
                 ];
@@ -140,10 +135,10 @@ impl Pair {
             9 => write(["trace", "per_cpu/cpu0/trace"][pick(2)], String::new(), pick(4) > 0),
             10 => Step::Consume(one_of(pick, &["trace_pipe", "per_cpu/cpu0/trace_pipe"])),
             11 => write(
-                "events/alarmtimer/alarmtimer_start/filter",
+                "events/xdp/xdp_exception/filter",
                 one_of(
                     pick,
-                    &["now > 5", "0", "now >", "comm == 1", "common_pid == 3 && (now > 1 || now < 7)"],
+                    &["act > 5", "0", "act >", "comm == 1", "common_pid == 3 && (act > 1 || act < 7)"],
                 ),
                 false,
             ),
