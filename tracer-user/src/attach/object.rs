@@ -229,7 +229,7 @@ fn finish<'a>(
 }
 
 /// A frozen array of one value: memory whose content the verifier knows.
-fn constant_map(data: &[u8]) -> Result<Map, Cause> {
+pub(super) fn constant_map(data: &[u8]) -> Result<Map, Cause> {
     let fail = |errno| Cause::Map("read-only array", errno);
     let map = Map::create(&MapSpec {
         kind: MapKind::Array,

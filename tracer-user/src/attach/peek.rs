@@ -1,11 +1,21 @@
-//! Reading a word of kernel memory, once: a program that user space runs by hand reads it into its own context.
+//! What only a program can ask, run by hand by user space, which finds the answer in the program's context: a word of kernel
+//! memory, and what the kernel shows in place of a pointer.
 //!
 //! The kernel decides whether that is allowed, as for every program that reads kernel memory (lockdown refuses it).
 
-use super::Cause;
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, AsRawFd},
+    sync::{Mutex, PoisonError},
+};
+
+use super::{Cause, object};
 use crate::{
-    code::asm::{Assembler, Helper, Reg, Width},
-    sys::prog::{Prog, ProgKind},
+    code::asm::{Assembler, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width},
+    sys::{
+        map::Map,
+        prog::{Prog, ProgKind},
+    },
 };
 
 /// The eight bytes at an address of the kernel.
@@ -28,5 +38,90 @@ pub fn kernel_word(address: u64) -> Result<u64, Cause> {
     match program.run(&mut word).map_err(|errno| Cause::System("test run of a program", errno))? {
         0 => Ok(u64::from_ne_bytes(word)),
         _ => Err(Cause::System("bpf_probe_read_kernel", crate::sys::Errno::FAULT)),
+    }
+}
+
+/// Pointers whose hashes are remembered.
+const MOST: usize = 4096;
+/// Bytes of a pointer's text that are looked at: 16 digits and a NUL.
+const TEXT: i16 = 24;
+
+/// What the kernel shows of pointers: its hash has a key that nobody else knows, but a program may have it print one.
+#[derive(Debug)]
+pub struct Hashes {
+    program: Prog,
+    _format: Map,
+    known: Mutex<HashMap<u64, u64>>,
+}
+
+impl Hashes {
+    /// Loads the program.
+    ///
+    /// # Errors
+    /// When it is refused: `bpf_snprintf` came with 5.13.
+    pub fn new() -> Result<Self, Cause> {
+        let format = object::constant_map(b"%p\0")?;
+        let mut asm = Assembler::new();
+        asm.mov(Reg::R6, Reg::R1);
+        asm.load(Width::D, Reg::R1, Reg::R6, 0);
+        asm.store(Width::D, Reg::R10, -8, Reg::R1);
+        for at in (0..TEXT).step_by(8) {
+            asm.store(Width::D, Reg::R10, at - 8 - TEXT, 0);
+        }
+        asm.address(Reg::R1, Reg::R10, i32::from(-8 - TEXT));
+        asm.mov(Reg::R2, i32::from(TEXT));
+        let [mut first, second] = Insn::imm64(Reg::R3, u64::from(format.as_fd().as_raw_fd().cast_unsigned()));
+        first.src = PSEUDO_MAP_VALUE;
+        asm.push(first);
+        asm.push(second);
+        asm.address(Reg::R4, Reg::R10, -8);
+        asm.mov(Reg::R5, 8);
+        asm.call(Helper::Snprintf);
+        for at in (0..TEXT).step_by(8) {
+            asm.load(Width::D, Reg::R1, Reg::R10, at - 8 - TEXT);
+            asm.store(Width::D, Reg::R6, at, Reg::R1);
+        }
+        asm.mov(Reg::R0, 0);
+        asm.exit();
+        let program = Prog::load(ProgKind::Syscall, &asm.finish("hash").bytes(), "tracer_hash")
+            .map_err(|error| Cause::Load(ProgKind::Syscall, error))?;
+        Ok(Self { program, _format: format, known: Mutex::default() })
+    }
+
+    /// What the kernel shows in place of a pointer; None while it has no key.
+    pub fn of(&self, pointer: u64) -> Option<u64> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hash) = known.get(&pointer) {
+            return Some(*hash);
+        }
+        let mut context = [0; TEXT as usize];
+        context[..8].copy_from_slice(&pointer.to_ne_bytes());
+        self.program.run(&mut context).ok()?;
+        let text = context.split(|byte| *byte == 0).next()?;
+        let hash = u64::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok()?;
+        if known.len() == MOST {
+            known.clear();
+        }
+        known.insert(pointer, hash);
+        Some(hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_hashes_pointers() {
+        let Ok(hashes) = Hashes::new() else {
+            eprintln!("skipped: no program can be loaded, or none with bpf_snprintf");
+            return;
+        };
+        let [one, other] = [0xffff_8000_1234_5678, 0xffff_8000_1234_5680].map(|pointer| hashes.of(pointer));
+        let (Some(one), Some(other)) = (one, other) else { return };
+        assert_ne!(one, other);
+        assert_eq!(hashes.of(0xffff_8000_1234_5678), Some(one));
+        let shown = std::fs::read_to_string("/proc/cmdline").unwrap().contains("no_hash_pointers");
+        assert!(shown || one >> 32 == 0, "{one:x}");
     }
 }

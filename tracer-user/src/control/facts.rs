@@ -35,6 +35,7 @@ pub struct Facts {
     cpus: u32,
     version: (u32, u32),
     preemption: OnceLock<String>,
+    hashes: OnceLock<Option<attach::Hashes>>,
     hashes_pointers: bool,
 }
 
@@ -66,6 +67,7 @@ impl Facts {
             cpus: possible_cpus(),
             version: version_of(uname.release().to_str().unwrap_or_default()),
             preemption: OnceLock::new(),
+            hashes: OnceLock::new(),
             hashes_pointers: hashes_pointers(&std::fs::read_to_string("/proc/cmdline").unwrap_or_default()),
         })
     }
@@ -174,6 +176,12 @@ impl RenderEnv for Facts {
 
     fn pointers(&self) -> Pointers {
         Pointers::Raw
+    }
+
+    fn hash(&self, address: u64) -> Option<u64> {
+        let load =
+            || attach::Hashes::new().inspect_err(|error| tracing::debug!("hashes of pointers: {error}")).ok();
+        self.hashes.get_or_init(load).as_ref()?.of(address)
     }
 
     fn jiffies(&self) -> u64 {

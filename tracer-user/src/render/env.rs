@@ -8,14 +8,14 @@ pub use crate::kernel::Symbol;
 
 /// How a pointer printed by plain `%p` looks.
 ///
-/// The kernel prints a hash made with a secret key that nobody can know, unless the trace option `hash-ptr` is
-/// off; then it prints the address.
+/// The kernel prints a hash made with a secret key, unless the trace option `hash-ptr` is off; then it prints the
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pointers {
     /// The address, as with `nohash-ptr`.
     Raw,
-    /// `(____ptrval____)`, what the kernel prints while it has no key yet; null and error values stay readable,
-    /// as they do there.
+    /// The kernel's hash ([`RenderEnv::hash`]) or, where that is not known, `(____ptrval____)`, what the kernel prints while
+    /// it has no key yet; null and error values stay readable, as they do there.
     #[default]
     Hidden,
 }
@@ -36,6 +36,11 @@ pub trait RenderEnv {
     /// How plain `%p` looks.
     fn pointers(&self) -> Pointers {
         Pointers::Hidden
+    }
+
+    /// The kernel's hash of a pointer.
+    fn hash(&self, _address: u64) -> Option<u64> {
+        None
     }
 
     /// The file that is mapped at an address of a process that still runs, or above it, and how far from the mapping's

@@ -14,8 +14,7 @@ use crate::{
     },
 };
 
-/// What rendering asks, with pointers as the option `hash-ptr` wants them. The kernel's hash has a secret key; where it
-/// would show one, nothing can stand but the fact that there is a pointer.
+/// What rendering asks, with pointers as the option `hash-ptr` wants them.
 struct Env<'a> {
     facts: &'a Facts,
     hashed: bool,
@@ -38,6 +37,10 @@ impl RenderEnv for Env<'_> {
 
     fn pointers(&self) -> Pointers {
         if self.hashed { Pointers::Hidden } else { Pointers::Raw }
+    }
+
+    fn hash(&self, address: u64) -> Option<u64> {
+        self.facts.hash(address)
     }
 
     fn jiffies(&self) -> u64 {

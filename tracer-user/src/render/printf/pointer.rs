@@ -72,7 +72,7 @@ pub fn pointer(
             return;
         }
         Extension::Plain | Extension::Restricted | Extension::Error => {
-            return plain(out, address, spec, env.pointers());
+            return plain(out, address, spec, env);
         }
         Extension::Hex(_) | Extension::Escaped(_) if spec.width == 0 => return,
         _ => {}
@@ -149,9 +149,11 @@ fn raw(out: &mut Vec<u8>, address: u64, spec: Spec) {
     number::number(out, address, Number { base: 16, lower: true, size: 8, signed: false }, spec);
 }
 
-fn plain(out: &mut Vec<u8>, address: u64, spec: Spec, policy: Pointers) {
-    if policy == Pointers::Raw || address == 0 || is_error(address) {
+fn plain(out: &mut Vec<u8>, address: u64, spec: Spec, env: &dyn RenderEnv) {
+    if env.pointers() == Pointers::Raw || address == 0 || is_error(address) {
         raw(out, address, spec);
+    } else if let Some(hash) = env.hash(address) {
+        raw(out, hash, spec);
     } else {
         hidden(out, spec);
     }
