@@ -8,7 +8,7 @@ use tracer_tests::host;
 use tracer_tests::plans::{self, Random};
 use tracer_tests::whole;
 use tracer_user::code::listing;
-use tracer_user::code::lower::{self, LowerError};
+use tracer_user::code::lower;
 use tracer_user::event::{FieldClass, Format};
 use tracer_user::kernel::{Btf, Tracefs};
 use tracer_user::plan::eval::{self, EvalEnv};
@@ -186,10 +186,6 @@ fn raw_tracepoint_programs_load() {
         let mut random = Random::new(5000 + number as u64);
         for tests in [1, 1, 1, 4, 4, 16, 40] {
             let plan = plans::filter(&mut random, &format, tests);
-            match lower::filter(&plan, &hook) {
-                Err(LowerError::NoSource { .. } | LowerError::NoData) => continue,
-                other => other.unwrap(),
-            };
             let (prog, insns) = load(&scratch, ProgKind::RawTracepoint, &format, &hook, &plan);
             dearest.see(&prog, insns, || format!("{}: {plan}", format.full_name()));
             count += 1;

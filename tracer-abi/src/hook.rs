@@ -64,7 +64,7 @@ pub struct Params {
     pub other_offset: u32,
     /// That argument's number.
     pub other_arg: u32,
-    /// Under [`params::ONE_CALL`] the number of the system call.
+    /// Under [`params::ONE_CALL`] the number of the system call; under [`params::BY_CALL`] where it is at its exit.
     pub call: u32,
     /// Byte offset of `pid` in `task_struct` under [`params::TASK`].
     pub task_pid: u32,
@@ -74,7 +74,7 @@ pub struct Params {
     pub rows: u32,
     /// The kind of records of the kernel's stack, and in the upper half that of a thread's own stack.
     pub stacks: u32,
-    /// Under [`params::SOFT`] the place in [`Switches::soft`](crate::Switches::soft), unless the cookie tells the slot.
+    /// Under [`params::SOFT`] the place in [`Switches::soft`](crate::Switches::soft), unless the slot is told by the cookie or the call.
     pub soft: u32,
 }
 
@@ -132,6 +132,10 @@ pub mod params {
         ONE_TABLE,
         /// Slot and kind come from the attach cookie, so that events share the program: see [`cookie`](super::cookie).
         COOKIE,
+        /// Slot and kind are those of the system call that is going on, in [`CALLS`](crate::CALLS), so that events share the
+        /// program. The number is the second argument or, where [`Params::call`](super::Params::call) is not 0, an `int`
+        /// so many bytes behind where the first points to.
+        BY_CALL,
         /// Programs of this kind can be preempted by themselves on a CPU: counters are counted atomically, and of
         /// [`SCRATCH`](crate::SCRATCH) a CPU has [`CLAIMS`](crate::CLAIMS) values, which hits claim.
         CLAIM,

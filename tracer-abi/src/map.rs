@@ -19,6 +19,11 @@ pub const CPU_BASES: &str = "CPU_BASES";
 pub const FOUND: &str = "FOUND";
 /// `PROG_ARRAY`: syscall number to the program of its event; one for `sys_enter`, one for `sys_exit`.
 pub const SYSCALLS: &str = "SYSCALLS";
+/// `ARRAY`: under [`params::BY_CALL`](crate::params::BY_CALL), syscall number, and [`CALL_NUMBERS`] more for its exit, to the
+/// event's [`cookie`](crate::cookie).
+pub const CALLS: &str = "CALLS";
+/// Numbers of system calls are below; the table of a dispatcher has so many places.
+pub const CALL_NUMBERS: u32 = 1024;
 
 /// `HASH`: thread id (u32, initial pid namespace) to a byte: who takes part in user events. At [`TASKS_LOST`] it says whether
 /// something happened to one of them that [`TASK_RING`] had no room for.

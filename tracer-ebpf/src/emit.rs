@@ -15,12 +15,13 @@ use aya_ebpf::helpers::{
     },
 };
 use tracer_abi::{
-    CLAIMS, Counters, INJECT_CPU, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, Switches, lists, params,
+    CALL_NUMBERS, CLAIMS, Counters, INJECT_CPU, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, Switches,
+    lists, params,
 };
 
 use crate::{
     ctx::{flags_and_depth, peek},
-    map::{CLAIMED, COUNTERS, PIDS, RINGS, SCRATCH, SWITCHES},
+    map::{CALLS, CLAIMED, COUNTERS, PIDS, RINGS, SCRATCH, SWITCHES},
 };
 
 unsafe extern "C" {
@@ -280,6 +281,31 @@ pub(crate) fn compat(task: *const u8) -> bool {
     word & param!(compat_mask) != 0
 }
 
+/// Slot and kind of the event that is hit.
+#[inline(always)]
+pub(crate) fn identity(ctx: *mut c_void) -> (u32, u64) {
+    let cookie = if param!(bits) & params::COOKIE != 0 {
+        // SAFETY: the hook was attached with a cookie.
+        unsafe { bpf_get_attach_cookie(ctx) }
+    } else if param!(bits) & params::BY_CALL != 0 {
+        // SAFETY: the two arguments of raw `sys_enter` and `sys_exit`, where alone the bit is set.
+        let [regs, second] = unsafe { ctx.cast::<[u64; 2]>().read() };
+        let row = if param!(call) == 0 {
+            second as u32
+        } else {
+            peek::<u32>(regs + u64::from(param!(call))).wrapping_add(CALL_NUMBERS)
+        };
+        match CALLS.get(row) {
+            // SAFETY: a looked-up map value is valid for the program's run.
+            Some(cookie) => unsafe { cookie.read() },
+            None => 0,
+        }
+    } else {
+        return (param!(slot), u64::from(param!(kind)));
+    };
+    (cookie as u32, cookie >> 32)
+}
+
 /// What only programs have that do more than to record ([`trigger`](crate::trigger)).
 const MORE: u32 =
     params::TRIGGERS | params::SOFT | params::KERNEL_STACK | params::USER_STACK | params::NO_RECORD;
@@ -351,13 +377,7 @@ fn plain(ctx: *mut c_void, origin: Origin) {
     if param!(bits) & params::COMPAT != 0 && compat(task) {
         return;
     }
-    let (slot, kind) = if param!(bits) & params::COOKIE != 0 {
-        // SAFETY: the hook was attached with a cookie.
-        let cookie = unsafe { bpf_get_attach_cookie(ctx) };
-        (cookie as u32, cookie >> 32)
-    } else {
-        (param!(slot), u64::from(param!(kind)))
-    };
+    let (slot, kind) = identity(ctx);
     let cpu = origin.cpu(ctx);
     let Some(counters) = counts(slot, cpu) else { return };
     let mut claimed = 0;

@@ -130,6 +130,11 @@ pub static CPU_BASES: Map<u64> = Map::new(BPF_MAP_TYPE_ARRAY);
 #[unsafe(no_mangle)]
 pub static FOUND: Map<[u64; 2]> = Map::new(BPF_MAP_TYPE_ARRAY);
 
+/// Slots and kinds of the events of system calls.
+#[unsafe(link_section = "maps")]
+#[unsafe(no_mangle)]
+pub static CALLS: Map<u64> = Map::new(BPF_MAP_TYPE_ARRAY);
+
 /// Programs of system calls.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]

@@ -8,17 +8,15 @@ use core::{ffi::c_void, ptr::NonNull};
 
 use aya_ebpf::helpers::{
     bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns,
-    generated::{
-        bpf_get_attach_cookie, bpf_get_stack, bpf_ringbuf_output, bpf_ringbuf_reserve, bpf_ringbuf_submit,
-    },
+    generated::{bpf_get_stack, bpf_ringbuf_output, bpf_ringbuf_reserve, bpf_ringbuf_submit},
 };
 use tracer_abi::{COMMON_SIZE, RECORD_AREA, SOFT_SLOTS, STAMP_SIZE, Switches, asked, control, params};
 
 use crate::{
     ctx::flags_and_depth,
     emit::{
-        NO_WAKEUP, Origin, area, claim, compat, count, counts, current, ids, is_left_out, left_out, lose,
-        note, other, param, record, tracer_filter, tracer_trigger,
+        NO_WAKEUP, Origin, area, claim, compat, count, counts, current, identity, ids, is_left_out, left_out,
+        lose, note, other, param, record, tracer_filter, tracer_trigger,
     },
     map::{CLAIMED, PIDS, RINGS, SWITCHES},
 };
@@ -73,19 +71,10 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     if param!(bits) & params::COMPAT != 0 && compat(task) {
         return 0;
     }
-    let cookie = || {
-        if param!(bits) & params::COOKIE != 0 {
-            // SAFETY: the hook was attached with a cookie.
-            let cookie = unsafe { bpf_get_attach_cookie(ctx) };
-            (cookie as u32, cookie >> 32)
-        } else {
-            (param!(slot), u64::from(param!(kind)))
-        }
-    };
     let is_off = |slot: u32| param!(bits) & params::SOFT != 0 && soft(switches, soft_slot(slot));
     let mut asked = 0;
     if param!(bits) & params::TRIGGERS != 0 && param!(bits) & params::SEES_RECORD == 0 {
-        let off = param!(bits) & params::SOFT != 0 && is_off(cookie().0);
+        let off = param!(bits) & params::SOFT != 0 && is_off(identity(ctx).0);
         // SAFETY: the generated function keeps to its contract; the verifier checks it with the caller's state.
         asked = unsafe { tracer_trigger(ctx, core::ptr::null_mut(), 0, switches) };
         if asked & asked::SNAPSHOT != 0 {
@@ -102,7 +91,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
             return asked;
         }
     }
-    let (slot, kind) = cookie();
+    let (slot, kind) = identity(ctx);
     let cpu = origin.cpu(ctx);
     let mut claimed = 0;
     if param!(bits) & params::SEES_RECORD == 0 && is_off(slot) {
@@ -254,7 +243,7 @@ fn soft(switches: *mut Switches, slot: u32) -> bool {
 /// The slot at which that is said of this event.
 #[inline(always)]
 fn soft_slot(slot: u32) -> u32 {
-    if param!(bits) & params::COOKIE != 0 { slot } else { param!(soft) }
+    if param!(bits) & (params::COOKIE | params::BY_CALL) != 0 { slot } else { param!(soft) }
 }
 
 /// Asks for a snapshot of all that is older than this moment.

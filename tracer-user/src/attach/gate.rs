@@ -18,7 +18,7 @@ use std::{
     },
 };
 
-use super::{Cause, Via, uprobe};
+use super::{Cause, Via, many::Ahead, uprobe};
 use crate::sys::{
     Errno,
     map::{Map, MapKind, MapSpec},
@@ -60,6 +60,7 @@ pub(super) struct Gate {
     places: u32,
     tables: Vec<Table>,
     common: Arc<Common>,
+    pub(super) ahead: Option<Ahead>,
 }
 
 #[derive(Debug, Default)]
@@ -115,22 +116,33 @@ impl Resting {
     }
 }
 
-impl Drop for Resting {
-    fn drop(&mut self) {
-        let Some(Hung { slot, hook, .. }) = self.hung.take() else { return };
-        match hook {
-            Hook::Perf { link, event } => {
-                // The link first: it refers to the event.
-                drop(link);
-                drop(event);
-            }
+impl Resting {
+    /// Ends it; what a perf tracepoint hung on, a link and an event, is the caller's to close, in this order.
+    pub(super) fn take_apart(mut self) -> Option<[OwnedFd; 2]> {
+        let tracepoint = matches!(self.via(), Via::Tracepoint(_));
+        self.end().filter(|_| tracepoint)
+    }
+
+    fn end(&mut self) -> Option<[OwnedFd; 2]> {
+        let Hung { slot, hook, .. } = self.hung.take()?;
+        let left = match hook {
+            Hook::Perf { link, event } => Some([link, event]),
             Hook::Raw { link, gate } => {
                 drop(link);
                 self.common.missed.fetch_add(misses(&gate), Ordering::Relaxed);
+                None
             }
-            Hook::Call => {}
-        }
+            Hook::Call => None,
+        };
         self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        left
+    }
+}
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        // The link first: it refers to the event.
+        drop(self.end());
     }
 }
 
@@ -177,13 +189,13 @@ impl Table {
 
 /// Whether an event's place is in a dispatcher.
 pub(super) fn is_call(via: &Via) -> bool {
-    matches!(via, Via::SysEnter(_) | Via::SysExit(_))
+    via.call().is_some()
 }
 
 impl Gate {
     /// With so many places in each table.
     pub(super) fn new(places: u32) -> Self {
-        Self { places, tables: Vec::new(), common: Arc::default() }
+        Self { places, tables: Vec::new(), common: Arc::default(), ahead: None }
     }
 
     /// The table of a kind of programs, made for the first of them.
@@ -250,12 +262,16 @@ impl Gate {
         let hook = if is_call(via) {
             Hook::Call
         } else {
+            let opened = match via {
+                Via::Tracepoint(id) => self.ahead.as_mut().and_then(|ahead| ahead.take(*id)),
+                _ => None,
+            };
             let table = self.table(via.kind())?;
             table.put(slot, &behind)?;
             match via {
                 Via::Tracepoint(id) => {
-                    let event = perf::open_tracepoint(*id, 0)
-                        .map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
+                    let event = opened.unwrap_or_else(|| perf::open_tracepoint(*id, 0));
+                    let event = event.map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
                     table.hang_perf(slot, kind, event)?
                 }
                 Via::Uprobe(place) => table.hang_perf(slot, kind, uprobe::open(place, false)?)?,

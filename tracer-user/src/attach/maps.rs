@@ -50,6 +50,7 @@ pub(super) struct Shared {
     pids: Map,
     scratch: Map,
     cpu_bases: Map,
+    calls: Map,
     /// Scratch memory that hits claim, and which of it is claimed.
     nesting: OnceLock<(Map, Map)>,
     #[cfg(feature = "bpf-log")]
@@ -143,6 +144,7 @@ impl Shared {
             words: switches.mapped().map_err(fail("mapped array"))?,
             scratch: array("tracer_scratch", abi::SCRATCH_SIZE, options.cpus, 0)?,
             cpu_bases: array("tracer_cpus", 8, options.cpus, 0)?,
+            calls: array("tracer_calls", 8, 2 * abi::CALL_NUMBERS, 0)?,
             // aya-log finds the map by its name.
             #[cfg(feature = "bpf-log")]
             logs: ring(1 << 17, "AYA_LOGS")?,
@@ -168,6 +170,7 @@ impl Shared {
             abi::SCRATCH => scratch.unwrap_or(&self.scratch).as_fd(),
             abi::CLAIMED => self.nesting.get()?.1.as_fd(),
             abi::CPU_BASES => self.cpu_bases.as_fd(),
+            abi::CALLS => self.calls.as_fd(),
             #[cfg(feature = "bpf-log")]
             "AYA_LOGS" => self.logs.as_fd(),
             _ => return None,
@@ -242,6 +245,14 @@ impl Shared {
 
     pub(super) fn lost_snapshot(&self) -> bool {
         self.words.swap(offset_of!(Switches, snapshot), 0) != 0
+    }
+
+    /// Says which event a system call's entry or exit is.
+    pub(super) fn set_call(&self, enter: bool, number: u32, cookie: u64) -> Result<(), Cause> {
+        let row = if enter { number } else { number + abi::CALL_NUMBERS };
+        self.calls
+            .update(&row.to_ne_bytes(), &cookie.to_ne_bytes())
+            .map_err(|errno| Cause::System("update of the table of calls", errno))
     }
 
     /// Puts in the address of a CPU's preempt count.

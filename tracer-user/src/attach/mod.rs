@@ -24,6 +24,7 @@ mod kprobe_multi;
 mod kretprobe;
 #[cfg(feature = "bpf-log")]
 mod logs;
+mod many;
 mod maps;
 mod object;
 mod peek;
@@ -47,8 +48,9 @@ pub use gated::Gated;
 pub use hist::{Around as HistAround, Counted, Counting, Counts, part as hist_part};
 pub use inject::Writer;
 pub use kprobe::{KernelPlace, try_kprobe};
+pub use many::{Opening, close, make_way, take_off};
 pub use maps::Options;
-pub use peek::kernel_word;
+pub use peek::{Hashes, kernel_word};
 pub use relay::{Relay, Relayed, relayed};
 pub use request::{Other, Request, Threads};
 pub use tasks::{TaskOffsets, Tasks};
@@ -237,10 +239,7 @@ impl Session {
         known: Option<&Map>,
     ) -> Result<(Prog, Option<Map>), AttachError> {
         let (image, scratch) = self.image(request, slot, known)?;
-        let (via, kind, title) = (request.via, request.via.kind(), &request.format.name);
-        let program = Prog::load_for(kind, via.purpose(), &image.bytes(), title)
-            .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))?;
-        Ok((program, scratch))
+        Ok((load(request, &image)?, scratch))
     }
 
     /// Makes the program of a request.
@@ -250,14 +249,23 @@ impl Session {
         slot: u32,
         known: Option<&Map>,
     ) -> Result<(Image, Option<Map>), AttachError> {
-        let name = || request.format.full_name();
-        let functions =
-            Functions::generate(request.format, request.hook, request.filter, request.extras.triggers)
-                .map_err(|cause| AttachError::new(name(), cause))?;
+        let functions = request.functions()?;
         let fixed = self.params(request, &functions, slot);
+        self.linked(request, &functions, &fixed, known)
+    }
+
+    /// Makes a program whose functions and parameters are known.
+    fn linked(
+        &self,
+        request: &Request<'_>,
+        functions: &Functions,
+        fixed: &Params,
+        known: Option<&Map>,
+    ) -> Result<(Image, Option<Map>), AttachError> {
+        let named = |cause| AttachError::new(request.format.full_name(), cause);
         let (via, title) = (request.via, &request.format.name);
         if via.nests() {
-            self.shared.prepare_nesting().map_err(|cause| AttachError::new(name(), cause))?;
+            self.shared.prepare_nesting().map_err(named)?;
         }
         let known = known.or(self.shared.nesting_scratch().filter(|_| via.nests()));
         let wants_scratch = functions.size == 0 || functions.needs.scratch || request.extras.wants_stack();
@@ -269,9 +277,9 @@ impl Session {
         // In a program of `BPF_PROG_TYPE_SYSCALL` speed matters less than reach.
         let casts = matches!(via.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
         let cast = self.context.cast.filter(|_| casts && *via != Via::Emitted);
-        let image =
-            object::image(via.template(), &functions, &fixed, cast, &self.shared, scratch.as_ref().or(known))
-                .map_err(|cause| AttachError::new(name(), cause))?;
+        let scratch_map = scratch.as_ref().or(known);
+        let image = object::image(via.template(), functions, fixed, cast, &self.shared, scratch_map)
+            .map_err(named)?;
         Ok((image, scratch))
     }
 
@@ -401,7 +409,7 @@ impl Session {
         self.shared.set_soft(slot, request.extras.begins_off);
         let hung = self.behind_gate(request, slot).and_then(|behind| {
             let named = |cause| AttachError::new(request.format.full_name(), cause);
-            self.set_call(request.via, Some(&behind)).map_err(named)?;
+            self.set_call(request.via, Some((&behind, request.cookie(slot)))).map_err(named)?;
             self.gate.hang(slot, request.via, request.kind, behind).map_err(named)
         });
         if hung.is_err() {
@@ -421,7 +429,7 @@ impl Session {
         assert_eq!(*request.via, hung.via, "the same hook");
         let behind = self.behind_gate(request, hung.slot)?;
         let put = if gate::is_call(&hung.via) {
-            self.set_call(&hung.via, Some(&behind))
+            self.set_call(&hung.via, Some((&behind, request.cookie(hung.slot))))
         } else {
             self.gate.put(&hung.via, hung.slot, &behind)
         };
@@ -449,7 +457,7 @@ impl Session {
         let behind = self.behind_gate(request, resting.slot())?;
         self.shared.set_soft(resting.slot(), request.extras.begins_off);
         let named = |cause| AttachError::new(request.format.full_name(), cause);
-        self.set_call(request.via, Some(&behind)).map_err(named)?;
+        self.set_call(request.via, Some((&behind, request.cookie(resting.slot())))).map_err(named)?;
         self.gate.resume(resting, behind).map_err(named)
     }
 
@@ -460,14 +468,13 @@ impl Session {
     }
 
     /// Sets or clears a system call's place in its dispatcher; nothing for other hooks.
-    fn set_call(&mut self, via: &Via, behind: Option<&Behind>) -> Result<(), Cause> {
-        let (enter, number) = match via {
-            Via::SysEnter(number) => (true, *number),
-            Via::SysExit(number) => (false, *number),
-            _ => return Ok(()),
-        };
+    fn set_call(&mut self, via: &Via, behind: Option<(&Behind, u64)>) -> Result<(), Cause> {
+        let Some((enter, number)) = via.call() else { return Ok(()) };
         match behind {
-            Some(behind) => self.syscall(enter, number, &behind.program).map(drop),
+            Some((behind, cookie)) => {
+                self.shared.set_call(enter, number, cookie)?;
+                self.syscall(enter, number, &behind.program).map(drop)
+            }
             None => match if enter { &self.enter } else { &self.exit } {
                 Some(dispatcher) => dispatcher.clear(number),
                 None => Ok(()),
@@ -477,36 +484,29 @@ impl Session {
 
     /// The program of a request behind the gate: one that is there, or a new one.
     fn behind_gate(&mut self, request: &Request<'_>, slot: u32) -> Result<Arc<Behind>, AttachError> {
-        let shares = matches!(request.via, Via::Tracepoint(_)) || matches!(request.hook, Hook::Handed(_));
-        if !shares {
-            let (program, scratch) = self.program(request, slot, None)?;
-            return Ok(Arc::new(Behind { program, _scratch: scratch }));
+        let functions = request.functions()?;
+        let told = request.told_at_the_hit();
+        let mut fixed = self.params(request, &functions, if told == 0 { slot } else { 0 });
+        if told == 0 {
+            let (image, scratch) = self.linked(request, &functions, &fixed, None)?;
+            return Ok(Arc::new(Behind { program: load(request, &image)?, _scratch: scratch }));
         }
-        let named = |cause| AttachError::new(request.format.full_name(), cause);
-        let functions =
-            Functions::generate(request.format, request.hook, request.filter, request.extras.triggers)
-                .map_err(named)?;
-        let mut fixed = self.params(request, &functions, 0);
-        // With slot and kind from the cookie, events with the same code share the program.
+        // With slot and kind told at the hit, events with the same code share the program.
         fixed.kind = 0;
-        fixed.bits |= params::COOKIE;
+        fixed.bits |= told;
+        if let Some((false, _)) = request.via.call() {
+            fixed.call = self.context.registers.map_or(0, |registers| registers.number);
+        }
         let mut key = fixed.bytes().to_vec();
         functions.encode(&mut key);
         if let Some(behind) = self.gate.find(request.via, &key) {
             return Ok(behind);
         }
-        let (via, kind) = (request.via, request.via.kind());
-        if via.nests() {
-            self.shared.prepare_nesting().map_err(named)?;
-        }
-        let scratch = self.shared.nesting_scratch().filter(|_| via.nests());
-        let cast = self.context.cast.filter(|_| kind == ProgKind::Tracepoint);
-        let image =
-            object::image(via.template(), &functions, &fixed, cast, &self.shared, scratch).map_err(named)?;
-        let program = Prog::load_for(kind, via.purpose(), &image.bytes(), &request.format.name)
-            .map_err(|error| named(Cause::Load(kind, error)))?;
-        let behind = Arc::new(Behind { program, _scratch: None });
-        self.gate.remember(request.via, key, &behind).map_err(named)?;
+        let (image, scratch) = self.linked(request, &functions, &fixed, None)?;
+        let behind = Arc::new(Behind { program: load(request, &image)?, _scratch: scratch });
+        self.gate
+            .remember(request.via, key, &behind)
+            .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
         Ok(behind)
     }
 
@@ -555,6 +555,12 @@ impl Session {
     pub fn total(&self, slot: u32) -> Counters {
         (0..self.shared.cpus()).map(|cpu| self.counters(slot, cpu)).fold(Counters::default(), Counters::plus)
     }
+}
+
+fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
+    let (via, kind) = (request.via, request.via.kind());
+    Prog::load_for(kind, via.purpose(), &image.bytes(), &request.format.name)
+        .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))
 }
 
 /// The generated functions of an event at a hook, readable; or, linked, the whole program as the kernel gets it, its

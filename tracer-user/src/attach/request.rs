@@ -1,9 +1,14 @@
 //! What is asked of a session: an event, where it is to be had, and what becomes of its hits.
 
-use super::{Extras, Via};
+use tracer_abi::params;
+
+use super::{AttachError, Extras, Via, object::Functions};
 use crate::{
     event::Format,
-    plan::{filter::Filter, source::Hook},
+    plan::{
+        filter::Filter,
+        source::{Hook, Source},
+    },
 };
 
 /// Whose hits a program takes.
@@ -53,4 +58,32 @@ pub struct Request<'a> {
     pub other: Option<Other>,
     /// What a hit does beside being recorded.
     pub extras: Extras<'a>,
+}
+
+impl Request<'_> {
+    /// Generates what its program does.
+    pub(super) fn functions(&self) -> Result<Functions, AttachError> {
+        Functions::generate(self.format, self.hook, self.filter, self.extras.triggers)
+            .map_err(|cause| AttachError::new(self.format.full_name(), cause))
+    }
+
+    /// What tells a program at the hit which event it is, so that events share it: [`params::COOKIE`] or
+    /// [`params::BY_CALL`]. 0 where each event has a program of its own, as a system call's has whose number is a
+    /// constant in it.
+    pub(super) fn told_at_the_hit(&self) -> u32 {
+        match (self.via, self.hook) {
+            (Via::Tracepoint(_), _) | (_, Hook::Handed(_)) => params::COOKIE,
+            (Via::SysEnter(_) | Via::SysExit(_), Hook::RawTracepoint(fields))
+                if !fields.iter().any(|field| matches!(field.source, Source::Const(_))) =>
+            {
+                params::BY_CALL
+            }
+            _ => 0,
+        }
+    }
+
+    /// What it tells: slot and kind.
+    pub(super) fn cookie(&self, slot: u32) -> u64 {
+        tracer_abi::cookie(slot, self.kind)
+    }
 }

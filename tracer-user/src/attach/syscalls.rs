@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use tracer_abi::SYSCALLS;
+use tracer_abi::{CALL_NUMBERS, SYSCALLS};
 
 use super::{Cause, object};
 use crate::kernel::Cast;
@@ -10,9 +10,6 @@ use crate::sys::{
     map::{Map, MapKind, MapSpec},
     prog::{Prog, ProgKind},
 };
-
-/// Places in a dispatcher's table; numbers of system calls are far below.
-const TABLE: u32 = 1024;
 
 /// A dispatcher on its hook.
 #[derive(Debug)]
@@ -30,7 +27,7 @@ impl Dispatcher {
             kind: MapKind::ProgArray,
             key_size: 4,
             value_size: 4,
-            max_entries: TABLE,
+            max_entries: CALL_NUMBERS,
             flags: 0,
             inner: None,
             name: "tracer_syscalls",

@@ -89,6 +89,15 @@ impl Via {
         }
     }
 
+    /// Whether it is a system call's entry, behind a dispatcher, or its exit, and the call's number.
+    pub(super) fn call(&self) -> Option<(bool, u32)> {
+        match self {
+            Self::SysEnter(number) => Some((true, *number)),
+            Self::SysExit(number) => Some((false, *number)),
+            _ => None,
+        }
+    }
+
     /// What its programs are.
     pub(super) fn kind(&self) -> ProgKind {
         match self {

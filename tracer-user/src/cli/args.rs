@@ -38,6 +38,9 @@ pub(super) enum Command {
     Exec(ExecArgs),
     #[command(hide = true)]
     Hold(HoldArgs),
+    /// Close the events that a daemon had on when it ended. Used by `mount`.
+    #[command(hide = true, name = crate::tree::CLOSER)]
+    CloseEvents,
 }
 
 /// Count an event's hits in a table in the kernel, by keys, and print it at the end.

@@ -38,6 +38,7 @@ pub fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Exec(args) => exec::run(&args),
         Command::Hold(args) => hold::run(&args),
+        Command::CloseEvents => crate::tree::close_events().map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };
     match result {
         Ok(code) => code,

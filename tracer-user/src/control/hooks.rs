@@ -10,6 +10,7 @@ use super::{facts::Facts, verify};
 use crate::{
     attach::{Other, Session, Via},
     event::{Format, dynamic::Target},
+    kernel::syscalls::Registers,
     lang::define::Probe,
     plan::{
         raw::{self, RawPlan},
@@ -119,6 +120,16 @@ fn raw_chosen(format: &Format, plan: RawPlan, number: Option<u32>) -> Chosen {
         (None, _) => Via::RawTracepoint(plan.tracepoint),
     };
     Chosen { hook: Hook::RawTracepoint(plan.fields), via, reason: String::new() }
+}
+
+/// Lets the program of a system call's event serve all calls of its shape.
+pub fn for_any_call(chosen: &mut Chosen, registers: &Registers) {
+    let entering = matches!(chosen.via, Via::SysEnter(_));
+    if let (true, Hook::RawTracepoint(fields)) =
+        (entering || matches!(chosen.via, Via::SysExit(_)), &mut chosen.hook)
+    {
+        raw::for_any_call(fields, entering, registers);
+    }
 }
 
 /// The plan of an event and, for a syscall event, the call's number; or why there is none.

@@ -6,7 +6,6 @@
 //! serves as well. Only what is asked for is read.
 
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -136,13 +135,22 @@ impl Tracefs {
     /// # Errors
     /// When it is there and cannot be read.
     pub fn read(&self, relative: &str) -> Result<Option<String>, Error> {
-        let fail = |source: std::io::Error| Error::io(self.shown(relative), source);
-        let Some(mut file) = self.open_file(relative, OFlags::RDONLY)? else {
+        let Some(file) = self.open_file(relative, OFlags::RDONLY)? else {
             return Ok(None);
         };
-        // These files have no size in advance; a page and a bit holds nearly every format.
-        let mut bytes = Vec::with_capacity(8192);
-        file.read_to_end(&mut bytes).map_err(fail)?;
+        // These files have no size to ask for. Many texts are kept, so none has room to spare.
+        let (mut bytes, mut piece) = (Vec::new(), [0; 16384]);
+        loop {
+            match rustix::io::read(&file, &mut piece) {
+                Ok(0) => break,
+                Ok(length) => {
+                    bytes.reserve_exact(length);
+                    bytes.extend_from_slice(&piece[..length]);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::io(self.shown(relative), errno)),
+            }
+        }
         String::from_utf8(bytes).map(Some).map_err(|_| Error::form(self.shown(relative), "not text in UTF-8"))
     }
 

@@ -157,6 +157,19 @@ fn plan_syscall(format: &Format, btf: &Btf, number: Option<u32>) -> Result<RawPl
     })
 }
 
+/// Makes the plan of a system call's event one for all calls of its shape: the number is read at the hit.
+pub fn for_any_call(fields: &mut [FieldSource], entering: bool, registers: &Registers) {
+    let number = fields.iter_mut().find(|field| matches!(field.source, Source::Const(_)));
+    if let Some(number) = number {
+        number.source = if entering {
+            Source::Arg(1)
+        } else {
+            let (path, width) = (vec![registers.number], registers.number_width);
+            Source::Extended { arg: 0, path, width, signed: true }
+        };
+    }
+}
+
 /// A table entry held against a tracepoint's real prototype.
 struct Bound<'a> {
     entry: &'static Entry,

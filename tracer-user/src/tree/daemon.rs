@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use super::{
+    closer,
     fuse::{Fuse, Hub},
     keeper::Keeper,
     whole::{Owner, Tree},
@@ -108,6 +109,7 @@ async fn run(
             () = &mut ended => break,
             () = hub.gone.notified() => {
                 hub.forget_kept();
+                closer::close(hub.tree().mirror().end());
                 return Ok(());
             }
             full = rings.readable() => {
@@ -140,6 +142,7 @@ async fn run(
     // Whoever still has a file open gets errors from it once this process is gone.
     let unmounted = unmount(&options.at, UnmountFlags::DETACH);
     hub.forget_kept();
+    closer::close(hub.tree().mirror().end());
     drop(session);
     Ok(unmounted?)
 }

@@ -6,6 +6,7 @@
 //! ioctl(2)), [`tell`] what user events are on to programs, and [`daemon`] keeps it going.
 
 mod asked;
+mod closer;
 mod daemon;
 mod entry;
 mod files;
@@ -16,5 +17,6 @@ mod open;
 mod tell;
 mod whole;
 
+pub use closer::{COMMAND as CLOSER, run as close_events};
 pub use daemon::{Options, is_mirror, serve};
 pub use whole::{Access, Attributes, Outcome, Owner, Tree};

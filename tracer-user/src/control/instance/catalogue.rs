@@ -28,6 +28,8 @@ const MADE_IDS: Range<u16> = 0x8000..control::FIRST;
 
 /// Events that can be numbered: what fits into the number of a file.
 const NUMBERS: usize = 1 << 20;
+/// Threads that read the formats of many events.
+const READERS: usize = 2;
 
 /// An event that the kernel does not know: all that it would tell of one of its own.
 #[derive(Debug)]
@@ -283,6 +285,16 @@ impl Events {
         let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
         ids.entry(format.id).or_insert(event);
         Some(format)
+    }
+
+    /// Reads the formats of many events, by more than one thread.
+    pub(super) fn read_formats(&self, events: &[u32], facts: &Facts) {
+        let share = events.len().div_ceil(READERS).max(1);
+        std::thread::scope(|scope| {
+            for part in events.chunks(share) {
+                scope.spawn(|| part.iter().filter(|event| self.format(**event, facts).is_some()).count());
+            }
+        });
     }
 
     /// What prints an event's records.

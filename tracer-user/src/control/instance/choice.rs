@@ -2,8 +2,9 @@
 //! tracepoint.
 //!
 //! A plan is put to the test when its event is first turned on, in a session of its own, and what came out stays known.
-//! Where many events are turned on at once they all go on perf tracepoints: there events with the same code share
-//! a program, while at raw tracepoints each has its own.
+//! Where many events are turned on at once, system calls share programs behind their dispatchers, one for all calls of a
+//! shape; all others go on perf tracepoints, where events with the same code share one as well. There is no time to put
+//! the plans of all others to the test, and at raw tracepoints each would have a program of its own.
 
 use std::collections::HashMap;
 
@@ -15,11 +16,14 @@ use crate::{
         hooks::{self, Chosen, Trial, Verdicts},
     },
     event::Format,
+    kernel::syscalls::Registers,
     ring::Drain,
 };
 
 /// So many events at once are few.
-const FEW: usize = 32;
+pub(super) const FEW: usize = 32;
+/// The system of system calls.
+const SYSCALLS: &str = "syscalls";
 /// Bytes of a CPU's ring for trials.
 const RING_BYTES: u32 = 1 << 18;
 /// Programs that trials may load.
@@ -37,9 +41,13 @@ pub(super) struct Choices {
 impl Choices {
     /// Chooses for events that are about to be turned on, and were not before.
     pub(super) fn learn(&mut self, events: &[&Format], grounds: &Grounds, facts: &Facts) {
-        let new: Vec<&Format> =
+        let mut new: Vec<&Format> =
             events.iter().filter(|format| !self.known.contains_key(&key(format))).copied().collect();
-        if new.is_empty() || new.len() > FEW {
+        let many = new.len() > FEW;
+        if many {
+            new.retain(|format| format.system == SYSCALLS);
+        }
+        if new.is_empty() {
             return;
         }
         if self.trial.is_none() {
@@ -49,7 +57,11 @@ impl Choices {
         let (Some((session, drain)), Ok(own)) = (&mut self.trial, ids::own()) else { return };
         let mut trial = Trial { session, drain, own_thread: own.thread };
         let chosen = hooks::choose(&new, false, facts, &mut trial, &mut self.verdicts);
-        for (format, chosen) in new.into_iter().zip(chosen) {
+        let registers = facts.btf().filter(|_| many).and_then(|btf| Registers::find(btf).ok()?);
+        for (format, mut chosen) in new.into_iter().zip(chosen) {
+            if let Some(registers) = &registers {
+                hooks::for_any_call(&mut chosen, registers);
+            }
             tracing::debug!(event = format.full_name(), via = ?chosen.via, why = chosen.reason, "hook");
             self.known.insert(key(format), chosen);
         }

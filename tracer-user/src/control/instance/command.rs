@@ -4,12 +4,14 @@ use rustix::io::Errno;
 
 use super::{
     catalogue::SPECIAL,
+    choice::FEW,
     live,
     mirror::Mirror,
     select::Selector,
     state::{Filtering, Instance, Wants},
 };
 use crate::{
+    attach::{Opening, Via},
     buffer::clock::{Clock, monotonic},
     event::Format,
     lang::filter::{self, FilterError, Request},
@@ -219,7 +221,9 @@ impl Mirror {
             return Ok(());
         }
         self.make_live(instance)?;
+        let _opening = (events.len() > FEW).then(Opening::begin);
         self.choose_hooks(events);
+        self.open_ahead(instance, events);
         let mut first = Ok(());
         for event in events {
             let state = self.state(instance)?;
@@ -233,7 +237,34 @@ impl Mirror {
             };
             first = first.and(done);
         }
+        if let Some(live) = &mut self.state(instance)?.live {
+            live.session().no_more_ahead();
+        }
         first
+    }
+
+    /// Where many events are turned on: opens what they will hang on while programs for them are made.
+    fn open_ahead(&mut self, instance: u32, events: &[u32]) {
+        if events.len() <= FEW {
+            return;
+        }
+        let ids = self.state(instance).map_or(Vec::new(), |state| {
+            let live = state.live.as_ref();
+            let off = |event: &&u32| {
+                !state.enabled.contains(event) && !live.is_some_and(|live| live.rests(**event))
+            };
+            events.iter().filter(off).copied().collect()
+        });
+        let traced = ids.into_iter().filter(|event| self.dynamic.probes_of(*event).is_none());
+        let formats = traced.filter_map(|event| self.events.format(event, &self.facts));
+        let perf = |format| match self.choices.of(format).via {
+            Via::Tracepoint(id) => Some(id),
+            _ => None,
+        };
+        let ids = formats.filter_map(perf).collect();
+        if let Ok(Instance { live: Some(live), .. }) = self.state(instance) {
+            live.session().open_ahead(ids);
+        }
     }
 
     /// Keeps what dynamic events counted that no other instance has on.
@@ -252,6 +283,9 @@ impl Mirror {
     /// Finds out where these events are to hang.
     pub(super) fn choose_hooks(&mut self, events: &[u32]) {
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        if events.len() > FEW {
+            catalogue.read_formats(events, &facts);
+        }
         let traced = events.iter().filter(|event| !self.events.is_made(**event, &facts));
         let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
         if let Some(grounds) = &self.grounds {
@@ -317,8 +351,6 @@ impl Mirror {
         let special = catalogue.get(event).is_some_and(|known| catalogue.is_special(known.system));
         let state = self.state(instance)?;
         let wants = Wants { format, stacks, begins_off: false };
-        let slot = |state: &Instance| state.live.as_ref().and_then(|live| live.slot(event));
-        let before = slot(state);
         state.with_wanted(event, wants, |live, wanted| {
             let done = if special {
                 live.set_marker((!wanted.triggers.is_empty()).then_some(wanted))
@@ -327,14 +359,7 @@ impl Mirror {
             };
             done.map_err(|error| live::told(&error))
         })?;
-        self.changed(instance, event)?;
-        let state = self.state(instance)?;
-        // It may hang on another hook now, where triggers of others have yet to find it.
-        if slot(state) == before {
-            return Ok(());
-        }
-        let others: Vec<u32> = state.triggers.aiming_at(event).filter(|other| *other != event).collect();
-        others.into_iter().try_for_each(|other| self.refresh(instance, other))
+        self.changed(instance, event)
     }
 
     pub(super) fn resolve(&self, event: u32, text: &[u8]) -> Result<Result<Filter, FilterError>, Errno> {

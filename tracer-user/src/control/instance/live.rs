@@ -3,7 +3,7 @@
 //! It is made when the first event is turned on. Events hang behind a gate, so that each can change and go while it
 //! fires; one that was turned off rests on its hook for a while.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, os::fd::OwnedFd};
 
 use tracer_abi::Counters;
 
@@ -129,6 +129,11 @@ impl Live {
         hung.or_else(|| self.emitted.get(&event).map(|(emitted, _)| emitted.slot))
     }
 
+    /// Whether an event is off and still hangs on its hook.
+    pub(super) fn rests(&self, event: u32) -> bool {
+        self.rest.has(event)
+    }
+
     /// Whether an event that hangs on its hook is turned off by a trigger, or as one would do it.
     pub(super) fn is_soft_off(&self, event: u32) -> bool {
         self.slot(event).is_some_and(|slot| self.session.soft(slot))
@@ -185,17 +190,10 @@ impl Live {
         if let Some((on, hook)) = self.emitted.get_mut(&event) {
             return self.session.change_emitted(on, &emitted(wanted, &Via::Inject, hook));
         }
-        let off = self.is_soft_off(event);
+        // It stays on its hook: a raw tracepoint has every value that a filter or trigger can ask for, and a program that the
+        // kernel refuses leaves the old one in place.
         let Some((hung, chosen)) = self.hung.get_mut(&event) else { return Ok(()) };
-        match self.session.change(hung, &wanted.request(&chosen.via, &chosen.hook)) {
-            Err(error) if !matches!(chosen.hook, Hook::Tracepoint | Hook::Handed(_)) => {
-                // As when it is turned on. It goes to another hook; hits in between are not seen.
-                self.unhang([event]);
-                let chosen = Chosen::tracepoint(wanted.format, error.to_string());
-                self.hang_at(event, &chosen, &Wanted { begins_off: off, ..*wanted })
-            }
-            changed => changed,
-        }
+        self.session.change(hung, &wanted.request(&chosen.via, &chosen.hook))
     }
 
     /// Turns an event on that has no hook.
@@ -300,6 +298,13 @@ impl Live {
             }
         }
         self.rest.add(resting);
+    }
+
+    /// Takes all events off their hooks; what is left to be closed ([`attach::take_off`]).
+    pub(super) fn end(mut self) -> Vec<OwnedFd> {
+        let all: Vec<u32> = self.hung.keys().chain(self.probes.keys()).copied().collect();
+        self.unhang(all);
+        attach::take_off(self.rest.end())
     }
 
     /// Forgets an event that is gone.

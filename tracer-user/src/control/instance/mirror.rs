@@ -192,6 +192,13 @@ impl Mirror {
         Ok(())
     }
 
+    /// Takes everything off its hooks. What is left are perf events that do nothing, and take a while to be closed.
+    pub fn end(&mut self) -> Vec<OwnedFd> {
+        let lives: Vec<Live> = self.all_mut().filter_map(|state| state.live.take()).collect();
+        self.rest();
+        lives.into_iter().flat_map(Live::end).collect()
+    }
+
     /// Counts an open file in.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::attach::Resting;
+use crate::attach::{Resting, Via, make_way};
 
 /// How long nobody must have turned an event on or off before one is closed.
 const CALM: Duration = Duration::from_secs(1);
@@ -41,6 +41,16 @@ impl Rest {
         state.resting.remove(&event)
     }
 
+    /// Whether an event rests.
+    pub(super) fn has(&self, event: u32) -> bool {
+        lock(&self.state).resting.contains_key(&event)
+    }
+
+    /// Gives out all that rests.
+    pub(super) fn end(&self) -> Vec<Resting> {
+        lock(&self.state).resting.drain().map(|(_, resting)| resting).collect()
+    }
+
     /// Lets events rest.
     pub(super) fn add(&self, events: impl IntoIterator<Item = (u32, Resting)>) {
         let mut state = lock(&self.state);
@@ -66,6 +76,9 @@ fn close(shared: &Mutex<State>) {
             };
             let one = state.resting.remove(&event);
             drop(state);
+            if one.as_ref().is_some_and(|resting| matches!(resting.via(), Via::Tracepoint(_))) {
+                make_way();
+            }
             drop(one);
         } else {
             drop(state);

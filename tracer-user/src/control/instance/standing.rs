@@ -102,13 +102,6 @@ impl Standings {
         self.of.get(&event).map_or(&[], Vec::as_slice)
     }
 
-    /// The events whose triggers turn an event on and off.
-    pub(super) fn aiming_at(&self, target: u32) -> impl Iterator<Item = u32> {
-        let aims =
-            move |list: &[Standing]| list.iter().any(|standing| standing.kind.target() == Some(target));
-        self.of.iter().filter(move |(_, list)| aims(list)).map(|(event, _)| *event)
-    }
-
     /// Whether triggers may turn an event on and off.
     pub(super) fn is_soft(&self, event: u32) -> bool {
         self.soft.contains_key(&event)

@@ -1,0 +1,299 @@
+//! Where the mirror's events hang: many at once, programs that system calls share, changes at raw tracepoints, the end.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tracer_tests::compare::{compare, family};
+use tracer_tests::host;
+use tracer_tests::mirror::{Mounted, bodies, names, set, stat, text};
+use tracer_tests::oracle::{Oracle, Trace};
+use tracer_tests::workload::{self, Job};
+
+fn run(test: impl FnOnce() -> Result<()>) {
+    if host::root_or_skip() {
+        test().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+/// How many of a process's descriptors are of a kind; none once it is gone.
+fn descriptors(pid: u32, kind: &str) -> usize {
+    let Ok(all) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
+    let links = all.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    links.filter(|link| link.to_string_lossy().contains(kind)).count()
+}
+
+/// How many perf events a daemon has once those are closed that plans were put to the test with.
+fn settled(pid: u32) -> usize {
+    let mut last = usize::MAX;
+    for _ in 0..20 {
+        let now = descriptors(pid, "perf_event");
+        if now == last {
+            break;
+        }
+        last = now;
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    last
+}
+
+#[test]
+fn system_calls_that_share_programs_are_recorded_as_the_kernels() {
+    run(|| {
+        let job = Job::start(&["syscalls", "files", "process", "signals", "time", "pipes"], 1)?;
+        let pid = job.pid();
+        let oracle = Oracle::create("calls")?;
+        oracle.set("buffer_size_kb", "32768")?;
+        oracle.pids(&[pid], true)?;
+        let mounted = Mounted::start("calls")?;
+        let ours = mounted.instance("calls")?;
+        for (file, value) in [
+            ("tracing_on", "0"),
+            ("trace_clock", "mono"),
+            ("buffer_size_kb", "32768"),
+            ("options/event-fork", "1"),
+            ("set_event_pid", &pid.to_string()),
+            ("events/syscalls/enable", "1"),
+        ] {
+            set(&ours, file, value)?;
+        }
+        oracle.set("events/syscalls/enable", "1")?;
+        let programs = descriptors(mounted.pid(), "bpf-prog");
+        println!("{programs} programs");
+        ensure!(programs < 64, "{programs} programs");
+        oracle.tracing(true)?;
+        set(&ours, "tracing_on", "1")?;
+        job.go()?;
+        std::thread::sleep(Duration::from_millis(100));
+        set(&ours, "tracing_on", "0")?;
+        oracle.tracing(false)?;
+        ensure!(oracle.lost()? == 0, "the kernel lost hits");
+        ensure!(stat(&ours, "overrun")? + stat(&ours, "dropped events")? == 0, "we lost hits");
+        let theirs = oracle.trace()?;
+        let trace = Trace::parse(text(&ours, "trace")?.as_bytes());
+        let result = compare(&theirs, &trace, &family(pid, &theirs));
+        println!("{} lines of {} event types compared and equal", result.lines(), result.types());
+        ensure!(result.accounted_for(0), "{result}");
+        ensure!(result.types() >= 40, "only {} event types", result.types());
+        Ok(())
+    });
+}
+
+#[test]
+fn one_of_many_system_calls_has_a_filter_and_triggers_of_its_own() {
+    run(|| {
+        let mounted = Mounted::start("one")?;
+        let ours = mounted.instance("one")?;
+        let oracle = Oracle::create("one")?;
+        let both = [&ours as &Path, oracle.dir()];
+        let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+        for dir in both {
+            set(dir, "tracing_on", "0")?;
+            set(dir, "set_event_pid", &own)?;
+            set(dir, "events/syscalls/enable", "1")?;
+        }
+        let mut seen = BTreeSet::new();
+        let mut step = |file: &str, value: &str| -> Result<()> {
+            for dir in both {
+                set(dir, file, value)?;
+                set(dir, "trace", "")?;
+                set(dir, "tracing_on", "1")?;
+            }
+            for number in [0, 1, i32::MAX] {
+                workload::getpgid(0);
+                workload::getsid(number);
+            }
+            let [our, their] = both.map(|dir| {
+                // Reading is a system call as well.
+                set(dir, "tracing_on", "0")?;
+                let is_ours = |line: &String| line.contains("sys_getpgid") || line.contains("sys_getsid");
+                Ok::<_, anyhow::Error>(bodies(&text(dir, "trace")?).into_iter().filter(is_ours).collect())
+            });
+            let (our, their): (Vec<String>, Vec<String>) = (our?, their?);
+            ensure!(our == their, "after {value:?} to {file}: {our:#?}, the kernel {their:#?}");
+            seen.insert(our);
+            Ok(())
+        };
+        let event = |name: &str, file: &str| format!("events/syscalls/{name}/{file}");
+        step(&event("sys_enter_getpgid", "filter"), "pid == 5")?;
+        step(&event("sys_enter_getsid", "filter"), "pid > 0")?;
+        step(&event("sys_exit_getsid", "filter"), "ret < 0")?;
+        step(&event("sys_enter_getpgid", "filter"), "0")?;
+        step(&event("sys_exit_getpgid", "trigger"), "disable_event:syscalls:sys_enter_getsid:1")?;
+        step(&event("sys_exit_getpgid", "enable"), "0")?;
+        step(&event("sys_enter_getsid", "enable"), "1")?;
+        step(&event("sys_exit_getpgid", "trigger"), "!disable_event:syscalls:sys_enter_getsid:1")?;
+        step(&event("sys_exit_getsid", "trigger"), "traceoff:1 if ret < 0")?;
+        ensure!(seen.len() >= 6, "{seen:?}");
+        Ok(())
+    });
+}
+
+/// Filters nearly as long as one may be, from the predicates that number `index` stands for.
+fn long(predicate: impl Fn(usize) -> String, joins: [&str; 2]) -> String {
+    let mut filter = predicate(0);
+    for index in 1.. {
+        let more = format!(" {} {}", joins[index % 2], predicate(index));
+        if filter.len() + more.len() > 3900 {
+            break;
+        }
+        filter.push_str(&more);
+    }
+    filter
+}
+
+#[test]
+fn the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost() {
+    let changes = if host::part() == 1 { 120 } else { 4 };
+    run(|| {
+        let mounted = Mounted::start("long")?;
+        let dir = mounted.instance("long")?;
+        set(&dir, "buffer_size_kb", "131072")?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (go, may_go) = std::sync::mpsc::channel::<()>();
+        let load = std::thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                tell.send(rustix::thread::gettid()).unwrap();
+                may_go.recv().unwrap();
+                let mut hits = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    for _ in 0..20 {
+                        rustix::process::getpgid(None).unwrap();
+                    }
+                    hits += 20;
+                    std::thread::sleep(Duration::from_millis(if host::part() == 1 { 1 } else { 5 }));
+                }
+                hits
+            }
+        });
+        let pid = told.recv()?.as_raw_nonzero().to_string();
+        let call = libc::SYS_getpgid;
+        // Each lets the same calls through, by a program that differs much.
+        let filters = [
+            format!("id == {call}"),
+            format!(
+                "id == {call} && ({})",
+                long(|n| format!("common_pid == {}", if n == 70 { &pid } else { "1" }), ["||", "||"])
+            ),
+            format!("id == {call} && !({})", long(|n| format!("COMM ~ \"*{n}?*\""), ["&&", "||"])),
+        ];
+        set(&dir, "set_event_pid", &pid)?;
+        set(&dir, "events/raw_syscalls/sys_enter/filter", &filters[0])?;
+        set(&dir, "events/raw_syscalls/sys_enter/enable", "1")?;
+        set(&dir, "events/sched/sched_switch/enable", "1")?;
+        set(&dir, "events/sched/sched_switch/filter", "next_prio == 500")?;
+        let hooks = settled(mounted.pid());
+        let start = Instant::now();
+        go.send(())?;
+        let switched = [
+            long(|n| format!("prev_comm ~ \"*{n}?*\" && next_prio == 500"), ["||", "||"]),
+            long(|n| format!("!(prev_pid != {n} || next_comm == \"{n}\" || prev_state & {n})"), ["&&", "||"]),
+            long(|n| format!("COMM != \"{n}\" && next_prio == 500 && next_comm ~ \"{n}*\""), ["||", "||"]),
+        ];
+        for change in 0..changes {
+            let file = "events/raw_syscalls/sys_enter/filter";
+            set(&dir, file, &filters[change % filters.len()])?;
+            if change < switched.len() {
+                set(&dir, "events/sched/sched_switch/filter", &switched[change])?;
+            }
+        }
+        let took = start.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        let hits = load.join().ok().context("the load failed")?;
+        let moved = settled(mounted.pid()).saturating_sub(hooks);
+        ensure!(moved == 0, "{moved} events are on perf tracepoints now");
+        let lines = bodies(&text(&dir, "trace")?);
+        let entries =
+            lines.iter().filter(|line| line.starts_with(&format!("sys_enter: NR {call} "))).count() as u64;
+        let dropped = stat(&dir, "dropped events")?;
+        println!("{hits} hits, {changes} changes in {took:?}, {dropped} dropped");
+        ensure!(entries + dropped == hits, "{entries} recorded, {dropped} dropped of {hits}");
+        Ok(())
+    });
+}
+
+#[test]
+fn pointers_are_shown_as_the_kernel_shows_them() {
+    run(|| {
+        let mounted = Mounted::start("pointer")?;
+        let ours = mounted.instance("pointer")?;
+        let oracle = Oracle::create("pointer")?;
+        let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+        // The kernel's first: what the mirror has, it has.
+        for dir in [oracle.dir(), &ours] {
+            set(dir, "tracing_on", "1")?;
+            set(dir, "options/hash-ptr", "1")?;
+            set(dir, "set_event_pid", &own)?;
+            set(dir, "events/timer/hrtimer_start/enable", "1")?;
+        }
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for dir in [&ours as &Path, oracle.dir()] {
+            set(dir, "tracing_on", "0")?;
+        }
+        let [our, their] = [&ours as &Path, oracle.dir()].map(|dir| {
+            let lines = bodies(&text(dir, "trace")?);
+            let timer = |line: &String| Some(line.split_once("hrtimer=")?.1.split_once(' ')?.0.to_owned());
+            Ok::<_, anyhow::Error>(lines.iter().filter_map(timer).collect::<BTreeSet<String>>())
+        });
+        let (our, their) = (our?, their?);
+        println!("{our:?}");
+        ensure!(!our.is_empty() && our.is_subset(&their), "{our:?}, the kernel {their:?}");
+        Ok(())
+    });
+}
+
+/// Processes that close what daemons had on.
+fn closers() -> Result<BTreeSet<u32>> {
+    let mut found = BTreeSet::new();
+    for name in names(Path::new("/proc"))? {
+        let Ok(pid) = name.parse() else { continue };
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if arguments.windows(12).any(|part| part == b"close-events") {
+            found.insert(pid);
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn a_daemon_with_many_events_on_ends_at_once_and_leaves_no_program() {
+    run(|| {
+        let before = closers()?;
+        let mounted = Mounted::start("many")?;
+        let dir = mounted.dir().to_owned();
+        // Most of them all in all, and none that takes minutes to be closed.
+        let mut systems = Vec::new();
+        for system in names(&dir.join("events"))? {
+            let count = std::fs::read_dir(dir.join("events").join(&system)).map_or(0, Iterator::count);
+            if system != "syscalls" && count < 150 {
+                systems.push((count, system));
+            }
+        }
+        let (count, system) = systems.into_iter().max().context("no events")?;
+        set(&dir, "set_event_pid", &std::process::id().to_string())?;
+        set(&dir, &format!("events/{system}/enable"), "1")?;
+        let hooks = descriptors(mounted.pid(), "perf_event");
+        ensure!(hooks > 32, "{count} events of {system}, {hooks} on perf tracepoints");
+        let start = Instant::now();
+        mounted.stop_within(Duration::from_secs(60))?;
+        println!("{hooks} perf tracepoints: ended after {:?}", start.elapsed());
+        let new: Vec<u32> = closers()?.difference(&before).copied().collect();
+        for closer in &new {
+            let left = descriptors(*closer, "bpf");
+            ensure!(left == 0, "{left} programs and maps are left");
+        }
+        while closers()?.iter().any(|closer| new.contains(closer)) {
+            ensure!(start.elapsed() < Duration::from_secs(120), "nobody closes them");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        println!("and all were closed after {:?}", start.elapsed());
+        Ok(())
+    });
+}

@@ -1,0 +1,155 @@
+//! Many events at once: perf events that are opened ahead by a thread of its own, and taking events off their hooks.
+//!
+//! To close a perf tracepoint's descriptors the kernel waits for all CPUs twice: at the link to a program, where many can wait
+//! together, and at the event itself, where it holds a lock that everybody needs who turns any event on or off, and takes
+//! some 30 ms for each. Without its link an event does nothing; so links go at once, and the events are handed out to be
+//! closed by whoever has the time.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    os::fd::OwnedFd,
+    sync::mpsc::{Receiver, sync_channel},
+    time::Duration,
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::{Resting, Session};
+use crate::sys::{Errno, perf};
+
+/// Perf events that are opened ahead at most.
+const AHEAD: usize = 64;
+/// Threads that close links.
+const THREADS: usize = 32;
+/// A file that every tracer can open, on this kernel only, whatever it sees of the file system.
+const MEETING: &str = "/sys/kernel/btf/vmlinux";
+/// How long a closer lets others go first, in steps.
+const PATIENCE: u32 = 400;
+const STEP: Duration = Duration::from_millis(5);
+
+/// Takes events off their hooks: no program is left behind. What is left are perf events that do nothing.
+pub fn take_off(resting: impl IntoIterator<Item = Resting>) -> Vec<OwnedFd> {
+    let (links, events): (Vec<OwnedFd>, Vec<OwnedFd>) =
+        resting.into_iter().filter_map(Resting::take_apart).map(|[link, event]| (link, event)).unzip();
+    let mut links = links;
+    std::thread::scope(|scope| {
+        let share = links.len().div_ceil(THREADS).max(1);
+        while !links.is_empty() {
+            let part = links.split_off(links.len().saturating_sub(share));
+            scope.spawn(|| drop(part));
+        }
+    });
+    events
+}
+
+/// Perf events of tracepoints that a thread opens while programs for them are made.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    coming: Receiver<(u16, Result<OwnedFd, Errno>)>,
+    came: HashMap<u16, Result<OwnedFd, Errno>>,
+}
+
+impl Ahead {
+    fn start(ids: Vec<u16>) -> Self {
+        // What is opened too far ahead would have to be closed, should something fail.
+        let (give, coming) = sync_channel(AHEAD);
+        std::thread::spawn(move || {
+            ids.into_iter().try_for_each(|id| give.send((id, perf::open_tracepoint(id, 0))))
+        });
+        Self { coming, came: HashMap::new() }
+    }
+
+    /// The perf event of an id, if it is one of those that are opened.
+    pub(super) fn take(&mut self, id: u16) -> Option<Result<OwnedFd, Errno>> {
+        if let Some(came) = self.came.remove(&id) {
+            return Some(came);
+        }
+        for (other, event) in &self.coming {
+            if other == id {
+                return Some(event);
+            }
+            self.came.insert(other, event);
+        }
+        None
+    }
+}
+
+impl Session {
+    /// Opens the perf events of these ids ahead, in this order, for calls of [`Session::hang`].
+    pub fn open_ahead(&mut self, ids: Vec<u16>) {
+        self.gate.ahead = Some(Ahead::start(ids));
+    }
+
+    /// Ends that.
+    pub fn no_more_ahead(&mut self) {
+        self.gate.ahead = None;
+    }
+}
+
+/// While this lives, closers of this kernel's tracers wait: many events are opened.
+#[derive(Debug)]
+pub struct Opening {
+    #[cfg_attr(not(test), expect(dead_code, reason = "the lock ends with it"))]
+    meeting: Option<File>,
+}
+
+impl Opening {
+    /// Holds closers up. Where they cannot be told, opening takes longer.
+    pub fn begin() -> Self {
+        let lock = |file: &File| {
+            (0..10).any(|_| {
+                // A closer that looks has it for a moment.
+                let locked = flock(file, FlockOperation::NonBlockingLockShared).is_ok();
+                if !locked {
+                    std::thread::sleep(STEP);
+                }
+                locked
+            })
+        };
+        Self { meeting: File::open(MEETING).ok().filter(lock) }
+    }
+}
+
+/// Closes perf events one after the other, while nobody opens many.
+pub fn close(events: impl IntoIterator<Item = OwnedFd>) {
+    for event in events {
+        make_way();
+        drop(event);
+    }
+}
+
+/// Waits for tracers that open many events; not for ever, as others can hold the same lock.
+pub fn make_way() {
+    let Ok(file) = File::open(MEETING) else { return };
+    for _ in 0..PATIENCE {
+        // It ends with the file.
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return;
+        }
+        std::thread::sleep(STEP);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn closers_wait_for_openers() {
+        let opening = Opening::begin();
+        if opening.meeting.is_none() {
+            return;
+        }
+        let start = Instant::now();
+        let closer = std::thread::spawn(move || {
+            make_way();
+            start.elapsed()
+        });
+        std::thread::sleep(8 * STEP);
+        drop(opening);
+        assert!(closer.join().unwrap() >= 8 * STEP);
+    }
+}
