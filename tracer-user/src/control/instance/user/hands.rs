@@ -107,3 +107,41 @@ impl Hands {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::spaces::Spaces;
+    use super::*;
+
+    #[test]
+    fn memory_that_hangs_is_passed_over() {
+        let (mut spaces, own) = (Spaces::default(), std::process::id());
+        let words = Box::new([0_u8; 2]);
+        let at = words.as_ptr().expose_provenance() as u64;
+        spaces.ask(own, 1, at, 0).unwrap();
+        spaces.ask(own, 2, at + 1, 1).unwrap();
+        let now = || {
+            let mut now = [0; 2];
+            crate::sys::memory::read(own, at, &mut now).unwrap();
+            now
+        };
+        let mut hands = Hands::default();
+        hands.write(Vec::new());
+        hands.write([spaces.writes(1, true), spaces.writes(2, true)].concat());
+        assert_eq!(now(), [1, 2]);
+        // Somebody has the memory and does not give it back: the writer that waits for it is given up.
+        let off = [spaces.writes(1, false), spaces.writes(2, false)].concat();
+        let memory = Arc::clone(&off[0].memory);
+        let taken = memory.take();
+        hands.write(off);
+        assert!(memory.is_stuck());
+        drop(taken);
+        // It comes back, and the memory is as good as any.
+        while memory.is_stuck() {
+            std::thread::yield_now();
+        }
+        hands.write(spaces.writes(2, false));
+        assert_eq!(now(), [0, 0]);
+        drop(words);
+    }
+}
