@@ -53,7 +53,9 @@ impl Held for OpenEvent {
     fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno> {
         let mut file = self.values.as_ref().ok_or(Errno::INVAL)?;
         let mut bytes = Vec::new();
-        values.iter().for_each(|value| wire::encode(&mut bytes, value));
+        for value in values {
+            wire::encode(&mut bytes, value);
+        }
         if bytes.is_empty() {
             // A write of nothing goes nowhere; there is no event without fields.
             return if self.is_on()? { Err(Errno::INVAL) } else { Ok(()) };

@@ -103,13 +103,11 @@ impl SynthEventTraceState<'_> {
         }
         self.adds = Some(adds);
         let Some(fields) = &mut self.fields else { return Ok(()) };
-        let place = match name {
-            Some(name) => fields.iter().position(|(field, _)| field.name == name).ok_or(Errno::INVAL)?,
-            None => {
-                let place = self.next;
-                self.next += 1;
-                place
-            }
+        let place = if let Some(name) = name {
+            fields.iter().position(|(field, _)| field.name == name).ok_or(Errno::INVAL)?
+        } else {
+            self.next += 1;
+            self.next - 1
         };
         let (field, given) = fields.get_mut(place).ok_or(Errno::INVAL)?;
         *given = match (field.kind, value) {

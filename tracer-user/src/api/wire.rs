@@ -84,7 +84,9 @@ mod tests {
         let values =
             [Value::Number(u64::MAX), Value::Text(b"a 'b\" \\"), Value::Stack(&[1, 2]), Value::Text(b"")];
         let mut bytes = Vec::new();
-        values.iter().for_each(|value| encode(&mut bytes, value));
+        for value in &values {
+            encode(&mut bytes, value);
+        }
         assert_eq!(with_values(&bytes, |read| read == values), Some(true));
         // What is cut off is nothing, but for between two values.
         let whole = [0, 9, 9 + 5 + 8, 9 + 5 + 8 + 5 + 16, bytes.len()];
