@@ -64,6 +64,10 @@ fn every_hit_is_counted_once() {
         let expected =
             format!("{{ id: {GETPPID:10} }} hitcount:       1234  id: {:10}", u64::from(GETPPID) * 1234);
         assert_eq!(rows(&text), [expected], "{:?}\n{text}", histogram.hook);
+        let json: serde_json::Value = serde_json::from_slice(&histogram.json(&facts).unwrap()).unwrap();
+        let row = &json["rows"][0];
+        assert_eq!((&row["key"]["id"], &row["hitcount"]), (&GETPPID.into(), &1234.into()), "{json}");
+        assert_eq!((&json["event"], &json["dropped"]), (&"raw_syscalls:sys_enter".into(), &0.into()));
     }
 }
 

@@ -66,6 +66,9 @@ pub(super) struct HistArgs {
     /// Print the table anew each time this long has passed.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) watch: Option<Duration>,
+    /// Print a JSON object, one a line each time, in place of the text.
+    #[arg(long)]
+    pub(super) json: bool,
     /// Hang on the perf tracepoint even where a raw tracepoint would do.
     #[arg(long)]
     pub(super) tracepoints: bool,

@@ -49,11 +49,11 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
         }
         if args.watch.is_some_and(|every| shown.elapsed() >= every) {
             shown = Instant::now();
-            print(&histogram, &facts, true)?;
+            print(&histogram, &facts, args.json, true)?;
         }
         std::thread::sleep(left.min(TICK));
     }
-    print(&histogram, &facts, args.watch.is_some())?;
+    print(&histogram, &facts, args.json, args.watch.is_some())?;
     if let Some(mut child) = child {
         // It ends by itself, as it would without us.
         let _ = child.try_wait();
@@ -61,10 +61,10 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn print(histogram: &Histogram, facts: &Facts, again: bool) -> anyhow::Result<()> {
-    let text = histogram.text(facts)?;
+fn print(histogram: &Histogram, facts: &Facts, json: bool, again: bool) -> anyhow::Result<()> {
+    let text = if json { histogram.json(facts)? } else { histogram.text(facts)? };
     let mut out = std::io::stdout().lock();
-    if again && out.is_terminal() {
+    if again && !json && out.is_terminal() {
         out.write_all(FROM_THE_TOP)?;
     }
     out.write_all(&text)?;

@@ -20,7 +20,7 @@ use crate::{
     },
     render::{
         RenderEnv, Symbol,
-        hist::{HistEnv, Table, show},
+        hist::{HistEnv, Table, json, show},
     },
 };
 
@@ -141,19 +141,33 @@ impl Histogram {
     pub fn text(&self, facts: &Facts) -> Result<Vec<u8>, HistError> {
         Ok(shown(&self.trigger, self.counts.read()?, 0, facts))
     }
+
+    /// The same as JSON, in a line.
+    ///
+    /// # Errors
+    /// As [`Histogram::text`].
+    pub fn json(&self, facts: &Facts) -> Result<Vec<u8>, HistError> {
+        let (table, env) = looked_up(&self.trigger, self.counts.read()?, facts);
+        Ok(format!("{}\n", json::object(&self.trigger, &table, &env)).into_bytes())
+    }
 }
 
 /// A histogram as the event's `hist` file shows it; `number` is how many of the same event came before it.
 pub(super) fn shown(trigger: &Trigger, counted: Counted, number: usize, facts: &Facts) -> Vec<u8> {
+    let (table, env) = looked_up(trigger, counted, facts);
+    let mut out = Vec::new();
+    show(&mut out, trigger, &table, number, &env);
+    out
+}
+
+/// A table, and what its rows' names are looked up in.
+fn looked_up<'a>(trigger: &Trigger, counted: Counted, facts: &'a Facts) -> (Table, Env<'a>) {
     let hist = &trigger.hist;
     let layout = Layout::of(hist);
     let hits = counted.rows.iter().map(|(_, entry)| layout.sum(entry, 0)).sum();
     let table = Table { rows: counted.rows, hits, drops: counted.drops, snapshot: counted.snapshot };
     let names_calls = hist.keys().iter().any(|key| key.flags.has(Flags::SYSCALL));
-    let env = Env { facts, names_calls, calls: OnceCell::new() };
-    let mut out = Vec::new();
-    show(&mut out, trigger, &table, number, &env);
-    out
+    (table, Env { facts, names_calls, calls: OnceCell::new() })
 }
 
 /// What the running kernel has that histograms are about.

@@ -14,6 +14,7 @@ use crate::{
     attach::{self, Block, Relayed},
     control::{
         facts::Facts,
+        hooks::Chosen,
         probes::{self, Candidate},
     },
     event::{Format, dynamic::Target},
@@ -29,6 +30,18 @@ enum Source {
     Event(u32),
     /// Hooks of its own.
     Hooks(Vec<Probe>),
+    /// The place of an event that a program brings.
+    Place(Candidate),
+    /// Whoever writes records.
+    Writers,
+}
+
+/// What a relay hangs on.
+enum Hooked {
+    /// The best of a probe's hooks.
+    Probe(Probe),
+    /// This one.
+    At(Candidate),
 }
 
 impl Mirror {
@@ -36,6 +49,13 @@ impl Mirror {
     fn source(&self, event: u32) -> Option<Source> {
         if self.is_synthetic(event) {
             return Some(Source::Emission);
+        }
+        if self.user.has(event) {
+            return Some(Source::Writers);
+        }
+        let chosen = |format: &Format| self.programs.chosen(event, format);
+        if let Some(Chosen { hook, via, .. }) = self.events.format(event, &self.facts).and_then(chosen) {
+            return Some(Source::Place(Candidate { hook, via, irqs_off: false }));
         }
         let probes = self.dynamic.probes_of(event)?;
         if let Some((target, _)) = probes.first().and_then(|probe| self.sits_on(probe)) {
@@ -46,7 +66,7 @@ impl Mirror {
 
     /// Whether what follows an event gets its records by relays.
     pub(super) fn is_relayed(&self, event: u32) -> bool {
-        matches!(self.source(event), Some(Source::Hooks(_) | Source::Event(_)))
+        matches!(self.source(event), Some(Source::Hooks(_) | Source::Event(_) | Source::Place(_)))
     }
 
     /// The event that an event probe sits on, if the kernel does not know it, and how values are had from its records.
@@ -133,20 +153,25 @@ impl Mirror {
                 Ok(())
             }
             Some(Source::Event(target)) => self.refollow(instance, target),
-            Some(Source::Hooks(_)) | None => Ok(()),
+            Some(Source::Hooks(_) | Source::Place(_) | Source::Writers) | None => Ok(()),
         }
     }
 
     /// Sees to it that what follows an event in an instance gets its records: to be called when that changes.
     pub(super) fn refollow(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
         match self.source(event) {
-            None => Ok(()),
+            None | Some(Source::Writers) => Ok(()),
             Some(Source::Emission) => {
                 self.relink(event);
                 Ok(())
             }
             Some(Source::Event(target)) => self.refollow(instance, target),
-            Some(Source::Hooks(probes)) => {
+            Some(source @ (Source::Hooks(_) | Source::Place(_))) => {
+                let probes = match source {
+                    Source::Hooks(probes) => probes.into_iter().map(Hooked::Probe).collect(),
+                    Source::Place(place) => vec![Hooked::At(place)],
+                    Source::Emission | Source::Event(_) | Source::Writers => Vec::new(),
+                };
                 let mut each = Vec::new();
                 for probe in probes {
                     let parts = self.following(instance, event, &mut Vec::new())?;
@@ -173,7 +198,7 @@ impl Live {
         &mut self,
         event: u32,
         format: &Format,
-        probes: Vec<(Probe, Vec<Block>)>,
+        probes: Vec<(Hooked, Vec<Block>)>,
         facts: &Facts,
     ) -> Result<(), Errno> {
         let mut known = self.relays.remove(&event).unwrap_or_default();
@@ -197,12 +222,17 @@ impl Live {
 
     fn hang_relay(
         &mut self,
-        probe: &Probe,
+        hooked: &Hooked,
         format: &Format,
         parts: &[Block],
         facts: &Facts,
     ) -> Result<(attach::Relay, Candidate), Errno> {
-        let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, facts);
+        let probes::Candidates { usable, lacking: mut tried } = match hooked {
+            Hooked::Probe(probe) => probes::candidates(probe, facts),
+            Hooked::At(place) => {
+                probes::Candidates { usable: vec![place.clone()], lacking: probes::Tried::default() }
+            }
+        };
         for candidate in usable {
             match self.session().hang_relay(format, &candidate.hook, &candidate.via, parts) {
                 Ok(relay) => return Ok((relay, candidate)),

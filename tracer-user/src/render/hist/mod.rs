@@ -1,5 +1,6 @@
 //! An event's `hist` file: each histogram's command, its entries in their order, and totals (`hist_show()`).
 
+pub mod json;
 mod order;
 
 use crate::lang::hist::action::{Deed, Handler};

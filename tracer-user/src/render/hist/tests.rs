@@ -62,6 +62,30 @@ fn modifiers() {
 }
 
 #[test]
+fn json() {
+    let world = Fixed::small();
+    let mut set = Set::default();
+    let event = world.event("test", "start").unwrap();
+    let command = "keys=pid,bytes.log2,comm:vals=bytes";
+    set.apply(&event, Some(command.as_bytes()), false, &world).unwrap();
+    let trigger = set.triggers().next().unwrap();
+    let layout = Layout::of(&trigger.hist);
+    let mut key: Vec<u8> = [7_u64, 10].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    key.extend(b"ba\"h");
+    key.resize(layout.key_size, 0);
+    let entry: Vec<u8> = [3_u64, 40].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let table = Table { rows: vec![(key, entry)], hits: 3, drops: 1, snapshot: None };
+    let shown = json::object(trigger, &table, &());
+    assert_eq!(shown["rows"][0]["key"], serde_json::json!({ "pid": 7, "bytes": "~ 2^10", "comm": "ba\"h" }));
+    assert_eq!(
+        (&shown["rows"][0]["hitcount"], &shown["rows"][0]["values"]["bytes"]),
+        (&3.into(), &40.into())
+    );
+    assert_eq!((&shown["hits"], &shown["entries"], &shown["dropped"]), (&3.into(), &1.into(), &1.into()));
+    assert_eq!(shown["event"], "test:start");
+}
+
+#[test]
 fn what_actions_keep() {
     let command = "keys=pid:x=bytes:onmax($x).save(prio,bytes)";
     assert_eq!(
