@@ -146,7 +146,7 @@ mod value;
 
 pub use event::{Class, Event, Field, Kind};
 pub use record::ROOM as MOST;
-pub use register::{Registered, Transport, events, register, register_at};
+pub use register::{Registered, Transport, events, register, register_at, register_by};
 pub use tracer_events_macros::{__event, declare_event_class, define_event, define_event_print, trace_event};
 pub use value::{DataLoc, Text, Value};
 

@@ -75,15 +75,27 @@ pub fn register_at(places: &[&Path]) -> io::Result<Registered> {
 }
 
 fn register_in(place: &Path) -> io::Result<Registered> {
-    let data = place.join("user_events_data");
     if is_tracefs(place) {
-        return by_user_events(&data, Transport::UserEvents);
+        return register_by(Transport::UserEvents, place);
     }
-    match by_program(&place.join("program_events")) {
+    match register_by(Transport::Probes, place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         done => return done,
     }
-    by_user_events(&data, Transport::MirrorUserEvents)
+    register_by(Transport::MirrorUserEvents, place)
+}
+
+/// [`register`] by one way, with tracefs or a mirror of it at `place`.
+///
+/// # Errors
+/// `NotFound` where the place does not have that way; else what opening or writing said.
+pub fn register_by(transport: Transport, place: &Path) -> io::Result<Registered> {
+    match transport {
+        Transport::Probes => by_program(&place.join("program_events")),
+        Transport::UserEvents | Transport::MirrorUserEvents => {
+            by_user_events(&place.join("user_events_data"), transport)
+        }
+    }
 }
 
 /// Whether the kernel's own tracefs is mounted there.

@@ -6,6 +6,7 @@
 
 mod all;
 mod cost;
+mod events;
 mod first;
 mod probe;
 mod report;
@@ -38,6 +39,8 @@ pub enum Part {
     Cost,
     /// The same of probes and histograms.
     Probes,
+    /// Events of programs: those that nobody traces, and their memory.
+    Events,
     /// Time to the first event.
     First,
     /// Draining and rendering, and memory.
@@ -48,13 +51,15 @@ pub enum Part {
 
 impl Part {
     /// All of them, in the order of their tables.
-    pub const ALL: [Self; 5] = [Self::Cost, Self::Probes, Self::First, Self::Throughput, Self::All];
+    pub const ALL: [Self; 6] =
+        [Self::Cost, Self::Probes, Self::Events, Self::First, Self::Throughput, Self::All];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cost => "cost",
             Self::Probes => "probes",
+            Self::Events => "events",
             Self::First => "first",
             Self::Throughput => "throughput",
             Self::All => "all",
@@ -65,6 +70,7 @@ impl Part {
         match self {
             Self::Cost => cost::run(plan),
             Self::Probes => probe::run(plan),
+            Self::Events => events::run(plan),
             Self::First => first::run(plan),
             Self::Throughput => throughput::run(plan),
             Self::All => all::run(plan),

@@ -147,6 +147,16 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
             bpftrace: Some(format!("uprobe:{symbol} /{predicate}/ {{ {action} }}")),
         });
     }
+    // The event's program is the victim's, this one. bpftrace 0.17 does not raise its semaphore.
+    let own = path.display().to_string();
+    for (what, filter) in
+        [("event of a program, filter false", "pid < 0"), ("event of a program, recorded", "pid >= 0")]
+    {
+        let mut ours = ["record", "-o", "/dev/null", "--program", &own, "-e"].map(str::to_owned).to_vec();
+        ours.push(format!("demo:sched_wakeup if {filter}"));
+        ours.extend(buffer_arguments());
+        rows.push(Row { what, kind: Kind::Event, kernel: None, bpftrace: None, ours });
+    }
     for (what, file, line) in [
         ("kprobe, recorded", "kprobe_events", format!("p:{EVENT} {GETPPID} a=%{FIRST}")),
         ("function entry, recorded", "dynamic_events", format!("f:{EVENT} {GETPPID} $arg1")),

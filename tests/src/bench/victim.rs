@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
+use crate::events::{Task, trace_sched_wakeup};
 use crate::host::last_cpu;
 use crate::workload::{getppid, pin_to_cpu};
 
@@ -33,6 +34,8 @@ pub enum Kind {
     Switch,
     /// Calls of a function of its own, [`probed`].
     Call,
+    /// Hits of an event of its own.
+    Event,
 }
 
 impl Kind {
@@ -42,12 +45,13 @@ impl Kind {
             Self::Getppid => "getppid",
             Self::Switch => "switch",
             Self::Call => "call",
+            Self::Event => "event",
         }
     }
 
     /// The kind of this name.
     pub fn of(name: &str) -> Option<Self> {
-        [Self::Getppid, Self::Switch, Self::Call].into_iter().find(|kind| kind.name() == name)
+        [Self::Getppid, Self::Switch, Self::Call, Self::Event].into_iter().find(|kind| kind.name() == name)
     }
 }
 
@@ -171,6 +175,7 @@ pub(super) extern "C" fn probed(number: u64) -> u64 {
 enum Work {
     Getppid,
     Call,
+    Event,
     Switch { mine: Arc<OwnedFd>, other: Arc<OwnedFd>, partner: u32 },
 }
 
@@ -179,6 +184,7 @@ impl Work {
         match kind {
             Kind::Getppid => return Ok(Self::Getppid),
             Kind::Call => return Ok(Self::Call),
+            Kind::Event => return Ok(Self::Event),
             Kind::Switch => {}
         }
         let mine = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
@@ -200,7 +206,7 @@ impl Work {
     /// Thread id of the second thread, or nothing.
     fn partner(&self) -> String {
         match self {
-            Self::Getppid | Self::Call => String::new(),
+            Self::Getppid | Self::Call | Self::Event => String::new(),
             Self::Switch { partner, .. } => partner.to_string(),
         }
     }
@@ -213,6 +219,10 @@ impl Work {
             }),
             Self::Call => (0..calls as u64).for_each(|number| {
                 std::hint::black_box(probed(std::hint::black_box(number)));
+            }),
+            Self::Event => (0..calls as i32).for_each(|number| {
+                let task = Task { comm: "victim", pid: std::hint::black_box(number), prio: 120 };
+                trace_sched_wakeup(&task, 1);
             }),
             Self::Switch { mine, other, .. } => {
                 for _ in 0..calls.div_ceil(2) {

@@ -14,7 +14,7 @@ usage: tracer-bench [options]
 
   --rounds N     rounds of every measurement (default 9)
   --tools LIST   of tracefs,bpftrace,tracer (default: all that are there)
-  --only LIST    of cost,probes,first,throughput,all (default: all of these)
+  --only LIST    of cost,probes,events,first,throughput,all (default: all of these)
   --write FILE   put the tables between the marks of FILE, too
 
 `tracer` is looked for beside this binary, or where TRACER_BIN says. Needs root.
