@@ -3,10 +3,12 @@
 //! here depends on either side.
 #![no_std]
 
+mod emission;
 mod hook;
 mod map;
 mod record;
 
+pub use emission::*;
 pub use hook::*;
 pub use map::*;
 pub use record::*;

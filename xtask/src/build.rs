@@ -132,12 +132,37 @@ pub(crate) fn ebpf(arch: Arch, log: bool) -> Result<PathBuf> {
     };
     let name = if log { "tracer-ebpf-debug.o" } else { "tracer-ebpf.o" };
     host::step(format!("Building {}/{name} with {}", arch.name(), rustc.path.display()));
+    let object = object_path(arch, log);
+    compile(&rustc, &linker, arch, "tracer-ebpf", "tracer-ebpf", log, &object)?;
+    // What tests take for somebody else's program.
+    compile(
+        &rustc,
+        &linker,
+        arch,
+        "tests/emitter",
+        "long-wait",
+        false,
+        &object.with_file_name("long-wait.o"),
+    )?;
+    Ok(object)
+}
+
+/// Compiles a crate of eBPF programs, and puts what comes out where it is to be.
+fn compile(
+    rustc: &toolchain::Rustc,
+    linker: &Path,
+    arch: Arch,
+    krate: &str,
+    binary: &str,
+    log: bool,
+    object: &Path,
+) -> Result<()> {
     // One directory for all architectures: most of what is compiled is the same.
     let out = host::root().join("target/bpf-build");
     let mut command = rustc.cargo();
     command
-        .current_dir(host::root().join("tracer-ebpf"))
-        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker)
+        .current_dir(host::root().join(krate))
+        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
         .env("AYA_BPF_TARGET_ARCH", arch.name())
         .args(["build", "--release", "--target", BPF_TARGET, "-Zbuild-std=core", "--target-dir"])
         .arg(&out);
@@ -148,14 +173,13 @@ pub(crate) fn ebpf(arch: Arch, log: bool) -> Result<PathBuf> {
         command.args(["--features", "log"]);
     }
     host::run(&mut command)?;
-    let built = out.join(BPF_TARGET).join("release/tracer-ebpf");
+    let built = out.join(BPF_TARGET).join("release").join(binary);
     let content = std::fs::read(&built).with_context(|| format!("cargo left no {}", built.display()))?;
     if !is_bpf_object(&content) {
         bail!("{} is not an eBPF object", built.display());
     }
-    let object = object_path(arch, log);
-    host::write_if_changed(&object, &content)?;
-    Ok(object)
+    host::write_if_changed(object, &content)?;
+    Ok(())
 }
 
 /// Where the object for `arch` is kept.

@@ -28,6 +28,7 @@ mod many;
 mod maps;
 mod object;
 mod peek;
+pub mod published;
 mod raw_tp;
 mod relay;
 mod request;

@@ -242,6 +242,9 @@ pub(super) struct MountArgs {
     /// Take up events, filters, instances and options of a daemon that was killed here; then nothing else is done first.
     #[arg(long)]
     pub(super) restore: bool,
+    /// Let programs of others emit synthetic events, by maps with names below this directory of a BPF file system.
+    #[arg(long, value_name = "DIR")]
+    pub(super) pin: Option<PathBuf>,
     /// Serve in the background: return once it is mounted.
     #[arg(long)]
     pub(super) background: bool,

@@ -32,7 +32,11 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
         .transpose()?;
     raise_limit();
     let facts = Arc::new(Facts::running()?);
-    let mirror = Mirror::new(facts)?;
+    let mut mirror = Mirror::new(facts)?;
+    if let Some(dir) = &args.pin {
+        let failed = || format!("{} for maps: is it on a BPF file system?", dir.display());
+        mirror.publish_at(dir).with_context(failed)?;
+    }
     let ready = || {
         if args.detached {
             background::tell()?;

@@ -18,6 +18,8 @@ pub(super) enum Command {
     MapDelete = 3,
     MapNextKey = 4,
     ProgLoad = 5,
+    ObjPin = 6,
+    ObjGet = 7,
     ProgTestRun = 10,
     ObjGetInfo = 15,
     RawTracepointOpen = 17,

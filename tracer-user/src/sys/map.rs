@@ -118,6 +118,16 @@ pub struct Map {
 }
 
 impl Map {
+    /// A map that the kernel has, and what is known of it.
+    pub(super) fn of(fd: OwnedFd, spec: &MapSpec<'_>) -> Self {
+        Self {
+            fd,
+            key_size: spec.key_size as usize,
+            value_size: spec.value_size as usize,
+            max_entries: spec.max_entries,
+        }
+    }
+
     /// Makes a map.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ pub mod mapped;
 pub mod memory;
 pub mod mount;
 pub mod perf;
+mod pin;
 pub mod prog;
 pub mod ring;
 

@@ -91,7 +91,8 @@ pub struct Tree {
 
 impl Tree {
     /// A tree over instances.
-    pub fn new(mirror: Mirror, owner: Owner) -> Self {
+    pub fn new(mut mirror: Mirror, owner: Owner) -> Self {
+        mirror.publish();
         Self {
             mirror,
             open: HashMap::new(),
@@ -204,7 +205,11 @@ impl Tree {
             _ => (0, None),
         };
         let at = At { instance: node.instance, index, cpu, who };
-        let open = Open::new(&mut self.mirror, entry, at, access)?;
+        let opened = Open::new(&mut self.mirror, entry, at, access);
+        if access.truncate {
+            self.mirror.publish();
+        }
+        let open = opened?;
         let stream = open.is_stream();
         let handle = self.next;
         self.next += 1;
@@ -240,7 +245,9 @@ impl Tree {
     /// # Errors
     /// As [`Tree::read`].
     pub fn write(&mut self, handle: u64, data: &[u8], who: u32) -> Result<usize> {
-        self.open.get_mut(&handle).ok_or(Errno::BADF)?.write(&mut self.mirror, data, who)
+        let done = self.open.get_mut(&handle).ok_or(Errno::BADF)?.write(&mut self.mirror, data, who);
+        self.mirror.publish();
+        done
     }
 
     /// Whether a read of an open file would not wait.
@@ -275,6 +282,8 @@ impl Tree {
         if self.node(parent)? != Node::dir(TOP, Dir::Instances) {
             return Err(Errno::PERM);
         }
-        self.mirror.remove(name)
+        let done = self.mirror.remove(name);
+        self.mirror.publish();
+        done
     }
 }

@@ -55,6 +55,8 @@ pub struct Mirror {
     pub(super) dynamic: Dynamic,
     /// Events that somebody holds, and how often.
     pub(super) held: BTreeMap<u32, usize>,
+    /// What programs of others emit.
+    pub(super) published: Option<super::published::Published>,
     pub(super) synthetic: Synthetic,
     /// How many dynamic events were ever defined.
     pub(super) definitions: u64,
@@ -86,6 +88,7 @@ impl Mirror {
             tasks: TaskNames::default(),
             dynamic: Dynamic::default(),
             held: BTreeMap::new(),
+            published: None,
             synthetic: Synthetic::default(),
             definitions: 0,
             user: UserEvents::default(),

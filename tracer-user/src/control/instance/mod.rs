@@ -24,6 +24,7 @@ mod names;
 mod objects;
 mod options;
 mod programs;
+mod published;
 mod rest;
 mod saved;
 mod select;

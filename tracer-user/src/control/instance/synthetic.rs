@@ -61,6 +61,11 @@ impl Mirror {
         self.synthetic.set.find(name).cloned()
     }
 
+    /// Names of all synthetic events.
+    pub(super) fn synthetic_names(&self) -> Vec<String> {
+        self.synthetic.set.events().iter().map(|defined| defined.event.name.clone()).collect()
+    }
+
     /// The number of a synthetic event among all events.
     pub fn synthetic_number(&self, name: &str) -> Option<u32> {
         self.synthetic.numbers.get(name).copied()

@@ -1,0 +1,88 @@
+//! A small state machine: a task is woken, and runs. Where it waited longer than a bound in between, that is a synthetic event
+//! of a mirror, `long_wait pid_t pid; char[16] comm; u64 wait_us`, emitted in the kernel.
+//!
+//! `FOLLOWED` has the threads that are looked at, and how long each may wait, in nanoseconds.
+#![no_std]
+#![no_main]
+
+use aya_ebpf::{
+    helpers::generated::bpf_ktime_get_ns,
+    macros::{map, tracepoint},
+    maps::HashMap,
+    programs::TracePointContext,
+};
+use tracer_emit::{synth_event, synth_event_trace};
+
+synth_event! {
+    mod long_wait: "long_wait" at tracepoint {
+        "pid_t" pid: i32,
+        "char[16]" comm: &mut [u8; 16],
+        "u64" wait_us: u64,
+    }
+}
+
+#[map]
+static FOLLOWED: HashMap<u32, u64> = HashMap::with_max_entries(64, 0);
+
+/// When a thread was woken.
+#[map]
+static WOKEN: HashMap<u32, u64> = HashMap::with_max_entries(64, 0);
+
+/// Offsets in the records of sched_wakeup and sched_switch, as their format files have them.
+const WAKEUP_PID: usize = 24;
+const SWITCH_PREV_PID: usize = 24;
+const SWITCH_PREV_STATE: usize = 32;
+const SWITCH_NEXT_COMM: usize = 40;
+const SWITCH_NEXT_PID: usize = 56;
+
+fn begins_to_wait(pid: u32) {
+    // SAFETY: nobody deletes what is followed while this runs.
+    if unsafe { FOLLOWED.get(&pid) }.is_some() {
+        // SAFETY: no arguments.
+        let now = unsafe { bpf_ktime_get_ns() };
+        let _ = WOKEN.insert(&pid, &now, 0);
+    }
+}
+
+#[tracepoint]
+pub fn wakeup(ctx: TracePointContext) -> u32 {
+    // SAFETY: the record has its pid there.
+    if let Ok(pid) = unsafe { ctx.read_at::<u32>(WAKEUP_PID) } {
+        begins_to_wait(pid);
+    }
+    0
+}
+
+#[tracepoint]
+pub fn switch(ctx: TracePointContext) -> u32 {
+    // SAFETY: the record has these fields there.
+    unsafe {
+        // Who is still runnable waits from now on.
+        if ctx.read_at::<u64>(SWITCH_PREV_STATE) == Ok(0)
+            && let Ok(pid) = ctx.read_at::<u32>(SWITCH_PREV_PID)
+        {
+            begins_to_wait(pid);
+        }
+        if let Ok(pid) = ctx.read_at::<u32>(SWITCH_NEXT_PID)
+            && let (Some(woken), Some(bound)) = (WOKEN.get(&pid).copied(), FOLLOWED.get(&pid).copied())
+        {
+            let _ = WOKEN.remove(&pid);
+            let waited = bpf_ktime_get_ns() - woken;
+            if waited > bound
+                && let Ok(mut comm) = ctx.read_at::<[u8; 16]>(SWITCH_NEXT_COMM)
+            {
+                let _ = synth_event_trace!(long_wait, &ctx, pid as i32, &mut comm, waited / 1000);
+            }
+        }
+    }
+    0
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}

@@ -1,0 +1,193 @@
+//! Synthetic events that somebody else's eBPF program emits in the kernel: `tests/emitter`, written with `tracer-emit`, built
+//! by `cargo xtask build` and loaded by aya, tells of tasks that waited longer than a bound.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use aya::maps::HashMap;
+use aya::programs::TracePoint;
+use aya::{Ebpf, EbpfLoader};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use tracer_tests::host;
+use tracer_tests::mirror::{Mounted, bodies, set, text};
+
+/// The program.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/long-wait.o"));
+
+/// How long records are waited for.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+const DEFINITION: &str = "long_wait pid_t pid; char[16] comm; u64 wait_us";
+const EVENT: &str = "events/synthetic/long_wait";
+
+/// A BPF file system of our own.
+struct BpfFs(PathBuf);
+
+impl BpfFs {
+    fn mount() -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("tracer-bpffs-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        mount("bpf", &dir, "bpf", MountFlags::empty(), None).context("a BPF file system")?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for BpfFs {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// A thread that sleeps and is woken, each time it is told to.
+struct Waiter {
+    tid: u32,
+    go: mpsc::Sender<()>,
+    slept: mpsc::Receiver<()>,
+}
+
+impl Waiter {
+    fn start() -> Result<Self> {
+        let (go, told) = mpsc::channel::<()>();
+        let (tell, slept) = mpsc::channel();
+        let (tell_tid, tid) = mpsc::channel();
+        let sleep = move || {
+            let _ = tell_tid.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
+            while told.recv().is_ok() {
+                (0..10).for_each(|_| thread::sleep(Duration::from_micros(300)));
+                let _ = tell.send(());
+            }
+        };
+        thread::Builder::new().name("long-waiter".to_owned()).spawn(sleep)?;
+        Ok(Self { tid: tid.recv()?, go, slept })
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.go.send(())?;
+        self.slept.recv().context("the thread is gone")
+    }
+}
+
+/// The program at its hooks.
+fn load(pins: &Path) -> Result<Ebpf> {
+    let mut program = EbpfLoader::new().default_map_pin_directory(pins).load(OBJECT)?;
+    for (name, event) in [("wakeup", "sched_wakeup"), ("switch", "sched_switch")] {
+        let hook: &mut TracePoint = program.program_mut(name).context(name)?.try_into()?;
+        hook.load()?;
+        hook.attach("sched", event)?;
+    }
+    Ok(program)
+}
+
+fn follow(program: &mut Ebpf, tid: u32, bound: u64) -> Result<()> {
+    let mut followed: HashMap<_, u32, u64> = program.map_mut("FOLLOWED").context("FOLLOWED")?.try_into()?;
+    Ok(followed.insert(tid, bound, 0)?)
+}
+
+fn records(dir: &Path) -> Result<Vec<String>> {
+    Ok(bodies(&text(dir, "trace")?))
+}
+
+/// Waits until there are records of the waiter in an instance.
+fn wait_for_records(waiter: &Waiter, dir: &Path) -> Result<()> {
+    let start = Instant::now();
+    let found = loop {
+        waiter.wait()?;
+        let found = records(dir)?;
+        if !found.is_empty() {
+            break found;
+        }
+        ensure!(start.elapsed() < PATIENCE, "nothing was emitted");
+    };
+    let head = format!("long_wait: pid={} comm=long-waiter wait_us=", waiter.tid);
+    for line in &found {
+        let wait = line.strip_prefix(&head).with_context(|| line.clone())?;
+        wait.parse::<u64>().with_context(|| line.clone())?;
+    }
+    Ok(())
+}
+
+fn nothing_comes(waiter: &Waiter, dir: &Path, why: &str) -> Result<()> {
+    set(dir, "trace", "")?;
+    waiter.wait()?;
+    let found = records(dir)?;
+    ensure!(found.is_empty(), "{why}: {found:?}");
+    Ok(())
+}
+
+#[test]
+fn a_foreign_program_emits_into_the_mirror() {
+    let run = || -> Result<()> {
+        if !host::root_or_skip() {
+            return Ok(());
+        }
+        if OBJECT.is_empty() {
+            eprintln!("skipped: there is no program; `cargo xtask build` makes it");
+            return Ok(());
+        }
+        // aya asks tracefs for numbers of events.
+        host::Tracefs::find_or_mount()?;
+        let bpffs = BpfFs::mount()?;
+        let pins = bpffs.0.join("mirror");
+        let pin = ["--pin", pins.to_str().context("a path in UTF-8")?];
+        let at = |number: u32| {
+            std::env::temp_dir().join(format!("tracer-api-bpf-{}-{number}", std::process::id()))
+        };
+        let mut mounted = Mounted::with(at(0), &pin)?;
+        let dir = mounted.dir();
+        let one = mounted.instance("one")?;
+
+        // The program comes first, and makes the maps.
+        let mut program = load(&pins)?;
+        let waiter = Waiter::start()?;
+        follow(&mut program, waiter.tid, 0)?;
+        set(dir, "synthetic_events", DEFINITION)?;
+        nothing_comes(&waiter, dir, "the event is off")?;
+        set(dir, &format!("{EVENT}/enable"), "1")?;
+        wait_for_records(&waiter, dir)?;
+        let lines = text(dir, "trace")?;
+        ensure!(lines.contains(": long_wait: "), "{lines}");
+        follow(&mut program, waiter.tid, u64::MAX)?;
+        nothing_comes(&waiter, dir, "nobody waits as long")?;
+        follow(&mut program, waiter.tid, 0)?;
+        set(dir, &format!("{EVENT}/filter"), &format!("pid != {}", waiter.tid))?;
+        nothing_comes(&waiter, dir, "the filter drops it")?;
+        // Each instance has its own.
+        set(&one, &format!("{EVENT}/enable"), "1")?;
+        wait_for_records(&waiter, &one)?;
+        ensure!(records(dir)?.is_empty(), "the filter drops it");
+        for dir in [&one, dir] {
+            set(dir, &format!("{EVENT}/enable"), "0")?;
+        }
+        nothing_comes(&waiter, &one, "the event is off")?;
+        // Another event of that name is none that the program means.
+        set(dir, "synthetic_events", "long_wait u64 wait_us; pid_t pid")?;
+        set(dir, &format!("{EVENT}/enable"), "1")?;
+        nothing_comes(&waiter, dir, "other fields")?;
+        set(dir, &format!("{EVENT}/enable"), "0")?;
+
+        // A daemon that is killed leaves the program alone, and the next one takes over.
+        set(dir, "synthetic_events", DEFINITION)?;
+        set(dir, &format!("{EVENT}/enable"), "1")?;
+        wait_for_records(&waiter, dir)?;
+        mounted.kill();
+        waiter.wait()?;
+        let next = Mounted::with(at(1), &pin)?;
+        waiter.wait()?;
+        set(next.dir(), "synthetic_events", DEFINITION)?;
+        nothing_comes(&waiter, next.dir(), "it is not on yet")?;
+        set(next.dir(), &format!("{EVENT}/enable"), "1")?;
+        wait_for_records(&waiter, next.dir())?;
+        drop(program);
+        nothing_comes(&waiter, next.dir(), "the program is gone")?;
+        // One that ends takes the names along.
+        drop(next);
+        ensure!(!pins.exists(), "{} is still there", pins.display());
+        drop(mounted);
+        Ok(())
+    };
+    run().unwrap();
+}

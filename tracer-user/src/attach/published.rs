@@ -1,0 +1,153 @@
+//! Synthetic events that programs of others emit, in the kernel: maps with names in a BPF file system.
+//!
+//! Such a program stages the values on its CPU and jumps, from a function of its own so that it comes back, to a program of ours
+//! that stands in a table: the **relay**, which emits the event in all instances where it is on. A program can only jump to its
+//! like, so there is a table for each kind. Nothing waits for anything: an empty table is an event that is off, a daemon that
+//! was killed leaves its relays and their rings until the next one takes the names over, and an emission inside of another one
+//! of the same event on a CPU is lost and counted.
+
+use std::{
+    mem::offset_of,
+    os::fd::{AsFd, AsRawFd},
+    path::Path,
+};
+
+use tracer_abi::{EMIT_FIELDS, Emitting, LAYOUT, Stage, layout, pins};
+
+use super::{AttachError, Block, Cause};
+use crate::{
+    code::{
+        asm::{Assembler, Cond, Helper, Insn, Reg, Width},
+        join,
+    },
+    event::synthetic::Event,
+    sys::{
+        map::{Map, MapKind, MapSpec},
+        prog::{Prog, ProgKind},
+    },
+};
+
+/// Source register of a 64-bit immediate that is a map: `BPF_PSEUDO_MAP_FD`.
+const PSEUDO_MAP: u8 = 1;
+/// What the relay calls the emission.
+const EMISSION: &str = "emission";
+
+/// The kinds of programs that emit.
+pub const KINDS: [(ProgKind, &str); 3] = [
+    (ProgKind::RawTracepoint, pins::RAW_TP),
+    (ProgKind::Tracepoint, pins::TP),
+    (ProgKind::Kprobe, pins::KPROBE),
+];
+
+/// An event's maps.
+#[derive(Debug)]
+pub struct Pinned {
+    state: Map,
+    stage: Map,
+    tables: Vec<Map>,
+}
+
+fn map(dir: &Path, event: &str, suffix: &str, kind: MapKind, value_size: u32) -> Result<Map, AttachError> {
+    let name = format!("{event}{suffix}");
+    let spec = MapSpec { kind, key_size: 4, value_size, max_entries: 1, flags: 0, inner: None, name: &name };
+    Map::pinned(&dir.join(&name), &spec)
+        .map_err(|errno| AttachError::new(dir.join(&name).display().to_string(), Cause::Map("pinned", errno)))
+}
+
+impl Pinned {
+    /// An event's maps in a directory, made where they are not there yet.
+    ///
+    /// # Errors
+    /// When the kernel refuses one.
+    pub fn open(dir: &Path, event: &str) -> Result<Self, AttachError> {
+        let state = map(dir, event, pins::STATE, MapKind::Array, size_of::<Emitting>() as u32)?;
+        let stage = map(dir, event, pins::STAGE, MapKind::PerCpuArray, size_of::<Stage>() as u32)?;
+        let table = |(_, suffix): &(_, &str)| map(dir, event, suffix, MapKind::ProgArray, 4);
+        let tables = KINDS.iter().map(table).collect::<Result<_, _>>()?;
+        Ok(Self { state, stage, tables })
+    }
+
+    /// Takes the names away. Programs that have the maps keep them.
+    pub fn unpin(dir: &Path, event: &str) {
+        let all = KINDS.iter().map(|(_, suffix)| *suffix).chain([pins::STATE, pins::STAGE]);
+        for suffix in all {
+            let _ = std::fs::remove_file(dir.join(format!("{event}{suffix}")));
+        }
+    }
+
+    /// Says that the event is off.
+    ///
+    /// # Errors
+    /// When the kernel refuses to change a map.
+    pub fn turn_off(&self, event: Option<&Event>) -> Result<(), AttachError> {
+        self.set(&Emitting { on: 0, pad: 0, layout: event.map_or(0, fields) })?;
+        for table in &self.tables {
+            table.delete(&[0; 4]).map_err(|errno| AttachError::new("relay", Cause::Map("table", errno)))?;
+        }
+        Ok(())
+    }
+
+    /// Says that the event is on, and how it is emitted now; one emission for each of [`KINDS`].
+    ///
+    /// # Errors
+    /// When the kernel refuses all programs, or to change a map.
+    pub fn turn_on(&self, event: &Event, emissions: Vec<Block>) -> Result<(), AttachError> {
+        debug_assert!(event.fields.len() <= EMIT_FIELDS);
+        let mut refused = None;
+        let mut any = false;
+        for ((table, (kind, _)), emission) in self.tables.iter().zip(KINDS).zip(emissions) {
+            match self.relay(kind, &emission, &event.name) {
+                Ok(relay) => {
+                    let done = table.set_fd(0, relay.as_fd());
+                    done.map_err(|errno| AttachError::new(&event.name, Cause::Map("table", errno)))?;
+                    any = true;
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        match refused {
+            Some(error) if !any => return Err(error),
+            Some(error) => tracing::warn!("{error}"),
+            None => {}
+        }
+        self.set(&Emitting { on: 1, pad: 0, layout: fields(event) })
+    }
+
+    fn set(&self, state: &Emitting) -> Result<(), AttachError> {
+        let bytes = [state.on.to_ne_bytes(), state.pad.to_ne_bytes()].concat();
+        let bytes = [bytes, state.layout.to_ne_bytes().to_vec()].concat();
+        self.state
+            .update(&[0; 4], &bytes)
+            .map_err(|errno| AttachError::new("relay", Cause::Map("state", errno)))
+    }
+
+    fn relay(&self, kind: ProgKind, emission: &Block, title: &str) -> Result<Prog, AttachError> {
+        let mut asm = Assembler::new();
+        let out = asm.label();
+        asm.mov(Reg::R6, Reg::R1);
+        asm.store(Width::D, Reg::R10, -8, 0);
+        let [mut first, second] = Insn::imm64(Reg::R1, 0);
+        (first.src, first.imm) = (PSEUDO_MAP, self.stage.as_fd().as_raw_fd());
+        asm.push_wide(first, second);
+        asm.address(Reg::R2, Reg::R10, -8);
+        asm.call(Helper::MapLookupElem);
+        asm.jump_if(Cond::Eq, Reg::R0, 0, out);
+        asm.address(Reg::R1, Reg::R0, offset_of!(Stage, values) as i32);
+        asm.mov(Reg::R2, Reg::R6);
+        asm.call_function(EMISSION);
+        asm.bind(out);
+        asm.mov(Reg::R0, 0);
+        asm.exit();
+        let insns = join::join(&[asm.finish("relay")], &[(EMISSION, emission.insns())]);
+        let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
+        Prog::load(kind, &bytes, title).map_err(|error| AttachError::new(title, Cause::Load(kind, error)))
+    }
+}
+
+/// What stands for an event's fields.
+fn fields(event: &Event) -> u64 {
+    event
+        .fields
+        .iter()
+        .fold(LAYOUT, |hash, member| layout(hash, format!("{} {};", member.ty(), member.name).as_bytes()))
+}
