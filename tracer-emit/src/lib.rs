@@ -30,7 +30,10 @@
 #![feature(asm_experimental_arch)]
 
 pub use aya_ebpf;
-use aya_ebpf::{EbpfContext, maps::{Array, PerCpuArray}};
+use aya_ebpf::{
+    EbpfContext,
+    maps::{Array, PerCpuArray},
+};
 pub use tracer_abi;
 use tracer_abi::{EMIT_FIELDS, Emitting, Stage};
 
