@@ -17,5 +17,6 @@ pub mod rawpage;
 pub mod soak;
 pub mod tracer;
 pub mod user_events;
+pub mod values;
 pub mod whole;
 pub mod workload;

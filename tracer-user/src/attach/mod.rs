@@ -43,7 +43,7 @@ pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
 pub use emitted::{Block, Emitted, emission};
 pub use error::{AttachError, Cause};
 pub use extras::Extras;
-pub use fentry::Function;
+pub use fentry::{Function, ModuleTypes};
 pub use gate::{Hung, Resting};
 pub use gated::Gated;
 pub use hist::{Around as HistAround, Counted, Counting, Counts, part as hist_part};

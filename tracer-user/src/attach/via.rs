@@ -2,7 +2,6 @@
 
 use super::{
     fentry::{self, Function},
-    fexit,
     kprobe::KernelPlace,
     kprobe_multi,
     uprobe::FilePlace,
@@ -119,10 +118,10 @@ impl Via {
     }
 
     /// What they are loaded for.
-    pub(super) fn purpose(&self) -> Purpose<'static> {
+    pub(super) fn purpose(&self) -> Purpose<'_> {
         match self {
-            Self::Fentry(function) => fentry::purpose(*function),
-            Self::Fexit(function) => fexit::purpose(*function),
+            Self::Fentry(function) => fentry::purpose(function, false),
+            Self::Fexit(function) => fentry::purpose(function, true),
             Self::KprobeMulti { .. } => kprobe_multi::purpose(),
             _ => Purpose::Any,
         }

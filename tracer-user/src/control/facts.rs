@@ -54,9 +54,27 @@ impl Facts {
     /// # Errors
     /// When there is no tracefs to be had, with the reason.
     pub fn running() -> Result<Self, Error> {
-        let tracefs = Tracefs::open()?;
+        Ok(Self::of(Tracefs::open()?))
+    }
+
+    /// The same kernel looked at anew, for symbols and types come and go with modules.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn anew(&self) -> Result<Self, Error> {
+        let fresh = Self::of(self.tracefs.try_clone()?);
+        if let Some(pages) = self.pages.get() {
+            let _ = fresh.pages.set(*pages);
+        }
+        if let Some(answer) = self.loose_end.get() {
+            let _ = fresh.loose_end.set(answer.clone());
+        }
+        Ok(fresh)
+    }
+
+    fn of(tracefs: Tracefs) -> Self {
         let uname = rustix::system::uname();
-        Ok(Self {
+        Self {
             tracefs,
             btf: OnceLock::new(),
             symbols: OnceLock::new(),
@@ -69,7 +87,7 @@ impl Facts {
             preemption: OnceLock::new(),
             hashes: OnceLock::new(),
             hashes_pointers: hashes_pointers(&std::fs::read_to_string("/proc/cmdline").unwrap_or_default()),
-        })
+        }
     }
 
     /// The kernel's types; None where it shows none.

@@ -221,6 +221,13 @@ impl Symbols {
         core + self.extra.iter().filter(in_module).count()
     }
 
+    /// The modules that have a symbol of this name.
+    pub fn modules_of(&self, name: &str) -> impl Iterator<Item = &str> {
+        let own = self.extra.iter().filter(|entry| usize::from(entry.length) == name.len());
+        let own = own.filter(move |entry| entry.module != 0 && self.name(**entry) == name);
+        own.map(|entry| self.modules[usize::from(entry.module) - 1].as_str())
+    }
+
     /// The function that a filter's `.function` operand names (`parse_pred()`,
     /// kernel/trace/trace_events_filter.c): first address of the name, or an address in hexadecimal anywhere
     /// in the function. None where the kernel says "Function not found".

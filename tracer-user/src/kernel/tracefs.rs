@@ -39,6 +39,15 @@ pub enum Place {
 }
 
 impl Tracefs {
+    /// The same tracefs once more.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn try_clone(&self) -> Result<Self, Error> {
+        let root = self.root.try_clone().map_err(|error| Error::io("tracefs", error))?;
+        Ok(Self { root, place: self.place.clone() })
+    }
+
     /// The running kernel's tracefs: the visible mount, else a detached one.
     ///
     /// # Errors

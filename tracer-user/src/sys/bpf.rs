@@ -24,7 +24,9 @@ pub(super) enum Command {
     ObjGetInfo = 15,
     RawTracepointOpen = 17,
     BtfLoad = 18,
+    BtfGetFdById = 19,
     MapFreeze = 22,
+    BtfGetNextId = 23,
     MapUpdateBatch = 26,
     LinkCreate = 28,
 }

@@ -4,6 +4,7 @@
 //! verifier's log where there is one). No policy lives here.
 
 pub mod bpf;
+pub mod btf;
 pub mod call;
 pub mod counter;
 pub mod feature;

@@ -16,6 +16,7 @@ use crate::{
     buffer::clock::monotonic,
     control::probes,
     event::dynamic::{Kind, Target},
+    kernel::modules,
     lang::{
         define::{Change, Defined, File, Line, Probe, Request, Set, deletion, lines, request},
         facts::{Machine, Sites},
@@ -274,6 +275,24 @@ impl Mirror {
             self.dynamic.numbers.remove(&(probe.event.group.clone(), probe.event.name.clone()));
             self.dynamic.counted.retain(|(event, _), _| *event != number);
             self.remove_event(number);
+        }
+    }
+
+    /// Where modules came or went: probes that wait for one are hung up, those whose place is gone are taken off.
+    pub(super) fn look_at_probes(&mut self) {
+        self.dynamic.sites = Arc::default();
+        let waiting = |probe: &Probe| probes::module_of(probe).map(|module| !modules::is_loaded(module));
+        let events: Vec<u32> = self.dynamic.numbers.values().copied().collect();
+        for event in events {
+            let waiting: Vec<Option<bool>> =
+                self.dynamic.probes_of(event).unwrap_or_default().iter().map(waiting).collect();
+            let live = self.all().filter_map(|state| state.live.as_ref()?.probes(event));
+            let stale = live
+                .into_iter()
+                .any(|hung| hung.waiting().zip(&waiting).any(|(was, now)| now.is_some_and(|now| was != now)));
+            if stale {
+                self.rehang(event);
+            }
         }
     }
 

@@ -7,13 +7,15 @@ use crate::{
         facts::Facts,
         probes::{self, Candidate, Tried},
     },
+    kernel::modules,
     lang::define::Probe,
 };
 
 /// The probes of one event, each with the hook that it was given.
 #[derive(Debug, Default)]
 pub(super) struct HungProbes {
-    probes: Vec<(Gated, Candidate)>,
+    /// None for what waits for its module.
+    probes: Vec<Option<(Gated, Candidate)>>,
 }
 
 /// What is asked of the session for a probe; triggers turn the event on and off at the slot of its first one.
@@ -28,7 +30,8 @@ fn request<'a>(wanted: &Wanted<'a>, candidate: &'a Candidate, first: Option<u32>
 impl HungProbes {
     /// Hits and misses of each probe since it was hung up.
     pub(super) fn counts(&self, live: &Live) -> Vec<(u64, u64)> {
-        let count = |(gated, _): &(Gated, Candidate)| {
+        let count = |hung: &Option<(Gated, Candidate)>| {
+            let Some((gated, _)) = hung else { return (0, 0) };
             let missed = gated.info().map_or(0, |info| info.misses);
             (live.hits(gated.slot), missed)
         };
@@ -37,7 +40,12 @@ impl HungProbes {
 
     /// Rows of the counters.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
-        self.probes.iter().map(|(gated, _)| gated.slot)
+        self.probes.iter().flatten().map(|(gated, _)| gated.slot)
+    }
+
+    /// Of each probe whether it waits for its module.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = bool> {
+        self.probes.iter().map(Option::is_none)
     }
 }
 
@@ -46,15 +54,20 @@ impl Live {
     pub(super) fn hang_probes(
         &mut self,
         event: u32,
-        probes: &[Probe],
+        definitions: &[Probe],
         wanted: &Wanted<'_>,
         facts: &Facts,
     ) -> Result<(), Tried> {
         let mut hung = HungProbes::default();
-        for probe in probes {
+        for probe in definitions {
+            // As the kernel's, which are registered when the module comes.
+            if probes::module_of(probe).is_some_and(|module| !modules::is_loaded(module)) {
+                hung.probes.push(None);
+                continue;
+            }
             let first = hung.slots().next();
             match self.hang_probe(probe, wanted, first, facts) {
-                Ok(one) => hung.probes.push(one),
+                Ok(one) => hung.probes.push(Some(one)),
                 Err(tried) => {
                     self.take_off(hung);
                     return Err(tried);
@@ -96,7 +109,7 @@ impl Live {
     ) -> Result<(), crate::attach::AttachError> {
         let Some(mut hung) = self.take_probes(event) else { return Ok(()) };
         let first = hung.slots().next();
-        let changed = hung.probes.iter_mut().try_for_each(|(gated, candidate)| {
+        let changed = hung.probes.iter_mut().flatten().try_for_each(|(gated, candidate)| {
             self.session().change_gated(gated, &request(wanted, candidate, first))
         });
         self.put_probes(event, hung);
@@ -105,7 +118,7 @@ impl Live {
 
     /// Takes probes off their hooks.
     pub(super) fn take_off(&mut self, hung: HungProbes) {
-        for (gated, _) in hung.probes {
+        for (gated, _) in hung.probes.into_iter().flatten() {
             self.session().unhang_gated(gated);
         }
     }

@@ -79,7 +79,12 @@ impl Mirror {
     /// Where modules came or went, learns their events, and turns those on that were awaited.
     pub fn learn_modules(&mut self) {
         if self.modules.as_ref().is_some_and(modules::Changes::pending) {
+            match self.facts.anew() {
+                Ok(facts) => self.facts = facts.into(),
+                Err(error) => tracing::warn!("symbols of modules: {error}"),
+            }
             self.look_at_events();
+            self.look_at_probes();
         }
     }
 

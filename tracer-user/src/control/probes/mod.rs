@@ -21,12 +21,13 @@ pub use select::{DefineError, FIRST_ID, select};
 pub use text::printer;
 
 use crate::{
-    attach::{self, AttachError, Cause, FilePlace, Function, KernelPlace, Via, kernel_word},
+    attach::{self, AttachError, Cause, FilePlace, Function, KernelPlace, ModuleTypes, Via, kernel_word},
     control::{facts::Facts, hooks},
     event::{
         Format, Glob,
         dynamic::{Place, Target},
     },
+    kernel::Btf,
     lang::{define::Probe, facts::Arch},
     plan::{
         probe::{self, Addresses, Given, Lacks, ProbePlan},
@@ -127,6 +128,14 @@ struct Called {
     words: u8,
 }
 
+/// The module that a probe names.
+pub fn module_of(probe: &Probe) -> Option<&str> {
+    match &probe.event.target {
+        Target::Kernel { place: Place::Symbol { name, .. }, .. } => Some(name.split_once(':')?.0),
+        _ => None,
+    }
+}
+
 /// Finds the hooks of a probe.
 pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
     let mut found = Candidates::default();
@@ -217,7 +226,12 @@ pub fn on_record(
 fn tracepoint(probe: &Probe, name: &str, facts: &Facts, found: &mut Candidates) {
     let hook = "raw tracepoint";
     let Some(btf) = facts.btf() else { return found.lacking.add(hook, "the kernel shows no BTF") };
-    let Ok(Some(prototype)) = btf.tracepoint(name) else {
+    let in_module = || {
+        let calls = format!("__traceiter_{name}");
+        let module = facts.symbols()?.modules_of(&calls).next()?;
+        btf.module(module).ok()??.tracepoint(name).ok()?
+    };
+    let Some(prototype) = btf.tracepoint(name).ok().flatten().or_else(in_module) else {
         return found.lacking.add(hook, "BTF does not know the tracepoint");
     };
     let words = prototype.params.len() as u8;
@@ -228,21 +242,41 @@ fn tracepoint(probe: &Probe, name: &str, facts: &Facts, found: &mut Candidates) 
     found.offer(probe, Given::Arguments(words), addresses, Via::RawTracepoint(name.to_owned()));
 }
 
+/// The types that a function, `MODULE:` in front of it or not, has: the kernel's, else those of the module that it is in.
+fn typed(symbol: &str, facts: &Facts) -> Result<Called, String> {
+    let btf = facts.btf().ok_or("the kernel shows no BTF")?;
+    let (module, name) = match symbol.split_once(':') {
+        Some((module, name)) => (Some(module), name),
+        None => (None, symbol),
+    };
+    let called = |types: &Btf, module: Option<&str>| {
+        let id = types.function_id(name).ok()??;
+        let prototype = types.function(name).ok()??;
+        let words: u32 = prototype.params.iter().map(|param| param.info.size.div_ceil(8).max(1)).sum();
+        Some((id, u8::try_from(words).ok()?, module.map(str::to_owned)))
+    };
+    let own = if module.is_none() { called(btf, None) } else { None };
+    let in_modules = || {
+        let module = module.or_else(|| facts.symbols()?.modules_of(name).next())?;
+        called(btf.module(module).ok()??.as_ref(), Some(module))
+    };
+    let (id, words, module) = own.or_else(in_modules).ok_or("BTF does not know the function")?;
+    let module = match module {
+        Some(module) => {
+            let types = ModuleTypes::of(&module);
+            Some(types.map_err(|errno| format!("the types of module {module}: {errno}"))?)
+        }
+        None => None,
+    };
+    Ok(Called { function: Function { id, module }, words })
+}
+
 /// fentry and fexit.
 fn trampoline(probe: &Probe, symbol: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
     let hook = if exit { "fexit" } else { "fentry" };
-    if symbol.contains(':') {
-        return found.lacking.add(hook, "the function is a module's");
-    }
-    let Some(btf) = facts.btf() else { return found.lacking.add(hook, "the kernel shows no BTF") };
-    let called = || {
-        let id = btf.function_id(symbol).ok()??;
-        let prototype = btf.function(symbol).ok()??;
-        let words: u32 = prototype.params.iter().map(|param| param.info.size.div_ceil(8).max(1)).sum();
-        Some(Called { function: Function { id }, words: u8::try_from(words).ok()? })
-    };
-    let Some(Called { function, words }) = called() else {
-        return found.lacking.add(hook, "BTF does not know the function");
+    let Called { function, words } = match typed(symbol, facts) {
+        Ok(called) => called,
+        Err(why) => return found.lacking.add(hook, why),
     };
     let Some(ip) = address(symbol, facts) else {
         return found.lacking.add(hook, "no symbol tells where the function is");

@@ -10,6 +10,8 @@ pub(crate) struct Build {
     types: Vec<u8>,
     strings: Vec<u8>,
     count: u32,
+    /// Bytes of the strings that the section goes on from.
+    base_strings: u32,
 }
 
 impl Build {
@@ -21,7 +23,7 @@ impl Build {
         if name.is_empty() {
             return 0;
         }
-        let at = self.strings.len() as u32;
+        let at = self.base_strings + self.strings.len() as u32;
         self.strings.extend(name.bytes().chain([0]));
         at
     }
@@ -81,8 +83,35 @@ impl Build {
         self.push(&format!("__traceiter_{name}"), 12, 0, prototype, &[]);
     }
 
+    /// `BTF_KIND_FUNC` and its prototype.
+    pub(crate) fn function(&mut self, name: &str, params: &[(&str, u32)], returns: u32) {
+        let tail: Vec<_> = params.iter().flat_map(|(name, ty)| [self.name(name), *ty]).collect();
+        let prototype = self.push("", 13, params.len(), returns, &tail);
+        self.push(name, 12, 0, prototype, &[]);
+    }
+
+    /// A module's section, which goes on where this one ends.
+    pub(crate) fn split(&self) -> Self {
+        let base_strings = self.base_strings + self.strings.len() as u32;
+        Self { count: self.count, base_strings, ..Self::default() }
+    }
+
+    /// Writes the section to the file of that name in temporary memory.
+    pub(crate) fn write(&self, name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, self.bytes()).unwrap();
+        path
+    }
+
     /// The section, read back from a file. `test` names the file, so it must be the test's own.
     pub(crate) fn read(&self, test: &str) -> Btf {
+        let path = self.write(&format!("tracer-btf-{}-{test}", std::process::id()));
+        let btf = Btf::read(&path).unwrap().unwrap();
+        std::fs::remove_file(path).unwrap();
+        btf
+    }
+
+    fn bytes(&self) -> Vec<u8> {
         let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
         let mut bytes = 0xeb9f_u16.to_ne_bytes().to_vec();
         bytes.extend([1, 0]);
@@ -91,10 +120,6 @@ impl Build {
         }
         bytes.extend(&self.types);
         bytes.extend(&self.strings);
-        let path: PathBuf = std::env::temp_dir().join(format!("tracer-btf-{}-{test}", std::process::id()));
-        std::fs::write(&path, bytes).unwrap();
-        let btf = Btf::read(&path).unwrap().unwrap();
-        std::fs::remove_file(path).unwrap();
-        btf
+        bytes
     }
 }

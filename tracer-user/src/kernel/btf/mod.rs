@@ -10,6 +10,7 @@
 pub(crate) mod build;
 mod enums;
 mod index;
+mod module;
 mod prototype;
 mod shape;
 
@@ -43,6 +44,7 @@ pub struct Btf {
     /// Ids by name, of all names that were asked for.
     found: Mutex<HashMap<String, Vec<u32>>>,
     constants: OnceLock<Option<Enumerators>>,
+    modules: module::Modules,
 }
 
 /// Where a struct keeps a member.
@@ -100,7 +102,7 @@ impl Btf {
         Self::read(Path::new(VMLINUX))
     }
 
-    /// Types in a file of BTF, not split; None when the file is not there.
+    /// Types in a file of BTF, not split (for that see [`Btf::module`]); None when the file is not there.
     ///
     /// # Errors
     /// When the file cannot be read or is no BTF.
@@ -127,6 +129,7 @@ impl Btf {
             index: OnceLock::new(),
             found: Mutex::default(),
             constants: OnceLock::new(),
+            modules: module::Modules::default(),
         }))
     }
 

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{FileType, stat};
 use rustix::io::Errno;
 
+use super::types::Types;
 use super::{Arch, Facts, FileFact, Language, Spot, elf};
 use crate::event::{Format, Glob};
 use crate::kernel::btf::{BitMember, Shape, Signature};
@@ -32,7 +33,7 @@ const ENDBR: u64 = 4;
 /// The running kernel.
 pub struct Machine<'a> {
     language: Language,
-    btf: Option<&'a Btf>,
+    types: Types<'a>,
     tracefs: Option<&'a Tracefs>,
     filter: FilterCheck,
     cpus: u32,
@@ -68,7 +69,7 @@ impl<'a> Machine<'a> {
         let last = cpulist::parse(possible.trim_ascii(), CPUS_MAX).and_then(|cpus| cpus.last().copied());
         Self {
             language: Language::full(),
-            btf,
+            types: Types::new(btf),
             tracefs,
             filter: Box::new(|_, text| filter::parse(text, &Dialect::newest()).map(|_| ())),
             cpus: last.map_or(1, |last| last + 1),
@@ -254,11 +255,11 @@ impl Facts for Machine<'_> {
     }
 
     fn signature(&self, function: &str) -> Option<Signature> {
-        self.btf?.signature(function).ok()?
+        self.types.signature(function, self.symbols())
     }
 
     fn shape(&self, id: u32) -> Option<Shape> {
-        self.btf?.shape(id)
+        self.types.shape(id)
     }
 
     fn has_signed_chars(&self) -> bool {
@@ -271,11 +272,11 @@ impl Facts for Machine<'_> {
     }
 
     fn member(&self, id: u32, name: &str) -> Option<BitMember> {
-        self.btf?.bit_member(id, name).ok()?
+        self.types.member(id, name)
     }
 
     fn offset_of(&self, name: &str, path: &str) -> Option<u32> {
-        self.btf?.member(name, path).ok()?.map(|member| member.offset)
+        self.types.kernel()?.member(name, path).ok()?.map(|member| member.offset)
     }
 
     fn event(&self, system: &str, name: &str) -> Option<Format> {

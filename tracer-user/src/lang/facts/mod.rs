@@ -7,6 +7,7 @@ mod fixed;
 mod language;
 mod machine;
 mod registers;
+mod types;
 
 use rustix::io::Errno;
 

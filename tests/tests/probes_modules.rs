@@ -1,0 +1,119 @@
+//! Probes of functions in modules beside the kernel's own: types from the module's BTF, symbols with the module's name in
+//! front of them, a module that comes later. The virtual machines have modules; the host has none.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use rustix::net::{AddressFamily, SocketType, socket};
+use tracer_tests::host;
+use tracer_tests::probes::{Case, Pair};
+
+/// A module whose functions a program can call without any device: a socket of its family does.
+const MODULE: &str = "vsock";
+
+fn modprobe(arguments: &[&str]) -> bool {
+    let status = Command::new("modprobe").args(arguments).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn is_loaded() -> bool {
+    std::path::Path::new("/sys/module").join(MODULE).exists()
+}
+
+/// Asks for sockets of the module: `vsock_create()` for each, `vsock_assign_transport()` for those of datagrams.
+fn hit() {
+    for kind in [SocketType::DGRAM, SocketType::STREAM, SocketType::RAW, SocketType::SEQPACKET] {
+        drop(socket(AddressFamily::VSOCK, kind, None));
+    }
+}
+
+fn unload() -> Result<()> {
+    // Programs that are being closed keep their module for a moment.
+    let end = Instant::now() + Duration::from_secs(60);
+    while is_loaded() && !modprobe(&["-r", MODULE]) {
+        ensure!(Instant::now() < end, "{MODULE} is kept");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+/// Letter, place and arguments; whether types of the module are needed.
+const DEFINITIONS: [(&str, &str, bool); 10] = [
+    ("p", "vsock:vsock_create", false),
+    ("p", "vsock_create proto=$arg3:s32 $comm", false),
+    ("p", "vsock:vsock_create+0 at=$stack0:symbol", false),
+    ("r", "vsock:vsock_create ret=$retval:s32", false),
+    ("p", "vsock_assign_transport size=vsk->buffer_size port=vsk->local_addr.svm_port", true),
+    ("f", "vsock_create", true),
+    ("f", "vsock_create type=sock->type protocol kern", true),
+    ("f", "vsock_assign_transport size=vsk->buffer_size own=vsk->sk.__sk_common.skc_family", true),
+    ("f", "vsock_assign_transport%return size=vsk->buffer_size $retval", true),
+    ("f", "vsock_create%return protocol ret=$retval", true),
+];
+
+#[test]
+fn functions_of_modules_leave_the_kernels_texts() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let run = || -> Result<()> {
+        let late = Pair::start("module-late")?;
+        if !late.kernel_has("kprobe_events") {
+            eprintln!("skipped: the kernel has no kprobe_events");
+            return Ok(());
+        }
+        if is_loaded() || !modprobe(&[MODULE]) {
+            eprintln!("skipped: there is no module {MODULE} to load");
+            return Ok(());
+        }
+        unload()?;
+        // Defined and turned on before there is such a function.
+        let line = format!("p:{}/late {MODULE}:vsock_create c=$comm", late.group());
+        let answers = late.define(Case { file: "dynamic_events", line: &line });
+        ensure!(answers == (Ok(()), Ok(())), "{line}: {answers:?}");
+        let (kernel, ours) = late.hits("late", None, true, || {
+            assert!(modprobe(&[MODULE]), "{MODULE}");
+            // The mirror learns of the module when somebody looks.
+            let _ = std::fs::read(late.mirror().join("dynamic_events"));
+            hit();
+        })?;
+        ensure!(kernel == ours && !ours.is_empty(), "{kernel:?}\n{ours:?}");
+        let (kernel, ours) = late.listings("dynamic_events")?;
+        ensure!(kernel == ours, "{kernel}\n{ours}");
+        late.clear()?;
+        drop(late);
+
+        let pair = Pair::start("module")?;
+        let typed = std::path::Path::new("/sys/kernel/btf").join(MODULE).exists()
+            && tracer_tests::mirror::text(pair.kernel(), "README")?.contains("<argname>");
+        let mut lines = 0;
+        for (number, (letter, rest, by_types)) in DEFINITIONS.iter().enumerate() {
+            let event = format!("m{number}");
+            let line = format!("{letter}:{}/{event} {rest}", pair.group());
+            let answers = pair.define(Case { file: "dynamic_events", line: &line });
+            if *by_types && !typed {
+                // What a kernel does not know yet is ours all the same.
+                eprintln!("{line}: {answers:?}");
+                continue;
+            }
+            ensure!(answers.0 == answers.1, "{line}: {answers:?}");
+            if answers.0.is_err() {
+                eprintln!("{line}: {answers:?}");
+                continue;
+            }
+            let (kernel, ours) = pair.formats(&event)?;
+            ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
+            let together = *letter != "r" && !rest.contains("%return");
+            let (kernel, ours) = pair.hits(&event, None, together, hit)?;
+            ensure!(kernel == ours, "{line}\n{}\n---\n{}", kernel.join("\n"), ours.join("\n"));
+            ensure!(!kernel.is_empty(), "{line}: no hit");
+            println!("{line}\n{}", ours.join("\n"));
+            lines += ours.len();
+        }
+        ensure!(lines >= 10, "{lines} lines");
+        drop(pair);
+        unload()
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}

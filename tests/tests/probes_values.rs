@@ -1,0 +1,338 @@
+//! Definitions made up at random, all of them right, in the kernel and in the mirror: hit by the same calls of this test they
+//! must leave the same formats and the same values, to the character. `TRACER_SEED` chooses them, `TRACER_CASES` says how many
+//! of each target.
+
+use std::ffi::{CStr, c_char};
+use std::fs::File;
+use std::hint::black_box;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use tracer_tests::filters::Rng;
+use tracer_tests::host;
+use tracer_tests::probes::{Case, Pair, place};
+use tracer_tests::values::Sources;
+
+/// Definitions of each target where all are taken.
+const CASES: u32 = 52;
+
+const ARM: bool = cfg!(target_arch = "aarch64");
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Something to probe.
+struct Target<'a> {
+    /// `p`, `r`, `f` or `t`.
+    letter: &'a str,
+    place: String,
+    /// Arguments in front of those that are made up.
+    first: &'a str,
+    /// What only hits of ours have in their texts.
+    mark: &'a str,
+    /// Whether both may see the same hit: returns would show each other's trampoline.
+    together: bool,
+    sources: Sources,
+}
+
+fn words(of: &[&str]) -> Vec<String> {
+    of.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn memory(of: &[(&str, u32)]) -> Vec<(String, u32)> {
+    of.iter().map(|(word, room)| ((*word).to_owned(), *room)).collect()
+}
+
+/// Puts definitions to the test; how many lines were the same.
+fn compare(pair: &Pair, target: &Target<'_>, seed: u64, hit: impl Fn()) -> Result<usize> {
+    let cases = number("TRACER_CASES").unwrap_or_else(|| u64::from(host::share(CASES)));
+    let (mut lines, mut refused) = (0, 0);
+    let mut rng = Rng::new(number("TRACER_SEED").unwrap_or(1) << 8 | seed);
+    for case in 0..cases {
+        let event = format!("v{seed}x{case}");
+        let arguments = target.sources.arguments(&mut rng);
+        let Target { letter, place, first, .. } = target;
+        let line = format!("{letter}:{}/{event} {place}{first}{arguments}", pair.group());
+        let answers = pair.define(Case { file: "dynamic_events", line: &line });
+        if answers.0.is_err() {
+            // An older kernel knows fewer types.
+            refused += 1;
+            continue;
+        }
+        ensure!(answers.1.is_ok(), "{line}: {answers:?}");
+        let (kernel, ours) = pair.formats(&event)?;
+        ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
+        let (kernel, ours) = pair.hits(&event, None, target.together, &hit)?;
+        let marked = |all: Vec<String>| -> Vec<String> {
+            all.into_iter().filter(|line| line.contains(target.mark)).collect()
+        };
+        let (kernel, ours) = (marked(kernel), marked(ours));
+        ensure!(kernel == ours, "{line}\n{}\n---\n{}", kernel.join("\n"), ours.join("\n"));
+        ensure!(!kernel.is_empty(), "{line}: no hit");
+        lines += kernel.len();
+        pair.clear()?;
+    }
+    eprintln!("{} {}: {lines} lines, {refused} of {cases} not taken", target.letter, target.place);
+    ensure!(refused < cases || cases < 4, "{}: nothing is taken", target.place);
+    Ok(lines)
+}
+
+/// What the first function is given a pointer to.
+#[repr(C)]
+struct Thing {
+    name: *const c_char,
+    number: u64,
+    bytes: [u8; 16],
+    next: *const Thing,
+}
+
+/// Probed.
+#[inline(never)]
+extern "C" fn tracer_test_valued(number: i64, text: *const c_char, thing: *const Thing, small: i8) -> i64 {
+    black_box((text, thing, small));
+    black_box(number * 3)
+}
+
+fn call() {
+    let texts: [&CStr; 3] = [c"first", c"last", c"some longer text"];
+    for text in texts {
+        black_box(black_box(text).to_bytes_with_nul().to_vec());
+    }
+    let last = Thing {
+        name: texts[1].as_ptr(),
+        number: u64::MAX - 1,
+        bytes: *b"fedcba9876543210",
+        next: std::ptr::null(),
+    };
+    let thing = Thing {
+        name: texts[0].as_ptr(),
+        number: 0x1234_5678_9abc_def0,
+        bytes: [0xff, 0x80, 0x7f, 1, 0, b'a', b'\'', b'\\', b' ', b'z', 9, 2, 3, 0xfe, 0xaa, 0x55],
+        next: &raw const last,
+    };
+    for number in [-5, 1 << 40] {
+        black_box(tracer_test_valued(number, texts[2].as_ptr(), &raw const thing, number as i8));
+    }
+}
+
+#[test]
+fn made_up_arguments_of_uprobes() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let run = || -> Result<()> {
+        let pair = Pair::start("uvalues")?;
+        ensure!(pair.kernel_has("uprobe_events"), "the kernel has no uprobe_events");
+        let place = place(tracer_test_valued as *const () as u64)?;
+        let registers = if ARM { ["%x0", "%x1", "%x2", "%x3"] } else { ["%di", "%si", "%dx", "%cx"] };
+        let [number, text, thing, small] = registers;
+        let next = format!("+32({thing})");
+        let sources = Sources {
+            words: words(&[number, text, thing, small, "$stack"]),
+            memory: memory(&[(thing, 40), (&next, 32), ("$stack", 64), (text, 16)]),
+            texts: vec![
+                text.to_owned(),
+                format!("+0({thing})"),
+                format!("+0({next})"),
+                format!("+16({thing})"),
+            ],
+            user: true,
+            ..Sources::default()
+        };
+        let entry =
+            Target { letter: "p", place: place.clone(), first: "", mark: "", together: true, sources };
+        let mut lines = compare(&pair, &entry, 1, call)?;
+        let sources = Sources {
+            words: words(&["$retval", "$stack"]),
+            memory: memory(&[("$stack", 64)]),
+            user: true,
+            ..Sources::default()
+        };
+        let exit = Target { letter: "r", place, first: "", mark: "", together: true, sources };
+        lines += compare(&pair, &exit, 2, call)?;
+        ensure!(lines >= 4, "{lines} lines");
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// A file whose name tells our hits from others.
+struct Probed {
+    path: PathBuf,
+    file: File,
+}
+
+impl Probed {
+    fn new(purpose: &str) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("tracer-valued-{purpose}-{}", std::process::id()));
+        std::fs::write(&path, b"0123456789abcdef")?;
+        Ok(Self { file: File::open(&path)?, path })
+    }
+
+    fn read(&self) {
+        // Something other than zeroes to be found there before the call.
+        let mut buffer = *b"buffer-contents-that-are-32-long";
+        for length in 1..=3 {
+            let _ = rustix::io::pread(self.file.as_fd(), &mut buffer[..length], 3);
+        }
+    }
+
+    fn open(&self) {
+        drop(File::open(&self.path));
+    }
+}
+
+impl Drop for Probed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Whether this kernel has what is compared with.
+fn pair(purpose: &str, file: &str) -> Result<Option<Pair>> {
+    if !host::root_or_skip() {
+        return Ok(None);
+    }
+    let pair = Pair::start(purpose)?;
+    if !pair.kernel_has(file) {
+        eprintln!("skipped: the kernel has no {file}");
+        return Ok(None);
+    }
+    Ok(Some(pair))
+}
+
+#[test]
+fn made_up_arguments_of_kprobes() {
+    let run = || -> Result<()> {
+        let Some(pair) = pair("kvalues", "kprobe_events")? else { return Ok(()) };
+        let probed = Probed::new("k")?;
+        let registers: &[&str] =
+            if ARM { &["%x0", "%x1", "%x2", "%x3", "%sp"] } else { &["%di", "%si", "%dx", "%cx", "%sp"] };
+        let arguments = ["$arg1", "$arg2", "$arg3", "$arg4", "$stack", "$stack0", "$stack3"];
+        let all: Vec<&str> = registers.iter().chain(&arguments).copied().collect();
+        let return_address: &[&str] = if ARM { &["%lr"] } else { &["$stack0"] };
+        let sources = Sources {
+            words: words(&all),
+            memory: memory(&[
+                ("$arg1", 96),
+                ("$arg4", 8),
+                ("$stack", 64),
+                (registers[0], 64),
+                ("@vfs_read", 8),
+            ]),
+            code: words(return_address),
+            ..Sources::default()
+        };
+        let target = |letter, place: &str, together, sources| Target {
+            letter,
+            place: place.to_owned(),
+            first: "",
+            mark: "",
+            together,
+            sources,
+        };
+        let entry = target("p", "vfs_read", true, sources.clone());
+        let mut lines = compare(&pair, &entry, 3, || probed.read())?;
+        // Within the function arguments are had by register only, and may have been moved by then.
+        let inside = Sources {
+            words: words(registers),
+            memory: memory(&[("$stack", 64), ("@vfs_read+8", 8)]),
+            ..Sources::default()
+        };
+        let place = if ARM { "vfs_read+8" } else { "vfs_read+4" };
+        lines += compare(&pair, &target("p", place, true, inside), 4, || probed.read())?;
+        let user = Sources {
+            words: words(&["$arg1", "$arg3"]),
+            memory: memory(&[("$arg2", 32)]),
+            texts: words(&["$arg2"]),
+            ask_user: true,
+            ..Sources::default()
+        };
+        lines += compare(&pair, &target("p", "vfs_read", true, user), 5, || probed.read())?;
+        let names = Sources {
+            words: words(&["$arg1"]),
+            texts: words(&["$arg2"]),
+            ask_user: true,
+            ..Sources::default()
+        };
+        let opened = Target {
+            letter: "p",
+            place: "do_sys_openat2".to_owned(),
+            first: " name=+0($arg2):ustring",
+            mark: "tracer-valued",
+            together: true,
+            sources: names,
+        };
+        lines += compare(&pair, &opened, 6, || probed.open())?;
+        let exit = Sources { words: words(&["$retval"]), ..Sources::default() };
+        lines += compare(&pair, &target("r", "vfs_read", false, exit), 7, || probed.read())?;
+        ensure!(lines >= 10, "{lines} lines");
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+#[test]
+fn made_up_arguments_of_fprobes() {
+    let run = || -> Result<()> {
+        let Some(pair) = pair("fvalues", "dynamic_events")? else { return Ok(()) };
+        let probed = Probed::new("f")?;
+        let typed = words(&[
+            "file",
+            "buf",
+            "count",
+            "pos",
+            "file->f_mode",
+            "file->f_flags",
+            "file->f_inode",
+            "file->f_inode->i_mode",
+            "file->f_inode->i_size",
+            "file->f_inode->i_sb->s_magic",
+            "file->f_path.dentry->d_name.hash",
+            "file->f_inode->i_sb->s_blocksize_bits",
+        ]);
+        let name = "file->f_path.dentry->d_name.name".to_owned();
+        let entry = Sources {
+            words: words(&["$arg1", "$arg3", "count", "file", "file->f_inode"]),
+            memory: memory(&[("$arg1", 96), ("file", 96), ("pos", 8), ("$arg4", 8), ("file->f_inode", 16)]),
+            texts: vec![name.clone()],
+            code: words(&["file->f_op->llseek"]),
+            typed: typed.clone(),
+            ..Sources::default()
+        };
+        let target = |place: &str, first, mark, together, sources| Target {
+            letter: "f",
+            place: place.to_owned(),
+            first,
+            mark,
+            together,
+            sources,
+        };
+        compare(&pair, &target("vfs_read", "", "", true, entry), 8, || probed.read())?;
+        let exit = Sources {
+            words: words(&["$retval", "$arg3", "count", "file"]),
+            texts: vec![name],
+            typed: typed
+                .into_iter()
+                .filter(|name| name != "buf" && name != "pos")
+                .chain(["$retval".to_owned()])
+                .collect(),
+            ..Sources::default()
+        };
+        compare(&pair, &target("vfs_read%return", "", "", false, exit), 9, || probed.read())?;
+        let call = if ARM { 67 } else { 17 };
+        let mark = format!(" id={call} ");
+        let enter = Sources {
+            words: words(&["id", "$arg2"]),
+            memory: memory(&[("regs", 120)]),
+            typed: words(&["id", "regs", if ARM { "regs->pc" } else { "regs->di" }]),
+            ..Sources::default()
+        };
+        let tracepoint = Target { letter: "t", ..target("sys_enter", " id", &mark, true, enter) };
+        compare(&pair, &tracepoint, 10, || probed.read())?;
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}

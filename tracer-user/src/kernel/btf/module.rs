@@ -1,0 +1,74 @@
+//! Types of modules (`/sys/kernel/btf/MODULE`, 5.11 and later): what a module adds to the kernel's own, with ids behind
+//! those. Read when a function turns out to be a module's, never all of them.
+
+use std::{
+    fs::File,
+    os::unix::fs::MetadataExt,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use super::{Btf, bad};
+use crate::kernel::Error;
+
+/// Modules that were read: name, inode of the file (another one after the module came anew), types.
+pub(super) type Modules = Mutex<Vec<(String, u64, Arc<Btf>)>>;
+
+impl Btf {
+    /// The types of a loaded module together with the kernel's; None where it shows none.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read or is no BTF.
+    pub fn module(&self, name: &str) -> Result<Option<Arc<Self>>, Error> {
+        let path = self.path.with_file_name(name);
+        let Ok(file) = File::open(&path) else { return Ok(None) };
+        let inode = file.metadata().map_err(|error| Error::io(path.display().to_string(), error))?.ino();
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((.., known)) = modules.iter().find(|(own, at, _)| own == name && *at == inode) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let types = btf_rs::Btf::from_split_file(&path, &self.types).map_err(|error| bad(&path, &error))?;
+        let read = Arc::new(Self {
+            path,
+            file,
+            types,
+            // The index knows whole sections only; a module's types are few and decoded by now.
+            index: OnceLock::from(None),
+            found: Mutex::default(),
+            constants: OnceLock::new(),
+            modules: Modules::default(),
+        });
+        modules.retain(|(own, ..)| own != name);
+        modules.push((name.to_owned(), inode, Arc::clone(&read)));
+        Ok(Some(read))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::build::Build;
+
+    #[test]
+    fn a_modules_types_stand_behind_the_kernels() {
+        let mut build = Build::new();
+        let int = build.int("int", 4, true);
+        let outer = build.aggregate("outer", 8, &[("a", int, 0), ("b", int, 32)]);
+        let pointer = build.pointer(outer);
+        let base = build.read("split");
+        let mut split = build.split();
+        let own = split.aggregate("own", 16, &[("o", pointer, 0), ("n", int, 64)]);
+        let to_own = split.pointer(own);
+        split.function("ext_read", &[("own", to_own), ("flags", int)], int);
+        let name = format!("tracer-btf-{}-ext", std::process::id());
+        let path = split.write(&name);
+        let module = base.module(&name).unwrap().unwrap();
+        std::fs::remove_file(path).unwrap();
+        let signature = module.signature("ext_read").unwrap().unwrap();
+        assert_eq!(signature.params, [("own".to_owned(), to_own), ("flags".to_owned(), int)]);
+        assert_eq!(module.bit_member(own, "n").unwrap().unwrap().offset, 64);
+        assert_eq!(module.bit_member(outer, "b").unwrap().unwrap().offset, 32);
+        assert_eq!(module.member("outer", "b").unwrap().unwrap().offset, 4);
+        assert!(own > pointer && module.function_id("ext_read").unwrap() > Some(own));
+        assert!(base.signature("ext_read").unwrap().is_none());
+        assert!(base.module("none").unwrap().is_none());
+    }
+}
