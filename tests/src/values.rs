@@ -44,7 +44,20 @@ impl Sources {
     /// So many arguments as there may be, a space in front of each.
     pub fn arguments(&self, rng: &mut Rng) -> String {
         let count = [1, 1, 2, 3, 4, 6, 8][rng.below(7)];
-        (0..count).map(|at| format!(" v{at}={}", self.argument(rng))).collect()
+        let mut all: Vec<String> = (0..count).map(|_| self.argument(rng)).collect();
+        // The kernel lets the name of a symbol run into the text behind it (`fetch_store_symstring()` does not count its NUL).
+        let names = |text: &String| text.ends_with(":symstr");
+        let last = all.iter().rposition(names);
+        let mut kept = 0;
+        all.retain(|text| {
+            kept += 1;
+            !names(text) || Some(kept - 1) == last
+        });
+        if let Some(at) = all.iter().position(names) {
+            let name = all.remove(at);
+            all.push(name);
+        }
+        all.iter().enumerate().map(|(at, text)| format!(" v{at}={text}")).collect()
     }
 
     fn argument(&self, rng: &mut Rng) -> String {

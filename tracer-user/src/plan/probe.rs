@@ -346,6 +346,9 @@ impl Planner<'_> {
         Ok(match (source, self.given) {
             (Source::Immediate(value), _) => Value::number(*value),
             (Source::Comm, _) => Value::of(Origin::Comm),
+            // The kernel's uprobes look for it in the memory of user space, where it is not (`fetch_store_string()`,
+            // kernel/trace/trace_uprobe.c).
+            (Source::Text(_), _) if self.user => Value::number(0),
             (Source::Text(text), _) => Value::of(Origin::Text(text.clone())),
             (Source::Field(field), Given::Record) => Value::of(Origin::Field(field.clone())),
             (Source::Register(place), Given::Registers(_)) => Value::of(Origin::Context(*place as u16)),
