@@ -131,6 +131,24 @@ impl Pair {
         set(self.mirror(), &file, value).context("the mirror")
     }
 
+    /// Another instance of both, the kernel's first. The mirror's goes with the mirror, the kernel's with the pair.
+    ///
+    /// # Errors
+    /// When one of them cannot be had.
+    pub fn instance(&self, name: &str) -> Result<[PathBuf; 2]> {
+        let kernel = self.kernel.join("instances").join(format!("{}_{name}", self.group));
+        std::fs::create_dir(&kernel)?;
+        Ok([kernel, self.mounted.instance(name)?])
+    }
+
+    /// Records what the calling thread starts as well.
+    ///
+    /// # Errors
+    /// Those of the files.
+    pub fn follow_children(&self) -> Result<()> {
+        [self.oracle.dir(), self.mirror()].iter().try_for_each(|dir| set(dir, "options/event-fork", "1"))
+    }
+
     /// The texts that an event's hits leave behind its name, with the filter, if any: in the kernel, in the mirror. Where
     /// probes of two tracers on one function see each other, they are hung up one after the other.
     ///
@@ -183,6 +201,11 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
+        let instances = std::fs::read_dir(self.kernel.join("instances")).into_iter().flatten().flatten();
+        let mark = format!("{}_", self.group);
+        for instance in instances.filter(|entry| entry.file_name().to_string_lossy().starts_with(&mark)) {
+            let _ = std::fs::remove_dir(instance.path());
+        }
         if let Err(error) = self.clear() {
             eprintln!("{error:#}");
         }

@@ -2,13 +2,17 @@
 //! mirror's, hit by functions of this test, must leave the same texts.
 
 use std::ffi::{CStr, c_char};
+use std::fs::File;
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
-use tracer_tests::mirror::text;
+use tracer_tests::mirror::{self, Mounted, set, text};
 use tracer_tests::probes::{Case, Pair, place};
 use tracer_tests::tracer::Tracer;
+use tracer_user::sys::mapped::MappedFile;
 
 /// What the first function is given a pointer to.
 #[repr(C)]
@@ -33,6 +37,12 @@ extern "C" fn tracer_test_counted(number: i64) -> i64 {
     black_box(number + 1)
 }
 
+/// Probed with a reference counter.
+#[inline(never)]
+extern "C" fn tracer_test_referred(number: i64) -> i64 {
+    black_box(number + 2)
+}
+
 /// The path of this program and the offset in it of the function.
 fn target() -> Result<String> {
     place(tracer_test_target as *const () as u64)
@@ -40,10 +50,6 @@ fn target() -> Result<String> {
 
 fn hit() {
     let names: [&CStr; 3] = [c"one", c"", c"three"];
-    // What was never looked at may not be in memory yet; the kernel waits for it, a program does not.
-    for text in names.iter().chain(&[c"last", c"first", c"some text"]) {
-        black_box(black_box(*text).to_bytes_with_nul().to_vec());
-    }
     let names = names.map(CStr::as_ptr);
     let last = Thing {
         name: c"last".as_ptr(),
@@ -205,9 +211,32 @@ fn events_come_and_go_as_the_kernels() {
         hit();
         pair.enable("life", false)?;
         ensure!(same(&format!("-:{group}/other"))?.is_err(), "there is none");
+        // What is open when the event goes means nothing from then on (but `id`, which the kernel keeps).
+        let names = ["enable", "filter", "format", "trigger"];
+        let open = |dir: &std::path::Path| -> Result<Vec<File>> {
+            let file = |name: &str| {
+                let path = dir.join(format!("events/{group}/life/{name}"));
+                let writes = name != "format";
+                Ok(File::options().read(true).write(writes).open(path)?)
+            };
+            names.iter().map(|name| file(name)).collect()
+        };
+        let held = [open(pair.kernel())?, open(pair.mirror())?];
         ensure!(text(pair.mirror(), "trace")?.contains(": life: "), "nothing was recorded");
         ensure!(same(&format!("-:{group}/life"))?.is_ok());
         ensure!(!text(pair.mirror(), "trace")?.contains(": life: "), "records of no event");
+        for (at, name) in names.into_iter().enumerate() {
+            let [kernel, ours] = [&held[0][at], &held[1][at]].map(|file| {
+                let read = rustix::io::pread(file, &mut [0; 64], 0);
+                let written = (name != "format").then(|| rustix::io::write(file, b"0"));
+                (read, written)
+            });
+            ensure!(kernel == ours, "{name} of an event that went: {kernel:?} and {ours:?}");
+            ensure!(name != "enable" || ours.1 == Some(Err(rustix::io::Errno::NODEV)), "{ours:?}");
+        }
+        drop(held);
+        let gone = pair.mirror().join(format!("events/{group}/life/enable"));
+        ensure!(File::open(gone).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound));
         // A directory that went is there again.
         ensure!(same(&format!("p:{group}/life {target} b=$comm"))?.is_ok());
         let format = text(pair.mirror(), &format!("events/{group}/life/format"))?;
@@ -233,17 +262,125 @@ fn profiles_count_hits() {
         let own = |text: String| -> Vec<String> {
             text.lines().filter(|line| line.contains("count ")).map(str::to_owned).collect()
         };
+        let call = |times: i64| {
+            (0..times).for_each(|n| {
+                black_box(tracer_test_counted(n));
+            });
+        };
         for (event, times) in [("pcount", 7), ("rcount", 3), ("pcount", 2)] {
-            pair.hits(event, None, true, || {
-                (0..times).for_each(|n| {
-                    black_box(tracer_test_counted(n));
-                });
+            let (kernel, ours) = pair.hits(event, None, true, || {
+                call(times);
+                // Another thread's hits are not recorded, and counted all the same.
+                std::thread::scope(|scope| scope.spawn(|| call(5)).join()).expect("a thread that calls");
             })?;
+            ensure!(kernel.len() as i64 == times && kernel == ours, "{kernel:?}\n{ours:?}");
         }
-        let (kernel, ours) = pair.read("uprobe_profile")?;
-        ensure!(own(kernel.clone()) == own(ours.clone()), "{kernel}\n{ours}");
-        ensure!(ours.contains(" 9\n") && ours.contains(" 3\n"), "{ours}");
+        let same = |wanted: [&str; 2]| -> Result<()> {
+            let (kernel, ours) = pair.read("uprobe_profile")?;
+            ensure!(own(kernel.clone()) == own(ours.clone()), "{kernel}\n{ours}");
+            ensure!(wanted.iter().all(|count| ours.contains(&format!(" {count}\n"))), "{wanted:?}\n{ours}");
+            Ok(())
+        };
+        same(["19", "8"])?;
+        // In two instances at once, which see the same hits, and in one after the other.
+        let enable = format!("events/{}/pcount/enable", pair.group());
+        let other = pair.instance("second")?;
+        pair.enable("pcount", true)?;
+        call(1);
+        other.iter().try_for_each(|dir| set(dir, &enable, "1"))?;
+        call(2);
+        same(["22", "8"])?;
+        pair.enable("pcount", false)?;
+        call(3);
+        same(["25", "8"])?;
+        other.iter().try_for_each(|dir| set(dir, &enable, "0"))?;
+        call(1);
+        same(["25", "8"])
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// A mapping of a file that nobody has looked at, as often as it is asked for.
+fn unseen(file: &File) -> Result<MappedFile> {
+    Ok(MappedFile::map(file)?)
+}
+
+/// The kernel's uprobes wait for pages that are not in memory; so must ours.
+#[test]
+fn pages_that_are_not_in_memory_are_waited_for() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let run = || -> Result<()> {
+        let pair = Pair::start("uprobe-pages")?;
+        let path = std::env::temp_dir().join(format!("tracer-pages-{}", std::process::id()));
+        // A text that goes on in the second page, and in the third what numbers are read from.
+        let mut bytes = vec![b'.'; 3 * 4096];
+        bytes[4090..4103].copy_from_slice(b"over the edge");
+        bytes[4103] = 0;
+        bytes[8192..8200].copy_from_slice(&0x1122_3344_5566_7788_u64.to_le_bytes());
+        std::fs::write(&path, &bytes)?;
+        let file = File::open(&path)?;
+        std::fs::remove_file(&path)?;
+        let args = in_registers("t=+4090(%b):string");
+        let numbers = in_registers("x=+8192(%b):x64 y=+8190(%b):x32 a=+8192(%b):x8[4]");
+        let mut lines = Vec::new();
+        for (number, args) in [args, numbers].into_iter().enumerate() {
+            let event = format!("pages{number}");
+            let line = format!("p:{}/{event} {} {args}", pair.group(), target()?);
+            let answers = pair.define(Case { file: "uprobe_events", line: &line });
+            ensure!(answers == (Ok(()), Ok(())), "{line}: {answers:?}");
+            // Each sees a mapping of its own, so that none finds what the other brought in.
+            let (kernel, ours) = pair.hits(&event, None, false, || {
+                let mapping = unseen(&file).expect("a mapping");
+                black_box(tracer_test_target(1, mapping.bytes().as_ptr().cast(), std::ptr::null(), 0));
+            })?;
+            ensure!(kernel == ours, "{line}\n{kernel:?}\n{ours:?}");
+            lines.extend(ours);
+        }
+        ensure!(lines[0].ends_with("t=\"over the edge\""), "{lines:?}");
+        ensure!(lines[1].contains(" x=0x1122334455667788 y=0x77882e2e "), "{lines:?}");
         Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// A counter that programs with probes of their own (SDT) look at to see whether anybody listens.
+static LISTENERS: AtomicU16 = AtomicU16::new(1000);
+
+#[test]
+fn a_reference_counter_is_raised_while_the_probe_is_in_place() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let run = || -> Result<()> {
+        let pair = Pair::start("uprobe-reference")?;
+        let (counter, place) =
+            (place((&raw const LISTENERS) as u64)?, place(tracer_test_referred as *const () as u64)?);
+        let counter = counter.rsplit_once(':').context("an offset")?.1.to_owned();
+        let reads = |wanted: u16| -> Result<()> {
+            // Taking probes off may take until all CPUs have gone by.
+            let end = Instant::now() + Duration::from_secs(30);
+            loop {
+                let found = LISTENERS.load(Ordering::SeqCst);
+                if found == wanted {
+                    return Ok(());
+                }
+                ensure!(Instant::now() < end, "{found} in place of {wanted}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        let line = format!("p:{}/referred {place}({counter})", pair.group());
+        let answers = pair.define(Case { file: "uprobe_events", line: &line });
+        ensure!(answers == (Ok(()), Ok(())), "{line}: {answers:?}");
+        let (kernel, ours) = pair.listings("uprobe_events")?;
+        ensure!(kernel == ours && ours.contains(&format!("({counter})")), "{kernel}\n{ours}");
+        let (kernel, ours) = pair.hits("referred", None, false, || {
+            reads(1001).expect("the counter");
+            black_box(tracer_test_referred(1));
+        })?;
+        ensure!(kernel == ours && ours.len() == 1, "{kernel:?}\n{ours:?}");
+        reads(1000)
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
@@ -314,6 +451,58 @@ fn a_tracepoints_probe_agrees_with_its_event() {
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
+/// An event probe on a tracepoint's dynamic event: its hits, fields and filter are that event's.
+#[test]
+fn an_event_probe_sees_the_event_that_it_sits_on() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let run = || -> Result<()> {
+        let outcome = Tracer::new([
+            "record",
+            "-q",
+            "--no-irq-info",
+            "--pid",
+            &std::process::id().to_string(),
+            "-p",
+            "t:tracer_test/base sched_switch np=next->pid nc=next->comm:string",
+            "-p",
+            "e:tracer_test/all tracer_test.base next=$np:s32 name=$nc:string",
+            "-p",
+            "e:tracer_test/odd tracer_test/base next=$np:s32 if np & 1",
+        ])?
+        .start()?;
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let text = String::from_utf8_lossy(&outcome.stop()?.stdout).into_owned();
+        // Of one thread, as hits of several at once are in no order.
+        let own = format!("-{} ", rustix::thread::gettid().as_raw_nonzero());
+        let lines = |event: &str| -> Vec<String> {
+            let mark = format!(": {event}: ");
+            let own = text.lines().filter(|line| line.contains(&own));
+            own.filter_map(|line| Some(line.split_once(&mark)?.1.to_owned())).collect()
+        };
+        let number = |line: &String, key: &str| -> Option<u32> {
+            line.split_once(key)?.1.split(' ').next()?.parse().ok()
+        };
+        let next: Vec<_> = lines("base").iter().map(|line| number(line, "np=")).collect();
+        let seen: Vec<_> = lines("all").iter().map(|line| number(line, "next=")).collect();
+        ensure!(next.len() >= 20 && next.iter().all(Option::is_some), "{text}");
+        // Programs come and go one after the other: at the ends one may have a hit that another has not.
+        ensure!(next.len().abs_diff(seen.len()) <= 4, "{text}");
+        let inner = &seen[2..seen.len() - 2];
+        ensure!(next.windows(inner.len()).any(|part| part == inner), "{text}");
+        ensure!(lines("all").iter().all(|line| line.starts_with("(tracer_test.base) next=")), "{text}");
+        let odd: Vec<_> = lines("odd").iter().map(|line| number(line, "next=")).collect();
+        let wanted = seen.iter().filter(|next| next.is_some_and(|next| next % 2 == 1)).count();
+        ensure!(odd.len().abs_diff(wanted) <= 4, "{text}");
+        ensure!(odd.iter().all(|next| next.is_some_and(|next| next % 2 == 1)), "{text}");
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
 /// What cannot be is said with a caret; what the kernel does not let be used is named.
 #[test]
 fn refusals_can_be_acted_on() {
@@ -334,6 +523,39 @@ fn refusals_can_be_acted_on() {
         ensure!(text.contains('^'), "{text}");
         let text = said("t sched_switch p=next->pid if q == 1")?;
         ensure!(text.contains("q == 1"), "{text}");
+        // Of each hook that is refused it is said what the kernel lacks, or where to read who refuses.
+        let outcome = Tracer::new(["record", "-p", "f:none vfs_read count", "--for", "10ms"])?.run()?;
+        if !outcome.status.success() {
+            let text = outcome.stderr;
+            for (hook, reasons) in [
+                ("fentry", ["tracer doctor", "CONFIG_"]),
+                ("kprobe.multi", ["CONFIG_FPROBE", "5.18"]),
+                ("kprobe:", ["CONFIG_KPROBE_EVENTS", "tracer doctor"]),
+            ] {
+                let (_, said) = text.split_once(hook).with_context(|| format!("{hook}\n{text}"))?;
+                ensure!(reasons.iter().any(|reason| said.contains(reason)), "{hook}\n{text}");
+            }
+            // The mirror takes the definition, and says the same where it is to be turned on.
+            let mounted = Mounted::start("refusals")?;
+            set(mounted.dir(), "dynamic_events", "f:refused/none vfs_read count")?;
+            let enabled = mirror::write(mounted.dir(), "events/refused/none/enable", b"1", true);
+            ensure!(enabled.is_err(), "it is on");
+            let log = self::text(mounted.dir(), "error_log")?;
+            ensure!(log.contains("no hook: fentry: ") && log.contains("Command: refused:none"), "{log}");
+            let doctor = Tracer::new(["doctor"])?.run()?;
+            let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+            let line = |name: &str| {
+                doctor.lines().skip_while(|line| !line.contains(name)).nth(1).unwrap_or("").to_owned()
+            };
+            ensure!(
+                doctor.contains("no      prog_tracing") || doctor.contains("no      perf_kprobe"),
+                "{doctor}"
+            );
+            ensure!(
+                line("perf_kprobe").contains("CONFIG_") || line("prog_tracing").contains("refused"),
+                "{doctor}"
+            );
+        }
         Ok(())
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));

@@ -94,6 +94,7 @@ fn kprobes_leave_the_kernels_texts() {
         let Some(pair) = pair("kprobe", "kprobe_events")? else { return Ok(()) };
         let registers =
             if cfg!(target_arch = "aarch64") { "%x0 b=%x2:u32 c=%x3:x8" } else { "%di b=%dx:u32 c=%cx:x8" };
+        let result = if cfg!(target_arch = "aarch64") { "%x0" } else { "%ax" };
         let inside = if cfg!(target_arch = "aarch64") { "vfs_read+8" } else { "vfs_read+4" };
         let lines = compare(
             &pair,
@@ -119,6 +120,13 @@ fn kprobes_leave_the_kernels_texts() {
                 ("r", "do_sys_openat2 ret=$retval:s32", "ret=-2"),
                 ("r", "vfs_read n=$arg3 ret=$retval", ""),
                 ("r3", "vfs_read $retval:u8", ""),
+                // No trampoline has registers: what the function was called with is kept at its entry.
+                ("r", &format!("vfs_read n=$arg3 file=$arg1 at={result}:u64 ret=$retval"), ""),
+                (
+                    "r",
+                    &format!("do_sys_openat2 name=+0($arg2):ustring at={result}:s32 fd=$arg1:s32"),
+                    "tracer-probed",
+                ),
             ],
         )?;
         ensure!(lines >= 20, "{lines} lines");
@@ -149,6 +157,8 @@ fn fprobes_leave_the_kernels_texts() {
                     "vfs_open%return mode=file->f_mode:x32 name=path->dentry->d_name.name:string ret=$retval",
                     "tracer-probed",
                 ),
+                // Many functions through one link, which shows no arguments at returns.
+                ("f", "vfs_rea[d]%return n=$arg3 file=$arg1 ret=$retval", ""),
                 ("f", "vfs_read name=file:%pD inode=file->f_inode:x64", "tracer-probed"),
                 ("f", "vfs_read $stack0 c=$comm", ""),
                 ("f", "vfs_read n=$arg3:b4@0/8 q=$arg3:u8", ""),
@@ -177,7 +187,9 @@ fn profiles_and_filters_of_kprobes() {
         let (_, ours) = pair.read("kprobe_profile")?;
         let line = ours.lines().find(|line| line.starts_with("  f ")).unwrap_or_default();
         let counts: Vec<&str> = line.split_ascii_whitespace().skip(1).collect();
-        ensure!(counts == ["20", "0"], "{ours}");
+        // Other threads' hits are counted too.
+        let hits: u64 = counts.first().unwrap_or(&"").parse()?;
+        ensure!(hits >= 20 && counts.len() == 2, "{ours}");
         Ok(())
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));
@@ -252,6 +264,99 @@ fn functions_tell_of_their_calls() {
         let opened = of("opened").iter().filter(|line| line.contains("tracer-probed-calls")).count();
         ensure!(opened == 3, "{text}");
         ensure!(of("open").iter().all(|line| line.contains(" <- vfs_open) mode=0x")), "{text}");
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// Event probes sit on events of functions and tracepoints as well, on those of kprobes not.
+#[test]
+fn event_probes_on_dynamic_events() {
+    let run = || -> Result<()> {
+        let Some(pair) = pair("onother", "kprobe_events")? else { return Ok(()) };
+        let target = Target::new("onother")?;
+        let group = pair.group();
+        let same = |line: &str| -> Result<Result<(), i32>> {
+            let answers = pair.define(Case { file: "dynamic_events", line });
+            ensure!(answers.0 == answers.1, "{line}: {answers:?}");
+            let (kernel, ours) = pair.listings("dynamic_events")?;
+            ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
+            Ok(answers.0)
+        };
+        let call = if cfg!(target_arch = "aarch64") { 67 } else { 17 };
+        let base = format!("f:{group}/base vfs_read count file name=file->f_path.dentry->d_name.name:string");
+        if pair.define(Case { file: "dynamic_events", line: &base }).0.is_err() {
+            eprintln!("skipped: the kernel has no events of functions");
+            return Ok(());
+        }
+        ensure!(same(&format!("t:{group}/calls sys_enter id regs"))?.is_ok());
+        ensure!(same(&format!("p:{group}/kernel vfs_read"))?.is_ok());
+        ensure!(same(&format!("e:{group}/none {group}/kernel"))? == Err(libc::ENODEV), "on a kprobe's");
+        for (event, line, mark) in [
+            ("all", format!("{group}/base n=$count:u32 f=$file name=$name:string pid=$common_pid"), ""),
+            ("some", format!("{group}/base n=$count:u8 ip=$__probe_ip:symbol if count > 2 && count < 5"), ""),
+            ("named", format!("{group}/base name=$name:string c=$comm if name ~ \"tracer-*\""), ""),
+            ("id", format!("{group}/calls id=$id:s32 nr=$id"), &*format!(" id={call} ")),
+        ] {
+            ensure!(same(&format!("e:{group}/{event} {line}"))?.is_ok(), "{line}");
+            let (kernel, ours) = pair.formats(event)?;
+            ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
+            for filter in [None, Some("common_pid != 0")] {
+                let (kernel, ours) = pair.hits(event, filter, true, || target.hit())?;
+                let marked =
+                    |all: Vec<String>| all.into_iter().filter(|line| line.contains(mark)).collect::<Vec<_>>();
+                let (kernel, ours) = (marked(kernel), marked(ours));
+                ensure!(kernel == ours, "{line}\n{}\n---\n{}", kernel.join("\n"), ours.join("\n"));
+                ensure!(!ours.is_empty(), "{line}: no hit");
+            }
+        }
+        ensure!(same(&format!("-:{group}/base"))? == Err(libc::EBUSY), "event probes sit on it");
+        for event in ["all", "some", "named", "id", "base", "calls", "kernel"] {
+            ensure!(same(&format!("-:{group}/{event}"))?.is_ok(), "{event}");
+        }
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// More calls under way at once than perf's kretprobes follow: who says so in MAXACTIVE has them all, others are told how many
+/// were missed.
+#[test]
+fn returns_of_many_calls_at_once() {
+    const CALLS: usize = 40;
+    let run = || -> Result<()> {
+        let Some(pair) = pair("maxactive", "kprobe_events")? else { return Ok(()) };
+        let sleep = || {
+            let together = std::sync::Barrier::new(CALLS);
+            std::thread::scope(|scope| {
+                for _ in 0..CALLS {
+                    scope.spawn(|| {
+                        together.wait();
+                        std::thread::sleep(std::time::Duration::from_millis(1500));
+                    });
+                }
+            });
+        };
+        pair.follow_children()?;
+        for (event, head) in [("usual", "r"), ("more", "r64")] {
+            let line = format!("{head}:{}/{event} hrtimer_nanosleep ret=$retval:s32", pair.group());
+            let answers = pair.define(Case { file: "kprobe_events", line: &line });
+            ensure!(answers == (Ok(()), Ok(())), "{line}: {answers:?}");
+            let (kernel, ours) = pair.hits(event, None, false, sleep)?;
+            println!("{line}: {} in the kernel, {} in the mirror", kernel.len(), ours.len());
+            if event == "more" {
+                ensure!(ours.len() == CALLS && kernel == ours, "{} and {}", kernel.len(), ours.len());
+            }
+            let (kernel, ours) = pair.read("kprobe_profile")?;
+            for profile in [&kernel, &ours] {
+                let line = profile.lines().find(|line| line.contains(&format!("  {event} ")));
+                let counts = line.unwrap_or_default().split_ascii_whitespace().skip(1);
+                let counts: Vec<usize> = counts.filter_map(|count| count.parse().ok()).collect();
+                // Others may sleep as well. Before 6.7 no program is told what its kretprobe missed.
+                let told = event == "more" || host::counts_missed();
+                ensure!(!told || counts.iter().sum::<usize>() >= CALLS, "{event}: {counts:?}\n{profile}");
+            }
+        }
         Ok(())
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));

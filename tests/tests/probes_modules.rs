@@ -68,6 +68,8 @@ fn functions_of_modules_leave_the_kernels_texts() {
             return Ok(());
         }
         unload()?;
+        // What the module's coming and going told is read by now, or the mirror would find the kernel's event there first.
+        tracer_tests::mirror::text(late.mirror(), "dynamic_events")?;
         // Defined and turned on before there is such a function.
         let line = format!("p:{}/late {MODULE}:vsock_create c=$comm", late.group());
         let answers = late.define(Case { file: "dynamic_events", line: &line });
@@ -92,8 +94,8 @@ fn functions_of_modules_leave_the_kernels_texts() {
             let event = format!("m{number}");
             let line = format!("{letter}:{}/{event} {rest}", pair.group());
             let answers = pair.define(Case { file: "dynamic_events", line: &line });
-            if *by_types && !typed {
-                // What a kernel does not know yet is ours all the same.
+            if (*by_types && !typed) || (*letter == "f" && answers == (Err(libc::EINVAL), Ok(()))) {
+                // What a kernel does not know (on arm64 it has no events of functions) is ours all the same.
                 eprintln!("{line}: {answers:?}");
                 continue;
             }

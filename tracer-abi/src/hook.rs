@@ -136,8 +136,10 @@ pub mod params {
         /// program. The number is the second argument or, where [`Params::call`](super::Params::call) is not 0, an `int`
         /// so many bytes behind where the first points to.
         BY_CALL,
-        /// Programs of this kind can be preempted by themselves on a CPU: counters are counted atomically, and of
-        /// [`SCRATCH`](crate::SCRATCH) a CPU has [`CLAIMS`](crate::CLAIMS) values, which hits claim.
+        /// Programs of this kind can be preempted by themselves on a CPU: counters are counted atomically.
+        NESTS,
+        /// So they can, and this one wants [`SCRATCH`](crate::SCRATCH): a CPU has [`CLAIMS`](crate::CLAIMS) values of it, which
+        /// hits claim.
         CLAIM,
         /// The program has triggers.
         TRIGGERS,

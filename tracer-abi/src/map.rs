@@ -76,6 +76,8 @@ pub const INJECT_SIZE: usize = INJECT_COMM + 16;
 pub const RECORD_AREA: usize = 2 * MAX_PAYLOAD;
 /// Bytes of a [`SCRATCH`] value, behind the record area, for strings that a filter fetches.
 pub const FILTER_AREA: usize = 2 * MAX_PAYLOAD;
+/// Bytes behind a [`SCRATCH`] value, in programs of event probes on other dynamic events: the record of that event.
+pub const BASE_AREA: usize = 2 * MAX_PAYLOAD;
 /// Values of [`SCRATCH`] that a CPU has under [`params::CLAIM`](crate::params::CLAIM): hits of this many threads can be under
 /// way on one.
 pub const CLAIMS: u32 = 4;

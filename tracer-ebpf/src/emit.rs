@@ -3,7 +3,7 @@
 //! Nothing is reserved for a hit that its filter drops, and every hit that passes the gates is counted once as
 //! filtered, recorded or dropped. Counters need no atomics: a program never runs twice at once on a CPU (perf
 //! tracepoints and kprobes are guarded by `bpf_prog_active`, raw tracepoints and functions by the program's own `active`),
-//! and each row belongs to one program. At uprobes nothing guards: see [`params::CLAIM`].
+//! and each row belongs to one program. At uprobes nothing guards: see [`params::NESTS`].
 
 use core::{ffi::c_void, ptr::NonNull};
 
@@ -173,7 +173,7 @@ pub(crate) fn left_out(in_force: u8, current: u32, ctx: *mut c_void) -> bool {
 /// Counts one more.
 #[inline(always)]
 pub(crate) fn count(counter: &mut u64) {
-    if param!(bits) & (params::CLAIM | params::SHARED_ROW) != 0 {
+    if param!(bits) & (params::NESTS | params::SHARED_ROW) != 0 {
         // SAFETY: adds to a counter in a map, which is aligned. This target's core library has no atomics.
         unsafe {
             core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) counter, in(reg) 1_u64);

@@ -8,7 +8,7 @@ use std::{
 
 use tracer_abi::INJECT_SIZE;
 
-use super::{AttachError, Cause, Request, Session, Via, Writer, inject, relay};
+use super::{AttachError, Cause, Request, Session, Via, Writer, beside::Beside, inject, relay};
 use crate::{
     code::{
         asm::{Function, Insn},
@@ -104,7 +104,7 @@ impl Session {
         debug_assert_eq!(*request.via, Via::Inject);
         let slot = self.take_slot()?;
         self.shared.set_soft(slot, request.extras.begins_off);
-        match self.program(request, slot, None) {
+        match self.program(request, slot, None, &Beside::default()) {
             Ok((program, scratch)) => Ok(Emitted { slot, program, scratch }),
             Err(error) => {
                 self.gate.give_back(slot);
@@ -122,7 +122,8 @@ impl Session {
         emitted: &mut Emitted,
         request: &Request<'_>,
     ) -> Result<(), AttachError> {
-        let (program, scratch) = self.program(request, emitted.slot, emitted.scratch.as_ref())?;
+        let (program, scratch) =
+            self.program(request, emitted.slot, emitted.scratch.as_ref(), &Beside::default())?;
         emitted.program = program;
         emitted.scratch = scratch.or(emitted.scratch.take());
         Ok(())
@@ -134,7 +135,7 @@ impl Session {
     /// When there is no code for it, or the kernel refuses a map.
     pub fn block(&self, emitted: &Emitted, request: &Request<'_>) -> Result<Block, AttachError> {
         debug_assert_eq!(*request.via, Via::Emitted);
-        let (image, scratch) = self.image(request, emitted.slot, None)?;
+        let (image, scratch) = self.image(request, emitted.slot, None, &Beside::default())?;
         Ok(Block::new(image.insns, image.constants.into_iter().chain(scratch).map(Arc::new).collect()))
     }
 

@@ -2,17 +2,18 @@
 //!
 //! As with trace events (`gate.rs`), what hangs on the hook is a tiny program that jumps to what stands in a table, so that a
 //! filter is changed by exchanging one word. A table takes programs of one kind and, at functions, of one function; so
-//! every probe has its own, of one place.
+//! every probe has its own, of one place. In front of the jump the gate counts, as the kernel's profiles do: whoever hits.
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::{AttachError, Cause, Link, Request, Session, Via};
+use super::{AttachError, Cause, Link, Request, Session, Via, beside::Beside};
 use crate::sys::{
     map::{Map, MapKind, MapSpec},
-    prog::{Prog, ProgInfo},
+    prog::Prog,
 };
 
-/// `bpf_tail_call`, include/uapi/linux/bpf.h.
+/// `bpf_map_lookup_elem`, `bpf_tail_call`, include/uapi/linux/bpf.h.
+const LOOKUP: i32 = 1;
 const TAIL_CALL: i32 = 12;
 
 /// A dynamic event behind its gate. It hangs on its hook as long as this lives.
@@ -22,20 +23,28 @@ pub struct Gated {
     pub slot: u32,
     via: Via,
     // The link first: it goes before what it refers to.
-    _link: Link,
+    link: Link,
     gate: Prog,
     table: Map,
     program: Prog,
     scratch: Option<Map>,
+    beside: Beside,
+    /// Hits of the hook by CPU, whoever's they are.
+    hits: Map,
+    cpus: usize,
 }
 
 impl Gated {
-    /// What the kernel knows of the program on the hook.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn info(&self) -> Result<ProgInfo, crate::sys::Errno> {
-        self.gate.info()
+    /// Hits of the hook since it hangs there, those of threads that are not traced included.
+    pub fn hits(&self) -> u64 {
+        let counts = self.hits.lookup_per_cpu(&[0; 4], self.cpus).ok().flatten().unwrap_or_default();
+        counts.iter().map(|count| u64::from_ne_bytes(count[..8].try_into().expect("eight bytes"))).sum()
+    }
+
+    /// Hits that the kernel had no program run for: another one of its sort was running on that CPU, or more calls were under
+    /// way than it follows to their returns.
+    pub fn missed(&self) -> u64 {
+        self.gate.info().map_or(0, |info| info.misses) + self.link.missed()
     }
 
     /// The hook.
@@ -66,7 +75,18 @@ impl Session {
     }
 
     fn gated(&mut self, request: &Request<'_>, slot: u32) -> Result<Gated, Failed> {
-        let (program, scratch) = self.program(request, slot, None)?;
+        let mut beside = Beside::load(request)?;
+        let (program, scratch) = self.program(request, slot, None, &beside)?;
+        let hits = Map::create(&MapSpec {
+            kind: MapKind::PerCpuArray,
+            key_size: 4,
+            value_size: 8,
+            max_entries: 1,
+            flags: 0,
+            inner: None,
+            name: "tracer_hits",
+        })
+        .map_err(|errno| Cause::Map("array", errno))?;
         let table = Map::create(&MapSpec {
             kind: MapKind::ProgArray,
             key_size: 4,
@@ -78,12 +98,15 @@ impl Session {
         })
         .map_err(|errno| Cause::Map("program array", errno))?;
         let kind = request.via.kind();
-        let gate =
-            Prog::load_for(kind, request.via.purpose(), &code(table.as_fd().as_raw_fd()), "tracer_probe")
-                .map_err(|error| Cause::Load(kind, error))?;
+        let code = code(hits.as_fd().as_raw_fd(), table.as_fd().as_raw_fd());
+        let gate = Prog::load_for(kind, request.purpose(), &code, "tracer_probe")
+            .map_err(|error| Cause::Load(kind, error))?;
         put(&table, &program)?;
+        beside.hang_before(self, request.via)?;
         let link = self.hook(&gate, request.via)?;
-        Ok(Gated { slot, via: request.via.clone(), _link: link, gate, table, program, scratch })
+        beside.hang_behind(self, request.via);
+        let cpus = self.shared.cpus() as usize;
+        Ok(Gated { slot, via: request.via.clone(), link, gate, table, program, scratch, beside, hits, cpus })
     }
 
     /// Gives a dynamic event another program: every hit is seen by the old or by the new one, and once.
@@ -91,7 +114,7 @@ impl Session {
     /// # Errors
     /// When the program does not pass the verifier; the old one goes on then.
     pub fn change_gated(&mut self, gated: &mut Gated, request: &Request<'_>) -> Result<(), AttachError> {
-        let (program, scratch) = self.program(request, gated.slot, gated.scratch.as_ref())?;
+        let (program, scratch) = self.program(request, gated.slot, gated.scratch.as_ref(), &gated.beside)?;
         put(&gated.table, &program).map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
         gated.program = program;
         gated.scratch = scratch.or(gated.scratch.take());
@@ -129,21 +152,41 @@ pub(super) fn put(table: &Map, program: &Prog) -> Result<(), Cause> {
     table.set_fd(0, program.as_fd()).map_err(|errno| Cause::System("entry in the table of programs", errno))
 }
 
-/// The gate's instructions.
-pub(super) fn code(table: i32) -> Vec<u8> {
-    // op, destination and source register, offset, immediate (struct bpf_insn).
-    let insn = |op: u8, dst: u8, src: u8, imm: i32| {
-        let mut bytes = vec![op, dst | src << 4, 0, 0];
-        bytes.extend(imm.to_le_bytes());
-        bytes
-    };
+/// An instruction: opcode, destination and source register, offset, immediate (struct bpf_insn).
+fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> Vec<u8> {
+    let mut bytes = vec![op, dst | src << 4];
+    bytes.extend(off.to_le_bytes());
+    bytes.extend(imm.to_le_bytes());
+    bytes
+}
+
+/// A gate's instructions: go on in the program behind it.
+pub(super) fn jump(table: i32) -> Vec<u8> {
     [
-        insn(0x18, 2, 1, table),     // r2 = the table
-        insn(0, 0, 0, 0),            //   (second half)
-        insn(0xb7, 3, 0, 0),         // r3 = 0
-        insn(0x85, 0, 0, TAIL_CALL), // bpf_tail_call(r1, r2, r3)
-        insn(0xb7, 0, 0, 0),         // r0 = 0
-        insn(0x95, 0, 0, 0),         // exit
+        insn(0x18, 2, 1, 0, table),     // r2 = the table
+        insn(0, 0, 0, 0, 0),            //   (second half)
+        insn(0xb7, 3, 0, 0, 0),         // r3 = 0
+        insn(0x85, 0, 0, 0, TAIL_CALL), // bpf_tail_call(r1, r2, r3)
+        insn(0xb7, 0, 0, 0, 0),         // r0 = 0
+        insn(0x95, 0, 0, 0, 0),         // exit
     ]
     .concat()
+}
+
+/// The same for a probe, which counts first.
+fn code(hits: i32, table: i32) -> Vec<u8> {
+    let count = [
+        insn(0xbf, 6, 1, 0, 0),      // r6 = r1
+        insn(0x62, 10, 0, -4, 0),    // *(u32 *)(r10 - 4) = 0
+        insn(0x18, 1, 1, 0, hits),   // r1 = the counts
+        insn(0, 0, 0, 0, 0),         //   (second half)
+        insn(0xbf, 2, 10, 0, 0),     // r2 = r10
+        insn(0x07, 2, 0, 0, -4),     // r2 += -4
+        insn(0x85, 0, 0, 0, LOOKUP), // bpf_map_lookup_elem(r1, r2)
+        insn(0x15, 0, 0, 2, 0),      // if r0 == 0 skip two
+        insn(0xb7, 1, 0, 0, 1),      // r1 = 1
+        insn(0xdb, 0, 1, 0, 0),      // lock *(u64 *)(r0 + 0) += r1
+        insn(0xbf, 1, 6, 0, 0),      // r1 = r6
+    ];
+    [count.concat(), jump(table)].concat()
 }

@@ -177,12 +177,12 @@ impl Shared {
         })
     }
 
-    /// Scratch memory for one program alone.
-    pub(super) fn scratch(&self, event: &str) -> Result<Map, AttachError> {
+    /// Scratch memory for one program alone, so many bytes more than usual.
+    pub(super) fn scratch(&self, event: &str, more: usize) -> Result<Map, AttachError> {
         Map::create(&MapSpec {
             kind: MapKind::Array,
             key_size: 4,
-            value_size: abi::SCRATCH_SIZE as u32,
+            value_size: (abi::SCRATCH_SIZE + more) as u32,
             max_entries: self.options.cpus,
             flags: 0,
             inner: None,

@@ -7,6 +7,7 @@
 //! aya's object layer parses and relocates; maps and programs are made through `sys`, because sharing maps among
 //! objects, cookies and `BPF_PROG_TYPE_SYSCALL` are beyond aya 0.14's loader.
 
+mod beside;
 mod context;
 mod emitted;
 mod error;
@@ -22,6 +23,7 @@ mod inject;
 mod kprobe;
 mod kprobe_multi;
 mod kretprobe;
+mod link;
 #[cfg(feature = "bpf-log")]
 mod logs;
 mod many;
@@ -58,10 +60,7 @@ pub use tasks::{TaskOffsets, Tasks};
 pub use uprobe::FilePlace;
 pub use via::Via;
 
-use std::{
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-};
+use std::{os::fd::AsFd, sync::Arc};
 
 use tracer_abi::{Counters, Params, halted, params};
 
@@ -75,10 +74,12 @@ use crate::{
         ring::RingMemory,
     },
 };
+use beside::Beside;
 use follow::Follow;
 use gate::{Behind, Gate};
+use link::Link;
 use maps::Shared;
-use object::{Functions, Image};
+use object::{Functions, Image, Memory};
 use syscalls::Dispatcher;
 
 /// An attached event. It hangs on its hook as long as this lives.
@@ -89,19 +90,7 @@ pub struct Attachment {
     program: Prog,
     _scratch: Option<Map>,
     link: Link,
-}
-
-/// What keeps a program on its hook.
-#[derive(Debug)]
-enum Link {
-    /// A link or raw tracepoint descriptor.
-    Fd { _fd: OwnedFd },
-    /// The descriptor of a perf event that a link hangs on, and the link.
-    Perf { _link: OwnedFd, _event: OwnedFd },
-    /// A place in a syscall dispatcher's table.
-    Syscall { enter: bool, number: u32 },
-    /// Nothing: run by hand.
-    None,
+    _beside: Beside,
 }
 
 impl Attachment {
@@ -220,16 +209,18 @@ impl Session {
         if slot >= self.shared.slots() {
             return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots())));
         }
-        let (program, scratch) = self.program(request, slot, None)?;
-        let link = self
-            .hook(&program, request.via)
-            .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
+        let named = |cause| AttachError::new(request.format.full_name(), cause);
+        let mut beside = Beside::load(request).map_err(named)?;
+        let (program, scratch) = self.program(request, slot, None, &beside)?;
+        beside.hang_before(self, request.via).map_err(named)?;
+        let link = self.hook(&program, request.via).map_err(named)?;
+        beside.hang_behind(self, request.via);
         #[cfg(feature = "bpf-log")]
         if self.logs.is_none() {
             self.logs = program.info().ok().and_then(|info| logs::Logs::of(info.id));
         }
         self.next_slot += u32::from(counts);
-        Ok(Attachment { slot, program, _scratch: scratch, link })
+        Ok(Attachment { slot, program, _scratch: scratch, link, _beside: beside })
     }
 
     /// Loads the program of a request, with scratch memory of its own (`known`, if it has some) where it needs it.
@@ -238,8 +229,9 @@ impl Session {
         request: &Request<'_>,
         slot: u32,
         known: Option<&Map>,
+        beside: &Beside,
     ) -> Result<(Prog, Option<Map>), AttachError> {
-        let (image, scratch) = self.image(request, slot, known)?;
+        let (image, scratch) = self.image(request, slot, known, beside)?;
         Ok((load(request, &image)?, scratch))
     }
 
@@ -249,10 +241,11 @@ impl Session {
         request: &Request<'_>,
         slot: u32,
         known: Option<&Map>,
+        beside: &Beside,
     ) -> Result<(Image, Option<Map>), AttachError> {
         let functions = request.functions()?;
         let fixed = self.params(request, &functions, slot);
-        self.linked(request, &functions, &fixed, known)
+        self.linked(request, &functions, &fixed, known, beside)
     }
 
     /// Makes a program whose functions and parameters are known.
@@ -262,25 +255,29 @@ impl Session {
         functions: &Functions,
         fixed: &Params,
         known: Option<&Map>,
+        beside: &Beside,
     ) -> Result<(Image, Option<Map>), AttachError> {
         let named = |cause| AttachError::new(request.format.full_name(), cause);
         let (via, title) = (request.via, &request.format.name);
-        if via.nests() {
+        let wants_scratch = wants_scratch(request, functions);
+        if via.nests() && wants_scratch {
             self.shared.prepare_nesting().map_err(named)?;
         }
         let known = known.or(self.shared.nesting_scratch().filter(|_| via.nests()));
-        let wants_scratch = functions.size == 0 || functions.needs.scratch || request.extras.wants_stack();
-        let scratch = if wants_scratch && !via.is_exclusive() && known.is_none() {
-            Some(self.shared.scratch(title)?)
+        let on_another = matches!(request.hook, Hook::Probe(plan) if plan.base.is_some());
+        let scratch = if on_another && known.is_none() {
+            Some(self.shared.scratch(title, tracer_abi::BASE_AREA)?)
+        } else if wants_scratch && !via.is_exclusive() && known.is_none() {
+            Some(self.shared.scratch(title, 0)?)
         } else {
             None
         };
         // In a program of `BPF_PROG_TYPE_SYSCALL` speed matters less than reach.
         let casts = matches!(via.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
         let cast = self.context.cast.filter(|_| casts && *via != Via::Emitted);
-        let scratch_map = scratch.as_ref().or(known);
-        let image = object::image(via.template(), functions, fixed, cast, &self.shared, scratch_map)
-            .map_err(named)?;
+        let memory =
+            Memory { shared: &self.shared, scratch: scratch.as_ref().or(known), kept: beside.kept() };
+        let image = object::image(via.template(), functions, fixed, cast, &memory).map_err(named)?;
         Ok((image, scratch))
     }
 
@@ -294,7 +291,7 @@ impl Session {
             Via::SysExit(number) => self.syscall(false, *number, program),
             Via::Kprobe(place) => kprobe::attach(program, place),
             Via::Kretprobe(place) => kretprobe::attach(program, place),
-            Via::Uprobe(place) => uprobe::attach(program, place),
+            Via::Uprobe(place) => uprobe::attach(program, place, false),
             Via::Uretprobe(place) => uretprobe::attach(program, place),
             Via::Fentry(_) => fentry::attach(program),
             Via::Fexit(_) => fexit::attach(program),
@@ -356,7 +353,10 @@ impl Session {
             fixed.call = *number;
         }
         if request.via.nests() {
-            fixed.bits |= params::CLAIM;
+            fixed.bits |= params::NESTS;
+            if wants_scratch(request, functions) {
+                fixed.bits |= params::CLAIM;
+            }
         }
         if self.shared.one_table() {
             fixed.bits |= params::ONE_TABLE;
@@ -372,7 +372,7 @@ impl Session {
             | params::PID_LISTS
             | params::OWN_ONLY
             | params::COMPAT
-            | params::CLAIM
+            | params::NESTS
             | params::TRIGGERS
             | params::SOFT;
         if request.filter.is_some()
@@ -489,7 +489,7 @@ impl Session {
         let told = request.told_at_the_hit();
         let mut fixed = self.params(request, &functions, if told == 0 { slot } else { 0 });
         if told == 0 {
-            let (image, scratch) = self.linked(request, &functions, &fixed, None)?;
+            let (image, scratch) = self.linked(request, &functions, &fixed, None, &Beside::default())?;
             return Ok(Arc::new(Behind { program: load(request, &image)?, _scratch: scratch }));
         }
         // With slot and kind told at the hit, events with the same code share the program.
@@ -503,7 +503,7 @@ impl Session {
         if let Some(behind) = self.gate.find(request.via, &key) {
             return Ok(behind);
         }
-        let (image, scratch) = self.linked(request, &functions, &fixed, None)?;
+        let (image, scratch) = self.linked(request, &functions, &fixed, None, &Beside::default())?;
         let behind = Arc::new(Behind { program: load(request, &image)?, _scratch: scratch });
         self.gate
             .remember(request.via, key, &behind)
@@ -559,9 +559,14 @@ impl Session {
 }
 
 fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
-    let (via, kind) = (request.via, request.via.kind());
-    Prog::load_for(kind, via.purpose(), &image.bytes(), &request.format.name)
+    let kind = request.via.kind();
+    Prog::load_for(kind, request.purpose(), &image.bytes(), &request.format.name)
         .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))
+}
+
+/// Whether a request's program needs memory of its own or of its CPU's.
+fn wants_scratch(request: &Request<'_>, functions: &Functions) -> bool {
+    functions.size == 0 || functions.needs.scratch || request.extras.wants_stack()
 }
 
 /// The generated functions of an event at a hook, readable; or, linked, the whole program as the kernel gets it, its

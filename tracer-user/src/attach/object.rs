@@ -14,7 +14,7 @@ use tracer_abi::{COUNTERS, PARAMS, Params, SWITCHES};
 use super::{Cause, maps::Shared};
 use crate::{
     code::{
-        asm::{Assembler, Function, Insn, Reg, SYMBOL_FORMAT},
+        asm::{Assembler, Function, Insn, KEPT, Reg, SYMBOL_FORMAT},
         link, listing,
         lower::{self, Needs},
         whole::{self, Frozen, Known},
@@ -120,13 +120,30 @@ pub(super) fn image(
     functions: &Functions,
     fixed: &Params,
     cast: Option<Cast>,
-    shared: &Shared,
-    scratch: Option<&Map>,
+    memory: &Memory<'_>,
 ) -> Result<Image, Cause> {
+    let Memory { shared, scratch, kept } = *memory;
     let linked = linked(&functions.list)?;
     let singles: &[&str] = if shared.one_table() { &[SWITCHES, COUNTERS] } else { &[SWITCHES] };
     let map = |name: &str| shared.named(name, scratch);
-    finish(&linked, template, &[(PARAMS, &fixed.bytes())], singles, cast, map)
+    let mut image = finish(&linked, template, &[(PARAMS, &fixed.bytes())], singles, cast, map)?;
+    if let Some(kept) = kept {
+        for insn in image.insns.iter_mut().filter(|insn| insn.is_wide() && insn.imm == KEPT) {
+            insn.imm = kept.as_fd().as_raw_fd();
+        }
+    }
+    Ok(image)
+}
+
+/// The maps that a program's are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory<'a> {
+    /// The session's.
+    pub(super) shared: &'a Shared,
+    /// Scratch memory in place of the session's.
+    pub(super) scratch: Option<&'a Map>,
+    /// What functions were called with.
+    pub(super) kept: Option<&'a Map>,
 }
 
 /// The templates' ELF with these functions defined in it.

@@ -119,7 +119,7 @@ impl Session {
         .map_err(|errno| failed(Cause::Map("program array", errno)))?;
         let kind = via.kind();
         let gate =
-            Prog::load_for(kind, via.purpose(), &gated::code(table.as_fd().as_raw_fd()), "tracer_relay")
+            Prog::load_for(kind, via.purpose(), &gated::jump(table.as_fd().as_raw_fd()), "tracer_relay")
                 .map_err(|error| failed(Cause::Load(kind, error)))?;
         gated::put(&table, &program).map_err(failed)?;
         let link = self.hook(&gate, via).map_err(failed)?;

@@ -2,13 +2,14 @@
 
 use tracer_abi::params;
 
-use super::{AttachError, Extras, Via, object::Functions};
+use super::{AttachError, Extras, Via, object::Functions, uprobe};
 use crate::{
     event::Format,
     plan::{
         filter::Filter,
         source::{Hook, Source},
     },
+    sys::prog::Purpose,
 };
 
 /// Whose hits a program takes.
@@ -35,6 +36,16 @@ pub enum Other {
         /// Byte offset of `pid`.
         offset: u32,
     },
+}
+
+impl Request<'_> {
+    /// What its program is loaded for: dynamic events of files hang on uprobe.multi links, programs' own events on perf's.
+    pub(super) fn purpose(&self) -> Purpose<'_> {
+        match (self.via, self.hook) {
+            (Via::Uprobe(_) | Via::Uretprobe(_), Hook::Probe(_)) => uprobe::purpose(),
+            _ => self.via.purpose(),
+        }
+    }
 }
 
 /// One event to be traced.

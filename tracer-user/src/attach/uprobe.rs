@@ -1,12 +1,25 @@
-//! Uprobes: a perf event of the kernel's `uprobe` unit, and a link from it to the program.
+//! Uprobes: a uprobe.multi link (6.6 and later), whose way to the program is shorter; else a perf event of the kernel's `uprobe`
+//! unit, and a link from it to the program.
 
-use std::{ffi::CString, os::fd::OwnedFd};
+use std::{
+    ffi::CString,
+    os::fd::{AsFd, OwnedFd},
+    sync::OnceLock,
+};
 
 use super::{Cause, Link, kprobe};
 use crate::{
     kernel::ProbeUnit,
-    sys::{perf, prog::Prog},
+    sys::{
+        Errno,
+        feature::{ATTACH_UPROBE_MULTI, Trial, link_uprobe_multi_to_root, load},
+        perf,
+        prog::{Prog, ProgKind, Purpose},
+    },
 };
+
+/// `r0 = 0; exit`
+const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 /// An instruction of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,15 +32,48 @@ pub struct FilePlace {
     pub reference: u64,
 }
 
-/// Hangs a program on an instruction of a file.
-pub(super) fn attach(program: &Prog, place: &FilePlace) -> Result<Link, Cause> {
-    kprobe::link(program, open(place, false)?)
+/// Whether the kernel has uprobe.multi links.
+fn has_multi() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let trial = Trial {
+            kind: ProgKind::Kprobe as u32,
+            attach_type: ATTACH_UPROBE_MULTI,
+            attach_btf_id: 0,
+            flags: 0,
+            insns: &NOTHING,
+        };
+        load(&trial)
+            .is_ok_and(|program| link_uprobe_multi_to_root(program.as_fd()).err() == Some(Errno::BADF))
+    })
+}
+
+/// What such a program is loaded for.
+pub(super) fn purpose() -> Purpose<'static> {
+    if has_multi() { Purpose::Type(ATTACH_UPROBE_MULTI) } else { Purpose::Any }
+}
+
+/// Hangs a program on an instruction of a file, or on the return of a function that begins there.
+pub(super) fn attach(program: &Prog, place: &FilePlace, exit: bool) -> Result<Link, Cause> {
+    if !program.is_for(purpose()) || !has_multi() {
+        return kprobe::link(program, open(place, exit)?);
+    }
+    let hook = name(exit);
+    let path = CString::new(place.path.as_slice()).map_err(|_| Cause::Hook(hook, super::via::NO_NAME))?;
+    let fd = program
+        .link_file(&path, place.offset, place.reference, exit)
+        .map_err(|errno| Cause::Hook(hook, errno))?;
+    Ok(Link::Fd { _fd: fd })
+}
+
+fn name(exit: bool) -> &'static str {
+    if exit { "uretprobe" } else { "uprobe" }
 }
 
 /// Opens the perf event of an instruction or of the return of a function.
 pub(super) fn open(place: &FilePlace, exit: bool) -> Result<OwnedFd, Cause> {
     let unit = ProbeUnit::uprobe().ok_or(Cause::NotBuilt("uprobes", "CONFIG_UPROBE_EVENTS"))?;
-    let hook = if exit { "uretprobe" } else { "uprobe" };
+    let hook = name(exit);
     let path = CString::new(place.path.as_slice()).map_err(|_| Cause::Hook(hook, super::via::NO_NAME))?;
     let config = unit
         .config(exit, place.reference)

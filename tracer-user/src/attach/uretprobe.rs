@@ -1,9 +1,9 @@
 //! Uretprobes: as uprobes, for the return of a function.
 
-use super::{Cause, Link, kprobe, uprobe};
+use super::{Cause, Link, uprobe};
 use crate::sys::prog::Prog;
 
 /// Hangs a program on the return of a function of a file.
 pub(super) fn attach(program: &Prog, place: &uprobe::FilePlace) -> Result<Link, Cause> {
-    kprobe::link(program, uprobe::open(place, true)?)
+    uprobe::attach(program, place, true)
 }

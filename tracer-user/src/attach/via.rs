@@ -127,6 +127,17 @@ impl Via {
         }
     }
 
+    /// The entry of the functions that this is the return of; none for what shows arguments by itself, and for files.
+    pub(super) fn entry(&self) -> Option<Self> {
+        match self {
+            Self::Kretprobe(place) => Some(Self::Kprobe(place.clone())),
+            Self::KprobeMulti { addresses, exit: true } => {
+                Some(Self::KprobeMulti { addresses: addresses.clone(), exit: false })
+            }
+            _ => None,
+        }
+    }
+
     /// How much deeper the kernel shows preemption to be off in a dynamic event's record than a program at this hook does
     /// that is counted as at a tracepoint: the kernel makes the record elsewhere, in an fprobe or while another event is
     /// recorded (seen on 6.12).

@@ -98,7 +98,7 @@ fn probe(out: &mut impl Write, event: &Selected, args: &ExplainArgs, facts: &Fac
     if let Some(filter) = &event.filter {
         writeln!(out, "\nfilter\n{}", indent(&format!("{filter:#?}")))?;
     }
-    let probes::Candidates { usable, lacking } = probes::candidates(probe, facts);
+    let probes::Candidates { usable, lacking } = probes::candidates(probe, event.base.as_deref(), facts);
     writeln!(out, "\nhooks, best first")?;
     for candidate in &usable {
         writeln!(out, "  {}", candidate.name())?;

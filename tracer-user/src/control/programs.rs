@@ -113,6 +113,7 @@ pub fn select(
                     text: filter.map(str::to_owned),
                     filter: resolved,
                     probe: None,
+                    base: None,
                     place: Some(place.clone()),
                 };
                 match selected.iter_mut().find(|other| other.format.id == format.id) {

@@ -186,8 +186,9 @@ impl Recorder {
 
     /// Hangs a dynamic event on the first of its hooks that the kernel lets be used.
     fn probe(&mut self, event: Selected, facts: &Facts) -> Result<(), AttachError> {
-        let Selected { format, filter, probe: Some(probe), .. } = event else { return Ok(()) };
-        let probes::Candidates { usable, lacking: mut tried } = probes::candidates(&probe, facts);
+        let Selected { format, filter, probe: Some(probe), base, .. } = event else { return Ok(()) };
+        let probes::Candidates { usable, lacking: mut tried } =
+            probes::candidates(&probe, base.as_deref(), facts);
         for candidate in usable {
             let request = Request {
                 format: &format,

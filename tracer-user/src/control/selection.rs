@@ -24,6 +24,8 @@ pub struct Selected {
     pub probe: Option<Box<Probe>>,
     /// Where it is handed over, for a program's event.
     pub place: Option<FilePlace>,
+    /// The probe of the dynamic event that an event probe sits on.
+    pub base: Option<Box<Probe>>,
 }
 
 /// Why a selection is not one.
@@ -106,6 +108,7 @@ pub fn select(text: &str, tracefs: &Tracefs, env: &dyn ResolveEnv) -> Result<Vec
             filter: resolved,
             probe: None,
             place: None,
+            base: None,
         });
     }
     if selected.is_empty() {

@@ -64,6 +64,10 @@ pub struct ProbePlan {
     pub args: Vec<ArgPlan>,
     /// Bytes of the record in front of texts.
     pub fixed: usize,
+    /// What is kept at a function's entry for its return, where the hook there does not show it: values at the entry.
+    pub kept: Vec<Value>,
+    /// The event that an event probe sits on, where that is a dynamic one: its record is made first and stands for the context.
+    pub base: Option<Box<ProbePlan>>,
     /// Which hits of the event count that an event probe sits on.
     pub when: Option<Filter>,
 }
@@ -118,6 +122,8 @@ pub enum Origin {
     Context(u16),
     /// This word of what a call laid on the stack, from the context on.
     Call(u8),
+    /// This one of the words that were kept at the function's entry.
+    Kept(u8),
     /// The return address on an arm64 stack: the word `at`, or one further where the stack had to be aligned, which is told by
     /// the word two in front being an address of the function.
     CallReturn {
@@ -194,6 +200,14 @@ impl ProbePlan {
     pub fn is_variable(&self) -> bool {
         self.args.iter().any(ArgPlan::is_text)
     }
+
+    /// The same, for an event probe on an event with this plan; `when` says which of its hits count.
+    #[must_use]
+    pub fn on(self, base: Self, when: Option<Filter>) -> Self {
+        // What is kept for the event's own values is in the table by their places.
+        let kept = base.kept.clone();
+        Self { given: base.given, user: base.user, base: Some(Box::new(base)), kept, when, ..self }
+    }
 }
 
 /// Byte offsets in `struct pt_regs`.
@@ -247,6 +261,8 @@ pub fn plan(probe: &Probe, given: Given, addresses: Addresses) -> Result<ProbePl
         head: planner.head()?,
         args: probe.args.iter().map(|arg| planner.arg(arg, head_size)).collect::<Result<_, _>>()?,
         fixed,
+        kept: planner.kept(),
+        base: None,
         when: None,
     })
 }
@@ -341,6 +357,14 @@ impl Planner<'_> {
         })
     }
 
+    /// What a program at the entry has to keep.
+    fn kept(&self) -> Vec<Value> {
+        match self.given {
+            Given::Registers(arch) => self.probe.kept.iter().map(|n| argument(arch, *n)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     fn source(&self, source: &Source) -> Result<Value, Lacks> {
         let lacks = |what: &str| Err(Lacks(format!("{what} cannot be had there")));
         Ok(match (source, self.given) {
@@ -376,6 +400,7 @@ impl Planner<'_> {
                 }
                 Value::of(Origin::Call(index as u8))
             }
+            (Source::Kept(offset), Given::Registers(_)) => Value::of(Origin::Kept((*offset / 8) as u8)),
             (Source::Kept(_), _) => return lacks("what a function was called with"),
             (Source::File(offset), Given::Registers(_)) => {
                 let crate::event::dynamic::Target::File { offset: own, .. } = self.event().target else {
@@ -425,6 +450,7 @@ impl fmt::Display for Value {
             Origin::Nothing => return write!(f, "{:#x}", self.plus),
             Origin::Context(offset) => write!(f, "context at {offset}")?,
             Origin::Call(word) => write!(f, "call's word {word}")?,
+            Origin::Kept(word) => write!(f, "word {word} kept at the entry")?,
             Origin::CallReturn { at, .. } => write!(f, "call's word {at} or the next")?,
             Origin::Function | Origin::FunctionInTask { .. } => f.write_str("the function")?,
             Origin::FunctionPlace(_) => f.write_str("the function's place")?,

@@ -25,6 +25,8 @@ pub enum MapKind {
     PerCpuHash = 5,
     /// Keys are 0 to size - 1, a value a CPU.
     PerCpuArray = 6,
+    /// Keys of any kind; where there is no room, what was not used for longest makes room.
+    LruHash = 9,
     /// Other maps.
     ArrayOfMaps = 12,
     /// Records from programs to user space.

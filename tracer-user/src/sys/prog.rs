@@ -1,7 +1,7 @@
 //! BPF programs: loading with the verifier's log, raw tracepoints, links, test runs and statistics.
 
 use std::{
-    ffi::CString,
+    ffi::{CStr, CString},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
@@ -125,6 +125,25 @@ struct LinkCreate {
 // SAFETY: plain integers without padding.
 unsafe impl Block for LinkCreate {}
 
+/// `link_create` with its `uprobe_multi`.
+#[repr(C)]
+struct FileCreate {
+    prog: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+    path: u64,
+    offsets: u64,
+    references: u64,
+    cookies: u64,
+    count: u32,
+    multi_flags: u32,
+    pid: u32,
+    pad: u32,
+}
+// SAFETY: no padding; the pointers are to memory that outlives the call.
+unsafe impl Block for FileCreate {}
+
 /// `link_create` with its `kprobe_multi`.
 #[repr(C)]
 struct MultiCreate {
@@ -179,8 +198,15 @@ const ATTACH_PERF_EVENT: u32 = 41;
 const ATTACH_FENTRY: u32 = 24;
 const ATTACH_FEXIT: u32 = 25;
 const ATTACH_KPROBE_MULTI: u32 = 42;
-/// `BPF_F_KPROBE_MULTI_RETURN`.
+/// `BPF_TRACE_UPROBE_MULTI`.
+const ATTACH_UPROBE_MULTI: u32 = 48;
+/// `BPF_F_KPROBE_MULTI_RETURN`, `BPF_F_UPROBE_MULTI_RETURN`.
 const MULTI_RETURN: u32 = 1;
+/// `enum bpf_link_type`, `enum bpf_perf_event_type`.
+const LINK_PERF_EVENT: u32 = 7;
+const LINK_KPROBE_MULTI: u32 = 8;
+const PERF_EVENT_KPROBE: u32 = 3;
+const PERF_EVENT_KRETPROBE: u32 = 4;
 /// `BPF_F_SLEEPABLE`.
 const FLAG_SLEEPABLE: u32 = 1 << 4;
 /// Bytes of verifier log that are kept; a longer one keeps its end (6.4 and later) or is cut.
@@ -191,6 +217,7 @@ const LOG_SIZE: usize = 1 << 20;
 pub struct Prog {
     fd: OwnedFd,
     kind: ProgKind,
+    attach_type: u32,
 }
 
 /// What the kernel knows of a loaded program.
@@ -235,10 +262,36 @@ impl Prog {
         insns: &[u8],
         title: &str,
     ) -> Result<Self, LoadError> {
+        // The only way the kernel takes this kind: it runs in its caller's context and may sleep.
+        let flags = if kind == ProgKind::Syscall { FLAG_SLEEPABLE } else { 0 };
+        Self::load_flagged(kind, purpose, flags, insns, title)
+    }
+
+    /// As [`Prog::load_for`], a program that may sleep: one for uprobes (6.0 and later).
+    ///
+    /// # Errors
+    /// As [`Prog::load`].
+    pub fn load_sleepable(
+        kind: ProgKind,
+        purpose: Purpose<'_>,
+        insns: &[u8],
+        title: &str,
+    ) -> Result<Self, LoadError> {
+        Self::load_flagged(kind, purpose, FLAG_SLEEPABLE, insns, title)
+    }
+
+    fn load_flagged(
+        kind: ProgKind,
+        purpose: Purpose<'_>,
+        flags: u32,
+        insns: &[u8],
+        title: &str,
+    ) -> Result<Self, LoadError> {
         let (attach_btf_id, attach_btf_fd) = match purpose {
             Purpose::Function { id, module, .. } => (id, module.map_or(0, |fd| fd.as_raw_fd() as u32)),
             _ => (0, 0),
         };
+        let attach_type = purpose.attach_type();
         let license = c"Dual MIT/GPL";
         let callbacks = funcs::of(insns);
         let btf_fd = match &callbacks {
@@ -253,8 +306,7 @@ impl Prog {
             log_level: u32::from(!log.is_empty()),
             log_size: log.len() as u32,
             log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
-            // The only way the kernel takes this kind: it runs in its caller's context and may sleep.
-            flags: if kind == ProgKind::Syscall { FLAG_SLEEPABLE } else { 0 },
+            flags,
             name: name(title),
             expected_attach_type: purpose.attach_type(),
             attach_btf_id,
@@ -266,19 +318,24 @@ impl Prog {
             ..Load::default()
         };
         let mut errno = match call_fd(Command::ProgLoad, &mut block(&mut [])) {
-            Ok(fd) => return Ok(Self { fd, kind }),
+            Ok(fd) => return Ok(Self { fd, kind, attach_type }),
             Err(errno) => errno,
         };
         let mut log = vec![0; LOG_SIZE];
         match call_fd(Command::ProgLoad, &mut block(&mut log)) {
             // It went through the second time (EAGAIN, a signal): take it.
-            Ok(fd) => return Ok(Self { fd, kind }),
+            Ok(fd) => return Ok(Self { fd, kind, attach_type }),
             // The log was longer than the buffer: the first error says more.
             Err(Errno::NOSPC) => {}
             Err(again) => errno = again,
         }
         log.truncate(log.iter().position(|byte| *byte == 0).unwrap_or(log.len()));
         Err(LoadError { errno, log: String::from_utf8_lossy(&log).into_owned() })
+    }
+
+    /// Whether it was loaded for what has the same attach type as this.
+    pub fn is_for(&self, purpose: Purpose<'_>) -> bool {
+        self.attach_type == purpose.attach_type()
     }
 
     /// The kind it was loaded as.
@@ -349,6 +406,29 @@ impl Prog {
         call_fd(Command::LinkCreate, &mut block)
     }
 
+    /// Hangs a program for `BPF_TRACE_UPROBE_MULTI` on an instruction of a file, or on the return of the function that begins
+    /// there (6.6 and later); `reference` is the offset of a counter that is raised meanwhile, or 0.
+    ///
+    /// # Errors
+    /// `EBADF` for what is no regular file, `EINVAL` for an offset that cannot be probed, `ENOENT` for no file.
+    pub fn link_file(&self, path: &CStr, offset: u64, reference: u64, exit: bool) -> Result<OwnedFd, Errno> {
+        let mut block = FileCreate {
+            prog: self.fd.as_raw_fd() as u32,
+            target: 0,
+            attach_type: ATTACH_UPROBE_MULTI,
+            flags: 0,
+            path: path.as_ptr() as u64,
+            offsets: &raw const offset as u64,
+            references: if reference == 0 { 0 } else { &raw const reference as u64 },
+            cookies: 0,
+            count: 1,
+            multi_flags: if exit { MULTI_RETURN } else { 0 },
+            pid: 0,
+            pad: 0,
+        };
+        call_fd(Command::LinkCreate, &mut block)
+    }
+
     /// Runs a [`ProgKind::Syscall`] program once in this thread and gives what it returned.
     ///
     /// # Errors
@@ -387,6 +467,23 @@ impl Prog {
             misses: long(208),
             verified: word(216),
         })
+    }
+}
+
+/// Hits that a link's hook missed (6.7 and later); None where it does not count them.
+pub fn link_missed(link: BorrowedFd<'_>) -> Option<u64> {
+    // `struct bpf_link_info`: type, id, prog_id, and from 16 on what the type has. Of kprobe.multi: addresses, count and flags,
+    // missed at 32. Of perf events: their type; of kprobes name at 24, its length and the offset, address, missed at 48.
+    let mut info = [0_u8; 64];
+    let mut block =
+        GetInfo { fd: link.as_raw_fd() as u32, length: info.len() as u32, info: info.as_mut_ptr() as u64 };
+    call(Command::ObjGetInfo, &mut block).ok()?;
+    let word = |at: usize| u32::from_ne_bytes(info[at..at + 4].try_into().expect("four bytes"));
+    let long = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().expect("eight bytes"));
+    match (word(0), word(16)) {
+        (LINK_KPROBE_MULTI, _) => Some(long(32)),
+        (LINK_PERF_EVENT, PERF_EVENT_KPROBE | PERF_EVENT_KRETPROBE) => Some(long(48)),
+        _ => None,
     }
 }
 

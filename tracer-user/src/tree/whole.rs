@@ -82,6 +82,8 @@ struct Changed {
 pub struct Tree {
     mirror: Mirror,
     open: HashMap<u64, Open>,
+    /// The events of those that are files of one.
+    of_event: HashMap<u64, u32>,
     next: u64,
     changed: HashMap<u64, Changed>,
     owner: Owner,
@@ -96,6 +98,7 @@ impl Tree {
         Self {
             mirror,
             open: HashMap::new(),
+            of_event: HashMap::new(),
             next: 1,
             changed: HashMap::new(),
             owner,
@@ -214,6 +217,9 @@ impl Tree {
         let handle = self.next;
         self.next += 1;
         self.open.insert(handle, open);
+        if let Dir::Event(event) = node.dir {
+            self.of_event.insert(handle, event);
+        }
         Ok((handle, stream))
     }
 
@@ -232,11 +238,19 @@ impl Tree {
         self.open.get(&handle)?.page(&self.mirror)
     }
 
+    /// Whether an open file is one of an event that is gone.
+    fn is_gone(&self, handle: u64) -> bool {
+        self.of_event.get(&handle).is_some_and(|event| self.mirror.events.get(*event).is_none())
+    }
+
     /// Reads from an open file.
     ///
     /// # Errors
-    /// What the file says; `EBADF` for no handle.
+    /// What the file says; `EBADF` for no handle, `ENODEV` where its event is gone.
     pub fn read(&mut self, handle: u64, offset: u64, size: usize) -> Result<Outcome> {
+        if self.is_gone(handle) {
+            return Err(Errno::NODEV);
+        }
         self.open.get_mut(&handle).ok_or(Errno::BADF)?.read(&mut self.mirror, offset, size)
     }
 
@@ -245,6 +259,9 @@ impl Tree {
     /// # Errors
     /// As [`Tree::read`].
     pub fn write(&mut self, handle: u64, data: &[u8], who: u32) -> Result<usize> {
+        if self.is_gone(handle) {
+            return Err(Errno::NODEV);
+        }
         let done = self.open.get_mut(&handle).ok_or(Errno::BADF)?.write(&mut self.mirror, data, who);
         self.mirror.publish();
         done
@@ -257,6 +274,7 @@ impl Tree {
 
     /// Closes a file.
     pub fn close(&mut self, handle: u64) {
+        self.of_event.remove(&handle);
         if let Some(open) = self.open.remove(&handle) {
             open.close(&mut self.mirror);
         }

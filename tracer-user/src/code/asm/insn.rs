@@ -54,6 +54,10 @@ pub const PSEUDO_FUNC: u8 = 4;
 pub const PSEUDO_MAP_VALUE: u8 = 2;
 /// What stands for the descriptor of the map whose value is the format `%pS`, until there is one.
 pub const SYMBOL_FORMAT: i32 = i32::MAX - 4096;
+/// What stands for the descriptor of the table of what functions were called with.
+pub const KEPT: i32 = i32::MAX - 4097;
+/// What stands for the descriptor of the map whose value texts are read to that nobody wants.
+pub const TOUCHED: i32 = i32::MAX - 4098;
 
 /// A register. R0 returns, R1 to R5 are arguments and lost at a call, R6 to R9 survive it, R10 is the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -255,6 +259,7 @@ impl From<i32> for Operand {
 pub enum Helper {
     MapLookupElem = 1,
     MapUpdateElem = 2,
+    MapDeleteElem = 3,
     KtimeGetNs = 5,
     GetSmpProcessorId = 8,
     GetCurrentPidTgid = 14,
@@ -266,6 +271,8 @@ pub enum Helper {
     ProbeReadUserStr = 114,
     ProbeReadKernelStr = 115,
     RingbufOutput = 130,
+    /// In programs that may sleep; since 5.10, and in those of uprobes since 6.0.
+    CopyFromUser = 148,
     /// Since 5.13.
     Snprintf = 165,
     /// Since 5.15; of a uprobe since 6.6.
@@ -304,6 +311,7 @@ impl Helper {
             132 => "bpf_ringbuf_submit",
             133 => "bpf_ringbuf_discard",
             134 => "bpf_ringbuf_query",
+            148 => "bpf_copy_from_user",
             158 => "bpf_get_current_task_btf",
             160 => "bpf_ktime_get_coarse_ns",
             165 => "bpf_snprintf",

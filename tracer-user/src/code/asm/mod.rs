@@ -8,8 +8,8 @@ mod insn;
 mod resolve;
 
 pub use insn::{
-    Alu, Atomic, CALL, Cond, EXIT, FETCH, Helper, INSN_SIZE, Insn, JA, LD_IMM64, MODE_MEM, Operand,
-    PSEUDO_CALL, PSEUDO_FUNC, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, SYMBOL_FORMAT, Width, class,
+    Alu, Atomic, CALL, Cond, EXIT, FETCH, Helper, INSN_SIZE, Insn, JA, KEPT, LD_IMM64, MODE_MEM, Operand,
+    PSEUDO_CALL, PSEUDO_FUNC, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, SYMBOL_FORMAT, TOUCHED, Width, class,
 };
 
 use std::collections::BTreeMap;

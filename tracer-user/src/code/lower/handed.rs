@@ -7,7 +7,7 @@
 
 use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, RECORD_AREA, STAMP_SIZE};
 
-use super::{Code, Lower, LowerError, Needs, Uses, probe::Touched};
+use super::{Code, Lower, LowerError, Needs, Uses, image::Touched};
 use crate::{
     code::asm::{Alu, Cond, Helper, Reg, Width},
     plan::{

@@ -13,6 +13,8 @@ mod fetch;
 mod glob;
 mod handed;
 pub mod hist;
+mod image;
+pub mod keep;
 mod memory;
 mod number;
 mod probe;
@@ -20,6 +22,7 @@ mod record;
 pub mod relay;
 mod search;
 mod text;
+pub mod touch;
 mod trigger;
 
 use crate::{
@@ -103,13 +106,20 @@ fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Fun
         _ => None,
     };
     if plan.is_some() || handed.is_some() {
-        (uses.calls, uses.scratch, uses.common) = (true, true, true);
+        (uses.calls, uses.common) = (true, true);
+    }
+    if handed.is_some() {
+        uses.scratch = true;
     }
     let mut lower = Lower::new(hook, *uses);
     lower.memory = Memory::for_filter(filter, hook);
     let (yes, no) = (lower.asm.label(), lower.asm.label());
     lower.prologue();
     if let Some(plan) = plan {
+        if let Some(base) = &plan.base {
+            lower.use_scratch();
+            lower.base_record(base, tracer_abi::RECORD_AREA, false)?;
+        }
         if let Some(when) = &plan.when {
             let counts = lower.asm.label();
             lower.hook = &Hook::Tracepoint;

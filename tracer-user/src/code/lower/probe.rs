@@ -5,10 +5,9 @@
 //! place, which prints as `(fault)`. Kernel memory below the kernel's half is the user's, as it is to the kernel
 //! (`probe_mem_read()`).
 //!
-//! A filter looks at a record, so the values that it asks for are fetched as for one: into the memory that the record will
-//! be built in, which then stands for the context ([`Lower::image`]).
+//! What a filter looks at is fetched in the same way (`image.rs`).
 
-use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, RECORD_AREA, STAMP_SIZE};
+use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, STAMP_SIZE};
 
 use super::{Code, Lower, LowerError, Needs, Uses};
 use crate::{
@@ -16,7 +15,6 @@ use crate::{
     event::Field,
     lang::fetch::Store,
     plan::{
-        filter::{CpusSubject, Filter, Test, Text},
         probe::{ArgPlan, Given, Origin, ProbePlan, Value},
         source::Hook,
     },
@@ -40,7 +38,7 @@ const ALIGNMENT: usize = 4;
 
 /// Whose memory an address is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
+pub(super) enum Whose {
     Kernel,
     User,
     /// That the address tells.
@@ -56,8 +54,16 @@ pub(super) fn record(plan: &ProbePlan) -> Result<Code, LowerError> {
     let mut lower = Lower::new(&Hook::Inject, Uses { calls: true, ..Uses::default() });
     lower.asm.mov(Reg::R6, Reg::R1);
     lower.asm.mov(Reg::R7, Reg::R2);
-    lower.fetch_all(plan, |_, _| true)?;
-    let varies = plan.is_variable();
+    if let Some(base) = &plan.base {
+        lower.asm.load(Width::D, Reg::R8, Reg::R7, 0);
+        lower.base_record(base, STAMP_SIZE, true)?;
+    }
+    lower.fetch_all(plan, true, |_, _| true)?;
+    // In memory, and not in a ring, there is room for another event's record behind this one.
+    let varies = plan.is_variable() || plan.base.is_some();
+    if varies && !plan.is_variable() {
+        lower.asm.mov(Reg::R8, plan.fixed as i32);
+    }
     if varies {
         lower.asm.note("whole length");
         lower.bound_text();
@@ -81,24 +87,10 @@ pub(super) fn record(plan: &ProbePlan) -> Result<Code, LowerError> {
 }
 
 impl Lower<'_> {
-    /// Fetches what a filter looks at into the record's place, and lets that be the context. The common word is written
-    /// there and lost.
-    pub(super) fn image(&mut self, plan: &ProbePlan, filter: &Filter) -> Result<(), LowerError> {
-        let into = (RECORD_AREA - STAMP_SIZE) as i32;
-        let touched = Touched::by(filter);
-        self.uses.flags |= touched.has(2, 4);
-        self.asm.note("the record as far as the filter looks at it");
-        self.asm.alu(Alu::Add, Reg::R7, -into);
-        self.asm.store(Width::D, Reg::R7, 0, Reg::R8);
-        self.fetch_all(plan, |start, end| touched.has(start, end))?;
-        self.asm.mov(Reg::R6, Reg::R7);
-        self.asm.alu(Alu::Add, Reg::R7, into);
-        Ok(())
-    }
-
-    fn fetch_all(
+    pub(super) fn fetch_all(
         &mut self,
         plan: &ProbePlan,
+        whole: bool,
         wanted: impl Fn(usize, usize) -> bool,
     ) -> Result<(), LowerError> {
         let head = (0..).map(|n| COMMON_SIZE + 8 * n).zip(&plan.head);
@@ -108,7 +100,13 @@ impl Lower<'_> {
         let values = head.iter().map(|(_, value)| *value).chain(args.iter().map(|arg| &arg.value));
         let words = values.filter_map(|value| last_word(&value.from)).max();
         let call = words.map(|last| self.call_words(last));
-        let mut fetch = Fetch { plan, call, slot: None };
+        let values = head.iter().map(|(_, value)| *value).chain(args.iter().map(|arg| &arg.value));
+        let keeps = values.into_iter().any(|value| matches!(value.from, Origin::Kept(_)));
+        let kept = match plan.given {
+            Given::Registers(arch) if keeps => Some(self.kept_words(arch, plan.kept.len(), whole)),
+            _ => None,
+        };
+        let mut fetch = Fetch { plan, call, kept, slot: None };
         for (offset, value) in head {
             self.asm.note(format!("bytes {offset}: {value}"));
             self.fetch_value(&mut fetch, value);
@@ -136,7 +134,7 @@ impl Lower<'_> {
     }
 
     /// R9 = a value.
-    fn fetch_value(&mut self, fetch: &mut Fetch<'_>, value: &Value) {
+    pub(super) fn fetch_value(&mut self, fetch: &mut Fetch<'_>, value: &Value) {
         let word = |word: u8| fetch.call.unwrap_or_default() + 8 * i16::from(word);
         match &value.from {
             Origin::Nothing => {
@@ -145,6 +143,10 @@ impl Lower<'_> {
             }
             Origin::Context(offset) => self.asm.load(Width::D, Reg::R9, Reg::R6, *offset as i16),
             Origin::Call(at) => self.asm.load(Width::D, Reg::R9, Reg::R10, word(*at)),
+            Origin::Kept(at) => {
+                let place = fetch.kept.unwrap_or_default() + 8 * i16::from(*at);
+                self.asm.load(Width::D, Reg::R9, Reg::R10, place);
+            }
             Origin::CallReturn { at, start, size } => {
                 let [padded, done] = std::array::from_fn(|_| self.asm.label());
                 self.asm.load(Width::D, Reg::R0, Reg::R10, word(at - 2));
@@ -290,7 +292,7 @@ impl Lower<'_> {
     }
 
     /// Calls the helper that reads memory of R3 into R1, R2 bytes at most.
-    fn read(&mut self, whose: Whose, text: bool) {
+    pub(super) fn read(&mut self, whose: Whose, text: bool) {
         let (kernel, user) = if text {
             (Helper::ProbeReadKernelStr, Helper::ProbeReadUserStr)
         } else {
@@ -495,16 +497,22 @@ fn whose(user: bool, asked: bool) -> Whose {
 }
 
 /// What fetching shares among values.
-struct Fetch<'a> {
+pub(super) struct Fetch<'a> {
     plan: &'a ProbePlan,
     /// Where the call's words are on the stack.
     call: Option<i16>,
+    /// Where the words are that were kept at the entry.
+    kept: Option<i16>,
     /// Where a word is read to.
     slot: Option<i16>,
 }
 
-impl Fetch<'_> {
-    fn slot(&mut self, lower: &mut Lower<'_>) -> i16 {
+impl<'a> Fetch<'a> {
+    pub(super) fn new(plan: &'a ProbePlan) -> Self {
+        Self { plan, call: None, kept: None, slot: None }
+    }
+
+    pub(super) fn slot(&mut self, lower: &mut Lower<'_>) -> i16 {
         *self.slot.get_or_insert_with(|| lower.frame.take(8, 0))
     }
 }
@@ -515,35 +523,5 @@ fn last_word(from: &Origin) -> Option<u8> {
         Origin::Call(word) => Some(*word),
         Origin::CallReturn { at, .. } => Some(at + 1),
         _ => None,
-    }
-}
-
-/// Bytes of a record that a filter looks at; None for all.
-pub(super) struct Touched(Option<Vec<(usize, usize)>>);
-
-impl Touched {
-    pub(super) fn by(filter: &Filter) -> Self {
-        let place = |test: &Test| {
-            let place = match test {
-                Test::Number { place, .. }
-                | Test::Function { place, .. }
-                | Test::Cpus { subject: CpusSubject::Scalar { place }, .. }
-                | Test::Text { text: Text::Static(place) | Text::Pointer { place, .. }, .. } => *place,
-                Test::Text { text: Text::Dyn { offset, .. }, .. } => {
-                    return Some((usize::from(*offset), usize::from(*offset) + 4));
-                }
-                Test::Cpu { .. } | Test::Text { text: Text::Comm, .. } => return Some((0, 0)),
-                Test::Text { .. } | Test::Cpus { .. } => return None,
-            };
-            Some((usize::from(place.offset), usize::from(place.offset + place.size)))
-        };
-        Self(filter.tests().into_iter().map(place).collect())
-    }
-
-    pub(super) fn has(&self, start: usize, end: usize) -> bool {
-        match &self.0 {
-            Some(places) => places.iter().any(|(from, to)| *from < end && start < *to),
-            None => true,
-        }
     }
 }

@@ -267,19 +267,6 @@ impl Mirror {
         }
     }
 
-    /// Keeps what dynamic events counted that no other instance has on.
-    pub(super) fn keep_counts(&mut self, instance: u32, events: &[u32]) {
-        for event in events {
-            let others =
-                self.numbered().any(|(number, state)| number != instance && state.is_enabled(*event));
-            let live = self.get(instance).and_then(|state| state.live.as_ref()).filter(|_| !others);
-            let counts = live.and_then(|live| live.probes(*event).map(|hung| hung.counts(live)));
-            if let Some(counts) = counts {
-                self.count_probes(*event, &counts);
-            }
-        }
-    }
-
     /// Finds out where these events are to hang.
     pub(super) fn choose_hooks(&mut self, events: &[u32]) {
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
@@ -318,17 +305,29 @@ impl Mirror {
         let chosen = self.programs.chosen(event, format).unwrap_or_else(|| self.choices.of(format));
         let state = self.state(instance)?;
         let wants = Wants { format, stacks, begins_off };
-        state.with_wanted(event, wants, |live, wanted| match (without, &probes) {
+        let mut no_hook = None;
+        let hung = state.with_wanted(event, wants, |live, wanted| match (without, &probes) {
             _ if too_long => Ok(()),
             (Some(hook), _) => live.hang_emitted(event, hook, wanted).map_err(|error| live::told(&error)),
             (None, Some(probes)) => live.hang_probes(event, probes, wanted, &facts).map_err(|tried| {
                 tracing::warn!("{}: {tried}", format.full_name());
+                no_hook = Some(tried.to_string());
                 tried.errno()
             }),
             (None, None) => live.hang(event, &chosen, wanted).map_err(|error| live::told(&error)),
-        })?;
+        });
+        if let Some(why) = no_hook {
+            let entry =
+                format!("tracer: error: no hook: {why}\n  Command: {}\n           ^\n", format.full_name());
+            self.state(instance)?.errors.push(monotonic(), entry.into_bytes());
+        }
+        hung?;
+        let state = self.state(instance)?;
         state.enabled.insert(event);
         state.recorded.insert(event);
+        if probes.is_some() {
+            self.dynamic.profile.begin(event, instance);
+        }
         let done = self.changed(instance, event);
         if done.is_err() {
             let state = self.state(instance)?;

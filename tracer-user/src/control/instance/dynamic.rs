@@ -5,17 +5,20 @@
 //! instance turns the event on.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, OnceLock},
 };
 
 use rustix::io::Errno;
 
-use super::{catalogue::Made, live::HungProbes, mirror::Mirror, mirror::TOP};
+use super::{catalogue::Made, mirror::Mirror, mirror::TOP, profile::Profile};
 use crate::{
     buffer::clock::monotonic,
     control::probes,
-    event::dynamic::{Kind, Target},
+    event::{
+        Format,
+        dynamic::{Kind, Target},
+    },
     kernel::modules,
     lang::{
         define::{Change, Defined, File, Line, Probe, Request, Set, deletion, lines, request},
@@ -33,8 +36,7 @@ pub(super) struct Dynamic {
     /// Numbers of the events, by group and name.
     numbers: HashMap<(String, String), u32>,
     sites: Arc<OnceLock<Option<Sites>>>,
-    /// Hits and misses of probes by event and place, as long as they were hung up to now.
-    counted: HashMap<(u32, usize), (u64, u64)>,
+    pub(super) profile: Profile,
 }
 
 impl Dynamic {
@@ -48,10 +50,7 @@ impl Dynamic {
 
     /// Whether an event probe sits on an event.
     pub(super) fn is_probed(&self, group: &str, event: &str) -> bool {
-        self.set.probes().iter().any(|defined| match &defined.probe.event.target {
-            Target::Event { system, name, .. } => system == group && name == event,
-            _ => false,
-        })
+        !self.eprobes_on(group, event).is_empty()
     }
 
     /// The event probes on an event, and their numbers.
@@ -64,7 +63,12 @@ impl Dynamic {
         on.filter_map(|probe| Some((self.number(probe)?, probe.clone()))).collect()
     }
 
-    fn number(&self, probe: &Probe) -> Option<u32> {
+    /// All probes, in the order in which they are listed.
+    pub(super) fn probes(&self) -> &[Defined] {
+        self.set.probes()
+    }
+
+    pub(super) fn number(&self, probe: &Probe) -> Option<u32> {
         self.numbers.get(&(probe.event.group.clone(), probe.event.name.clone())).copied()
     }
 }
@@ -190,15 +194,26 @@ impl Mirror {
 
     fn apply_line(&mut self, file: File, line: &Line<'_>) -> Result<(), Errno> {
         let (facts, events) = (self.facts.clone(), self.events.clone());
+        // No event probe sits on those of kprobes and uprobes (`find_and_get_event()`, kernel/trace/trace_eprobe.c).
+        let closed: HashSet<(String, String)> = self
+            .dynamic
+            .probes()
+            .iter()
+            .filter(|defined| matches!(defined.probe.event.kind(), Kind::Kprobe | Kind::Uprobe))
+            .map(|defined| (defined.probe.event.group.clone(), defined.probe.event.name.clone()))
+            .collect();
         let mut set = std::mem::take(&mut self.dynamic.set);
         let change = {
             let known = facts.clone();
-            let check = move |format: &crate::event::Format, text: &[u8]| -> Result<(), FilterError> {
+            let check = move |format: &Format, text: &[u8]| -> Result<(), FilterError> {
                 resolve::filter(text, format, known.as_ref()).map(drop)
             };
             let (all, whose) = (events.clone(), facts.clone());
             let made = Box::new(move |system: &str, name: &str| {
                 let event = all.find(all.find_system(system)?, name)?;
+                if closed.contains(&(system.to_owned(), name.to_owned())) {
+                    return None;
+                }
                 all.format(event, &whose).filter(|_| all.is_made(event, &whose)).cloned()
             });
             let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
@@ -273,7 +288,7 @@ impl Mirror {
                 continue;
             }
             self.dynamic.numbers.remove(&(probe.event.group.clone(), probe.event.name.clone()));
-            self.dynamic.counted.retain(|(event, _), _| *event != number);
+            self.dynamic.profile.forget(number);
             self.remove_event(number);
         }
     }
@@ -306,49 +321,5 @@ impl Mirror {
                 tracing::warn!("a probe of an event that is on: {errno}");
             }
         }
-    }
-
-    /// Remembers what a dynamic event counted before it is taken off its hooks.
-    pub(super) fn count_probes(&mut self, event: u32, hung: &[(u64, u64)]) {
-        for (place, (hits, missed)) in hung.iter().enumerate() {
-            let counted = self.dynamic.counted.entry((event, place)).or_default();
-            *counted = (counted.0 + hits, counted.1 + missed);
-        }
-    }
-
-    /// What `kprobe_profile` (or, for files, `uprobe_profile`) reads: hits and misses of each probe.
-    pub fn profile(&self, kind: Kind) -> Vec<u8> {
-        let mut text = Vec::new();
-        let mut places: HashMap<u32, usize> = HashMap::new();
-        for Defined { probe, .. } in self.dynamic.set.probes() {
-            let Some(number) = self.dynamic.number(probe) else { continue };
-            let place = places.entry(number).or_default();
-            let (mut hits, mut missed) =
-                self.dynamic.counted.get(&(number, *place)).copied().unwrap_or_default();
-            // Instances count the same hits: the one that saw most tells.
-            let now = self.all().filter_map(|state| state.live.as_ref());
-            let now = now.filter_map(|live| live.probes(number).map(|hung| (live, hung)));
-            let now = now.filter_map(|(live, hung)| HungProbes::counts(hung, live).get(*place).copied());
-            let most = now.max().unwrap_or_default();
-            (hits, missed) = (hits + most.0, missed + most.1);
-            *place += 1;
-            if probe.event.kind() != kind {
-                continue;
-            }
-            let name = crate::event::dynamic::raw(&probe.event.name);
-            text.extend(b"  ");
-            if let Target::File { path, .. } = &probe.event.target {
-                text.extend(path);
-                text.push(b' ');
-            }
-            text.extend(&name);
-            text.extend(std::iter::repeat_n(b' ', 44_usize.saturating_sub(name.len())));
-            text.extend(format!(" {hits:15}").bytes());
-            if kind == Kind::Kprobe {
-                text.extend(format!(" {missed:15}").bytes());
-            }
-            text.push(b'\n');
-        }
-        text
     }
 }

@@ -228,7 +228,7 @@ impl Live {
         facts: &Facts,
     ) -> Result<(attach::Relay, Candidate), Errno> {
         let probes::Candidates { usable, lacking: mut tried } = match hooked {
-            Hooked::Probe(probe) => probes::candidates(probe, facts),
+            Hooked::Probe(probe) => probes::candidates(probe, None, facts),
             Hooked::At(place) => {
                 probes::Candidates { usable: vec![place.clone()], lacking: probes::Tried::default() }
             }

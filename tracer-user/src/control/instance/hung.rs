@@ -29,11 +29,9 @@ fn request<'a>(wanted: &Wanted<'a>, candidate: &'a Candidate, first: Option<u32>
 
 impl HungProbes {
     /// Hits and misses of each probe since it was hung up.
-    pub(super) fn counts(&self, live: &Live) -> Vec<(u64, u64)> {
+    pub(super) fn counts(&self) -> Vec<(u64, u64)> {
         let count = |hung: &Option<(Gated, Candidate)>| {
-            let Some((gated, _)) = hung else { return (0, 0) };
-            let missed = gated.info().map_or(0, |info| info.misses);
-            (live.hits(gated.slot), missed)
+            hung.as_ref().map_or((0, 0), |(gated, _)| (gated.hits(), gated.missed()))
         };
         self.probes.iter().map(count).collect()
     }
@@ -85,7 +83,7 @@ impl Live {
         first: Option<u32>,
         facts: &Facts,
     ) -> Result<(Gated, Candidate), Tried> {
-        let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, facts);
+        let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);
         for candidate in usable {
             match self.session().hang_gated(&request(wanted, &candidate, first)) {
                 Ok(gated) => {

@@ -344,11 +344,6 @@ impl Live {
         self.probes.insert(event, probes);
     }
 
-    /// Hits of a row of the counters, on all CPUs.
-    pub(super) fn hits(&self, slot: u32) -> u64 {
-        self.session.total(slot).hits()
-    }
-
     /// Hits for which the kernel ran no program.
     pub(super) fn missed(&self) -> u64 {
         self.session.missed(self.hung.values().map(|(hung, _)| hung))

@@ -189,6 +189,8 @@ impl Mirror {
         if self.state(number)?.options.is(PRINTK) {
             self.printk_destination(TOP, true)?;
         }
+        let on: Vec<u32> = self.state(number)?.enabled.iter().copied().collect();
+        self.keep_counts(number, &on);
         self.instances.remove(&number);
         self.touch();
         self.rest();

@@ -23,6 +23,7 @@ mod modules;
 mod names;
 mod objects;
 mod options;
+mod profile;
 mod programs;
 mod published;
 mod rest;

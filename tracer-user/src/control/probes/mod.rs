@@ -5,7 +5,7 @@
 //! | `f` a function's entry, `%return` | fentry, fexit; kprobe.multi; kprobe, kretprobe |
 //! | `f` a glob | kprobe.multi |
 //! | `t` | raw tracepoint |
-//! | `p`, `r` in the kernel | kprobe, kretprobe; fentry, fexit where no register is asked for |
+//! | `p`, `r` in the kernel | kprobe, kretprobe; fentry, fexit where no register is asked for, and first where `r` has MAXACTIVE |
 //! | `p`, `r` in a file | uprobe, uretprobe |
 //! | `e` | the perf tracepoint of the event it sits on |
 //!
@@ -17,7 +17,7 @@ mod text;
 
 use std::{collections::HashSet, fmt};
 
-pub use select::{DefineError, FIRST_ID, select};
+pub use select::{DefineError, FIRST_ID, bases, select};
 pub use text::printer;
 
 use crate::{
@@ -25,11 +25,12 @@ use crate::{
     control::{facts::Facts, hooks},
     event::{
         Format, Glob,
-        dynamic::{Place, Target},
+        dynamic::{Kind, Place, Target},
     },
     kernel::Btf,
     lang::{define::Probe, facts::Arch},
     plan::{
+        filter::Filter,
         probe::{self, Addresses, Given, Lacks, ProbePlan},
         resolve,
         source::Hook,
@@ -136,9 +137,14 @@ pub fn module_of(probe: &Probe) -> Option<&str> {
     }
 }
 
-/// Finds the hooks of a probe.
-pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
+/// Finds the hooks of a probe; `base` is a probe of the event that an event probe sits on, where that is a dynamic one: the hooks
+/// are that one's then.
+pub fn candidates(probe: &Probe, base: Option<&Probe>, facts: &Facts) -> Candidates {
     let mut found = Candidates::default();
+    if let (Some(base), Target::Event { filter, .. }) = (base, &probe.event.target) {
+        on_another(probe, base, filter.as_deref(), facts, &mut found);
+        return found;
+    }
     let registers = Given::Registers(Arch::native());
     match &probe.event.target {
         Target::File { path, offset, reference, exit } => {
@@ -161,8 +167,14 @@ pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
         }
         Target::Kernel { place: Place::Symbol { name, offset }, exit } => {
             let place = KernelPlace { symbol: Some(name.clone()), offset: u64::from(*offset) };
+            // Who says how many calls can be under way wants no return missed, and perf's kretprobes follow as many as they
+            // like; a trampoline follows them all.
+            let trampoline_first = probe.event.maxactive > 0;
+            if trampoline_first && *offset == 0 {
+                trampoline(probe, name, *exit, facts, &mut found);
+            }
             kprobe(probe, place, *exit, facts, &mut found);
-            if *offset == 0 {
+            if !trampoline_first && *offset == 0 {
                 trampoline(probe, name, *exit, facts, &mut found);
             }
         }
@@ -217,10 +229,41 @@ pub fn on_record(
     format: &Format,
     facts: &Facts,
 ) -> Result<Hook, String> {
+    let (plan, when) = plan_on_record(probe, filter, format, facts)?;
+    Ok(Hook::Probe(Box::new(ProbePlan { when, ..plan })))
+}
+
+fn plan_on_record(
+    probe: &Probe,
+    filter: Option<&[u8]>,
+    format: &Format,
+    facts: &Facts,
+) -> Result<(ProbePlan, Option<Filter>), String> {
     let when = filter.map(|text| resolve::filter(text, format, facts)).transpose();
     let when = when.map_err(|error| error.to_string())?;
     let plan = probe::plan(probe, Given::Record, Addresses::default()).map_err(|Lacks(why)| why)?;
-    Ok(Hook::Probe(Box::new(ProbePlan { when, ..plan })))
+    Ok((plan, when))
+}
+
+/// Another dynamic event's hooks: its record is made there, and looked at.
+fn on_another(probe: &Probe, base: &Probe, filter: Option<&[u8]>, facts: &Facts, found: &mut Candidates) {
+    let (plan, when) = match plan_on_record(probe, filter, &base.event.format(0), facts) {
+        Ok(planned) => planned,
+        Err(why) => return found.lacking.add("event probe", why),
+    };
+    let Candidates { usable, lacking } = candidates(base, None, facts);
+    found.lacking = lacking;
+    for candidate in usable {
+        let Hook::Probe(base) = candidate.hook else { continue };
+        let hook = Hook::Probe(Box::new(plan.clone().on(*base, when.clone())));
+        found.usable.push(Candidate { hook, ..candidate });
+    }
+}
+
+/// Which dynamic events event probes may sit on: those of functions and tracepoints (`find_and_get_event()`,
+/// kernel/trace/trace_eprobe.c).
+pub fn is_probed_by_events(probe: &Probe) -> bool {
+    probe.event.kind() == Kind::Fprobe
 }
 
 fn tracepoint(probe: &Probe, name: &str, facts: &Facts, found: &mut Candidates) {

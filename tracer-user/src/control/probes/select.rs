@@ -1,12 +1,17 @@
 //! Dynamic events that are named on the command line: a definition, perhaps ` if FILTER`.
 
-use std::fmt;
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
+use super::is_probed_by_events;
 use crate::{
     control::{facts::Facts, selection::Selected},
+    event::{Format, dynamic::Target},
     kernel::Symbols,
     lang::{
-        define::{Change, File, Line, Refusal, Set},
+        define::{Change, File, Line, Probe, Refusal, Set},
         facts::Machine,
         filter::FilterError,
     },
@@ -80,8 +85,15 @@ pub fn select(texts: &[String], facts: &Facts) -> Result<Vec<Selected>, DefineEr
     if texts.is_empty() {
         return Ok(Vec::new());
     }
+    // The events that event probes further on may sit on.
+    let made: Arc<Mutex<Vec<Format>>> = Arc::default();
+    let known = Arc::clone(&made);
     let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
         .with_symbols(facts.symbols())
+        .with_made(Box::new(move |system, name| {
+            let made = known.lock().unwrap_or_else(PoisonError::into_inner);
+            made.iter().find(|format| format.system == system && format.name == name).cloned()
+        }))
         .with_probe_check(Box::new(super::may_probe));
     let mut set = Set::default();
     let mut selected: Vec<Selected> = Vec::new();
@@ -105,16 +117,36 @@ pub fn select(texts: &[String], facts: &Facts) -> Result<Vec<Selected>, DefineEr
             .map(|text| resolve::filter(text.as_bytes(), &format, facts))
             .transpose()
             .map_err(|error| DefineError::Filter { event: format.full_name(), error: Box::new(error) })?;
-        let probe = Some(Box::new(defined.probe.clone()));
-        selected.push(Selected {
+        if is_probed_by_events(&defined.probe) {
+            made.lock().unwrap_or_else(PoisonError::into_inner).push(format.clone());
+        }
+        let one = Selected {
             format,
             text: filter.map(str::to_owned),
             filter: resolved,
-            probe,
+            probe: Some(Box::new(defined.probe.clone())),
             place: None,
-        });
+            base: None,
+        };
+        let bases: Vec<&Probe> = bases(&defined.probe, &set).collect();
+        selected.extend(
+            bases.iter().map(|base| Selected { base: Some(Box::new((*base).clone())), ..one.clone() }),
+        );
+        if bases.is_empty() {
+            selected.push(one);
+        }
     }
     Ok(selected)
+}
+
+/// The probes of the dynamic event that an event probe sits on; none where it sits on an event of the kernel's.
+pub fn bases<'a>(probe: &'a Probe, set: &'a Set) -> impl Iterator<Item = &'a Probe> {
+    let on = match &probe.event.target {
+        Target::Event { system, name, .. } => Some((system, name)),
+        _ => None,
+    };
+    let all = set.probes().iter().map(|defined| &defined.probe);
+    all.filter(move |base| on == Some((&base.event.group, &base.event.name)) && is_probed_by_events(base))
 }
 
 /// A function or tracepoint whose name is like the one that a definition has and that there is not.

@@ -1,0 +1,28 @@
+//! What keeps a program on its hook: when it goes, so does the program.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::sys::prog::link_missed;
+
+/// What keeps a program on its hook.
+#[derive(Debug)]
+pub(super) enum Link {
+    /// A link or raw tracepoint descriptor.
+    Fd { _fd: OwnedFd },
+    /// The descriptor of a perf event that a link hangs on, and the link.
+    Perf { _link: OwnedFd, _event: OwnedFd },
+    /// A place in a syscall dispatcher's table.
+    Syscall { enter: bool, number: u32 },
+    /// Nothing: run by hand.
+    None,
+}
+
+impl Link {
+    /// Hits that the kernel counts as missed at the hook itself (6.7 and later; none before).
+    pub(super) fn missed(&self) -> u64 {
+        match self {
+            Self::Fd { _fd: link } | Self::Perf { _link: link, .. } => link_missed(link.as_fd()).unwrap_or(0),
+            Self::Syscall { .. } | Self::None => 0,
+        }
+    }
+}
