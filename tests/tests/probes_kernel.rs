@@ -269,56 +269,6 @@ fn functions_tell_of_their_calls() {
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// Event probes sit on events of functions and tracepoints as well, on those of kprobes not.
-#[test]
-fn event_probes_on_dynamic_events() {
-    let run = || -> Result<()> {
-        let Some(pair) = pair("onother", "kprobe_events")? else { return Ok(()) };
-        let target = Target::new("onother")?;
-        let group = pair.group();
-        let same = |line: &str| -> Result<Result<(), i32>> {
-            let answers = pair.define(Case { file: "dynamic_events", line });
-            ensure!(answers.0 == answers.1, "{line}: {answers:?}");
-            let (kernel, ours) = pair.listings("dynamic_events")?;
-            ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
-            Ok(answers.0)
-        };
-        let call = if cfg!(target_arch = "aarch64") { 67 } else { 17 };
-        let base = format!("f:{group}/base vfs_read count file name=file->f_path.dentry->d_name.name:string");
-        if pair.define(Case { file: "dynamic_events", line: &base }).0.is_err() {
-            eprintln!("skipped: the kernel has no events of functions");
-            return Ok(());
-        }
-        ensure!(same(&format!("t:{group}/calls sys_enter id regs"))?.is_ok());
-        ensure!(same(&format!("p:{group}/kernel vfs_read"))?.is_ok());
-        ensure!(same(&format!("e:{group}/none {group}/kernel"))? == Err(libc::ENODEV), "on a kprobe's");
-        for (event, line, mark) in [
-            ("all", format!("{group}/base n=$count:u32 f=$file name=$name:string pid=$common_pid"), ""),
-            ("some", format!("{group}/base n=$count:u8 ip=$__probe_ip:symbol if count > 2 && count < 5"), ""),
-            ("named", format!("{group}/base name=$name:string c=$comm if name ~ \"tracer-*\""), ""),
-            ("id", format!("{group}/calls id=$id:s32 nr=$id"), &*format!(" id={call} ")),
-        ] {
-            ensure!(same(&format!("e:{group}/{event} {line}"))?.is_ok(), "{line}");
-            let (kernel, ours) = pair.formats(event)?;
-            ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
-            for filter in [None, Some("common_pid != 0")] {
-                let (kernel, ours) = pair.hits(event, filter, true, || target.hit())?;
-                let marked =
-                    |all: Vec<String>| all.into_iter().filter(|line| line.contains(mark)).collect::<Vec<_>>();
-                let (kernel, ours) = (marked(kernel), marked(ours));
-                ensure!(kernel == ours, "{line}\n{}\n---\n{}", kernel.join("\n"), ours.join("\n"));
-                ensure!(!ours.is_empty(), "{line}: no hit");
-            }
-        }
-        ensure!(same(&format!("-:{group}/base"))? == Err(libc::EBUSY), "event probes sit on it");
-        for event in ["all", "some", "named", "id", "base", "calls", "kernel"] {
-            ensure!(same(&format!("-:{group}/{event}"))?.is_ok(), "{event}");
-        }
-        Ok(())
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
-}
-
 /// More calls under way at once than perf's kretprobes follow: who says so in MAXACTIVE has them all, others are told how many
 /// were missed.
 #[test]

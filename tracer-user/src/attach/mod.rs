@@ -248,7 +248,7 @@ impl Session {
         self.linked(request, &functions, &fixed, known, beside)
     }
 
-    /// Makes a program whose functions and parameters are known.
+    /// The same, functions and parameters known.
     fn linked(
         &self,
         request: &Request<'_>,
@@ -275,8 +275,8 @@ impl Session {
         // In a program of `BPF_PROG_TYPE_SYSCALL` speed matters less than reach.
         let casts = matches!(via.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
         let cast = self.context.cast.filter(|_| casts && *via != Via::Emitted);
-        let memory =
-            Memory { shared: &self.shared, scratch: scratch.as_ref().or(known), kept: beside.kept() };
+        let own = scratch.as_ref().or(known);
+        let memory = Memory { shared: &self.shared, scratch: own, kept: beside.kept() };
         let image = object::image(via.template(), functions, fixed, cast, &memory).map_err(named)?;
         Ok((image, scratch))
     }
@@ -563,7 +563,6 @@ fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
     Prog::load_for(kind, request.purpose(), &image.bytes(), &request.format.name)
         .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))
 }
-
 /// Whether a request's program needs memory of its own or of its CPU's.
 fn wants_scratch(request: &Request<'_>, functions: &Functions) -> bool {
     functions.size == 0 || functions.needs.scratch || request.extras.wants_stack()
