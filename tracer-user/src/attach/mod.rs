@@ -272,7 +272,6 @@ impl Session {
         } else {
             None
         };
-        // In a program of `BPF_PROG_TYPE_SYSCALL` speed matters less than reach.
         let casts = matches!(via.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
         let cast = self.context.cast.filter(|_| casts && *via != Via::Emitted);
         let own = scratch.as_ref().or(known);
