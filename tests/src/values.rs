@@ -57,7 +57,8 @@ impl Sources {
             let name = all.remove(at);
             all.push(name);
         }
-        all.iter().enumerate().map(|(at, text)| format!(" v{at}={text}")).collect()
+        let named = all.iter().enumerate().map(|(at, text)| format!(" v{at}={text}"));
+        named.collect::<Vec<_>>().concat()
     }
 
     fn argument(&self, rng: &mut Rng) -> String {
@@ -67,7 +68,7 @@ impl Sources {
                 4..=6 => self.read(rng),
                 7 => self.array(rng),
                 8 | 9 => self.text(rng),
-                10 => self.texts_of_names(rng),
+                10 => Self::constant_text(rng),
                 11 => self.bits(rng),
                 12 => self.symbol(rng),
                 13 => self.typed(rng),
@@ -125,7 +126,7 @@ impl Sources {
         })
     }
 
-    fn texts_of_names(&self, rng: &mut Rng) -> Option<String> {
+    fn constant_text(rng: &mut Rng) -> Option<String> {
         let words = ["\\\"\"", "\\\"a\"", "\\\"some-text\""];
         rng.once_in(2).then(|| rng.pick(&words).to_owned() + ":string")
     }
