@@ -58,9 +58,10 @@ fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
         eprintln!("skipped: no {archive}, or no cc or xz");
         return Ok(None);
     }
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("user_events-{}", version.name));
+    let below = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let dir = below.join(format!("user_events-{}", version.name));
     if !dir.join(SAMPLE).is_file() {
-        let whole = dir.with_extension(std::process::id().to_string());
+        let whole = below.join(format!("user_events-{}-{}", version.name, std::process::id()));
         std::fs::create_dir_all(&whole)?;
         let mut tar = Command::new("tar");
         tar.args(["-xJf", &archive, "--strip-components=1", "-C"]).arg(&whole);
