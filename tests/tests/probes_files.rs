@@ -231,7 +231,9 @@ fn events_come_and_go_as_the_kernels() {
                 let written = (name != "format").then(|| rustix::io::write(file, b"0"));
                 (read, written)
             });
-            ensure!(kernel == ours, "{name} of an event that went: {kernel:?} and {ours:?}");
+            // 6.1 reads nothing from such a filter, where later kernels have no device.
+            let older = name == "filter" && kernel == (Ok(0), ours.1) && !host::counts_missed();
+            ensure!(older || kernel == ours, "{name} of an event that went: {kernel:?} and {ours:?}");
             ensure!(name != "enable" || ours.1 == Some(Err(rustix::io::Errno::NODEV)), "{ours:?}");
         }
         drop(held);
