@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::host;
 use crate::mirror::{self, Answer, Mounted, set, text};
 use crate::oracle::Oracle;
 
@@ -59,6 +60,22 @@ impl Pair {
         // Tests run beside each other, and the kernel has one set of dynamic events.
         let group = format!("tracer_{}", purpose.replace('-', "_"));
         Ok(Self { oracle, mounted, kernel, group })
+    }
+
+    /// The same where the kernel has the file that is compared with, and this is root; None otherwise, which it says.
+    ///
+    /// # Errors
+    /// As [`Pair::start`].
+    pub fn where_there_is(purpose: &str, file: &str) -> Result<Option<Self>> {
+        if !host::root_or_skip() {
+            return Ok(None);
+        }
+        let pair = Self::start(purpose)?;
+        if !pair.kernel_has(file) {
+            eprintln!("skipped: the kernel has no {file}");
+            return Ok(None);
+        }
+        Ok(Some(pair))
     }
 
     /// The group that this pair's events are in.

@@ -42,19 +42,6 @@ impl Drop for Target {
     }
 }
 
-/// Whether this kernel has what is compared with.
-fn pair(purpose: &str, file: &str) -> Result<Option<Pair>> {
-    if !host::root_or_skip() {
-        return Ok(None);
-    }
-    let pair = Pair::start(purpose)?;
-    if !pair.kernel_has(file) {
-        eprintln!("skipped: the kernel has no {file}");
-        return Ok(None);
-    }
-    Ok(Some(pair))
-}
-
 /// Definitions in front of whose place the group and a name are put: letter, place and arguments; whether texts are the same
 /// only for lines that hold this.
 fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<usize> {
@@ -91,7 +78,7 @@ fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<usize> {
 #[test]
 fn kprobes_leave_the_kernels_texts() {
     let run = || -> Result<()> {
-        let Some(pair) = pair("kprobe", "kprobe_events")? else { return Ok(()) };
+        let Some(pair) = Pair::where_there_is("kprobe", "kprobe_events")? else { return Ok(()) };
         let registers =
             if cfg!(target_arch = "aarch64") { "%x0 b=%x2:u32 c=%x3:x8" } else { "%di b=%dx:u32 c=%cx:x8" };
         let result = if cfg!(target_arch = "aarch64") { "%x0" } else { "%ax" };
@@ -138,7 +125,7 @@ fn kprobes_leave_the_kernels_texts() {
 #[test]
 fn fprobes_leave_the_kernels_texts() {
     let run = || -> Result<()> {
-        let Some(pair) = pair("fprobe", "dynamic_events")? else { return Ok(()) };
+        let Some(pair) = Pair::where_there_is("fprobe", "dynamic_events")? else { return Ok(()) };
         let lines = compare(
             &pair,
             &[
@@ -174,7 +161,7 @@ fn fprobes_leave_the_kernels_texts() {
 #[test]
 fn profiles_and_filters_of_kprobes() {
     let run = || -> Result<()> {
-        let Some(pair) = pair("kfilter", "kprobe_events")? else { return Ok(()) };
+        let Some(pair) = Pair::where_there_is("kfilter", "kprobe_events")? else { return Ok(()) };
         let target = Target::new("filter")?;
         let line = format!("p:{}/f vfs_read n=$arg3 c=$comm name=+0($arg2):string", pair.group());
         let answers = pair.define(Case { file: "kprobe_events", line: &line });
@@ -275,7 +262,7 @@ fn functions_tell_of_their_calls() {
 fn returns_of_many_calls_at_once() {
     const CALLS: usize = 40;
     let run = || -> Result<()> {
-        let Some(pair) = pair("maxactive", "kprobe_events")? else { return Ok(()) };
+        let Some(pair) = Pair::where_there_is("maxactive", "kprobe_events")? else { return Ok(()) };
         let sleep = || {
             let together = std::sync::Barrier::new(CALLS);
             std::thread::scope(|scope| {
@@ -316,7 +303,7 @@ fn returns_of_many_calls_at_once() {
 #[test]
 fn a_glob_names_many_functions() {
     let run = || -> Result<()> {
-        let Some(pair) = pair("glob", "available_filter_functions")? else { return Ok(()) };
+        let Some(pair) = Pair::where_there_is("glob", "available_filter_functions")? else { return Ok(()) };
         let target = Target::new("glob")?;
         let line = format!("f:{}/many vfs_re*", pair.group());
         let answers = pair.define(Case { file: "dynamic_events", line: &line });

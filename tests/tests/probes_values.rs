@@ -191,23 +191,10 @@ impl Drop for Probed {
     }
 }
 
-/// Whether this kernel has what is compared with.
-fn pair(purpose: &str, file: &str) -> Result<Option<Pair>> {
-    if !host::root_or_skip() {
-        return Ok(None);
-    }
-    let pair = Pair::start(purpose)?;
-    if !pair.kernel_has(file) {
-        eprintln!("skipped: the kernel has no {file}");
-        return Ok(None);
-    }
-    Ok(Some(pair))
-}
-
 #[test]
 fn made_up_arguments_of_kprobes() {
     let run = || -> Result<()> {
-        let Some(pair) = pair("kvalues", "kprobe_events")? else { return Ok(()) };
+        let Some(pair) = Pair::where_there_is("kvalues", "kprobe_events")? else { return Ok(()) };
         if !text(pair.kernel(), "README")?.contains("<argname>") {
             eprintln!("skipped: the kernel's probes know no types");
             return Ok(());
@@ -281,7 +268,7 @@ fn made_up_arguments_of_kprobes() {
 #[test]
 fn made_up_arguments_of_fprobes() {
     let run = || -> Result<()> {
-        let Some(pair) = pair("fvalues", "dynamic_events")? else { return Ok(()) };
+        let Some(pair) = Pair::where_there_is("fvalues", "dynamic_events")? else { return Ok(()) };
         if !text(pair.kernel(), "README")?.contains("<argname>") {
             eprintln!("skipped: the kernel's probes know no types");
             return Ok(());
