@@ -129,7 +129,7 @@ fn a_foreign_program_emits_into_the_mirror() {
             return Ok(());
         }
         // aya asks tracefs for numbers of events.
-        host::Tracefs::find_or_mount()?;
+        let _tracefs = host::Tracefs::find_or_mount()?;
         let bpffs = BpfFs::mount()?;
         let pins = bpffs.0.join("mirror");
         let pin = ["--pin", pins.to_str().context("a path in UTF-8")?];

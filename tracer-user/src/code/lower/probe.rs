@@ -236,6 +236,8 @@ impl Lower<'_> {
                 self.asm.load(Width::B, Reg::R9, Reg::R6, offset as i16 + 1);
                 self.asm.alu(Alu::Lsh, Reg::R9, 8);
                 self.asm.alu(Alu::Or, Reg::R0, Reg::R9);
+                // What else it could be, 6.1's verifier does not see.
+                self.asm.alu(Alu::And, Reg::R0, 0xffff);
             }
             if field.is_rel_loc() {
                 self.asm.alu(Alu::Add, Reg::R0, field.end() as i32);
