@@ -27,6 +27,16 @@ pub fn root_or_skip() -> bool {
     root
 }
 
+/// Runs a test that needs root; skips it where this process is not.
+///
+/// # Panics
+/// With the error that the test ends with.
+pub fn as_root(test: impl FnOnce() -> Result<()>) {
+    if root_or_skip() {
+        test().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
 /// Which part of the cases that a test makes up is taken: every `n`th. 1, all of them, unless `TRACER_TESTS_PART` names
 /// another: virtual machines take fewer, as emulation is 10 to 20 times slower than the host.
 pub fn part() -> u32 {

@@ -185,3 +185,24 @@ impl Drop for Oracle {
         eprintln!("{} stays behind: it is in use", self.dir.display());
     }
 }
+
+/// What the kernel wrote, byte by byte: names it takes need not be UTF-8.
+pub fn visible(bytes: &[u8]) -> String {
+    bytes.iter().copied().map(char::from).collect()
+}
+
+/// Entries of an `error_log`, without their stamps.
+pub fn log_entries(log: &[u8]) -> Vec<String> {
+    let mut entries: Vec<String> = Vec::new();
+    for line in visible(log).lines() {
+        match line.split_once("] ") {
+            Some((stamp, entry)) if stamp.starts_with('[') => entries.push(entry.to_owned() + "\n"),
+            _ => entries
+                .iter_mut()
+                .next_back()
+                .into_iter()
+                .for_each(|entry| *entry += &(line.to_owned() + "\n")),
+        }
+    }
+    entries
+}

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use tracer_tests::definitions::{GROUP, Kind, definition};
 use tracer_tests::filters::Rng;
 use tracer_tests::host::{self, Tracefs};
+use tracer_tests::oracle::{log_entries, visible};
 use tracer_user::kernel::{self, Btf};
 use tracer_user::lang::define::{File as ControlFile, Line, Set};
 use tracer_user::lang::facts::{Feature, Language, Machine};
@@ -83,18 +84,7 @@ impl Kernel {
         File::create(self.path("error_log")).context("error_log")?;
         let file = OpenOptions::new().append(true).open(self.path("dynamic_events"))?;
         let errno = rustix::io::write(&file, line).err().map(rustix::io::Errno::raw_os_error);
-        let log = visible(&fs::read(self.path("error_log"))?);
-        let mut entries: Vec<String> = Vec::new();
-        for line in log.lines() {
-            match line.split_once("] ") {
-                Some((stamp, entry)) if stamp.starts_with('[') => entries.push(entry.to_owned() + "\n"),
-                _ => {
-                    if let Some(entry) = entries.last_mut() {
-                        *entry += &(line.to_owned() + "\n");
-                    }
-                }
-            }
-        }
+        let entries = log_entries(&fs::read(self.path("error_log"))?);
         Ok((errno, entries))
     }
 
@@ -263,11 +253,6 @@ fn with_kernel(test: impl FnOnce(&Kernel, &Machine<'_>)) {
         .with_language(kernel.language)
         .with_filter_check(Box::new(check));
     test(&kernel, &facts);
-}
-
-/// Bytes as a text that shows each of them: Latin-1.
-fn visible(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
 fn without_id(format: &str) -> String {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tracer_tests::filters::{Generator, Rng};
 use tracer_tests::host;
-use tracer_tests::oracle::Oracle;
+use tracer_tests::oracle::{Oracle, visible};
 use tracer_user::event::Format;
 use tracer_user::kernel::{Answer, Btf};
 use tracer_user::lang::filter::{Dialect, ErrorKind, Feature, Request, request, shown};
@@ -259,11 +259,6 @@ impl ResolveEnv for Strict<'_> {
     fn symbol_extent(&self, address: u64) -> Option<(u64, u64)> {
         self.0.symbol_extent(address)
     }
-}
-
-/// Bytes as a text that shows each of them: Latin-1.
-fn visible(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
 #[test]

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use tracer_tests::histograms::corners::COMMANDS;
 use tracer_tests::histograms::{EVENTS, Generator, SYNTHETIC};
 use tracer_tests::host::{self, Tracefs};
+use tracer_tests::oracle::{log_entries, visible};
 use tracer_user::event::{Format, synthetic};
 use tracer_user::kernel::Btf;
 use tracer_user::lang::filter::FilterError;
@@ -70,10 +71,6 @@ impl World for Kernel {
     fn filter(&self, event: &Format, text: &[u8]) -> Result<(), FilterError> {
         resolve::filter(text, event, &self.filters).map(|_| ())
     }
-}
-
-fn visible(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
 impl Kernel {
@@ -153,18 +150,7 @@ impl Kernel {
         File::create(&log).unwrap();
         let bytes: Vec<u8> = text.chars().map(|c| c as u8).collect();
         let errno = write(&self.trigger_file(event), &bytes).err();
-        let text = visible(&fs::read(log).unwrap());
-        let mut entries: Vec<String> = Vec::new();
-        for line in text.lines() {
-            match line.split_once("] ") {
-                Some((stamp, entry)) if stamp.starts_with('[') => entries.push(entry.to_owned() + "\n"),
-                _ => entries
-                    .iter_mut()
-                    .last()
-                    .into_iter()
-                    .for_each(|entry| *entry += &(line.to_owned() + "\n")),
-            }
-        }
+        let entries = log_entries(&fs::read(log).unwrap());
         (errno, entries)
     }
 

@@ -349,9 +349,7 @@ fn play(scene: &Scene, sides: &mut [Side]) -> Result<()> {
 
 fn run(test: impl FnOnce() -> Result<()>) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    if host::root_or_skip() {
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
+    host::as_root(test);
 }
 
 /// An instance of the kernel's own tracefs, where it has histograms.

@@ -10,12 +10,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted};
 
-fn run(test: impl FnOnce() -> Result<()>) {
-    if host::root_or_skip() {
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
-}
-
 fn exec(arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(host::binary("tracer", "TRACER_BIN")?);
     command.arg("exec").args(arguments);
@@ -56,7 +50,7 @@ fn mounts() -> Result<String> {
 
 #[test]
 fn the_command_finds_the_mirror_and_leaves_nothing() {
-    run(|| {
+    host::as_root(|| {
         let before = mounts()?;
         let output = shell(
             "cd /sys/kernel/tracing && head -n 1 README && \
@@ -82,7 +76,7 @@ fn the_command_finds_the_mirror_and_leaves_nothing() {
 
 #[test]
 fn status_and_signals_are_the_commands() {
-    run(|| {
+    host::as_root(|| {
         let script = "trap 'exit 9' TERM; echo $$; while :; do sleep 0.1; done";
         let mut child = exec(&["sh", "-c", script])?.stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
@@ -109,7 +103,7 @@ fn status_and_signals_are_the_commands() {
 
 #[test]
 fn a_mirror_that_is_there_can_be_used() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("exec")?;
         let dir = mounted.dir().to_str().context("a path")?;
         let script = "mkdir /sys/kernel/tracing/instances/from-inside";
@@ -135,7 +129,7 @@ fn has_trace_cmd() -> bool {
 
 #[test]
 fn trace_cmd_lists_records_and_reports() {
-    run(|| {
+    host::as_root(|| {
         if !has_trace_cmd() {
             return Ok(());
         }
@@ -178,7 +172,7 @@ fn trace_cmd_lists_records_and_reports() {
 /// Records that trace-cmd takes from the pages by splice(2), and the kernel's page header.
 #[test]
 fn pages_are_spliced() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("splice")?;
         let dir = mounted.dir();
         mirror::set(dir, "trace_clock", "mono")?;

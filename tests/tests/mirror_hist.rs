@@ -11,12 +11,6 @@ use tracer_tests::workload::{getpgid, getsid};
 const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
 const GETSID: &str = "events/syscalls/sys_enter_getsid";
 
-fn run(test: impl FnOnce() -> Result<()>) {
-    if host::root_or_skip() {
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
-}
-
 /// Arguments that nobody else's calls have, and not the other test's.
 const OWN: i32 = 1 << 30;
 const SHARED: i32 = 1 << 29;
@@ -29,7 +23,7 @@ fn add(dir: &Path, file: &str, line: &str) -> Result<()> {
 
 #[test]
 fn hits_are_counted_paused_and_forgotten() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("hist")?;
         let dir = mounted.instance("hist")?;
         let (trigger, hist) = (format!("{GETPGID}/trigger"), format!("{GETPGID}/hist"));
@@ -72,7 +66,7 @@ fn hits_are_counted_paused_and_forgotten() {
 
 #[test]
 fn a_name_shares_a_table() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("histname")?;
         let dir = mounted.instance("histname")?;
         let command = format!("hist:name=own:keys=pid if pid == {SHARED}");
@@ -99,7 +93,7 @@ fn a_name_shares_a_table() {
 
 #[test]
 fn what_is_wrong_is_logged() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("histlog")?;
         let dir = mounted.instance("histlog")?;
         let trigger = format!("{GETPGID}/trigger");

@@ -2,22 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tracer_tests::compare::{compare, family};
 use tracer_tests::host;
+use tracer_tests::load::Load;
 use tracer_tests::mirror::{Mounted, bodies, names, set, stat, text};
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::workload::{self, Job};
-
-fn run(test: impl FnOnce() -> Result<()>) {
-    if host::root_or_skip() {
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
-}
 
 /// How many of a process's descriptors are of a kind; none once it is gone.
 fn descriptors(pid: u32, kind: &str) -> usize {
@@ -42,7 +35,7 @@ fn settled(pid: u32) -> usize {
 
 #[test]
 fn system_calls_that_share_programs_are_recorded_as_the_kernels() {
-    run(|| {
+    host::as_root(|| {
         let job = Job::start(&["syscalls", "files", "process", "signals", "time", "pipes"], 1)?;
         let pid = job.pid();
         let oracle = Oracle::create("calls")?;
@@ -84,7 +77,7 @@ fn system_calls_that_share_programs_are_recorded_as_the_kernels() {
 
 #[test]
 fn one_of_many_system_calls_has_a_filter_and_triggers_of_its_own() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("one")?;
         let ours = mounted.instance("one")?;
         let oracle = Oracle::create("one")?;
@@ -148,30 +141,17 @@ fn long(predicate: impl Fn(usize) -> String, joins: [&str; 2]) -> String {
 #[test]
 fn the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost() {
     let changes = if host::part() == 1 { 120 } else { 4 };
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("long")?;
         let dir = mounted.instance("long")?;
         set(&dir, "buffer_size_kb", "131072")?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let (tell, told) = std::sync::mpsc::channel();
-        let (go, may_go) = std::sync::mpsc::channel::<()>();
-        let load = std::thread::spawn({
-            let stop = Arc::clone(&stop);
-            move || {
-                tell.send(rustix::thread::gettid()).unwrap();
-                may_go.recv().unwrap();
-                let mut hits = 0_u64;
-                while !stop.load(Ordering::Relaxed) {
-                    for _ in 0..20 {
-                        rustix::process::getpgid(None).unwrap();
-                    }
-                    hits += 20;
-                    std::thread::sleep(Duration::from_millis(if host::part() == 1 { 1 } else { 5 }));
-                }
-                hits
+        let load = Load::new(|| {
+            for _ in 0..20 {
+                rustix::process::getpgid(None).unwrap();
             }
-        });
-        let pid = told.recv()?.as_raw_nonzero().to_string();
+            std::thread::sleep(Duration::from_millis(if host::part() == 1 { 1 } else { 5 }));
+        })?;
+        let pid = load.pid().to_string();
         let call = libc::SYS_getpgid;
         // Each lets the same calls through, by a program that differs much.
         let filters = [
@@ -189,7 +169,7 @@ fn the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost() {
         set(&dir, "events/sched/sched_switch/filter", "next_prio == 500")?;
         let hooks = settled(mounted.pid());
         let start = Instant::now();
-        go.send(())?;
+        load.go()?;
         let switched = [
             long(|n| format!("prev_comm ~ \"*{n}?*\" && next_prio == 500"), ["||", "||"]),
             long(|n| format!("!(prev_pid != {n} || next_comm == \"{n}\" || prev_state & {n})"), ["&&", "||"]),
@@ -203,8 +183,7 @@ fn the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost() {
             }
         }
         let took = start.elapsed();
-        stop.store(true, Ordering::Relaxed);
-        let hits = load.join().ok().context("the load failed")?;
+        let hits = 20 * load.stop()?;
         let moved = settled(mounted.pid()).saturating_sub(hooks);
         ensure!(moved == 0, "{moved} events are on perf tracepoints now");
         let lines = bodies(&text(&dir, "trace")?);
@@ -219,7 +198,7 @@ fn the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost() {
 
 #[test]
 fn pointers_are_shown_as_the_kernel_shows_them() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("pointer")?;
         let ours = mounted.instance("pointer")?;
         let oracle = Oracle::create("pointer")?;
@@ -264,7 +243,7 @@ fn closers() -> Result<BTreeSet<u32>> {
 
 #[test]
 fn a_daemon_with_many_events_on_ends_at_once_and_leaves_no_program() {
-    run(|| {
+    host::as_root(|| {
         let before = closers()?;
         let mounted = Mounted::start("many")?;
         let dir = mounted.dir().to_owned();

@@ -7,14 +7,13 @@ use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tracer_tests::compare::{compare, family};
 use tracer_tests::host;
+use tracer_tests::load::Load;
 use tracer_tests::mirror::{self, Mounted, set, stat, text};
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::rawpage::Layout;
@@ -22,14 +21,6 @@ use tracer_tests::workload::{self, Job};
 
 /// An event that happens when a test wants it to, and its file's directory.
 const EVENT: &str = "events/syscalls/sys_enter_getpgid";
-
-fn skip() -> bool {
-    if !host::is_root() {
-        eprintln!("skipped: mounting needs root");
-        return true;
-    }
-    false
-}
 
 /// Makes the event happen so often.
 fn hit(times: u64) {
@@ -44,15 +35,9 @@ fn arm(dir: &Path) -> Result<()> {
     set(dir, &format!("{EVENT}/enable"), "1")
 }
 
-fn run(test: impl FnOnce() -> Result<()>) {
-    if !skip() {
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
-}
-
 #[test]
 fn the_text_is_the_kernels() {
-    run(|| {
+    host::as_root(|| {
         let job = Job::start(&["syscalls", "files", "process", "signals", "time", "pipes"], 1)?;
         let pid = job.pid();
         let oracle = Oracle::create("mirror")?;
@@ -103,7 +88,7 @@ fn the_text_is_the_kernels() {
 
 #[test]
 fn reading_consumes_or_not_and_the_counts_tell() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("counts")?;
         let dir = mounted.instance("counts")?;
         arm(&dir)?;
@@ -150,7 +135,7 @@ fn reading_consumes_or_not_and_the_counts_tell() {
 
 #[test]
 fn the_newest_stay_or_the_oldest() {
-    run(|| {
+    host::as_root(|| {
         // The stream begins with the oldest record, and tells of lost ones on its CPU.
         workload::pin_to_cpu(0)?;
         let mounted = Mounted::start("overwrite")?;
@@ -185,34 +170,21 @@ fn the_newest_stay_or_the_oldest() {
 fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
     // Each takes seconds in a virtual machine that is busy with hits.
     let changes = if host::part() == 1 { 1000 } else { 20 };
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("change")?;
         let dir = mounted.instance("change")?;
         set(&dir, "buffer_size_kb", "262144")?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let (tell, told) = std::sync::mpsc::channel();
-        let (go, may_go) = std::sync::mpsc::channel::<()>();
-        let load = std::thread::spawn({
-            let stop = Arc::clone(&stop);
-            move || {
-                tell.send(rustix::thread::gettid()).unwrap();
-                may_go.recv().unwrap();
-                let mut hits = 0_u64;
-                while !stop.load(Ordering::Relaxed) {
-                    hit(100);
-                    hits += 100;
-                    if host::part() > 1 {
-                        // Emulation has one CPU for the load and for those who change it.
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
-                }
-                hits
+        let load = Load::new(|| {
+            hit(100);
+            if host::part() > 1 {
+                // Emulation has one CPU for the load and for those who change it.
+                std::thread::sleep(Duration::from_millis(5));
             }
-        });
-        let pid = told.recv()?.as_raw_nonzero();
+        })?;
+        let pid = load.pid();
         set(&dir, "set_event_pid", &pid.to_string())?;
         set(&dir, &format!("{EVENT}/enable"), "1")?;
-        go.send(())?;
+        load.go()?;
         let start = Instant::now();
         // Each lets every hit through, by another program.
         for change in 0..changes {
@@ -224,8 +196,7 @@ fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
             set(&dir, &format!("{EVENT}/filter"), &filter)?;
         }
         let took = start.elapsed();
-        stop.store(true, Ordering::Relaxed);
-        let hits = load.join().ok().context("the load failed")?;
+        let hits = 100 * load.stop()?;
         let (entries, dropped) = (stat(&dir, "entries")?, stat(&dir, "dropped events")?);
         // On a fast machine more are recorded than the buffer keeps.
         let overrun = stat(&dir, "overrun")?;
@@ -241,7 +212,7 @@ fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
 
 #[test]
 fn events_go_off_and_on_again_at_once() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("again")?;
         let dir = mounted.instance("again")?;
         arm(&dir)?;
@@ -258,7 +229,7 @@ fn events_go_off_and_on_again_at_once() {
 
 #[test]
 fn readers_wait_and_are_woken() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("wait")?;
         let dir = mounted.instance("wait")?;
         arm(&dir)?;
@@ -309,7 +280,7 @@ fn readers_wait_and_are_woken() {
 
 #[test]
 fn marks_are_recorded_in_order() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("marks")?;
         let dir = mounted.instance("marks")?;
         let oracle = Oracle::create("marks")?;
@@ -365,7 +336,7 @@ fn marks_are_recorded_in_order() {
 
 #[test]
 fn pages_are_those_of_the_kernels_ring_buffer() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("pages")?;
         let dir = mounted.instance("pages")?;
         arm(&dir)?;
@@ -397,7 +368,7 @@ fn pages_are_those_of_the_kernels_ring_buffer() {
 
 #[test]
 fn lists_of_threads_are_enforced_and_followed() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("pids")?;
         let dir = mounted.instance("pids")?;
         let own = rustix::thread::gettid().as_raw_nonzero().to_string();
@@ -426,7 +397,7 @@ fn lists_of_threads_are_enforced_and_followed() {
 
 #[test]
 fn snapshots_keep_what_was_recorded() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("snapshot")?;
         let dir = mounted.instance("snapshot")?;
         arm(&dir)?;
@@ -466,7 +437,7 @@ fn snapshots_keep_what_was_recorded() {
 
 #[test]
 fn records_are_taken_out_of_full_rings_while_nobody_reads() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("unread")?;
         let dir = mounted.instance("unread")?;
         set(&dir, "buffer_size_kb", "65536")?;
@@ -485,7 +456,7 @@ fn records_are_taken_out_of_full_rings_while_nobody_reads() {
 
 #[test]
 fn clocks_count_what_they_say() {
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("clocks")?;
         let dir = mounted.instance("clocks")?;
         arm(&dir)?;
@@ -516,7 +487,7 @@ fn clocks_count_what_they_say() {
 
 #[test]
 fn a_killed_daemon_wedges_nothing_and_a_new_one_takes_its_place() {
-    run(|| {
+    host::as_root(|| {
         let mut mounted = Mounted::start("kill")?;
         let dir = mounted.dir().to_owned();
         arm(&dir)?;
@@ -538,7 +509,7 @@ fn a_killed_daemon_wedges_nothing_and_a_new_one_takes_its_place() {
 
 #[test]
 fn a_daemon_that_is_told_to_end_leaves_nothing() {
-    run(|| {
+    host::as_root(|| {
         for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
             let mounted = Mounted::start("end")?;
             let dir = mounted.dir().to_owned();

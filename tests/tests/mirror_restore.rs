@@ -6,12 +6,6 @@ use anyhow::{Result, ensure};
 use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, set, text};
 
-fn run(test: impl FnOnce() -> Result<()>) {
-    if host::root_or_skip() {
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
-}
-
 fn place(purpose: &str) -> PathBuf {
     std::env::temp_dir().join(format!("tracer-{purpose}-{}", std::process::id()))
 }
@@ -46,7 +40,7 @@ const FILES: &[&str] = &[
 
 #[test]
 fn what_was_set_outlives_a_kill() {
-    run(|| {
+    host::as_root(|| {
         let dir = place("restore");
         let mut first = Mounted::at(dir.clone())?;
         let below = first.instance("below")?;
@@ -104,7 +98,7 @@ fn what_was_set_outlives_a_kill() {
 
 #[test]
 fn events_are_on_from_the_start() {
-    run(|| {
+    host::as_root(|| {
         let dir = place("at-start");
         let list = "sched:sched_process_exit,alarmtimer,no:such";
         let mut mounted =
@@ -126,7 +120,7 @@ fn events_are_on_from_the_start() {
 #[test]
 fn the_files_belong_to_whom_it_was_said() {
     use std::os::unix::fs::MetadataExt;
-    run(|| {
+    host::as_root(|| {
         let mounted = Mounted::with(place("owner"), &["--uid", "12", "--gid=34", "--mode", "750"])?;
         let dir = mounted.dir();
         let root = std::fs::metadata(dir)?;

@@ -3,58 +3,20 @@
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use rustix::io::Errno;
-use tracer_tests::host;
+use tracer_tests::tree::{APPEND, TRUNCATE, read, tree, write};
 use tracer_user::attach::Block;
 use tracer_user::code::asm::{Alu, Assembler, Cond, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width};
 use tracer_user::code::join;
-use tracer_user::control::facts::Facts;
-use tracer_user::control::instance::Mirror;
 use tracer_user::control::instance::mark::Writer;
 use tracer_user::event::synthetic::Value;
 use tracer_user::sys::map::{Map, MapKind, MapSpec};
 use tracer_user::sys::prog::{Prog, ProgKind};
-use tracer_user::tree::{Access, Outcome, Owner, Tree};
-
-const READ: Access = Access { read: true, write: false, truncate: false };
-const TRUNCATE: Access = Access { read: false, write: true, truncate: true };
-const APPEND: Access = Access { read: false, write: true, truncate: false };
-
-fn tree() -> Option<Tree> {
-    if !host::root_or_skip() {
-        return None;
-    }
-    Some(Tree::new(Mirror::new(Arc::new(Facts::running().unwrap())).unwrap(), Owner::default()))
-}
-
-fn read(tree: &mut Tree, path: &str) -> Result<String, Errno> {
-    let number = tree.find(path)?;
-    let (handle, _) = tree.open(number, READ, 1)?;
-    let mut text = Vec::new();
-    let result = loop {
-        match tree.read(handle, text.len() as u64, 4096) {
-            Ok(Outcome::Data(data)) if data.is_empty() => break Ok(()),
-            Ok(Outcome::Data(data)) => text.extend(data),
-            Ok(Outcome::Wait) => break Err(Errno::AGAIN),
-            Err(error) => break Err(error),
-        }
-    };
-    tree.close(handle);
-    result.map(|()| String::from_utf8(text).unwrap())
-}
-
-fn put(tree: &mut Tree, path: &str, text: &str, access: Access) -> Result<usize, Errno> {
-    let number = tree.find(path)?;
-    let (handle, _) = tree.open(number, access, 1)?;
-    let done = if text.is_empty() { Ok(0) } else { tree.write(handle, text.as_bytes(), 1) };
-    tree.close(handle);
-    done
-}
+use tracer_user::tree::Tree;
 
 fn set(tree: &mut Tree, path: &str, text: &str) {
-    put(tree, path, text, APPEND).unwrap_or_else(|error| panic!("{text:?} to {path}: {error}"));
+    write(tree, path, text, APPEND).unwrap_or_else(|error| panic!("{text:?} to {path}: {error}"));
 }
 
 /// The lines of `trace` behind the event's name and its colon.
@@ -84,31 +46,31 @@ fn files_define_show_and_delete() {
                   \tfield:char comm[];\toffset:24;\tsize:16;\tsigned:1;\n\n\
                   print fmt: \"lat=%llu, pid=%d, comm=%s\", REC->lat, REC->pid, REC->comm\n";
     assert!(format.starts_with("name: wake\n") && format.ends_with(fields), "{format}");
-    assert_eq!(put(&mut tree, "synthetic_events", "wake u64 x\n", APPEND), Err(Errno::EXIST));
+    assert_eq!(write(&mut tree, "synthetic_events", "wake u64 x\n", APPEND), Err(Errno::EXIST));
     let log = read(&mut tree, "error_log").unwrap();
     assert!(
         log.ends_with("synthetic_events: error: Event already exists\n  Command: wake u64 x\n           ^\n"),
         "{log}"
     );
-    assert_eq!(put(&mut tree, "synthetic_events", "!nobody\n", APPEND), Err(Errno::NOENT));
+    assert_eq!(write(&mut tree, "synthetic_events", "!nobody\n", APPEND), Err(Errno::NOENT));
     assert!(read(&mut tree, "available_events").unwrap().contains("synthetic:wake\n"));
 
     // What is on stays; opening the file to be emptied takes what comes before it.
     set(&mut tree, "events/synthetic/other/enable", "1");
     for line in ["!other\n", "!other char[] name; unsigned long[] stack\n"] {
-        assert_eq!(put(&mut tree, "synthetic_events", line, APPEND), Err(Errno::BUSY));
+        assert_eq!(write(&mut tree, "synthetic_events", line, APPEND), Err(Errno::BUSY));
     }
-    assert_eq!(put(&mut tree, "dynamic_events", "-:synthetic/other\n", APPEND), Err(Errno::BUSY));
-    assert_eq!(put(&mut tree, "synthetic_events", "", TRUNCATE), Err(Errno::BUSY));
+    assert_eq!(write(&mut tree, "dynamic_events", "-:synthetic/other\n", APPEND), Err(Errno::BUSY));
+    assert_eq!(write(&mut tree, "synthetic_events", "", TRUNCATE), Err(Errno::BUSY));
     assert_eq!(read(&mut tree, "synthetic_events").unwrap(), "other\tchar[] name; unsigned long[] stack\n");
     assert_eq!(tree.find("events/synthetic/wake"), Err(Errno::NOENT));
     set(&mut tree, "events/synthetic/other/enable", "0");
     set(&mut tree, "dynamic_events", "-:other\n");
-    assert_eq!(put(&mut tree, "dynamic_events", "-:other\n", APPEND), Err(Errno::NOENT));
+    assert_eq!(write(&mut tree, "dynamic_events", "-:other\n", APPEND), Err(Errno::NOENT));
     set(&mut tree, "synthetic_events", "a u8 x\nb u8 x\n");
-    assert_eq!(put(&mut tree, "dynamic_events", "-:group/a\n", APPEND), Err(Errno::NOENT));
+    assert_eq!(write(&mut tree, "dynamic_events", "-:group/a\n", APPEND), Err(Errno::NOENT));
     set(&mut tree, "synthetic_events", "!a\n");
-    assert_eq!(put(&mut tree, "dynamic_events", "", TRUNCATE), Ok(0));
+    assert_eq!(write(&mut tree, "dynamic_events", "", TRUNCATE), Ok(0));
     assert_eq!(read(&mut tree, "dynamic_events").unwrap(), "");
     assert_eq!(tree.find("events/synthetic"), Err(Errno::NOENT));
 }
@@ -275,7 +237,7 @@ fn event_probes_sit_on_synthetic_events_and_on_each_other() {
     set(&mut tree, "dynamic_events", "e:probes/one synthetic.e n=$n:u8 text=$text:string if n != 3\n");
     set(&mut tree, "dynamic_events", "e:probes/two probes.one twice=$n:u64 fixed=$text:string if n > 2\n");
     for gone in ["-:probes/one\n", "-:synthetic/e\n"] {
-        assert_eq!(put(&mut tree, "dynamic_events", gone, APPEND), Err(Errno::BUSY), "{gone}");
+        assert_eq!(write(&mut tree, "dynamic_events", gone, APPEND), Err(Errno::BUSY), "{gone}");
     }
     let instances = tree.find("instances").unwrap();
     tree.make_dir(instances, "a").unwrap();
@@ -374,7 +336,7 @@ fn histograms_count_what_no_tracepoint_makes() {
     }
     assert!(tree.mirror().emission("e").unwrap().is_none());
     // The first to go is what the second sits on.
-    assert_eq!(put(&mut tree, "dynamic_events", "", TRUNCATE), Err(Errno::BUSY));
+    assert_eq!(write(&mut tree, "dynamic_events", "", TRUNCATE), Err(Errno::BUSY));
     set(&mut tree, "dynamic_events", "-:probes/on\n");
-    assert_eq!(put(&mut tree, "dynamic_events", "", TRUNCATE), Ok(0));
+    assert_eq!(write(&mut tree, "dynamic_events", "", TRUNCATE), Ok(0));
 }

@@ -1,50 +1,9 @@
 //! The mirror's tree without FUSE: directories, numbers and open files by themselves.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use rustix::io::Errno;
-use tracer_tests::host;
-use tracer_user::control::facts::Facts;
-use tracer_user::control::instance::Mirror;
-use tracer_user::tree::{Access, Outcome, Owner, Tree};
-
-const READ: Access = Access { read: true, write: false, truncate: false };
-const WRITE: Access = Access { read: false, write: true, truncate: true };
-const APPEND: Access = Access { read: false, write: true, truncate: false };
-
-fn tree() -> Option<Tree> {
-    if !host::is_root() {
-        eprintln!("skipped: the kernel's events are root's to see");
-        return None;
-    }
-    Some(Tree::new(Mirror::new(Arc::new(Facts::running().unwrap())).unwrap(), Owner::default()))
-}
-
-fn read(tree: &mut Tree, path: &str) -> Result<String, Errno> {
-    let number = tree.find(path)?;
-    let (handle, _) = tree.open(number, READ, 1)?;
-    let mut text = Vec::new();
-    // Pieces of odd sizes, as a reader may ask for.
-    let result = loop {
-        match tree.read(handle, text.len() as u64, 7 + text.len() % 11) {
-            Ok(Outcome::Data(data)) if data.is_empty() => break Ok(()),
-            Ok(Outcome::Data(data)) => text.extend(data),
-            Ok(Outcome::Wait) => break Err(Errno::AGAIN),
-            Err(error) => break Err(error),
-        }
-    };
-    tree.close(handle);
-    result.map(|()| String::from_utf8(text).unwrap())
-}
-
-fn write(tree: &mut Tree, path: &str, text: &str, access: Access) -> Result<usize, Errno> {
-    let number = tree.find(path)?;
-    let (handle, _) = tree.open(number, access, 1)?;
-    let done = tree.write(handle, text.as_bytes(), 1);
-    tree.close(handle);
-    done
-}
+use tracer_tests::tree::{APPEND, READ, TRUNCATE, read, tree, write};
 
 #[test]
 fn every_name_leads_to_a_number_of_its_own_and_back() {
@@ -80,15 +39,15 @@ fn writes_change_what_is_read() {
     assert_eq!(read(&mut tree, "events/enable").unwrap(), "0\n");
     // One word a write; the rest is for the next.
     let words = "alarmtimer:alarmtimer_start alarmtimer:alarmtimer_fired\n";
-    assert_eq!(write(&mut tree, "set_event", words, WRITE), Ok(28));
+    assert_eq!(write(&mut tree, "set_event", words, TRUNCATE), Ok(28));
     assert_eq!(read(&mut tree, "set_event").unwrap(), "alarmtimer:alarmtimer_start\n");
     assert_eq!(read(&mut tree, "events/alarmtimer/enable").unwrap(), "X\n");
     assert_eq!(write(&mut tree, "set_event", "nonsense", APPEND), Err(Errno::INVAL));
     assert_eq!(read(&mut tree, "set_event").unwrap(), "alarmtimer:alarmtimer_start\n");
-    assert_eq!(write(&mut tree, "set_event", "\n", WRITE), Ok(1));
+    assert_eq!(write(&mut tree, "set_event", "\n", TRUNCATE), Ok(1));
     assert_eq!(read(&mut tree, "set_event").unwrap(), "");
     assert_ne!(read(&mut tree, "buffer_size_kb").unwrap(), "7 (expanded: 1408)\n");
-    assert_eq!(write(&mut tree, "README", "x", WRITE), Err(Errno::INVAL));
+    assert_eq!(write(&mut tree, "README", "x", TRUNCATE), Err(Errno::INVAL));
     assert_eq!(read(&mut tree, "trace_marker"), Err(Errno::INVAL));
     assert_eq!(read(&mut tree, "trace_pipe"), Err(Errno::AGAIN));
     assert_eq!(read(&mut tree, "nothing"), Err(Errno::NOENT));

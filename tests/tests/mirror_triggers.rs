@@ -21,9 +21,7 @@ static ONE: Mutex<()> = Mutex::new(());
 
 fn run(test: impl FnOnce() -> Result<()>) {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if host::root_or_skip() {
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
+    host::as_root(test);
 }
 
 /// Runs something on the first CPU and on the last at once, so often on each.

@@ -112,10 +112,7 @@ fn in_registers(args: &str) -> String {
 
 #[test]
 fn uprobes_leave_the_kernels_texts() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let pair = Pair::start("uprobe")?;
         ensure!(pair.kernel_has("uprobe_events"), "the kernel has no uprobe_events");
         let (target, group) = (target()?, pair.group());
@@ -146,16 +143,12 @@ fn uprobes_leave_the_kernels_texts() {
         }
         ensure!(lines >= 80, "{lines} lines");
         Ok(())
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }
 
 #[test]
 fn filters_of_uprobes_let_the_same_hits_pass() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let pair = Pair::start("uprobe-filter")?;
         let args =
             in_registers("n=%a:s64 t=+0(%b):string d=%d:s8 names=+0(+8(%c)):string[3] bytes=+20(%c):x8[4]");
@@ -180,16 +173,12 @@ fn filters_of_uprobes_let_the_same_hits_pass() {
         }
         ensure!(passed == [1, 2, 4, 3, 1, 2, 1, 0, 0], "{passed:?}");
         Ok(())
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }
 
 #[test]
 fn events_come_and_go_as_the_kernels() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let pair = Pair::start("uprobe-life")?;
         let (target, group) = (target()?, pair.group());
         let same = |line: &str| -> Result<Result<(), i32>> {
@@ -246,16 +235,12 @@ fn events_come_and_go_as_the_kernels() {
         let format = text(pair.mirror(), &format!("events/{group}/life/format"))?;
         ensure!(format.contains("field:__data_loc char[] b;"), "{format}");
         Ok(())
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }
 
 #[test]
 fn profiles_count_hits() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let pair = Pair::start("uprobe-profile")?;
         let target = place(tracer_test_counted as *const () as u64)?;
         for letter in ["p", "r"] {
@@ -300,8 +285,7 @@ fn profiles_count_hits() {
         other.iter().try_for_each(|dir| set(dir, &enable, "0"))?;
         call(1);
         same(["25", "8"])
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }
 
 /// A mapping of a file that nobody has looked at, as often as it is asked for.
@@ -312,10 +296,7 @@ fn unseen(file: &File) -> Result<MappedFile> {
 /// The kernel's uprobes wait for pages that are not in memory; so must ours.
 #[test]
 fn pages_that_are_not_in_memory_are_waited_for() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let pair = Pair::start("uprobe-pages")?;
         let path = std::env::temp_dir().join(format!("tracer-pages-{}", std::process::id()));
         // A text that goes on in the second page, and in the third what numbers are read from.
@@ -345,8 +326,7 @@ fn pages_that_are_not_in_memory_are_waited_for() {
         ensure!(lines[0].ends_with("t=\"over the edge\""), "{lines:?}");
         ensure!(lines[1].contains(" x=0x1122334455667788 y=0x77882e2e "), "{lines:?}");
         Ok(())
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }
 
 /// A counter that programs with probes of their own (SDT) look at to see whether anybody listens.
@@ -354,10 +334,7 @@ static LISTENERS: AtomicU16 = AtomicU16::new(1000);
 
 #[test]
 fn a_reference_counter_is_raised_while_the_probe_is_in_place() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let pair = Pair::start("uprobe-reference")?;
         let (counter, place) =
             (place((&raw const LISTENERS) as u64)?, place(tracer_test_referred as *const () as u64)?);
@@ -385,17 +362,13 @@ fn a_reference_counter_is_raised_while_the_probe_is_in_place() {
         })?;
         ensure!(kernel == ours && ours.len() == 1, "{kernel:?}\n{ours:?}");
         reads(1000)
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }
 
 /// A tracepoint's probe says what the trace event says, line by line.
 #[test]
 fn a_tracepoints_probe_agrees_with_its_event() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let definition = "t:tracer_test/switch sched_switch pc=prev->comm:string pp=prev->pid pr=prev->prio:s32 \
                           nc=next->comm:string np=next->pid nr=next->prio:s32 st=next->start_time";
         let outcome = Tracer::new([
@@ -451,17 +424,13 @@ fn a_tracepoints_probe_agrees_with_its_event() {
             }
         }
         Ok(())
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }
 
 /// An event probe on a tracepoint's dynamic event: its hits, fields and filter are that event's.
 #[test]
 fn an_event_probe_sees_the_event_that_it_sits_on() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let outcome = Tracer::new([
             "record",
             "-q",
@@ -503,8 +472,7 @@ fn an_event_probe_sees_the_event_that_it_sits_on() {
         ensure!(odd.len().abs_diff(wanted) <= 4, "{text}");
         ensure!(odd.iter().all(|next| next.is_some_and(|next| next % 2 == 1)), "{text}");
         Ok(())
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }
 
 /// What cannot be is said with a caret; what the kernel does not let be used is named.

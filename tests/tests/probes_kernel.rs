@@ -186,10 +186,7 @@ fn profiles_and_filters_of_kprobes() {
 /// with the calls.
 #[test]
 fn functions_tell_of_their_calls() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let target = Target::new("calls")?;
         let pid = std::process::id().to_string();
         let mut arguments = vec!["record", "-q", "--no-irq-info", "--pid", &pid];
@@ -252,8 +249,7 @@ fn functions_tell_of_their_calls() {
         ensure!(opened == 3, "{text}");
         ensure!(of("open").iter().all(|line| line.contains(" <- vfs_open) mode=0x")), "{text}");
         Ok(())
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }
 
 /// More calls under way at once than perf's kretprobes follow: who says so in MAXACTIVE has them all, others are told how many

@@ -54,10 +54,7 @@ const DEFINITIONS: [(&str, &str, bool); 10] = [
 
 #[test]
 fn functions_of_modules_leave_the_kernels_texts() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let late = Pair::start("module-late")?;
         if !late.kernel_has("kprobe_events") {
             eprintln!("skipped: the kernel has no kprobe_events");
@@ -120,6 +117,5 @@ fn functions_of_modules_leave_the_kernels_texts() {
         ensure!(lines >= 10, "{lines} lines");
         drop(pair);
         unload()
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }

@@ -120,10 +120,7 @@ fn call() {
 
 #[test]
 fn made_up_arguments_of_uprobes() {
-    if !host::root_or_skip() {
-        return;
-    }
-    let run = || -> Result<()> {
+    host::as_root(|| {
         let pair = Pair::start("uvalues")?;
         ensure!(pair.kernel_has("uprobe_events"), "the kernel has no uprobe_events");
         let place = place(tracer_test_valued as *const () as u64)?;
@@ -155,8 +152,7 @@ fn made_up_arguments_of_uprobes() {
         lines += compare(&pair, &exit, 2, call)?;
         ensure!(lines >= 4, "{lines} lines");
         Ok(())
-    };
-    run().unwrap_or_else(|error| panic!("{error:#}"));
+    });
 }
 
 /// A file whose name tells our hits from others.

@@ -27,10 +27,8 @@ fn own_file() -> PathBuf {
 }
 
 fn run(test: impl FnOnce() -> Result<()>) {
-    if host::root_or_skip() {
-        let _alone = alone();
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
+    let _alone = alone();
+    host::as_root(test);
 }
 
 /// Names by which a softirq goes.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use tracer_tests::filters::Rng;
 use tracer_tests::histograms::synthetic;
 use tracer_tests::host::{self, Tracefs};
+use tracer_tests::oracle::{log_entries, visible};
 use tracer_user::lang::define;
 use tracer_user::lang::synth::{Change, File as Written, Set};
 
@@ -31,10 +32,6 @@ struct Kernel {
     tracefs: Tracefs,
     /// Events that were there before.
     others: Vec<String>,
-}
-
-fn visible(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
 fn without_id(format: &str) -> String {
@@ -61,18 +58,7 @@ impl Kernel {
         File::create(&log).unwrap();
         let file = OpenOptions::new().append(true).open(self.tracefs.root().join(file)).unwrap();
         let errno = rustix::io::write(&file, line).err();
-        let text = visible(&fs::read(log).unwrap());
-        let mut entries: Vec<String> = Vec::new();
-        for line in text.lines() {
-            match line.split_once("] ") {
-                Some((stamp, entry)) if stamp.starts_with('[') => entries.push(entry.to_owned() + "\n"),
-                _ => entries
-                    .iter_mut()
-                    .last()
-                    .into_iter()
-                    .for_each(|entry| *entry += &(line.to_owned() + "\n")),
-            }
-        }
+        let entries = log_entries(&fs::read(log).unwrap());
         (errno, entries)
     }
 

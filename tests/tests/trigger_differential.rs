@@ -20,9 +20,7 @@ static ONE: Mutex<()> = Mutex::new(());
 
 fn run(test: impl FnOnce() -> Result<()>) {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if host::root_or_skip() {
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
+    host::as_root(test);
 }
 
 /// An instance of the kernel's tracefs, and one of the mirror's, that see this thread.

@@ -15,12 +15,6 @@ use tracer_tests::user_events::{Data, MULTI_FORMAT, PERSIST, Page, Tally, Word, 
 /// How long something may take that happens behind everybody's back, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn run(test: impl FnOnce() -> Result<()>) {
-    if host::root_or_skip() {
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
-}
-
 /// Waits for something to come true.
 fn await_true(what: &str, mut is: impl FnMut() -> bool) -> Result<()> {
     let end = Instant::now() + PATIENCE;
@@ -63,7 +57,7 @@ fn field(line: &str, name: &str) -> Option<u32> {
 
 #[test]
 fn an_event_lives_as_long_as_somebody_holds_it() {
-    run(|| {
+    host::as_root(|| {
         let mirror = Mounted::start("user-events")?;
         let dir = mirror.dir();
         let (data, word) = (Data::open(dir)?, Word::default());
@@ -166,7 +160,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
 
 #[test]
 fn the_first_age_has_a_page_of_bits() {
-    run(|| {
+    host::as_root(|| {
         let mirror = Mounted::start("user-events")?;
         let dir = mirror.dir();
         let page = told("status page", Page::status(dir))?;
@@ -210,7 +204,7 @@ fn the_first_age_has_a_page_of_bits() {
 
 #[test]
 fn records_are_filtered_checked_and_shown() {
-    run(|| {
+    host::as_root(|| {
         let mirror = Mounted::start("user-events")?;
         let dir = mirror.dir();
         let (data, word) = (Data::open(dir)?, Word::default());
@@ -296,7 +290,7 @@ fn descriptors(pid: u32) -> usize {
 
 #[test]
 fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
-    run(|| {
+    host::as_root(|| {
         let mirror = Mounted::start("user-crowd")?;
         let dir = mirror.dir();
         let path = dir.to_str().context("a path")?.to_owned();
@@ -363,7 +357,7 @@ fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
 
 #[test]
 fn who_means_harm_harms_itself() {
-    run(|| {
+    host::as_root(|| {
         let mirror = Mounted::start("user-harm")?;
         let dir = mirror.dir();
         let path = dir.to_str().context("a path")?.to_owned();
@@ -422,7 +416,7 @@ fn who_means_harm_harms_itself() {
 
 #[test]
 fn a_killed_mirror_leaves_programs_alive() {
-    run(|| {
+    host::as_root(|| {
         let mut mirror = Mounted::start("user-kill")?;
         let dir = mirror.dir().to_owned();
         let (data, word) = (Data::open(&dir)?, Word::default());

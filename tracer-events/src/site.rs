@@ -21,28 +21,7 @@ macro_rules! __site {
         unsafe {
             ::core::arch::asm!(
                 "990: .byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
-                ".pushsection .note.stapsdt, \"\", \"note\"",
-                ".balign 4",
-                ".4byte 992f - 991f, 994f - 993f, 3",
-                "991: .asciz \"stapsdt\"",
-                "992: .balign 4",
-                "993: .8byte 990b, 0, {event} + 8",
-                $system,
-                $name,
-                ".asciz \"8@%rdi 8@%rsi\"",
-                "994: .balign 4",
-                ".popsection",
-                ".pushsection .note.tracer, \"\", \"note\"",
-                ".balign 4",
-                ".4byte 996f - 995f, 998f - 997f, 1",
-                "995: .asciz \"tracer\"",
-                "996: .balign 4",
-                "997: .8byte 990b, {event} + 8",
-                $system,
-                $name,
-                $note,
-                "998: .balign 4",
-                ".popsection",
+                $crate::__notes!("8@%rdi 8@%rsi", $system, $name, $note),
                 event = sym $event,
                 $($constants)*
                 in("rdi") $record,
@@ -55,28 +34,7 @@ macro_rules! __site {
         unsafe {
             ::core::arch::asm!(
                 "990: nop",
-                ".pushsection .note.stapsdt, \"\", \"note\"",
-                ".balign 4",
-                ".4byte 992f - 991f, 994f - 993f, 3",
-                "991: .asciz \"stapsdt\"",
-                "992: .balign 4",
-                "993: .8byte 990b, 0, {event} + 8",
-                $system,
-                $name,
-                ".asciz \"8@x0 8@x1\"",
-                "994: .balign 4",
-                ".popsection",
-                ".pushsection .note.tracer, \"\", \"note\"",
-                ".balign 4",
-                ".4byte 996f - 995f, 998f - 997f, 1",
-                "995: .asciz \"tracer\"",
-                "996: .balign 4",
-                "997: .8byte 990b, {event} + 8",
-                $system,
-                $name,
-                $note,
-                "998: .balign 4",
-                ".popsection",
+                $crate::__notes!("8@x0 8@x1", $system, $name, $note),
                 event = sym $event,
                 $($constants)*
                 in("x0") $record,
@@ -89,6 +47,46 @@ macro_rules! __site {
             let _ = ($record, $length);
             const _: &[i64] = &$crate::__values!($($constants)*);
         }
+    };
+}
+
+/// The two notes of a place whose instruction is at label 990, as one text for the assembler: where values are, in the way
+/// of SystemTap, and what the record looks like.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __notes {
+    ($arguments:literal, $system:literal, $name:literal, $note:literal) => {
+        ::core::concat!(
+            ".pushsection .note.stapsdt, \"\", \"note\"\n",
+            ".balign 4\n",
+            ".4byte 992f - 991f, 994f - 993f, 3\n",
+            "991: .asciz \"stapsdt\"\n",
+            "992: .balign 4\n",
+            "993: .8byte 990b, 0, {event} + 8\n",
+            $system,
+            "\n",
+            $name,
+            "\n",
+            ".asciz \"",
+            $arguments,
+            "\"\n",
+            "994: .balign 4\n",
+            ".popsection\n",
+            ".pushsection .note.tracer, \"\", \"note\"\n",
+            ".balign 4\n",
+            ".4byte 996f - 995f, 998f - 997f, 1\n",
+            "995: .asciz \"tracer\"\n",
+            "996: .balign 4\n",
+            "997: .8byte 990b, {event} + 8\n",
+            $system,
+            "\n",
+            $name,
+            "\n",
+            $note,
+            "\n",
+            "998: .balign 4\n",
+            ".popsection\n",
+        )
     };
 }
 

@@ -1,0 +1,68 @@
+//! A thread that makes events happen, over and over, while a test changes what becomes of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+
+/// A thread that waits for [`Load::go`], and then works until [`Load::stop`].
+#[derive(Debug)]
+pub struct Load {
+    thread: JoinHandle<u64>,
+    stop: Arc<AtomicBool>,
+    go: Sender<()>,
+    pid: i32,
+}
+
+impl Load {
+    /// A thread that will call `turn` again and again.
+    ///
+    /// # Errors
+    /// When it ends before it says who it is.
+    pub fn new(turn: impl Fn() + Send + 'static) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (tell, told) = channel();
+        let (go, may_go) = channel();
+        let thread = std::thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                let mut turns = 0;
+                if tell.send(rustix::thread::gettid()).is_err() || may_go.recv().is_err() {
+                    return turns;
+                }
+                while !stop.load(Ordering::Relaxed) {
+                    turn();
+                    turns += 1;
+                }
+                turns
+            }
+        });
+        let pid = told.recv().context("the load ended early")?.as_raw_nonzero().get();
+        Ok(Self { thread, stop, go, pid })
+    }
+
+    /// Number of the thread.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Lets it begin.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn go(&self) -> Result<()> {
+        self.go.send(()).context("the load is gone")
+    }
+
+    /// Ends it, and says how many turns it took.
+    ///
+    /// # Errors
+    /// When it panicked.
+    pub fn stop(self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        drop(self.go);
+        self.thread.join().ok().context("the load failed")
+    }
+}
