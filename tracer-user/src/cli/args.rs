@@ -43,30 +43,50 @@ pub(super) enum Command {
     CloseEvents,
 }
 
-/// Count an event's hits in a table in the kernel, by keys, and print it at the end.
+/// Count events' hits in tables in the kernel, by keys, and print them at the end.
 ///
-/// HISTOGRAM is what stands behind `hist:` in a `trigger` file; the table is printed as the event's `hist` file would
-/// be. With COMMAND, it is started once counting has begun, and counting ends when it does; its exit code is ours.
+/// HISTOGRAM is what stands behind `hist:` in a `trigger` file; a table is printed as the event's `hist` file would be.
+/// Of several histograms, those are printed that no other one takes variables or synthetic events from. With COMMAND, it
+/// is started once counting has begun, and counting ends when it does; its exit code is ours.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  \
     tracer hist kmem:kmalloc 'keys=call_site.sym:vals=bytes_req:sort=bytes_req.descending' --for 5s\n  \
     tracer hist raw_syscalls:sys_enter 'keys=id.syscall,common_pid.execname:sort=hitcount.descending' --for 5s\n  \
-    tracer hist sched:sched_switch 'keys=prev_comm if prev_state == 0' --watch 1s\n  \
-    tracer hist raw_syscalls:sys_exit 'keys=ret.log2' -- make")]
+    tracer hist sched:sched_switch 'keys=prev_comm:vals=hitcount,hitcount.graph' if 'prev_state == 0' --watch 1s\n  \
+    tracer hist raw_syscalls:sys_exit 'keys=ret.log2' -- make\n\n\
+    How long threads wait for a CPU once they are woken, from one event to another:\n  \
+    tracer hist --synth 'wakeup_latency u64 lat; pid_t pid; char comm[16]' \\\n    \
+    sched:sched_waking 'keys=pid:ts0=common_timestamp.usecs' \\\n    \
+    sched:sched_switch 'keys=next_pid:lat=common_timestamp.usecs-$ts0:\\\n      \
+    onmatch(sched.sched_waking).wakeup_latency($lat,next_pid,next_comm)' \\\n    \
+    synthetic:wakeup_latency 'keys=comm,lat.log2:sort=comm,lat' --for 5s\n\n\
+    The longest wait of each, and who had the CPU before:\n  \
+    tracer hist sched:sched_waking 'keys=pid:ts0=common_timestamp.usecs' \\\n    \
+    sched:sched_switch 'keys=next_pid:lat=common_timestamp.usecs-$ts0:onmax($lat).save(next_comm,prev_comm)' --watch 1s\n\n\
+    Arguments of a function:\n  \
+    tracer hist -p 'f:reads vfs_read count' reads 'keys=count.log2' --for 5s")]
+#[allow(clippy::struct_excessive_bools)]
 pub(super) struct HistArgs {
-    /// Event to count: 'SYSTEM:EVENT'.
-    #[arg(value_name = "EVENT")]
-    pub(super) event: String,
-    /// 'keys=FIELD[.MODIFIER][,...][:vals=...][:sort=...][:size=N][ if FILTER]'.
-    #[arg(value_name = "HISTOGRAM")]
-    pub(super) histogram: String,
+    /// Event to count, 'SYSTEM:EVENT', and how:
+    /// 'keys=FIELD[.MODIFIER][,...][:vals=...][:sort=...][:size=N][:VAR=EXPR][:HANDLER.ACTION][ if FILTER]'. Repeatable.
+    #[arg(value_names = ["EVENT", "HISTOGRAM"], required = true, num_args = 2..)]
+    pub(super) histograms: Vec<String>,
+    /// Synthetic event to define for actions, a line of synthetic_events: 'NAME TYPE FIELD[; TYPE FIELD]...'. Repeatable.
+    #[arg(long = "synth", value_name = "DEFINITION")]
+    pub(super) synthetic: Vec<String>,
+    /// Event to define, in the language of dynamic_events: 'p|r|f|t|e[:[GROUP/]EVENT] WHERE [ARGS]'. Repeatable.
+    #[arg(short = 'p', long = "probe", value_name = "DEFINITION")]
+    pub(super) probes: Vec<String>,
+    /// Print the tables too that only keep variables or make synthetic events for others.
+    #[arg(short, long)]
+    pub(super) all: bool,
     /// Stop after this long: 500ms, 5s, 2m.
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub(super) limit: Option<Duration>,
-    /// Print the table anew each time this long has passed.
+    /// Print the tables anew each time this long has passed, in place where that is a terminal.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) watch: Option<Duration>,
-    /// Print a JSON object, one a line each time, in place of the text.
+    /// Print a JSON object a table, one a line each time, in place of the text.
     #[arg(long)]
     pub(super) json: bool,
     /// Hang on the perf tracepoint even where a raw tracepoint would do.

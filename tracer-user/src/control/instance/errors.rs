@@ -20,6 +20,11 @@ impl ErrorLog {
         self.entries.push_back((now, entry));
     }
 
+    /// What was added last, without its time.
+    pub fn last(&self) -> Option<&[u8]> {
+        self.entries.back().map(|(_, entry)| &**entry)
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         self.entries.clear();
@@ -50,6 +55,7 @@ mod tests {
         let text = String::from_utf8(log.text()).unwrap();
         assert!(text.starts_with("[    1.000001] e1\n[    2.000003] e2\n"), "{text}");
         assert_eq!(text.lines().count(), 8);
+        assert_eq!(log.last(), Some(&b"e8\n"[..]));
         log.clear();
         assert!(log.text().is_empty());
     }

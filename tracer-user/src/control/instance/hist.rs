@@ -25,19 +25,19 @@ use crate::{
 
 /// A trigger's table, and what counts in it unless it is paused.
 #[derive(Debug)]
-struct Table {
+pub(super) struct Table {
     trigger: TriggerId,
     hist: HistId,
     /// The event, for when the trigger is gone.
     event: u32,
-    counts: Arc<Counts>,
+    pub(super) counts: Arc<Counts>,
     running: Option<Counting>,
 }
 
 /// The histograms of an instance.
 #[derive(Debug, Default)]
 pub(super) struct Hists {
-    set: Set,
+    pub(super) set: Set,
     tables: Vec<Table>,
 }
 
@@ -57,7 +57,7 @@ impl Hists {
         self.tables.iter().any(|table| table.event == event)
     }
 
-    fn table(&self, trigger: TriggerId) -> Option<&Table> {
+    pub(super) fn table(&self, trigger: TriggerId) -> Option<&Table> {
         self.tables.iter().find(|table| table.trigger == trigger)
     }
 
@@ -87,8 +87,8 @@ impl Hists {
 }
 
 /// What the mirror has that histograms are about.
-struct Around<'a> {
-    mirror: &'a Mirror,
+pub(super) struct Around<'a> {
+    pub(super) mirror: &'a Mirror,
 }
 
 impl World for Around<'_> {

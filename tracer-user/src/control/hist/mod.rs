@@ -1,8 +1,13 @@
 //! A histogram of one event on the command line: the command is read as a `trigger` file would, the cheapest hook that
-//! has all of its values is chosen, and the table is shown as the event's `hist` file would.
+//! has all of its values is chosen, and the table is shown as the event's `hist` file would. Several, and what needs more than
+//! one event, are [`several`]'s.
+
+mod hint;
+pub mod several;
 
 use std::{cell::OnceCell, collections::HashMap, sync::Arc};
 
+use self::hint::Known;
 use super::{facts::Facts, hooks::Chosen, recorder};
 use crate::{
     attach::{AttachError, Cause, Counted, Counting, Counts, HistAround, Via, ids},
@@ -28,11 +33,24 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum HistError {
     /// There is no such event.
-    #[error("no event {0}")]
-    NoEvent(String),
+    #[error("no event {0}{1}")]
+    NoEvent(String, String),
     /// The command is wrong.
-    #[error("{0}")]
-    Refused(Refusal),
+    #[error("histogram of {event}: {refusal}{hint}")]
+    Refused {
+        /// `system:name`.
+        event: String,
+        /// What is wrong.
+        refusal: Refusal,
+        /// What may have been meant, a line; or nothing.
+        hint: String,
+    },
+    /// The definition of an event is wrong.
+    #[error("{0}: {1}")]
+    NotDefined(String, String),
+    /// The kernel does not let it be counted.
+    #[error("histogram of {0}: {1}")]
+    NotCounted(String, String),
     /// It asks for something that is not done yet.
     #[error("not counted in the kernel yet: {0}")]
     NotYet(&'static str),
@@ -71,11 +89,15 @@ impl Histogram {
     pub fn start(event: &str, command: &str, options: Options, facts: &Facts) -> Result<Self, HistError> {
         let world = Running { facts };
         let (system, name) = event.split_once(':').or_else(|| event.split_once('/')).unwrap_or(("", event));
-        let format = world.event(system, name).ok_or_else(|| HistError::NoEvent(event.to_owned()))?;
-        let command = command.trim().trim_start_matches("hist:").trim_start();
+        let format = world.event(system, name).ok_or_else(|| no_event(event, facts))?;
+        let command = command.trim();
+        let command = command.strip_prefix("hist:").unwrap_or(command).trim_start();
         let mut set = Set::default();
-        let taken =
-            set.apply(&format, Some(command.as_bytes()), false, &world).map_err(HistError::Refused)?;
+        let taken = set.apply(&format, Some(command.as_bytes()), false, &world).map_err(|refusal| {
+            let known = Known { format: Some(&format), variables: Vec::new(), synthetic: Vec::new() };
+            let hint = known.hint(&refusal, command);
+            HistError::Refused { event: format.full_name(), refusal, hint }
+        })?;
         let Change::Added(id, _) = taken.change else {
             return Err(HistError::NotYet("changing what is there"));
         };
@@ -150,6 +172,14 @@ impl Histogram {
         let (table, env) = looked_up(&self.trigger, self.counts.read()?, facts);
         Ok(format!("{}\n", json::object(&self.trigger, &table, &env)).into_bytes())
     }
+}
+
+/// Names of events that may have been meant.
+fn no_event(event: &str, facts: &Facts) -> HistError {
+    let list = facts.tracefs.available_events().unwrap_or_default();
+    let names: Vec<String> =
+        Catalogue::parse(&list).iter().map(|(system, name)| format!("{system}:{name}")).collect();
+    hint::no_event(event, names.into_iter())
 }
 
 /// A histogram as the event's `hist` file shows it; `number` is how many of the same event came before it.

@@ -1,0 +1,373 @@
+//! `tracer hist` with several histograms, variables and synthetic events between them: tables of calls that are known in
+//! advance, what is said of what is wrong, tables that are watched, and the commands of docs/HISTOGRAMS.md.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rustix::thread::gettid;
+use tracer_tests::host::{self, Tracefs};
+use tracer_tests::mirror;
+use tracer_tests::tracer::Tracer;
+use tracer_tests::workload::{getpgid, getpriority, getsid};
+
+const PAGE: &str = include_str!("../../docs/HISTOGRAMS.md");
+
+/// Arguments that nobody else's calls have.
+const OWN: i32 = (1 << 30) + (1 << 27);
+
+const GETPGID: &str = "syscalls:sys_enter_getpgid";
+const GETSID: &str = "syscalls:sys_enter_getsid";
+
+fn run(test: impl FnOnce() -> Result<()>) {
+    if host::root_or_skip() {
+        test().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+/// `tracer hist` with these arguments.
+fn hist(arguments: &[&str]) -> Result<Tracer> {
+    Tracer::new(["hist"].iter().chain(arguments))
+}
+
+/// A filter that keeps others' hits out.
+fn own(field: &str) -> String {
+    format!("{field} >= {OWN} && common_pid == {}", gettid().as_raw_nonzero())
+}
+
+/// The rows of all tables, what lies under each included.
+fn rows(text: &str) -> String {
+    let tables = text.split("# event histogram\n").skip(1);
+    tables
+        .filter_map(|table| table.split_once("#\n\n")?.1.split_once("\nTotals:"))
+        .map(|(rows, _)| rows)
+        .collect()
+}
+
+#[test]
+fn variables_go_from_one_event_to_another() {
+    run(|| {
+        let (pgid, sid) = (own("pid"), own("pid"));
+        let first = format!("keys=common_pid:a=pid-{OWN}");
+        let second = "keys=common_pid:d=$a*2:onmatch(syscalls.sys_enter_getpgid).trace(histcli,$d,pid):onmax($d).save(pid)";
+        let arguments = [
+            "--synth",
+            "histcli u64 v; u64 w",
+            GETPGID,
+            &first,
+            "if",
+            &pgid,
+            GETSID,
+            second,
+            &format!("if {sid}"),
+            "histcli",
+            "keys=w.hex:vals=v:sort=w",
+        ];
+        let play = || {
+            for (a, b) in [(3, 1), (4, 2), (8, 2)] {
+                getpgid(OWN + a);
+                getsid(OWN + b);
+            }
+            getsid(OWN + 9);
+        };
+        let expected = format!(
+            "{{ w: {:x} }} hitcount:          1  v:          6\n{{ w: {:x} }} hitcount:          2  v:         24\n",
+            OWN + 1,
+            OWN + 2
+        );
+        let running = hist(&arguments)?.start()?;
+        play();
+        let outcome = running.stop()?.success()?;
+        ensure!(rows(&outcome.text()) == expected, "{}{}", outcome.text(), outcome.stderr);
+        ensure!(
+            outcome.text().starts_with("# event: synthetic:histcli\n# event histogram\n"),
+            "{}",
+            outcome.text()
+        );
+        // All of them, as JSON.
+        let running = hist(&arguments)?.args(["--all", "--json"]).start()?;
+        play();
+        let tables = running.stop()?.success()?.json()?;
+        let events: Vec<&str> = tables.iter().filter_map(|table| table["event"].as_str()).collect();
+        ensure!(events == [GETPGID, GETSID, "synthetic:histcli"], "{events:?}");
+        ensure!(tables[0]["rows"][0]["hitcount"] == 3, "{}", tables[0]);
+        // What has been taken is not there for the fourth call.
+        let (row, tid) = (&tables[1]["rows"][0], gettid().as_raw_nonzero().get());
+        ensure!(row["hitcount"] == 3 && row["key"]["common_pid"] == tid, "{row}");
+        ensure!(row["max"] == 16 && row["saved"]["pid"] == OWN + 2, "{row}");
+        ensure!(tables[2]["hits"] == 3 && tables[2]["rows"][1]["values"]["v"] == 24, "{}", tables[2]);
+        Ok(())
+    });
+}
+
+/// Histograms that need a mirror of their own although they are about one event, and events that are defined.
+#[test]
+fn snapshots_and_probes() {
+    run(|| {
+        let running =
+            hist(&[GETPGID, "keys=common_pid:m=pid:onmax($m).snapshot()", "if", &own("pid")])?.start()?;
+        for n in [1, 7, 3] {
+            getpgid(OWN + n);
+        }
+        let text = running.stop()?.success()?.text();
+        let told =
+            format!("\ttriggering value {{ onmax($m) }}: {:10}\ttriggered by event with key:", OWN + 7);
+        ensure!(text.contains(&told), "{text}");
+        let definition = "t:histcli/enter sys_enter nr=id";
+        let which = format!("common_pid == {} && nr == {}", gettid().as_raw_nonzero(), libc::SYS_getpriority);
+        let running = hist(&["-p", definition, "histcli:enter", "keys=nr", "if", &which])?.start()?;
+        (0..5).for_each(|n| getpriority(OWN + n));
+        let text = running.stop()?.success()?.text();
+        let expected = format!("{{ nr: {:10} }} hitcount:          5\n", libc::SYS_getpriority);
+        ensure!(rows(&text) == expected, "{text}{expected}");
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_wrong_is_shown() {
+    run(|| {
+        let cases: &[(&[&str], &str)] = &[
+            (
+                &[GETPGID, "keys=pidd"],
+                "histogram of syscalls:sys_enter_getpgid: Couldn't find field\n  keys=pidd\n       ^^^^\n  did you \
+                 mean `pid`?\n",
+            ),
+            (&["syscalls:sys_enter_getpgidd", "keys=pid"], "did you mean `syscalls:sys_enter_getpgid`?\n"),
+            (
+                &[GETPGID, "keys=pid", "nope:nope", "keys=pid"],
+                "no event nope:nope; `tracer list` shows what there is\n",
+            ),
+            (
+                &[GETPGID, "keys=pid:start=1", GETSID, "keys=pid:d=1-$strat"],
+                "histogram of syscalls:sys_enter_getsid: Couldn't find variable\n  keys=pid:d=1-$strat\n                \
+                 ^^^^^\nCouldn't find field\n  keys=pid:d=1-$strat\n               ^^^^^^\n  did you mean `$start`?\n",
+            ),
+            (
+                &[GETPGID, "keys=pid:a=1:onmax($a).histcli($a)", "--own"],
+                "histogram of syscalls:sys_enter_getpgid: Couldn't find synthetic event\n  \
+                 keys=pid:a=1:onmax($a).histcli($a)\n                         ^\n  --synth 'histcli TYPE FIELD; ...' \
+                 defines one\n",
+            ),
+            (
+                &["--synth", "histcli u64 v; u64 w", GETPGID, "keys=pid:a=1:onmax($a).histcli($a)"],
+                "  it is `histcli u64 v; u64 w`\n",
+            ),
+            (
+                &["--synth", "histcli u64 v; u63 w", GETPGID, "keys=pid"],
+                "histcli u64 v; u63 w: Invalid type\n",
+            ),
+            (
+                &[GETPGID, "keys=pid", "if", "pidd > 1"],
+                "Field not found\n  pidd > 1\n  ^^^^\n  did you mean `pid`?\n",
+            ),
+            (&[GETPGID, "keys=pid", GETSID], "no histogram behind `syscalls:sys_enter_getsid`\n"),
+            (&[GETPGID, "keys=pid", GETPGID, "keys=pid"], "Hist trigger already exists\n  keys=pid\n  ^\n"),
+        ];
+        for (arguments, expected) in cases {
+            let outcome = hist(arguments)?.run()?;
+            ensure!(outcome.status.code() == Some(1), "{arguments:?}: {}", outcome.status);
+            ensure!(outcome.stderr.contains(expected), "{arguments:?}\n{}\n{expected}", outcome.stderr);
+        }
+        Ok(())
+    });
+}
+
+/// On a terminal a table is printed over the one before; elsewhere behind it.
+#[test]
+fn tables_are_watched() {
+    run(|| {
+        let running =
+            hist(&[GETPGID, "keys=pid", GETSID, "keys=pid", "--watch", "50ms", "--json", "--for", "1s"])?;
+        let tables = running.run()?.success()?.json()?;
+        ensure!(tables.len() >= 4 && tables.len() % 2 == 0, "{} tables", tables.len());
+        if Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
+            eprintln!("skipped: no script(1) that has a terminal");
+            return Ok(());
+        }
+        let tracer = host::binary("tracer", "TRACER_BIN")?;
+        let line =
+            format!("stty rows 7; '{}' hist {GETPGID} keys=pid --watch 50ms --for 1s", tracer.display());
+        let output =
+            Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let screens: Vec<&str> = text.split("\x1b[H").skip(1).collect();
+        ensure!(screens.len() >= 2, "{text:?}");
+        let (last, before) = screens.split_last().context("no screen")?;
+        ensure!(last.contains("Dropped: 0"), "{last:?}");
+        for screen in before {
+            ensure!(
+                screen.lines().count() <= 7 && screen.contains("lines more") && screen.ends_with("\x1b[J"),
+                "{screen:?}"
+            );
+        }
+        Ok(())
+    });
+}
+
+/// A name that only the sleepers of the test below have.
+const SLEEPER: &str = "tracerhistsleep";
+
+/// A copy of a program under a name of its own.
+fn sleeper(dir: &Path) -> Result<PathBuf> {
+    let path = dir.join(SLEEPER);
+    let which = ["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|path| Path::new(path).exists());
+    std::fs::copy(which.context("no sleep")?, &path)?;
+    Ok(path)
+}
+
+/// Latencies of wake-ups as histograms have them against the times of the events' records.
+#[test]
+fn latencies_are_those_between_the_records() {
+    run(|| {
+        let dir = std::env::temp_dir().join(format!("tracer-histcli-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let sleeper = sleeper(&dir)?;
+        let mounted = mirror::Mounted::start("histlat")?;
+        let root = mounted.dir();
+        let add = |file: &str, line: &str| {
+            mirror::write(root, file, line.as_bytes(), true)
+                .map_err(std::io::Error::from_raw_os_error)
+                .context(line.to_owned())
+        };
+        add("synthetic_events", "histcli_lat u64 lat; pid_t pid")?;
+        let (woken, switched) = ("events/sched/sched_waking", "events/sched/sched_switch");
+        let (of_woken, of_switched) =
+            (format!("comm == \"{SLEEPER}\""), format!("next_comm == \"{SLEEPER}\""));
+        add(&format!("{woken}/trigger"), &format!("hist:keys=pid:ts0=common_timestamp.usecs if {of_woken}"))?;
+        add(
+            &format!("{switched}/trigger"),
+            &format!(
+                "hist:keys=next_pid:lat=common_timestamp.usecs-$ts0:onmatch(sched.sched_waking).histcli_lat($lat,next_pid) if {of_switched}"
+            ),
+        )?;
+        add("events/synthetic/histcli_lat/trigger", "hist:keys=pid:vals=lat")?;
+        for (event, filter) in [(woken, &of_woken), (switched, &of_switched)] {
+            mirror::set(root, &format!("{event}/filter"), filter)?;
+            mirror::set(root, &format!("{event}/enable"), "1")?;
+        }
+        mirror::set(root, "events/synthetic/histcli_lat/enable", "1")?;
+        let naps = (40 / host::part()).max(8);
+        for _ in 0..naps {
+            ensure!(Command::new(&sleeper).arg("0.01").status()?.success());
+        }
+        std::fs::remove_dir_all(&dir)?;
+        let trace = mirror::text(root, "trace")?;
+        let (mut since, mut latencies, mut told) =
+            (std::collections::BTreeMap::new(), Vec::new(), Vec::new());
+        for line in trace.lines().filter(|line| !line.starts_with('#')) {
+            let (head, body) = line.split_once(": ").context(line.to_owned())?;
+            let micros = micros(head).context(line.to_owned())?;
+            let number = |key: &str| -> Option<u64> {
+                body.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
+            };
+            if body.starts_with("sched_waking:") {
+                since.insert(number("pid").context(line.to_owned())?, micros);
+            } else if body.starts_with("sched_switch:") {
+                let pid = number("next_pid").context(line.to_owned())?;
+                latencies.extend(since.remove(&pid).map(|since| (pid, micros.saturating_sub(since))));
+            } else {
+                told.push((number("pid").context(line.to_owned())?, number("lat").context(line.to_owned())?));
+            }
+        }
+        // Each nap is a wake-up at least. A hit inside another's program on the same CPU is missed by one side or the other.
+        let few = (naps / 8) as usize;
+        ensure!(latencies.len() + few >= naps as usize, "{} latencies\n{trace}", latencies.len());
+        ensure!(told.len().abs_diff(latencies.len()) <= few, "{told:?}\n{latencies:?}\n{trace}");
+        let mut apart = Vec::new();
+        for (pid, told) in &told {
+            let of_pid = latencies.iter().filter(|(other, _)| other == pid);
+            apart.extend(of_pid.map(|(_, latency)| latency.abs_diff(*told)).min());
+        }
+        ensure!(apart.len() + few >= told.len(), "{told:?}\n{latencies:?}");
+        apart.sort_unstable();
+        // Record and histogram read the clock one after the other, once at each end.
+        ensure!(apart[apart.len() / 2] < 5_000, "{apart:?} us");
+        // The table's sums are the records' sums.
+        let table = mirror::text(root, "events/synthetic/histcli_lat/hist")?;
+        let sum: u64 = told.iter().map(|(_, lat)| lat).sum();
+        let mut shown = 0;
+        for row in table.lines().filter(|line| line.starts_with("{ pid:")) {
+            shown += row.rsplit(' ').next().context("no sum")?.parse::<u64>()?;
+        }
+        ensure!(shown == sum, "{shown} {sum}\n{table}");
+        ensure!(table.contains(&format!("    Hits: {}\n", told.len())), "{table}");
+        println!(
+            "{} wake-ups, median {} us apart, at most {}",
+            told.len(),
+            apart[apart.len() / 2],
+            apart[apart.len() - 1]
+        );
+        Ok(())
+    });
+}
+
+/// The time in front of a line's event.
+fn micros(head: &str) -> Option<u64> {
+    let time = head.rsplit(' ').next()?;
+    let (seconds, micros) = time.split_once('.')?;
+    Some(seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?)
+}
+
+/// The commands of the page's `console tracer` blocks, and what stands behind each; those of `console tracer FILE` where the
+/// kernel's tracefs has that file.
+fn commands(tracefs: &Path) -> Vec<(String, Vec<&'static str>)> {
+    let mut commands: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut inside = false;
+    for line in PAGE.lines() {
+        if line.starts_with("```") {
+            let wanted = line.strip_prefix("```console tracer");
+            inside = wanted.is_some_and(|file| file.is_empty() || tracefs.join(file.trim_start()).exists());
+        } else if inside {
+            match (line.strip_prefix("# tracer "), line.strip_prefix("> "), commands.last_mut()) {
+                (Some(command), ..) => commands.push((format!("tracer {command}"), Vec::new())),
+                (_, Some(more), Some((command, _))) => command.extend(["\n", more]),
+                (_, _, Some((_, expected))) => expected.push(line),
+                _ => {}
+            }
+        }
+    }
+    commands
+}
+
+/// Whether words stand in a line in this order; `...` stands for anything.
+fn matches(pattern: &str, line: &str) -> bool {
+    let mut rest = line;
+    pattern.split("...").filter(|part| !part.is_empty()).all(|part| match rest.find(part) {
+        Some(at) => {
+            rest = &rest[at + part.len()..];
+            true
+        }
+        None => false,
+    })
+}
+
+#[test]
+fn the_page_shows_what_is_printed() {
+    run(|| {
+        let tracefs = Tracefs::find_or_mount()?;
+        let tracer = host::binary("tracer", "TRACER_BIN")?;
+        let dir = tracer.parent().context("no directory")?;
+        let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap_or_default());
+        let commands = commands(tracefs.root());
+        ensure!(commands.len() >= 3, "{}", commands.len());
+        for (command, expected) in &commands {
+            let started = std::time::Instant::now();
+            let output = Command::new("bash")
+                .env("PATH", &path)
+                .args(["-c", command])
+                .stdin(Stdio::null())
+                .output()?;
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            // Lines in the order of the page; which rows there are beside is the machine's.
+            let mut lines = said.lines();
+            for pattern in expected {
+                ensure!(lines.any(|line| matches(pattern, line)), "{command}\n{pattern}\n---\n{said}");
+            }
+            ensure!(started.elapsed() < Duration::from_secs(60), "{command}: {:?}", started.elapsed());
+        }
+        println!("{} commands", commands.len());
+        Ok(())
+    });
+}

@@ -1,0 +1,83 @@
+//! Histograms of an instance one by one, for who sets them without files: what is wrong with a command as more than an error
+//! number, and each table by itself.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{hist::Around, mirror::Mirror};
+use crate::{
+    attach::Counted,
+    lang::hist::{Change, Flags, Refusal, Trigger, TriggerId},
+};
+
+/// Why a histogram does not count.
+#[derive(Debug, thiserror::Error)]
+pub enum HistFault {
+    /// The command is wrong.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// It is right, and something else refuses it.
+    #[error("{0}")]
+    System(Errno),
+}
+
+impl From<Errno> for HistFault {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno)
+    }
+}
+
+impl Mirror {
+    /// Puts a histogram on an event, as `hist:` and the command in its `trigger` would.
+    ///
+    /// # Errors
+    /// When the command is wrong, changes one that is there, or the kernel refuses something.
+    pub fn add_hist(&mut self, instance: u32, event: u32, command: &[u8]) -> Result<TriggerId, HistFault> {
+        let format = Arc::new(self.events.format(event, &self.facts).ok_or(Errno::NODEV)?.clone());
+        // Tried on a copy, which gives the new one the same number.
+        let mut set = self.state(instance)?.hists.set.clone();
+        let taken = set.apply(&format, Some(command), false, &Around { mirror: self });
+        let Change::Added(id, _) = taken.map_err(HistFault::Refused)?.change else {
+            return Err(Errno::EXIST.into());
+        };
+        self.set_hist(instance, event, Some(command), false)?;
+        Ok(id)
+    }
+
+    /// A histogram trigger of an instance.
+    pub fn hist_trigger(&self, instance: u32, id: TriggerId) -> Option<&Trigger> {
+        self.get(instance)?.hists.set.trigger(id)
+    }
+
+    /// What a histogram has counted.
+    ///
+    /// # Errors
+    /// `ENODEV` when it is gone, `EIO` when the kernel does not show its table.
+    pub fn hist_counted(&self, instance: u32, id: TriggerId) -> Result<Counted, Errno> {
+        let table = self.get(instance).and_then(|state| state.hists.table(id)).ok_or(Errno::NODEV)?;
+        table.counts.read().map_err(|_| Errno::IO)
+    }
+
+    /// Whether other histograms look its variables up, or count the synthetic events that it makes.
+    pub fn hist_serves(&self, instance: u32, id: TriggerId) -> bool {
+        let Some(state) = self.get(instance) else { return false };
+        let Some(own) = state.hists.set.trigger(id) else { return false };
+        let made: Vec<String> = own.hist.synthetic_events().collect();
+        state.hists.set.triggers().filter(|other| other.id != id).any(|other| {
+            let looks_up = other.hist.references.iter().any(|one| one.slot.hist == own.hist.id);
+            let counts = other.event.system == crate::event::synthetic::SYSTEM
+                && made.iter().any(|name| *name == other.event.name);
+            looks_up || counts
+        })
+    }
+
+    /// Names of all variables that histograms of an instance have.
+    pub fn hist_variables(&self, instance: u32) -> Vec<String> {
+        let Some(state) = self.get(instance) else { return Vec::new() };
+        let fields = state.hists.set.triggers().flat_map(|trigger| &trigger.hist.fields);
+        let names =
+            fields.filter(|value| value.flags.has(Flags::VAR)).filter_map(|value| value.variable.as_ref());
+        names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    }
+}
