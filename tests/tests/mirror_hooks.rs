@@ -1,10 +1,13 @@
 //! Where the mirror's events hang: many at once, programs that system calls share, changes at raw tracepoints, the end.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::fs::{FlockOperation, flock};
 use tracer_tests::compare::{compare, family};
 use tracer_tests::host;
 use tracer_tests::load::Load;
@@ -228,38 +231,70 @@ fn pointers_are_shown_as_the_kernel_shows_them() {
     });
 }
 
-/// Processes that close what daemons had on.
-fn closers() -> Result<BTreeSet<u32>> {
-    let mut found = BTreeSet::new();
+/// Processes that close what daemons have or had on, and their parents.
+fn all_closers() -> Result<Vec<(u32, u32)>> {
+    let mut found = Vec::new();
     for name in names(Path::new("/proc"))? {
         let Ok(pid) = name.parse() else { continue };
-        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if arguments.windows(12).any(|part| part == b"close-events") {
-            found.insert(pid);
+        let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        if read("cmdline").windows(12).any(|part| part == b"close-events") {
+            let status = String::from_utf8_lossy(&read("status")).into_owned();
+            let parent = status.lines().find_map(|line| line.strip_prefix("PPid:\t")?.parse().ok());
+            found.push((pid, parent.unwrap_or(0)));
         }
     }
     Ok(found)
 }
 
+/// Those whose daemon is gone.
+fn closers() -> Result<BTreeSet<u32>> {
+    let all = all_closers()?.into_iter();
+    let is_daemon = |pid: u32| {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).any(|argument| argument == b"mount")
+    };
+    Ok(all.filter(|(_, parent)| !is_daemon(*parent)).map(|(pid, _)| pid).collect())
+}
+
+/// Turns a system of many events on: most of them all in all, and none that takes minutes to be closed. How many perf tracepoints
+/// that makes.
+fn turn_many_on(mounted: &Mounted) -> Result<(String, usize)> {
+    let dir = mounted.dir();
+    let mut systems = Vec::new();
+    for system in names(&dir.join("events"))? {
+        let count = std::fs::read_dir(dir.join("events").join(&system)).map_or(0, Iterator::count);
+        if system != "syscalls" && count < 150 {
+            systems.push((count, system));
+        }
+    }
+    let (count, system) = systems.into_iter().max().context("no events")?;
+    set(dir, "set_event_pid", &std::process::id().to_string())?;
+    set(dir, &format!("events/{system}/enable"), "1")?;
+    let hooks = descriptors(mounted.pid(), "perf_event");
+    ensure!(hooks > 32, "{count} events of {system}, {hooks} on perf tracepoints");
+    Ok((system, hooks))
+}
+
+/// Waits for the end of processes.
+fn gone(closers: impl Fn() -> Result<bool>, start: Instant) -> Result<()> {
+    while closers()? {
+        ensure!(start.elapsed() < Duration::from_secs(120), "nobody closes them");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    println!("and all were closed after {:?}", start.elapsed());
+    Ok(())
+}
+
+/// The two that follow look at each other's processes.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_daemon_with_many_events_on_ends_at_once_and_leaves_no_program() {
     host::as_root(|| {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let before = closers()?;
         let mounted = Mounted::start("many")?;
-        let dir = mounted.dir().to_owned();
-        // Most of them all in all, and none that takes minutes to be closed.
-        let mut systems = Vec::new();
-        for system in names(&dir.join("events"))? {
-            let count = std::fs::read_dir(dir.join("events").join(&system)).map_or(0, Iterator::count);
-            if system != "syscalls" && count < 150 {
-                systems.push((count, system));
-            }
-        }
-        let (count, system) = systems.into_iter().max().context("no events")?;
-        set(&dir, "set_event_pid", &std::process::id().to_string())?;
-        set(&dir, &format!("events/{system}/enable"), "1")?;
-        let hooks = descriptors(mounted.pid(), "perf_event");
-        ensure!(hooks > 32, "{count} events of {system}, {hooks} on perf tracepoints");
+        let (_, hooks) = turn_many_on(&mounted)?;
         let start = Instant::now();
         mounted.stop_within(Duration::from_secs(60))?;
         println!("{hooks} perf tracepoints: ended after {:?}", start.elapsed());
@@ -268,11 +303,42 @@ fn a_daemon_with_many_events_on_ends_at_once_and_leaves_no_program() {
             let left = descriptors(*closer, "bpf");
             ensure!(left == 0, "{left} programs and maps are left");
         }
-        while closers()?.iter().any(|closer| new.contains(closer)) {
-            ensure!(start.elapsed() < Duration::from_secs(120), "nobody closes them");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        println!("and all were closed after {:?}", start.elapsed());
+        gone(|| Ok(closers()?.iter().any(|closer| new.contains(closer))), start)?;
         Ok(())
+    });
+}
+
+#[test]
+fn a_killed_daemon_with_many_events_on_is_gone_at_once_and_the_next_one_goes_on() {
+    host::as_root(|| {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mounted = Mounted::start("killed")?;
+        let dir = mounted.dir().to_owned();
+        let (system, hooks) = turn_many_on(&mounted)?;
+        let daemon = mounted.pid();
+        let guards: Vec<u32> =
+            all_closers()?.into_iter().filter(|(_, parent)| *parent == daemon).map(|(pid, _)| pid).collect();
+        ensure!(guards.len() == 1, "guarded by {guards:?}");
+        let start = Instant::now();
+        while descriptors(guards[0], "perf_event") < hooks / 2 {
+            ensure!(start.elapsed() < Duration::from_secs(30), "few are guarded");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // As if somebody turned many events on: who closes them waits a while for each.
+        let opening = File::open("/sys/kernel/btf/vmlinux").context("BTF")?;
+        flock(&opening, FlockOperation::LockShared)?;
+        let start = Instant::now();
+        mounted.kill();
+        println!("{hooks} perf tracepoints: gone after {:?}", start.elapsed());
+        let left = descriptors(guards[0], "perf_event");
+        ensure!(left > 0, "the daemon closed all by itself");
+        drop(opening);
+        let next = Mounted::at(dir.clone())?;
+        let enable = format!("events/{system}/enable");
+        ensure!(text(&dir, &enable)? == "0\n", "{enable} after a kill");
+        set(&dir, &enable, "1")?;
+        println!("and the next one had them on after {:?}", start.elapsed());
+        drop(next);
+        gone(|| Ok(all_closers()?.iter().any(|(pid, _)| *pid == guards[0])), start)
     });
 }

@@ -11,14 +11,14 @@
 
 use std::{
     collections::HashMap,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use super::{Cause, Via, many::Ahead, uprobe};
+use super::{Cause, Via, guard::Kept, uprobe};
 use crate::sys::{
     Errno,
     map::{Map, MapKind, MapSpec},
@@ -60,7 +60,6 @@ pub(super) struct Gate {
     places: u32,
     tables: Vec<Table>,
     common: Arc<Common>,
-    pub(super) ahead: Option<Ahead>,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +74,7 @@ struct Common {
 #[derive(Debug)]
 enum Hook {
     /// A link to a perf event, and the event.
-    Perf { link: OwnedFd, event: OwnedFd },
+    Perf { link: OwnedFd, event: OwnedFd, kept: Option<Kept> },
     /// A raw tracepoint, and the gate there.
     Raw { link: OwnedFd, gate: Prog },
     /// A place in a dispatcher: the session's business.
@@ -93,6 +92,25 @@ pub struct Hung {
     /// Kept for its memory; the table holds the program by itself.
     pub(super) behind: Arc<Behind>,
     hook: Hook,
+}
+
+impl Hung {
+    /// Link and event of a perf tracepoint that no other process has.
+    pub(super) fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        match &self.hook {
+            Hook::Perf { link, event, kept: None } if matches!(self.via, Via::Tracepoint(_)) => {
+                Some([link.as_fd(), event.as_fd()])
+            }
+            _ => None,
+        }
+    }
+
+    /// Another process has them now.
+    pub(super) fn set_kept(&mut self, by: Kept) {
+        if let Hook::Perf { kept, .. } = &mut self.hook {
+            *kept = Some(by);
+        }
+    }
 }
 
 /// An event that was turned off and still hangs on its hook, behind which there is nothing: [`super::Session::resume`]
@@ -126,7 +144,7 @@ impl Resting {
     fn end(&mut self) -> Option<[OwnedFd; 2]> {
         let Hung { slot, hook, .. } = self.hung.take()?;
         let left = match hook {
-            Hook::Perf { link, event } => Some([link, event]),
+            Hook::Perf { link, event, .. } => Some([link, event]),
             Hook::Raw { link, gate } => {
                 drop(link);
                 self.common.missed.fetch_add(misses(&gate), Ordering::Relaxed);
@@ -170,7 +188,7 @@ impl Table {
                 self.gates.push(self.load(Slot::Cookie)?);
             }
             match self.gates[tried].link_perf_event(event.as_fd(), tracer_abi::cookie(slot, kind)) {
-                Ok(link) => return Ok(Hook::Perf { link, event }),
+                Ok(link) => return Ok(Hook::Perf { link, event, kept: None }),
                 Err(Errno::EXIST) if tried < COPIES => {}
                 Err(errno) => return Err(refused(errno)),
             }
@@ -195,7 +213,7 @@ pub(super) fn is_call(via: &Via) -> bool {
 impl Gate {
     /// With so many places in each table.
     pub(super) fn new(places: u32) -> Self {
-        Self { places, tables: Vec::new(), common: Arc::default(), ahead: None }
+        Self { places, tables: Vec::new(), common: Arc::default() }
     }
 
     /// The table of a kind of programs, made for the first of them.
@@ -251,21 +269,19 @@ impl Gate {
         self.known(via).expect("something hangs there").put(slot, behind)
     }
 
-    /// Hangs a gate on an event's hook, whose records are of a kind. For a system call's there is nothing to do.
+    /// Hangs a gate on an event's hook, whose records are of a kind; `opened` is its perf event, if there is one already. For a
+    /// system call's there is nothing to do.
     pub(super) fn hang(
         &mut self,
         slot: u32,
         via: &Via,
         kind: u16,
         behind: Arc<Behind>,
+        opened: Option<Result<OwnedFd, Errno>>,
     ) -> Result<Hung, Cause> {
         let hook = if is_call(via) {
             Hook::Call
         } else {
-            let opened = match via {
-                Via::Tracepoint(id) => self.ahead.as_mut().and_then(|ahead| ahead.take(*id)),
-                _ => None,
-            };
             let table = self.table(via.kind())?;
             table.put(slot, &behind)?;
             match via {

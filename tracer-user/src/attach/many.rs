@@ -6,10 +6,10 @@
 //! closed by whoever has the time.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::File,
     os::fd::OwnedFd,
-    sync::mpsc::{Receiver, sync_channel},
+    sync::mpsc::{Receiver, channel},
     time::Duration,
 };
 
@@ -18,8 +18,6 @@ use rustix::fs::{FlockOperation, flock};
 use super::{Resting, Session};
 use crate::sys::{Errno, perf};
 
-/// Perf events that are opened ahead at most.
-const AHEAD: usize = 64;
 /// Threads that close links.
 const THREADS: usize = 32;
 /// A file that every tracer can open, on this kernel only, whatever it sees of the file system.
@@ -32,7 +30,12 @@ const STEP: Duration = Duration::from_millis(5);
 pub fn take_off(resting: impl IntoIterator<Item = Resting>) -> Vec<OwnedFd> {
     let (links, events): (Vec<OwnedFd>, Vec<OwnedFd>) =
         resting.into_iter().filter_map(Resting::take_apart).map(|[link, event]| (link, event)).unzip();
-    let mut links = links;
+    close_links(links);
+    events
+}
+
+/// Closes links, many of which the kernel can wait for together.
+pub(super) fn close_links(mut links: Vec<OwnedFd>) {
     std::thread::scope(|scope| {
         let share = links.len().div_ceil(THREADS).max(1);
         while !links.is_empty() {
@@ -40,24 +43,27 @@ pub fn take_off(resting: impl IntoIterator<Item = Resting>) -> Vec<OwnedFd> {
             scope.spawn(|| drop(part));
         }
     });
-    events
 }
 
-/// Perf events of tracepoints that a thread opens while programs for them are made.
+/// Perf events of tracepoints that a thread opens while hooks are chosen and programs made. It does little else than to wait
+/// for all CPUs to see each tracepoint's code change, as the kernel's own tracefs does.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub struct Ahead {
+    /// Those that did not come yet.
+    due: HashSet<u16>,
     coming: Receiver<(u16, Result<OwnedFd, Errno>)>,
     came: HashMap<u16, Result<OwnedFd, Errno>>,
 }
 
 impl Ahead {
-    fn start(ids: Vec<u16>) -> Self {
-        // What is opened too far ahead would have to be closed, should something fail.
-        let (give, coming) = sync_channel(AHEAD);
+    /// Opens the perf events of these ids, in this order.
+    pub fn start(ids: Vec<u16>) -> Self {
+        let due = ids.iter().copied().collect();
+        let (give, coming) = channel();
         std::thread::spawn(move || {
             ids.into_iter().try_for_each(|id| give.send((id, perf::open_tracepoint(id, 0))))
         });
-        Self { coming, came: HashMap::new() }
+        Self { due, coming, came: HashMap::new() }
     }
 
     /// The perf event of an id, if it is one of those that are opened.
@@ -65,7 +71,11 @@ impl Ahead {
         if let Some(came) = self.came.remove(&id) {
             return Some(came);
         }
+        if !self.due.contains(&id) {
+            return None;
+        }
         for (other, event) in &self.coming {
+            self.due.remove(&other);
             if other == id {
                 return Some(event);
             }
@@ -75,15 +85,28 @@ impl Ahead {
     }
 }
 
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        let came = std::mem::take(&mut self.came).into_values();
+        let left: Vec<OwnedFd> =
+            came.chain(self.coming.try_iter().map(|(_, event)| event)).filter_map(Result::ok).collect();
+        // Events that something failed for.
+        if !left.is_empty() {
+            std::thread::spawn(move || close(left));
+        }
+    }
+}
+
 impl Session {
-    /// Opens the perf events of these ids ahead, in this order, for calls of [`Session::hang`].
-    pub fn open_ahead(&mut self, ids: Vec<u16>) {
-        self.gate.ahead = Some(Ahead::start(ids));
+    /// Takes what [`Session::hang`] will find opened, until [`Session::forget_ahead`].
+    pub fn open_ahead(&mut self, ahead: Ahead) {
+        self.ahead = Some(ahead);
     }
 
-    /// Ends that.
-    pub fn no_more_ahead(&mut self) {
-        self.gate.ahead = None;
+    /// Forgets perf events and programs that were made ahead and are not used.
+    pub fn forget_ahead(&mut self) {
+        self.ahead = None;
+        self.prepared.clear();
     }
 }
 

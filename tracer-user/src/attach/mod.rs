@@ -17,6 +17,7 @@ mod fexit;
 mod follow;
 mod gate;
 mod gated;
+mod guard;
 mod hist;
 pub mod ids;
 mod inject;
@@ -26,6 +27,7 @@ mod kretprobe;
 mod link;
 #[cfg(feature = "bpf-log")]
 mod logs;
+mod make;
 mod many;
 mod maps;
 mod object;
@@ -48,10 +50,11 @@ pub use extras::Extras;
 pub use fentry::{Function, ModuleTypes};
 pub use gate::{Hung, Resting};
 pub use gated::Gated;
+pub use guard::{Guard, hand_over, hold};
 pub use hist::{Around as HistAround, Counted, Counting, Counts, part as hist_part};
 pub use inject::Writer;
 pub use kprobe::{KernelPlace, try_kprobe};
-pub use many::{Opening, close, make_way, take_off};
+pub use many::{Ahead, Opening, close, make_way, take_off};
 pub use maps::Options;
 pub use peek::{Hashes, kernel_word};
 pub use relay::{Relay, Relayed, relayed};
@@ -60,9 +63,9 @@ pub use tasks::{TaskOffsets, Tasks};
 pub use uprobe::FilePlace;
 pub use via::Via;
 
-use std::{os::fd::AsFd, sync::Arc};
+use std::{collections::HashMap, os::fd::AsFd, sync::Arc};
 
-use tracer_abi::{Counters, Params, halted, params};
+use tracer_abi::{Counters, halted};
 
 use crate::{
     event::Format,
@@ -70,7 +73,7 @@ use crate::{
     plan::{filter::Filter, probe::Given, source::Hook},
     sys::{
         map::Map,
-        prog::{Prog, ProgInfo, ProgKind},
+        prog::{Prog, ProgInfo},
         ring::RingMemory,
     },
 };
@@ -78,8 +81,9 @@ use beside::Beside;
 use follow::Follow;
 use gate::{Behind, Gate};
 use link::Link;
+use make::load;
 use maps::Shared;
-use object::{Functions, Image, Memory};
+use object::{Functions, Image};
 use syscalls::Dispatcher;
 
 /// An attached event. It hangs on its hook as long as this lives.
@@ -112,6 +116,9 @@ pub struct Session {
     exit: Option<Dispatcher>,
     follow: Option<Follow>,
     gate: Gate,
+    /// Perf events that are opened ahead, and programs that were made ahead, by kind.
+    ahead: Option<Ahead>,
+    prepared: HashMap<u16, Arc<Behind>>,
     #[cfg(feature = "bpf-log")]
     logs: Option<logs::Logs>,
     next_slot: u32,
@@ -133,6 +140,8 @@ impl Session {
                 exit: None,
                 follow: None,
                 gate: Gate::new(options.slots),
+                ahead: None,
+                prepared: HashMap::new(),
                 #[cfg(feature = "bpf-log")]
                 logs: None,
                 next_slot: 0,
@@ -244,40 +253,9 @@ impl Session {
         beside: &Beside,
     ) -> Result<(Image, Option<Map>), AttachError> {
         let functions = request.functions()?;
-        let fixed = self.params(request, &functions, slot);
-        self.linked(request, &functions, &fixed, known, beside)
-    }
-
-    /// The same, functions and parameters known.
-    fn linked(
-        &self,
-        request: &Request<'_>,
-        functions: &Functions,
-        fixed: &Params,
-        known: Option<&Map>,
-        beside: &Beside,
-    ) -> Result<(Image, Option<Map>), AttachError> {
-        let named = |cause| AttachError::new(request.format.full_name(), cause);
-        let (via, title) = (request.via, &request.format.name);
-        let wants_scratch = wants_scratch(request, functions);
-        if via.nests() && wants_scratch {
-            self.shared.prepare_nesting().map_err(named)?;
-        }
-        let known = known.or(self.shared.nesting_scratch().filter(|_| via.nests()));
-        let on_another = matches!(request.hook, Hook::Probe(plan) if plan.base.is_some());
-        let scratch = if on_another && known.is_none() {
-            Some(self.shared.scratch(title, tracer_abi::BASE_AREA)?)
-        } else if wants_scratch && !via.is_exclusive() && known.is_none() {
-            Some(self.shared.scratch(title, 0)?)
-        } else {
-            None
-        };
-        let casts = matches!(via.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
-        let cast = self.context.cast.filter(|_| casts && *via != Via::Emitted);
-        let own = scratch.as_ref().or(known);
-        let memory = Memory { shared: &self.shared, scratch: own, kept: beside.kept() };
-        let image = object::image(via.template(), functions, fixed, cast, &memory).map_err(named)?;
-        Ok((image, scratch))
+        let maker = self.maker();
+        let fixed = maker.params(request, &functions, slot);
+        maker.linked(request, &functions, &fixed, known, beside)
     }
 
     /// Hangs a program on its hook.
@@ -297,91 +275,6 @@ impl Session {
             Via::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
             Via::Inject | Via::Emitted => Ok(Link::None),
         }
-    }
-
-    /// What is fixed when a request's program is loaded.
-    fn params(&self, request: &Request<'_>, functions: &Functions, slot: u32) -> Params {
-        let mut fixed = Params {
-            bits: 0,
-            slot,
-            cpus: self.shared.cpus(),
-            size: functions.size,
-            kind: u32::from(request.kind),
-            watermark: self.shared.watermark(),
-            own_tgid: match request.threads {
-                Threads::Traced => self.shared.excluded_tgid(),
-                Threads::Every => 0,
-                Threads::Own => self.shared.own_tgid(),
-            },
-            ..Params::default()
-        };
-        let counts = matches!(request.hook, Hook::Probe(plan) if plan.when.is_some());
-        if request.filter.is_some() || counts {
-            fixed.bits |= params::FILTER;
-        }
-        if functions.needs.scratch {
-            fixed.bits |= params::FILTER_SCRATCH;
-        }
-        if functions.needs.flags {
-            fixed.bits |= params::FILTER_FLAGS;
-        }
-        let lists = self.shared.pid_lists();
-        if (self.shared.pid_gate() || lists) && request.threads == Threads::Traced {
-            fixed.bits |= if lists { params::PID_LISTS } else { params::PIDS };
-            match request.other {
-                None => {}
-                Some(Other::InRecord(offset)) => {
-                    fixed.bits |= params::OTHER_IN_RECORD;
-                    fixed.other_offset = offset;
-                }
-                Some(Other::InTask { arg, offset }) => {
-                    fixed.bits |= params::OTHER_IN_TASK;
-                    fixed.other_arg = u32::from(arg);
-                    fixed.other_offset = offset;
-                }
-            }
-        }
-        if request.threads == Threads::Own {
-            fixed.bits |= params::OWN_ONLY;
-        }
-        if request.irqs_off {
-            fixed.bits |= params::IRQS_OFF;
-        }
-        if let Via::SysEnterAlone(number) = request.via {
-            fixed.bits |= params::ONE_CALL;
-            fixed.call = *number;
-        }
-        if request.via.nests() {
-            fixed.bits |= params::NESTS;
-            if wants_scratch(request, functions) {
-                fixed.bits |= params::CLAIM;
-            }
-        }
-        if self.shared.one_table() {
-            fixed.bits |= params::ONE_TABLE;
-            fixed.rows = self.shared.slots() * self.shared.cpus();
-        }
-        request.extras.apply(&mut fixed, slot);
-        self.context.apply(&mut fixed, request.via);
-        if matches!(request.hook, Hook::Probe(_)) && fixed.preempt_bias > 0 {
-            fixed.preempt_bias = fixed.preempt_bias.wrapping_sub(request.via.kernels_depth());
-        }
-        // Of a hit that the filter drops nobody needs to know whose it is.
-        let asked_before = params::PIDS
-            | params::PID_LISTS
-            | params::OWN_ONLY
-            | params::COMPAT
-            | params::NESTS
-            | params::TRIGGERS
-            | params::SOFT;
-        if request.filter.is_some()
-            && !functions.needs.more
-            && !matches!(request.via, Via::Inject | Via::Emitted)
-            && fixed.bits & asked_before == 0
-        {
-            fixed.bits |= params::OWN_LATE;
-        }
-        fixed
     }
 
     /// A row of the counters that nobody has, empty.
@@ -410,7 +303,11 @@ impl Session {
         let hung = self.behind_gate(request, slot).and_then(|behind| {
             let named = |cause| AttachError::new(request.format.full_name(), cause);
             self.set_call(request.via, Some((&behind, request.cookie(slot)))).map_err(named)?;
-            self.gate.hang(slot, request.via, request.kind, behind).map_err(named)
+            let opened = match request.via {
+                Via::Tracepoint(id) => self.ahead.as_mut().and_then(|ahead| ahead.take(*id)),
+                _ => None,
+            };
+            self.gate.hang(slot, request.via, request.kind, behind, opened).map_err(named)
         });
         if hung.is_err() {
             self.gate.give_back(slot);
@@ -482,34 +379,6 @@ impl Session {
         }
     }
 
-    /// The program of a request behind the gate: one that is there, or a new one.
-    fn behind_gate(&mut self, request: &Request<'_>, slot: u32) -> Result<Arc<Behind>, AttachError> {
-        let functions = request.functions()?;
-        let told = request.told_at_the_hit();
-        let mut fixed = self.params(request, &functions, if told == 0 { slot } else { 0 });
-        if told == 0 {
-            let (image, scratch) = self.linked(request, &functions, &fixed, None, &Beside::default())?;
-            return Ok(Arc::new(Behind { program: load(request, &image)?, _scratch: scratch }));
-        }
-        // With slot and kind told at the hit, events with the same code share the program.
-        fixed.kind = 0;
-        fixed.bits |= told;
-        if let Some((false, _)) = request.via.call() {
-            fixed.call = self.context.registers.map_or(0, |registers| registers.number);
-        }
-        let mut key = fixed.bytes().to_vec();
-        functions.encode(&mut key);
-        if let Some(behind) = self.gate.find(request.via, &key) {
-            return Ok(behind);
-        }
-        let (image, scratch) = self.linked(request, &functions, &fixed, None, &Beside::default())?;
-        let behind = Arc::new(Behind { program: load(request, &image)?, _scratch: scratch });
-        self.gate
-            .remember(request.via, key, &behind)
-            .map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
-        Ok(behind)
-    }
-
     /// Puts a program into the dispatcher of its side, which is loaded for the first one.
     fn syscall(&mut self, enter: bool, number: u32, program: &Prog) -> Result<Link, Cause> {
         let side = if enter { &mut self.enter } else { &mut self.exit };
@@ -555,16 +424,6 @@ impl Session {
     pub fn total(&self, slot: u32) -> Counters {
         (0..self.shared.cpus()).map(|cpu| self.counters(slot, cpu)).fold(Counters::default(), Counters::plus)
     }
-}
-
-fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
-    let kind = request.via.kind();
-    Prog::load_for(kind, request.purpose(), &image.bytes(), &request.format.name)
-        .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))
-}
-/// Whether a request's program needs memory of its own or of its CPU's.
-fn wants_scratch(request: &Request<'_>, functions: &Functions) -> bool {
-    functions.size == 0 || functions.needs.scratch || request.extras.wants_stack()
 }
 
 /// The generated functions of an event at a hook, readable; or, linked, the whole program as the kernel gets it, its

@@ -97,6 +97,11 @@ impl Via {
         }
     }
 
+    /// Whether its place is behind a dispatcher.
+    pub fn is_call(&self) -> bool {
+        self.call().is_some()
+    }
+
     /// What its programs are.
     pub(super) fn kind(&self) -> ProgKind {
         match self {

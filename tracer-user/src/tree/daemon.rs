@@ -64,6 +64,7 @@ pub fn serve(mirror: Mirror, options: Options, ready: impl FnOnce() -> io::Resul
     allow_descriptors();
     std::fs::create_dir_all(&options.at)?;
     let (mut mirror, mut keeper) = (mirror, options.keep.then(|| Keeper::new(&options.at)));
+    mirror.guard_with(closer::start);
     prepare(&mut mirror, keeper.as_mut(), &options);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(run(mirror, keeper, options, ready))
@@ -195,7 +196,8 @@ fn clean_up(options: &Options) -> io::Result<()> {
     loop {
         // Not stat(2), which the kernel may answer from what the dead one told it.
         match rustix::fs::statvfs(at) {
-            Err(Errno::NOTCONN) => unmount(at, UnmountFlags::DETACH)?,
+            // The second where the dead one's descriptors were closed while we asked.
+            Err(Errno::NOTCONN | Errno::CONNABORTED) => unmount(at, UnmountFlags::DETACH)?,
             Ok(_) if !options.over && is_mirror(at) => {
                 let what = format!("there is a mirror at {} already", at.display());
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));

@@ -1,21 +1,18 @@
 //! Drops functions that nobody calls, jumps to the next instruction, and instructions whose result nobody reads.
 
 use super::{Edit, Program, flow};
-use crate::code::asm::{JA, class};
+use crate::code::asm::JA;
 
 /// Removes until nothing changes.
 pub(super) fn remove(program: &mut Program) {
     unused_functions(program);
     loop {
-        let behind = flow::needed_behind(program);
+        let behind = flow::wanted_behind(program);
         let before = program.items.len();
         program.edit(|at, item| {
-            // Loads have no effect but their result either: a bad address is not a fault of the program.
-            let pure =
-                matches!(item.insn.class(), class::ALU | class::ALU64 | class::LDX) || item.insn.is_wide();
             let result = flow::effect(item).1;
             let empty = item.insn.op == JA && item.to == Some(at + 1);
-            if empty || pure && result.both(behind[at]) == flow::Regs::NONE {
+            if empty || flow::is_pure(item) && result.both(behind[at]) == flow::Regs::NONE {
                 Edit::Replace(Vec::new())
             } else {
                 Edit::Keep

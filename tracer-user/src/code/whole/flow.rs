@@ -81,8 +81,23 @@ fn arguments(insn: Insn) -> Regs {
     (1..=count).map(Regs::one).fold(Regs::NONE, Regs::with)
 }
 
+/// Whether an item does nothing but to give registers values. Loads have no effect but their result either: a bad address is not a
+/// fault of the program.
+pub(super) fn is_pure(item: &Item) -> bool {
+    matches!(item.insn.class(), class::ALU | class::ALU64 | class::LDX) || item.insn.is_wide()
+}
+
 /// For each item the registers that some path behind it reads before it writes them.
 pub(super) fn needed_behind(program: &Program) -> Vec<Regs> {
+    behind(program, |_, _| false)
+}
+
+/// The same where what is read for results that nobody needs counts for nothing.
+pub(super) fn wanted_behind(program: &Program) -> Vec<Regs> {
+    behind(program, |item, out| is_pure(item) && effect(item).1.both(out) == Regs::NONE)
+}
+
+fn behind(program: &Program, is_idle: impl Fn(&Item, Regs) -> bool) -> Vec<Regs> {
     let items = &program.items;
     let mut before = vec![Regs::NONE; items.len()];
     let mut behind = vec![Regs::NONE; items.len()];
@@ -101,7 +116,7 @@ pub(super) fn needed_behind(program: &Program) -> Vec<Regs> {
                 out = out.with(before[to]);
             }
             let (reads, writes) = effect(item);
-            let into = out.without(writes).with(reads);
+            let into = if is_idle(item, out) { out } else { out.without(writes).with(reads) };
             if out != behind[at] || into != before[at] {
                 (behind[at], before[at], changed) = (out, into, true);
             }

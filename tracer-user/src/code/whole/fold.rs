@@ -46,11 +46,18 @@ pub(super) fn fold(program: &mut Program, frozen: &[Frozen<'_>]) {
 /// What is known in front of each item; None where no path comes.
 pub(super) fn states(program: &Program, frozen: &[Frozen<'_>]) -> Vec<Option<State>> {
     let mut states: Vec<Option<State>> = vec![None; program.items.len()];
-    let mut work = program.starts.clone();
-    for start in &work {
+    // In the order of the program, as jumps mostly lead forward: where ways join, all of them have come by then.
+    let mut due = vec![false; program.items.len()];
+    for start in &program.starts {
         states[*start] = Some([Value::Any; 11]);
+        due[*start] = true;
     }
-    while let Some(at) = work.pop() {
+    let mut at = 0;
+    while at < due.len() {
+        if !std::mem::take(&mut due[at]) {
+            at += 1;
+            continue;
+        }
         let Some(before) = states[at] else { continue };
         let item = &program.items[at];
         let after = step(item, before, frozen);
@@ -63,7 +70,8 @@ pub(super) fn states(program: &Program, frozen: &[Frozen<'_>]) -> Vec<Option<Sta
             };
             if *there != Some(met) {
                 *there = Some(met);
-                work.push(to);
+                due[to] = true;
+                at = at.min(to);
             }
         }
     }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use super::live::Grounds;
 use crate::{
-    attach::{Session, ids},
+    attach::{Session, Via, ids},
     control::{
         facts::Facts,
         hooks::{self, Chosen, Trial, Verdicts},
@@ -64,6 +64,16 @@ impl Choices {
             }
             tracing::debug!(event = format.full_name(), via = ?chosen.via, why = chosen.reason, "hook");
             self.known.insert(key(format), chosen);
+        }
+    }
+
+    /// The perf tracepoint that an event will hang on when it is turned on with many others, so far as that is known before
+    /// they were looked at.
+    pub(super) fn perf_id(&self, format: &Format) -> Option<u16> {
+        match self.known.get(&key(format)).map(|chosen| &chosen.via) {
+            None => (format.system != SYSCALLS).then_some(format.id),
+            Some(Via::Tracepoint(id)) => Some(*id),
+            Some(_) => None,
         }
     }
 

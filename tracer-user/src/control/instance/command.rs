@@ -4,14 +4,12 @@ use rustix::io::Errno;
 
 use super::{
     catalogue::SPECIAL,
-    choice::FEW,
     live,
     mirror::Mirror,
     select::Selector,
     state::{Filtering, Instance, Wants},
 };
 use crate::{
-    attach::{Opening, Via},
     buffer::clock::{Clock, monotonic},
     event::Format,
     lang::filter::{self, FilterError, Request},
@@ -220,10 +218,10 @@ impl Mirror {
             }
             return Ok(());
         }
+        let many = self.begin_many(instance, events);
         self.make_live(instance)?;
-        let _opening = (events.len() > FEW).then(Opening::begin);
         self.choose_hooks(events);
-        self.open_ahead(instance, events);
+        let rest = self.prepare(instance, events, many);
         let mut first = Ok(());
         for event in events {
             let state = self.state(instance)?;
@@ -238,41 +236,15 @@ impl Mirror {
             first = first.and(done);
         }
         if let Some(live) = &mut self.state(instance)?.live {
-            live.session().no_more_ahead();
+            live.session().forget_ahead();
         }
+        self.end_many(instance, rest);
         first
-    }
-
-    /// Where many events are turned on: opens what they will hang on while programs for them are made.
-    fn open_ahead(&mut self, instance: u32, events: &[u32]) {
-        if events.len() <= FEW {
-            return;
-        }
-        let ids = self.state(instance).map_or(Vec::new(), |state| {
-            let live = state.live.as_ref();
-            let off = |event: &&u32| {
-                !state.enabled.contains(event) && !live.is_some_and(|live| live.rests(**event))
-            };
-            events.iter().filter(off).copied().collect()
-        });
-        let traced = ids.into_iter().filter(|event| self.dynamic.probes_of(*event).is_none());
-        let formats = traced.filter_map(|event| self.events.format(event, &self.facts));
-        let perf = |format| match self.choices.of(format).via {
-            Via::Tracepoint(id) => Some(id),
-            _ => None,
-        };
-        let ids = formats.filter_map(perf).collect();
-        if let Ok(Instance { live: Some(live), .. }) = self.state(instance) {
-            live.session().open_ahead(ids);
-        }
     }
 
     /// Finds out where these events are to hang.
     pub(super) fn choose_hooks(&mut self, events: &[u32]) {
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
-        if events.len() > FEW {
-            catalogue.read_formats(events, &facts);
-        }
         let traced = events.iter().filter(|event| !self.events.is_made(**event, &facts));
         let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
         if let Some(grounds) = &self.grounds {

@@ -3,7 +3,7 @@
 //! It is made when the first event is turned on. Events hang behind a gate, so that each can change and go while it
 //! fires; one that was turned off rests on its hook for a while.
 
-use std::{collections::HashMap, os::fd::OwnedFd};
+use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
 
 use tracer_abi::Counters;
 
@@ -11,8 +11,8 @@ pub(super) use super::hung::HungProbes;
 use super::rest::Rest;
 use crate::{
     attach::{
-        self, AttachError, Attachment, Block, Cause, Context, Emitted, Extras, Hung, Relay, Request, Session,
-        Threads, Via, Writer, ids,
+        self, AttachError, Attachment, Block, Cause, Context, Emitted, Extras, Guard, Hung, Relay, Request,
+        Session, Threads, Via, Writer, ids,
     },
     control::{
         facts::Facts,
@@ -298,6 +298,11 @@ impl Live {
             }
         }
         self.rest.add(resting);
+    }
+
+    /// Has perf tracepoints guarded that are not.
+    pub(super) fn guard(&mut self, guard: &Arc<Guard>) {
+        Session::guard(guard, self.hung.values_mut().map(|(hung, _)| hung));
     }
 
     /// Takes all events off their hooks; what is left to be closed ([`attach::take_off`]).

@@ -13,6 +13,7 @@ use super::{
     choice::Choices,
     dynamic::Dynamic,
     live::{self, Grounds, Live},
+    many::Guarding,
     names::Names,
     options::TraceOptions,
     programs::Programs,
@@ -46,6 +47,7 @@ pub struct Mirror {
     next: u32,
     pub(super) grounds: Option<Grounds>,
     pub(super) choices: Choices,
+    pub(super) guarding: Guarding,
     pub(super) names: Option<Names>,
     changes: u64,
     /// Tells of modules that come and go, where anything does.
@@ -82,6 +84,7 @@ impl Mirror {
             next: TOP + 1,
             grounds: None,
             choices: Choices::default(),
+            guarding: Guarding::default(),
             names: None,
             changes: 0,
             modules,
@@ -199,6 +202,7 @@ impl Mirror {
 
     /// Takes everything off its hooks. What is left are perf events that do nothing, and take a while to be closed.
     pub fn end(&mut self) -> Vec<OwnedFd> {
+        self.guarding.dismiss();
         let lives: Vec<Live> = self.all_mut().filter_map(|state| state.live.take()).collect();
         self.rest();
         lives.into_iter().flat_map(Live::end).collect()

@@ -1,0 +1,243 @@
+//! A second process that has the descriptors of many perf tracepoints too, for the case that this one is killed.
+//!
+//! The kernel closes a dead process's descriptors one after the other, and for a perf tracepoint it waits for all CPUs twice: the
+//! process of a killed tracer with all events on is there for minutes. Where somebody else has the descriptors as well, there is
+//! nothing to be closed when it goes; and the other one closes links together and events one by one, giving way to those who
+//! turn events on. While this process lives the other one sleeps.
+//!
+//! What goes over the socket between the two: numbers with as many descriptors, to be held; numbers alone, to be let go; one
+//! byte, to let all go and end. The end of the socket is the end of who has the other side.
+
+use std::{
+    collections::HashMap,
+    io::{IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, recvmsg, send, sendmsg,
+    },
+    time::Timespec,
+};
+
+use super::{Hung, Session, close, many::close_links};
+use crate::sys::Errno;
+
+/// Descriptors of a message; the kernel takes 253 (`SCM_MAX_FD`).
+const BATCH: usize = 128;
+/// The number of a link, beside that of its event.
+const LINK: u32 = 1 << 31;
+/// How long the other process may take to let go.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The socket to the process that guards.
+#[derive(Debug)]
+pub struct Guard {
+    socket: OwnedFd,
+    next: AtomicU32,
+    gone: AtomicBool,
+}
+
+/// An event that is guarded until this is dropped.
+#[derive(Debug)]
+pub(super) struct Kept {
+    guard: Arc<Guard>,
+    number: u32,
+}
+
+impl Guard {
+    /// What talks to the process at the other end of a socket of sequenced packets, which is to call [`hold`].
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket, next: AtomicU32::new(0), gone: AtomicBool::new(false) }
+    }
+
+    /// Whether there is nobody at the other end.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    fn told(&self, sent: Result<usize, Errno>) -> Option<()> {
+        if let Err(errno) = sent {
+            tracing::warn!("nobody closes events if this process is killed: {errno}");
+            self.gone.store(true, Ordering::Relaxed);
+        }
+        sent.is_ok().then_some(())
+    }
+
+    fn hold(&self, numbered: &[(u32, BorrowedFd<'_>)]) -> Option<()> {
+        self.told(send_held(&self.socket, numbered))
+    }
+
+    /// Has everything let go, and waits for that: whoever closes a descriptor then is the last one.
+    pub fn dismiss(&self) {
+        if self.gone.swap(true, Ordering::Relaxed) || send(&self.socket, b"\n", SendFlags::NOSIGNAL).is_err()
+        {
+            return;
+        }
+        let timeout = Timespec::try_from(PATIENCE).ok();
+        // It sends nothing; what comes is its end.
+        let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref());
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if !self.guard.is_gone() {
+            let numbers = [self.number, self.number | LINK].map(u32::to_ne_bytes).concat();
+            self.guard.told(send(&self.guard.socket, &numbers, SendFlags::NOSIGNAL));
+        }
+    }
+}
+
+impl Session {
+    /// Has the perf tracepoints among these guarded that are not yet.
+    pub fn guard<'a>(guard: &Arc<Guard>, hung: impl Iterator<Item = &'a mut Hung>) {
+        let mut new: Vec<(u32, &mut Hung)> = hung
+            .filter(|hung| hung.unguarded().is_some())
+            .map(|hung| (guard.next.fetch_add(1, Ordering::Relaxed) & !LINK, hung))
+            .collect();
+        for part in new.chunks_mut(BATCH / 2) {
+            let numbered: Vec<(u32, BorrowedFd<'_>)> = part
+                .iter()
+                .filter_map(|(number, hung)| Some((number, hung.unguarded()?)))
+                .flat_map(|(number, [link, event])| [(*number, event), (*number | LINK, link)])
+                .collect();
+            if guard.hold(&numbered).is_none() {
+                return;
+            }
+            for (number, hung) in part {
+                hung.set_kept(Kept { guard: Arc::clone(guard), number: *number });
+            }
+        }
+    }
+}
+
+/// Hands perf events, off their hooks, to a process that calls [`hold`]; it closes them once this end of the socket is closed.
+///
+/// # Errors
+/// When there is nobody.
+pub fn hand_over(socket: &OwnedFd, events: &[OwnedFd]) -> Result<(), Errno> {
+    let numbered: Vec<(u32, BorrowedFd<'_>)> = (0..).zip(events.iter().map(AsFd::as_fd)).collect();
+    numbered.chunks(BATCH).try_for_each(|part| send_held(socket, part).map(drop))
+}
+
+fn send_held(socket: &OwnedFd, numbered: &[(u32, BorrowedFd<'_>)]) -> Result<usize, Errno> {
+    let numbers: Vec<u8> = numbered.iter().flat_map(|(number, _)| number.to_ne_bytes()).collect();
+    let fds: Vec<BorrowedFd<'_>> = numbered.iter().map(|(_, fd)| *fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    message.push(SendAncillaryMessage::ScmRights(&fds));
+    sendmsg(socket, &[IoSlice::new(&numbers)], &mut message, SendFlags::NOSIGNAL)
+}
+
+/// In the process that guards: holds what comes until the other end is closed, and then closes it.
+///
+/// # Errors
+/// When this is no such socket.
+pub fn hold(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    let Some(held) = receive(socket)? else { return Ok(()) };
+    let (links, events): (Vec<_>, Vec<_>) = held.into_iter().partition(|(number, _)| number & LINK != 0);
+    close_links(links.into_iter().map(|(_, link)| link).collect());
+    close(events.into_iter().map(|(_, event)| event));
+    Ok(())
+}
+
+/// What is to be closed; none where all was let go.
+fn receive(socket: BorrowedFd<'_>) -> Result<Option<HashMap<u32, OwnedFd>>, Errno> {
+    let mut held = HashMap::new();
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+        let mut message = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 4 * BATCH];
+        let came = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut message, RecvFlags::CMSG_CLOEXEC);
+        let came = match came {
+            Err(Errno::INTR) => continue,
+            came => came?.bytes,
+        };
+        match came {
+            0 => return Ok(Some(held)),
+            1 => return Ok(None),
+            _ => {}
+        }
+        let (numbers, _) = bytes[..came].as_chunks();
+        let mut fds = Vec::new();
+        for part in message.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                fds.extend(rights);
+            }
+        }
+        if fds.is_empty() {
+            for number in numbers {
+                held.remove(&u32::from_ne_bytes(*number));
+            }
+        } else {
+            held.extend(numbers.iter().map(|number| u32::from_ne_bytes(*number)).zip(fds));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    /// Ends of a pipe, whose closing shows.
+    fn pipes(count: usize) -> (OwnedFd, Vec<OwnedFd>) {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        (read, (0..count).map(|_| write.try_clone().unwrap()).collect())
+    }
+
+    #[test]
+    fn every_descriptor_comes_through_the_socket() {
+        let (ours, theirs) = pair();
+        let count = 3 * BATCH / 2;
+        let (read, sent) = pipes(count);
+        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap().unwrap());
+        hand_over(&ours, &sent).unwrap();
+        drop((ours, sent));
+        let came = receiver.join().unwrap();
+        assert_eq!(came.len(), count);
+        // The pipe's end is seen once all of them are closed, and not before.
+        drop(came);
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
+    }
+
+    #[test]
+    fn what_is_let_go_is_not_held() {
+        let (ours, theirs) = pair();
+        let (_read, sent) = pipes(3);
+        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap().unwrap());
+        let guard = Arc::new(Guard::new(ours));
+        let numbered: Vec<_> = [0, LINK, 1].into_iter().zip(sent.iter().map(AsFd::as_fd)).collect();
+        guard.hold(&numbered).unwrap();
+        drop(Kept { guard, number: 0 });
+        assert_eq!(receiver.join().unwrap().into_keys().collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn who_is_dismissed_holds_nothing() {
+        let (ours, theirs) = pair();
+        let (read, sent) = pipes(1);
+        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap().is_none());
+        let guard = Guard::new(ours);
+        guard.hold(&[(0, sent[0].as_fd())]).unwrap();
+        guard.dismiss();
+        assert!(receiver.join().unwrap() && guard.is_gone());
+        drop(sent);
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
+    }
+}
