@@ -290,24 +290,6 @@ fn files_of_an_instance_are_the_kernels() {
         "set_ftrace_pid",
         "set_ftrace_notrace_pid",
         "tracing_max_latency",
-        // Options of the function tracer.
-        "func-no-repeats",
-        "func_stack_trace",
-        // Options of the graph tracer, which the host's kernel is built without.
-        "funcgraph-abstime",
-        "funcgraph-args",
-        "funcgraph-cpu",
-        "funcgraph-duration",
-        "funcgraph-irqs",
-        "funcgraph-overhead",
-        "funcgraph-overrun",
-        "funcgraph-proc",
-        "funcgraph-retaddr",
-        "funcgraph-retval",
-        "funcgraph-retval-hex",
-        "funcgraph-tail",
-        "graph-time",
-        "sleep-time",
     ];
     /// What not every kernel has.
     const NEW: &[&str] = &[

@@ -256,7 +256,7 @@ impl Session {
         };
         let others = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAKERS) - 1;
         let done: Vec<_> = std::thread::scope(|scope| {
-            let others: Vec<_> = (0..others).map(|_| scope.spawn(&work)).collect();
+            let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
             let own = work();
             others.into_iter().filter_map(|other| other.join().ok()).flatten().chain(own).collect()
         });

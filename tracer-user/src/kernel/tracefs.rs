@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, open, openat, statfs};
+use rustix::fs::{Dir, Mode, OFlags, open, openat, statfs};
 use rustix::io::Errno;
 
 use super::Error;
@@ -174,6 +174,26 @@ impl Tracefs {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NODEV) => Ok(None),
             Err(error) => Err(Error::io(self.shown(relative), error)),
         }
+    }
+
+    /// The files below `options` and whether each says that the option is on.
+    ///
+    /// # Errors
+    /// When one is there and cannot be read.
+    pub fn options(&self) -> Result<Vec<(String, bool)>, Error> {
+        let Some(dir) = self.open_file("options", OFlags::DIRECTORY)? else { return Ok(Vec::new()) };
+        let failed = |errno| Error::io(self.shown("options"), errno);
+        let mut found = Vec::new();
+        for entry in Dir::new(dir).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+            if !name.starts_with('.')
+                && let Some(text) = self.read(&format!("options/{name}"))?
+            {
+                found.push((name, text.starts_with('1')));
+            }
+        }
+        found.sort();
+        Ok(found)
     }
 
     /// The text of `available_events`: every event as a line `system:name`, in the kernel's order.

@@ -414,7 +414,7 @@ impl Mirror {
             Some(name) => (name, false),
             None => (word, true),
         };
-        let option = self.state(instance)?.options.find(name).ok_or(Errno::INVAL)?;
+        let option = self.state(instance)?.options.find_named(name).ok_or(Errno::INVAL)?;
         self.set_option(instance, option, on)
     }
 

@@ -76,7 +76,8 @@ impl Mirror {
         let modules = modules::Changes::watch();
         let events = Arc::new(Events::read(&facts)?);
         let options = facts.tracefs.read("trace_options")?.unwrap_or_default();
-        let top = Instance::new("", TraceOptions::named(&options), facts.cpus(), PAGE);
+        let options = TraceOptions::named(&options).and_of_tracers(facts.tracefs.options()?);
+        let top = Instance::new("", options, facts.cpus(), PAGE);
         Ok(Self {
             facts,
             events,
@@ -172,7 +173,8 @@ impl Mirror {
         if self.find(name).is_some() {
             return Err(Errno::EXIST);
         }
-        let options = self.state(TOP)?.options.inherited();
+        let version = self.facts.version();
+        let options = self.state(TOP)?.options.inherited(version);
         let number = self.next;
         self.next += 1;
         self.touch();

@@ -1,7 +1,8 @@
 //! Trace options: which there are, and how they stand.
 //!
 //! The names are the running kernel's, taken from its `trace_options`, so that a script finds what it expects; how
-//! they stand at first is fixed here.
+//! they stand at first is fixed here. Options of tracers that are not the current one have files only, and those of tracers that
+//! there are none of here do nothing else than to be there.
 
 use crate::render::line;
 
@@ -22,6 +23,10 @@ const ON: [&str; 12] = [
 ];
 /// Options that only the top has a file for (`TOP_LEVEL_TRACE_FLAGS`).
 const TOP_ONLY: [&str; 3] = ["trace_printk", "printk-msg-only", "record-cmd"];
+/// Of tracers that no instance can have (`allow_instances` in struct tracer): blk's, and before 6.11 the graph tracer's.
+const TOP_TRACERS: &str = "blk_";
+const GRAPH: [&str; 3] = ["funcgraph-", "sleep-time", "graph-time"];
+const GRAPH_IN_INSTANCES: (u32, u32) = (6, 11);
 /// Options that a new instance does not inherit (`ZEROED_TRACE_FLAGS`).
 const ZEROED: [&str; 4] = ["event-fork", "function-fork", "trace_printk_dest", "copy_trace_marker"];
 /// The tracer nop's own: the second refuses every change.
@@ -59,7 +64,9 @@ const USUAL: [&str; 26] = [
 /// The options of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
+    /// Those of `trace_options` first.
     all: Vec<(String, bool)>,
+    named: usize,
     top: bool,
 }
 
@@ -72,19 +79,43 @@ impl TraceOptions {
         if names.is_empty() {
             names = USUAL.to_vec();
         }
-        Self { all: names.into_iter().map(|name| (name.to_owned(), ON.contains(&name))).collect(), top: true }
+        let all: Vec<_> = names.into_iter().map(|name| (name.to_owned(), ON.contains(&name))).collect();
+        Self { named: all.len(), all, top: true }
+    }
+
+    /// With the options of tracers that are not the current one.
+    #[must_use]
+    pub fn and_of_tracers(mut self, others: impl IntoIterator<Item = (String, bool)>) -> Self {
+        for (name, on) in others {
+            if self.find(&name).is_none() {
+                self.all.push((name, on));
+            }
+        }
+        self
     }
 
     /// The options of a new instance: those of the top, some of them off.
     #[must_use]
-    pub fn inherited(&self) -> Self {
-        let all = self.all.iter().map(|(name, on)| (name.clone(), *on && !ZEROED.contains(&name.as_str())));
-        Self { all: all.collect(), top: false }
+    pub fn inherited(&self, version: (u32, u32)) -> Self {
+        let old = version < GRAPH_IN_INSTANCES;
+        let is_here = |name: &str| {
+            !(name.starts_with(TOP_TRACERS) || old && GRAPH.iter().any(|graph| name.starts_with(graph)))
+        };
+        let (named, others) = self.all.split_at(self.named);
+        let named = named.iter().map(|(name, on)| (name, *on && !ZEROED.contains(&name.as_str())));
+        let others = others.iter().filter(|(name, _)| is_here(name)).map(|(name, on)| (name, *on));
+        let all = named.chain(others).map(|(name, on)| (name.clone(), on)).collect();
+        Self { all, named: self.named, top: false }
     }
 
     /// Number of an option.
     pub fn find(&self, name: &str) -> Option<u32> {
         self.all.iter().position(|(known, _)| known == name).map(|index| index as u32)
+    }
+
+    /// Number of an option that `trace_options` has.
+    pub fn find_named(&self, name: &str) -> Option<u32> {
+        self.find(name).filter(|option| (*option as usize) < self.named)
     }
 
     /// Name of an option.
@@ -124,7 +155,16 @@ impl TraceOptions {
 
     /// The text of `trace_options`.
     pub fn text(&self) -> String {
-        self.all.iter().flat_map(|(name, on)| [if *on { "" } else { "no" }, name, "\n"]).collect()
+        self.words(self.named)
+    }
+
+    /// All options in the same form.
+    pub fn all_words(&self) -> String {
+        self.words(self.all.len())
+    }
+
+    fn words(&self, count: usize) -> String {
+        self.all[..count].iter().flat_map(|(name, on)| [if *on { "" } else { "no" }, name, "\n"]).collect()
     }
 
     /// The options that shape a line of text.
@@ -158,9 +198,19 @@ mod tests {
         assert!(top.set(top.find("event-fork").unwrap(), true) && top.is("event-fork"));
         assert!(!top.set(top.find("test_nop_refuse").unwrap(), true) && !top.is("test_nop_refuse"));
         assert_eq!(top.files().count(), 4);
-        let below = top.inherited();
+        let below = top.inherited((6, 12));
         assert!(!below.is("event-fork") && below.is("record-cmd"));
         assert_eq!(below.files().count(), 3);
         assert_eq!(TraceOptions::named("").files().count(), USUAL.len());
+        let others = ["blk_classic", "funcgraph-cpu", "func_stack_trace", "verbose"];
+        let top = top.and_of_tracers(others.map(|name| (name.to_owned(), name == "funcgraph-cpu")));
+        let names = |options: &TraceOptions| {
+            options.files().filter_map(|option| Some(options.name(option)?.to_owned())).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&top)[4..], ["blk_classic", "funcgraph-cpu", "func_stack_trace"]);
+        assert_eq!(names(&top.inherited((6, 12)))[3..], ["funcgraph-cpu", "func_stack_trace"]);
+        assert_eq!(names(&top.inherited((6, 1)))[3..], ["func_stack_trace"]);
+        assert!(top.text().lines().count() == 4 && top.find_named("func_stack_trace").is_none());
+        assert!(top.all_words().ends_with("\nnoblk_classic\nfuncgraph-cpu\nnofunc_stack_trace\n"));
     }
 }

@@ -93,7 +93,7 @@ impl SavedInstance {
         let on = |event: &u32| !state.live.as_ref().is_some_and(|live| live.is_soft_off(*event));
         Self {
             name: state.name.clone(),
-            options: state.options.text().lines().map(str::to_owned).collect(),
+            options: state.options.all_words().lines().map(str::to_owned).collect(),
             clock: state.clock.name().to_owned(),
             on: state.is_on(),
             cpus: state.cpus.clone(),
@@ -170,9 +170,12 @@ impl Mirror {
                 failed.push((what + &whose, error));
             }
         };
-        let known = self.get(instance).map(|state| state.options.text()).unwrap_or_default();
+        let known = self.get(instance).map(|state| state.options.all_words()).unwrap_or_default();
         for word in saved.options.iter().filter(|word| !known.lines().any(|line| line == word.as_str())) {
-            let done = self.apply(instance, &Command::OptionWord(word.as_bytes()));
+            let (name, on) = word.strip_prefix("no").map_or((word.as_str(), true), |name| (name, false));
+            let option = self.get(instance).and_then(|state| state.options.find(name));
+            let done = option
+                .map_or(Err(Errno::INVAL), |option| self.apply(instance, &Command::Option { option, on }));
             keep(format!("option {word}"), done);
         }
         if !saved.clock.is_empty() {
