@@ -1,6 +1,7 @@
 //! `tracer hist` with several histograms, variables and synthetic events between them: tables of calls that are known in
 //! advance, what is said of what is wrong, tables that are watched, and the commands of docs/HISTOGRAMS.md.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use rustix::thread::gettid;
 use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror;
 use tracer_tests::tracer::Tracer;
-use tracer_tests::workload::{getpgid, getpriority, getsid};
+use tracer_tests::workload::{getpgid, getpriority, getsid, terminal};
 
 const PAGE: &str = include_str!("../../docs/HISTOGRAMS.md");
 
@@ -19,12 +20,6 @@ const OWN: i32 = (1 << 30) + (1 << 27);
 
 const GETPGID: &str = "syscalls:sys_enter_getpgid";
 const GETSID: &str = "syscalls:sys_enter_getsid";
-
-fn run(test: impl FnOnce() -> Result<()>) {
-    if host::root_or_skip() {
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
-}
 
 /// `tracer hist` with these arguments.
 fn hist(arguments: &[&str]) -> Result<Tracer> {
@@ -47,7 +42,7 @@ fn rows(text: &str) -> String {
 
 #[test]
 fn variables_go_from_one_event_to_another() {
-    run(|| {
+    host::as_root(|| {
         let (pgid, sid) = (own("pid"), own("pid"));
         let first = format!("keys=common_pid:a=pid-{OWN}");
         let second = "keys=common_pid:d=$a*2:onmatch(syscalls.sys_enter_getpgid).trace(histcli,$d,pid):onmax($d).save(pid)";
@@ -104,7 +99,7 @@ fn variables_go_from_one_event_to_another() {
 /// Histograms that need a mirror of their own although they are about one event, and events that are defined.
 #[test]
 fn snapshots_and_probes() {
-    run(|| {
+    host::as_root(|| {
         let running =
             hist(&[GETPGID, "keys=common_pid:m=pid:onmax($m).snapshot()", "if", &own("pid")])?.start()?;
         for n in [1, 7, 3] {
@@ -127,7 +122,7 @@ fn snapshots_and_probes() {
 
 #[test]
 fn what_is_wrong_is_shown() {
-    run(|| {
+    host::as_root(|| {
         let cases: &[(&[&str], &str)] = &[
             (
                 &[GETPGID, "keys=pidd"],
@@ -177,21 +172,22 @@ fn what_is_wrong_is_shown() {
 /// On a terminal a table is printed over the one before; elsewhere behind it.
 #[test]
 fn tables_are_watched() {
-    run(|| {
+    host::as_root(|| {
         let running =
             hist(&[GETPGID, "keys=pid", GETSID, "keys=pid", "--watch", "50ms", "--json", "--for", "1s"])?;
         let tables = running.run()?.success()?.json()?;
         ensure!(tables.len() >= 4 && tables.len() % 2 == 0, "{} tables", tables.len());
-        if Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
-            eprintln!("skipped: no script(1) that has a terminal");
-            return Ok(());
-        }
-        let tracer = host::binary("tracer", "TRACER_BIN")?;
-        let line =
-            format!("stty rows 7; '{}' hist {GETPGID} keys=pid --watch 50ms --for 1s", tracer.display());
-        let output =
-            Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).output()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (mut master, slave) = terminal(7)?;
+        let mut child = Command::new(host::binary("tracer", "TRACER_BIN")?)
+            .args(["hist", GETPGID, "keys=pid", "--watch", "50ms", "--for", "1s"])
+            .stdin(Stdio::null())
+            .stdout(slave)
+            .spawn()?;
+        let mut text = Vec::new();
+        // It ends with an error once nobody has the other end open.
+        let _ = master.read_to_end(&mut text);
+        ensure!(child.wait()?.success());
+        let text = String::from_utf8_lossy(&text).into_owned();
         let screens: Vec<&str> = text.split("\x1b[H").skip(1).collect();
         ensure!(screens.len() >= 2, "{text:?}");
         let (last, before) = screens.split_last().context("no screen")?;
@@ -220,7 +216,7 @@ fn sleeper(dir: &Path) -> Result<PathBuf> {
 /// Latencies of wake-ups as histograms have them against the times of the events' records.
 #[test]
 fn latencies_are_those_between_the_records() {
-    run(|| {
+    host::as_root(|| {
         let dir = std::env::temp_dir().join(format!("tracer-histcli-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let sleeper = sleeper(&dir)?;
@@ -345,7 +341,7 @@ fn matches(pattern: &str, line: &str) -> bool {
 
 #[test]
 fn the_page_shows_what_is_printed() {
-    run(|| {
+    host::as_root(|| {
         let tracefs = Tracefs::find_or_mount()?;
         let tracer = host::binary("tracer", "TRACER_BIN")?;
         let dir = tracer.parent().context("no directory")?;

@@ -82,7 +82,8 @@ fn sums_are_exact_on_all_cpus() {
     if !host::root_or_skip() {
         return;
     }
-    let each = 1_000_000 / host::part() as usize;
+    // Ten million in all.
+    let each = 10_000_000 / THREADS / host::part() as usize;
     let _tracefs = Tracefs::find_or_mount().unwrap();
     let facts = Facts::running().unwrap();
     // Of these threads only: others call it too.

@@ -30,6 +30,8 @@ pub struct Plan {
     pub tools: Vec<Tool>,
     /// What is measured.
     pub parts: Vec<Part>,
+    /// Only those lines of [`Part::Probes`] that have this in their names.
+    pub rows: String,
 }
 
 /// One kind of measurement, which gives its table.

@@ -27,12 +27,19 @@ const EVENT: &str = "tracer_bench/hit";
 struct Row {
     what: &'static str,
     kind: Kind,
-    /// The kernel's file, the definition there and the filter.
-    kernel: Option<Kernel>,
+    /// What the kernel does, where it can.
+    kernel: Option<Theirs>,
     /// bpftrace's script.
     bpftrace: Option<String>,
     /// Arguments of `tracer`.
     ours: Vec<String>,
+}
+
+/// What the kernel's tracefs is asked for.
+enum Theirs {
+    Probe(Kernel),
+    /// An event, and a line of its `trigger`.
+    Hist(&'static str, String),
 }
 
 /// A definition in a file of the kernel's tracefs.
@@ -51,7 +58,7 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
          |---|---:|---:|---:|---:|---:|---:|\n",
     );
     let root = Tracefs::find_or_mount()?.root().to_owned();
-    for row in rows(&root)? {
+    for row in rows(&root)?.into_iter().filter(|row| row.what.contains(&plan.rows)) {
         let (what, kind) = (row.what, row.kind);
         let all: Vec<_> =
             row.competitors().into_iter().filter(|(tool, _)| plan.tools.contains(tool)).collect();
@@ -94,7 +101,13 @@ impl Row {
         let Self { kernel, bpftrace, ours, .. } = self;
         let mut all: Vec<(Tool, Start<'static>)> = Vec::new();
         if let Some(kernel) = kernel {
-            all.push((Tool::Tracefs, Box::new(move |_| kernel.start())));
+            all.push((
+                Tool::Tracefs,
+                Box::new(move |_| match &kernel {
+                    Theirs::Probe(kernel) => kernel.start(),
+                    Theirs::Hist(event, line) => histogram(event, line),
+                }),
+            ));
         }
         if let Some(script) = bpftrace.filter(|_| Tool::Bpftrace.is_there()) {
             all.push((Tool::Bpftrace, Box::new(move |_| Bpftrace::start(&script).map(Active::Bpftrace))));
@@ -125,6 +138,16 @@ impl Kernel {
     }
 }
 
+/// The kernel's own histogram, in an instance.
+fn histogram(event: &str, line: &str) -> Result<Active> {
+    let oracle = Oracle::create("bench")?;
+    let trigger = format!("events/{event}/trigger");
+    oracle.tracing(true)?;
+    mirror::write(oracle.dir(), &trigger, line.as_bytes(), true)
+        .map_err(std::io::Error::from_raw_os_error)?;
+    Ok(Active::Counted(Box::new(oracle), trigger, line.to_owned()))
+}
+
 /// All lines that this kernel can have.
 fn rows(root: &Path) -> Result<Vec<Row>> {
     let address = probed as *const () as u64;
@@ -143,7 +166,7 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
             what,
             kind: Kind::Call,
             ours: record(&format!("{line} if {filter}")),
-            kernel: Some(Kernel { file: "uprobe_events", line, filter: Some(filter) }),
+            kernel: Some(Theirs::Probe(Kernel { file: "uprobe_events", line, filter: Some(filter) })),
             bpftrace: Some(format!("uprobe:{symbol} /{predicate}/ {{ {action} }}")),
         });
     }
@@ -168,7 +191,7 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
                 what,
                 kind: Kind::Getppid,
                 ours: record(&line),
-                kernel: Some(Kernel { file, line, filter: None }),
+                kernel: Some(Theirs::Probe(Kernel { file, line, filter: None })),
                 bpftrace: None,
             });
         }
@@ -193,13 +216,27 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
             ours: record(&format!("t:{EVENT} {definition}")),
         });
     }
-    rows.push(Row {
-        what: "histogram of raw_syscalls:sys_enter by id",
-        kind: Kind::Getppid,
-        kernel: None,
-        bpftrace: Some("tracepoint:raw_syscalls:sys_enter { @[args->id] = count(); }".to_owned()),
-        ours: ["hist", "raw_syscalls:sys_enter", "keys=id"].map(str::to_owned).to_vec(),
-    });
+    for (what, histogram, script) in [
+        ("histogram of raw_syscalls:sys_enter by id", "keys=id", "{ @[args->id] = count(); }"),
+        (
+            "histogram by id and thread, sums",
+            "keys=id,common_pid:vals=id",
+            "{ @[args->id, tid] = count(); @s[args->id, tid] = sum(args->id); }",
+        ),
+        ("histogram, filter false", "keys=id if id == 5000", "/args->id == 5000/ { @[args->id] = count(); }"),
+    ] {
+        const EVENT: &str = "raw_syscalls:sys_enter";
+        // Not every kernel is built with them.
+        let counted = root.join("events/raw_syscalls/sys_enter/hist").exists();
+        let line = format!("hist:{histogram}");
+        rows.push(Row {
+            what,
+            kind: Kind::Getppid,
+            kernel: counted.then_some(Theirs::Hist("raw_syscalls/sys_enter", line)),
+            bpftrace: Some(format!("tracepoint:{EVENT} {script}")),
+            ours: ["hist", EVENT, histogram].map(str::to_owned).to_vec(),
+        });
+    }
     Ok(rows)
 }
 

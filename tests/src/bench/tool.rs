@@ -47,6 +47,8 @@ pub(super) enum Active {
     Mirror(Box<Mounted>, PathBuf),
     /// An event of the kernel's own, in an instance, and what defines it, which goes behind it.
     Defined(Box<Oracle>, KernelEvent),
+    /// The kernel's own histogram, in an instance: its file and line.
+    Counted(Box<Oracle>, String, String),
     /// `tracer hist`.
     Hist(Running),
     /// A raw tracepoint program that only returns.
@@ -243,6 +245,11 @@ impl Active {
                 let lost = oracle.lost();
                 drop(oracle);
                 lost
+            }
+            Self::Counted(oracle, file, line) => {
+                let removed = mirror::write(oracle.dir(), &file, format!("!{line}").as_bytes(), true);
+                removed.map_err(std::io::Error::from_raw_os_error)?;
+                Ok(0)
             }
             Self::Hist(running) => {
                 running.stop()?.success()?;

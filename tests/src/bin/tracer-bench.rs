@@ -15,6 +15,7 @@ usage: tracer-bench [options]
   --rounds N     rounds of every measurement (default 9)
   --tools LIST   of tracefs,bpftrace,tracer (default: all that are there)
   --only LIST    of cost,probes,events,first,throughput,all (default: all of these)
+  --rows TEXT    of `probes` only those lines that have this in their names
   --write FILE   put the tables between the marks of FILE, too
 
 `tracer` is looked for beside this binary, or where TRACER_BIN says. Needs root.
@@ -37,7 +38,7 @@ fn start() -> Result<()> {
         return serve(kind);
     }
     let mut tools: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| tool.is_there()).collect();
-    let mut plan = Plan { rounds: 9, tools: Vec::new(), parts: Part::ALL.to_vec() };
+    let mut plan = Plan { rounds: 9, tools: Vec::new(), parts: Part::ALL.to_vec(), rows: String::new() };
     let mut write = None;
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -57,6 +58,7 @@ fn start() -> Result<()> {
                 let parts: Vec<&str> = parts.split(',').collect();
                 plan.parts = Part::ALL.into_iter().filter(|part| parts.contains(&part.name())).collect();
             }
+            "--rows" => plan.rows.clone_from(value()?),
             "--write" => write = Some(PathBuf::from(value()?)),
             other => bail!("what is {other}? --help tells what there is"),
         }

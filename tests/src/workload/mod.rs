@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use incidental::INCIDENTAL;
 pub use job::{Finished, Job};
-pub use raw::{getpgid, getppid, getpriority, getsid, pin_to_cpu};
+pub use raw::{getpgid, getppid, getpriority, getsid, pin_to_cpu, terminal};
 
 /// How often a round of a part provokes an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

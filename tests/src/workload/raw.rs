@@ -5,6 +5,7 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
 use std::io;
+use std::os::fd::FromRawFd;
 use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags};
@@ -54,6 +55,28 @@ pub(super) fn plain_calls() {
         // SAFETY: every call of the table takes numbers, or null where a pointer could stand.
         unsafe { libc::syscall(*number, arguments[0], arguments[1], arguments[2]) };
     }
+}
+
+/// A terminal of so many lines: who writes into it, and whoever is to be run in it.
+///
+/// # Errors
+/// What the system says.
+pub fn terminal(lines: u16) -> io::Result<(File, File)> {
+    let size = libc::winsize { ws_row: lines, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
+    let (mut master, mut slave) = (-1, -1);
+    // SAFETY: both places take a descriptor, no name and no settings are asked for, and the size is only read.
+    let done = unsafe {
+        libc::openpty(&raw mut master, &raw mut slave, ptr::null_mut(), ptr::null(), &raw const size)
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both are open and nobody else's.
+    let (master, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
+    for end in [&master, &slave] {
+        rustix::io::fcntl_setfd(end, rustix::io::FdFlags::CLOEXEC)?;
+    }
+    Ok((master, slave))
 }
 
 /// `getpgid(2)` of a process that there may be or not.
