@@ -13,6 +13,9 @@ use tracer_tests::oracle::Oracle;
 /// Modules with trace events that some kernels have, small ones first.
 const CANDIDATES: [&str; 5] = ["vmw_vsock_virtio_transport_common", "sunrpc", "xfs", "btrfs", "kvm"];
 
+/// Modules without any that some kernels have.
+const WITHOUT: [&str; 4] = ["dummy", "nls_utf8", "crc7", "veth"];
+
 fn modprobe(arguments: &[&str]) -> bool {
     let status = Command::new("modprobe").args(arguments).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
@@ -37,6 +40,17 @@ fn find(kernel: &Oracle) -> Result<Option<(&'static str, Vec<String>)>> {
         }
     }
     Ok(None)
+}
+
+/// A module that brings no events, and can be loaded and unloaded.
+fn find_without() -> Option<&'static str> {
+    let loaded = std::fs::read_to_string("/proc/modules").unwrap_or_default();
+    let usable = |name: &&str| {
+        !loaded.lines().any(|line| line.starts_with(&format!("{name} ")))
+            && modprobe(&[name])
+            && modprobe(&["-r", name])
+    };
+    WITHOUT.into_iter().find(usable)
 }
 
 fn events(dir: &Path) -> Result<Vec<String>> {
@@ -64,6 +78,16 @@ fn events_come_and_go_with_their_module() {
         set(&dir, "set_event", &word)?;
         ensure!(text(&dir, "set_event")? == format!("*:*:mod:{module}\n"));
         ensure!(mirror::write(&dir, "set_event", b"!:mod:no_such_module", true) == Err(libc::EINVAL));
+        // A module that brings no events leaves the words that wait for it.
+        let without = find_without();
+        if let Some(without) = without {
+            let word = format!(":mod:{without}");
+            mirror::write(&dir, "set_event", word.as_bytes(), true)
+                .map_err(std::io::Error::from_raw_os_error)?;
+            ensure!(modprobe(&[without]) && modprobe(&["-r", without]), "{without} cannot be loaded");
+        } else {
+            eprintln!("not tried: no module without events can be loaded here");
+        }
         ensure!(modprobe(&[module]), "{module} cannot be loaded");
         ensure!(events(mounted.dir())? == kernels()?, "not the kernel's with the module");
         let (system, name) = new[0].split_once(':').context("system:name")?;
@@ -72,14 +96,21 @@ fn events_come_and_go_with_their_module() {
         // The module's events, all of them and no others, are on.
         let end = Instant::now() + Duration::from_secs(20);
         let mut on = Vec::new();
-        while Instant::now() < end && on.len() < new.len() {
+        let mut expected = new.clone();
+        expected.extend(without.map(|without| format!("*:*:mod:{without}")));
+        expected.sort();
+        while Instant::now() < end && on != expected {
             on = text(&dir, "set_event")?.lines().map(str::to_owned).collect();
             on.sort();
             std::thread::sleep(Duration::from_millis(50));
         }
-        let mut expected = new.clone();
-        expected.sort();
         ensure!(on == expected, "on: {on:?}");
+        if let Some(without) = without {
+            let word = format!("!:mod:{without}");
+            mirror::write(&dir, "set_event", word.as_bytes(), true)
+                .map_err(std::io::Error::from_raw_os_error)?;
+            ensure!(text(&dir, "set_event")?.lines().count() == new.len(), "{word}");
+        }
         set(&dir, "set_event", "")?;
         mirror::write(&dir, "set_event", word.as_bytes(), true).map_err(std::io::Error::from_raw_os_error)?;
         ensure!(text(&dir, "set_event")?.lines().count() == new.len(), "one by one");

@@ -48,6 +48,8 @@ impl Default for Options {
 
 /// How long the reader sleeps at most while records may be waiting below the watermark.
 const PERIOD: Duration = Duration::from_millis(20);
+/// How long at first, as somebody may wait for the first records: a little longer than they take to settle ([`Drain`]).
+const FIRST_PERIOD: Duration = Duration::from_millis(3);
 /// How long the end of a recording waits for hits that are still being written.
 const LAST_HITS: Duration = Duration::from_millis(200);
 
@@ -110,6 +112,8 @@ pub struct Recorder {
     names: Vec<(Attachment, NameEvent)>,
     drain: Drain,
     waiter: Waiter,
+    /// How long the reader sleeps next.
+    period: Duration,
     tasks: TaskNames,
     taken: u64,
     wants_groups: bool,
@@ -157,6 +161,7 @@ impl Recorder {
             names: Vec::new(),
             drain: Drain::new(rings),
             waiter,
+            period: FIRST_PERIOD,
             tasks: TaskNames::default(),
             taken: 0,
             wants_groups: false,
@@ -332,8 +337,10 @@ impl Recorder {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn wait(&self, limit: Duration) -> Result<Woken, rustix::io::Errno> {
-        self.waiter.wait(limit.min(PERIOD))
+    pub fn wait(&mut self, limit: Duration) -> Result<Woken, rustix::io::Errno> {
+        let period = self.period;
+        self.period = (2 * period).min(PERIOD);
+        self.waiter.wait(limit.min(period))
     }
 
     /// Shows the records that can be shown in order by now.

@@ -120,14 +120,20 @@ impl Mirror {
         self.turn_on_awaited();
     }
 
+    /// Those of words that wait whose modules came. One that brings no events at all leaves them (`trace_module_add_events()`).
     fn turn_on_awaited(&mut self) {
+        let came = |one: &Awaited, mirror: &Self| {
+            modules::is_loaded(&one.module)
+                && !of_module(&mirror.events, mirror.events.ordinary().collect(), &one.module, &mirror.facts)
+                    .is_empty()
+        };
         for instance in self.numbers().collect::<Vec<_>>() {
             let Ok(state) = self.state(instance) else { continue };
-            let (now, later) = std::mem::take(&mut state.awaited)
-                .into_iter()
-                .partition(|one| modules::is_loaded(&one.module));
-            state.awaited = later;
-            let now: Vec<Awaited> = now;
+            let awaited = std::mem::take(&mut state.awaited);
+            let (now, later): (Vec<_>, Vec<_>) = awaited.into_iter().partition(|one| came(one, self));
+            if let Ok(state) = self.state(instance) {
+                state.awaited = later;
+            }
             for one in now {
                 let text = one.text();
                 let Some((on, which)) = Selector::read(text.as_bytes()) else { continue };
