@@ -1,8 +1,9 @@
 //! What outlives a daemon that is killed, what does not outlive one that ends, and what is done at the start.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, set, text};
 
@@ -127,6 +128,42 @@ fn the_files_belong_to_whom_it_was_said() {
         ensure!((root.uid(), root.gid(), root.mode() & 0o7777) == (12, 34, 0o750), "{root:?}");
         let file = std::fs::metadata(dir.join("events/sched/sched_switch/enable"))?;
         ensure!((file.uid(), file.gid(), file.mode() & 0o7777) == (12, 34, 0o640), "{file:?}");
+        Ok(())
+    });
+}
+
+/// Serves a mirror that does what the kernel's command line says; an end to the mount ends it.
+const BOOT: &str = r#"
+mount --make-rprivate / && mount --bind "$2" /proc/cmdline && "$1" mount --boot --background "$3" && cd "$3" || exit 1
+cat set_event; grep -o '\[.*\]' trace_clock; test $(cat buffer_size_kb) -ge 2048 && cat options/sym-offset options/verbose; ls instances
+cat instances/foo/set_event instances/foo/tracing_on instances/bar/set_event instances/bar/tracing_on
+cd / && umount "$3"
+"#;
+
+#[test]
+fn the_kernels_command_line_is_done_at_the_start() {
+    host::as_root(|| {
+        let dir = place("boot");
+        let line = dir.with_extension("cmdline");
+        std::fs::write(
+            &line,
+            "root=/dev/vda ro trace_event=sched:sched_process_exec,no:such trace_options=sym-offset,no_such trace_clock=global \
+             trace_buf_size=2M trace_instance=foo,sched:sched_process_fork trace_instance=bar^traceoff quiet\n",
+        )?;
+        let output = Command::new("unshare")
+            .args(["--mount", "sh", "-c", BOOT, "sh"])
+            .args([&host::binary("tracer", "TRACER_BIN")?, &line, &dir])
+            .output()
+            .context("unshare of util-linux")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        std::fs::remove_file(line)?;
+        let _ = std::fs::remove_dir(dir);
+        let seen = String::from_utf8(output.stdout)?;
+        let expected = "sched:sched_process_exec\n[global]\n1\n0\nbar\nfoo\nsched:sched_process_fork\n1\n0\n";
+        ensure!(output.status.success() && seen == expected, "{seen:?}: {said}");
+        for failed in ["no:such", "trace_options=no_such"] {
+            ensure!(said.contains(failed), "nothing is said of {failed}: {said}");
+        }
         Ok(())
     });
 }
