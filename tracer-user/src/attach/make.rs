@@ -147,6 +147,11 @@ impl Maker<'_> {
             fixed.rows = self.shared.slots() * self.shared.cpus();
         }
         request.extras.apply(&mut fixed, slot);
+        // What its definition's condition drops is no hit, and the condition is looked at with the record.
+        let conditional = matches!(request.hook, Hook::Probe(plan) if plan.when.is_some());
+        if conditional && fixed.bits & params::TRIGGERS != 0 {
+            fixed.bits |= params::SEES_RECORD;
+        }
         self.context.apply(&mut fixed, request.via);
         if matches!(request.hook, Hook::Probe(_)) && fixed.preempt_bias > 0 {
             fixed.preempt_bias = fixed.preempt_bias.wrapping_sub(request.via.kernels_depth());

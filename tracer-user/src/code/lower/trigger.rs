@@ -50,13 +50,19 @@ fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<
         Hook::Handed(handed) if filtered => Some(*handed),
         _ => None,
     };
+    let plan = match hook {
+        Hook::Probe(plan) if filtered || (plan.when.is_some() && !triggers.is_empty()) => Some(plan),
+        _ => None,
+    };
     if handed.is_some() {
-        (lower.uses.calls, lower.uses.scratch, lower.uses.common) = (true, true, true);
+        lower.uses.scratch = true;
+    }
+    if handed.is_some() || plan.is_some() {
+        (lower.uses.calls, lower.uses.common) = (true, true);
     }
     lower.memory = Memory::for_filter(&all, hook);
-    lower.texts = text::Texts::for_filter(&all);
     lower.prologue();
-    let place = filtered.then(|| {
+    let place = (filtered || plan.is_some()).then(|| {
         let place = lower.frame.take(8, 0);
         lower.asm.store(Width::D, Reg::R10, place, SWITCHES);
         place
@@ -68,9 +74,29 @@ fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<
         lower.asm.store(Width::D, Reg::R10, answer, 0);
         answer
     });
+    let end = lower.asm.label();
+    if let Some(plan) = plan {
+        // As for the event's own filter.
+        if let Some(base) = &plan.base {
+            lower.use_scratch();
+            lower.base_record(base, tracer_abi::RECORD_AREA, false)?;
+        }
+        if let Some(when) = &plan.when {
+            let counts = lower.asm.label();
+            lower.hook = &Hook::Tracepoint;
+            lower.texts = text::Texts::for_filter(when);
+            lower.branch(when, Exits { yes: counts, no: end, next: Next::Yes })?;
+            lower.bind(counts);
+        }
+        lower.hook = hook;
+        if filtered {
+            lower.image(plan, &all)?;
+        }
+    }
     if let Some(handed) = handed {
         lower.handed_image(handed, &all);
     }
+    lower.texts = text::Texts::for_filter(&all);
     for trigger in triggers {
         let skip = lower.asm.label();
         if let Some(filter) = &trigger.filter {
@@ -85,6 +111,7 @@ fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<
         lower.act(trigger, answer, skip);
         lower.bind(skip);
     }
+    lower.bind(end);
     match answer {
         Some(answer) => lower.asm.load(Width::D, Reg::R0, Reg::R10, answer),
         None => lower.asm.mov(Reg::R0, 0),

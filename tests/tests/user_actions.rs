@@ -1,0 +1,158 @@
+//! Filters, triggers, histograms and event probes on what programs bring along: a user event, an event at a place in a program,
+//! a uprobe. The program is this test itself, so that it is known what there is to count.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tracer_tests::events;
+use tracer_tests::host;
+use tracer_tests::mirror::{self, Mounted, bodies, set, text};
+use tracer_tests::probes::place;
+use tracer_tests::user_events::{Data, Word};
+
+/// Hits of one test are not to be another's.
+static HITTING: Mutex<()> = Mutex::new(());
+
+/// How long a histogram may take to show what was counted.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+#[cfg(target_arch = "x86_64")]
+const FIRST: &str = "%di";
+#[cfg(not(target_arch = "x86_64"))]
+const FIRST: &str = "%x0";
+
+/// Where the uprobe sits.
+#[inline(never)]
+extern "C" fn probed(number: u64) -> u64 {
+    std::hint::black_box(number)
+}
+
+fn run(test: impl FnOnce() -> Result<()>) {
+    if host::root_or_skip() {
+        let _alone = HITTING.lock().unwrap_or_else(PoisonError::into_inner);
+        test().unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+/// The lines of a histogram, once so many hits are in it: keys and counts.
+fn counted(dir: &Path, event: &str, hits: u64) -> Result<Vec<String>> {
+    let start = Instant::now();
+    loop {
+        let text = text(dir, &format!("events/{event}/hist"))?;
+        if text.contains(&format!("Hits: {hits}\n")) {
+            return Ok(text.lines().filter(|line| line.starts_with('{')).map(str::to_owned).collect());
+        }
+        ensure!(start.elapsed() < PATIENCE, "{event}: {text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// An event whose field counts up from 0 with each hit, below its directory and with its field's name; `hit` hits it.
+fn acts(dir: &Path, event: &str, field: &str, hit: &dyn Fn(u64)) -> Result<()> {
+    let file = |name: &str| format!("events/{event}/{name}");
+    let append = |name: &str, line: &str| {
+        mirror::write(dir, name, format!("{line}\n").as_bytes(), true)
+            .map_err(std::io::Error::from_raw_os_error)
+            .with_context(|| line.to_owned())
+    };
+    let (system, name) = event.split_once('/').context("a system")?;
+    let hits = || (0..12).for_each(hit);
+    let lines = |name: &str| -> Result<usize> {
+        Ok(bodies(&text(dir, "trace")?).iter().filter(|line| line.starts_with(&format!("{name}: "))).count())
+    };
+
+    // A filter, and a trigger with a condition and a count.
+    set(dir, &file("filter"), &format!("{field} >= 4 && {field} != 7"))?;
+    append(&file("trigger"), &format!("traceoff:1 if {field} == 10"))?;
+    set(dir, &file("enable"), "1")?;
+    hits();
+    ensure!(text(dir, "tracing_on")? == "0\n", "{event}: {}", text(dir, "trace")?);
+    // The trigger acts behind the record of its hit.
+    ensure!(lines(name)? == 6, "{event}: {}", text(dir, "trace")?);
+    append(&file("trigger"), &format!("!traceoff:1 if {field} == 10"))?;
+    set(dir, "tracing_on", "1")?;
+    set(dir, &file("filter"), "0")?;
+    set(dir, "trace", "")?;
+
+    // A histogram with a condition, beside the event's own records.
+    append(&file("trigger"), &format!("hist:keys={field}:vals=hitcount:sort={field} if {field} < 3"))?;
+    hits();
+    hits();
+    let table = counted(dir, event, 6)?;
+    ensure!(table.len() == 3, "{event}: {table:?}");
+    for (line, number) in table.iter().zip(0..) {
+        let numbers: Vec<u64> =
+            line.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect();
+        ensure!(numbers == [number, 2], "{event}: {line}");
+    }
+    ensure!(lines(name)? == 24, "{event}: {}", lines(name)?);
+    append(&file("trigger"), &format!("!hist:keys={field}:vals=hitcount:sort={field} if {field} < 3"))?;
+
+    // An event probe with a filter of its own; on a probe there can be none.
+    if system == "acting" {
+        let line = format!("e:acting/{name}_seen {system}.{name} n=${field}:u32\n");
+        let done = mirror::write(dir, "dynamic_events", line.as_bytes(), true);
+        ensure!(done == Err(libc::ENODEV), "{event}: {done:?}");
+        return set(dir, &file("enable"), "0");
+    }
+    append("dynamic_events", &format!("e:acting/{name}_seen {system}.{name} n=${field}:u32"))?;
+    set(dir, &format!("events/acting/{name}_seen/filter"), "n & 1")?;
+    set(dir, &format!("events/acting/{name}_seen/enable"), "1")?;
+    set(dir, "trace", "")?;
+    hits();
+    ensure!(lines(&format!("{name}_seen"))? == 6, "{event}: {}", text(dir, "trace")?);
+    set(dir, &format!("events/acting/{name}_seen/enable"), "0")?;
+    append("dynamic_events", &format!("-:acting/{name}_seen"))?;
+    set(dir, &file("enable"), "0")?;
+    set(dir, "trace", "")
+}
+
+#[test]
+fn a_user_event_is_like_any_other() {
+    run(|| {
+        let mounted = Mounted::start("acts-user")?;
+        let dir = mounted.dir();
+        let (data, word) = (Data::open(dir)?, Word::default());
+        let index = data.register("numbered u32 number", &word, 0, 0);
+        let index = index.map_err(std::io::Error::from_raw_os_error)?;
+        let hit = |number: u64| {
+            data.write(index, &(number as u32).to_ne_bytes()).unwrap();
+        };
+        acts(dir, "user_events/numbered", "number", &hit)?;
+        ensure!(word.get() == 0, "nobody listens any more");
+        data.unregister(&word, 0).map_err(std::io::Error::from_raw_os_error)?;
+        drop(data);
+        mounted.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn an_event_of_a_program_is_like_any_other() {
+    run(|| {
+        let mounted = Mounted::start("acts-program")?;
+        let dir = mounted.dir();
+        let own = std::env::current_exe()?;
+        set(dir, "program_events", own.to_str().context("a path that is text")?)?;
+        // A round hits all events once.
+        let hit = |number: u64| events::round(number as u32);
+        acts(dir, "demo/sched_wakeup", "pid", &hit)?;
+        mounted.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn a_uprobe_is_like_any_other() {
+    run(|| {
+        let mounted = Mounted::start("acts-uprobe")?;
+        let dir = mounted.dir();
+        let line = format!("p:acting/called {} number={FIRST}:u32", place(probed as *const () as u64)?);
+        mirror::write(dir, "uprobe_events", line.as_bytes(), true)
+            .map_err(std::io::Error::from_raw_os_error)?;
+        acts(dir, "acting/called", "number", &|number| {
+            probed(number);
+        })?;
+        mounted.stop()?.success().map(drop)
+    });
+}
