@@ -1,6 +1,6 @@
 //! An event in the program's memory.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use crate::user_events;
 
@@ -33,9 +33,18 @@ const _: () = assert!(core::mem::offset_of!(Event, site) == 0 && core::mem::offs
 pub struct Class {
     fields: &'static [Field],
     layout: &'static [[usize; 4]],
-    /// So that it is linked wherever there are events.
-    _page: &'static Page,
+    /// So that they are linked wherever there are events.
+    _anchors: &'static Anchors,
 }
+
+/// What has to be in a program with events, and where nothing else refers to.
+#[derive(Debug)]
+struct Anchors {
+    _page: &'static Page,
+    _probes: &'static AtomicU16,
+}
+
+static ANCHORS: Anchors = Anchors { _page: &PAGE, _probes: &PROBES_SECTION };
 
 /// Makes events begin on a page of their own.
 ///
@@ -50,6 +59,13 @@ struct Page([AtomicU32; 0]);
 
 #[unsafe(link_section = "tracer_events")]
 static PAGE: Page = Page([]);
+
+/// Makes a section `.probes`.
+///
+/// bcc, and with it bpftrace, and perf take a semaphore's place in the file to be as far from its address as that section's is from
+/// the section's; without one they raise none. The section is in the same segment as the events, so that they are right.
+#[unsafe(link_section = ".probes")]
+static PROBES_SECTION: AtomicU16 = AtomicU16::new(0);
 
 /// A field of a class.
 #[derive(Debug)]
@@ -90,7 +106,7 @@ impl Class {
     /// For the macros.
     #[doc(hidden)]
     pub const fn new(fields: &'static [Field], layout: &'static [[usize; 4]]) -> Self {
-        Self { fields, layout, _page: &PAGE }
+        Self { fields, layout, _anchors: &ANCHORS }
     }
 
     /// The fields and where they lie.

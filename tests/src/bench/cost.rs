@@ -62,7 +62,7 @@ impl Event {
     /// A filter that the victim's hits pass and nobody else's, and the same for bpftrace.
     pub(super) fn own(&self, victim: &Victim) -> (String, String) {
         match self.kind {
-            Kind::Getppid | Kind::Call | Kind::Event => {
+            Kind::Getppid | Kind::Call | Kind::Nop | Kind::LongNop | Kind::Event => {
                 (format!("common_pid == {}", victim.pid()), format!("tid == {}", victim.pid()))
             }
             Kind::Switch => {

@@ -9,16 +9,21 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use object::{Object as _, ObjectSection as _, SectionFlags, SectionKind, elf};
-use tracer_events::{Transport, register_by};
 
+use super::victim::Victim;
 use super::{Plan, median};
 use crate::events::{Task, trace_sched_wakeup};
+use crate::host::Tracefs;
 use crate::mirror::{Mounted, set};
+use crate::user_events::{Data, Word};
 
 /// Calls of a loop over an event that nobody traces.
 const IDLE_CALLS: u32 = 20_000_000;
-/// Calls of one that is written to the mirror, of which each is a round trip.
-const WRITTEN_CALLS: u32 = 5_000;
+/// Batches and calls of one that is registered; one that is written to the mirror is a round trip to its daemon.
+const BATCHES: usize = 20;
+const CALLS: usize = 100;
+/// Times that an event is turned on and off, a round.
+const TURNS: usize = 10;
 /// Events of the size table.
 const EVENTS: usize = 100;
 
@@ -38,14 +43,8 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
         median(&added),
         median(&without),
     );
-    let written = written(plan.rounds)?;
-    let _ = writeln!(
-        text,
-        "\nOne that is written to the mirror's `user_events_data` and recorded costs {:.0} ns ({:.0} at best); what probes at its \
-         place cost is among the probes above.",
-        median(&written),
-        least(&written),
-    );
+    text += &by_user_events(plan)?;
+    text += &turning(plan.rounds)?;
     let _ = write!(
         text,
         "\nBytes of {EVENTS} events with four fields and a call of each, in an object file of the optimising compiler:\n\n\
@@ -80,23 +79,88 @@ fn idle(body: impl Fn(u32)) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(IDLE_CALLS)
 }
 
-/// Nanoseconds of an event that goes through the mirror's file, each round.
-fn written(rounds: usize) -> Result<Vec<f64>> {
+/// What an event costs that goes through `user_events_data` of the kernel, where it has it, and of a mirror: off, on, and on with a
+/// filter that drops it.
+fn by_user_events(plan: &Plan) -> Result<String> {
+    let mut text = String::from(
+        "\nOne that is registered by user_events, in nanoseconds a hit (smallest and largest in parentheses); what probes at \
+         its place cost is among the probes above.\n\n| user_events of | off | filter false | recorded |\n|---|---:|---:|---:|\n",
+    );
     let mounted = Mounted::start("bench-events")?;
-    let dir = mounted.dir();
-    let registered = register_by(Transport::MirrorUserEvents, dir)?;
-    ensure!(registered.refused.is_empty(), "{registered}");
-    set(dir, "events/user_events/sched_wakeup/enable", "1")?;
-    let mut times = Vec::new();
-    for _ in 0..rounds {
-        let start = Instant::now();
-        (0..WRITTEN_CALLS).for_each(hit);
-        times.push(start.elapsed().as_nanos() as f64 / f64::from(WRITTEN_CALLS));
+    let kernel = Tracefs::find_or_mount()?.root().to_owned();
+    for (whose, dir) in [("the kernel", kernel.as_path()), ("the mirror", mounted.dir())] {
+        if !dir.join("user_events_data").exists() {
+            let _ = writeln!(text, "| {whose} | not built | | |");
+            continue;
+        }
+        let mut victim = Victim::registered(dir)?;
+        let files = "events/user_events/sched_wakeup";
+        let mut cells: [Vec<f64>; 3] = Default::default();
+        for _ in 0..plan.rounds {
+            for (cell, (on, filter)) in cells.iter_mut().zip([("0", "0"), ("1", "pid < 0"), ("1", "0")]) {
+                let before = victim.batches(BATCHES, CALLS)?;
+                set(dir, &format!("{files}/filter"), filter)?;
+                set(dir, &format!("{files}/enable"), on)?;
+                let hit = victim.batches(BATCHES, CALLS)?;
+                set(dir, &format!("{files}/enable"), "0")?;
+                cell.push(hit - before);
+            }
+        }
+        let _ = write!(text, "| {whose} |");
+        for cell in &cells {
+            let (low, high) = (least(cell), -least(&cell.iter().map(|one| -one).collect::<Vec<_>>()));
+            let _ = write!(text, " {:.0} ({low:.0}..{high:.0}) |", median(cell));
+        }
+        text.push('\n');
     }
-    set(dir, "events/user_events/sched_wakeup/enable", "0")?;
-    // The events are this process's, and the mirror's daemon goes before it.
-    drop(mounted);
-    Ok(times)
+    mounted.stop()?;
+    Ok(text)
+}
+
+/// What it takes to turn an event on and off that nobody, one and a hundred places in memory are told of.
+fn turning(rounds: usize) -> Result<String> {
+    let mut text = String::from(
+        "\nTurning such an event on or off, in microseconds, by how many bits in memory tell of it:\n\n\
+         | user_events of | none | 1 | 100 |\n|---|---:|---:|---:|\n",
+    );
+    let mounted = Mounted::start("bench-turning")?;
+    let kernel = Tracefs::find_or_mount()?.root().to_owned();
+    for (whose, dir) in [("the kernel", kernel.as_path()), ("the mirror", mounted.dir())] {
+        if !dir.join("user_events_data").exists() {
+            let _ = writeln!(text, "| {whose} | not built | | |");
+            continue;
+        }
+        let _ = write!(text, "| {whose} |");
+        for bits in [0_u8, 1, 100] {
+            let data = Data::open(dir)?;
+            let words: Vec<Word> = (0..bits.div_ceil(32).max(1)).map(|_| Word::default()).collect();
+            // A bit that is given back at once, so that there is an event with nobody to be told.
+            for bit in 0..bits.max(1) {
+                let word = &words[usize::from(bit / 32)];
+                data.register("turned u32 a", word, bit % 32, 0)
+                    .map_err(std::io::Error::from_raw_os_error)?;
+                if bits == 0 {
+                    data.unregister(word, bit).map_err(std::io::Error::from_raw_os_error)?;
+                }
+            }
+            let mut times = Vec::new();
+            for _ in 0..rounds * TURNS {
+                let start = Instant::now();
+                for on in ["1", "0"] {
+                    set(dir, "events/user_events/turned/enable", on)?;
+                }
+                times.push(start.elapsed().as_nanos() as f64 / 2e3);
+            }
+            let _ = write!(text, " {:.0} |", median(&times));
+            for bit in 0..bits {
+                let done = data.unregister(&words[usize::from(bit / 32)], bit % 32);
+                done.map_err(std::io::Error::from_raw_os_error)?;
+            }
+        }
+        text.push('\n');
+    }
+    mounted.stop()?;
+    Ok(text)
 }
 
 /// A program with so many events, each called once.

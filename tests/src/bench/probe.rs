@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use tracer_user::event::program;
 
 use super::cost::{Competitor, Start, fastest, measure};
 use super::tool::{Active, BUFFER_KB, Bpftrace, buffer_arguments};
-use super::victim::{Kind, probed};
+use super::victim::{Kind, long_nop, nop, probed};
 use super::{Plan, Tool, median};
 use crate::host::Tracefs;
 use crate::mirror;
@@ -170,16 +171,8 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
             bpftrace: Some(format!("uprobe:{symbol} /{predicate}/ {{ {action} }}")),
         });
     }
-    // The event's program is the victim's, this one. bpftrace 0.17 does not raise its semaphore.
-    let own = path.display().to_string();
-    for (what, filter) in
-        [("event of a program, filter false", "pid < 0"), ("event of a program, recorded", "pid >= 0")]
-    {
-        let mut ours = ["record", "-o", "/dev/null", "--program", &own, "-e"].map(str::to_owned).to_vec();
-        ours.push(format!("demo:sched_wakeup if {filter}"));
-        ours.extend(buffer_arguments());
-        rows.push(Row { what, kind: Kind::Event, kernel: None, bpftrace: None, ours });
-    }
+    rows.extend(of_program(&path)?);
+    rows.extend(of_nops(&path)?);
     for (what, file, line) in [
         ("kprobe, recorded", "kprobe_events", format!("p:{EVENT} {GETPPID} a=%{FIRST}")),
         ("function entry, recorded", "dynamic_events", format!("f:{EVENT} {GETPPID} $arg1")),
@@ -235,6 +228,73 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
             kernel: counted.then_some(Theirs::Hist("raw_syscalls/sys_enter", line)),
             bpftrace: Some(format!("tracepoint:{EVENT} {script}")),
             ours: ["hist", EVENT, histogram].map(str::to_owned).to_vec(),
+        });
+    }
+    Ok(rows)
+}
+
+/// An event of the victim's program, which is this one: by its notes, and for the others by the place and the semaphore that
+/// stand in them.
+fn of_program(path: &Path) -> Result<Vec<Row>> {
+    let events = program::events(&std::fs::read(path)?)?;
+    let event = events.iter().find(|event| event.format.name == "sched_wakeup").context("no sched_wakeup")?;
+    let at = |field: &str| {
+        let field = event.format.fields.iter().find(|own| own.name == field);
+        field.map(|field| field.offset).context("the event has other fields")
+    };
+    let (path, record) = (path.display(), if cfg!(target_arch = "aarch64") { "x0" } else { "di" });
+    let (comm, pid, prio, cpu) = (at("comm")?, at("pid")?, at("prio")?, at("target_cpu")?);
+    let number = |at: usize| format!("*(int32 *)uptr(arg0 + {at})");
+    let print = format!(
+        r#"printf("%s %d %d %d\n", str(uptr(arg0 + {comm}), 16), {}, {}, {});"#,
+        number(pid),
+        number(prio),
+        number(cpu)
+    );
+    let mut rows = Vec::new();
+    for (what, filter, predicate, action) in [
+        ("event of a program, filter false", "pid < 0", format!("{} < 0", number(pid)), "@never = count();"),
+        ("event of a program, recorded", "pid >= 0", format!("{} >= 0", number(pid)), &*print),
+    ] {
+        let mut ours = ["record", "-o", "/dev/null", "--program"].map(str::to_owned).to_vec();
+        ours.extend([path.to_string(), "-e".to_owned(), format!("demo:sched_wakeup if {filter}")]);
+        ours.extend(buffer_arguments());
+        let line = format!(
+            "p:{EVENT} {path}:{:#x}({:#x}) comm=+{comm}(%{record}):ustring pid=+{pid}(%{record}):s32 \
+             prio=+{prio}(%{record}):s32 cpu=+{cpu}(%{record}):s32",
+            event.offset, event.reference
+        );
+        rows.push(Row {
+            what,
+            kind: Kind::Event,
+            kernel: Some(Theirs::Probe(Kernel { file: "uprobe_events", line, filter: Some(filter) })),
+            bpftrace: Some(format!("usdt:{path}:demo:sched_wakeup /{predicate}/ {{ {action} }}")),
+            ours,
+        });
+    }
+    Ok(rows)
+}
+
+/// Probes on an instruction that does nothing: of one byte, as USDT places have it, and of five, as events of programs have it,
+/// in which kernels since 6.18 put a call.
+fn of_nops(path: &Path) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (what, kind, function) in [
+        ("uprobe on a nop of one byte, filter false", Kind::Nop, nop as extern "C" fn(u64)),
+        ("uprobe on a nop of five bytes, filter false", Kind::LongNop, long_nop),
+    ] {
+        let address = function as *const () as u64;
+        let line = format!("p:{EVENT} {} a=%{FIRST}:s64", place(address)?);
+        rows.push(Row {
+            what,
+            kind,
+            ours: record(&format!("{line} if a < 0")),
+            kernel: Some(Theirs::Probe(Kernel { file: "uprobe_events", line, filter: Some("a < 0") })),
+            bpftrace: Some(format!(
+                "uprobe:{}:{:#x} /arg0 == 0xffffffffffff/ {{ @never = count(); }}",
+                path.display(),
+                address - start(path)?
+            )),
         });
     }
     Ok(rows)

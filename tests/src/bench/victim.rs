@@ -6,14 +6,16 @@
 //! interval until the next line. It ends with its input.
 
 use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
+use tracer_events::{Transport, register_by};
 
 use crate::events::{Task, trace_sched_wakeup};
 use crate::host::last_cpu;
@@ -34,6 +36,10 @@ pub enum Kind {
     Switch,
     /// Calls of a function of its own, [`probed`].
     Call,
+    /// Calls of [`nop`].
+    Nop,
+    /// Calls of [`long_nop`].
+    LongNop,
     /// Hits of an event of its own.
     Event,
 }
@@ -45,13 +51,17 @@ impl Kind {
             Self::Getppid => "getppid",
             Self::Switch => "switch",
             Self::Call => "call",
+            Self::Nop => "nop",
+            Self::LongNop => "long-nop",
             Self::Event => "event",
         }
     }
 
     /// The kind of this name.
     pub fn of(name: &str) -> Option<Self> {
-        [Self::Getppid, Self::Switch, Self::Call, Self::Event].into_iter().find(|kind| kind.name() == name)
+        [Self::Getppid, Self::Switch, Self::Call, Self::Nop, Self::LongNop, Self::Event]
+            .into_iter()
+            .find(|kind| kind.name() == name)
     }
 }
 
@@ -68,8 +78,18 @@ pub(super) struct Victim {
 impl Victim {
     /// Starts one on the last CPU.
     pub(super) fn start(kind: Kind) -> Result<Self> {
+        Self::with(kind, None)
+    }
+
+    /// Starts one that registers its events by the user_events of a tracefs or a mirror.
+    pub(super) fn registered(dir: &Path) -> Result<Self> {
+        Self::with(Kind::Event, Some(dir))
+    }
+
+    fn with(kind: Kind, registers: Option<&Path>) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["victim", kind.name()])
+            .args(registers)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -120,11 +140,15 @@ impl Drop for Victim {
     }
 }
 
-/// The victim's own side: serves until its input ends.
+/// The victim's own side: serves until its input ends. With a directory it registers its events there first.
 ///
 /// # Errors
 /// When its input or output fails.
-pub fn serve(kind: Kind) -> Result<()> {
+pub fn serve(kind: Kind, registers: Option<&Path>) -> Result<()> {
+    if let Some(dir) = registers {
+        let registered = register_by(Transport::UserEvents, dir)?;
+        ensure!(registered.refused.is_empty(), "{registered}");
+    }
     pin_to_cpu(last_cpu()?)?;
     let mut work = Work::new(kind)?;
     let mut output = io::stdout();
@@ -171,10 +195,42 @@ pub(super) extern "C" fn probed(number: u64) -> u64 {
     std::hint::black_box(number + 1)
 }
 
+/// One instruction of one byte (on arm64 of four) that does nothing, as USDT places have it, and a return.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+pub(super) extern "C" fn nop(_: u64) {
+    std::arch::naked_asm!("nop", "ret")
+}
+
+/// The same with one of five bytes.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+pub(super) extern "C" fn long_nop(_: u64) {
+    std::arch::naked_asm!(".byte 0x0f, 0x1f, 0x44, 0x00, 0x00", "ret")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[unsafe(naked)]
+pub(super) extern "C" fn nop(_: u64) {
+    std::arch::naked_asm!("nop", "ret")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) use nop as long_nop;
+
+/// Some tens of nanoseconds of work: an untraced call that takes next to none would not tell how fast the machine is.
+fn spin(number: u64) -> u64 {
+    for turn in 0..64_u64 {
+        std::hint::black_box(turn.wrapping_mul(number));
+    }
+    std::hint::black_box(number)
+}
+
 /// What is done over and over.
 enum Work {
     Getppid,
     Call,
+    Nop(extern "C" fn(u64)),
     Event,
     Switch { mine: Arc<OwnedFd>, other: Arc<OwnedFd>, partner: u32 },
 }
@@ -184,6 +240,8 @@ impl Work {
         match kind {
             Kind::Getppid => return Ok(Self::Getppid),
             Kind::Call => return Ok(Self::Call),
+            Kind::Nop => return Ok(Self::Nop(nop)),
+            Kind::LongNop => return Ok(Self::Nop(long_nop)),
             Kind::Event => return Ok(Self::Event),
             Kind::Switch => {}
         }
@@ -206,7 +264,7 @@ impl Work {
     /// Thread id of the second thread, or nothing.
     fn partner(&self) -> String {
         match self {
-            Self::Getppid | Self::Call | Self::Event => String::new(),
+            Self::Getppid | Self::Call | Self::Nop(_) | Self::Event => String::new(),
             Self::Switch { partner, .. } => partner.to_string(),
         }
     }
@@ -218,9 +276,11 @@ impl Work {
                 std::hint::black_box(getppid());
             }),
             Self::Call => (0..calls as u64).for_each(|number| {
-                std::hint::black_box(probed(std::hint::black_box(number)));
+                std::hint::black_box(probed(spin(number)));
             }),
+            Self::Nop(function) => (0..calls as u64).for_each(|number| function(spin(number))),
             Self::Event => (0..calls as i32).for_each(|number| {
+                spin(number as u64);
                 let task = Task { comm: "victim", pid: std::hint::black_box(number), prio: 120 };
                 trace_sched_wakeup(&task, 1);
             }),

@@ -1,7 +1,7 @@
 //! The benchmarks: `tracer-bench [--rounds N] [--tools LIST] [--only LIST] [--write FILE]`, run by
-//! `cargo xtask bench`. Its victim is this binary again, as `tracer-bench victim KIND`.
+//! `cargo xtask bench`. Its victim is this binary again, as `tracer-bench victim KIND [DIRECTORY]`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -35,7 +35,7 @@ fn start() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "victim") {
         let kind = arguments.get(1).and_then(|name| Kind::of(name)).context("which victim?")?;
-        return serve(kind);
+        return serve(kind, arguments.get(2).map(Path::new));
     }
     let mut tools: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| tool.is_there()).collect();
     let mut plan = Plan { rounds: 9, tools: Vec::new(), parts: Part::ALL.to_vec(), rows: String::new() };
