@@ -8,11 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use aya::maps::HashMap;
-use aya::programs::TracePoint;
+use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
+use aya::programs::uprobe::UProbeScope;
+use aya::programs::{PerfEvent, RawTracePoint, TracePoint, UProbe};
 use aya::{Ebpf, EbpfLoader};
+use rustix::mm::ProtFlags;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tracer_tests::host;
-use tracer_tests::mirror::{Mounted, bodies, set, text};
+use tracer_tests::mirror::{self, Mounted, bodies, set, text};
+use tracer_tests::user_events::Page;
 
 /// The program.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/long-wait.o"));
@@ -27,8 +31,8 @@ const EVENT: &str = "events/synthetic/long_wait";
 struct BpfFs(PathBuf);
 
 impl BpfFs {
-    fn mount() -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("tracer-bpffs-{}", std::process::id()));
+    fn mount(purpose: &str) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("tracer-bpffs-{purpose}-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         mount("bpf", &dir, "bpf", MountFlags::empty(), None).context("a BPF file system")?;
         Ok(Self(dir))
@@ -130,7 +134,7 @@ fn a_foreign_program_emits_into_the_mirror() {
         }
         // aya asks tracefs for numbers of events.
         let _tracefs = host::Tracefs::find_or_mount()?;
-        let bpffs = BpfFs::mount()?;
+        let bpffs = BpfFs::mount("wait")?;
         let pins = bpffs.0.join("mirror");
         let pin = ["--pin", pins.to_str().context("a path in UTF-8")?];
         let at = |number: u32| {
@@ -187,6 +191,106 @@ fn a_foreign_program_emits_into_the_mirror() {
         drop(next);
         ensure!(!pins.exists(), "{} is still there", pins.display());
         drop(mounted);
+        Ok(())
+    };
+    run().unwrap();
+}
+
+/// Where the emitter's uprobe sits.
+#[inline(never)]
+extern "C" fn hit(number: i64) -> i64 {
+    std::hint::black_box(number)
+}
+
+/// How many records of an event there are, and what they say; waits for so many.
+fn await_records(dir: &Path, event: &str, count: usize, act: impl Fn()) -> Result<Vec<String>> {
+    let start = Instant::now();
+    let head = format!("{event}: ");
+    loop {
+        act();
+        let found: Vec<String> =
+            records(dir)?.into_iter().filter_map(|line| Some(line.strip_prefix(&head)?.to_owned())).collect();
+        if found.len() >= count {
+            return Ok(found);
+        }
+        ensure!(start.elapsed() < PATIENCE, "{event}: {} of {count} records", found.len());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn every_kind_of_program_emits() {
+    let run = || -> Result<()> {
+        if !host::root_or_skip() {
+            return Ok(());
+        }
+        if OBJECT.is_empty() {
+            eprintln!("skipped: there is no program; `cargo xtask build` makes it");
+            return Ok(());
+        }
+        let _tracefs = host::Tracefs::find_or_mount()?;
+        let bpffs = BpfFs::mount("kinds")?;
+        let pins = bpffs.0.join("kinds");
+        let dir = std::env::temp_dir().join(format!("tracer-api-kinds-{}", std::process::id()));
+        let mounted = Mounted::with(dir, &["--pin", pins.to_str().context("a path in UTF-8")?])?;
+        let dir = mounted.dir();
+        for definition in
+            ["by_raw_tp u64 id", "by_kprobe s64 number; char[8] text", "by_perf_event pid_t pid"]
+        {
+            mirror::write(dir, "synthetic_events", definition.as_bytes(), true)
+                .map_err(std::io::Error::from_raw_os_error)?;
+        }
+        set(dir, "events/synthetic/enable", "1")?;
+        let mut program = EbpfLoader::new().default_map_pin_directory(&pins).load(OBJECT)?;
+        let tid = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+
+        // Calls of a function, each once.
+        let hook: &mut UProbe = program.program_mut("at_kprobe").context("at_kprobe")?.try_into()?;
+        hook.load()?;
+        let place = tracer_tests::probes::place(hit as *const () as u64)?;
+        let (file, offset) = place.rsplit_once(":0x").context("a place")?;
+        let link = hook.attach(u64::from_str_radix(offset, 16)?, file, UProbeScope::CallingProcess)?;
+        set(dir, "events/synthetic/by_kprobe/filter", "number < 5 && text == \"a text\"")?;
+        (-3..9).for_each(|number| {
+            hit(number);
+        });
+        hook.detach(link)?;
+        hit(0);
+        let found = await_records(dir, "by_kprobe", 8, || ())?;
+        let expected: Vec<String> = (-3..5).map(|number| format!("number={number} text=a text")).collect();
+        ensure!(found == expected, "{found:?}");
+
+        // System calls of one number of this thread.
+        let mut calls: HashMap<_, u32, u64> = program.take_map("CALLS").context("CALLS")?.try_into()?;
+        calls.insert(tid, libc::SYS_getppid.cast_unsigned(), 0)?;
+        let hook: &mut RawTracePoint = program.program_mut("at_raw_tp").context("at_raw_tp")?.try_into()?;
+        hook.load()?;
+        let link = hook.attach("sys_enter")?;
+        for _ in 0..7 {
+            tracer_tests::workload::getppid();
+        }
+        hook.detach(link)?;
+        let found = await_records(dir, "by_raw_tp", 7, || ())?;
+        ensure!(found == vec![format!("id={}", libc::SYS_getppid); 7], "{found:?}");
+
+        // Page faults of this thread, one sample each.
+        let hook: &mut PerfEvent =
+            program.program_mut("at_perf_event").context("at_perf_event")?.try_into()?;
+        hook.load()?;
+        let link = hook.attach(
+            PerfEventConfig::Software(SoftwareEvent::PageFaults),
+            PerfEventScope::CallingProcess { cpu: None },
+            SamplePolicy::Period(1),
+            false,
+        )?;
+        let found = await_records(dir, "by_perf_event", 20, || {
+            // One that is not there yet.
+            Page::new(ProtFlags::READ | ProtFlags::WRITE).map(drop).unwrap();
+        })?;
+        hook.detach(link)?;
+        ensure!(found.iter().all(|line| *line == format!("pid={tid}")), "{found:?}");
+        drop(program);
+        mounted.stop()?;
         Ok(())
     };
     run().unwrap();

@@ -17,6 +17,8 @@ pub mod pins {
     pub const TP: &str = "_tp";
     /// For programs at kprobes and uprobes.
     pub const KPROBE: &str = "_kprobe";
+    /// For programs at perf events.
+    pub const PERF_EVENT: &str = "_perf_event";
 }
 
 /// Whether an event is to be emitted.

@@ -13,7 +13,7 @@
 //! }
 //! ```
 //!
-//! and emits it, from a program of that kind (`raw_tracepoint`, `tracepoint` or `kprobe`, which is for uprobes as well):
+//! and emits it, from a program of that kind (`raw_tracepoint`, `tracepoint`, `perf_event`, or `kprobe`, which is for uprobes as well):
 //!
 //! ```ignore
 //! let _ = synth_event_trace!(long_wait, &ctx, pid, &mut comm, waited / 1000);
@@ -208,9 +208,11 @@ macro_rules! synth_event {
     (@suffix raw_tracepoint) => { "_raw_tp" };
     (@suffix tracepoint) => { "_tp" };
     (@suffix kprobe) => { "_kprobe" };
+    (@suffix perf_event) => { "_perf_event" };
     (@context raw_tracepoint) => { $crate::aya_ebpf::programs::RawTracePointContext };
     (@context tracepoint) => { $crate::aya_ebpf::programs::TracePointContext };
     (@context kprobe) => { $crate::aya_ebpf::programs::ProbeContext };
+    (@context perf_event) => { $crate::aya_ebpf::programs::PerfEventContext };
     ($(#[$meta:meta])* $vis:vis mod $module:ident: $name:literal at $kind:ident {
         $($ty:literal $field:ident: $value:ty),+ $(,)?
     }) => {

@@ -2,14 +2,18 @@
 //! of a mirror, `long_wait pid_t pid; char[16] comm; u64 wait_us`, emitted in the kernel.
 //!
 //! `FOLLOWED` has the threads that are looked at, and how long each may wait, in nanoseconds.
+//!
+//! Three more programs emit an event each, one from every kind of program that can: `by_raw_tp` for each of a followed thread's
+//! system calls of one number, `by_kprobe` for calls of a function, `by_perf_event` for samples of a perf event.
 #![no_std]
 #![no_main]
 
 use aya_ebpf::{
     helpers::generated::bpf_ktime_get_ns,
-    macros::{map, tracepoint},
+    EbpfContext as _,
+    macros::{map, perf_event, raw_tracepoint, tracepoint, uprobe},
     maps::HashMap,
-    programs::TracePointContext,
+    programs::{PerfEventContext, ProbeContext, RawTracePointContext, TracePointContext},
 };
 use tracer_emit::{synth_event, synth_event_trace};
 
@@ -19,6 +23,54 @@ synth_event! {
         "char[16]" comm: &mut [u8; 16],
         "u64" wait_us: u64,
     }
+}
+
+synth_event! {
+    mod by_raw_tp: "by_raw_tp" at raw_tracepoint {
+        "u64" id: u64,
+    }
+}
+
+synth_event! {
+    mod by_kprobe: "by_kprobe" at kprobe {
+        "s64" number: i64,
+        "char[8]" text: &mut [u8; 8],
+    }
+}
+
+synth_event! {
+    mod by_perf_event: "by_perf_event" at perf_event {
+        "pid_t" pid: i32,
+    }
+}
+
+/// Numbers of system calls, by thread.
+#[map]
+static CALLS: HashMap<u32, u64> = HashMap::with_max_entries(64, 0);
+
+#[raw_tracepoint]
+pub fn at_raw_tp(ctx: RawTracePointContext) -> u32 {
+    // SAFETY: sys_enter has the number as its second argument; nobody deletes what is followed while this runs.
+    let (id, wanted) = unsafe { (ctx.arg::<u64>(1), CALLS.get(&ctx.pid()).copied()) };
+    if wanted == Some(id) {
+        let _ = synth_event_trace!(by_raw_tp, &ctx, id);
+    }
+    0
+}
+
+#[uprobe]
+pub fn at_kprobe(ctx: ProbeContext) -> u32 {
+    if let Some(number) = ctx.arg::<i64>(0) {
+        let mut text = *b"a text\0\0";
+        let _ = synth_event_trace!(by_kprobe, &ctx, number, &mut text);
+    }
+    0
+}
+
+#[perf_event]
+pub fn at_perf_event(ctx: PerfEventContext) -> u32 {
+    let _ = synth_event_trace!(by_perf_event, &ctx, ctx.pid() as i32);
+    0
 }
 
 #[map]

@@ -33,10 +33,11 @@ const PSEUDO_MAP: u8 = 1;
 const EMISSION: &str = "emission";
 
 /// The kinds of programs that emit.
-pub const KINDS: [(ProgKind, &str); 3] = [
+pub const KINDS: [(ProgKind, &str); 4] = [
     (ProgKind::RawTracepoint, pins::RAW_TP),
     (ProgKind::Tracepoint, pins::TP),
     (ProgKind::Kprobe, pins::KPROBE),
+    (ProgKind::PerfEvent, pins::PERF_EVENT),
 ];
 
 /// An event's maps.
