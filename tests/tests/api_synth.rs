@@ -233,6 +233,15 @@ fn the_kernels_test_by_files() {
         let found = bodies(&text(&one, "trace")?);
         ensure!(found == ["wakeup: lat=20 who=ab", "wakeup: lat=30 who=abc"], "{found:?}");
         ensure!(bodies(&text(dir, "trace")?).iter().all(|line| !line.starts_with("wakeup")), "the top's");
+        synth_event_create(&place, "fixed", &[("u64", "lat")])?;
+        let fixed = trace_get_event_file(&place, Some("one"), "synthetic", "fixed")?;
+        ensure!(synth_event_trace_start(&fixed).is_ok(), "an event that is off");
+        trace_array_set_clr_event(fixed.tr(), Some("synthetic"), Some("fixed"), true)?;
+        let off = synth_event_trace_start(&fixed).map(drop);
+        ensure!(off == Err(Errno::INVAL), "nothing is recorded: {off:?}");
+        trace_array_set_clr_event(fixed.tr(), Some("synthetic"), Some("fixed"), false)?;
+        trace_put_event_file(fixed);
+        synth_event_delete(&place, "fixed")?;
 
         // One that runs for every hit has turned the event off when the next one comes.
         set(&one, "tracing_on", "1")?;

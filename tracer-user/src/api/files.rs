@@ -42,6 +42,13 @@ impl Held for OpenEvent {
         Ok(state == *b"1")
     }
 
+    fn is_recording(&self) -> Result<bool, Errno> {
+        // The event's directory is INSTANCE/events/SYSTEM/EVENT.
+        let instance = self.dir.ancestors().nth(3).ok_or(Errno::INVAL)?;
+        let state = std::fs::read(instance.join("tracing_on")).map_err(|error| gone(errno(&error)))?;
+        Ok(state.starts_with(b"1"))
+    }
+
     fn fields(&self) -> Result<Vec<SynthField>, Errno> {
         if self.values.is_none() {
             return Err(Errno::INVAL);

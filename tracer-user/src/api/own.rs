@@ -9,7 +9,7 @@ use super::{
     place::{Held, Place, SynthField, fields, line},
 };
 use crate::{
-    control::instance::{Command, Mirror, Selector, TOP, mark::Writer},
+    control::instance::{Command, Instance, Mirror, Selector, TOP, mark::Writer},
     event::synthetic::Value,
     lang::define::File,
 };
@@ -25,6 +25,10 @@ struct HeldEvent<'a> {
 impl Held for HeldEvent<'_> {
     fn is_on(&self) -> Result<bool, Errno> {
         Ok(self.mirror.borrow().takes_hits(self.instance, self.event))
+    }
+
+    fn is_recording(&self) -> Result<bool, Errno> {
+        self.mirror.borrow().get(self.instance).map(Instance::is_on).ok_or(Errno::NODEV)
     }
 
     fn fields(&self) -> Result<Vec<SynthField>, Errno> {

@@ -43,6 +43,12 @@ pub trait Held: fmt::Debug {
     /// `ENODEV` when it is gone.
     fn is_on(&self) -> Result<bool, Errno>;
 
+    /// Whether its instance records at the moment.
+    ///
+    /// # Errors
+    /// What reading that comes to.
+    fn is_recording(&self) -> Result<bool, Errno>;
+
     /// The fields of a synthetic event.
     ///
     /// # Errors

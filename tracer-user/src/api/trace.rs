@@ -77,13 +77,17 @@ pub struct SynthEventTraceState<'a> {
 /// Begins to trace an event.
 ///
 /// # Errors
-/// `ENOTSUPP` for an event with a field of any length; `EINVAL` for one that is not synthetic; `ENODEV` when it is gone.
+/// `ENOTSUPP` for an event with a field of any length; `EINVAL` for one that is not synthetic and where nothing is recorded;
+/// `ENODEV` when it is gone.
 pub fn synth_event_trace_start<'a>(file: &'a TraceEventFile<'a>) -> Result<SynthEventTraceState<'a>, Errno> {
     let mut state = SynthEventTraceState { file, fields: None, next: 0, adds: None, ended: true };
     if file.held().is_on()? {
         let fields = file.held().fields()?;
         if fields.iter().any(|field| matches!(field.kind, FieldKind::DynText | FieldKind::Stack)) {
             return Err(ENOTSUPP);
+        }
+        if !file.held().is_recording()? {
+            return Err(Errno::INVAL);
         }
         let empty = |field: SynthField| match field.kind {
             FieldKind::Number => (field, Given::Number(0)),
@@ -168,7 +172,7 @@ pub fn synth_event_add_val<'v>(
 /// Traces the event with the values that were added.
 ///
 /// # Errors
-/// `EINVAL` when nothing is recorded, which the kernel says at the start; `ENODEV` when the event is gone.
+/// `EINVAL` when nothing is recorded any more (the kernel reserves the record at the start); `ENODEV` when the event is gone.
 pub fn synth_event_trace_end(mut state: SynthEventTraceState<'_>) -> Result<(), Errno> {
     state.end()
 }
