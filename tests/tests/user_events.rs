@@ -79,10 +79,10 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
         let (read_only, none) =
             (told("page", Page::new(ProtFlags::READ))?, told("page", Page::new(ProtFlags::empty()))?);
         for (address, size, errno) in [
-            (read_only.address(), 4, libc::EFAULT),
-            (none.address(), 4, libc::EFAULT),
-            (8, 4, libc::EFAULT),
-            (0xffff_8000_0000_0000, 8, libc::EFAULT),
+            (read_only.address(), 4, libc::ENOMEM),
+            (none.address(), 4, libc::ENOMEM),
+            (8, 4, libc::ENOMEM),
+            (0xffff_8000_0000_0000, 8, libc::ENOMEM),
             (read_only.address() + 2, 4, libc::EINVAL),
             (read_only.address() + 4, 8, libc::EINVAL),
             (read_only.address(), 2, libc::EINVAL),
@@ -434,6 +434,41 @@ fn a_killed_mirror_leaves_programs_alive() {
         let index = told("register", data.register("left u32 n", &word, 0, 0))?;
         ensure!(data.write(index, &[0; 4]) == Err(libc::EBADF) && word.get() == 0);
         drop(data);
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn who_is_in_another_pid_namespace_is_told_as_well() {
+    const CHILD: &str = "TRACER_TESTS_USER_EVENTS_NAMESPACE";
+    // Process 1 of its own namespace, or what that forked.
+    if let Some(dir) = std::env::var_os(CHILD) {
+        let dir = Path::new(&dir);
+        let (data, word) = (Data::open(dir).unwrap(), Word::default());
+        let index = data.register("apart u32 a", &word, 9, 0).unwrap();
+        let enable = |on: &str| write(dir, "events/user_events/apart/enable", on.as_bytes(), true);
+        assert_eq!((enable("1"), word.get()), (Ok(()), 1 << 9));
+        let code = in_child(|| {
+            let mut failed = i32::from(word.get() != 1 << 9);
+            failed |= i32::from(enable("0").is_err() || word.get() != 0) << 1;
+            failed |= i32::from(enable("1").is_err() || word.get() != 1 << 9) << 2;
+            failed | i32::from(data.write(index, &[7; 4]) != Ok(8)) << 3
+        });
+        assert_eq!((code, word.get()), (Ok(0), 1 << 9));
+        return enable("0").unwrap();
+    }
+    host::as_root(|| {
+        let mirror = Mounted::start("user-events")?;
+        let dir = mirror.dir();
+        let ended = Command::new("unshare")
+            .args(["--pid", "--fork"])
+            .arg(std::env::current_exe()?)
+            .args(["--exact", "who_is_in_another_pid_namespace_is_told_as_well"])
+            .env(CHILD, dir)
+            .output()?;
+        let said = [ended.stdout, ended.stderr].concat();
+        ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&said));
+        await_true("an event without a holder goes", || !exists(dir, "user_events/apart"))?;
         mirror.stop()?.success().map(drop)
     });
 }

@@ -1,8 +1,8 @@
 //! The kernel's own programs of user events, compiled as they are: tests and sample of 6.12 (addresses) and of 6.1 (status page),
 //! each in `tracer exec`, which gives them the mirror where they look for tracefs.
 //!
-//! Their sources come from Debian's `linux-source` packages (`cargo xtask setup conformance`), of which none is kept here;
-//! without a package or a compiler there is nothing to test. `perf_test` is left out: it wants perf_event_open(2) to take the
+//! Their sources come from Debian's `linux-source` packages, of which none is kept here: `cargo xtask test` unpacks them
+//! (`TRACER_KERNEL_PROGRAMS`), or a package is installed. `perf_test` is left out: it wants perf_event_open(2) to take the
 //! event's id, and the kernel knows no event of that id.
 
 use std::path::{Path, PathBuf};
@@ -52,10 +52,13 @@ fn run(version: &Version) {
 
 /// The sources of a version, unpacked once; None where there are none.
 fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
-    let archive = format!("/usr/src/linux-source-{}.tar.xz", version.name);
     let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok();
-    if !Path::new(&archive).is_file() || !is_there("cc") || !is_there("xz") {
-        eprintln!("skipped: no {archive}, or no cc or xz");
+    let given = std::env::var_os("TRACER_KERNEL_PROGRAMS").map(PathBuf::from);
+    let given = given.map(|dir| dir.join(format!("kernel-tests-{}", version.name)));
+    let archive = format!("/usr/src/linux-source-{}.tar.xz", version.name);
+    let is_packed = Path::new(&archive).is_file() && is_there("xz");
+    if !is_there("cc") || !(is_packed || given.as_ref().is_some_and(|dir| dir.is_dir())) {
+        eprintln!("skipped: no cc, or neither TRACER_KERNEL_PROGRAMS nor {archive}");
         return Ok(None);
     }
     let below = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -63,15 +66,20 @@ fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
     if !dir.join(SAMPLE).is_file() {
         let whole = below.join(format!("user_events-{}-{}", version.name, std::process::id()));
         std::fs::create_dir_all(&whole)?;
-        let mut tar = Command::new("tar");
-        tar.args(["-xJf", &archive, "--strip-components=1", "-C"]).arg(&whole);
-        tar.args(
-            [SUITE, version.header, SAMPLE]
-                .iter()
-                .chain(&HARNESS)
-                .map(|path| format!("linux-source-{}/{path}", version.name)),
-        );
-        ensure!(tar.status()?.success(), "{archive} lacks something");
+        if let Some(given) = given.filter(|dir| dir.is_dir()) {
+            let copied = Command::new("cp").arg("-rT").args([&given, &whole]).status()?;
+            ensure!(copied.success(), "{} cannot be copied", given.display());
+        } else {
+            let mut tar = Command::new("tar");
+            tar.args(["-xJf", &archive, "--strip-components=1", "-C"]).arg(&whole);
+            tar.args(
+                [SUITE, version.header, SAMPLE]
+                    .iter()
+                    .chain(&HARNESS)
+                    .map(|path| format!("linux-source-{}/{path}", version.name)),
+            );
+            ensure!(tar.status()?.success(), "{archive} lacks something");
+        }
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::rename(&whole, &dir)?;
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{build, conformance, facts, lint, measure, setup, test, vm};
+use crate::{build, conformance, facts, lint, measure, setup, sources, test, vm};
 
 /// Set up, build, run, test and measure tracer.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ enum Verb {
     Lint,
     /// Run a command as root in a virtual machine with one of Debian's kernels
     Vm(vm::Options),
+    /// Build a small kernel with user_events, which no kernel of Debian's has, for `--kernel IMAGE` of `vm`
+    Kernel(sources::Options),
     /// Run the kernel's own tests of tracefs in a virtual machine
     Conformance(conformance::Options),
     /// Measure tracer against the kernel's tracefs and other tracers
@@ -50,6 +52,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         Verb::Test(options) => return test::verb(&options),
         Verb::Lint => lint::verb()?,
         Verb::Vm(options) => return vm::verb(&options),
+        Verb::Kernel(options) => sources::verb(&options)?,
         Verb::Conformance(options) => return conformance::verb(&options),
         Verb::Bench(options) => measure::bench(&options)?,
         Verb::Soak(options) => measure::soak(&options)?,

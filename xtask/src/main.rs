@@ -14,6 +14,7 @@ mod host;
 mod lint;
 mod measure;
 mod setup;
+mod sources;
 mod test;
 mod toolchain;
 mod vm;

@@ -32,12 +32,22 @@ pub(crate) enum Group {
     Conformance,
     /// The programs that tracer is measured against.
     Bench,
+    /// What building a kernel takes.
+    Kernel,
 }
 
 impl Group {
     /// All of them, in the order in which they are installed.
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Build, Self::Lint, Self::Vm, Self::Cross, Self::Test, Self::Conformance, Self::Bench];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Build,
+        Self::Lint,
+        Self::Vm,
+        Self::Cross,
+        Self::Test,
+        Self::Conformance,
+        Self::Bench,
+        Self::Kernel,
+    ];
 }
 
 /// What this machine lacks.
@@ -105,6 +115,15 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         (Group::Vm, "depmod", &["kmod"]),
         (Group::Vm, "xz", &["xz-utils"]),
         (Group::Test, "bpftool", &["bpftool"]),
+        (Group::Test, "cc", &["gcc", "libc6-dev"]),
+        (Group::Test, "xz", &["xz-utils"]),
+        (Group::Kernel, "make", &["make"]),
+        (Group::Kernel, "cc", &["gcc", "libc6-dev"]),
+        (Group::Kernel, "flex", &["flex"]),
+        (Group::Kernel, "bison", &["bison"]),
+        (Group::Kernel, "bc", &["bc"]),
+        (Group::Kernel, "pahole", &["dwarves", "libelf-dev", "libssl-dev"]),
+        (Group::Kernel, "xz", &["xz-utils"]),
         (Group::Bench, "bpftrace", &["bpftrace"]),
         (Group::Bench, "trace-cmd", &["trace-cmd"]),
     ];

@@ -112,7 +112,13 @@ fn field(text: &str) -> Result<Field, Errno> {
     let size = match size {
         Some(size) if prefix == Some("struct ") => {
             let size = number::read_unsigned(size.as_bytes(), 10).map_err(|_| Errno::INVAL)?;
-            i32::try_from(size).map_err(|_| Errno::INVAL)? as u32
+            let size = u32::try_from(size).map_err(|_| Errno::INVAL)?;
+            // The kernel takes one with the highest bit set for an error that came up.
+            match size.cast_signed() {
+                0.. => size,
+                number @ -4095.. => return Err(Errno::from_raw_os_error(-number)),
+                _ => return Err(Errno::INVAL),
+            }
         }
         Some(_) => return Err(Errno::INVAL),
         None => size_of_type(ty).ok_or(Errno::INVAL)?,

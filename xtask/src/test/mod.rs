@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::build::Arch;
 use crate::setup::{self, Group};
-use crate::{host, lint, vm};
+use crate::{host, lint, sources, vm};
 use binaries::{Built, TestBinary};
 use libtest::{Event, Suite};
 use report::Section;
@@ -62,8 +62,11 @@ impl Target {
     }
 }
 
-/// Reads `6.1`, `6.12` or `6.12-aarch64`.
+/// Reads `6.1`, `6.12` or `6.12-aarch64`, or the path of an image for this architecture.
 fn parse_target(text: &str) -> Result<Target, String> {
+    if text.contains('/') {
+        return Ok(Target { version: text.to_owned(), arch: Arch::host().map_err(|e| e.to_string())? });
+    }
     let (version, arch) = match text.split_once('-') {
         None => (text, Arch::host().map_err(|e| e.to_string())?),
         Some((version, "x86_64" | "amd64")) => (version, Arch::X86_64),
@@ -86,7 +89,7 @@ pub(crate) struct Options {
     /// Nothing on the host
     #[arg(long, conflicts_with = "host_only")]
     vm_only: bool,
-    /// Only these machines, such as 6.1,6.12,6.12-aarch64 (the default)
+    /// Only these machines, such as 6.1,6.12,6.12-aarch64 (the default), or an image's path
     #[arg(long, value_delimiter = ',', value_parser = parse_target, value_name = "VERSION[-ARCH]")]
     vm: Vec<Target>,
     /// Only the integration tests, and no lint
@@ -138,6 +141,9 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     setup::ensure(&groups)?;
     let sections = std::thread::scope(|scope| -> Result<Vec<Section>> {
         // apt takes one at a time anyway.
+        // Whoever asks for a part of the tests has them where they were unpacked before, or the package.
+        let wants = !options.vm_only && options.filter.is_empty();
+        let programs = wants.then(|| scope.spawn(sources::programs));
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
         let mut sections = Vec::new();
         let native = binaries::build(Arch::host()?, !options.vm_only && !options.integration)?;
@@ -145,7 +151,13 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
             sections.push(linted(lint::checks()?));
         }
         if !options.vm_only {
-            sections.extend(on_host(&native, options)?);
+            let programs = programs.map(|thread| {
+                let unpacked = thread.join().unwrap_or_else(|_| Err(anyhow!("unpacking them panicked")));
+                // A test that misses them says so.
+                unpacked.inspect_err(|error| eprintln!("warning: the kernel's programs: {error:#}")).ok()
+            });
+            let programs = programs.flatten();
+            sections.extend(on_host(&native, programs.as_deref(), options)?);
         }
         let foreign = targets
             .iter()
@@ -162,7 +174,7 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
 }
 
 /// Unit tests, then integration tests, on this very machine.
-fn on_host(built: &Built, options: &Options) -> Result<Vec<Section>> {
+fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<Vec<Section>> {
     let mut sections = Vec::new();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let parts = [(false, "host, unit tests".to_owned()), (true, format!("host {}", release.trim()))];
@@ -174,7 +186,7 @@ fn on_host(built: &Built, options: &Options) -> Result<Vec<Section>> {
         let start = Instant::now();
         let mut section = Section { title, ..Section::default() };
         for binary in built.tests.iter().filter(|b| b.integration == integration) {
-            let tests = run_here(binary, integration, &section.title, options)?;
+            let tests = run_here(binary, integration, &section.title, programs, options)?;
             if !integration {
                 eprintln!("{:40} {} tests", binary.name, tests.len());
             }
@@ -187,10 +199,18 @@ fn on_host(built: &Built, options: &Options) -> Result<Vec<Section>> {
 }
 
 /// Runs one binary here; integration tests as root.
-fn run_here(binary: &TestBinary, root: bool, title: &str, options: &Options) -> Result<Vec<libtest::Ended>> {
+fn run_here(
+    binary: &TestBinary,
+    root: bool,
+    title: &str,
+    programs: Option<&Path>,
+    options: &Options,
+) -> Result<Vec<libtest::Ended>> {
     let mut command = if root { host::as_root("env")? } else { Command::new("env") };
     host::strip_cargo_env(&mut command);
-    command.arg("RUSTC_BOOTSTRAP=1").arg(&binary.path).args(libtest::OPTIONS).args(&options.filter);
+    command.arg("RUSTC_BOOTSTRAP=1");
+    command.args(programs.map(|dir| format!("TRACER_KERNEL_PROGRAMS={}", dir.display())));
+    command.arg(&binary.path).args(libtest::OPTIONS).args(&options.filter);
     command.current_dir(&binary.dir).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {}", binary.path.display()))?;
     let mut suite = Suite::default();

@@ -1,4 +1,5 @@
-//! Debian's kernels for the cloud, downloaded and unpacked: the newest of a version, its modules, its first drivers.
+//! Debian's kernels for the cloud, downloaded and unpacked: the newest of a version, its modules, its first drivers. Or an image of
+//! one's own, which has all that the machine needs built in.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,8 +27,12 @@ pub(super) struct Kernel {
     pub(super) first: Vec<PathBuf>,
 }
 
-/// The newest cached kernel of `version`, or the newest that Debian has if none is cached or `fresh`.
+/// The newest cached kernel of `version`, or the newest that Debian has if none is cached or `fresh`. A version with a slash in
+/// it is the file of an image.
 pub(super) fn get(version: &str, arch: Arch, fresh: bool) -> Result<Kernel> {
+    if version.contains('/') {
+        return given(Path::new(version));
+    }
     let prefix = format!("kernel-{}-", arch.name());
     let cached = cache::names(&prefix)?;
     let cached = newest(cached.iter().filter_map(|n| n.strip_prefix(&prefix)), version);
@@ -48,6 +53,30 @@ pub(super) fn get(version: &str, arch: Arch, fresh: bool) -> Result<Kernel> {
         .collect();
     first.sort();
     Ok(Kernel { release, vmlinuz: dir.join("vmlinuz"), modules: dir.join("modules.img"), first })
+}
+
+/// An image of one's own: no modules.
+fn given(file: &Path) -> Result<Kernel> {
+    let none = cache::entry("modules-none", |dir| {
+        let empty = dir.join("empty");
+        std::fs::create_dir_all(&empty)?;
+        image::ext4(&empty, &dir.join("modules.img"), 0)
+    })?;
+    let image = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let release = release_of(&image).unwrap_or("unknown").to_owned();
+    Ok(Kernel { release, vmlinuz: file.to_owned(), modules: none.join("modules.img"), first: Vec::new() })
+}
+
+/// The release that an x86 image says it is of (Documentation/arch/x86/boot.rst: `kernel_version`).
+fn release_of(image: &[u8]) -> Option<&str> {
+    const HEADER: usize = 0x202;
+    const VERSION: usize = 0x20e;
+    if image.get(HEADER..HEADER + 4)? != b"HdrS" {
+        return None;
+    }
+    let at = usize::from(u16::from_le_bytes(image.get(VERSION..VERSION + 2)?.try_into().ok()?)) + 0x200;
+    let text = image.get(at..)?.split(|byte| *byte == 0).next()?;
+    std::str::from_utf8(text).ok()?.split(' ').next()
 }
 
 /// The newest release of `version` among Debian's packages.
@@ -170,6 +199,17 @@ mod tests {
         assert_eq!(newest(all.into_iter(), "6.12"), Some(all[1]));
         assert_eq!(newest(all.into_iter(), "6.1"), Some(all[2]));
         assert_eq!(newest(all.into_iter(), "5.10"), None);
+    }
+
+    #[test]
+    fn an_image_tells_its_release() {
+        let mut image = vec![0; 0x400];
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x20e..0x210].copy_from_slice(&0x100_u16.to_le_bytes());
+        image[0x300..0x314].copy_from_slice(b"6.12.9-own (me@here)");
+        assert_eq!(release_of(&image), Some("6.12.9-own"));
+        assert_eq!(release_of(&image[..0x250]), None);
+        assert_eq!(release_of(b"MZ"), None);
     }
 
     #[test]

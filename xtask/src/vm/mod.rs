@@ -44,7 +44,8 @@ pub(crate) enum Stream {
 /// A virtual machine to be.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Machine {
-    /// Version of Debian's kernel: 6.1 or 6.12
+    /// Version of Debian's kernel, 6.1 or 6.12; or the file of an image (with a slash) that has virtio's drivers and ext4 built in,
+    /// such as `cargo xtask kernel` makes
     #[arg(long = "kernel", default_value = "6.12", value_name = "VERSION")]
     pub(crate) version: String,
     /// Architecture of the guest
@@ -98,6 +99,11 @@ pub(crate) struct Outcome {
     pub(crate) time: Duration,
 }
 
+/// Downloads packages of Debian's into a directory.
+pub(crate) fn download(names: &[&str], arch: Arch, dir: &Path) -> Result<Vec<PathBuf>> {
+    packages::download(names, arch, false, dir)
+}
+
 /// Downloads and makes what the machine needs, for those who want to do that ahead.
 pub(crate) fn prepare(machine: &Machine) -> Result<()> {
     kernel::get(&machine.version, machine.arch, machine.fresh)?;
@@ -117,7 +123,8 @@ pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u
     let root = root::get(machine.arch)?;
     let emulator = emulator::get(machine.arch)?;
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
-    let name = format!("{}-{}-{}.{number}", machine.version, machine.arch.name(), std::process::id());
+    let version = if machine.version.contains('/') { "own" } else { &machine.version };
+    let name = format!("{version}-{}-{}.{number}", machine.arch.name(), std::process::id());
     let runs = host::root().join("target/vm");
     sweep(&runs);
     let dir = runs.join(name);

@@ -194,7 +194,8 @@ impl Caller {
         let capable = !kind.persists || self.is_capable();
         let done: Registered =
             ask(with, |mirror| mirror.user_register(self.file, &text, Layout::Address, kind, capable))?;
-        self.put(address, bit, done.on)?;
+        // As the kernel has it, where it cannot write (`user_events_ioctl_reg()`).
+        self.put(address, bit, done.on).map_err(|_| Errno::NOMEM)?;
         ask(with, |mirror| mirror.user_ask(self.task, &done, address, bit))?;
         let _ = memory::write(self.task, at + 24, &done.index.to_ne_bytes());
         Ok(())

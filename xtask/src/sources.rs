@@ -1,0 +1,162 @@
+//! What of the kernel's sources is needed: its own programs of user_events for the tests, and a kernel with what no kernel of
+//! Debian's has built in, to hold the mirror against.
+//!
+//! The sources are Debian's `linux-source` packages: where one is installed it is used, else it is downloaded and not
+//! installed. Nothing of them is ever committed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::build::Arch;
+use crate::setup::{self, Group};
+use crate::{host, vm};
+
+/// Versions whose programs are tests, and where their header of user_events lies.
+const VERSIONS: [(&str, &str); 2] =
+    [("6.12", "include/uapi/linux/user_events.h"), ("6.1", "include/linux/user_events.h")];
+/// The programs, below a version's top directory.
+const PROGRAMS: [&str; 4] = [
+    "tools/testing/selftests/user_events",
+    "tools/testing/selftests/kselftest.h",
+    "tools/testing/selftests/kselftest_harness.h",
+    "samples/user_events/example.c",
+];
+/// Beginning of the names of what [`programs`] leaves.
+const PROGRAMS_OF: &str = "kernel-tests-";
+
+/// What the kernel of [`verb`] has.
+const CONFIG: &str = include_str!("../guest/user_events.config");
+/// Architectures that are not unpacked, but for their Kconfig.
+const OTHERS: [&str; 8] = ["arm", "arm64", "mips", "powerpc", "s390", "sparc", "riscv", "parisc"];
+
+/// Unpacks the programs of all versions once, and gives the directory that has them.
+pub(crate) fn programs() -> Result<PathBuf> {
+    let mut parent = PathBuf::new();
+    for (version, header) in VERSIONS {
+        let dir = vm::cache_entry(&format!("{PROGRAMS_OF}{version}"), |dir| {
+            host::step(format!("Unpacking the kernel's programs of Linux {version}"));
+            let inside = |path: &&str| format!("linux-source-{version}/{path}");
+            let paths: Vec<String> = PROGRAMS.iter().chain(&[header]).map(inside).collect();
+            unpack(version, dir, &paths)
+        })?;
+        dir.parent().context("an entry lies in the cache")?.clone_into(&mut parent);
+    }
+    Ok(parent)
+}
+
+/// Unpacks a version's sources into a directory, as far as tar's arguments say.
+fn unpack(version: &str, dir: &Path, arguments: &[String]) -> Result<()> {
+    let name = format!("usr/src/linux-source-{version}.tar.xz");
+    let installed = Path::new("/").join(&name);
+    let mut tar = Command::new("tar");
+    tar.args(["-xJ", "--strip-components=1", "-C"]).arg(dir).args(arguments);
+    if installed.is_file() {
+        tar.stdin(std::fs::File::open(&installed)?);
+        return host::run(&mut tar);
+    }
+    let downloads = dir.join("package");
+    std::fs::create_dir_all(&downloads)?;
+    let files = vm::download(&[&format!("linux-source-{version}")], Arch::host()?, &downloads)?;
+    let package = files.first().context("a package")?;
+    // An archive within an archive; neither is written down.
+    let mut outer =
+        Command::new("dpkg-deb").arg("--fsys-tarfile").arg(package).stdout(Stdio::piped()).spawn()?;
+    let mut middle = Command::new("tar")
+        .args(["-xO", &format!("./{name}")])
+        .stdin(outer.stdout.take().context("a pipe")?)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    tar.stdin(middle.stdout.take().context("a pipe")?);
+    let unpacked = host::run(&mut tar);
+    ensure!(middle.wait()?.success() && outer.wait()?.success(), "{} is broken", package.display());
+    unpacked?;
+    std::fs::remove_dir_all(&downloads)?;
+    Ok(())
+}
+
+/// Options of `cargo xtask kernel`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Version of Debian's kernel sources
+    #[arg(long = "kernel", default_value = "6.12", value_name = "VERSION")]
+    version: String,
+    /// Compilers at once
+    #[arg(long, default_value_t = 2)]
+    jobs: u32,
+}
+
+/// The verb: builds the kernel once, and prints where its image is.
+pub(crate) fn verb(options: &Options) -> Result<()> {
+    setup::ensure(&[Group::Kernel])?;
+    if Arch::host()? != Arch::X86_64 {
+        bail!("this is for x86-64 only");
+    }
+    let version = &options.version;
+    let dir = vm::cache_entry(&format!("built-{version}-{:08x}", sum(CONFIG)), |dir| {
+        host::step(format!("Building Linux {version} with user_events (some 15 minutes)"));
+        build(version, options.jobs, dir)
+    })?;
+    println!("{}", dir.join("bzImage").display());
+    Ok(())
+}
+
+fn build(version: &str, jobs: u32, dir: &Path) -> Result<()> {
+    let (source, out) = (dir.join("source"), dir.join("out"));
+    std::fs::create_dir_all(&source)?;
+    std::fs::create_dir_all(&out)?;
+    let mut arguments = vec!["--wildcards".to_owned()];
+    let mut leave = |what: String| arguments.push(format!("--exclude=linux-source-{version}/{what}"));
+    for other in OTHERS {
+        for kind in ["[chS]", "dts", "dtsi"] {
+            leave(format!("arch/{other}/*.{kind}"));
+        }
+    }
+    for unused in ["drivers/gpu/*.[ch]", "drivers/media/*.[ch]", "drivers/net/*/*.[ch]", "sound/*.[ch]"] {
+        leave(unused.to_owned());
+    }
+    unpack(version, &source, &arguments)?;
+    let make = |arguments: &[&str]| {
+        let mut make = Command::new("make");
+        make.arg("-s").arg("-C").arg(&source).arg(format!("O={}", out.display())).args(arguments);
+        host::strip_cargo_env(&mut make);
+        host::run(&mut make)
+    };
+    make(&["tinyconfig"])?;
+    let config = out.join(".config");
+    // The last word counts.
+    let tiny = std::fs::read_to_string(&config)?;
+    std::fs::write(&config, tiny + CONFIG)?;
+    make(&["olddefconfig"])?;
+    let has = std::fs::read_to_string(&config)?;
+    for line in CONFIG.lines().filter(|line| line.ends_with("=y")) {
+        ensure!(has.lines().any(|own| own == line), "Linux {version} does not take {line}");
+    }
+    make(&[&format!("-j{jobs}"), "bzImage"])?;
+    std::fs::copy(out.join("arch/x86/boot/bzImage"), dir.join("bzImage"))?;
+    std::fs::copy(&config, dir.join("config"))?;
+    std::fs::remove_dir_all(&source)?;
+    std::fs::remove_dir_all(&out)?;
+    Ok(())
+}
+
+/// Tells configurations apart (FNV-1a).
+fn sum(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_says_what_it_is_for() {
+        for wanted in
+            ["USER_EVENTS", "HIST_TRIGGERS", "SYNTH_EVENTS", "DEBUG_INFO_BTF", "VIRTIO_BLK", "FUSE_FS"]
+        {
+            assert!(CONFIG.lines().any(|line| line == format!("CONFIG_{wanted}=y")), "{wanted}");
+        }
+        assert_ne!(sum("a"), sum("b"));
+    }
+}
