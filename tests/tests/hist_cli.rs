@@ -109,6 +109,9 @@ fn snapshots_and_probes() {
         let told =
             format!("\ttriggering value {{ onmax($m) }}: {:10}\ttriggered by event with key:", OWN + 7);
         ensure!(text.contains(&told), "{text}");
+        // Texts where numbers are wanted are addresses.
+        let command = "keys=next_comm.log2,next_pid:vals=next_comm:x=next_comm";
+        hist(&["sched:sched_switch", command, "--for", "100ms"])?.run()?.success()?;
         let definition = "t:histcli/enter sys_enter nr=id";
         let which = format!("common_pid == {} && nr == {}", gettid().as_raw_nonzero(), libc::SYS_getpriority);
         let running = hist(&["-p", definition, "histcli:enter", "keys=nr", "if", &which])?.start()?;

@@ -83,13 +83,13 @@ impl Lower<'_> {
         Ok(())
     }
 
-    fn needs_record(&self) -> Result<(), LowerError> {
+    pub(super) fn needs_record(&self) -> Result<(), LowerError> {
         let has = matches!(self.hook, Hook::Tracepoint | Hook::Inject);
         has.then_some(()).ok_or(LowerError::NoData)
     }
 
     /// R3 = where a field's data lie in the record.
-    fn data_address(&mut self, field: &Field) -> Result<(), LowerError> {
+    pub(super) fn data_address(&mut self, field: &Field) -> Result<(), LowerError> {
         self.needs_record()?;
         self.asm.load(Width::W, Reg::R3, Reg::R6, field.offset as i16);
         self.asm.alu(Alu::And, Reg::R3, 0xffff);

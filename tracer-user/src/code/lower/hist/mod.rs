@@ -25,10 +25,10 @@ use super::{Exits, Lower, LowerError, Next, Uses, memory::Memory, text};
 use crate::{
     code::asm::{Alu, Cond, Function, Helper, Label, Reg, Width},
     event::{Field, FieldClass},
-    lang::hist::{Flags, Function as Compute, Hist, Value},
+    lang::hist::{Function as Compute, Hist, Value},
     plan::{
         filter::{Filter, NumberOp, Place, Test},
-        hist::{COMM_SIZE, Layout, References, is_text},
+        hist::{COMM_SIZE, Layout, References},
         source::Hook,
     },
 };
@@ -47,8 +47,10 @@ const REFERENCES_ROOM: usize = 8 * 16;
 /// Where the parameters of a synthetic event are put together.
 const PARAMS_AT: usize = REFERENCES_AT + REFERENCES_ROOM;
 const PARAMS_ROOM: usize = 8 * 64;
+/// Where an address becomes a number.
+const ADDRESS_AT: usize = PARAMS_AT + PARAMS_ROOM;
 /// Bytes of [`Role::Scratch`]'s values.
-pub const SCRATCH_SIZE: usize = PARAMS_AT + PARAMS_ROOM;
+pub const SCRATCH_SIZE: usize = ADDRESS_AT + 8;
 
 /// How the update is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,22 +96,21 @@ pub struct Program {
     pub scratch: bool,
 }
 
-/// Why a histogram cannot be counted in the kernel yet.
+/// Why a histogram is not counted in the kernel. The name of a task is not in the record, where the kernel looks for it and
+/// falls over.
 pub fn unsupported(hist: &Hist) -> Option<&'static str> {
-    fn odd(value: &Value) -> bool {
-        let is_text = value.flags.has(Flags::STRING);
-        let rounded = matches!(value.function, Compute::Log2 | Compute::Bucket);
-        let text_operand = rounded && value.operands.iter().any(|operand| operand.flags.has(Flags::STRING));
-        let stack_number = value.function == Compute::Stack && !key::is_recorded_stack(value);
-        (is_text && value.function == Compute::PtrText) || text_operand || stack_number
+    fn is_elsewhere(value: &Value) -> bool {
+        matches!(value.function, Compute::PtrText | Compute::Comm | Compute::Execname)
     }
-    let values = &hist.fields[..hist.values - hist.variables];
-    let texts = values.iter().any(|value| value.flags.has(Flags::STRING));
+    fn odd(value: &Value) -> bool {
+        value.function == Compute::PtrText
+            || value.operands.iter().any(|operand| odd(operand) || is_elsewhere(operand))
+    }
+    let values = hist.fields[..hist.values - hist.variables].iter();
     let kept = hist.fields[hist.values - hist.variables..hist.values].iter();
     let kept = kept.chain(hist.field_variables.iter().chain(&hist.saved).map(|(_, value)| value));
-    let odd_text = kept.filter(|value| is_text(value)).any(odd);
-    if texts || odd_text || values.iter().chain(hist.keys()).any(odd) {
-        return Some("a text or a recorded stack where a number is wanted");
+    if values.clone().any(is_elsewhere) || values.chain(kept).chain(hist.keys()).any(odd) {
+        return Some("the name of a task where a number is wanted");
     }
     None
 }

@@ -1,6 +1,6 @@
 //! Numbers of histograms: fields, what the hit knows, and expressions, as `hist_fn_call()` computes them.
 
-use super::{Compute, Known, LowerError, Value, place, variable::reference_at};
+use super::{ADDRESS_AT, Compute, FieldClass, Known, LowerError, Value, place, variable::reference_at};
 use crate::code::{
     asm::{Alu, Cond, Reg, Width},
     lower::Lower,
@@ -74,14 +74,26 @@ impl Lower<'_> {
                 self.use_scratch();
                 self.asm.load(Width::D, Reg::R0, Reg::R7, reference_at(value.reference));
             }
-            Compute::Comm
-            | Compute::Execname
-            | Compute::Text
-            | Compute::DynText
-            | Compute::RelText
-            | Compute::PtrText
-            | Compute::Stack => return Err(LowerError::NoData),
+            Compute::Text | Compute::DynText | Compute::RelText | Compute::Stack => self.place_of(value)?,
+            Compute::Comm | Compute::Execname | Compute::PtrText => return Err(LowerError::NoData),
         }
+        Ok(())
+    }
+
+    /// R0 = the address of a text or a stack in the record, a number like any other from here on: what the kernel counts
+    /// where it wants a number and has such a field.
+    fn place_of(&mut self, value: &Value) -> Result<(), LowerError> {
+        let field = value.field.as_ref().ok_or(LowerError::NoData)?;
+        if field.class == FieldClass::StaticString {
+            self.needs_record()?;
+            self.asm.address(Reg::R3, Reg::R6, field.offset as i32);
+        } else {
+            self.data_address(field)?;
+        }
+        // Read back from memory it is no pointer any more.
+        self.use_scratch();
+        self.asm.store(Width::D, Reg::R7, ADDRESS_AT as i16, Reg::R3);
+        self.asm.load(Width::D, Reg::R0, Reg::R7, ADDRESS_AT as i16);
         Ok(())
     }
 

@@ -44,5 +44,6 @@ fn keys_find_their_place() {
 fn what_is_not_counted_yet() {
     assert!(unsupported(&made("keys=pid:x=bytes,y=name").0).is_none());
     assert!(unsupported(&made("keys=pid:x=bytes:onmax($x).save(prio)").0).is_none());
-    assert!(unsupported(&made("keys=comm.log2").0).is_some());
+    assert!(unsupported(&made("keys=pid:vals=name").0).is_none());
+    assert!(unsupported(&made("keys=pid:vals=common_comm").0).is_some());
 }
