@@ -231,14 +231,15 @@ fn programs_emit_in_the_kernel() {
 }
 
 #[test]
-fn event_probes_sit_on_synthetic_events_and_on_each_other() {
+fn event_probes_sit_on_synthetic_events() {
     let Some(mut tree) = tree() else { return };
     set(&mut tree, "synthetic_events", "e u16 n; char fixed[16]; char[] text; unsigned long[] stack\n");
     set(&mut tree, "dynamic_events", "e:probes/one synthetic.e n=$n:u8 text=$text:string if n != 3\n");
-    set(&mut tree, "dynamic_events", "e:probes/two probes.one twice=$n:u64 fixed=$text:string if n > 2\n");
-    for gone in ["-:probes/one\n", "-:synthetic/e\n"] {
-        assert_eq!(write(&mut tree, "dynamic_events", gone, APPEND), Err(Errno::BUSY), "{gone}");
-    }
+    // But on no event probe.
+    let on_another = "e:probes/three probes.one twice=$n:u64\n";
+    assert_eq!(write(&mut tree, "dynamic_events", on_another, APPEND), Err(Errno::NODEV));
+    set(&mut tree, "dynamic_events", "e:probes/two synthetic.e twice=$n:u64 fixed=$text:string if n > 3\n");
+    assert_eq!(write(&mut tree, "dynamic_events", "-:synthetic/e\n", APPEND), Err(Errno::BUSY));
     let instances = tree.find("instances").unwrap();
     tree.make_dir(instances, "a").unwrap();
     set(&mut tree, "events/probes/one/enable", "1");
@@ -256,7 +257,7 @@ fn event_probes_sit_on_synthetic_events_and_on_each_other() {
     );
     assert_eq!(
         records(&mut tree, "instances/a/trace", "two"),
-        [4, 5, 6].map(|n| format!("(probes.one) twice={n} fixed=\"hello\""))
+        [4, 5, 6].map(|n| format!("(synthetic.e) twice={n} fixed=\"hello\""))
     );
     let values = [Value::Number(2), Value::Text(b""), Value::Text(b"yes"), Value::Stack(&[])];
     tree.mirror().emit("e", &values, writer()).unwrap();

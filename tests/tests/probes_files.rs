@@ -200,26 +200,37 @@ fn events_come_and_go_as_the_kernels() {
         hit();
         pair.enable("life", false)?;
         ensure!(same(&format!("-:{group}/other"))?.is_err(), "there is none");
-        // What is open when the event goes means nothing from then on (but `id`, which the kernel keeps).
-        let names = ["enable", "filter", "format", "trigger"];
+        // What is open when the event goes means nothing from then on, but `id` since eventfs (6.6).
+        let names = ["enable", "filter", "format", "trigger", "id"];
+        let reads_only = |name: &str| matches!(name, "format" | "id");
         let open = |dir: &std::path::Path| -> Result<Vec<File>> {
             let file = |name: &str| {
                 let path = dir.join(format!("events/{group}/life/{name}"));
-                let writes = name != "format";
-                Ok(File::options().read(true).write(writes).open(path)?)
+                Ok(File::options().read(true).write(!reads_only(name)).open(path)?)
             };
             names.iter().map(|name| file(name)).collect()
         };
         let held = [open(pair.kernel())?, open(pair.mirror())?];
+        let id = text(pair.mirror(), &format!("events/{group}/life/id"))?;
         ensure!(text(pair.mirror(), "trace")?.contains(": life: "), "nothing was recorded");
         ensure!(same(&format!("-:{group}/life"))?.is_ok());
         ensure!(!text(pair.mirror(), "trace")?.contains(": life: "), "records of no event");
         for (at, name) in names.into_iter().enumerate() {
+            let mut bytes = [0; 64];
             let [kernel, ours] = [&held[0][at], &held[1][at]].map(|file| {
-                let read = rustix::io::pread(file, &mut [0; 64], 0);
-                let written = (name != "format").then(|| rustix::io::write(file, b"0"));
+                bytes = [0; 64];
+                let read = rustix::io::pread(file, &mut bytes, 0);
+                let written = (!reads_only(name)).then(|| rustix::io::write(file, b"0"));
                 (read, written)
             });
+            if name == "id" {
+                ensure!(
+                    kernel.0.is_ok() == ours.0.is_ok(),
+                    "id of an event that went: {kernel:?} and {ours:?}"
+                );
+                ensure!(ours.0.is_err() || bytes.starts_with(id.as_bytes()), "{id}{bytes:?}");
+                continue;
+            }
             // 6.1 goes on with what it freed but for `enable`; later kernels have no device.
             let alike = kernel == ours || name != "enable" && !host::counts_missed();
             ensure!(alike, "{name} of an event that went: {kernel:?} and {ours:?}");

@@ -34,12 +34,18 @@ pub(crate) struct Options {
     /// Judge the mirror on this machine, in `tracer exec`: the suite traces what goes on here meanwhile
     #[arg(long, conflicts_with = "mirror")]
     host: bool,
+    /// Take the kernel's sample modules along, built with Debian's headers, for the cases that load them
+    #[arg(long, conflicts_with = "host")]
+    modules: bool,
     /// Directories or files below the suite's test.d (default: 00basic event filter instances trigger)
     tests: Vec<String>,
 }
 
 /// Runs the suite `$@`.
 const KERNEL: &str = "cd ftrace && exec \"$@\"";
+/// Puts the sample modules where modprobe finds them.
+const MODULES: &str = "to=/tmp/samples/lib/modules/$(uname -r); mkdir -p $to; cp modules/*.ko $to; depmod -b /tmp/samples; \
+    export MODPROBE_OPTIONS='-d /tmp/samples'; ";
 /// Mounts the mirror in place of every tracefs, then runs the suite `$@`, which takes the first mount that says tracefs. Cases
 /// go to /sys/kernel/tracing and to debugfs by themselves; the mirror comes first, so that it finds no tracefs by them.
 const MIRROR: &str = "while umount $(grep -m 1 tracefs /proc/mounts | cut -d ' ' -f 2) 2>/dev/null; do :; done; \
@@ -81,12 +87,18 @@ fn is_bad(result: &str) -> bool {
     !matches!(result, "PASS" | "XFAIL" | "UNRESOLVED" | "UNSUPPORTED" | "UNTESTED")
 }
 
+/// The sources of a kernel version.
+fn archive(version: &str) -> Result<PathBuf> {
+    let archive = PathBuf::from(format!("/usr/src/linux-source-{version}.tar.xz"));
+    if !archive.is_file() {
+        bail!("{} is not here: apt-get install linux-source-{version}", archive.display());
+    }
+    Ok(archive)
+}
+
 /// The suite of a kernel version, unpacked once into the cache.
 fn suite(version: &str) -> Result<PathBuf> {
-    let archive = format!("/usr/src/linux-source-{version}.tar.xz");
-    if !Path::new(&archive).is_file() {
-        bail!("{archive} is not here: apt-get install linux-source-{version}");
-    }
+    let archive = archive(version)?;
     vm::cache_entry(&format!("ftracetest-{version}"), |dir| {
         host::step(format!("Unpacking the test suite of Linux {version}"));
         let inside = format!("linux-source-{version}/{SUITE}");
@@ -132,12 +144,16 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
         let tracer = build::tracer(machine.arch, Profile::Release, false)?;
         payload.push((tracer, Path::new(vm::BIN).join("tracer")));
     }
+    let mut script = if options.mirror { MIRROR.to_owned() } else { KERNEL.to_owned() };
+    if options.modules {
+        script.insert_str(0, MODULES);
+        for module in vm::samples::get(machine, &archive(&machine.version)?)? {
+            let name = module.file_name().context("a module's name")?.to_owned();
+            payload.push((module, Path::new("modules").join(name)));
+        }
+    }
     let job = vm::Job {
-        command: ["sh", "-c", if options.mirror { MIRROR } else { KERNEL }, "sh"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain(command)
-            .collect(),
+        command: ["sh", "-c", &script, "sh"].map(str::to_owned).into_iter().chain(command).collect(),
         payload,
         // FUSE is a module in some kernels.
         modules: if options.mirror { vec!["fuse".to_owned()] } else { Vec::new() },

@@ -1,14 +1,23 @@
 //! `cargo xtask bench`, `soak` and `bless`: small verbs that start cargo with the right settings.
 
-use anyhow::Result;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
 
 use crate::build::{self, Arch, Profile};
-use crate::host;
 use crate::setup::{self, Group};
+use crate::{host, vm};
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchOptions {
+    /// Measure in a virtual machine with this version of Debian's kernel, 6.1 or 6.12, against what its kernel has: emulated,
+    /// so that ratios count, not nanoseconds
+    #[arg(long, value_name = "VERSION")]
+    vm: Option<String>,
+    /// With --vm: architecture of the machine
+    #[arg(long, value_enum, default_value = host::arch(), requires = "vm")]
+    arch: Arch,
     /// Arguments of the benchmark program; `--help` tells them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
@@ -16,6 +25,9 @@ pub(crate) struct BenchOptions {
 
 /// Measures the optimised tracer against the kernel's tracefs and other tracers, as root.
 pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
+    if let Some(version) = &options.vm {
+        return bench_in_machine(version, options.arch, &options.args);
+    }
     setup::ensure(&[Group::Build, Group::Bench])?;
     let arch = Arch::host()?;
     let tracer = build::tracer(arch, Profile::Release, false)?;
@@ -25,6 +37,27 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
     command.arg(format!("TRACER_BIN={}", tracer.display()));
     command.arg(dir.join("release/tracer-bench")).args(&options.args);
     host::run(&mut command)
+}
+
+/// The same in a machine, to which both programs are taken along.
+fn bench_in_machine(version: &str, arch: Arch, args: &[String]) -> Result<()> {
+    setup::ensure(vm::groups(arch))?;
+    let tracer = build::tracer(arch, Profile::Release, false)?;
+    let (mut cargo, dir) = build::user_cargo(arch)?;
+    host::run(cargo.args(["build", "--release", "--workspace", "--bin", "tracer-bench"]))?;
+    let machine = vm::Machine::of(version, arch);
+    let job = vm::Job {
+        command: std::iter::once("tracer-bench".to_owned()).chain(args.iter().cloned()).collect(),
+        payload: [(tracer, "tracer"), (dir.join("release/tracer-bench"), "tracer-bench")]
+            .map(|(from, name)| (from, Path::new(vm::BIN).join(name)))
+            .into(),
+        modules: vec!["fuse".to_owned()],
+        ..vm::Job::default()
+    };
+    host::step(format!("Measuring on Linux {version} ({})", arch.name()));
+    let outcome = vm::run(&machine, &job, &mut vm::pass_on)?;
+    ensure!(outcome.code == 0, "tracer-bench ended with {}", outcome.code);
+    Ok(())
 }
 
 /// Options of `cargo xtask soak`.

@@ -3,7 +3,7 @@
 use std::{fs::File, io::Write, sync::Arc};
 
 use anyhow::Context;
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{args::MountArgs, background, notify};
 use crate::{
@@ -30,7 +30,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
             pidfd_open(pid, PidfdFlags::empty()).context("the process to watch")
         })
         .transpose()?;
-    raise_limit();
+    tree::allow_descriptors();
     let facts = Arc::new(Facts::running()?);
     let mut mirror = Mirror::new(facts)?;
     if let Some(dir) = &args.pin {
@@ -58,13 +58,4 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let options = Options { at, owner, over: args.over, until, keep, restore: args.restore, boot };
     tree::serve(mirror, options, ready)
         .with_context(|| format!("cannot serve a mirror at {}", args.dir.display()))
-}
-
-/// Every event that is on has two descriptors.
-fn raise_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!("the limit on open files stays at {:?}: {error}", limit.current);
-    }
 }

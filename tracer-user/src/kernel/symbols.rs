@@ -250,7 +250,11 @@ impl Symbols {
     }
 
     fn addresses_in<'a>(&'a self, table: &'a [Entry], name: &'a str) -> impl Iterator<Item = u64> + 'a {
-        let fits = move |e: &&Entry| usize::from(e.length) == name.len() && self.name(**e) == name;
+        let fits = move |e: &&Entry| {
+            let start = e.name as usize;
+            usize::from(e.length) == name.len()
+                && self.names.get(start..start + name.len()) == Some(name.as_bytes())
+        };
         table.iter().filter(fits).map(|entry| entry.address)
     }
 

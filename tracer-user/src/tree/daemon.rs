@@ -148,11 +148,18 @@ async fn run(
     Ok(unmounted?)
 }
 
-/// Takes all descriptors that we may have: each process that is told of user events costs one, each hook some.
-fn allow_descriptors() {
+/// Takes all descriptors that we may have: each event that is on costs two, each probe some, each process that is told of user
+/// events one. Who may raise what may be had takes as many as there can be.
+pub fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|most| most.trim().parse().ok());
+    let most = most.max(limit.maximum);
+    if limit.maximum.is_some() && setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_ok()
+    {
+        return;
+    }
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::info!("no more descriptors than usual: {error}");
+        tracing::warn!("the limit on open files stays at {:?}: {error}", limit.current);
     }
 }
 

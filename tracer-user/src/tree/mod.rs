@@ -18,5 +18,5 @@ mod tell;
 mod whole;
 
 pub use closer::{COMMAND as CLOSER, run as close_events};
-pub use daemon::{Options, is_mirror, serve};
+pub use daemon::{Options, allow_descriptors, is_mirror, serve};
 pub use whole::{Access, Attributes, Outcome, Owner, Tree};

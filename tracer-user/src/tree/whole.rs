@@ -11,6 +11,9 @@ use super::{
 };
 use crate::control::instance::{Mirror, TOP};
 
+/// The kernel whose event files are eventfs's first.
+const EVENTFS: (u32, u32) = (6, 6);
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
@@ -217,7 +220,9 @@ impl Tree {
         let handle = self.next;
         self.next += 1;
         self.open.insert(handle, open);
-        if let Dir::Event(event) = node.dir {
+        // Since eventfs an open `id` has the number by itself, whatever becomes of the event.
+        let outlives = entry.name == "id" && self.mirror.facts.version() >= EVENTFS;
+        if let (Dir::Event(event), false) = (node.dir, outlives) {
             self.of_event.insert(handle, event);
         }
         Ok((handle, stream))

@@ -49,16 +49,7 @@ impl Target {
     }
 
     fn machine(&self) -> vm::Machine {
-        vm::Machine {
-            version: self.version.clone(),
-            arch: self.arch,
-            cpus: 2,
-            memory: 1536,
-            timeout: MACHINE_TIMEOUT,
-            fresh: false,
-            kvm: false,
-            append: String::new(),
-        }
+        vm::Machine { timeout: MACHINE_TIMEOUT, ..vm::Machine::of(&self.version, self.arch) }
     }
 }
 

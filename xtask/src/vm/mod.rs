@@ -13,6 +13,7 @@ mod kernel;
 mod packages;
 mod qemu;
 mod root;
+pub(crate) mod samples;
 
 pub(crate) use cache::entry as cache_entry;
 
@@ -69,6 +70,22 @@ pub(crate) struct Machine {
     /// Use KVM (default: software emulation, which works everywhere)
     #[arg(long)]
     pub(crate) kvm: bool,
+}
+
+impl Machine {
+    /// The usual one.
+    pub(crate) fn of(version: &str, arch: Arch) -> Self {
+        Self {
+            version: version.to_owned(),
+            arch,
+            cpus: 2,
+            memory: 1536,
+            timeout: 3600,
+            fresh: false,
+            append: String::new(),
+            kvm: false,
+        }
+    }
 }
 
 /// What a machine is to do.

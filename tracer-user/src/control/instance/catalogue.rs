@@ -74,8 +74,8 @@ pub struct System {
 pub struct Events {
     /// By number; none where one is gone.
     all: Vec<Option<Arc<Event>>>,
-    /// Numbers of those that are gone, in that order.
-    gone: VecDeque<u32>,
+    /// Numbers of those that are gone, in that order, and the ids that they had.
+    gone: VecDeque<(u32, Option<u16>)>,
     /// How many there were at the start; systems as well.
     first: (u32, u32),
     /// By number; those without events are not there.
@@ -141,7 +141,7 @@ impl Events {
 
     fn join(&mut self, event: Event) -> u32 {
         let again = if self.all.len() < NUMBERS { None } else { self.gone.pop_front() };
-        let number = again.unwrap_or(self.all.len() as u32);
+        let number = again.map_or(self.all.len() as u32, |(number, _)| number);
         self.systems[event.system as usize].events.push(number);
         self.names.insert((event.system, event.name.clone()), number);
         match self.all.get_mut(number as usize) {
@@ -190,10 +190,17 @@ impl Events {
     /// Takes an event away.
     pub fn remove(&mut self, event: u32) {
         let Some(gone) = self.all.get_mut(event as usize).and_then(Option::take) else { return };
-        self.gone.push_back(event);
+        let id = gone.format.get().and_then(Option::as_ref).map(|format| format.id);
+        self.gone.push_back((event, id));
         self.systems[gone.system as usize].events.retain(|other| *other != event);
         self.names.remove(&(gone.system, gone.name.clone()));
         self.ids.write().unwrap_or_else(PoisonError::into_inner).retain(|_, other| *other != event);
+    }
+
+    /// The id of an event, also of one that is gone.
+    pub fn id(&self, event: u32, facts: &Facts) -> Option<u16> {
+        let gone = || self.gone.iter().find(|(number, _)| *number == event)?.1;
+        self.format(event, facts).map(|format| format.id).or_else(gone)
     }
 
     /// An id for one more event, the lowest that is free; none when all are used.

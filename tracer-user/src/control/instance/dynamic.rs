@@ -19,7 +19,6 @@ use crate::{
         Format,
         dynamic::{Kind, Target},
     },
-    kernel::modules,
     lang::{
         define::{Change, Defined, File, Line, Probe, Request, Set, deletion, lines, request},
         facts::{Machine, Sites},
@@ -194,12 +193,13 @@ impl Mirror {
 
     fn apply_line(&mut self, file: File, line: &Line<'_>) -> Result<(), Errno> {
         let (facts, events) = (self.facts.clone(), self.events.clone());
-        // No event probe sits on those of kprobes and uprobes (`find_and_get_event()`, kernel/trace/trace_eprobe.c).
+        // Of dynamic events, event probes sit on those of functions and tracepoints only (`find_and_get_event()`,
+        // kernel/trace/trace_eprobe.c, from 5.15 on).
         let closed: HashSet<(String, String)> = self
             .dynamic
             .probes()
             .iter()
-            .filter(|defined| matches!(defined.probe.event.kind(), Kind::Kprobe | Kind::Uprobe))
+            .filter(|defined| defined.probe.event.kind() != Kind::Fprobe)
             .map(|defined| (defined.probe.event.group.clone(), defined.probe.event.name.clone()))
             .collect();
         let mut set = std::mem::take(&mut self.dynamic.set);
@@ -250,11 +250,16 @@ impl Mirror {
 
     /// Tells the sets which events are in use: those that are on, and those that event probes sit on.
     pub(super) fn tell_busy(&mut self) {
-        let numbers = self.dynamic.numbers.clone();
-        for ((group, name), number) in numbers {
-            let busy = self.is_busy(number) || self.dynamic.is_probed(&group, &name);
-            self.dynamic.set.set_busy(&group, &name, busy);
-        }
+        let targets =
+            self.dynamic.set.probes().iter().filter_map(|defined| match &defined.probe.event.target {
+                Target::Event { system, name, .. } => Some((system.clone(), name.clone())),
+                _ => None,
+            });
+        let on = self.dynamic.numbers.iter().filter(|(_, number)| self.is_busy(**number));
+        let busy: HashSet<(String, String)> = targets.chain(on.map(|(name, _)| name.clone())).collect();
+        let is_busy =
+            |group: &str, name: &str| !busy.is_empty() && busy.contains(&(group.to_owned(), name.to_owned()));
+        self.dynamic.set.set_busy(is_busy);
         self.tell_busy_synthetic();
     }
 
@@ -296,7 +301,8 @@ impl Mirror {
     /// Where modules came or went: probes that wait for one are hung up, those whose place is gone are taken off.
     pub(super) fn look_at_probes(&mut self) {
         self.dynamic.sites = Arc::default();
-        let waiting = |probe: &Probe| probes::module_of(probe).map(|module| !modules::is_loaded(module));
+        let facts = self.facts.clone();
+        let waiting = |probe: &Probe| probes::waits(probe, &facts);
         let events: Vec<u32> = self.dynamic.numbers.values().copied().collect();
         for event in events {
             let waiting: Vec<Option<bool>> =

@@ -7,7 +7,6 @@ use crate::{
         facts::Facts,
         probes::{self, Candidate, Tried},
     },
-    kernel::modules,
     lang::define::Probe,
 };
 
@@ -59,7 +58,7 @@ impl Live {
         let mut hung = HungProbes::default();
         for probe in definitions {
             // As the kernel's, which are registered when the module comes.
-            if probes::module_of(probe).is_some_and(|module| !modules::is_loaded(module)) {
+            if probes::waits(probe, facts) == Some(true) {
                 hung.probes.push(None);
                 continue;
             }

@@ -12,6 +12,7 @@
 //! Whether the kernel lets a hook be used is only known when it is: the next one is tried then, and the error names them all
 //! ([`Tried`]).
 
+mod hint;
 mod select;
 mod text;
 
@@ -27,7 +28,7 @@ use crate::{
         Format, Glob,
         dynamic::{Kind, Place, Target},
     },
-    kernel::Btf,
+    kernel::{Btf, Symbols, btf::Prototype, modules},
     lang::{define::Probe, facts::Arch},
     plan::{
         filter::Filter,
@@ -127,14 +128,6 @@ pub fn may_probe(address: u64) -> Result<(), Errno> {
 struct Called {
     function: Function,
     words: u8,
-}
-
-/// The module that a probe names.
-pub fn module_of(probe: &Probe) -> Option<&str> {
-    match &probe.event.target {
-        Target::Kernel { place: Place::Symbol { name, .. }, .. } => Some(name.split_once(':')?.0),
-        _ => None,
-    }
 }
 
 /// Finds the hooks of a probe; `base` is a probe of the event that an event probe sits on, where that is a dynamic one: the hooks
@@ -266,16 +259,40 @@ pub fn is_probed_by_events(probe: &Probe) -> bool {
     probe.event.kind() == Kind::Fprobe
 }
 
+/// A tracepoint of the kernel itself.
+fn own_tracepoint(name: &str, facts: &Facts) -> Option<Prototype> {
+    facts.btf()?.tracepoint(name).ok()?
+}
+
+/// A tracepoint of a module that is loaded.
+fn module_tracepoint(name: &str, facts: &Facts) -> Option<Prototype> {
+    let calls = format!("__traceiter_{name}");
+    let module = facts.symbols()?.modules_of(&calls).next()?;
+    facts.btf()?.module(module).ok()??.tracepoint(name).ok()?
+}
+
+/// Whether a probe waits for its module: the one that it names, or whichever has its tracepoint. None for a probe of the
+/// kernel itself.
+pub fn waits(probe: &Probe, facts: &Facts) -> Option<bool> {
+    match &probe.event.target {
+        Target::Tracepoint { name } if facts.btf().is_some() && own_tracepoint(name, facts).is_none() => {
+            Some(module_tracepoint(name, facts).is_none())
+        }
+        Target::Kernel { place: Place::Symbol { name, .. }, .. } => {
+            Some(!modules::is_loaded(name.split_once(':')?.0))
+        }
+        _ => None,
+    }
+}
+
 fn tracepoint(probe: &Probe, name: &str, facts: &Facts, found: &mut Candidates) {
     let hook = "raw tracepoint";
-    let Some(btf) = facts.btf() else { return found.lacking.add(hook, "the kernel shows no BTF") };
-    let in_module = || {
-        let calls = format!("__traceiter_{name}");
-        let module = facts.symbols()?.modules_of(&calls).next()?;
-        btf.module(module).ok()??.tracepoint(name).ok()?
-    };
-    let Some(prototype) = btf.tracepoint(name).ok().flatten().or_else(in_module) else {
-        return found.lacking.add(hook, "BTF does not know the tracepoint");
+    if facts.btf().is_none() {
+        return found.lacking.add(hook, "the kernel shows no BTF");
+    }
+    let Some(prototype) = own_tracepoint(name, facts).or_else(|| module_tracepoint(name, facts)) else {
+        let meant = hint::tracepoint(name, facts).map_or_else(String::new, |hint| format!(": {hint}"));
+        return found.lacking.add(hook, format!("BTF does not know the tracepoint{meant}"));
     };
     let words = prototype.params.len() as u8;
     // The kernel probes a stub that every hit calls.
@@ -314,9 +331,19 @@ fn typed(symbol: &str, facts: &Facts) -> Result<Called, String> {
     Ok(Called { function: Function { id, module }, words })
 }
 
+/// Whether several functions have a name, `MODULE:` in front of it or not.
+fn is_several(symbols: &Symbols, name: &str) -> bool {
+    let (module, name) = name.split_once(':').map_or((None, name), |(module, name)| (Some(module), name));
+    symbols.count(module, name) > 1
+}
+
 /// fentry and fexit.
 fn trampoline(probe: &Probe, symbol: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
     let hook = if exit { "fexit" } else { "fentry" };
+    // The kernel's events are of all of them.
+    if facts.symbols().is_some_and(|symbols| is_several(symbols, symbol)) {
+        return found.lacking.add(hook, "several functions have this name, and a trampoline is of one");
+    }
     let Called { function, words } = match typed(symbol, facts) {
         Ok(called) => called,
         Err(why) => return found.lacking.add(hook, why),
@@ -336,7 +363,8 @@ fn many(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Can
     let mut lacking = |why: &str| found.lacking.add("kprobe.multi", why);
     let Some(symbols) = facts.symbols() else { return lacking("the kernel hides the addresses of symbols") };
     let is_glob = pattern.contains(['*', '?', '[']);
-    let starts = if is_glob {
+    // Of several functions of one name, some may be none that can be traced.
+    let starts = if is_glob || is_several(symbols, pattern) {
         let Some(starts) = traceable(pattern, facts) else {
             return lacking("the kernel does not list the functions that can be traced");
         };
@@ -347,7 +375,7 @@ fn many(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Can
     if starts.is_empty() {
         return lacking("there is no such function");
     }
-    let ip = if is_glob { 0 } else { address(pattern, facts).unwrap_or_default() };
+    let ip = if is_glob || starts.len() > 1 { 0 } else { address(pattern, facts).unwrap_or_default() };
     let addresses = Addresses { ip, by_fprobe: true, ..Addresses::default() };
     found.offer(probe, Given::Registers(Arch::native()), addresses, via(starts));
 }

@@ -5,17 +5,16 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::is_probed_by_events;
+use super::{hint::hint, is_probed_by_events};
 use crate::{
     control::{facts::Facts, selection::Selected},
     event::{Format, dynamic::Target},
-    kernel::Symbols,
     lang::{
         define::{Change, File, Line, Probe, Refusal, Set},
         facts::Machine,
         filter::FilterError,
     },
-    plan::resolve::{self, nearest},
+    plan::resolve,
 };
 
 /// The first id of events that the kernel does not know: far above those that it has.
@@ -28,8 +27,8 @@ pub enum DefineError {
     Refused {
         /// Why.
         refusal: Box<Refusal>,
-        /// What was perhaps meant.
-        suggestion: Option<String>,
+        /// What helps.
+        hint: Option<String>,
     },
     /// Its filter is.
     Filter {
@@ -45,12 +44,9 @@ pub enum DefineError {
 impl fmt::Display for DefineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused { refusal, suggestion } => {
+            Self::Refused { refusal, hint } => {
                 write!(f, "{refusal}")?;
-                match suggestion {
-                    Some(name) => write!(f, "\ndid you mean `{name}`?"),
-                    None => Ok(()),
-                }
+                hint.as_ref().map_or(Ok(()), |hint| write!(f, "\n{hint}"))
             }
             Self::Filter { event, error } => write!(f, "filter of {event}: {error}"),
             Self::Nothing(text) => write!(
@@ -101,8 +97,8 @@ pub fn select(texts: &[String], facts: &Facts) -> Result<Vec<Selected>, DefineEr
         let (definition, filter) = split(text);
         let line = Line::split(definition.as_bytes());
         let change = set.apply(&line, File::Dynamic, &machine).map_err(|refusal| {
-            let suggestion = suggest(&line, facts);
-            DefineError::Refused { refusal: Box::new(refusal), suggestion }
+            let hint = hint(&line, &refusal, &machine, facts);
+            DefineError::Refused { refusal: Box::new(refusal), hint }
         })?;
         let (Change::Added { new_event }, Some(defined)) = (change, set.probes().last()) else {
             return Err(DefineError::Nothing(text.clone()));
@@ -147,34 +143,6 @@ pub fn bases<'a>(probe: &'a Probe, set: &'a Set) -> impl Iterator<Item = &'a Pro
     };
     let all = set.probes().iter().map(|defined| &defined.probe);
     all.filter(move |base| on == Some((&base.event.group, &base.event.name)) && is_probed_by_events(base))
-}
-
-/// A function or tracepoint whose name is like the one that a definition has and that there is not.
-fn suggest(line: &Line<'_>, facts: &Facts) -> Option<String> {
-    let place = std::str::from_utf8(line.word(1)).ok()?;
-    let name = place.split(['+', '%']).next()?;
-    if name.contains(['/', ':', '*', '?', '[']) || name.starts_with("0x") {
-        return None;
-    }
-    match line.word(0).first()? {
-        b't' => {
-            let btf = facts.btf()?;
-            if btf.tracepoint(name).ok().flatten().is_some() {
-                return None;
-            }
-            let all = facts.tracefs.available_events().ok()?;
-            let names = all.lines().filter_map(|line| line.split_once(':')).map(|(_, name)| name.to_owned());
-            nearest(name, names)
-        }
-        b'p' | b'r' | b'f' => {
-            let symbols: &Symbols = facts.symbols()?;
-            if symbols.count(None, name) > 0 {
-                return None;
-            }
-            nearest(name, symbols.iter().map(|(_, name)| name.to_owned()))
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]

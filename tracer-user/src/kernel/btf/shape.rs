@@ -122,6 +122,25 @@ impl Btf {
         }
         Ok(None)
     }
+
+    /// The names of a struct's or union's members, those of anonymous ones in it included.
+    ///
+    /// # Errors
+    /// When the BTF is broken.
+    pub fn member_names(&self, id: u32) -> Result<Vec<String>, Error> {
+        let (Type::Struct(of) | Type::Union(of)) = self.get(id)? else { return Ok(Vec::new()) };
+        let mut names = Vec::new();
+        for member in &of.members {
+            let own = self.name_of(member)?;
+            if own.is_empty() {
+                let (inner, _) = self.plain(member.get_type_id().unwrap_or(0))?;
+                names.extend(self.member_names(inner)?);
+            } else {
+                names.push(own);
+            }
+        }
+        Ok(names)
+    }
 }
 
 #[cfg(test)]
@@ -142,6 +161,8 @@ mod tests {
         let deep = btf.bit_member(outer, "deep").unwrap();
         assert_eq!(deep, Some(BitMember { offset: 96, bits: 0, ty: int }));
         assert_eq!(btf.bit_member(outer, "none").unwrap(), None);
+        assert_eq!(btf.member_names(outer).unwrap(), ["a", "deep"]);
+        assert_eq!(btf.member_names(int).unwrap(), [""; 0]);
         assert_eq!(btf.shape(alias), Some(Shape { class: Class::Pointer, word: outer }));
         assert_eq!(btf.shape(int), Some(Shape { class: Class::Int { bits: 32, signed: true }, word: 4 }));
         assert_eq!(btf.shape(0).map(|shape| shape.class), Some(Class::Other));

@@ -92,12 +92,10 @@ impl Set {
         Some(self.probes.remove(at).probe)
     }
 
-    /// Says whether an event is in use.
-    pub fn set_busy(&mut self, group: &str, name: &str, busy: bool) {
+    /// Says which events are in use, by group and name.
+    pub fn set_busy(&mut self, is_busy: impl Fn(&str, &str) -> bool) {
         for defined in &mut self.probes {
-            if defined.probe.event.group == group && defined.probe.event.name == name {
-                defined.busy = busy;
-            }
+            defined.busy = is_busy(&defined.probe.event.group, &defined.probe.event.name);
         }
     }
 

@@ -151,14 +151,14 @@ fn busy_events_stay() {
     apply(&mut set, "f:g/a vfs_read", File::Dynamic).unwrap();
     apply(&mut set, "f:g/a vfs_open", File::Dynamic).unwrap();
     apply(&mut set, "p:g/b vfs_open", File::Kprobe).unwrap();
-    set.set_busy("g", "a", true);
+    set.set_busy(|group, name| (group, name) == ("g", "a"));
     assert_eq!(set.clear(File::Dynamic), Err(Errno::BUSY));
     assert_eq!(set.clear(File::Kprobe).unwrap().len(), 1);
     assert_eq!(apply(&mut set, "-:g/a", File::Kprobe), Err(Errno::NOENT));
     // The first of two probes goes, the last one holds the event.
     assert_eq!(apply(&mut set, "-:g/a", File::Dynamic), Err(Errno::BUSY));
     assert_eq!(set.probes().len(), 1);
-    set.set_busy("g", "a", false);
+    set.set_busy(|_, _| false);
     assert!(matches!(apply(&mut set, "-:g/", File::Dynamic), Ok(Change::Deleted(gone)) if gone.len() == 1));
     assert_eq!(apply(&mut set, "f:g/a vfs_read", File::Kprobe), Err(Errno::INVAL));
 }

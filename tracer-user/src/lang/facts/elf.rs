@@ -20,6 +20,15 @@ pub(super) fn offset(path: &Path, symbol: &str) -> Option<u64> {
     })
 }
 
+/// The names of a file's functions.
+pub(super) fn functions(path: &Path) -> Vec<String> {
+    let Ok(bytes) = std::fs::read(path) else { return Vec::new() };
+    let Ok(file) = object::File::parse(&*bytes) else { return Vec::new() };
+    let all = file.symbols().chain(file.dynamic_symbols());
+    let functions = all.filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text);
+    functions.filter_map(|symbol| symbol.name().ok().map(str::to_owned)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,6 +39,7 @@ mod tests {
         let at = offset(&path, "main").unwrap();
         let length = std::fs::metadata(&path).unwrap().len();
         assert!(at > 0 && at < length, "{at} in {length} bytes");
+        assert!(functions(&path).iter().any(|name| name == "main"));
         assert_eq!(offset(&path, "no_such_function_in_here"), None);
         assert_eq!(offset(Path::new("/proc/self/status"), "main"), None);
     }

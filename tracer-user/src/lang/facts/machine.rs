@@ -275,6 +275,10 @@ impl Facts for Machine<'_> {
         self.types.member(id, name)
     }
 
+    fn members(&self, id: u32) -> Vec<String> {
+        self.types.members(id)
+    }
+
     fn offset_of(&self, name: &str, path: &str) -> Option<u32> {
         self.types.kernel()?.member(name, path).ok()?.map(|member| member.offset)
     }
@@ -305,6 +309,10 @@ impl Facts for Machine<'_> {
 
     fn file_symbol(&self, path: &[u8], symbol: &str) -> Option<u64> {
         elf::offset(Path::new(OsStr::from_bytes(path)), symbol)
+    }
+
+    fn file_symbols(&self, path: &[u8]) -> Vec<String> {
+        elf::functions(Path::new(OsStr::from_bytes(path)))
     }
 
     fn filter(&self, event: &Format, text: &[u8]) -> Result<(), FilterError> {

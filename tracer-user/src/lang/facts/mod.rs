@@ -17,7 +17,7 @@ pub use self::machine::{EventCheck, FilterCheck, Machine, MadeEvents, ProbeCheck
 pub use self::registers::Arch;
 use super::filter::FilterError;
 use crate::event::Format;
-use crate::kernel::btf::{BitMember, Shape, Signature};
+use crate::kernel::btf::{BitMember, Class, Shape, Signature};
 
 /// What stands at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,24 @@ pub trait Facts {
     /// A member of the struct or union of this id.
     fn member(&self, id: u32, name: &str) -> Option<BitMember>;
 
+    /// The names of all members of the struct or union of this id; none where that is not known.
+    fn members(&self, _id: u32) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The struct or union that a type is or points to.
+    fn aggregate(&self, ty: u32) -> Option<u32> {
+        let shape = self.shape(ty)?;
+        match shape.class {
+            Class::Aggregate(id) => Some(id),
+            Class::Pointer => match self.shape(shape.word)?.class {
+                Class::Aggregate(id) => Some(id),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Bytes from the start of a struct, by its name, to a member (`a.b` goes into a struct by value).
     fn offset_of(&self, name: &str, path: &str) -> Option<u32>;
 
@@ -107,6 +125,11 @@ pub trait Facts {
 
     /// Offset in the file of a symbol of it.
     fn file_symbol(&self, path: &[u8], symbol: &str) -> Option<u64>;
+
+    /// The functions of a file, by name; none where that is not known.
+    fn file_symbols(&self, _path: &[u8]) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Whether an event's filter may be this one.
     ///

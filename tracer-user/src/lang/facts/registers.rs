@@ -21,6 +21,17 @@ impl Arch {
         if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::X86_64 }
     }
 
+    /// Names of all registers.
+    pub fn registers(self) -> Vec<String> {
+        match self {
+            Self::X86_64 => X86_64.map(str::to_owned).to_vec(),
+            Self::Arm64 => {
+                let numbered = (0..31).map(|number| format!("x{number}"));
+                numbered.chain(["lr", "sp", "pc", "pstate"].map(str::to_owned)).collect()
+            }
+        }
+    }
+
     /// Byte offset in `struct pt_regs` of the register of this name.
     pub fn register(self, name: &str) -> Option<u32> {
         let index = match self {
@@ -63,6 +74,9 @@ mod tests {
             (Arch::Arm64, "pstate", Some(264)),
         ] {
             assert_eq!(arch.register(name), place, "{name}");
+        }
+        for arch in [Arch::X86_64, Arch::Arm64] {
+            assert!(arch.registers().iter().all(|name| arch.register(name).is_some()));
         }
     }
 }

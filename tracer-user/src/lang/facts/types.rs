@@ -62,6 +62,10 @@ impl<'a> Types<'a> {
         })
     }
 
+    pub(super) fn members(&self, id: u32) -> Vec<String> {
+        self.of(id, |types, id, _| types.member_names(id).ok()).unwrap_or_default()
+    }
+
     /// What stands in front of the ids of a module's types.
     fn tag(&self, types: &Arc<Btf>) -> u32 {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,7 +13,7 @@ mod suggest;
 mod tests;
 
 pub use machine::Machine;
-pub use suggest::nearest;
+pub use suggest::{like, nearest};
 
 use super::filter::Filter;
 use crate::event::{Field, FieldClass, Format};

@@ -16,14 +16,28 @@ pub fn nearest(wrong: &str, known: impl Iterator<Item = String>) -> Option<Strin
     near(wrong.as_bytes(), known)
 }
 
+/// Of `known` names those that are nearest, all equally, at most three, in their order.
+pub fn like(wrong: &str, known: impl Iterator<Item = String>) -> Vec<String> {
+    const MOST: usize = 3;
+    let mut all: Vec<(usize, String)> = candidates(wrong.as_bytes(), known).collect();
+    all.sort();
+    all.dedup();
+    let nearest = all.first().map_or(0, |(distance, _)| *distance);
+    let equal = all.into_iter().take_while(|(distance, _)| *distance == nearest);
+    equal.map(|(_, name)| name).take(MOST).collect()
+}
+
 fn near(wrong: &[u8], known: impl Iterator<Item = String>) -> Option<String> {
+    candidates(wrong, known).min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
+}
+
+/// Names that are not too far away to have been meant, and how far.
+fn candidates(wrong: &[u8], known: impl Iterator<Item = String>) -> impl Iterator<Item = (usize, String)> {
     let most = wrong.len().div_ceil(3);
     known
-        .filter(|name| name.len().abs_diff(wrong.len()) <= most)
-        .map(|name| (distance(wrong, name.as_bytes()), name))
-        .filter(|(distance, _)| *distance <= most)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| name)
+        .filter(move |name| name.len().abs_diff(wrong.len()) <= most)
+        .map(move |name| (distance(wrong, name.as_bytes()), name))
+        .filter(move |(distance, _)| *distance <= most)
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours that make one of the other, upper and lower case
@@ -49,6 +63,14 @@ fn distance(left: &[u8], right: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_nearest_are_named() {
+        let known = || ["vfs_read", "vfs_readv", "vfs_write", "vfs_reap"].map(str::to_owned).into_iter();
+        assert_eq!(like("vfs_raed", known()), ["vfs_read"]);
+        assert_eq!(like("vfs_rea", known()), ["vfs_read", "vfs_reap"]);
+        assert_eq!(like("completely_else", known()), [""; 0]);
+    }
 
     #[test]
     fn distances() {

@@ -1,0 +1,67 @@
+//! The kernel's sample modules, which parts of its test suite load, built for a machine's kernel.
+//!
+//! Debian builds none. Its headers and build tools are downloaded and unpacked, never installed; the samples' sources come
+//! out of the package `linux-source`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::{Machine, cache, kernel, packages};
+use crate::host;
+
+/// Directories of the kernel's `samples`, what switches them on, and the modules that they make.
+const SAMPLES: [(&str, &str, &str); 2] = [
+    ("trace_events", "CONFIG_SAMPLE_TRACE_EVENTS=m", "trace-events-sample.ko"),
+    ("trace_printk", "CONFIG_SAMPLE_TRACE_PRINTK=m", "trace-printk.ko"),
+];
+
+/// The modules for a machine's kernel, made once. `sources` is the archive that they are in.
+pub(crate) fn get(machine: &Machine, sources: &Path) -> Result<Vec<PathBuf>> {
+    ensure!(!machine.arch.is_foreign(), "sample modules are built for this machine's architecture only");
+    let release = kernel::get(&machine.version, machine.arch, machine.fresh)?.release;
+    let dir = cache::entry(&format!("samples-{release}"), |dir| {
+        host::step(format!("Building sample modules for Linux {release}"));
+        make(&release, machine, sources, dir)
+    })?;
+    Ok(SAMPLES.iter().map(|(_, _, module)| dir.join(module)).collect())
+}
+
+fn make(release: &str, machine: &Machine, sources: &Path, dir: &Path) -> Result<()> {
+    let (downloads, tree, samples) = (dir.join("packages"), dir.join("tree"), dir.join("samples"));
+    for sub in [&downloads, &tree, &samples] {
+        std::fs::create_dir_all(sub)?;
+    }
+    let flavour = format!("-cloud-{}", machine.arch.debian());
+    let Some(base) = release.strip_suffix(&flavour) else {
+        bail!("{release} is none of Debian's for the cloud")
+    };
+    // Before 6.12's they have the version's name only.
+    let tools = format!("linux-kbuild-{base}");
+    let is_there = packages::names(&tools, machine.arch)?.contains(&tools);
+    let tools = if is_there { tools } else { format!("linux-kbuild-{}", machine.version) };
+    let (headers, common) = (format!("linux-headers-{release}"), format!("linux-headers-{base}-common"));
+    for file in packages::download(&[&headers, &common, &tools], machine.arch, false, &downloads)? {
+        packages::unpack(&file, &tree)?;
+    }
+    let top = format!("linux-source-{}", machine.version);
+    let mut tar = Command::new("tar");
+    tar.arg("-xJf").arg(sources).arg("-C").arg(&samples).arg("--strip-components=2");
+    tar.args(SAMPLES.map(|(sample, _, _)| format!("{top}/samples/{sample}")));
+    host::output(&mut tar)?;
+    let common = tree.join("usr/src").join(common);
+    for (sample, switch, module) in SAMPLES {
+        let mut make = Command::new("make");
+        make.current_dir(tree.join("usr/src").join(&headers)).arg("-f").arg(common.join("Makefile"));
+        make.arg(format!("srctree={}", common.display()));
+        make.arg(format!("M={}", samples.join(sample).display())).args([switch, "modules"]);
+        host::output(&mut make)?;
+        std::fs::rename(samples.join(sample).join(module), dir.join(module))
+            .with_context(|| format!("make left no {module}"))?;
+    }
+    for sub in [&downloads, &tree, &samples] {
+        std::fs::remove_dir_all(sub)?;
+    }
+    Ok(())
+}
