@@ -82,7 +82,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
             (read_only.address(), 4, libc::ENOMEM),
             (none.address(), 4, libc::ENOMEM),
             (8, 4, libc::ENOMEM),
-            (0xffff_8000_0000_0000, 8, libc::ENOMEM),
+            (0xffff_8000_0000_0000, 8, libc::EFAULT),
             (read_only.address() + 2, 4, libc::EINVAL),
             (read_only.address() + 4, 8, libc::EINVAL),
             (read_only.address(), 2, libc::EINVAL),

@@ -51,7 +51,7 @@ fn unpack(version: &str, dir: &Path, arguments: &[String]) -> Result<()> {
     let name = format!("usr/src/linux-source-{version}.tar.xz");
     let installed = Path::new("/").join(&name);
     let mut tar = Command::new("tar");
-    tar.args(["-xJ", "--strip-components=1", "-C"]).arg(dir).args(arguments);
+    tar.args(["-xJ", "-f", "-", "--strip-components=1", "-C"]).arg(dir).args(arguments);
     if installed.is_file() {
         tar.stdin(std::fs::File::open(&installed)?);
         return host::run(&mut tar);
@@ -64,7 +64,7 @@ fn unpack(version: &str, dir: &Path, arguments: &[String]) -> Result<()> {
     let mut outer =
         Command::new("dpkg-deb").arg("--fsys-tarfile").arg(package).stdout(Stdio::piped()).spawn()?;
     let mut middle = Command::new("tar")
-        .args(["-xO", &format!("./{name}")])
+        .args(["-xO", "-f", "-", &format!("./{name}")])
         .stdin(outer.stdout.take().context("a pipe")?)
         .stdout(Stdio::piped())
         .spawn()?;

@@ -244,7 +244,7 @@ fn of_program(path: &Path) -> Result<Vec<Row>> {
     };
     let (path, record) = (path.display(), if cfg!(target_arch = "aarch64") { "x0" } else { "di" });
     let (comm, pid, prio, cpu) = (at("comm")?, at("pid")?, at("prio")?, at("target_cpu")?);
-    let number = |at: usize| format!("*(int32 *)uptr(arg0 + {at})");
+    let number = |at: usize| format!("(*(int32 *)uptr(arg0 + {at}))");
     let print = format!(
         r#"printf("%s %d %d %d\n", str(uptr(arg0 + {comm}), 16), {}, {}, {});"#,
         number(pid),

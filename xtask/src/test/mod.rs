@@ -132,9 +132,7 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     setup::ensure(&groups)?;
     let sections = std::thread::scope(|scope| -> Result<Vec<Section>> {
         // apt takes one at a time anyway.
-        // Whoever asks for a part of the tests has them where they were unpacked before, or the package.
-        let wants = !options.vm_only && options.filter.is_empty();
-        let programs = wants.then(|| scope.spawn(sources::programs));
+        let programs = (!options.vm_only).then(|| scope.spawn(sources::programs));
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
         let mut sections = Vec::new();
         let native = binaries::build(Arch::host()?, !options.vm_only && !options.integration)?;

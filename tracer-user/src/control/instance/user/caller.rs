@@ -185,6 +185,10 @@ impl Caller {
         {
             return Err(Errno::INVAL);
         }
+        // The kernel's half of the address space.
+        if address.cast_signed() < 0 {
+            return Err(Errno::FAULT);
+        }
         let asked = ask(with, |mirror| Ok(mirror.user_has_asked(self.task, address, bit)))?;
         if asked {
             return Err(Errno::ADDRINUSE);
