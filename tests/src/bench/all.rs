@@ -1,6 +1,7 @@
 //! How long it takes to turn all events on and off: in an instance of tracefs, and in the mirror, whose daemon is new each
 //! time, so that nothing is prepared.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ const STEPS: [&str; 4] = ["on", "off", "on again", "off again"];
 /// Measures and gives the table.
 pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut times: [Vec<Vec<f64>>; 2] = Default::default();
-    let (mut ends, mut resident) = (Vec::new(), Vec::new());
+    let (mut ends, mut resident, mut loaded) = (Vec::new(), Vec::new(), (0, 0));
     for side in &mut times {
         *side = vec![Vec::new(); STEPS.len()];
     }
@@ -40,6 +41,7 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
                 let steps = steps(mounted.dir())?;
                 set(mounted.dir(), "events/enable", "1")?;
                 resident.push(host::resident(mounted.pid())?.1 as f64 / f64::from(1 << 20));
+                loaded = in_the_kernel(mounted.pid())?;
                 let start = Instant::now();
                 mounted.stop_within(END)?;
                 ends.push(start.elapsed().as_secs_f64());
@@ -53,9 +55,12 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
     }
     let mut table = format!(
         "\n### All {events} events\n\nSeconds that a write to `events/enable` takes. The mirror's daemon is new in every \
-         round; it ends\nwith all events on in {:.1} s, and has {:.0} MiB then.\n\n| | {} | {} | ratio |\n|---|---:|---:|---:|\n",
+         round; it ends\nwith all events on in {:.1} s, and has {:.0} MiB then, and in the kernel {} programs, \
+         which take {:.1} MiB\nwith their maps.\n\n| | {} | {} | ratio |\n|---|---:|---:|---:|\n",
         median(&ends),
         median(&resident),
+        loaded.0,
+        loaded.1 as f64 / f64::from(1 << 20),
         Tool::Tracefs.name(),
         Tool::Tracer.name()
     );
@@ -74,4 +79,20 @@ fn steps(dir: &Path) -> Result<[f64; 4]> {
         *time = start.elapsed().as_secs_f64();
     }
     Ok(times)
+}
+
+/// Programs that a process has descriptors of, and the bytes of kernel memory that they and its maps take.
+fn in_the_kernel(pid: u32) -> Result<(usize, u64)> {
+    let mut all: BTreeMap<(bool, u64), u64> = BTreeMap::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
+        // A descriptor may be closed meanwhile.
+        let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
+        let value =
+            |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
+        if let Some(bytes) = value("memlock:") {
+            let ids = [(true, value("prog_id:")), (false, value("map_id:"))];
+            all.extend(ids.into_iter().filter_map(|(program, id)| Some(((program, id?), bytes))));
+        }
+    }
+    Ok((all.keys().filter(|(program, _)| *program).count(), all.values().sum()))
 }
