@@ -136,6 +136,9 @@ pub const SOFT_SLOTS: usize = 8192;
 /// Triggers of a session that can be counted.
 pub const TRIGGER_COUNTS: usize = 4096;
 
+/// Histograms of a session; their words lie where one instruction reaches them from the beginning.
+pub const HISTS: usize = 2048;
+
 /// Words that user space and triggers flip while programs run.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +152,10 @@ pub struct Switches {
     pub snapshot: u32,
     /// Nothing.
     pub padding: u32,
+    /// By histogram: not 0 while it does not count.
+    pub paused: [u32; HISTS],
+    /// By histogram: what is asked of the next hit that it counts, one of [`hist`]; 0 once there was one.
+    pub awaited: [u32; HISTS],
     /// By slot: not 0 while an event's hits are not recorded although it hangs on its hook. Only programs with
     /// [`params::SOFT`](crate::params::SOFT) look at it.
     pub soft: [u32; SOFT_SLOTS],
@@ -156,7 +163,15 @@ pub struct Switches {
     pub counts: [u64; TRIGGER_COUNTS],
 }
 
-const _: () = assert!(size_of::<Switches>() == 16 + 4 * SOFT_SLOTS + 8 * TRIGGER_COUNTS);
+const _: () = assert!(size_of::<Switches>() == 16 + 8 * HISTS + 4 * SOFT_SLOTS + 8 * TRIGGER_COUNTS);
+
+/// What [`Switches::awaited`] asks for.
+pub mod hist {
+    /// To say that there was one.
+    pub const NOTE: u32 = 1;
+    /// To tell somebody too who waits for it, by a record of the kind [`control::HIST`](crate::control::HIST).
+    pub const WAKE: u32 = 2;
+}
 
 /// Bits of [`Switches::halted`].
 pub mod halted {

@@ -51,4 +51,6 @@ pub mod control {
     pub const FIRST: u16 = 0xff00;
     /// A trigger wants a snapshot of what is older than this record.
     pub const SNAPSHOT: u16 = 0xfff0;
+    /// A histogram has counted a hit that somebody waited for.
+    pub const HIST: u16 = 0xfff1;
 }

@@ -27,6 +27,8 @@ pub struct Extras<'a> {
     pub no_record: bool,
     /// Several programs make the event, and count in one row.
     pub shared_row: bool,
+    /// Histograms stand behind the triggers, so that all of them look at the record.
+    pub counted: bool,
 }
 
 impl Extras<'_> {
@@ -40,7 +42,10 @@ impl Extras<'_> {
         let triggers = self.triggers;
         for (holds, bit) in [
             (!triggers.is_empty(), params::TRIGGERS),
-            (trigger::sees_record(triggers) || !triggers.is_empty() && self.no_record, params::SEES_RECORD),
+            (
+                trigger::sees_record(triggers) || !triggers.is_empty() && (self.no_record || self.counted),
+                params::SEES_RECORD,
+            ),
             (trigger::turns_on(triggers), params::TURNS_ON),
             (trigger::stack_first(triggers), params::STACK_FIRST),
             (self.soft, params::SOFT),
@@ -91,6 +96,21 @@ impl Session {
     /// Says how often a trigger may act.
     pub fn set_count(&self, place: u16, count: u64) {
         self.shared.set_count(place, count);
+    }
+
+    /// Whether a histogram does not count for now, as user space or a trigger said last.
+    pub fn hist_paused(&self, place: u16) -> bool {
+        self.shared.hist_paused(place)
+    }
+
+    /// Says whether a histogram counts.
+    pub fn pause_hist(&self, place: u16, paused: bool) {
+        self.shared.pause_hist(place, paused);
+    }
+
+    /// Asks something of the next hit that a histogram counts ([`tracer_abi::hist`]); whether there was one since the last call.
+    pub fn await_hist(&self, place: u16, what: u32) -> bool {
+        self.shared.await_hist(place, what)
     }
 
     /// Whether a trigger asked for a snapshot and found the ring full, since the last call.

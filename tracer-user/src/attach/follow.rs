@@ -1,6 +1,6 @@
 //! Following tasks: children of traced threads are traced, and ended ones are forgotten, in the kernel.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use tracer_abi::PIDS;
 
@@ -17,21 +17,27 @@ pub(super) struct Follow {
 impl Follow {
     /// Attaches them; `task_pid` is the byte offset of `pid` in `struct task_struct`, `cast` as in [`Context`](super::Context).
     pub(super) fn new(shared: &Shared, task_pid: u32, cast: Option<Cast>) -> Result<Self, Cause> {
-        let mut hooks = Vec::new();
-        for (template, tracepoint) in
-            [("follow_fork", "sched_process_fork"), ("follow_free", "sched_process_free")]
-        {
-            let offset = task_pid.to_ne_bytes();
-            let image = object::plain(template, &[("TASK_PID", &offset)], cast, |map| {
-                (map == PIDS).then(|| shared.pids())
-            })?;
-            let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), template)
-                .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
-            let link = program
-                .attach_raw_tracepoint(tracepoint)
-                .map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
-            hooks.push((program, link));
-        }
+        let offset = task_pid.to_ne_bytes();
+        let templates = [("follow_fork", "sched_process_fork"), ("follow_free", "sched_process_free")];
+        let pids = |map: &str| (map == PIDS).then(|| shared.pids());
+        let hooks = hang(&templates, &[("TASK_PID", &offset)], cast, pids)?;
         Ok(Self { _hooks: hooks })
     }
+}
+
+/// Hangs templates without generated functions on raw tracepoints.
+pub(super) fn hang<'a>(
+    templates: &[(&str, &str)],
+    constants: &[(&str, &[u8])],
+    cast: Option<Cast>,
+    map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
+) -> Result<Vec<(Prog, OwnedFd)>, Cause> {
+    let hang = |(template, tracepoint): &(&str, &str)| {
+        let image = object::plain(template, constants, cast, &map)?;
+        let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), template)
+            .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
+        let link = program.attach_raw_tracepoint(tracepoint);
+        Ok((program, link.map_err(|errno| Cause::Hook("raw tracepoint", errno))?))
+    };
+    templates.iter().map(hang).collect()
 }

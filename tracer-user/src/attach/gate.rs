@@ -11,24 +11,25 @@
 
 use std::{
     collections::HashMap,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use super::{Cause, Via, guard::Kept, uprobe};
+use super::{
+    Cause, Via,
+    guard::Kept,
+    jump::{self, Slot},
+    uprobe,
+};
 use crate::sys::{
     Errno,
-    map::{Map, MapKind, MapSpec},
+    map::Map,
     perf,
     prog::{Prog, ProgKind},
 };
-
-/// Helpers: `bpf_tail_call` and `bpf_get_attach_cookie`, include/uapi/linux/bpf.h.
-const TAIL_CALL: i32 = 12;
-const ATTACH_COOKIE: i32 = 174;
 
 /// Programs that an event takes at most (`BPF_TRACE_MAX_PROGS`, kernel/trace/bpf_trace.c).
 const COPIES: usize = 64;
@@ -170,13 +171,11 @@ fn misses(program: &Prog) -> u64 {
 
 impl Table {
     fn put(&self, slot: u32, behind: &Behind) -> Result<(), Cause> {
-        self.map
-            .set_fd(slot, behind.program.as_fd())
-            .map_err(|errno| Cause::System("entry in the table of programs", errno))
+        jump::put(&self.map, slot, &behind.program)
     }
 
     fn load(&self, slot: Slot) -> Result<Prog, Cause> {
-        Prog::load(self.kind, &code(self.map.as_fd().as_raw_fd(), slot), "tracer_gate")
+        Prog::load(self.kind, &jump::code(&self.map, slot), "tracer_gate")
             .map_err(|error| Cause::Load(self.kind, error))
     }
 
@@ -221,16 +220,7 @@ impl Gate {
         let at = if let Some(at) = self.tables.iter().position(|table| table.kind == kind) {
             at
         } else {
-            let map = Map::create(&MapSpec {
-                kind: MapKind::ProgArray,
-                key_size: 4,
-                value_size: 4,
-                max_entries: self.places,
-                flags: 0,
-                inner: None,
-                name: "tracer_gate",
-            })
-            .map_err(|errno| Cause::Map("program array", errno))?;
+            let map = jump::table(self.places, "tracer_gate")?;
             self.tables.push(Table { kind, map, gates: Vec::new(), shared: HashMap::new() });
             self.tables.len() - 1
         };
@@ -301,8 +291,7 @@ impl Gate {
     /// Takes an event's program away: no hit is seen from here on.
     pub(super) fn rest(&self, hung: Hung) -> Resting {
         if let (false, Some(table)) = (is_call(&hung.via), self.known(&hung.via)) {
-            // The entry is there; were it not, there would be nothing to stop.
-            let _ = table.map.delete(&hung.slot.to_ne_bytes());
+            jump::clear(&table.map, hung.slot);
         }
         Resting { hung: Some(hung), common: Arc::clone(&self.common) }
     }
@@ -329,40 +318,4 @@ impl Gate {
         });
         shared + own.sum::<u64>() + self.common.missed.load(Ordering::Relaxed)
     }
-}
-
-/// How a gate knows its slot.
-#[derive(Clone, Copy)]
-pub(super) enum Slot {
-    /// By its attach cookie.
-    Cookie,
-    /// By itself.
-    Fixed(u32),
-}
-
-/// A gate's instructions.
-pub(super) fn code(table: i32, slot: Slot) -> Vec<u8> {
-    // op, destination and source register, offset, immediate (struct bpf_insn).
-    let insn = |op: u8, dst: u8, src: u8, imm: i32| {
-        let mut bytes = vec![op, dst | src << 4, 0, 0];
-        bytes.extend(imm.to_le_bytes());
-        bytes
-    };
-    let mut code = match slot {
-        Slot::Cookie => vec![
-            insn(0xbf, 6, 1, 0),             // r6 = r1
-            insn(0x85, 0, 0, ATTACH_COOKIE), // r0 = bpf_get_attach_cookie(r1)
-            insn(0xbf, 1, 6, 0),             // r1 = r6
-            insn(0xbc, 3, 0, 0),             // w3 = w0
-        ],
-        Slot::Fixed(slot) => vec![insn(0xb4, 3, 0, slot.cast_signed())], // w3 = slot
-    };
-    code.extend([
-        insn(0x18, 2, 1, table),     // r2 = the table
-        insn(0, 0, 0, 0),            //   (second half)
-        insn(0x85, 0, 0, TAIL_CALL), // bpf_tail_call(r1, r2, r3)
-        insn(0xb7, 0, 0, 0),         // r0 = 0
-        insn(0x95, 0, 0, 0),         // exit
-    ]);
-    code.concat()
 }

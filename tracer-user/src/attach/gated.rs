@@ -1,20 +1,21 @@
 //! Dynamic events on their hooks, each behind a gate of its own.
 //!
-//! As with trace events (`gate.rs`), what hangs on the hook is a tiny program that jumps to what stands in a table, so that a
-//! filter is changed by exchanging one word. A table takes programs of one kind and, at functions, of one function; so
-//! every probe has its own, of one place. In front of the jump the gate counts, as the kernel's profiles do: whoever hits.
+//! Every probe has a [`Jump`]. In front of it the gate counts, as the kernel's profiles do: whoever hits.
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::{AttachError, Cause, Link, Request, Session, Via, beside::Beside};
+use super::{
+    AttachError, Cause, Link, Request, Session, Via,
+    beside::Beside,
+    jump::{Jump, insn},
+};
 use crate::sys::{
     map::{Map, MapKind, MapSpec},
     prog::Prog,
 };
 
-/// `bpf_map_lookup_elem`, `bpf_tail_call`, include/uapi/linux/bpf.h.
+/// `bpf_map_lookup_elem`, include/uapi/linux/bpf.h.
 const LOOKUP: i32 = 1;
-const TAIL_CALL: i32 = 12;
 
 /// A dynamic event behind its gate. It hangs on its hook as long as this lives.
 #[derive(Debug)]
@@ -24,8 +25,7 @@ pub struct Gated {
     via: Via,
     // The link first: it goes before what it refers to.
     link: Link,
-    gate: Prog,
-    table: Map,
+    jump: Jump,
     program: Prog,
     scratch: Option<Map>,
     beside: Beside,
@@ -44,7 +44,7 @@ impl Gated {
     /// Hits that the kernel had no program run for: another one of its sort was running on that CPU, or more calls were under
     /// way than it follows to their returns.
     pub fn missed(&self) -> u64 {
-        self.gate.info().map_or(0, |info| info.misses) + self.link.missed()
+        self.jump.gate().info().map_or(0, |info| info.misses) + self.link.missed()
     }
 
     /// The hook.
@@ -87,26 +87,13 @@ impl Session {
             name: "tracer_hits",
         })
         .map_err(|errno| Cause::Map("array", errno))?;
-        let table = Map::create(&MapSpec {
-            kind: MapKind::ProgArray,
-            key_size: 4,
-            value_size: 4,
-            max_entries: 1,
-            flags: 0,
-            inner: None,
-            name: "tracer_probe",
-        })
-        .map_err(|errno| Cause::Map("program array", errno))?;
         let kind = request.via.kind();
-        let code = code(hits.as_fd().as_raw_fd(), table.as_fd().as_raw_fd());
-        let gate = Prog::load_for(kind, request.purpose(), &code, "tracer_probe")
-            .map_err(|error| Cause::Load(kind, error))?;
-        put(&table, &program)?;
+        let jump = Jump::to(&program, kind, request.purpose(), "tracer_probe", &count(&hits))?;
         beside.hang_before(self, request.via)?;
-        let link = self.hook(&gate, request.via)?;
+        let link = self.hook(jump.gate(), request.via)?;
         beside.hang_behind(self, request.via);
         let cpus = self.shared.cpus() as usize;
-        Ok(Gated { slot, via: request.via.clone(), link, gate, table, program, scratch, beside, hits, cpus })
+        Ok(Gated { slot, via: request.via.clone(), link, jump, program, scratch, beside, hits, cpus })
     }
 
     /// Gives a dynamic event another program: every hit is seen by the old or by the new one, and once.
@@ -115,7 +102,7 @@ impl Session {
     /// When the program does not pass the verifier; the old one goes on then.
     pub fn change_gated(&mut self, gated: &mut Gated, request: &Request<'_>) -> Result<(), AttachError> {
         let (program, scratch) = self.program(request, gated.slot, gated.scratch.as_ref(), &gated.beside)?;
-        put(&gated.table, &program).map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
+        gated.jump.exchange(&program).map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
         gated.program = program;
         gated.scratch = scratch.or(gated.scratch.take());
         Ok(())
@@ -124,7 +111,7 @@ impl Session {
     /// Takes a dynamic event off its hook.
     pub fn unhang_gated(&mut self, gated: Gated) {
         // At once; the rest waits for all CPUs.
-        let _ = gated.table.delete(&0_u32.to_ne_bytes());
+        gated.jump.clear();
         self.gate.give_back(gated.slot);
         drop(gated);
     }
@@ -148,45 +135,20 @@ impl From<Cause> for Failed {
     }
 }
 
-pub(super) fn put(table: &Map, program: &Prog) -> Result<(), Cause> {
-    table.set_fd(0, program.as_fd()).map_err(|errno| Cause::System("entry in the table of programs", errno))
-}
-
-/// An instruction: opcode, destination and source register, offset, immediate (struct bpf_insn).
-fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> Vec<u8> {
-    let mut bytes = vec![op, dst | src << 4];
-    bytes.extend(off.to_le_bytes());
-    bytes.extend(imm.to_le_bytes());
-    bytes
-}
-
-/// A gate's instructions: go on in the program behind it.
-pub(super) fn jump(table: i32) -> Vec<u8> {
+/// What a probe's gate does first: it counts.
+fn count(hits: &Map) -> Vec<u8> {
     [
-        insn(0x18, 2, 1, 0, table),     // r2 = the table
-        insn(0, 0, 0, 0, 0),            //   (second half)
-        insn(0xb7, 3, 0, 0, 0),         // r3 = 0
-        insn(0x85, 0, 0, 0, TAIL_CALL), // bpf_tail_call(r1, r2, r3)
-        insn(0xb7, 0, 0, 0, 0),         // r0 = 0
-        insn(0x95, 0, 0, 0, 0),         // exit
+        insn(0xbf, 6, 1, 0, 0),                        // r6 = r1
+        insn(0x62, 10, 0, -4, 0),                      // *(u32 *)(r10 - 4) = 0
+        insn(0x18, 1, 1, 0, hits.as_fd().as_raw_fd()), // r1 = the counts
+        insn(0, 0, 0, 0, 0),                           //   (second half)
+        insn(0xbf, 2, 10, 0, 0),                       // r2 = r10
+        insn(0x07, 2, 0, 0, -4),                       // r2 += -4
+        insn(0x85, 0, 0, 0, LOOKUP),                   // bpf_map_lookup_elem(r1, r2)
+        insn(0x15, 0, 0, 2, 0),                        // if r0 == 0 skip two
+        insn(0xb7, 1, 0, 0, 1),                        // r1 = 1
+        insn(0xdb, 0, 1, 0, 0),                        // lock *(u64 *)(r0 + 0) += r1
+        insn(0xbf, 1, 6, 0, 0),                        // r1 = r6
     ]
     .concat()
-}
-
-/// The same for a probe, which counts first.
-fn code(hits: i32, table: i32) -> Vec<u8> {
-    let count = [
-        insn(0xbf, 6, 1, 0, 0),      // r6 = r1
-        insn(0x62, 10, 0, -4, 0),    // *(u32 *)(r10 - 4) = 0
-        insn(0x18, 1, 1, 0, hits),   // r1 = the counts
-        insn(0, 0, 0, 0, 0),         //   (second half)
-        insn(0xbf, 2, 10, 0, 0),     // r2 = r10
-        insn(0x07, 2, 0, 0, -4),     // r2 += -4
-        insn(0x85, 0, 0, 0, LOOKUP), // bpf_map_lookup_elem(r1, r2)
-        insn(0x15, 0, 0, 2, 0),      // if r0 == 0 skip two
-        insn(0xb7, 1, 0, 0, 1),      // r1 = 1
-        insn(0xdb, 0, 1, 0, 0),      // lock *(u64 *)(r0 + 0) += r1
-        insn(0xbf, 1, 6, 0, 0),      // r1 = r6
-    ];
-    [count.concat(), jump(table)].concat()
 }

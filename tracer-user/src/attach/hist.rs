@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{AttachError, Block, Cause, Link, Session, Via, Writer, gate, inject, raw_tp, tracepoint};
+use super::{AttachError, Block, Cause, Link, Session, Via, Writer, inject, jump::Jump, raw_tp, tracepoint};
 use crate::{
     code::{
         asm::{Insn, LD_IMM64},
@@ -40,10 +40,11 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Counting {
     program: Prog,
-    /// The table behind the gate that hangs in the program's place, and the gate, where the program may be exchanged.
-    gate: Option<(Map, Prog)>,
+    /// What hangs in the program's place, where that may be exchanged.
+    jump: Option<Jump>,
     _link: Link,
     kind: ProgKind,
+    hook: Hook,
 }
 
 /// What a histogram needs of others.
@@ -115,15 +116,16 @@ impl Counting {
         let kind = via.kind();
         let program = load(request, kind, counts, around)?;
         let emits = request.hist.synthetic_events().next().is_some();
-        let gate = (emits && kind == ProgKind::Tracepoint).then(|| gate(kind, &program)).transpose()?;
-        let hung = gate.as_ref().map_or(&program, |(_, gate)| gate);
+        let jump = || Jump::to(&program, kind, via.purpose(), "tracer_hist", &[]);
+        let jump = (emits && kind != ProgKind::Syscall).then(jump).transpose()?;
+        let hung = jump.as_ref().map_or(&program, Jump::gate);
         let link = match via {
             Via::Tracepoint(id) => tracepoint::attach(hung, *id),
             Via::RawTracepoint(name) => raw_tp::attach(hung, name),
             Via::Inject => Ok(Link::None),
             _ => Err(Cause::NoHook("histograms hang on tracepoints only".to_owned())),
         }?;
-        Ok(Self { program, gate, _link: link, kind })
+        Ok(Self { program, jump, _link: link, kind, hook: request.hook.clone() })
     }
 
     /// Exchanges the program: every hit runs the old one or the new one.
@@ -138,16 +140,16 @@ impl Counting {
     ) -> Result<(), AttachError> {
         let fail = |cause| AttachError::new(request.hist.event.full_name(), cause);
         let program = load(request, self.kind, counts, around).map_err(fail)?;
-        if let Some((table, _)) = &self.gate {
-            put(table, &program).map_err(fail)?;
+        if let Some(jump) = &self.jump {
+            jump.exchange(&program).map_err(fail)?;
         }
         self.program = program;
         Ok(())
     }
 
     /// How it has its values.
-    pub fn hook(&self) -> Hook {
-        if self.kind == ProgKind::Syscall { Hook::Inject } else { Hook::Tracepoint }
+    pub fn hook(&self) -> &Hook {
+        &self.hook
     }
 
     /// Counts a record of user space's ([`Via::Inject`]).
@@ -169,20 +171,6 @@ pub fn part(request: &hist::Request<'_>, counts: &Counts, around: Around<'_>) ->
     let (insns, scratch) = made.map_err(|cause| AttachError::new(request.hist.event.full_name(), cause))?;
     let inner = around.emissions.into_iter().flatten().flat_map(Block::into_maps);
     Ok(Block::new(insns, inner.chain(scratch.map(Arc::new)).collect()))
-}
-
-/// A gate that jumps to a program.
-fn gate(kind: ProgKind, program: &Prog) -> Result<(Map, Prog), Cause> {
-    let table = make(MapKind::ProgArray, 4, 4, 1)?;
-    put(&table, program)?;
-    let code = gate::code(table.as_fd().as_raw_fd(), gate::Slot::Fixed(0));
-    let gate = Prog::load(kind, &code, "tracer_gate").map_err(|error| Cause::Load(kind, error))?;
-    Ok((table, gate))
-}
-
-fn put(table: &Map, program: &Prog) -> Result<(), Cause> {
-    let failed = |errno| Cause::System("entry in the table of programs", errno);
-    table.set_fd(0, program.as_fd()).map_err(failed)
 }
 
 fn load(
@@ -216,6 +204,7 @@ fn assembled(
             Role::Snapshot => counts.snapshot.as_ref().map(AsFd::as_fd),
             Role::Rings => of_session(tracer_abi::RINGS),
             Role::Switches => of_session(tracer_abi::SWITCHES),
+            Role::Pids => of_session(tracer_abi::PIDS),
             Role::Owner(number) => around.owners.get(number).map(|counts| counts.table.as_fd()),
         };
         let map = map.ok_or_else(|| Cause::NoHook(format!("there is no map for {role:?}")))?;

@@ -15,7 +15,7 @@ use std::{
 use tracer_abi::{Params, params};
 
 use super::{
-    AttachError, Cause, Context, Other, Request, Session, Threads, Via,
+    AttachError, Cause, Context, Request, Session, Threads, Via,
     beside::Beside,
     gate::{Behind, Key},
     maps::Shared,
@@ -113,18 +113,7 @@ impl Maker<'_> {
         let lists = self.shared.pid_lists();
         if (self.shared.pid_gate() || lists) && request.threads == Threads::Traced {
             fixed.bits |= if lists { params::PID_LISTS } else { params::PIDS };
-            match request.other {
-                None => {}
-                Some(Other::InRecord(offset)) => {
-                    fixed.bits |= params::OTHER_IN_RECORD;
-                    fixed.other_offset = offset;
-                }
-                Some(Other::InTask { arg, offset }) => {
-                    fixed.bits |= params::OTHER_IN_TASK;
-                    fixed.other_arg = u32::from(arg);
-                    fixed.other_offset = offset;
-                }
-            }
+            request.tell_other(&mut fixed);
         }
         if request.threads == Threads::Own {
             fixed.bits |= params::OWN_ONLY;

@@ -62,6 +62,14 @@ fn soft_offset(slot: u32) -> usize {
     offset_of!(Switches, soft) + 4 * (slot as usize % abi::SOFT_SLOTS)
 }
 
+fn paused_offset(place: u16) -> usize {
+    offset_of!(Switches, paused) + 4 * (usize::from(place) % abi::HISTS)
+}
+
+fn awaited_offset(place: u16) -> usize {
+    offset_of!(Switches, awaited) + 4 * (usize::from(place) % abi::HISTS)
+}
+
 fn count_offset(place: u16) -> usize {
     offset_of!(Switches, counts) + 8 * usize::from(place)
 }
@@ -241,6 +249,18 @@ impl Shared {
 
     pub(super) fn set_count(&self, place: u16, count: u64) {
         self.words.store_long(count_offset(place), count);
+    }
+
+    pub(super) fn hist_paused(&self, place: u16) -> bool {
+        self.words.load_word(paused_offset(place)) != 0
+    }
+
+    pub(super) fn pause_hist(&self, place: u16, paused: bool) {
+        self.words.store(paused_offset(place), u32::from(paused));
+    }
+
+    pub(super) fn await_hist(&self, place: u16, what: u32) -> bool {
+        self.words.swap(awaited_offset(place), what) == 0
     }
 
     pub(super) fn lost_snapshot(&self) -> bool {

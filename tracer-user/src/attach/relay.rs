@@ -8,7 +8,7 @@ use std::{
 
 use tracer_abi::SCRATCH_SIZE;
 
-use super::{AttachError, Block, Cause, Link, Session, Via, gated};
+use super::{AttachError, Block, Cause, Link, Session, Via, Writer, inject, jump::Jump};
 use crate::{
     code::lower::relay::{self, AREA_SIZE, ROWS},
     event::Format,
@@ -23,11 +23,16 @@ use crate::{
 #[derive(Debug)]
 pub struct Relay {
     via: Via,
+    /// What it hangs on its hook by; nothing where it has none.
+    hung: Option<Behind>,
+    program: Prog,
+}
+
+#[derive(Debug)]
+struct Behind {
     // The link first: it goes before what it refers to.
     _link: Link,
-    _gate: Prog,
-    table: Map,
-    program: Prog,
+    jump: Jump,
 }
 
 /// What a relay is made for.
@@ -43,6 +48,8 @@ pub struct Relayed<'a> {
     pub is_part: bool,
     /// A process whose hits are not handed on.
     pub but_process: Option<u32>,
+    /// Records of user space are run through it.
+    pub is_injected: bool,
 }
 
 /// A relay with what it hands records to.
@@ -50,7 +57,7 @@ pub struct Relayed<'a> {
 /// # Errors
 /// When the hook cannot give the record, or the kernel refuses a map.
 pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Block, AttachError> {
-    let Relayed { format, hook, nests, is_part, but_process } = *relayed;
+    let Relayed { format, hook, nests, is_part, but_process, is_injected } = *relayed;
     let failed = |cause| AttachError::new(format.full_name(), cause);
     let make = |value_size: usize| {
         Map::create(&MapSpec {
@@ -69,6 +76,7 @@ pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Bloc
         format,
         hook,
         is_part,
+        is_injected,
         nests,
         but_process,
         area: area.as_fd().as_raw_fd(),
@@ -107,23 +115,13 @@ impl Session {
     ) -> Result<Relay, AttachError> {
         let failed = |cause| AttachError::new(format.full_name(), cause);
         let program = self.relay(format, hook, via, parts)?;
-        let table = Map::create(&MapSpec {
-            kind: MapKind::ProgArray,
-            key_size: 4,
-            value_size: 4,
-            max_entries: 1,
-            flags: 0,
-            inner: None,
-            name: "tracer_relay",
-        })
-        .map_err(|errno| failed(Cause::Map("program array", errno)))?;
-        let kind = via.kind();
-        let gate =
-            Prog::load_for(kind, via.purpose(), &gated::jump(table.as_fd().as_raw_fd()), "tracer_relay")
-                .map_err(|error| failed(Cause::Load(kind, error)))?;
-        gated::put(&table, &program).map_err(failed)?;
-        let link = self.hook(&gate, via).map_err(failed)?;
-        Ok(Relay { via: via.clone(), _link: link, _gate: gate, table, program })
+        if *via == Via::Inject {
+            return Ok(Relay { via: via.clone(), hung: None, program });
+        }
+        let jump = Jump::to(&program, via.kind(), via.purpose(), "tracer_relay", &[]).map_err(failed)?;
+        let link = self.hook(jump.gate(), via).map_err(failed)?;
+        let hung = Some(Behind { _link: link, jump });
+        Ok(Relay { via: via.clone(), hung, program })
     }
 
     /// Gives a relay other parts: every hit is seen by the old or by the new ones, and once.
@@ -138,15 +136,27 @@ impl Session {
         parts: &[Block],
     ) -> Result<(), AttachError> {
         let program = self.relay(format, hook, &relay.via, parts)?;
-        gated::put(&relay.table, &program).map_err(|cause| AttachError::new(format.full_name(), cause))?;
+        if let Some(Behind { jump, .. }) = &relay.hung {
+            jump.exchange(&program).map_err(|cause| AttachError::new(format.full_name(), cause))?;
+        }
         relay.program = program;
         Ok(())
     }
 
+    /// Runs a record of user space through a relay that hangs nowhere.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn run_relay(&self, relay: &Relay, record: &[u8], writer: &Writer) -> Result<(), AttachError> {
+        let done = inject::run(&relay.program, record, writer);
+        done.map(drop).map_err(|cause| AttachError::new("a record of user space", cause))
+    }
+
     fn relay(&self, format: &Format, hook: &Hook, via: &Via, parts: &[Block]) -> Result<Prog, AttachError> {
         let own = self.shared.excluded_tgid();
-        let but_process = (own != 0).then_some(own);
-        let what = Relayed { format, hook, nests: via.nests(), is_part: false, but_process };
+        let but_process = (own != 0 && *via != Via::Inject).then_some(own);
+        let is_injected = *via == Via::Inject;
+        let what = Relayed { format, hook, nests: via.nests(), is_part: false, but_process, is_injected };
         let block = relayed(&what, self.shared.cpus(), parts)?;
         let kind = via.kind();
         Prog::load_for(kind, via.purpose(), &block.bytes(), &format.name)

@@ -1,13 +1,13 @@
 //! What is asked of a session: an event, where it is to be had, and what becomes of its hits.
 
-use tracer_abi::params;
+use tracer_abi::{Params, params};
 
 use super::{AttachError, Extras, Via, object::Functions, uprobe};
 use crate::{
     event::Format,
     plan::{
         filter::Filter,
-        source::{Hook, Source},
+        source::{Hook, Other, Source},
     },
     sys::prog::Purpose,
 };
@@ -22,20 +22,6 @@ pub enum Threads {
     Every,
     /// Only those of this process.
     Own,
-}
-
-/// Where a hook has the id of the other thread that an event is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Other {
-    /// In the context, at this byte offset.
-    InRecord(u32),
-    /// In the `task_struct` that an argument points to, at this byte offset.
-    InTask {
-        /// Number of the argument.
-        arg: u8,
-        /// Byte offset of `pid`.
-        offset: u32,
-    },
 }
 
 impl Request<'_> {
@@ -76,6 +62,22 @@ impl Request<'_> {
     pub(super) fn functions(&self) -> Result<Functions, AttachError> {
         Functions::generate(self.format, self.hook, self.filter, self.extras.triggers)
             .map_err(|cause| AttachError::new(self.format.full_name(), cause))
+    }
+
+    /// Says where the hook has the other thread that the event is about.
+    pub(super) fn tell_other(&self, fixed: &mut Params) {
+        match self.other {
+            None => {}
+            Some(Other::InRecord(offset)) => {
+                fixed.bits |= params::OTHER_IN_RECORD;
+                fixed.other_offset = offset;
+            }
+            Some(Other::InTask { arg, offset }) => {
+                fixed.bits |= params::OTHER_IN_TASK;
+                fixed.other_arg = u32::from(arg);
+                fixed.other_offset = offset;
+            }
+        }
     }
 
     /// What tells a program at the hit which event it is, so that events share it: [`params::COOKIE`] or

@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use tracer_abi::{TASK_RING, TASKS, TASKS_LOST, TaskEvent};
 
-use super::{Cause, object};
+use super::{Cause, follow};
 use crate::{
     kernel::Cast,
     sys::{
         map::{Map, MapKind, MapSpec},
-        prog::{Prog, ProgKind},
+        prog::Prog,
         ring::{Drained, RingMemory, Seen},
     },
 };
@@ -67,26 +67,18 @@ impl Tasks {
         })
         .map_err(|errno| Cause::Map("ring buffer", errno))?;
         table.update(&TASKS_LOST.to_ne_bytes(), &[0]).map_err(|errno| Cause::Map("hash", errno))?;
-        let mut hooks = Vec::new();
-        for (template, tracepoint) in [
+        let templates = [
             ("tasks_fork", "sched_process_fork"),
             ("tasks_exec", "sched_process_exec"),
             ("tasks_exit", "sched_process_exit"),
-        ] {
-            let constants: [(&str, &[u8]); 2] =
-                [("TASKS_PID", &offsets.pid.to_ne_bytes()), ("TASKS_MM", &offsets.mm.to_ne_bytes())];
-            let image = object::plain(template, &constants, cast, |map| match map {
+        ];
+        let (pid, mm) = (offsets.pid.to_ne_bytes(), offsets.mm.to_ne_bytes());
+        let hooks =
+            follow::hang(&templates, &[("TASKS_PID", &pid), ("TASKS_MM", &mm)], cast, |map| match map {
                 TASKS => Some(table.as_fd()),
                 TASK_RING => Some(ring.as_fd()),
                 _ => None,
             })?;
-            let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), template)
-                .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
-            let link = program
-                .attach_raw_tracepoint(tracepoint)
-                .map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
-            hooks.push((program, link));
-        }
         let ring = RingMemory::new(ring).map_err(|errno| Cause::Map("ring buffer", errno))?;
         Ok(Self { _hooks: hooks, table, ring })
     }

@@ -8,13 +8,13 @@ use std::collections::HashMap;
 
 use super::{facts::Facts, verify};
 use crate::{
-    attach::{Other, Session, Via},
+    attach::{Session, Via},
     event::{Format, dynamic::Target},
     kernel::syscalls::Registers,
     lang::define::Probe,
     plan::{
         raw::{self, RawPlan},
-        source::{Hook, Source},
+        source::{Hook, Other, Source},
     },
     ring::Drain,
 };

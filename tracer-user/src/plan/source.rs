@@ -58,6 +58,20 @@ pub struct FieldSource {
     pub source: Source,
 }
 
+/// Where a hook has the id of the other thread that an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Other {
+    /// In the context, at this byte offset.
+    InRecord(u32),
+    /// In the `task_struct` that an argument points to, at this byte offset.
+    InTask {
+        /// Number of the argument.
+        arg: u8,
+        /// Byte offset of `pid`.
+        offset: u32,
+    },
+}
+
 /// Where the bytes of one field come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {

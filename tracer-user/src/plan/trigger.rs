@@ -19,7 +19,7 @@ pub struct Trigger {
 }
 
 /// What a trigger does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Turns recording on.
     TraceOn,
@@ -36,6 +36,13 @@ pub enum Action {
         /// Whether it is turned on.
         enable: bool,
     },
+    /// Lets histograms count, or not.
+    Hists {
+        /// Their places in [`tracer_abi::Switches::paused`].
+        places: Vec<u16>,
+        /// Whether they count.
+        enable: bool,
+    },
 }
 
 /// A trigger's count.
@@ -49,7 +56,7 @@ pub struct Count {
 
 impl Action {
     /// Whether it acts only once the event is recorded (`EVENT_CMD_FL_POST_TRIGGER`).
-    pub fn is_post(self) -> bool {
+    pub fn is_post(&self) -> bool {
         matches!(self, Self::TraceOff | Self::StackTrace)
     }
 }
@@ -63,6 +70,9 @@ impl fmt::Display for Action {
             Self::StackTrace => f.write_str("stacktrace"),
             Self::Event { slot, enable } => {
                 write!(f, "{}able event at slot {slot}", if *enable { "en" } else { "dis" })
+            }
+            Self::Hists { places, enable } => {
+                write!(f, "{}able histograms {places:?}", if *enable { "en" } else { "dis" })
             }
         }
     }
@@ -80,7 +90,7 @@ pub fn turns_on(triggers: &[Trigger]) -> bool {
 
 /// Whether the stack is recorded in front of a trigger that turns recording off.
 pub fn stack_first(triggers: &[Trigger]) -> bool {
-    let place = |action| triggers.iter().position(|trigger| trigger.action == action);
+    let place = |action: Action| triggers.iter().position(|trigger| trigger.action == action);
     matches!((place(Action::StackTrace), place(Action::TraceOff)), (Some(stack), Some(off)) if stack < off)
 }
 
@@ -88,18 +98,21 @@ pub fn stack_first(triggers: &[Trigger]) -> bool {
 mod tests {
     use super::*;
 
-    fn list(actions: &[Action]) -> Vec<Trigger> {
-        actions.iter().map(|action| Trigger { action: *action, count: None, filter: None }).collect()
+    fn list(actions: &[&Action]) -> Vec<Trigger> {
+        actions
+            .iter()
+            .map(|action| Trigger { action: (*action).clone(), count: None, filter: None })
+            .collect()
     }
 
     #[test]
     fn what_a_list_asks_of_the_template() {
         let [on, off, stack] = [Action::TraceOn, Action::TraceOff, Action::StackTrace];
-        assert!(!sees_record(&list(&[on, Action::Snapshot])) && sees_record(&list(&[on, stack])));
-        let mut filtered = list(&[on]);
+        assert!(!sees_record(&list(&[&on, &Action::Snapshot])) && sees_record(&list(&[&on, &stack])));
+        let mut filtered = list(&[&on]);
         filtered[0].filter = Some(Filter::Const(true));
-        assert!(sees_record(&filtered) && turns_on(&filtered) && !turns_on(&list(&[off])));
-        assert!(stack_first(&list(&[stack, off])));
-        assert!(!stack_first(&list(&[off, stack])) && !stack_first(&list(&[stack])));
+        assert!(sees_record(&filtered) && turns_on(&filtered) && !turns_on(&list(&[&off])));
+        assert!(stack_first(&list(&[&stack, &off])));
+        assert!(!stack_first(&list(&[&off, &stack])) && !stack_first(&list(&[&stack])));
     }
 }

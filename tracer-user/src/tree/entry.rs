@@ -38,6 +38,8 @@ pub(super) enum Shows {
     Text(Make),
     /// Text that is made once and read piece by piece (seq_file).
     Seq(Make),
+    /// The same, of histograms: who polls waits for hits.
+    Hist(Make),
     /// Text whose first read gives what it asks for and whose second gives nothing.
     Once(Make),
     /// Records, which stay.

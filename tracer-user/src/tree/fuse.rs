@@ -46,11 +46,19 @@ struct Waiting {
     reply: ReplyData,
 }
 
+/// Somebody who waits until a file is ready.
+struct Polled {
+    handle: u64,
+    notifier: PollNotifier,
+    /// Nothing but our looking at it tells when it is.
+    by_clock: bool,
+}
+
 /// What requests and the daemon share.
 pub(super) struct Hub {
     tree: Mutex<Tree>,
     waiting: Mutex<Vec<Waiting>>,
-    polls: Mutex<Vec<(u64, PollNotifier)>>,
+    polls: Mutex<Vec<Polled>>,
     keeper: Option<Mutex<Keeper>>,
     /// Streams of pages that are open to be read, by handle.
     streams: Mutex<HashMap<u64, INodeNo>>,
@@ -123,7 +131,7 @@ impl Hub {
 
     /// Whether somebody waits for records.
     pub(super) fn is_awaited(&self) -> bool {
-        !lock(&self.waiting).is_empty() || !lock(&self.polls).is_empty()
+        !lock(&self.waiting).is_empty() || lock(&self.polls).iter().any(|polled| polled.by_clock)
     }
 
     /// Answers the reads that can be answered, and ends those whose thread was sent a signal.
@@ -144,12 +152,12 @@ impl Hub {
         lock(&self.waiting).extend(left);
         let polls = std::mem::take(&mut *lock(&self.polls));
         let mut left = Vec::new();
-        for (handle, notifier) in polls {
-            if self.tree().is_ready(handle) {
+        for polled in polls {
+            if self.tree().is_awaited(polled.handle) {
                 // Whoever polled may be gone.
-                let _ = notifier.notify();
+                let _ = polled.notifier.notify();
             } else {
-                left.push((handle, notifier));
+                left.push(polled);
             }
         }
         lock(&self.polls).extend(left);
@@ -197,7 +205,7 @@ impl Hub {
     }
 
     fn forget(&self, handle: u64) {
-        lock(&self.polls).retain(|(polled, _)| *polled != handle);
+        lock(&self.polls).retain(|polled| polled.handle != handle);
     }
 }
 
@@ -521,13 +529,26 @@ impl Filesystem for Fuse {
         flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        if self.hub.tree().is_ready(handle.0) {
-            return reply.poll(PollEvents::POLLIN | PollEvents::POLLRDNORM);
-        }
-        if flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY) {
-            lock(&self.hub.polls).push((handle.0, notifier));
+        let waits = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY);
+        let mut tree = self.hub.tree();
+        let ready = tree.poll(handle.0, waits);
+        let by_clock = tree.needs_looking_at(handle.0);
+        drop(tree);
+        // Who is not interested in what it is ready for sleeps nevertheless.
+        if waits && (!ready.any() || !by_clock) {
+            let mut polls = lock(&self.hub.polls);
+            polls.retain(|polled| by_clock || polled.handle != handle.0);
+            polls.push(Polled { handle: handle.0, notifier, by_clock });
+            drop(polls);
             self.hub.changed.notify_one();
         }
-        reply.poll(PollEvents::empty());
+        let mut events = PollEvents::empty();
+        if ready.input {
+            events |= PollEvents::POLLIN | PollEvents::POLLRDNORM;
+        }
+        if ready.news {
+            events |= PollEvents::POLLPRI;
+        }
+        reply.poll(events);
     }
 }

@@ -4,9 +4,9 @@ use rustix::io::Errno;
 
 use super::{
     entry::{At, Entry, Result, Shows},
-    whole::{Access, Outcome},
+    whole::{Access, Outcome, Ready},
 };
-use crate::control::instance::{Lines, Mirror, Pages, Pipe, mark::Writer};
+use crate::control::instance::{Lines, Mirror, Pages, Pipe, Seen, mark::Writer};
 
 /// What a file has between two reads.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ enum Body {
     Plain,
     /// Text, once it was made.
     Seq(Option<Vec<u8>>),
+    /// The same, of histograms.
+    Hist(Counted),
     /// Records, from their beginning and from where the reader is: its text so far from `start` on.
     Trace(Box<Text>),
     /// Records that go.
@@ -23,6 +25,15 @@ enum Body {
     Raw(Pages),
     /// A table of user events, by its number.
     User(u64),
+}
+
+/// The text of histograms, and how far these had counted: when it was last read, and when anything was last asked of the file
+/// (`struct hist_file_data`).
+#[derive(Debug)]
+struct Counted {
+    made: Option<Vec<u8>>,
+    read: Seen,
+    asked: Seen,
 }
 
 /// The text of records, from their beginning and from where the reader is; what was made of it begins at `start`.
@@ -67,6 +78,11 @@ impl Open {
         }
         let body = match entry.shows {
             Shows::Seq(_) | Shows::Page(..) => Body::Seq(None),
+            Shows::Hist(_) => Body::Hist(Counted {
+                made: None,
+                read: Seen::new(),
+                asked: mirror.hist_seen(at.instance, at.index, false),
+            }),
             Shows::Snapshot | Shows::Trace if access.read => {
                 let snapshot = matches!(entry.shows, Shows::Snapshot);
                 let paused = !snapshot
@@ -135,6 +151,15 @@ impl Open {
                 }
                 data(part(made.as_deref().unwrap_or_default(), offset, size))
             }
+            (Body::Hist(counted), Shows::Hist(make)) => {
+                if counted.made.is_none() || offset == 0 {
+                    // First: what happens meanwhile is news.
+                    counted.read = mirror.hist_seen(self.at.instance, self.at.index, false);
+                    counted.asked.clone_from(&counted.read);
+                    counted.made = Some(make(mirror, self.at)?);
+                }
+                data(part(counted.made.as_deref().unwrap_or_default(), offset, size))
+            }
             (_, Shows::Text(make)) => data(part(&make(mirror, self.at)?, offset, size)),
             (_, Shows::Once(make)) if offset == 0 => data(part(&make(mirror, self.at)?, 0, size)),
             (_, Shows::Once(_)) => data(Vec::new()),
@@ -151,8 +176,33 @@ impl Open {
         takes(mirror, At { who, ..self.at }, data)
     }
 
+    /// What it is ready for, as poll(2) asks it.
+    pub(super) fn poll(&mut self, mirror: &mut Mirror, waits: bool) -> Ready {
+        let at = self.at;
+        let Body::Hist(counted) = &mut self.body else {
+            return Ready { input: self.is_ready(mirror), news: false };
+        };
+        let now = mirror.hist_seen(at.instance, at.index, waits);
+        let ready = Ready { input: counted.read != now, news: counted.asked != now };
+        counted.asked = now;
+        ready
+    }
+
+    /// Whether one who waits for it is to be woken.
+    pub(super) fn is_awaited(&self, mirror: &mut Mirror) -> bool {
+        match &self.body {
+            Body::Hist(counted) => counted.asked != mirror.hist_seen(self.at.instance, self.at.index, true),
+            _ => self.is_ready(mirror),
+        }
+    }
+
+    /// Whether time alone tells when it is ready: nothing wakes us for a record.
+    pub(super) fn needs_looking_at(&self) -> bool {
+        !matches!(self.body, Body::Hist(_))
+    }
+
     /// Whether a read would not wait.
-    pub(super) fn is_ready(&self, mirror: &mut Mirror) -> bool {
+    fn is_ready(&self, mirror: &mut Mirror) -> bool {
         match &self.body {
             // A pipe under the option `block` says always that it is ready.
             Body::Pipe(pipe) => {

@@ -14,6 +14,22 @@ use crate::control::instance::{Mirror, TOP};
 /// The kernel whose event files are eventfs's first.
 const EVENTFS: (u32, u32) = (6, 6);
 
+/// What a file is ready for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// A read would not wait, or shows something new.
+    pub input: bool,
+    /// There is news since anything was last asked of the file.
+    pub news: bool,
+}
+
+impl Ready {
+    /// Whether it is ready for anything.
+    pub fn any(self) -> bool {
+        self.input || self.news
+    }
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
@@ -272,9 +288,20 @@ impl Tree {
         done
     }
 
-    /// Whether a read of an open file would not wait.
-    pub fn is_ready(&mut self, handle: u64) -> bool {
-        self.open.get(&handle).is_none_or(|open| open.is_ready(&mut self.mirror))
+    /// What an open file is ready for; `waits` where somebody goes to sleep until it is.
+    pub fn poll(&mut self, handle: u64, waits: bool) -> Ready {
+        let gone = Ready { input: true, news: false };
+        self.open.get_mut(&handle).map_or(gone, |open| open.poll(&mut self.mirror, waits))
+    }
+
+    /// Whether one who polls an open file is to be woken.
+    pub fn is_awaited(&mut self, handle: u64) -> bool {
+        self.open.get(&handle).is_none_or(|open| open.is_awaited(&mut self.mirror))
+    }
+
+    /// Whether who polls an open file is woken by nothing but our looking at it.
+    pub fn needs_looking_at(&self, handle: u64) -> bool {
+        self.open.get(&handle).is_none_or(Open::needs_looking_at)
     }
 
     /// Closes a file.

@@ -255,7 +255,7 @@ fn a_trigger_counts_in_three_steps() {
         7  r0 &= 1
         8  if r0 != 0 goto L1
         9  r5 = r4
-       10  r5 += 32800
+       10  r5 += 49184
        11  r0 = *(u64 *)(r5 + 0)
        12  if r0 s<= 0 goto L1
        13  r0 = -1
@@ -280,7 +280,7 @@ fn a_trigger_counts_in_three_steps() {
        L2:
        28  r4 = *(u64 *)(r10 - 8)
        29  r2 = r4
-       30  r2 += 36
+       30  r2 += 16420
        31  r0 = *(u32 *)(r2 + 0)
        32  if r0 == 0 goto L3
        33  *(u32 *)(r2 + 0) = 0

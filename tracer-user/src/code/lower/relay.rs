@@ -1,7 +1,8 @@
 //! Handing an event's records on, without recording them, to parts of the program that follow the event: histograms, and the
 //! probes that sit on it.
 //!
-//! A relay makes the record where the event's own program would, at the hook or out of another event's record, lays it out as
+//! A relay makes the record where the event's own program would, at the hook or out of another event's record, be that of the
+//! kernel or of user space, lays it out as
 //! one that user space injects, and calls the parts with it and the hook's context, as an emission does ([`super::emission`]).
 
 use tracer_abi::{
@@ -39,6 +40,9 @@ pub struct Request<'a> {
     pub hook: &'a Hook,
     /// It is a part of a program itself: the context is another event's record, the second argument the hook's own.
     pub is_part: bool,
+    /// It is a program that a record of user space is run through: the context is another event's record, and who hits is who
+    /// wrote that.
+    pub is_injected: bool,
     /// Programs at the hook are preempted by others of their kind.
     pub nests: bool,
     /// A process whose hits are not handed on.
@@ -64,7 +68,11 @@ pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, Low
     // R6: what the record is made of; R7: the hook's context; R8: the record.
     asm.mov(Reg::R6, Reg::R1);
     asm.mov(Reg::R7, if request.is_part { Reg::R2 } else { Reg::R1 });
-    asm.call(Helper::GetCurrentPidTgid);
+    if request.is_injected {
+        asm.load(Width::W, Reg::R0, Reg::R6, 4);
+    } else {
+        asm.call(Helper::GetCurrentPidTgid);
+    }
     if let Some(process) = request.but_process {
         asm.mov(Reg::R1, Reg::R0);
         asm.alu(Alu::Rsh, Reg::R1, 32);
@@ -100,10 +108,18 @@ pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, Low
     asm.bind(taken);
     asm.load(Width::D, Reg::R0, Reg::R10, COMMON);
     asm.store(Width::D, Reg::R8, 0, Reg::R0);
-    asm.store(Width::W, Reg::R8, INJECT_CPU as i16, Reg::R9);
-    asm.address(Reg::R1, Reg::R8, INJECT_COMM as i32);
-    asm.mov(Reg::R2, 16);
-    asm.call(Helper::GetCurrentComm);
+    if request.is_injected {
+        for word in (0..24).step_by(8) {
+            let at = INJECT_LENGTH as i16 + word;
+            asm.load(Width::D, Reg::R0, Reg::R6, at);
+            asm.store(Width::D, Reg::R8, at, Reg::R0);
+        }
+    } else {
+        asm.store(Width::W, Reg::R8, INJECT_CPU as i16, Reg::R9);
+        asm.address(Reg::R1, Reg::R8, INJECT_COMM as i32);
+        asm.mov(Reg::R2, 16);
+        asm.call(Helper::GetCurrentComm);
+    }
     if code.size.is_none() || when.is_some() {
         look_up(&mut asm, request.scratch);
         asm.jump_if(Cond::Eq, Reg::R0, 0, free);

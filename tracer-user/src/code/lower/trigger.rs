@@ -68,7 +68,7 @@ fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<
         place
     });
     // What is asked of the template, where that differs from hit to hit.
-    let asks = triggers.iter().any(|trigger| bit(trigger.action) != 0);
+    let asks = triggers.iter().any(|trigger| bit(&trigger.action) != 0);
     let answer = asks.then(|| {
         let answer = lower.frame.take(8, 0);
         lower.asm.store(Width::D, Reg::R10, answer, 0);
@@ -133,28 +133,37 @@ fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<
 }
 
 /// What an action asks of the template.
-fn bit(action: Action) -> u64 {
+fn bit(action: &Action) -> u64 {
     match action {
         Action::Snapshot => asked::SNAPSHOT,
         Action::StackTrace => asked::STACK,
-        Action::TraceOn | Action::TraceOff | Action::Event { .. } => 0,
+        Action::TraceOn | Action::TraceOff | Action::Event { .. } | Action::Hists { .. } => 0,
     }
 }
 
 impl Lower<'_> {
     /// One trigger's action; goes to `skip` where it has nothing to do.
     fn act(&mut self, trigger: &Trigger, answer: Option<i16>, skip: Label) {
-        match trigger.action {
+        match &trigger.action {
             Action::TraceOn => self.turn_recording(true, trigger.count, skip),
             Action::TraceOff => self.turn_recording(false, trigger.count, skip),
-            Action::Event { slot, enable } => self.turn_event(slot, enable, trigger.count, skip),
+            Action::Event { slot, enable } => self.turn_event(*slot, *enable, trigger.count, skip),
+            Action::Hists { places, enable } => {
+                if let Some(count) = trigger.count {
+                    self.take(count, skip);
+                }
+                for place in places {
+                    let word = offset_of!(Switches, paused) + 4 * usize::from(*place);
+                    self.asm.store(Width::W, SWITCHES, word as i16, i32::from(!enable));
+                }
+            }
             Action::Snapshot | Action::StackTrace => {
                 if let Some(count) = trigger.count {
                     self.take(count, skip);
                 }
                 if let Some(answer) = answer {
                     self.asm.load(Width::D, Reg::R0, Reg::R10, answer);
-                    self.asm.alu(Alu::Or, Reg::R0, bit(trigger.action) as i32);
+                    self.asm.alu(Alu::Or, Reg::R0, bit(&trigger.action) as i32);
                     self.asm.store(Width::D, Reg::R10, answer, Reg::R0);
                 }
             }

@@ -133,6 +133,7 @@ impl Histogram {
                 kind: format.id,
                 but_process,
                 entry: lower::Entry::Hook,
+                within: None,
                 emits: &[],
             };
             Counting::start(&request, &hook.via, &counts, &HistAround::default())

@@ -204,15 +204,21 @@ impl Mirror {
                 events.iter().partition(|event| state.triggers.is_soft(**event));
             self.keep_counts(instance, &hard);
             let state = self.state(instance)?;
-            for event in &hard {
-                state.enabled.remove(event);
-            }
+            let gone: Vec<u32> = hard.iter().copied().filter(|event| state.enabled.remove(event)).collect();
             if let Some(live) = &mut state.live {
-                for event in soft {
-                    live.set_soft_off(event, true);
+                for event in &soft {
+                    live.set_soft_off(*event, true);
                 }
                 live.unhang(hard);
             }
+            let idle: Vec<u32> = soft.into_iter().filter(|event| self.may_idle(instance, *event)).collect();
+            self.keep_counts(instance, &idle);
+            if let Some(live) = &mut self.state(instance)?.live {
+                for event in idle {
+                    live.idle_at(event);
+                }
+            }
+            gone.into_iter().try_for_each(|event| self.sit(instance, event, false))?;
             for event in events {
                 self.changed(instance, *event)?;
             }
@@ -225,7 +231,7 @@ impl Mirror {
         let mut first = Ok(());
         for event in events {
             let state = self.state(instance)?;
-            let done = if state.enabled.contains(event) {
+            let done = if state.enabled.contains(event) && !state.idles(*event) {
                 if let Some(live) = &state.live {
                     live.set_soft_off(*event, false);
                 }
@@ -263,6 +269,14 @@ impl Mirror {
 
     /// Hangs an event on its hook, turned off by its triggers' word if so wanted.
     pub(super) fn hang(&mut self, instance: u32, event: u32, begins_off: bool) -> Result<(), Errno> {
+        if begins_off && self.may_idle(instance, event) {
+            let state = self.state(instance)?;
+            if let Some(live) = &mut state.live {
+                live.idle_at(event);
+            }
+            state.enabled.insert(event);
+            return self.changed(instance, event);
+        }
         let (facts, catalogue, stacks) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
         let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
         let probes = self.dynamic.probes_of(event);
@@ -295,12 +309,19 @@ impl Mirror {
         }
         hung?;
         let state = self.state(instance)?;
-        state.enabled.insert(event);
+        let newly = state.enabled.insert(event);
         state.recorded.insert(event);
         if probes.is_some() {
             self.dynamic.profile.begin(event, instance);
         }
-        let done = self.changed(instance, event);
+        let sits = newly && probes.is_some();
+        let mut done = if sits { self.sit(instance, event, true) } else { Ok(()) };
+        if done.is_ok() {
+            done = self.changed(instance, event);
+            if done.is_err() && sits {
+                let _ = self.sit(instance, event, false);
+            }
+        }
         if done.is_err() {
             let state = self.state(instance)?;
             state.enabled.remove(&event);

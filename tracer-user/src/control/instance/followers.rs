@@ -11,7 +11,8 @@ use super::{
     state::Wants,
 };
 use crate::{
-    attach::{self, Block, Relayed},
+    attach::{self, Block, Relayed, Via},
+    code::lower::hist::Entry,
     control::{
         facts::Facts,
         hooks::Chosen,
@@ -107,7 +108,7 @@ impl Mirror {
     }
 
     fn parts_behind(&mut self, instance: u32, event: u32, outer: &mut Vec<u32>) -> Result<Vec<Block>, Errno> {
-        let mut parts = self.hist_parts(instance, event, outer)?;
+        let mut parts = self.hist_parts(instance, event, Entry::Record, outer)?;
         let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
         for (probe, hook) in self.probes_on(event) {
             let format = catalogue.format(probe, &facts).ok_or(Errno::NODEV)?;
@@ -121,7 +122,14 @@ impl Mirror {
             })?);
             let further = self.following(instance, probe, outer)?;
             if !further.is_empty() {
-                let relay = Relayed { format, hook: &hook, nests: false, is_part: true, but_process: None };
+                let relay = Relayed {
+                    format,
+                    hook: &hook,
+                    nests: false,
+                    is_part: true,
+                    but_process: None,
+                    is_injected: false,
+                };
                 let relay = attach::relayed(&relay, facts.cpus(), &further);
                 parts.push(relay.map_err(|error| live::told(&error))?);
             }
@@ -133,16 +141,75 @@ impl Mirror {
     /// ask for.
     pub(super) fn hand(&mut self, instance: u32, event: u32, record: &[u8], writer: &attach::Writer) -> u64 {
         self.count_record(instance, event, record, writer);
-        let probes = self.probes_on(event);
-        let Some(live) = self.get(instance).and_then(|state| state.live.as_ref()) else { return 0 };
+        let asked = self.emit_one(instance, event, record, writer);
+        self.hand_to_probes(instance, event, record, writer) | asked
+    }
+
+    /// Hands a record of user space to the event probes that sit on its event, and to their histograms.
+    pub(super) fn hand_to_probes(
+        &self,
+        instance: u32,
+        event: u32,
+        record: &[u8],
+        writer: &attach::Writer,
+    ) -> u64 {
         let mut asked = 0;
-        for event in std::iter::once(event).chain(probes.into_iter().map(|(probe, _)| probe)) {
-            match live.emit(event, record, writer) {
-                Ok(more) => asked |= more,
-                Err(error) => tracing::warn!("{error}"),
+        for (probe, _) in self.probes_on(event) {
+            asked |= self.emit_one(instance, probe, record, writer);
+            let Some(live) = self.get(instance).and_then(|state| state.live.as_ref()) else { continue };
+            for (relay, _) in live.relays.get(&probe).into_iter().flatten() {
+                if let Err(error) = live.asked().run_relay(relay, record, writer) {
+                    tracing::warn!("{error}");
+                }
             }
         }
         asked
+    }
+
+    fn emit_one(&self, instance: u32, event: u32, record: &[u8], writer: &attach::Writer) -> u64 {
+        let live = self.get(instance).and_then(|state| state.live.as_ref());
+        live.map_or(Ok(0), |live| live.emit(event, record, writer)).unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            0
+        })
+    }
+
+    /// Counts an event probe in or out on the event that it sits on, which has it among its triggers
+    /// (`enable_eprobe()`).
+    pub(super) fn sit(&mut self, instance: u32, event: u32, on: bool) -> Result<(), Errno> {
+        let probes = self.dynamic.probes_of(event).unwrap_or_default();
+        for probe in probes {
+            let Target::Event { system, name, .. } = &probe.event.target else { continue };
+            let target = self.events.find_system(system).and_then(|system| self.events.find(system, name));
+            let Some(target) = target else { continue };
+            if on {
+                self.soften_idle(instance, target)?;
+            } else {
+                self.harden_idle(instance, target)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has records of user space run through what follows an event probe.
+    fn follow_writers(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+        let parts = self.hist_parts(instance, event, Entry::Injected, &mut vec![event])?;
+        let probes = self.dynamic.probes_of(event).unwrap_or_default();
+        let hooks: Vec<Hook> = probes.iter().filter_map(|probe| Some(self.sits_on(probe)?.1)).collect();
+        let (catalogue, facts) = (self.events.clone(), self.facts.clone());
+        let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
+        let Some(live) = &mut self.state(instance)?.live else { return Ok(()) };
+        live.relays.remove(&event);
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let mut relays = Vec::new();
+        for hook in hooks {
+            let place = Candidate { hook, via: Via::Inject, irqs_off: false };
+            relays.push(live.hang_relay(&Hooked::At(place), format, &parts, &facts)?);
+        }
+        live.relays.insert(event, relays);
+        Ok(())
     }
 
     /// To be called when an event is on otherwise than before in an instance: what has its records, or is made of them, follows.
@@ -165,7 +232,12 @@ impl Mirror {
                 self.relink(event);
                 Ok(())
             }
-            Some(Source::Event(target)) => self.refollow(instance, target),
+            Some(Source::Event(target)) => {
+                if matches!(self.source(target), Some(Source::Emission | Source::Writers)) {
+                    self.follow_writers(instance, event)?;
+                }
+                self.refollow(instance, target)
+            }
             Some(source @ (Source::Hooks(_) | Source::Place(_))) => {
                 let probes = match source {
                     Source::Hooks(probes) => probes.into_iter().map(Hooked::Probe).collect(),

@@ -1,73 +1,69 @@
-//! Histograms of an instance: `hist` lines of `trigger` files, and the `hist` files.
+//! Histograms: `hist` lines of `trigger` files, and the `hist` files.
 //!
-//! A histogram is a program of its own on the event's perf tracepoint, beside whatever else the event is traced by; its
-//! table stays while it is paused. A command may make histograms on other events and take them away again, so that tables
-//! follow the set of triggers ([`Mirror::follow`]). What cannot be counted yet (events that the kernel does not know) is
-//! refused with `EOPNOTSUPP`, once the kernel would have taken it.
+//! What triggers there are is known for all instances together, as a name is shared by all; tables, words and programs
+//! (`counting.rs`) are an instance's own. A command may make histograms on other events and take them away again, so that
+//! tables follow the set of triggers ([`Mirror::follow_hists`]). Whether one counts is said by a word in the session, which
+//! triggers of other events turn too (`enable_hist`), so that what is set is asked of the word.
 
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use tracer_abi::{HISTS, hist};
 
-use super::{Command, live::Live, mirror::Mirror};
+use super::{Command, counting::Running, mirror::Mirror, state::Instance};
 use crate::{
-    attach::{self, AttachError, Block, Counting, Counts, HistAround, Via, ids},
+    attach::Counts,
     buffer::clock::{Clock, monotonic},
     code::lower::hist as lower,
-    control::{facts::Facts, hist::shown},
-    event::{Format, dynamic::latin1, synthetic},
+    control::hist::shown,
+    event::{Format, synthetic},
     lang::{
         filter::FilterError,
-        hist::{Change, Dialect, HistId, Set, Trigger, TriggerId, World, action::Deed},
+        hist::{Change, Dialect, HistId, Set, Trigger, TriggerId, World},
     },
-    plan::{hist::References, resolve, source::Hook},
+    plan::resolve,
 };
 
-/// A trigger's table, and what counts in it unless it is paused.
+/// A trigger's table, and what counts in it.
 #[derive(Debug)]
 pub(super) struct Table {
-    trigger: TriggerId,
-    hist: HistId,
+    pub(super) trigger: TriggerId,
+    pub(super) hist: HistId,
     /// The event, for when the trigger is gone.
-    event: u32,
+    pub(super) event: u32,
     pub(super) counts: Arc<Counts>,
-    running: Option<Counting>,
+    /// Where its words are.
+    pub(super) place: u16,
+    pub(super) running: Running,
+    /// How often it was found that there were hits since it was last asked.
+    hits: u64,
 }
 
 /// The histograms of an instance.
 #[derive(Debug, Default)]
 pub(super) struct Hists {
-    pub(super) set: Set,
-    tables: Vec<Table>,
+    pub(super) tables: Vec<Table>,
+    free: Vec<u16>,
+    used: u16,
 }
 
 impl Hists {
-    /// The lines in an event's `trigger`; `name` is `SYSTEM:EVENT`.
-    pub(super) fn lines(&self, name: &str) -> Vec<u8> {
-        self.of(name).flat_map(Trigger::read_back).collect()
-    }
-
-    fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Trigger> {
-        let (system, event) = name.split_once(':').unwrap_or_default();
-        self.set.of_event(system, event)
-    }
-
     /// Whether an event has any.
     pub(super) fn counts_event(&self, event: u32) -> bool {
         self.tables.iter().any(|table| table.event == event)
+    }
+
+    /// Where the words of an event's histograms are.
+    pub(super) fn places(&self, event: u32) -> Vec<u16> {
+        self.tables.iter().filter(|table| table.event == event).map(|table| table.place).collect()
     }
 
     pub(super) fn table(&self, trigger: TriggerId) -> Option<&Table> {
         self.tables.iter().find(|table| table.trigger == trigger)
     }
 
-    fn table_mut(&mut self, trigger: TriggerId) -> Option<&mut Table> {
+    pub(super) fn table_mut(&mut self, trigger: TriggerId) -> Option<&mut Table> {
         self.tables.iter_mut().find(|table| table.trigger == trigger)
-    }
-
-    /// Whether a table's trigger is there.
-    fn lists(&self, table: &Table) -> bool {
-        self.set.triggers().any(|trigger| trigger.id == table.trigger)
     }
 
     /// The counts of a histogram, which triggers of one name share.
@@ -75,23 +71,44 @@ impl Hists {
         self.tables.iter().find(|table| table.hist == hist).map(|table| &table.counts)
     }
 
-    /// What an event's `hist` file reads.
-    fn text(&self, name: &str, facts: &Facts) -> Vec<u8> {
-        let mut text = Vec::new();
-        for (number, trigger) in self.of(name).enumerate() {
-            let read = self.table(trigger.id).and_then(|table| table.counts.read().ok());
-            text.extend(shown(trigger, read.unwrap_or_default(), number, facts));
+    fn take_place(&mut self) -> Result<u16, Errno> {
+        let new = || (usize::from(self.used) < HISTS).then_some(self.used);
+        let place = self.free.pop().or_else(new).ok_or(Errno::NOMEM)?;
+        self.used = self.used.max(place + 1);
+        Ok(place)
+    }
+}
+
+impl Instance {
+    /// Whether a histogram does not count for now, as was said last.
+    pub(super) fn is_paused(&self, trigger: TriggerId) -> bool {
+        let place = self.hists.table(trigger).map(|table| table.place);
+        let live = self.live.as_ref().zip(place);
+        live.is_some_and(|(live, place)| live.asked().hist_paused(place))
+    }
+
+    /// What histograms have counted anything since they were last asked is noted; the next hit is noted again, and told
+    /// if so wanted.
+    fn note_hits(&mut self, hist: HistId, wake: bool) {
+        let Self { hists, live: Some(live), .. } = self else { return };
+        for table in hists.tables.iter_mut().filter(|table| table.hist == hist) {
+            table.hits +=
+                u64::from(live.asked().await_hist(table.place, if wake { hist::WAKE } else { hist::NOTE }));
         }
-        text
     }
 }
 
 /// What the mirror has that histograms are about.
 pub(super) struct Around<'a> {
     pub(super) mirror: &'a Mirror,
+    pub(super) instance: u32,
 }
 
 impl World for Around<'_> {
+    fn instance(&self) -> u32 {
+        self.instance
+    }
+
     fn dialect(&self) -> Dialect {
         Dialect::newest()
     }
@@ -115,14 +132,61 @@ impl World for Around<'_> {
     }
 }
 
+/// How far an event's histograms had counted: each trigger of which a hit was seen, and when the last one was.
+pub type Seen = Vec<(TriggerId, u64)>;
+
 impl Mirror {
+    /// An event's triggers, each with what its word says.
+    fn hists_of(&self, instance: u32, event: u32) -> Vec<Trigger> {
+        let name = self.events.full_name(event);
+        let (system, event) = name.split_once(':').unwrap_or_default();
+        let state = self.get(instance);
+        let triggers = self.histograms.of_event(instance, system, event).cloned();
+        let as_said = |mut trigger: Trigger| {
+            trigger.paused = state.is_some_and(|state| state.is_paused(trigger.id));
+            trigger
+        };
+        triggers.map(as_said).collect()
+    }
+
+    /// What an event's `trigger` file reads.
+    ///
+    /// # Errors
+    /// `ENODEV` when the instance is gone.
+    pub fn trigger_text(&self, instance: u32, event: u32) -> Result<Vec<u8>, Errno> {
+        let state = self.get(instance).ok_or(Errno::NODEV)?;
+        let hists = self.hists_of(instance, event).iter().flat_map(Trigger::read_back).collect();
+        Ok(state.trigger_text(event, hists, |event| self.events.full_name(event)))
+    }
+
     /// What an event's `hist` file reads.
     ///
     /// # Errors
     /// `ENODEV` when the instance is gone.
     pub fn hist_text(&self, instance: u32, event: u32) -> Result<Vec<u8>, Errno> {
         let state = self.get(instance).ok_or(Errno::NODEV)?;
-        Ok(state.hists.text(&self.events.full_name(event), &self.facts))
+        let mut text = Vec::new();
+        for (number, trigger) in self.hists_of(instance, event).iter().enumerate() {
+            let read = state.hists.table(trigger.id).and_then(|table| table.counts.read().ok());
+            text.extend(shown(trigger, read.unwrap_or_default(), number, &self.facts));
+        }
+        Ok(text)
+    }
+
+    /// How far an event's histograms have counted; the ring is written to at the next hit of any if somebody waits for that.
+    pub fn hist_seen(&mut self, instance: u32, event: u32, wake: bool) -> Seen {
+        let Some(state) = self.get(instance) else { return Seen::new() };
+        let tables = state.hists.tables.iter().filter(|table| table.event == event);
+        let tables: Vec<(TriggerId, HistId)> = tables.map(|table| (table.trigger, table.hist)).collect();
+        let mut seen = Seen::new();
+        for (trigger, hist) in tables {
+            // Whoever has the same name may have counted.
+            self.all_mut().for_each(|state| state.note_hits(hist, wake));
+            let same = self.all().flat_map(|state| &state.hists.tables).filter(|table| table.hist == hist);
+            let hits = same.map(|table| table.hits).sum();
+            seen.extend((hits > 0).then_some((trigger, hits)));
+        }
+        seen
     }
 
     /// A line with `hist` that was written to an event's `trigger`; `text` is what stands behind it.
@@ -134,8 +198,8 @@ impl Mirror {
         remove: bool,
     ) -> Result<(), Errno> {
         let format = Arc::new(self.events.format(event, &self.facts).ok_or(Errno::NODEV)?.clone());
-        let mut set = self.state(instance)?.hists.set.clone();
-        let result = set.apply(&format, text, remove, &Around { mirror: self });
+        let mut set = self.histograms.clone();
+        let result = set.apply(&format, text, remove, &Around { mirror: self, instance });
         let entries = match &result {
             Ok(taken) => taken.log.texts(),
             Err(refusal) => refusal.log().texts(),
@@ -148,24 +212,28 @@ impl Mirror {
             Change::Nothing => Ok(()),
             Change::Added(_, clock) => {
                 self.make_live(instance)?;
-                self.follow(instance, set)?;
+                self.follow_hists(set)?;
                 clock.map_or(Ok(()), |clock| self.apply(instance, &Command::Clock(&clock)))
             }
-            Change::Removed(_) => self.follow(instance, set),
-            Change::Paused(id) | Change::Resumed(id) => {
-                let before = std::mem::replace(&mut self.state(instance)?.hists.set, set);
-                let done = self.run_table(instance, id);
-                if done.is_err() {
-                    self.state(instance)?.hists.set = before;
-                }
-                self.relink(event);
-                done
-            }
+            Change::Removed(_) => self.follow_hists(set),
+            Change::Paused(id) => self.pause_hist(instance, id, true),
+            Change::Resumed(id) => self.pause_hist(instance, id, false),
             Change::Cleared(id) => {
-                let table = self.state(instance)?.hists.table(id);
-                table.map_or(Ok(()), |table| table.counts.clear().map_err(|_| Errno::IO))
+                let Some(table) = self.state(instance)?.hists.table_mut(id) else { return Ok(()) };
+                table.hits += 1;
+                table.counts.clear().map_err(|_| Errno::IO)
             }
         }
+    }
+
+    /// Says whether a histogram counts.
+    pub(super) fn pause_hist(&mut self, instance: u32, id: TriggerId, paused: bool) -> Result<(), Errno> {
+        self.histograms.set_paused(id, paused);
+        let state = self.state(instance)?;
+        if let (Some(table), Some(live)) = (state.hists.table(id), &state.live) {
+            live.asked().pause_hist(table.place, paused);
+        }
+        Ok(())
     }
 
     /// Takes an event's histograms away, as opening its `trigger` for writing from the start does; other triggers stay.
@@ -175,40 +243,46 @@ impl Mirror {
     pub fn clear_hists(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
         let name = self.events.full_name(event);
         let (system, event_name) = name.split_once(':').ok_or(Errno::NODEV)?;
-        let mut set = self.state(instance)?.hists.set.clone();
-        set.clear(system, event_name, &Around { mirror: self });
-        self.follow(instance, set)
+        let mut set = self.histograms.clone();
+        set.clear(system, event_name, &Around { mirror: self, instance });
+        self.follow_hists(set)
+    }
+
+    /// Takes an instance's histograms away, before the instance goes.
+    pub(super) fn forget_hists(&mut self, instance: u32) {
+        let mut set = self.histograms.clone();
+        set.forget_instance(instance, &Around { mirror: self, instance });
+        // What goes is refused nothing.
+        let _ = self.follow_hists(set);
     }
 
     /// Makes tables for the triggers of a set that have none, takes those away whose triggers are gone, and keeps the set;
     /// when something is refused, all is as it was.
-    fn follow(&mut self, instance: u32, set: Set) -> Result<(), Errno> {
-        let hists = &mut self.state(instance)?.hists;
-        let before = std::mem::replace(&mut hists.set, set);
-        let new = hists.set.triggers().map(|trigger| trigger.id);
-        let new: Vec<TriggerId> = new.filter(|id| hists.table(*id).is_none()).collect();
-        for (done, id) in new.iter().enumerate() {
-            if let Err(errno) = self.add_table(instance, *id) {
-                self.state(instance)?.hists.set = before;
-                for _ in 0..done {
-                    let table = self.state(instance)?.hists.tables.pop();
-                    table.map_or(Ok(()), |table| self.leave(instance, table.event))?;
+    fn follow_hists(&mut self, set: Set) -> Result<(), Errno> {
+        let before = std::mem::replace(&mut self.histograms, set);
+        let new = self.histograms.triggers().map(|trigger| (trigger.instance, trigger.id));
+        let is_new = |(instance, id): &(u32, TriggerId)| {
+            self.get(*instance).is_some_and(|state| state.hists.table(*id).is_none())
+        };
+        let new: Vec<(u32, TriggerId)> = new.filter(is_new).collect();
+        for (done, (instance, id)) in new.iter().enumerate() {
+            if let Err(errno) = self.add_table(*instance, *id) {
+                self.histograms = before;
+                for (instance, id) in new[..done].iter().rev() {
+                    self.drop_table(*instance, *id)?;
                 }
                 return Err(errno);
             }
         }
-        let gone: Vec<u32> = {
-            let hists = &self.state(instance)?.hists;
-            hists.tables.iter().filter(|table| !hists.lists(table)).map(|table| table.event).collect()
+        let is_gone = |table: &&Table| self.histograms.triggers().all(|trigger| trigger.id != table.trigger);
+        let gone = |(number, state): (u32, &Instance)| {
+            let gone = state.hists.tables.iter().filter(is_gone);
+            gone.map(|table| (number, table.trigger)).collect::<Vec<_>>()
         };
-        if !gone.is_empty() {
-            // Snapshots that they asked for are taken.
-            self.collect(instance);
-        }
-        let Hists { set, tables } = &mut self.state(instance)?.hists;
-        tables.retain(|table| set.triggers().any(|trigger| trigger.id == table.trigger));
+        let gone: Vec<(u32, TriggerId)> = self.numbered().flat_map(gone).collect();
+        let done = gone.into_iter().try_for_each(|(instance, id)| self.drop_table(instance, id));
         self.count_uses();
-        gone.into_iter().try_for_each(|event| self.leave(instance, event))
+        done
     }
 
     /// Tells the synthetic events whether a histogram uses them.
@@ -216,14 +290,19 @@ impl Mirror {
         let names: Vec<String> =
             self.synthetic.set.events().iter().map(|defined| defined.event.name.clone()).collect();
         for name in names {
-            let used = self.numbered().any(|(_, state)| state.hists.set.uses_of_synthetic(&name) > 0);
+            let used = self.histograms.uses_of_synthetic(&name) > 0;
             self.synthetic.set.set_referenced(&name, used);
         }
     }
 
+    /// The counts of a histogram, in whatever instance its triggers are.
+    pub(super) fn counts_of(&self, hist: HistId) -> Option<&Arc<Counts>> {
+        self.all().find_map(|state| state.hists.counts(hist))
+    }
+
     /// Makes the table of a trigger, shared with those of its name, and what counts in it.
     fn add_table(&mut self, instance: u32, id: TriggerId) -> Result<(), Errno> {
-        let trigger = self.state(instance)?.hists.set.trigger(id).ok_or(Errno::NODEV)?.clone();
+        let trigger = self.histograms.trigger(id).ok_or(Errno::NODEV)?.clone();
         let (hist, format) = (&trigger.hist, &trigger.event);
         let event = self.events.find_system(&format.system);
         let event = event.and_then(|system| self.events.find(system, &format.name)).ok_or(Errno::NODEV)?;
@@ -233,186 +312,55 @@ impl Mirror {
         if hist.takes_snapshots() {
             self.state(instance)?.arm_snapshot();
         }
-        let counts = match self.state(instance)?.hists.counts(hist.id) {
+        let counts = match self.counts_of(hist.id) {
             Some(counts) => Arc::clone(counts),
             None => Arc::new(Counts::of(hist, self.facts.cpus()).map_err(|_| Errno::NOMEM)?),
         };
-        let table = Table { trigger: id, hist: hist.id, event, counts, running: None };
-        self.state(instance)?.hists.tables.push(table);
-        let done = self.run_table(instance, id);
-        let done =
-            done.and_then(|()| if self.is_special(event) { Ok(()) } else { self.soften(instance, event) });
+        let state = self.state(instance)?;
+        let place = state.hists.take_place()?;
+        if let Some(live) = &state.live {
+            live.asked().pause_hist(place, trigger.paused);
+            live.asked().await_hist(place, hist::NOTE);
+        }
+        let (running, hits) = (Running::default(), 0);
+        state.hists.tables.push(Table { trigger: id, hist: hist.id, event, counts, place, running, hits });
+        let mut done = self.run_table(instance, id);
+        if done.is_ok() && !self.is_special(event) {
+            done = self.soften_idle(instance, event);
+        }
+        done = done.and_then(|()| self.tell_switches(instance, event));
         if done.is_err() {
-            self.state(instance)?.hists.tables.pop();
+            self.forget_table(instance, id);
         }
         done
     }
 
-    /// An event has a histogram less.
-    fn leave(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    fn forget_table(&mut self, instance: u32, id: TriggerId) -> Option<Table> {
+        let hists = &mut self.get_mut(instance)?.hists;
+        let at = hists.tables.iter().position(|table| table.trigger == id)?;
+        let table = hists.tables.remove(at);
+        hists.free.push(table.place);
+        Some(table)
+    }
+
+    /// Takes a table away.
+    fn drop_table(&mut self, instance: u32, id: TriggerId) -> Result<(), Errno> {
+        // Snapshots that it asked for are taken.
+        self.collect(instance);
+        let Some(table) = self.forget_table(instance, id) else { return Ok(()) };
+        let event = table.event;
+        drop(table);
+        self.tell_switches(instance, event)?;
         if self.is_special(event) {
             return Ok(());
         }
-        self.harden(instance, event)?;
+        self.harden_idle(instance, event)?;
         self.refollow(instance, event)
     }
 
-    /// What an event's histograms hang on: nothing where records come from elsewhere.
-    fn via(&self, event: u32, format: &Format) -> Via {
-        let elsewhere = self.events.is_made(event, &self.facts) || self.is_special(event);
-        if elsewhere { Via::Inject } else { Via::Tracepoint(format.id) }
-    }
-
-    /// Lets an event's histograms count a record that user space made.
-    pub(super) fn count_record(&self, instance: u32, event: u32, record: &[u8], writer: &attach::Writer) {
-        let Some(state) = self.get(instance) else { return };
-        for table in state.hists.tables.iter().filter(|table| table.event == event) {
-            if let Some(Err(error)) = table.running.as_ref().map(|running| running.count(record, writer)) {
-                tracing::warn!("{error}");
-            }
-        }
-    }
-
-    /// Lets a table count or not, as its trigger says.
-    pub(super) fn run_table(&mut self, instance: u32, id: TriggerId) -> Result<(), Errno> {
-        let hists = &self.state(instance)?.hists;
-        let trigger = hists.set.trigger(id).ok_or(Errno::NODEV)?.clone();
-        let event = hists.table(id).ok_or(Errno::NODEV)?.event;
-        if self.is_relayed(event) {
-            return self.refollow(instance, event);
-        }
-        let running = if trigger.paused {
-            None
-        } else {
-            let via = self.via(event, &trigger.event);
-            let start = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
-                Counting::start(request, &via, counts, &around)
-            };
-            Some(self.with_request(instance, &trigger, &Use::new(&via), &mut Vec::new(), start)?)
-        };
-        if let Some(table) = self.state(instance)?.hists.table_mut(id) {
-            table.running = running;
-        }
-        Ok(())
-    }
-
-    /// Does something with what the kernel side of a histogram is made of.
-    fn with_request<T>(
-        &mut self,
-        instance: u32,
-        trigger: &Trigger,
-        how: &Use,
-        outer: &mut Vec<u32>,
-        act: impl FnOnce(&lower::Request<'_>, &Counts, HistAround<'_>) -> Result<T, AttachError>,
-    ) -> Result<T, Errno> {
-        let (hist, format) = (&*trigger.hist, &*trigger.event);
-        let mut emissions = Vec::new();
-        for action in &hist.actions {
-            let name = latin1(action.synthetic_name());
-            let inner = self.synthetic_number(&name).is_some_and(|number| !outer.contains(&number));
-            emissions.push(match action.deed {
-                Deed::Trace if inner => self.emission_within(&name, outer)?,
-                _ => None,
-            });
-        }
-        let filter = match &trigger.filter {
-            Some(text) => {
-                let filter = resolve::filter(text, format, self.facts.as_ref());
-                Some(filter.map_err(|error| error.errno())?)
-            }
-            None => None,
-        };
-        let own = ids::own().map_err(|_| Errno::PERM)?;
-        let state = self.get(instance).ok_or(Errno::NODEV)?;
-        let references = References::of(hist, &state.hists.set).ok_or(Errno::INVAL)?;
-        let owners = references.owners.iter().map(|id| state.hists.counts(*id).map(AsRef::as_ref));
-        let owners = owners.collect::<Option<Vec<&Counts>>>().ok_or(Errno::INVAL)?;
-        let around = HistAround { owners, session: state.live.as_ref().map(Live::asked), emissions };
-        let emits = around.emits();
-        let request = lower::Request {
-            hist,
-            references: &references,
-            filter: filter.as_ref(),
-            hook: &how.hook,
-            kind: format.id,
-            but_process: (how.hook == Hook::Tracepoint).then_some(own.process),
-            entry: how.entry,
-            emits: &emits,
-        };
-        let counts = state.hists.counts(hist.id).ok_or(Errno::NODEV)?;
-        act(&request, counts, around).map_err(|error| {
-            tracing::warn!("{error}");
-            Errno::INVAL
-        })
-    }
-
-    /// What an instance's histograms on an event that no tracepoint makes do with its record.
-    pub(super) fn hist_parts(
-        &mut self,
-        instance: u32,
-        event: u32,
-        outer: &mut Vec<u32>,
-    ) -> Result<Vec<Block>, Errno> {
-        let state = self.state(instance)?;
-        let tables = state.hists.tables.iter().filter(|table| table.event == event);
-        let triggers = tables.filter_map(|table| state.hists.set.trigger(table.trigger));
-        let wanted: Vec<Trigger> = triggers.filter(|trigger| !trigger.paused).cloned().collect();
-        let part = |trigger: Trigger| {
-            let how = Use { hook: Hook::Inject, entry: lower::Entry::Record };
-            self.with_request(instance, &trigger, &how, outer, attach::hist_part)
-        };
-        wanted.into_iter().map(part).collect()
-    }
-
-    /// Gives histograms whose actions emit synthetic events the programs that are right by now.
-    pub(super) fn make_emitters_anew(&mut self) {
-        let mut emitters: Vec<(u32, Trigger)> = Vec::new();
-        let mut relayed: Vec<(u32, u32)> = Vec::new();
-        for (instance, state) in self.numbered() {
-            let tables = state.hists.tables.iter().filter(|table| self.is_relayed(table.event));
-            let emits = |table: &&Table| {
-                let trigger = state.hists.set.trigger(table.trigger);
-                trigger.is_some_and(|trigger| trigger.hist.synthetic_events().next().is_some())
-            };
-            relayed.extend(tables.filter(emits).map(|table| (instance, table.event)));
-            let tables = state.hists.tables.iter().filter(|table| table.running.is_some());
-            let triggers = tables.filter_map(|table| state.hists.set.trigger(table.trigger));
-            let emits = |trigger: &&Trigger| trigger.hist.synthetic_events().next().is_some();
-            emitters.extend(triggers.filter(emits).map(|trigger| (instance, trigger.clone())));
-        }
-        for (instance, event) in relayed {
-            if let Err(errno) = self.refollow(instance, event) {
-                tracing::warn!("{}: {errno}", self.events.full_name(event));
-            }
-        }
-        for (instance, trigger) in emitters {
-            let Ok(state) = self.state(instance) else { continue };
-            let Some(table) = state.hists.table_mut(trigger.id) else { continue };
-            let Some(mut running) = table.running.take() else { continue };
-            let hook = running.hook();
-            let change = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
-                running.change(request, counts, &around)
-            };
-            let how = Use { hook, entry: lower::Entry::Hook };
-            let _ = self.with_request(instance, &trigger, &how, &mut Vec::new(), change);
-            if let Ok(state) = self.state(instance)
-                && let Some(table) = state.hists.table_mut(trigger.id)
-            {
-                table.running = Some(running);
-            }
-        }
-    }
-}
-
-/// How a histogram's update is entered.
-struct Use {
-    hook: Hook,
-    entry: lower::Entry,
-}
-
-impl Use {
-    fn new(via: &Via) -> Self {
-        let hook = if *via == Via::Inject { Hook::Inject } else { Hook::Tracepoint };
-        Self { hook, entry: lower::Entry::Hook }
+    /// Lets triggers that turn an event's histograms on and off know which these are by now.
+    fn tell_switches(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+        let switching = self.state(instance)?.triggers.switching_hists(event);
+        switching.into_iter().try_for_each(|other| self.refresh(instance, other))
     }
 }

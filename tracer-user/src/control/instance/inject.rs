@@ -28,7 +28,7 @@ impl Mirror {
         self.make_live(instance)?;
         self.tasks.meet(writer.pid.cast_signed(), true);
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
-        if self.is_synthetic(event) {
+        if self.get(instance).is_some_and(|state| state.hists.counts_event(event)) {
             self.count_record(instance, event, &record, &hit);
         }
         let state = self.state(instance)?;
@@ -37,6 +37,7 @@ impl Mirror {
         let asked = state.with_wanted(event, wants, |live, wanted| {
             live.inject(event, wanted, &record, &hit).map_err(|error| live::told(&error))
         })?;
+        self.hand_to_probes(instance, event, &record, &hit);
         if asked & asked::STACK != 0 {
             self.collect(instance);
             self.stack_of_writer(instance, &record, writer);

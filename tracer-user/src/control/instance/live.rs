@@ -3,7 +3,11 @@
 //! It is made when the first event is turned on. Events hang behind a gate, so that each can change and go while it
 //! fires; one that was turned off rests on its hook for a while.
 
-use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    os::fd::OwnedFd,
+    sync::Arc,
+};
 
 use tracer_abi::Counters;
 
@@ -46,6 +50,8 @@ pub(super) struct Live {
     emitted: HashMap<u32, (Emitted, Hook)>,
     /// What hands the records of dynamic events to what follows them.
     pub(super) relays: HashMap<u32, Vec<(Relay, Candidate)>>,
+    /// Events that are off and in soft mode for what has programs of its own: they have none.
+    idle: BTreeSet<u32>,
     /// Programs that records written to `inject` go through, made when they are needed.
     injected: HashMap<u32, Emitted>,
     /// Runs the triggers of `trace_marker`, where there are any.
@@ -103,6 +109,7 @@ impl Live {
             probes: HashMap::new(),
             emitted: HashMap::new(),
             relays: HashMap::new(),
+            idle: BTreeSet::new(),
             injected: HashMap::new(),
             marker: None,
             rest: Rest::default(),
@@ -136,7 +143,18 @@ impl Live {
 
     /// Whether an event that hangs on its hook is turned off by a trigger, or as one would do it.
     pub(super) fn is_soft_off(&self, event: u32) -> bool {
-        self.slot(event).is_some_and(|slot| self.session.soft(slot))
+        self.is_idle(event) || self.slot(event).is_some_and(|slot| self.session.soft(slot))
+    }
+
+    /// Whether an event is off and has no program, although it counts as one that hangs.
+    pub(super) fn is_idle(&self, event: u32) -> bool {
+        self.idle.contains(&event)
+    }
+
+    /// Takes the program of an event away that is off and counts as one that hangs.
+    pub(super) fn idle_at(&mut self, event: u32) {
+        self.unhang([event]);
+        self.idle.insert(event);
     }
 
     /// Turns an event that hangs on its hook off or on as a trigger would do it.
@@ -177,6 +195,7 @@ impl Live {
             None => self.session.hang(&request)?,
         };
         self.hung.insert(event, (hung, chosen.clone()));
+        self.idle.remove(&event);
         self.drop_injected(event);
         Ok(())
     }
@@ -237,7 +256,8 @@ impl Live {
         writer: &Writer,
     ) -> Result<u64, AttachError> {
         if !self.injected.contains_key(&event) {
-            let triggers = if trigger::sees_record(wanted.triggers) { wanted.triggers } else { &[] };
+            let triggers =
+                if wanted.counted || trigger::sees_record(wanted.triggers) { wanted.triggers } else { &[] };
             let wanted = Wanted { triggers, begins_off: false, ..*wanted };
             let mut request = emitted(&wanted, &Via::Inject, &Hook::Inject);
             request.extras.soft_slot = self.slot(event);
@@ -280,6 +300,7 @@ impl Live {
         let mut resting = Vec::new();
         for event in events {
             self.drop_injected(event);
+            self.idle.remove(&event);
             if let Some(probes) = self.probes.remove(&event) {
                 self.note_dropped(probes.slots().collect());
                 self.take_off(probes);
@@ -388,6 +409,8 @@ pub(super) struct Wanted<'a> {
     pub(super) triggers: &'a [Trigger],
     /// Whether triggers turn the event on and off.
     pub(super) soft: bool,
+    /// Whether histograms stand behind its triggers.
+    pub(super) counted: bool,
     /// Whether it is turned off in that sense when it comes to hang on its hook.
     pub(super) begins_off: bool,
     /// Whether records are followed by the kernel's stack and by the thread's own.
@@ -421,6 +444,7 @@ impl<'a> Wanted<'a> {
                 stacks: self.kinds,
                 no_record: false,
                 shared_row: false,
+                counted: self.counted,
             },
         }
     }

@@ -64,7 +64,8 @@ impl Mirror {
     /// Whether an event will have to be hung on a hook that the kernel made.
     fn is_to_hang(&self, instance: u32, event: u32) -> bool {
         let off = self.instances.get(&instance).is_some_and(|state| {
-            !state.enabled.contains(&event) && !state.live.as_ref().is_some_and(|live| live.rests(event))
+            let hangs = state.enabled.contains(&event) && !state.idles(event);
+            !hangs && !state.live.as_ref().is_some_and(|live| live.rests(event))
         });
         off && !self.events.is_made(event, &self.facts)
     }
@@ -123,10 +124,10 @@ impl Mirror {
 
 impl Instance {
     fn prepare(&mut self, new: &[(u32, &Format, Chosen)], kinds: [u16; 2]) -> Result<(), Errno> {
-        let Self { live, filters, triggers, options, .. } = self;
+        let Self { live, filters, triggers, options, hists, .. } = self;
         let live: &mut Live = live.as_mut().ok_or(Errno::NODEV)?;
-        let plans: Vec<_> =
-            new.iter().map(|(event, ..)| triggers.plan(*event, |target| live.slot(target))).collect();
+        let plan = |event| triggers.plan(event, |target| live.slot(target), |target| hists.places(target));
+        let plans: Vec<_> = new.iter().map(|(event, ..)| plan(*event)).collect();
         let wanted: Vec<Wanted<'_>> = new
             .iter()
             .zip(&plans)
@@ -135,6 +136,7 @@ impl Instance {
                 filter: filters.get(event).and_then(|filtering| filtering.filter.as_ref()),
                 triggers: plan,
                 soft: triggers.is_soft(*event),
+                counted: hists.counts_event(*event),
                 begins_off: false,
                 stacks: [options.is("stacktrace"), options.is("userstacktrace")],
                 kinds,

@@ -25,6 +25,7 @@ use crate::{
     attach::AttachError,
     control::{facts::Facts, tasks::TaskNames},
     kernel::{Error, modules},
+    lang::hist,
 };
 
 /// Number of the top instance.
@@ -60,6 +61,8 @@ pub struct Mirror {
     /// What programs of others emit.
     pub(super) published: Option<super::published::Published>,
     pub(super) synthetic: Synthetic,
+    /// The histogram triggers of all instances.
+    pub(super) histograms: hist::Set,
     /// How many dynamic events were ever defined.
     pub(super) definitions: u64,
     pub(super) user: UserEvents,
@@ -94,6 +97,7 @@ impl Mirror {
             held: BTreeMap::new(),
             published: None,
             synthetic: Synthetic::default(),
+            histograms: hist::Set::default(),
             definitions: 0,
             user: UserEvents::default(),
             programs: Programs::default(),
@@ -196,6 +200,7 @@ impl Mirror {
         }
         let on: Vec<u32> = self.state(number)?.enabled.iter().copied().collect();
         self.keep_counts(number, &on);
+        self.forget_hists(number);
         self.instances.remove(&number);
         self.touch();
         self.rest();

@@ -12,7 +12,10 @@ use super::{
     select::Selector,
     state::Instance,
 };
-use crate::{control::instance::catalogue::Events, lang::define::File};
+use crate::{
+    control::instance::catalogue::Events,
+    lang::{define::File, hist},
+};
 
 /// All instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +29,24 @@ pub struct Saved {
     pub names: usize,
     /// The instances, the top first.
     pub instances: Vec<SavedInstance>,
+    /// Histograms, in the order in which they were made, as later ones refer to variables of earlier ones.
+    pub hists: Vec<SavedHist>,
+}
+
+/// A histogram trigger.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SavedHist {
+    /// Its instance, empty for the top.
+    pub instance: String,
+    /// The event's system.
+    pub system: String,
+    /// The event.
+    pub event: String,
+    /// What was written behind `hist:`.
+    pub command: String,
+    /// Whether it does not count.
+    pub paused: bool,
 }
 
 /// One instance.
@@ -127,6 +148,7 @@ impl Mirror {
             programs: lines(&self.programs()),
             names: self.tasks.kept(),
             instances: instances.map(|state| SavedInstance::of(state, &self.events)).collect(),
+            hists: self.saved_hists(),
         }
     }
 
@@ -159,6 +181,11 @@ impl Mirror {
                 },
             };
             self.restore_one(instance, one, &mut failed);
+        }
+        for one in &saved.hists {
+            if let Err(error) = self.restore_hist(one) {
+                failed.push((format!("histogram {} of {}:{}", one.command, one.system, one.event), error));
+            }
         }
         failed
     }
@@ -233,6 +260,33 @@ impl Mirror {
                 };
                 keep(format!("trigger {line} of {system}:{name}"), done);
             }
+        }
+    }
+
+    /// The histograms that somebody made; those that come with others come with them again.
+    fn saved_hists(&self) -> Vec<SavedHist> {
+        let saved = |trigger: &hist::Trigger| {
+            let state = self.get(trigger.instance)?;
+            Some(SavedHist {
+                instance: state.name.clone(),
+                system: trigger.event.system.clone(),
+                event: trigger.event.name.clone(),
+                command: String::from_utf8(trigger.command.clone()?).ok()?,
+                paused: state.is_paused(trigger.id),
+            })
+        };
+        self.histograms.triggers().filter_map(saved).collect()
+    }
+
+    fn restore_hist(&mut self, saved: &SavedHist) -> Result<(), Errno> {
+        let instance = if saved.instance.is_empty() { Some(TOP) } else { self.find(&saved.instance) };
+        let instance = instance.ok_or(Errno::NOENT)?;
+        let event = self.events.find_system(&saved.system);
+        let event = event.and_then(|system| self.events.find(system, &saved.event)).ok_or(Errno::NOENT)?;
+        self.set_hist(instance, event, Some(saved.command.as_bytes()), false)?;
+        match self.histograms.triggers().filter(|trigger| trigger.command.is_some()).last() {
+            Some(trigger) => self.pause_hist(instance, trigger.id, saved.paused),
+            None => Ok(()),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The triggers that stand on the events of an instance, in the kernel's order: the newest first.
 //!
 //! Two counts keep an event on its hook although it is off: it has triggers, and triggers of others may turn it on
-//! (`tm_ref` and `sm_ref` of the kernel's `struct trace_event_file`; together, soft mode).
+//! (`tm_ref` and `sm_ref` of the kernel's `struct trace_event_file`; together, soft mode). Some reasons are idle: histograms
+//! and event probes have programs of their own, and need none of the event's.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ use rustix::io::Errno;
 use tracer_abi::TRIGGER_COUNTS;
 
 use crate::{
-    lang::trigger::{Act, Switch, UNLIMITED},
+    lang::trigger::{Act, HIST, Switch, UNLIMITED},
     plan::{
         filter::Filter,
         trigger::{Action, Count, Trigger},
@@ -36,11 +37,11 @@ impl Kind {
         }
     }
 
-    /// The event that it turns on and off.
-    pub(super) fn target(self) -> Option<u32> {
+    /// The event that it turns on and off, and whether only that one's histograms are meant.
+    pub(super) fn target(self) -> Option<(u32, bool)> {
         match self {
             Self::Act(_) => None,
-            Self::Switch(_, target) => Some(target),
+            Self::Switch(switch, target) => Some((target, switch.hist)),
         }
     }
 }
@@ -86,12 +87,20 @@ impl Standing {
     }
 }
 
+/// How many reasons there are for soft mode, and how many of them are idle.
+#[derive(Clone, Copy, Debug, Default)]
+struct Soft {
+    reasons: u32,
+    idle: u32,
+}
+
 /// All triggers of an instance.
 #[derive(Debug, Default)]
 pub(super) struct Standings {
     of: HashMap<u32, Vec<Standing>>,
-    /// Why an event is in soft mode: one for its own triggers, one for each trigger that turns it on or off.
-    soft: HashMap<u32, u32>,
+    /// Why an event is in soft mode: one for its own triggers, one for each trigger that turns it on or off, for each
+    /// histogram, and for each event probe.
+    soft: HashMap<u32, Soft>,
     free: Vec<u16>,
     used: u16,
 }
@@ -107,18 +116,32 @@ impl Standings {
         self.soft.contains_key(&event)
     }
 
+    /// Whether all that keeps an event in soft mode has programs of its own.
+    pub(super) fn is_idle(&self, event: u32) -> bool {
+        self.soft.get(&event).is_some_and(|soft| soft.reasons == soft.idle)
+    }
+
+    /// The events with triggers that let an event's histograms count, or not.
+    pub(super) fn switching_hists(&self, event: u32) -> Vec<u32> {
+        let switches = |standing: &Standing| matches!(standing.kind, Kind::Switch(Switch { hist: true, .. }, target) if target == event);
+        let of = self.of.iter().filter(|(_, list)| list.iter().any(switches));
+        of.map(|(event, _)| *event).collect()
+    }
+
     /// One reason more for soft mode; whether it is the first.
-    pub(super) fn soften(&mut self, event: u32) -> bool {
-        let reasons = self.soft.entry(event).or_default();
-        *reasons += 1;
-        *reasons == 1
+    pub(super) fn soften(&mut self, event: u32, idle: bool) -> bool {
+        let soft = self.soft.entry(event).or_default();
+        soft.reasons += 1;
+        soft.idle += u32::from(idle);
+        soft.reasons == 1
     }
 
     /// One reason less; whether it was the last.
-    pub(super) fn harden(&mut self, event: u32) -> bool {
-        let Some(reasons) = self.soft.get_mut(&event) else { return false };
-        *reasons -= 1;
-        let last = *reasons == 0;
+    pub(super) fn harden(&mut self, event: u32, idle: bool) -> bool {
+        let Some(soft) = self.soft.get_mut(&event) else { return false };
+        soft.reasons -= 1;
+        soft.idle -= u32::from(idle);
+        let last = soft.reasons == 0;
         if last {
             self.soft.remove(&event);
         }
@@ -165,14 +188,23 @@ impl Standings {
         self.soft.remove(&event);
     }
 
-    /// An event's triggers as its program has them.
-    pub(super) fn plan(&self, event: u32, slot: impl Fn(u32) -> Option<u32>) -> Vec<Trigger> {
+    /// An event's triggers as its program has them. `slot` says where an event's word is, `hists` where those of its
+    /// histograms are.
+    pub(super) fn plan(
+        &self,
+        event: u32,
+        slot: impl Fn(u32) -> Option<u32>,
+        hists: impl Fn(u32) -> Vec<u16>,
+    ) -> Vec<Trigger> {
         let planned = |standing: &Standing| {
             let action = match standing.kind {
                 Kind::Act(Act::TraceOn) => Action::TraceOn,
                 Kind::Act(Act::TraceOff) => Action::TraceOff,
                 Kind::Act(Act::Snapshot) => Action::Snapshot,
                 Kind::Act(Act::StackTrace) => Action::StackTrace,
+                Kind::Switch(switch, target) if switch.hist => {
+                    Action::Hists { places: hists(target), enable: switch.enable }
+                }
                 Kind::Switch(switch, target) => Action::Event { slot: slot(target)?, enable: switch.enable },
             };
             let limited = standing.count.cast_signed() >= 0;
@@ -229,8 +261,8 @@ impl Standings {
 /// What there is, for an event without triggers.
 fn available() -> Vec<u8> {
     let mut text = b"# Available triggers:\n#".to_vec();
-    let switches = Switch::ALL.into_iter().filter(|switch| !switch.hist).map(Switch::name);
-    for name in Act::ALL.into_iter().map(Act::name).chain(switches) {
+    let switches = Switch::ALL.into_iter().map(Switch::name);
+    for name in Act::ALL.into_iter().map(Act::name).chain(switches).chain([HIST]) {
         text.push(b' ');
         text.extend_from_slice(name.as_bytes());
     }
@@ -269,20 +301,27 @@ mod tests {
         let disable = Switch { enable: false, hist: false };
         assert_eq!(all.find(1, Kind::Switch(disable, 7)), Some(0));
         assert_eq!(all.find(1, Kind::Switch(disable, 8)), None);
-        let plan = all.plan(1, |_| Some(5));
+        let hists = Kind::Switch(Switch { enable: false, hist: true }, 9);
+        assert_eq!(all.insert(4, Standing::new(hists, 2, None)), Ok(Some(2)));
+        assert_eq!((all.switching_hists(9), all.switching_hists(7)), (vec![4], vec![]));
+        let paused = all.plan(4, |_| None, |_| vec![3, 8]);
+        assert_eq!(paused[0].action, Action::Hists { places: vec![3, 8], enable: false });
+        assert!(all.remove(4, 0).is_some());
+        let plan = all.plan(1, |_| Some(5), |_| Vec::new());
         assert_eq!(plan[0].action, Action::Event { slot: 5, enable: true });
         assert_eq!(plan[1].count, Some(Count { place: 0, limited: true }));
         assert!(all.remove(1, 1).is_some() && all.remove(1, 1).is_none());
         assert_eq!(all.insert(3, act(Act::TraceOn, 1)), Ok(Some(0)));
         assert!(String::from_utf8(all.text(9, |_| 0, |_| String::new())).unwrap().starts_with(
-            "# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event"
+            "# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event enable_hist disable_hist hist\n"
         ));
     }
 
     #[test]
     fn soft_mode_is_counted() {
         let mut all = Standings::default();
-        assert!(all.soften(1) && !all.soften(1) && all.is_soft(1));
-        assert!(!all.harden(1) && all.harden(1) && !all.is_soft(1) && !all.harden(1));
+        assert!(all.soften(1, true) && all.is_idle(1) && !all.soften(1, false) && all.is_soft(1));
+        assert!(!all.is_idle(1) && !all.harden(1, false) && all.is_idle(1));
+        assert!(all.harden(1, true) && !all.is_soft(1) && !all.is_idle(1) && !all.harden(1, false));
     }
 }

@@ -307,6 +307,11 @@ impl Instance {
         self.enabled.contains(&event)
     }
 
+    /// Whether an event that is off needs no program.
+    pub(super) fn idles(&self, event: u32) -> bool {
+        self.live.as_ref().is_some_and(|live| live.is_idle(event))
+    }
+
     /// Whether anything looks at an event's records before they are recorded.
     pub(super) fn looks_at(&self, event: u32) -> bool {
         self.filters.contains_key(&event) || !self.triggers.of(event).is_empty()
@@ -340,10 +345,9 @@ impl Instance {
         }
     }
 
-    /// What an event's `trigger` file reads.
-    pub fn trigger_text(&self, event: u32, name: impl Fn(u32) -> String) -> Vec<u8> {
+    /// What an event's `trigger` file reads, the lines of its histograms among it.
+    pub(super) fn trigger_text(&self, event: u32, hists: Vec<u8>, name: impl Fn(u32) -> String) -> Vec<u8> {
         let left = |place| self.live.as_ref().map_or(0, |live| live.asked().count(place));
-        let hists = self.hists.lines(&name(event));
         if !hists.is_empty() && self.triggers.of(event).is_empty() {
             return hists;
         }
@@ -358,14 +362,15 @@ impl Instance {
         wants: Wants<'_>,
         act: impl FnOnce(&mut Live, &Wanted<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let Self { live, filters, triggers, options, .. } = self;
+        let Self { live, filters, triggers, options, hists, .. } = self;
         let live = live.as_mut().ok_or(Errno::NODEV)?;
-        let plan = triggers.plan(event, |target| live.slot(target));
+        let plan = triggers.plan(event, |target| live.slot(target), |target| hists.places(target));
         let wanted = Wanted {
             format: wants.format,
             filter: filters.get(&event).and_then(|filtering| filtering.filter.as_ref()),
             triggers: &plan,
             soft: triggers.is_soft(event),
+            counted: hists.counts_event(event),
             begins_off: wants.begins_off,
             stacks: [options.is("stacktrace"), options.is("userstacktrace")],
             kinds: wants.stacks,

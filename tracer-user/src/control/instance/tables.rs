@@ -36,8 +36,8 @@ impl Mirror {
     pub fn add_hist(&mut self, instance: u32, event: u32, command: &[u8]) -> Result<TriggerId, HistFault> {
         let format = Arc::new(self.events.format(event, &self.facts).ok_or(Errno::NODEV)?.clone());
         // Tried on a copy, which gives the new one the same number.
-        let mut set = self.state(instance)?.hists.set.clone();
-        let taken = set.apply(&format, Some(command), false, &Around { mirror: self });
+        let mut set = self.histograms.clone();
+        let taken = set.apply(&format, Some(command), false, &Around { mirror: self, instance });
         let Change::Added(id, _) = taken.map_err(HistFault::Refused)?.change else {
             return Err(Errno::EXIST.into());
         };
@@ -47,7 +47,7 @@ impl Mirror {
 
     /// A histogram trigger of an instance.
     pub fn hist_trigger(&self, instance: u32, id: TriggerId) -> Option<&Trigger> {
-        self.get(instance)?.hists.set.trigger(id)
+        self.histograms.trigger(id).filter(|trigger| trigger.instance == instance)
     }
 
     /// What a histogram has counted.
@@ -61,10 +61,9 @@ impl Mirror {
 
     /// Whether other histograms look its variables up, or count the synthetic events that it makes.
     pub fn hist_serves(&self, instance: u32, id: TriggerId) -> bool {
-        let Some(state) = self.get(instance) else { return false };
-        let Some(own) = state.hists.set.trigger(id) else { return false };
+        let Some(own) = self.hist_trigger(instance, id) else { return false };
         let made: Vec<String> = own.hist.synthetic_events().collect();
-        state.hists.set.triggers().filter(|other| other.id != id).any(|other| {
+        self.histograms.triggers().filter(|other| other.id != id).any(|other| {
             let looks_up = other.hist.references.iter().any(|one| one.slot.hist == own.hist.id);
             let counts = other.event.system == crate::event::synthetic::SYSTEM
                 && made.iter().any(|name| *name == other.event.name);
@@ -74,8 +73,8 @@ impl Mirror {
 
     /// Names of all variables that histograms of an instance have.
     pub fn hist_variables(&self, instance: u32) -> Vec<String> {
-        let Some(state) = self.get(instance) else { return Vec::new() };
-        let fields = state.hists.set.triggers().flat_map(|trigger| &trigger.hist.fields);
+        let own = self.histograms.triggers().filter(|trigger| trigger.instance == instance);
+        let fields = own.flat_map(|trigger| &trigger.hist.fields);
         let names =
             fields.filter(|value| value.flags.has(Flags::VAR)).filter_map(|value| value.variable.as_ref());
         names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     buffer::clock::monotonic,
-    lang::trigger::{self, Act, Argument, Command, Switch, Target},
+    lang::trigger::{self, Act, Argument, Command, Target},
 };
 
 /// Kernels from this one on tell in `error_log` what is wrong with a trigger's filter: seen not on 6.1 and on 6.12, which of
@@ -25,7 +25,7 @@ impl Mirror {
         let (kind, argument) = match line.command {
             Command::Act(act, argument) => (Kind::Act(act), argument),
             Command::Switch(switch, target, argument) => {
-                (Kind::Switch(switch, self.target(switch, target)?), argument)
+                (Kind::Switch(switch, self.target(target)?), argument)
             }
             Command::Hist(text) => return self.set_hist(instance, event, text, line.remove),
         };
@@ -44,11 +44,11 @@ impl Mirror {
     }
 
     /// The event that a trigger is to turn on and off: one that can be turned on.
-    fn target(&self, switch: Switch, target: Target<'_>) -> Result<u32, Errno> {
+    fn target(&self, target: Target<'_>) -> Result<u32, Errno> {
         let name = |text| std::str::from_utf8(text).map_err(|_| Errno::INVAL);
         let system = self.events.find_system(name(target.system)?).ok_or(Errno::INVAL)?;
         let event = self.events.find(system, name(target.event)?).ok_or(Errno::INVAL)?;
-        if self.events.is_special(system) || switch.hist { Err(Errno::INVAL) } else { Ok(event) }
+        if self.events.is_special(system) { Err(Errno::INVAL) } else { Ok(event) }
     }
 
     /// A trigger with its count and filter, in the order in which the kernel finds fault with them.
@@ -82,8 +82,8 @@ impl Mirror {
         if kind == Kind::Act(Act::Snapshot) {
             self.state(instance)?.arm_snapshot();
         }
-        if let Some(target) = kind.target() {
-            self.soften(instance, target)?;
+        if let Some((target, idle)) = kind.target() {
+            self.soften_for(instance, target, idle)?;
         }
         let state = self.state(instance)?;
         let first = state.triggers.of(event).is_empty();
@@ -94,7 +94,7 @@ impl Mirror {
                     live.asked().set_count(place, count);
                 }
                 let done = if first && !self.is_special(event) {
-                    self.soften(instance, event)
+                    self.soften_for(instance, event, false)
                 } else {
                     self.refresh(instance, event)
                 };
@@ -104,8 +104,8 @@ impl Mirror {
                 done
             }
         };
-        if let (Err(_), Some(target)) = (done, kind.target()) {
-            self.harden(instance, target)?;
+        if let (Err(_), Some((target, idle))) = (done, kind.target()) {
+            self.harden_for(instance, target, idle)?;
         }
         done
     }
@@ -117,12 +117,12 @@ impl Mirror {
         let state = self.state(instance)?;
         let Some(standing) = state.triggers.remove(event, at) else { return Ok(()) };
         if state.triggers.of(event).is_empty() && !self.is_special(event) {
-            self.harden(instance, event)?;
+            self.harden_for(instance, event, false)?;
         } else {
             self.refresh(instance, event)?;
         }
         match standing.kind.target() {
-            Some(target) => self.harden(instance, target),
+            Some((target, idle)) => self.harden_for(instance, target, idle),
             None => Ok(()),
         }
     }
@@ -131,40 +131,70 @@ impl Mirror {
         self.events.get(event).is_some_and(|known| self.events.is_special(known.system))
     }
 
+    /// One reason more why an event hangs on its hook though it be off, for what has programs of its own.
+    pub(super) fn soften_idle(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+        self.soften_for(instance, event, true)
+    }
+
+    /// One such reason less.
+    pub(super) fn harden_idle(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+        self.harden_for(instance, event, true)
+    }
+
     /// One reason more why triggers may turn an event on and off (`__ftrace_event_enable_disable(file, 1, 1)`): it
     /// hangs on its hook from here on, and is what it was, on or off.
-    pub(super) fn soften(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    fn soften_for(&mut self, instance: u32, event: u32, idle: bool) -> Result<(), Errno> {
         let state = self.state(instance)?;
-        if !state.triggers.soften(event) {
-            return self.refresh(instance, event);
-        }
-        let done = if state.is_enabled(event) {
-            self.refresh(instance, event)
-        } else {
+        let first = state.triggers.soften(event, idle);
+        let rests = state.live.as_ref().is_some_and(|live| live.is_idle(event));
+        let wakes = rests && !state.triggers.is_idle(event);
+        let done = if wakes || first && !state.is_enabled(event) {
             self.choose_hooks(&[event]);
             self.hang(instance, event, true)
+        } else {
+            self.refresh(instance, event)
         };
         if done.is_err() {
-            self.state(instance)?.triggers.harden(event);
+            self.state(instance)?.triggers.harden(event, idle);
         }
         done
     }
 
     /// One reason less; behind the last one an event stays on its hook if it is on.
-    pub(super) fn harden(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    fn harden_for(&mut self, instance: u32, event: u32, idle: bool) -> Result<(), Errno> {
         let state = self.state(instance)?;
-        if !state.triggers.harden(event) {
-            return self.refresh(instance, event);
-        }
+        let last = state.triggers.harden(event, idle);
         if !state.live.as_ref().is_some_and(|live| live.is_soft_off(event)) {
             return self.refresh(instance, event);
         }
+        if last {
+            return self.take_off(instance, event);
+        }
+        if self.may_idle(instance, event) && !self.get(instance).is_some_and(|state| state.idles(event)) {
+            self.keep_counts(instance, &[event]);
+            if let Some(live) = &mut self.state(instance)?.live {
+                live.idle_at(event);
+            }
+        }
+        self.refresh(instance, event)
+    }
+
+    /// Whether nothing needs an event's own program while the event is off.
+    pub(super) fn may_idle(&self, instance: u32, event: u32) -> bool {
+        let idle = self.get(instance).is_some_and(|state| state.triggers.is_idle(event));
+        // What has no tracepoint is made by the programs that hang for it.
+        idle && !self.events.is_made(event, &self.facts)
+    }
+
+    /// Takes an event off its hook.
+    fn take_off(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
         self.keep_counts(instance, &[event]);
         let state = self.state(instance)?;
         state.enabled.remove(&event);
         if let Some(live) = &mut state.live {
             live.unhang([event]);
         }
+        self.sit(instance, event, false)?;
         self.changed(instance, event)
     }
 }

@@ -31,6 +31,8 @@ const KEY_MAX: u32 = TEXT_MAX + STACK_SIZE;
 pub struct Hist {
     /// Which one.
     pub id: HistId,
+    /// The instance whose variables it sees.
+    pub instance: u32,
     /// The event it counts.
     pub event: Arc<Format>,
     /// `name=NAME`, whole.
@@ -163,6 +165,7 @@ pub(super) struct Making<'a> {
     pub(super) command: &'a Command,
     pub(super) event: &'a Arc<Format>,
     pub(super) given: bool,
+    pub(super) instance: u32,
 }
 
 impl Making<'_> {
@@ -172,6 +175,7 @@ impl Making<'_> {
         let part = |span: Span| command.part(span).to_vec();
         let mut hist = Hist {
             id,
+            instance: self.instance,
             event: Arc::clone(self.event),
             name: command.name.map(part),
             bits: command.bits,

@@ -41,6 +41,11 @@ use crate::event::{Format, synthetic};
 
 /// What histograms may be about, beside the histograms that there are.
 pub trait World {
+    /// The instance whose events and variables are meant, where there are several.
+    fn instance(&self) -> u32 {
+        0
+    }
+
     /// How much of the language there is.
     fn dialect(&self) -> Dialect;
 

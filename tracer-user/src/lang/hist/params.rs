@@ -44,7 +44,10 @@ impl Params<'_> {
                 Deed::Trace => self.trace(&mut action)?,
                 Deed::Save => self.save(&action)?,
                 // An instance has one (`tracing_snapshot_cond_enable()`).
-                Deed::Snapshot if self.set.takes_snapshots() || self.hist.takes_snapshot_before(at) => {
+                Deed::Snapshot
+                    if self.set.takes_snapshots(self.hist.instance)
+                        || self.hist.takes_snapshot_before(at) =>
+                {
                     return Err(Errno::BUSY);
                 }
                 Deed::Snapshot => {}
@@ -247,7 +250,7 @@ impl Params<'_> {
         if let Some(filter) = filter {
             command.extend([b" if ", &filter[..]].concat());
         }
-        if self.set.put(system, event, &command, self.world, self.log).is_err() {
+        if self.set.put(self.hist.instance, system, event, &command, self.world, self.log).is_err() {
             return refuse(self, ErrorKind::HistCreateFailed);
         }
         let found = self.resolver().find_event_variable(named.as_ref(), &made, None);

@@ -297,7 +297,7 @@ impl Resolver<'_> {
                 if !self.world.has_event(&system, &event) {
                     continue;
                 }
-                if let Some(variable) = self.set.file_variable(&system, &event, name) {
+                if let Some(variable) = self.set.file_variable(self.hist.instance, &system, &event, name) {
                     if found.is_some() {
                         self.log.add(ErrorKind::VarNotUnique, name, given);
                         return None;
@@ -312,13 +312,13 @@ impl Resolver<'_> {
         let (system, event) = if let Some((system, event)) = event {
             let (system, event) = (latin1(system), latin1(event));
             self.world.has_event(&system, &event).then_some((system, event))?
-        } else if let Ok(only) = self.set.only_event_with(name) {
+        } else if let Ok(only) = self.set.only_event_with(self.hist.instance, name) {
             only?
         } else {
             self.log.add(ErrorKind::VarNotUnique, name, given);
             return None;
         };
-        self.set.file_variable(&system, &event, name).cloned()
+        self.set.file_variable(self.hist.instance, &system, &event, name).cloned()
     }
 }
 

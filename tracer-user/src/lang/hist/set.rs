@@ -2,7 +2,7 @@
 //! histogram, and who keeps whom from going (`event_hist_trigger_parse()` from the filter on).
 //!
 //! Holds no counts. Triggers and histograms are two things: triggers of one name on several events share one
-//! histogram, which goes with the last of them.
+//! histogram, which goes with the last of them. Names are those of all instances; variables are an instance's own.
 
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub struct TriggerId(pub u64);
 pub struct Trigger {
     /// Which one.
     pub id: TriggerId,
+    /// The instance it is of.
+    pub instance: u32,
     /// The event it is on.
     pub event: Arc<Format>,
     /// What it counts in.
@@ -34,6 +36,8 @@ pub struct Trigger {
     pub filter: Option<Vec<u8>>,
     /// Whether it does not count for now.
     pub paused: bool,
+    /// What stood behind `hist:`; none for a helper, which comes and goes with who wants it.
+    pub command: Option<Vec<u8>>,
     /// `name=NAME`
     name: Option<Vec<u8>>,
     /// The trigger whose name and histogram it shares.
@@ -61,8 +65,8 @@ impl Trigger {
         line
     }
 
-    fn is_on(&self, system: &str, event: &str) -> bool {
-        self.listed && self.event.system == system && self.event.name == event
+    fn is_on(&self, instance: u32, system: &str, event: &str) -> bool {
+        self.listed && self.instance == instance && self.event.system == system && self.event.name == event
     }
 }
 
@@ -95,7 +99,7 @@ pub struct Taken {
 /// A variable's name is one of several events'.
 pub(super) struct NotUnique;
 
-/// All histogram triggers of an instance, in the order in which they came.
+/// All histogram triggers, in the order in which they came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
     triggers: Vec<Trigger>,
@@ -121,7 +125,7 @@ impl Set {
         if let Some(command) = command {
             log = Log::new(&event.system, &event.name, command);
         }
-        match self.run(event, command, remove, true, world, &mut log) {
+        match self.run(world.instance(), event, command, remove, true, world, &mut log) {
             Ok(change) => Ok(Taken { change, log }),
             Err(errno) => Err(Refusal::new(errno, log)),
         }
@@ -130,6 +134,7 @@ impl Set {
     /// Puts a histogram of the kernel's own making on an event.
     pub(super) fn put(
         &mut self,
+        instance: u32,
         system: &str,
         event: &str,
         command: &[u8],
@@ -137,11 +142,13 @@ impl Set {
         log: &mut Log,
     ) -> Result<(), Errno> {
         let event = world.event(system, event).ok_or(Errno::INVAL)?;
-        self.run(&event, Some(command), false, false, world, log).map(|_| ())
+        self.run(instance, &event, Some(command), false, false, world, log).map(|_| ())
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what a command is about")]
     fn run(
         &mut self,
+        instance: u32,
         event: &Arc<Format>,
         command: Option<&[u8]>,
         remove: bool,
@@ -149,9 +156,10 @@ impl Set {
         world: &dyn World,
         log: &mut Log,
     ) -> Result<Change, Errno> {
+        let text = command.filter(|_| given).map(<[u8]>::to_vec);
         let command = Command::read(command, world.dialect(), log)?;
         let id = HistId(self.next_id());
-        let making = Making { set: self, world, command: &command, event, given };
+        let making = Making { set: self, world, command: &command, event, given, instance };
         let mut hist = making.make(id, remove, log)?;
         let filter = filter(&command, event, world, log)?;
         if remove {
@@ -164,7 +172,7 @@ impl Set {
         if hist.texts() > PARAMS_MAX {
             return Err(Errno::NOMEM);
         }
-        self.add(&command, hist, event, filter, world, log)
+        self.add(&command, hist, event, filter, text, world, log)
     }
 
     fn next_id(&mut self) -> u64 {
@@ -178,13 +186,18 @@ impl Set {
     }
 
     /// The triggers of an event.
-    pub fn of_event<'a>(&'a self, system: &'a str, event: &'a str) -> impl Iterator<Item = &'a Trigger> {
-        self.triggers.iter().filter(move |trigger| trigger.is_on(system, event))
+    pub fn of_event<'a>(
+        &'a self,
+        instance: u32,
+        system: &'a str,
+        event: &'a str,
+    ) -> impl Iterator<Item = &'a Trigger> {
+        self.triggers.iter().filter(move |trigger| trigger.is_on(instance, system, event))
     }
 
-    /// Whether one of the histograms takes snapshots.
-    pub(super) fn takes_snapshots(&self) -> bool {
-        self.triggers.iter().any(|trigger| trigger.hist.takes_snapshots())
+    /// Whether one of an instance's histograms takes snapshots.
+    pub(super) fn takes_snapshots(&self, instance: u32) -> bool {
+        self.triggers.iter().any(|trigger| trigger.instance == instance && trigger.hist.takes_snapshots())
     }
 
     /// A trigger.
@@ -192,10 +205,18 @@ impl Set {
         self.triggers.iter().find(|trigger| trigger.id == id)
     }
 
-    /// Pauses or resumes all histograms of an event, as `disable_hist` and `enable_hist` do.
-    pub fn set_paused(&mut self, system: &str, event: &str, paused: bool) {
-        for trigger in self.triggers.iter_mut().filter(|trigger| trigger.is_on(system, event)) {
+    /// Says whether a trigger counts, as `disable_hist` and `enable_hist` of another event do.
+    pub fn set_paused(&mut self, id: TriggerId, paused: bool) {
+        if let Some(trigger) = self.triggers.iter_mut().find(|trigger| trigger.id == id) {
             trigger.paused = paused;
+        }
+    }
+
+    /// Forgets an instance that is gone, whoever refers to its variables (`clear_event_triggers()`).
+    pub fn forget_instance(&mut self, instance: u32, world: &dyn World) {
+        let of_it = |trigger: &&Trigger| trigger.listed && trigger.instance == instance;
+        while let Some(id) = self.triggers.iter().find(of_it).map(|trigger| trigger.id) {
+            self.unlist(id, world);
         }
     }
 
@@ -210,10 +231,11 @@ impl Set {
     /// Takes all of an event's histograms away, unless a variable of one of them is referred to: then none goes
     /// (`hist_unreg_all()`).
     pub fn clear(&mut self, system: &str, event: &str, world: &dyn World) -> Vec<TriggerId> {
-        if self.of_event(system, event).any(|trigger| self.is_referred_to(&trigger.hist)) {
+        let of_event = || self.of_event(world.instance(), system, event);
+        if of_event().any(|trigger| self.is_referred_to(&trigger.hist)) {
             return Vec::new();
         }
-        let gone: Vec<TriggerId> = self.of_event(system, event).map(|trigger| trigger.id).collect();
+        let gone: Vec<TriggerId> = of_event().map(|trigger| trigger.id).collect();
         for id in &gone {
             self.unlist(*id, world);
         }
@@ -226,23 +248,32 @@ impl Set {
     }
 
     /// A variable of an event's histograms (`find_file_var()`).
-    pub(super) fn file_variable(&self, system: &str, event: &str, name: &[u8]) -> Option<&Value> {
-        self.triggers
-            .iter()
-            .filter(|trigger| trigger.is_on(system, event))
-            .find_map(|t| t.hist.variable(name))
+    pub(super) fn file_variable(
+        &self,
+        instance: u32,
+        system: &str,
+        event: &str,
+        name: &[u8],
+    ) -> Option<&Value> {
+        let mut own = self.triggers.iter().filter(|trigger| trigger.is_on(instance, system, event));
+        own.find_map(|trigger| trigger.hist.variable(name))
     }
 
     /// Whether a variable's name is taken at a histogram's event (`find_var()`).
     pub(super) fn finds_variable(&self, hist: &Hist, name: &[u8]) -> bool {
         let event = &hist.event;
-        hist.variable(name).is_some() || self.file_variable(&event.system, &event.name, name).is_some()
+        hist.variable(name).is_some()
+            || self.file_variable(hist.instance, &event.system, &event.name, name).is_some()
     }
 
     /// The event that has a variable of this name.
-    pub(super) fn only_event_with(&self, name: &[u8]) -> Result<Option<(String, String)>, NotUnique> {
+    pub(super) fn only_event_with(
+        &self,
+        instance: u32,
+        name: &[u8],
+    ) -> Result<Option<(String, String)>, NotUnique> {
         let mut found: Option<&Format> = None;
-        for hist in self.with_variables.iter().filter_map(|id| self.hist(*id)) {
+        for hist in self.hists_with_variables(instance) {
             let event = &*hist.event;
             let is_found = found.is_some_and(|f| f.system == event.system && f.name == event.name);
             if is_found || hist.variable(name).is_none() {
@@ -263,7 +294,8 @@ impl Set {
         system: &str,
         event: &str,
     ) -> Option<(Arc<Hist>, Option<Vec<u8>>)> {
-        let found = self.triggers.iter().find(|t| t.is_on(system, event) && t.hist.has_keys_like(hist))?;
+        let mut on_event = self.of_event(hist.instance, system, event);
+        let found = on_event.find(|trigger| trigger.hist.has_keys_like(hist))?;
         Some((Arc::clone(&found.hist), found.filter.clone()))
     }
 
@@ -274,7 +306,13 @@ impl Set {
                 |slot| hist.fields.iter().any(|value| value.flags.has(Flags::VAR) && value.slot == slot);
             other.id != hist.id && other.references.iter().any(|reference| own(reference.slot))
         };
-        self.with_variables.iter().filter_map(|id| self.hist(*id)).any(refers)
+        self.hists_with_variables(hist.instance).any(refers)
+    }
+
+    /// An instance's histograms with variables or references, the newest first.
+    fn hists_with_variables(&self, instance: u32) -> impl Iterator<Item = &Hist> {
+        let all = self.with_variables.iter().filter_map(|id| self.hist(*id));
+        all.filter(move |hist| hist.instance == instance)
     }
 
     /// The first trigger of a name.
@@ -295,7 +333,7 @@ impl Set {
     /// The trigger of an event that a command names.
     fn find(&self, hist: &Hist, event: &Format, filter: Option<&[u8]>) -> Option<TriggerId> {
         let named = self.named(hist.name.as_deref());
-        let mut own = self.of_event(&event.system, &event.name);
+        let mut own = self.of_event(hist.instance, &event.system, &event.name);
         own.find(|trigger| Self::matches(hist, filter, trigger, named)).map(|trigger| trigger.id)
     }
 
@@ -332,7 +370,8 @@ impl Set {
         self.with_variables.retain(|id| *id != gone.id);
         for helper in &gone.helpers {
             if let Some(event) = world.event(&helper.system, &helper.event) {
-                let _ = self.run(&event, Some(&helper.command), true, false, world, &mut Log::default());
+                let log = &mut Log::default();
+                let _ = self.run(gone.instance, &event, Some(&helper.command), true, false, world, log);
             }
         }
     }
@@ -366,12 +405,14 @@ impl Set {
     }
 
     /// `hist_register_trigger()`
+    #[expect(clippy::too_many_arguments, reason = "what a command made")]
     fn add(
         &mut self,
         command: &Command,
         hist: Hist,
         event: &Arc<Format>,
         filter: Option<Vec<u8>>,
+        text: Option<Vec<u8>>,
         world: &dyn World,
         log: &mut Log,
     ) -> Result<Change, Errno> {
@@ -399,7 +440,7 @@ impl Set {
             return Err(Errno::INVAL);
         }
         let id = TriggerId(self.next_id());
-        let name = hist.name.clone();
+        let (name, instance) = (hist.name.clone(), hist.instance);
         let (first, hist) = if let Some((first, shared)) = named {
             if let Some(first) = self.triggers.iter_mut().find(|trigger| trigger.id == first) {
                 first.users += 1;
@@ -411,9 +452,19 @@ impl Set {
             }
             (None, Arc::new(hist))
         };
-        let event = Arc::clone(event);
-        let paused = command.pause;
-        self.triggers.push(Trigger { id, event, hist, filter, paused, name, first, users: 1, listed: true });
+        self.triggers.push(Trigger {
+            id,
+            instance,
+            event: Arc::clone(event),
+            hist,
+            filter,
+            paused: command.pause,
+            command: text,
+            name,
+            first,
+            users: 1,
+            listed: true,
+        });
         Ok(Change::Added(id, clock))
     }
 }

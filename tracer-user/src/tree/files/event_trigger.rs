@@ -1,7 +1,5 @@
 //! `events/SYSTEM/EVENT/trigger`: what a hit does beside being recorded.
 
-use rustix::io::Errno;
-
 use crate::{
     control::instance::Command,
     tree::entry::{Entry, Shows, all},
@@ -9,11 +7,7 @@ use crate::{
 
 pub(super) const FILE: Entry = Entry::write(
     "trigger",
-    Shows::Seq(|mirror, at| {
-        let events = mirror.events.clone();
-        let state = mirror.get(at.instance).ok_or(Errno::NODEV)?;
-        Ok(state.trigger_text(at.index, |event| events.full_name(event)))
-    }),
+    Shows::Seq(|mirror, at| mirror.trigger_text(at.instance, at.index)),
     |mirror, at, data| {
         if data.is_empty() {
             return Ok(0);

@@ -9,7 +9,7 @@ use tracer_abi::{Switches, control};
 use super::{KeyPlace, Known, LowerError, PARAMS_AT, Role, emission, variable::reference_at};
 use crate::{
     code::{
-        asm::{Alu, Atomic, Cond, Helper, Reg, Width},
+        asm::{Alu, Atomic, Cond, Helper, Label, Reg, Width},
         lower::Lower,
     },
     lang::hist::action::{Action, Deed, Handler},
@@ -168,11 +168,21 @@ impl Lower<'_> {
 
     /// A control record in the CPU's ring, or the word that says that there was no room for it.
     fn ask_for_snapshot(&mut self) {
-        let (cpu, record) = (self.frame.take(8, 0), self.frame.take(16, 0));
         let (lost, done) = (self.asm.label(), self.asm.label());
+        self.control_record(control::SNAPSHOT, NO_WAKEUP, lost);
+        self.jump(done);
+        self.bind(lost);
+        self.map_value(Reg::R1, Role::Switches);
+        self.asm.store(Width::W, Reg::R1, std::mem::offset_of!(Switches, snapshot) as i16, 1);
+        self.bind(done);
+    }
+
+    /// Puts a control record into the CPU's ring; goes to `lost` where there is no room.
+    pub(super) fn control_record(&mut self, kind: u16, wake: i32, lost: Label) {
+        let (cpu, record) = (self.frame.take(8, 0), self.frame.take(16, 0));
         self.call(Helper::KtimeGetNs);
         self.asm.store(Width::D, Reg::R10, record, Reg::R0);
-        self.asm.store(Width::D, Reg::R10, record + 8, i32::from(control::SNAPSHOT));
+        self.asm.store(Width::D, Reg::R10, record + 8, i32::from(kind));
         self.call(Helper::GetSmpProcessorId);
         self.asm.store(Width::D, Reg::R10, cpu, Reg::R0);
         self.map(Reg::R1, Role::Rings);
@@ -182,12 +192,8 @@ impl Lower<'_> {
         self.asm.mov(Reg::R1, Reg::R0);
         self.asm.address(Reg::R2, Reg::R10, i32::from(record));
         self.asm.mov(Reg::R3, 16);
-        self.asm.mov(Reg::R4, NO_WAKEUP);
+        self.asm.mov(Reg::R4, wake);
         self.call(Helper::RingbufOutput);
-        self.jump_if(Cond::Eq, Reg::R0, 0, done);
-        self.bind(lost);
-        self.map_value(Reg::R1, Role::Switches);
-        self.asm.store(Width::W, Reg::R1, std::mem::offset_of!(Switches, snapshot) as i16, 1);
-        self.bind(done);
+        self.jump_if(Cond::Ne, Reg::R0, 0, lost);
     }
 }

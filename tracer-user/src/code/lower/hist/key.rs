@@ -20,7 +20,7 @@ const STACK_KEY_MAX: usize = 96;
 pub(super) fn is_recorded_stack(value: &Value) -> bool {
     let field = value.field.as_ref();
     value.function == Compute::Stack
-        && field.is_some_and(|f| f.class == FieldClass::Stacktrace && f.size == 4)
+        && field.is_some_and(|f| f.class == FieldClass::Stacktrace && f.offset >= tracer_abi::COMMON_SIZE)
 }
 
 impl Lower<'_> {

@@ -27,13 +27,23 @@ pub enum Role {
     Rings,
     /// The instance's switches.
     Switches,
+    /// The instance's lists of threads.
+    Pids,
     /// The entries of another histogram, one of [`crate::plan::hist::References::owners`].
     Owner(usize),
 }
 
 const FIRST: i32 = i32::MAX - 8000;
-const FIXED: [Role; 7] =
-    [Role::Table, Role::Drops, Role::Scratch, Role::Empty, Role::Snapshot, Role::Rings, Role::Switches];
+const FIXED: [Role; 8] = [
+    Role::Table,
+    Role::Drops,
+    Role::Scratch,
+    Role::Empty,
+    Role::Snapshot,
+    Role::Rings,
+    Role::Switches,
+    Role::Pids,
+];
 const OWNERS: usize = 16;
 
 impl Role {

@@ -18,6 +18,7 @@ mod key;
 mod maps;
 mod number;
 mod variable;
+mod within;
 
 use tracer_abi::{FILTER_AREA, INJECT_COMM};
 
@@ -34,6 +35,7 @@ use crate::{
 };
 
 pub use maps::{Role, role};
+pub use within::Within;
 
 /// Symbol of the program.
 pub const PROGRAM: &str = "tracer_hist";
@@ -59,6 +61,8 @@ pub enum Entry {
     Hook,
     /// As a function, with a record as [`Hook::Inject`] has it and with the context of the program's hook.
     Record,
+    /// As a function of a program that has no hook, with such a record of user space.
+    Injected,
 }
 
 /// What the function is called that emits the synthetic event of an action, told by the action's number.
@@ -83,6 +87,8 @@ pub struct Request<'a> {
     pub but_process: Option<u32>,
     /// How it is entered.
     pub entry: Entry,
+    /// What the instance it is of says of it.
+    pub within: Option<Within>,
     /// Which actions have a function to call, [`emission`]; the synthetic events of others are on nowhere.
     pub emits: &'a [bool],
 }
@@ -139,6 +145,9 @@ fn lower(request: &Request<'_>, uses: &mut Uses) -> Result<Vec<Function>, LowerE
     lower.texts = text::Texts::for_filter(filter);
     let (yes, no) = (lower.asm.label(), lower.asm.label());
     let context = lower.hist_prologue(request, no);
+    if let Some(within) = &request.within {
+        lower.stand_by(within, request, no);
+    }
     lower.branch(filter, Exits { yes, no, next: Next::Yes })?;
     lower.bind(yes);
     let stamp = lower.stamp(hist);
@@ -152,6 +161,9 @@ fn lower(request: &Request<'_>, uses: &mut Uses) -> Result<Vec<Function>, LowerE
     }
     for (number, action) in hist.actions.iter().enumerate() {
         lower.handle(number, action, &known, key)?;
+    }
+    if let Some(within) = &request.within {
+        lower.tell_who_waits(within);
     }
     lower.bind(no);
     lower.asm.mov(Reg::R0, 0);

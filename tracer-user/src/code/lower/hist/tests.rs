@@ -25,6 +25,7 @@ fn program(command: &str) -> Program {
         kind: 7,
         but_process: None,
         entry: Entry::Hook,
+        within: None,
         emits: &[],
     };
     hist(&request).unwrap()

@@ -14,6 +14,7 @@ struct Words {
     halted: u32,
     soft: [u32; 3],
     counts: [u64; 8],
+    paused: [u32; 3],
 }
 
 impl Words {
@@ -23,6 +24,9 @@ impl Words {
         put(offset_of!(Switches, halted), &self.halted.to_le_bytes());
         for (slot, word) in self.soft.iter().enumerate() {
             put(offset_of!(Switches, soft) + 4 * slot, &word.to_le_bytes());
+        }
+        for (place, word) in self.paused.iter().enumerate() {
+            put(offset_of!(Switches, paused) + 4 * place, &word.to_le_bytes());
         }
         for (place, count) in self.counts.iter().enumerate() {
             put(offset_of!(Switches, counts) + 8 * place, &count.to_le_bytes());
@@ -40,7 +44,7 @@ impl Words {
     }
 
     fn act(&mut self, trigger: &Trigger) -> u64 {
-        match trigger.action {
+        match &trigger.action {
             Action::TraceOn | Action::TraceOff => {
                 let on = trigger.action == Action::TraceOn;
                 if on != (self.halted & halted::OFF == 0) && self.take(trigger.count) {
@@ -49,8 +53,17 @@ impl Words {
                 0
             }
             Action::Event { slot, enable } => {
-                if enable != (self.soft[slot as usize] == 0) && self.take(trigger.count) {
-                    self.soft[slot as usize] ^= 1;
+                if *enable != (self.soft[*slot as usize] == 0) && self.take(trigger.count) {
+                    self.soft[*slot as usize] ^= 1;
+                }
+                0
+            }
+            // `hist_enable_count_trigger()` takes one whatever the histograms are.
+            Action::Hists { places, enable } => {
+                if self.take(trigger.count) {
+                    for place in places {
+                        self.paused[usize::from(*place)] = u32::from(!enable);
+                    }
                 }
                 0
             }
@@ -63,8 +76,15 @@ impl Words {
 
 fn words() -> impl Strategy<Value = Words> {
     let count = prop_oneof![0_u64..3, Just(1 << 63), Just(u64::MAX - 1)];
-    (0_u32..4, [0_u32..2, 0_u32..2, 0_u32..2], [count.clone(), count.clone(), count.clone(), count])
-        .prop_map(|(halted, soft, [a, b, c, d])| Words { halted, soft, counts: [a, b, c, d, a, b, c, d] })
+    let flags = [0_u32..2, 0_u32..2, 0_u32..2];
+    (0_u32..4, flags.clone(), [count.clone(), count.clone(), count.clone(), count], flags).prop_map(
+        |(halted, soft, [a, b, c, d], paused)| Words {
+            halted,
+            soft,
+            counts: [a, b, c, d, a, b, c, d],
+            paused,
+        },
+    )
 }
 
 fn triggers() -> impl Strategy<Value = Vec<Trigger>> {
@@ -74,6 +94,8 @@ fn triggers() -> impl Strategy<Value = Vec<Trigger>> {
         Just(Action::Snapshot),
         Just(Action::StackTrace),
         (0_u32..3, any::<bool>()).prop_map(|(slot, enable)| Action::Event { slot, enable }),
+        (prop::collection::vec(0_u16..3, 0..3), any::<bool>())
+            .prop_map(|(places, enable)| Action::Hists { places, enable }),
     ];
     let one = (action, any::<bool>(), prop::option::of(filters(test())));
     prop::collection::vec(one, 0..6).prop_map(|list| {
