@@ -18,6 +18,7 @@ pub mod rawpage;
 pub mod soak;
 pub mod tracer;
 pub mod tree;
+pub mod triggers;
 pub mod user_events;
 pub mod values;
 pub mod whole;

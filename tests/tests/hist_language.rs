@@ -208,7 +208,7 @@ impl Kernel {
             Err(refusal) => (Some(refusal.errno()), refusal.log().texts()),
         };
         let of_event = |format: &Arc<Format>| {
-            set.of_event(&format.system, &format.name).map(|t| visible(&t.read_back())).collect::<String>()
+            set.of_event(0, &format.system, &format.name).map(|t| visible(&t.read_back())).collect::<String>()
         };
         let mut log: Vec<String> = log.iter().map(|entry| visible(entry)).collect();
         if !self.logs_filters {

@@ -1,10 +1,15 @@
 //! Histograms of a mounted mirror: counts that are known in advance, pauses, names, and what is refused.
 
+use std::io::{Read, Seek};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, text};
+use tracer_tests::user_events::{Data, Word};
 use tracer_tests::workload::{getpgid, getsid};
 
 /// Events that happen when a test wants them to: directories of their files.
@@ -113,6 +118,309 @@ fn what_is_wrong_is_logged() {
         // Opening the file from the start takes histograms away and nothing else.
         std::fs::File::create(dir.join(&trigger))?;
         ensure!(text(&dir, &trigger)? == "traceoff:count=0\n");
+        Ok(())
+    });
+}
+
+/// Values that a test's own calls have.
+const PAUSED: i32 = 1 << 28;
+const LISTED: i32 = 1 << 27;
+const POLLED: i32 = 1 << 26;
+const NAMED: i32 = 1 << 25;
+
+/// Hits in an event's `hist` file.
+fn hits(dir: &Path, event: &str) -> Result<u64> {
+    let shown = text(dir, &format!("{event}/hist"))?;
+    let line = shown.lines().find_map(|line| line.trim().strip_prefix("Hits: ").map(str::to_owned));
+    Ok(line.with_context(|| format!("{event}: {shown:?}"))?.parse()?)
+}
+
+#[test]
+fn other_events_let_histograms_count() {
+    host::as_root(|| {
+        let mounted = Mounted::start("histswitch")?;
+        let dir = mounted.instance("histswitch")?;
+        let [trigger, other] = [GETPGID, GETSID].map(|event| format!("{event}/trigger"));
+        for keys in ["pid", "common_pid"] {
+            add(&dir, &trigger, &format!("hist:keys={keys}:pause if pid == {PAUSED}"))?;
+        }
+        add(&dir, &other, &format!("enable_hist:syscalls:sys_enter_getpgid:2 if pid == {PAUSED}"))?;
+        let paused = |dir: &Path| Ok::<_, anyhow::Error>(text(dir, &trigger)?.matches("[paused]").count());
+        getpgid(PAUSED);
+        ensure!(paused(&dir)? == 2 && hits(&dir, GETPGID)? == 0);
+        getsid(PAUSED);
+        ensure!(paused(&dir)? == 0, "{}", text(&dir, &trigger)?);
+        getpgid(PAUSED);
+        ensure!(hits(&dir, GETPGID)? == 1);
+        ensure!(
+            text(&dir, &other)?
+                == format!("enable_hist:syscalls:sys_enter_getpgid:count=1 if pid == {PAUSED}\n")
+        );
+        // Only one of the two, and the other is none of another event's.
+        let disable = "disable_hist:syscalls:sys_enter_getpgid";
+        ensure!(mirror::write(&dir, &other, disable.as_bytes(), true) == Err(libc::EEXIST));
+        add(&dir, &other, &format!("!{disable}"))?;
+        add(&dir, &other, &format!("{disable} if pid == {PAUSED}"))?;
+        ensure!(text(&dir, &format!("{GETPGID}/enable"))? == "0*\n");
+        getsid(PAUSED);
+        getpgid(PAUSED);
+        ensure!(paused(&dir)? == 2 && hits(&dir, GETPGID)? == 1);
+        // What comes later counts until the next hit.
+        add(&dir, &trigger, &format!("hist:keys=pid:vals=pid if pid == {PAUSED}"))?;
+        ensure!(paused(&dir)? == 2);
+        getsid(PAUSED);
+        ensure!(paused(&dir)? == 3, "{}", text(&dir, &trigger)?);
+        add(&dir, &trigger, &format!("hist:keys=pid:cont if pid == {PAUSED}"))?;
+        getpgid(PAUSED);
+        ensure!(paused(&dir)? == 2 && hits(&dir, GETPGID)? == 2, "{}", text(&dir, &trigger)?);
+        // An event without histograms can be meant, and is in soft mode for it.
+        add(&dir, &trigger, "enable_hist:syscalls:sys_enter_getsid:0")?;
+        ensure!(text(&dir, &format!("{GETSID}/enable"))? == "0*\n");
+        ensure!(text(&dir, &trigger)?.starts_with("enable_hist:syscalls:sys_enter_getsid:count=0\nhist:"));
+        for (line, errno) in [
+            ("enable_hist", libc::EINVAL),
+            ("enable_hist:syscalls:none", libc::EINVAL),
+            ("enable_hist:ftrace:print", libc::EINVAL),
+            ("disable_hist:syscalls:sys_enter_getpgid:x", libc::EINVAL),
+        ] {
+            ensure!(mirror::write(&dir, &trigger, line.as_bytes(), true) == Err(errno), "{line}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn lists_of_threads_are_heeded() {
+    host::as_root(|| {
+        let mounted = Mounted::start("histlist")?;
+        let dir = mounted.instance("histlist")?;
+        add(&dir, &format!("{GETPGID}/trigger"), &format!("hist:keys=common_pid if pid == {LISTED}"))?;
+        let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+        for (file, value, expected) in [
+            ("set_event_pid", "1", 0),
+            ("set_event_pid", own.as_str(), 1),
+            ("set_event_notrace_pid", own.as_str(), 1),
+            ("set_event_notrace_pid", "", 2),
+            ("set_event_pid", "", 3),
+        ] {
+            mirror::set(&dir, file, value)?;
+            getpgid(LISTED);
+            std::thread::spawn(|| getpgid(LISTED)).join().expect("a thread");
+            let others = u64::from(file == "set_event_pid" && value.is_empty());
+            ensure!(hits(&dir, GETPGID)? == expected + others, "{file} {value:?}: {}", hits(&dir, GETPGID)?);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn who_is_woken_has_part_in_a_hit() {
+    host::as_root(|| {
+        let mounted = Mounted::start("histwoken")?;
+        let dir = mounted.instance("histwoken")?;
+        let (wake, woken) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let sleeper = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero()).expect("who waits for it");
+            while woken.recv().is_ok() {}
+        });
+        let task = told.recv()?;
+        let waking = "events/sched/sched_waking";
+        add(&dir, &format!("{waking}/trigger"), &format!("hist:keys=comm,pid if pid == {task}"))?;
+        let wake_until = |counted: u64, times: u32| -> Result<u64> {
+            for _ in 0..times {
+                wake.send(())?;
+                std::thread::sleep(Duration::from_millis(5));
+                if hits(&dir, waking)? > counted {
+                    break;
+                }
+            }
+            hits(&dir, waking)
+        };
+        mirror::set(&dir, "set_event_pid", "999999999")?;
+        ensure!(wake_until(0, 10)? == 0, "neither is traced");
+        mirror::set(&dir, "set_event_pid", &task.to_string())?;
+        let counted = wake_until(0, 4000)?;
+        ensure!(counted > 0, "who is woken is traced");
+        mirror::set(&dir, "set_event_pid", "")?;
+        mirror::set(&dir, "set_event_notrace_pid", &task.to_string())?;
+        ensure!(wake_until(counted, 4000)? > counted, "one of them is traced");
+        drop(wake);
+        sleeper.join().expect("a thread");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_name_is_shared_by_instances() {
+    host::as_root(|| {
+        let mounted = Mounted::start("histnames")?;
+        let [one, two] = ["one", "two"].map(|name| mounted.instance(name));
+        let (one, two) = (one?, two?);
+        let command = format!("hist:name=all:keys=pid if pid == {NAMED}");
+        add(&one, &format!("{GETPGID}/trigger"), &command)?;
+        add(&two, &format!("{GETSID}/trigger"), &command)?;
+        getpgid(NAMED);
+        getsid(NAMED);
+        ensure!(hits(&one, GETPGID)? == 2 && hits(&two, GETSID)? == 2);
+        // Another histogram cannot have the name, wherever it is.
+        let other = format!("hist:name=all:keys=common_pid if pid == {NAMED}");
+        ensure!(
+            mirror::write(&two, &format!("{GETPGID}/trigger"), other.as_bytes(), true) == Err(libc::EINVAL)
+        );
+        let log = text(&two, "error_log")?;
+        ensure!(log.contains("Named hist trigger doesn't match existing named trigger"), "{log}");
+        // A pause is one trigger's, and the table stays while anybody has it.
+        add(&two, &format!("{GETSID}/trigger"), &command.replace(" if", ":pause if"))?;
+        getsid(NAMED);
+        getpgid(NAMED);
+        ensure!(hits(&two, GETSID)? == 3);
+        add(&two, &format!("{GETSID}/trigger"), &command.replace(" if", ":cont if"))?;
+        std::fs::remove_dir(&one)?;
+        getpgid(NAMED);
+        getsid(NAMED);
+        ensure!(hits(&two, GETSID)? == 4);
+        Ok(())
+    });
+}
+
+#[test]
+fn whoever_polls_is_told_of_hits() {
+    host::as_root(|| {
+        let mounted = Mounted::start("histpoll")?;
+        let dir = mounted.instance("histpoll")?;
+        add(&dir, &format!("{GETPGID}/trigger"), &format!("hist:keys=pid if pid == {POLLED}"))?;
+        let mut file = std::fs::File::open(dir.join(GETPGID).join("hist"))?;
+        let poll = |file: &std::fs::File, wanted: PollFlags, seconds: i64| -> Result<PollFlags> {
+            let mut polled = [PollFd::new(file, wanted)];
+            let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
+            rustix::event::poll(&mut polled, Some(&limit))?;
+            Ok(polled[0].revents())
+        };
+        let (input, news) = (PollFlags::IN, PollFlags::PRI);
+        ensure!(poll(&file, input | news, 0)?.is_empty());
+        for wanted in [news, input, news] {
+            // It sleeps before the hit, or finds that there was one.
+            let hitter = std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                getpgid(POLLED);
+            });
+            let begun = Instant::now();
+            let got = poll(&file, wanted, 60)?;
+            hitter.join().expect("a thread");
+            ensure!(got.contains(wanted) && begun.elapsed() < Duration::from_secs(30), "{wanted:?}: {got:?}");
+            // There is something to read until it is read, and news once.
+            ensure!(poll(&file, news, 0)?.is_empty() && poll(&file, input, 0)? == input);
+            let mut shown = String::new();
+            file.read_to_string(&mut shown)?;
+            file.rewind()?;
+            ensure!(shown.contains("Hits: "), "{shown}");
+            ensure!(poll(&file, input | news, 0)?.is_empty());
+        }
+        // Who was not there finds something to read, and no news.
+        let late = std::fs::File::open(dir.join(GETPGID).join("hist"))?;
+        ensure!(poll(&late, input | news, 0)? == input);
+        add(&dir, &format!("{GETPGID}/trigger"), &format!("hist:keys=pid:clear if pid == {POLLED}"))?;
+        ensure!(poll(&file, input, 0)? == input);
+        Ok(())
+    });
+}
+
+#[test]
+fn event_probes_on_records_of_user_space_have_histograms() {
+    host::as_root(|| {
+        let mounted = Mounted::start("histprobe")?;
+        let (top, dir) = (mounted.dir(), mounted.instance("histprobe")?);
+        add(top, "synthetic_events", "made u64 size; pid_t who")?;
+        add(top, "dynamic_events", "e:mine/on_made synthetic.made size=$size who=$who")?;
+        let (made, probe) = ("events/synthetic/made", "events/mine/on_made");
+        add(&dir, &format!("{probe}/trigger"), "hist:keys=who,common_pid:vals=size:sort=who")?;
+        ensure!(text(&dir, &format!("{probe}/enable"))? == "0*\n");
+        ensure!(text(&dir, &format!("{made}/enable"))? == "0*\n", "a probe sits on it");
+        ensure!(text(&dir, &format!("{made}/trigger"))?.starts_with("# Available"));
+        for (size, who) in [(10, 1), (20, 2), (30, 1)] {
+            add(&dir, &format!("{made}/inject"), &format!("size={size} who={who}"))?;
+        }
+        let own = std::process::id();
+        let shown = text(&dir, &format!("{probe}/hist"))?;
+        let row = |who: u32, hits: u32, size: u32| {
+            let thread = rustix::thread::gettid().as_raw_nonzero();
+            format!("{{ who: {who:10}, common_pid: {thread:10} }} hitcount: {hits:10}  size: {size:10}\n")
+        };
+        ensure!(shown.contains(&(row(1, 2, 40) + &row(2, 1, 20))), "of {own}: {shown}");
+        mirror::set(&dir, &format!("{probe}/trigger"), "!hist:keys=who,common_pid:vals=size:sort=who")?;
+        ensure!(text(&dir, &format!("{made}/enable"))? == "0\n");
+        // A program that may write records of an event is told when a probe sits on it.
+        let data = Data::open(top)?;
+        let word = Word::default();
+        let index =
+            data.register("listened u32 size", &word, 3, 0).map_err(std::io::Error::from_raw_os_error)?;
+        add(top, "dynamic_events", "e:mine/on_user user_events.listened size=$size")?;
+        let probe = "events/mine/on_user";
+        ensure!(word.get() == 0);
+        add(&dir, &format!("{probe}/trigger"), "hist:keys=size")?;
+        ensure!(word.get() == 8, "{}", word.get());
+        ensure!(data.write(index, &7_u32.to_ne_bytes()).is_ok());
+        let shown = text(&dir, &format!("{probe}/hist"))?;
+        ensure!(shown.contains("{ size:          7 } hitcount:          1\n"), "{shown}");
+        add(&dir, &format!("{probe}/trigger"), "!hist:keys=size")?;
+        ensure!(word.get() == 0 && data.write(index, &7_u32.to_ne_bytes()) == Err(libc::EBADF));
+        Ok(())
+    });
+}
+
+#[test]
+fn no_hit_is_lost_while_triggers_change() {
+    host::as_root(|| {
+        let mounted = Mounted::start("histfire")?;
+        let [dir, still] = ["histfire", "histstill"].map(|name| mounted.instance(name));
+        let (dir, still) = (dir?, still?);
+        let event = "events/sched/sched_waking";
+        let (ping, pinged) = std::sync::mpsc::sync_channel::<()>(0);
+        let (pong, ponged) = std::sync::mpsc::sync_channel::<i32>(0);
+        let other = std::thread::spawn(move || {
+            let task = rustix::thread::gettid().as_raw_nonzero().get();
+            while pinged.recv().is_ok() {
+                if pong.send(task).is_err() {
+                    break;
+                }
+            }
+        });
+        ping.send(())?;
+        let task = ponged.recv()?;
+        for dir in [&still, &dir] {
+            add(dir, &format!("{event}/trigger"), &format!("hist:keys=pid if pid == {task}"))?;
+            ensure!(text(dir, &format!("{event}/enable"))? == "0*\n");
+        }
+        let (changes, enough) = (host::share(20), AtomicBool::new(false));
+        std::thread::scope(|scope| -> Result<()> {
+            let enough = &enough;
+            scope.spawn(move || {
+                while !enough.load(Ordering::Acquire) && ping.send(()).is_ok() && ponged.recv().is_ok() {}
+            });
+            let change = || -> Result<()> {
+                for line in ["hist:keys=common_pid if pid == 1", "traceon:0", "stacktrace if pid == 0"] {
+                    add(&dir, &format!("{event}/trigger"), line)?;
+                }
+                mirror::set(&dir, &format!("{event}/enable"), "1")?;
+                mirror::set(&dir, &format!("{event}/enable"), "0")?;
+                for line in ["!hist:keys=common_pid if pid == 1", "!traceon", "!stacktrace"] {
+                    add(&dir, &format!("{event}/trigger"), line)?;
+                }
+                Ok(())
+            };
+            let done = (0..changes).try_for_each(|_| change());
+            enough.store(true, Ordering::Release);
+            done
+        })?;
+        // Where this kernel's raw tracepoint has what the record says, nothing else hangs there: neither is the event on.
+        let links = std::fs::read_dir(format!("/proc/{}/fdinfo", mounted.pid()))?.flatten();
+        let texts = links.filter_map(|link| std::fs::read_to_string(link.path()).ok());
+        let raw = texts.filter(|text| text.contains("tp_name:\tsched_waking\n")).count();
+        other.join().expect("a thread");
+        let counted = [hits(&still, event)?, hits(&dir, event)?];
+        println!("{changes} times eight changes under {} hits, {raw} raw tracepoint links", counted[0]);
+        ensure!(counted[0] == counted[1] && counted[0] > 0, "{counted:?}");
         Ok(())
     });
 }

@@ -98,6 +98,62 @@ fn what_was_set_outlives_a_kill() {
 }
 
 #[test]
+fn histograms_outlive_a_kill() {
+    host::as_root(|| {
+        let dir = place("restore-hist");
+        let mut first = Mounted::at(dir.clone())?;
+        let below = first.instance("below")?;
+        let add = |dir: &Path, file: &str, line: &str| -> Result<()> {
+            let done = mirror::write(dir, file, line.as_bytes(), true);
+            ensure!(done.is_ok(), "{line:?} to {file}: {done:?}");
+            Ok(())
+        };
+        let [waking, switch, made] = ["sched/sched_waking", "sched/sched_switch", "synthetic/lat"]
+            .map(|name| format!("events/{name}/trigger"));
+        add(&dir, "synthetic_events", "lat u64 lat; pid_t pid")?;
+        // Made in an order that is not that of events' names, and each needs the one before it.
+        for (file, line) in [
+            (&waking, "hist:keys=pid:ts0=common_timestamp.usecs,who=prio if comm == \"nobody\""),
+            (
+                &switch,
+                "hist:keys=next_pid:lat=common_timestamp.usecs-$ts0:\
+                 onmatch(sched.sched_waking).lat($lat,next_pid) if next_comm == \"nobody\"",
+            ),
+            (&made, "hist:keys=pid:vals=lat:sort=lat.descending:pause"),
+            (&made, "hist:keys=lat.log2"),
+        ] {
+            add(&dir, file, line)?;
+        }
+        for (file, line) in [
+            (&switch, "hist:name=both:keys=prev_comm.descending:size=128 if prev_comm == \"x\""),
+            (&switch, "hist:keys=next_pid.hex:nohitcount:vals=prev_prio if prev_prio == 7"),
+            (&switch, "enable_hist:synthetic:lat:3"),
+        ] {
+            // The first has a modifier that no key has.
+            let done = mirror::write(&below, file, line.as_bytes(), true);
+            ensure!(done.is_ok() != line.contains("prev_comm.descending"), "{line}: {done:?}");
+        }
+        add(&below, &switch, "hist:name=both:keys=prev_comm:size=128 if prev_comm == \"x\"")?;
+        add(&dir, &switch, "hist:name=both:keys=prev_comm:size=128 if prev_comm == \"y\"")?;
+        add(&dir, &made, "hist:keys=lat.log2:pause")?;
+        add(&dir, &made, "hist:keys=pid:vals=lat:sort=lat.descending:cont")?;
+        let files = [&waking, &switch, &made];
+        let shown = || -> Result<Vec<String>> {
+            let all = [&dir, &below].into_iter().flat_map(|dir| files.map(|file| text(dir, file)));
+            all.chain([text(&dir, "synthetic_events")]).collect()
+        };
+        let before = shown()?;
+        ensure!(before[2].contains("[active]") && before[2].contains("[paused]"), "{before:?}");
+        first.kill();
+        let second = Mounted::with(dir.clone(), &["--restore"])?;
+        let after = shown()?;
+        ensure!(before == after, "{before:#?}\nbecame\n{after:#?}");
+        second.stop()?;
+        Ok(())
+    });
+}
+
+#[test]
 fn events_are_on_from_the_start() {
     host::as_root(|| {
         let dir = place("at-start");

@@ -322,7 +322,7 @@ fn histograms_count_what_no_tracepoint_makes() {
     }
     assert_eq!(
         rows(&mut tree, "events/probes/on/hist"),
-        ["{ odd: 0 } hitcount: 2", "{ odd: 1 } hitcount: 2"]
+        ["{ odd: 0 } hitcount: 2", "{ odd: 1 } hitcount: 3"]
     );
     assert_eq!(
         rows(&mut tree, "events/probes/enter/hist"),

@@ -1,19 +1,15 @@
 //! Triggers of a mounted mirror against those of the kernel's tracefs: the same is written to both while both see the same
 //! hits.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
 use tracer_tests::filters::Rng;
 use tracer_tests::host;
-use tracer_tests::mirror::{self, Mounted, set, stacks, text};
-use tracer_tests::oracle::Oracle;
+use tracer_tests::mirror::{self, stacks, text};
+use tracer_tests::triggers::{GETPGID, GETSID, Pair, Step, play};
 use tracer_tests::workload::{getpgid, getsid};
-
-/// Events that happen when a test wants them to: directories of their files.
-const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
-const GETSID: &str = "events/syscalls/sys_enter_getsid";
 
 /// Triggers without a condition act at the hits of all threads, those of other tests too.
 static ONE: Mutex<()> = Mutex::new(());
@@ -21,124 +17,6 @@ static ONE: Mutex<()> = Mutex::new(());
 fn run(test: impl FnOnce() -> Result<()>) {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     host::as_root(test);
-}
-
-/// An instance of the kernel's tracefs, and one of the mirror's, that see this thread.
-struct Pair {
-    kernel: Oracle,
-    mounted: Mounted,
-    ours: PathBuf,
-    /// Whether the kernel has snapshots.
-    snapshots: bool,
-}
-
-impl Pair {
-    fn new(purpose: &str) -> Result<Self> {
-        let kernel = Oracle::create(purpose)?;
-        let mounted = Mounted::start(purpose)?;
-        let ours = mounted.instance("pair")?;
-        let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-        // The oracle knows what its kernel bears.
-        let hashed = kernel.get("options/hash-ptr")?;
-        for (file, value) in
-            [("trace_clock", "mono"), ("options/hash-ptr", hashed.trim()), ("set_event_pid", thread.as_str())]
-        {
-            set(&ours, file, value)?;
-            kernel.set(file, value)?;
-        }
-        kernel.set("tracing_on", "1")?;
-        let available = kernel.get(&format!("{GETPGID}/trigger"))?;
-        let snapshots = available.contains(" snapshot");
-        Ok(Self { kernel, mounted, ours, snapshots })
-    }
-
-    /// Writes to both; both answer alike.
-    fn write(&self, file: &str, value: &str) {
-        if value.contains("snapshot") && !self.snapshots {
-            return;
-        }
-        let kernel = mirror::write(self.kernel.dir(), file, value.as_bytes(), true);
-        let ours = mirror::write(&self.ours, file, value.as_bytes(), true);
-        assert_eq!(ours, kernel, "{value:?} to {file}");
-    }
-
-    /// Compares what both read.
-    fn same(&self, file: &str, after: &str) {
-        let shown = |dir: &Path| mirror::read(dir, file).map(|bytes| settled(file, &bytes));
-        assert_eq!(shown(&self.ours), shown(self.kernel.dir()), "{file} after {after}");
-    }
-
-    /// Compares all that triggers change.
-    fn all_same(&self, after: &str) {
-        for file in FILES {
-            self.same(file, after);
-        }
-        if self.snapshots {
-            self.same("snapshot", after);
-        }
-    }
-
-    /// Takes all triggers away.
-    fn clear(&self) {
-        for event in [GETPGID, GETSID] {
-            let file = format!("{event}/trigger");
-            let listed = self.kernel.get(&file).unwrap();
-            for line in listed.lines().filter(|line| !line.starts_with('#')) {
-                let command: Vec<&str> = line.splitn(4, ':').collect();
-                let takes = if command[0].contains("able_event") { 3 } else { 1 };
-                self.write(&file, &format!("!{}", command[..takes].join(":")));
-            }
-            self.write(&format!("{event}/enable"), "0");
-        }
-        self.write("tracing_on", "1");
-        self.write("trace", "\n");
-        self.all_same("clearing");
-    }
-}
-
-/// What is compared after each step.
-const FILES: &[&str] = &[
-    "events/syscalls/sys_enter_getpgid/trigger",
-    "events/syscalls/sys_enter_getsid/trigger",
-    "events/syscalls/sys_enter_getpgid/enable",
-    "events/syscalls/sys_enter_getsid/enable",
-    "events/syscalls/enable",
-    "events/enable",
-    "set_event",
-    "tracing_on",
-    "error_log",
-    "trace",
-];
-
-/// A file's text without times, and without what kernels differ in.
-fn settled(file: &str, bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let mut lines: Vec<&str> = text.lines().collect();
-    match file {
-        "error_log" => {
-            for line in &mut lines {
-                *line =
-                    line.split_once("] ").filter(|_| line.starts_with('[')).map_or(*line, |(_, rest)| rest);
-            }
-        }
-        "set_event" => lines.sort_unstable(),
-        "trace" | "snapshot" => {
-            lines.retain(|line| !line.starts_with('#') && !mirror::is_of_the_hook(line));
-            for line in &mut lines {
-                // `comm-pid [cpu] flags time: text`
-                *line = match line.split_once(": ") {
-                    Some((_, rest)) if !line.starts_with(" =>") => rest,
-                    _ => line.split('+').next().unwrap_or(line),
-                };
-            }
-        }
-        _ => {}
-    }
-    // Which triggers there are depends on how the kernel was built.
-    if lines.first().is_some_and(|line| line.starts_with("# Available triggers")) {
-        return "# Available triggers".to_owned();
-    }
-    lines.join("\n")
 }
 
 /// Lines that are written one after the other.
@@ -203,6 +81,21 @@ const LINES: &str = "traceoff\n\
      disable_event:syscalls:sys_enter_getsid:\n\
      disable_event:syscalls:sys_enter_getsid:x\n\
      disable_event:syscalls:sys_enter_getsid if nonsense\n\
+     enable_hist\n\
+     enable_hist:syscalls\n\
+     enable_hist:syscalls:nonsense\n\
+     enable_hist:ftrace:print\n\
+     enable_hist:syscalls:sys_enter_getsid\n\
+     enable_hist:syscalls:sys_enter_getsid:4\n\
+     disable_hist:syscalls:sys_enter_getsid\n\
+     enable_event:syscalls:sys_enter_getsid\n\
+     !disable_hist:syscalls:sys_enter_getsid:9\n\
+     disable_hist:syscalls:sys_enter_getsid:3 if pid > 5\n\
+     enable_hist:syscalls:sys_enter_getpgid\n\
+     !enable_hist:syscalls:sys_enter_getsid\n\
+     !enable_hist:syscalls:sys_enter_getpgid\n\
+     !enable_event:syscalls:sys_enter_getsid\n\
+     disable_hist:syscalls:sys_enter_getsid:x\n\
      traceoffs\n\
      traceoff=3";
 
@@ -230,39 +123,6 @@ fn lines_are_taken_and_refused_alike() {
         pair.all_same("emptying");
         Ok(())
     });
-}
-
-/// What a step of a scenario does.
-enum Step<'a> {
-    /// Writes to a file.
-    To(&'a str, &'a str),
-    /// Hits the first event with this argument.
-    Group(i32),
-    /// Hits the second.
-    Session(i32),
-}
-
-/// Hits and triggers, one after the other; after each step both sides are compared.
-fn play(pair: &Pair, steps: &[Step<'_>]) {
-    let mut done = String::new();
-    for step in steps {
-        match step {
-            Step::To(file, value) => {
-                pair.write(file, value);
-                done = format!("{done}\n{value:?} to {file}");
-            }
-            Step::Group(pid) => {
-                getpgid(*pid);
-                done = format!("{done}\ngetpgid({pid})");
-            }
-            Step::Session(pid) => {
-                getsid(*pid);
-                done = format!("{done}\ngetsid({pid})");
-            }
-        }
-        pair.all_same(&done);
-    }
-    pair.clear();
 }
 
 // One line a scenario.
@@ -377,10 +237,14 @@ fn chance_finds_no_difference() {
                                 "disable_event:syscalls:sys_enter_getsid",
                                 "enable_event:syscalls:sys_enter_getpgid",
                                 "disable_event:syscalls:sys_enter_getpgid",
+                                &format!("enable_hist:syscalls:sys_enter_{}", ["getsid", "getpgid"][which]),
+                                &format!("disable_hist:syscalls:sys_enter_{}", ["getsid", "getpgid"][which]),
+                                "hist:keys=pid:sort=pid",
+                                "hist:keys=pid.log2:sort=pid",
                             ],
                             &mut rng,
                         ),
-                        one(&["", "", ":1", ":2", ":0", ":x"], &mut rng),
+                        one(&["", "", ":1", ":2", ":0", ":x", ":pause", ":cont"], &mut rng),
                         one(&["", "", " if pid == 2", " if pid > 2", " if"], &mut rng),
                     ]
                     .concat();

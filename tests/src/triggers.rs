@@ -1,0 +1,234 @@
+//! An instance of the kernel's tracefs beside one of the mirror's: the same is written to both while both see the same hits of
+//! two system calls, and what triggers change is compared.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+
+use crate::mirror::{self, Mounted, set, text};
+use crate::oracle::Oracle;
+use crate::workload::{getpgid, getsid};
+
+/// Events that happen when a test wants them to: directories of their files.
+pub const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
+/// The other.
+pub const GETSID: &str = "events/syscalls/sys_enter_getsid";
+
+/// An instance of the kernel's tracefs, and one of the mirror's, that see this thread.
+#[derive(Debug)]
+pub struct Pair {
+    /// The kernel's.
+    pub kernel: Oracle,
+    /// The mirror.
+    pub mounted: Mounted,
+    /// The mirror's instance.
+    pub ours: PathBuf,
+    /// Whether the kernel has snapshots.
+    pub snapshots: bool,
+    /// Whether it has histograms.
+    pub hists: bool,
+    /// Words that it does not know (before 6.3).
+    unknown: &'static [&'static str],
+}
+
+impl Pair {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// When one of them cannot be made.
+    pub fn new(purpose: &str) -> Result<Self> {
+        let kernel = Oracle::create(purpose)?;
+        let mounted = Mounted::start(purpose)?;
+        let ours = mounted.instance("pair")?;
+        let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+        // The oracle knows what its kernel bears.
+        let hashed = kernel.get("options/hash-ptr")?;
+        for (file, value) in
+            [("trace_clock", "mono"), ("options/hash-ptr", hashed.trim()), ("set_event_pid", thread.as_str())]
+        {
+            set(&ours, file, value)?;
+            kernel.set(file, value)?;
+        }
+        kernel.set("tracing_on", "1")?;
+        let available = kernel.get(&format!("{GETPGID}/trigger"))?;
+        let snapshots = available.contains(" snapshot");
+        let hists = available.contains(" hist\n");
+        if snapshots && hists {
+            ensure!(text(&ours, &format!("{GETPGID}/trigger"))? == available, "{available}");
+        }
+        let readme = std::fs::read_to_string(kernel.tracefs().root().join("README"))?;
+        let unknown: &[&str] =
+            if readme.contains("nohitcount") { &[] } else { &["nohitcount", ".percent", ".graph"] };
+        Ok(Self { kernel, mounted, ours, snapshots, hists, unknown })
+    }
+
+    /// Writes to both; both answer alike.
+    ///
+    /// # Panics
+    /// When they differ.
+    pub fn write(&self, file: &str, value: &str) {
+        if value.contains("snapshot") && !self.snapshots || value.contains("hist") && !self.hists {
+            return;
+        }
+        if self.unknown.iter().any(|word| value.contains(word)) {
+            return;
+        }
+        let kernel = mirror::write(self.kernel.dir(), file, value.as_bytes(), true);
+        let ours = mirror::write(&self.ours, file, value.as_bytes(), true);
+        assert_eq!(ours, kernel, "{value:?} to {file}");
+    }
+
+    /// Compares what both read.
+    ///
+    /// # Panics
+    /// When they differ.
+    pub fn same(&self, file: &str, after: &str) {
+        let shown = |dir: &Path| mirror::read(dir, file).map(|bytes| settled(file, &bytes));
+        assert_eq!(shown(&self.ours), shown(self.kernel.dir()), "{file} after {after}");
+    }
+
+    /// Compares all that triggers change.
+    ///
+    /// # Panics
+    /// When they differ.
+    pub fn all_same(&self, after: &str) {
+        for file in FILES {
+            self.same(file, after);
+        }
+        if self.snapshots {
+            self.same("snapshot", after);
+        }
+        if self.hists {
+            for file in HISTS {
+                self.same(file, after);
+            }
+        }
+    }
+
+    /// Takes all triggers away.
+    ///
+    /// # Panics
+    /// When they differ.
+    pub fn clear(&self) {
+        for event in [GETPGID, GETSID] {
+            let file = format!("{event}/trigger");
+            let listed = self.kernel.get(&file).unwrap();
+            if self.hists {
+                // Opening it from the start takes histograms away, and no other trigger.
+                for dir in [self.ours.as_path(), self.kernel.dir()] {
+                    assert_eq!(mirror::write(dir, &file, b"\n", false), Err(libc::EINVAL));
+                }
+            }
+            for line in listed.lines().filter(|line| !line.starts_with('#') && !line.starts_with("hist:")) {
+                let command: Vec<&str> = line.splitn(4, ':').collect();
+                let takes = if command[0].contains("able_") { 3 } else { 1 };
+                self.write(&file, &format!("!{}", command[..takes].join(":")));
+            }
+            self.write(&format!("{event}/enable"), "0");
+        }
+        self.write("tracing_on", "1");
+        self.write("trace", "\n");
+        self.all_same("clearing");
+    }
+}
+
+/// What is compared after each step.
+const FILES: &[&str] = &[
+    "events/syscalls/sys_enter_getpgid/trigger",
+    "events/syscalls/sys_enter_getsid/trigger",
+    "events/syscalls/sys_enter_getpgid/enable",
+    "events/syscalls/sys_enter_getsid/enable",
+    "events/syscalls/enable",
+    "events/enable",
+    "set_event",
+    "tracing_on",
+    "error_log",
+    "trace",
+];
+
+/// What is compared beside where the kernel has histograms.
+const HISTS: &[&str] = &["events/syscalls/sys_enter_getpgid/hist", "events/syscalls/sys_enter_getsid/hist"];
+
+/// A file's text without times, and without what kernels differ in.
+fn settled(file: &str, bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines: Vec<&str> = text.lines().collect();
+    match file {
+        "error_log" => {
+            for line in &mut lines {
+                *line =
+                    line.split_once("] ").filter(|_| line.starts_with('[')).map_or(*line, |(_, rest)| rest);
+            }
+        }
+        "set_event" => lines.sort_unstable(),
+        "trace" | "snapshot" => {
+            lines.retain(|line| !line.starts_with('#') && !mirror::is_of_the_hook(line));
+            for line in &mut lines {
+                // `comm-pid [cpu] flags time: text`
+                *line = match line.split_once(": ") {
+                    Some((_, rest)) if !line.starts_with(" =>") => rest,
+                    _ => line.split('+').next().unwrap_or(line),
+                };
+            }
+        }
+        _ => {}
+    }
+    // Which triggers there are depends on how the kernel was built.
+    if lines.first().is_some_and(|line| line.starts_with("# Available triggers")) {
+        return "# Available triggers".to_owned();
+    }
+    lines.join("\n")
+}
+
+/// What a step of a scenario does.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<'a> {
+    /// Writes to a file.
+    To(&'a str, &'a str),
+    /// Hits the first event with this argument.
+    Group(i32),
+    /// Hits the second.
+    Session(i32),
+}
+
+/// The same, and both sides are compared behind the last step only.
+///
+/// # Panics
+/// When they differ.
+pub fn play_last(pair: &Pair, steps: &[Step<'_>]) {
+    for step in steps {
+        match step {
+            Step::To(file, value) => pair.write(file, value),
+            Step::Group(pid) => getpgid(*pid),
+            Step::Session(pid) => getsid(*pid),
+        }
+    }
+    pair.all_same(&format!("{:?} and so on", steps.first()));
+    pair.clear();
+}
+
+/// Hits and triggers, one after the other; after each step both sides are compared.
+///
+/// # Panics
+/// When they differ.
+pub fn play(pair: &Pair, steps: &[Step<'_>]) {
+    let mut done = String::new();
+    for step in steps {
+        match step {
+            Step::To(file, value) => {
+                pair.write(file, value);
+                done = format!("{done}\n{value:?} to {file}");
+            }
+            Step::Group(pid) => {
+                getpgid(*pid);
+                done = format!("{done}\ngetpgid({pid})");
+            }
+            Step::Session(pid) => {
+                getsid(*pid);
+                done = format!("{done}\ngetsid({pid})");
+            }
+        }
+        pair.all_same(&done);
+    }
+    pair.clear();
+}
