@@ -5,7 +5,8 @@
 //! | `f` a function's entry, `%return` | fentry, fexit; kprobe.multi; kprobe, kretprobe |
 //! | `f` a glob | kprobe.multi |
 //! | `t` | raw tracepoint |
-//! | `p`, `r` in the kernel | kprobe, kretprobe; fentry, fexit where no register is asked for, and first where `r` has MAXACTIVE |
+//! | `p` in the kernel | kprobe; fentry where no register is asked for |
+//! | `r` in the kernel | fexit where no register is asked for; kretprobe |
 //! | `p`, `r` in a file | uprobe, uretprobe |
 //! | `e` | the perf tracepoint of the event it sits on |
 //!
@@ -160,14 +161,12 @@ pub fn candidates(probe: &Probe, base: Option<&Probe>, facts: &Facts) -> Candida
         }
         Target::Kernel { place: Place::Symbol { name, offset }, exit } => {
             let place = KernelPlace { symbol: Some(name.clone()), offset: u64::from(*offset) };
-            // Who says how many calls can be under way wants no return missed, and perf's kretprobes follow as many as they
-            // like; a trampoline follows them all.
-            let trampoline_first = probe.event.maxactive > 0;
-            if trampoline_first && *offset == 0 {
+            // Perf's kretprobes follow as many calls as they like, whatever MAXACTIVE says; a trampoline follows them all.
+            if *exit && *offset == 0 {
                 trampoline(probe, name, *exit, facts, &mut found);
             }
             kprobe(probe, place, *exit, facts, &mut found);
-            if !trampoline_first && *offset == 0 {
+            if !*exit && *offset == 0 {
                 trampoline(probe, name, *exit, facts, &mut found);
             }
         }
