@@ -21,6 +21,9 @@ use crate::tracer::Tracer;
 const FIRST: &str = if cfg!(target_arch = "aarch64") { "x0" } else { "di" };
 const GETPPID: &str = if cfg!(target_arch = "aarch64") { "__arm64_sys_getppid" } else { "__x64_sys_getppid" };
 
+/// The same function by the name that the function tracer has for it.
+const FUNCTION: &str = if cfg!(target_arch = "aarch64") { GETPPID } else { "__do_sys_getppid" };
+
 /// The event that the kernel's definitions make.
 const EVENT: &str = "tracer_bench/hit";
 
@@ -175,8 +178,8 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
     rows.extend(of_nops(&path)?);
     for (what, file, line) in [
         ("kprobe, recorded", "kprobe_events", format!("p:{EVENT} {GETPPID} a=%{FIRST}")),
-        ("function entry, recorded", "dynamic_events", format!("f:{EVENT} {GETPPID} $arg1")),
-        ("function exit, recorded", "dynamic_events", format!("f:{EVENT} {GETPPID}%return $retval")),
+        ("function entry, recorded", "dynamic_events", format!("f:{EVENT} {FUNCTION} $arg1")),
+        ("function exit, recorded", "dynamic_events", format!("f:{EVENT} {FUNCTION}%return $retval")),
     ] {
         // What the kernel has not, this row has no measure for.
         if root.join(file).exists() && KernelEvent::define(file, &line).is_ok() {
