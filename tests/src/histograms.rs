@@ -5,6 +5,8 @@
 //! and so are those that it falls over at once: histograms made for a field of another event whose keys are no fields.
 
 pub mod corners;
+pub mod scenes;
+pub mod table;
 
 use crate::filters::Rng;
 

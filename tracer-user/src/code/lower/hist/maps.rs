@@ -59,7 +59,7 @@ impl Role {
 
 /// The role of an immediate, if it stands for a map.
 pub fn role(insn: &Insn) -> Option<Role> {
-    let number = usize::try_from(FIRST - insn.imm).ok()?;
+    let number = usize::try_from(FIRST.checked_sub(insn.imm)?).ok()?;
     match FIXED.get(number) {
         _ if insn.src != PSEUDO_MAP && insn.src != PSEUDO_VALUE => None,
         Some(role) => Some(*role),
@@ -96,6 +96,8 @@ mod tests {
             assert_eq!(role(&insn), Some(expected));
             assert_eq!(role(&Insn { src: 0, ..insn }), None);
         }
-        assert_eq!(role(&Insn { src: PSEUDO_MAP, imm: 7, ..Insn::default() }), None);
+        for imm in [7, i32::MIN, i32::MAX] {
+            assert_eq!(role(&Insn { src: PSEUDO_MAP, imm, ..Insn::default() }), None);
+        }
     }
 }

@@ -124,9 +124,9 @@ impl Lower<'_> {
         self.bind(done);
     }
 
-    /// R0 = the exponent of the next power of two; 0 for 0 and for what has none in 64 bits.
+    /// R0 = the exponent of the next power of two, up to 64; 0 for 0.
     fn log2(&mut self) {
-        let (one, done) = (self.asm.label(), self.asm.label());
+        let done = self.asm.label();
         self.asm.mov(Reg::R1, 0);
         self.jump_if(Cond::Le, Reg::R0, 1, done);
         self.asm.alu(Alu::Add, Reg::R0, -1);
@@ -141,9 +141,6 @@ impl Lower<'_> {
             self.bind(small);
         }
         self.asm.alu(Alu::Add, Reg::R1, 1);
-        self.jump_if(Cond::Ne, Reg::R1, 64, one);
-        self.asm.mov(Reg::R1, 0);
-        self.bind(one);
         self.bind(done);
         self.asm.mov(Reg::R0, Reg::R1);
     }

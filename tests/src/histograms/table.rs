@@ -1,0 +1,82 @@
+//! What `hist` files show, taken apart: rows that are equal in what they are sorted by come in any order.
+
+/// A table: what stands above it, its rows with what lies under each, its totals.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// The line with the trigger.
+    pub info: String,
+    /// The rows, each with what stands under it.
+    pub rows: Vec<String>,
+    /// What stands below.
+    pub totals: Vec<String>,
+}
+
+/// The tables of a `hist` file.
+pub fn tables(text: &str) -> Vec<Table> {
+    let mut tables: Vec<Table> = Vec::new();
+    let mut is_below = false;
+    for line in text.lines() {
+        if line == "# event histogram" {
+            tables.push(Table::default());
+            is_below = false;
+        }
+        let Some(table) = tables.last_mut() else { continue };
+        is_below |= line == "Totals:" || line.starts_with("Snapshot");
+        if line.starts_with("# trigger info") {
+            line.clone_into(&mut table.info);
+        } else if is_below {
+            table.totals.push(line.to_owned());
+        } else if line.starts_with('{') {
+            table.rows.push(line.to_owned());
+        } else if let (Some(row), false) = (table.rows.last_mut(), line.is_empty()) {
+            row.extend(["\n", line]);
+        }
+    }
+    tables
+}
+
+impl Table {
+    /// What rows are sorted by, row by row: rows that are equal in that come in any order.
+    fn order(&self) -> Vec<Vec<String>> {
+        let sort = self.info.split(":sort=").nth(1).unwrap_or_default();
+        let sort = sort.split([':', ' ']).next().unwrap_or_default();
+        let names: Vec<&str> =
+            sort.split(',').map(|name| name.split('.').next().unwrap_or_default()).collect();
+        let of = |row: &String, name: &str| -> String {
+            let row = row.lines().next().unwrap_or_default();
+            let at = row.find(&format!(" {name}: ")).map(|at| &row[at + name.len() + 3..]);
+            at.and_then(|rest| rest.split([',', '}']).next()).unwrap_or_default().trim_start().to_owned()
+        };
+        let first = |text: String| text.split("  ").next().unwrap_or_default().to_owned();
+        self.rows.iter().map(|row| names.iter().map(|name| first(of(row, name))).collect()).collect()
+    }
+
+    /// Whether they show the same, rows that are equal in what they are sorted by in any order.
+    pub fn is_as(&self, other: &Self) -> bool {
+        let sorted = |table: &Self| {
+            let mut rows = table.rows.clone();
+            rows.sort_unstable();
+            rows
+        };
+        self.info == other.info
+            && self.totals == other.totals
+            && sorted(self) == sorted(other)
+            && self.order() == other.order()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_told_apart() {
+        let text = "# event histogram\n#\n# trigger info: hist:keys=a,b:vals=hitcount:sort=b.descending,hitcount:size=128 \
+                    [active]\n#\n\n{ a: x  y , b:         12 } hitcount:          3\n\tmax: 1\n{ a: z, b:          1 } \
+                    hitcount:          4  c: 3\n\nTotals:\n    Hits: 7\n";
+        let table = &tables(text)[0];
+        assert_eq!(table.order(), [["12 ", "3"], ["1 ", "4"]]);
+        assert_eq!((table.rows.len(), table.totals.len()), (2, 2));
+        assert!(table.rows[0].ends_with("\tmax: 1"));
+    }
+}
