@@ -200,7 +200,7 @@ fn events_come_and_go_as_the_kernels() {
         hit();
         pair.enable("life", false)?;
         ensure!(same(&format!("-:{group}/other"))?.is_err(), "there is none");
-        // What is open when the event goes means nothing from then on, but `id` since eventfs (6.6).
+        // What is open when the event goes means nothing from then on, but `id`, which has its number.
         let names = ["enable", "filter", "format", "trigger", "id"];
         let reads_only = |name: &str| matches!(name, "format" | "id");
         let open = |dir: &std::path::Path| -> Result<Vec<File>> {

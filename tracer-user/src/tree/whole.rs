@@ -11,9 +11,6 @@ use super::{
 };
 use crate::control::instance::{Mirror, TOP};
 
-/// The kernel whose event files are eventfs's first.
-const EVENTFS: (u32, u32) = (6, 6);
-
 /// What a file is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
@@ -236,8 +233,8 @@ impl Tree {
         let handle = self.next;
         self.next += 1;
         self.open.insert(handle, open);
-        // Since eventfs an open `id` has the number by itself, whatever becomes of the event.
-        let outlives = entry.name == "id" && self.mirror.facts.version() >= EVENTFS;
+        // An open `id` has the number by itself, whatever becomes of the event.
+        let outlives = entry.name == "id";
         if let (Dir::Event(event), false) = (node.dir, outlives) {
             self.of_event.insert(handle, event);
         }
