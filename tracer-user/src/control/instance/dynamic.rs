@@ -194,7 +194,7 @@ impl Mirror {
     fn apply_line(&mut self, file: File, line: &Line<'_>) -> Result<(), Errno> {
         let (facts, events) = (self.facts.clone(), self.events.clone());
         // Of dynamic events, event probes sit on those of functions and tracepoints only (`find_and_get_event()`,
-        // kernel/trace/trace_eprobe.c, from 5.15 on).
+        // kernel/trace/trace_eprobe.c of 6.12).
         let closed: HashSet<(String, String)> = self
             .dynamic
             .probes()
