@@ -25,6 +25,7 @@ use crate::{
         json,
         line::{self, BufferInfo, Stamp},
     },
+    tree,
 };
 
 /// Bytes of text that are written at once.
@@ -59,7 +60,8 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
     let status = drive(args, &mut recorder, &mut output, &signals, child.as_mut(), &facts)?;
     recorder.finish(|shown| output.show(shown, &facts));
     output.flush()?;
-    summary(&recorder.counts());
+    summary(&recorder.counts(), recorder.missed_together());
+    tree::close(recorder.end());
     Ok(status)
 }
 
@@ -299,8 +301,8 @@ impl Held {
 }
 
 /// What became of the hits, on standard error.
-fn summary(counts: &[Count]) {
-    let mut total = Count { event: "total".to_owned(), counters: tracer_abi::Counters::default(), missed: 0 };
+fn summary(counts: &[Count], missed: u64) {
+    let mut total = Count { event: "total".to_owned(), counters: tracer_abi::Counters::default(), missed };
     let show = |count: &Count| {
         let c = count.counters;
         eprint!(

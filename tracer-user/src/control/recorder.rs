@@ -1,6 +1,9 @@
 //! A recording: events attached, records drained in order, counts at the end.
 
-use std::time::{Duration, Instant};
+use std::{
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
 
 use tracer_abi::{Counters, control};
 
@@ -13,8 +16,8 @@ use super::{
 };
 use crate::{
     attach::{
-        self, AttachError, Attachment, Cause, Context, Extras, Hung, Preempt, Request, Seek, Session,
-        TaskIds, Threads, Via, ids,
+        self, Ahead, AttachError, Attachment, Cause, Context, Extras, Hung, Opening, Preempt, Request, Seek,
+        Session, TaskIds, Threads, Via, ids,
     },
     event::Format,
     kernel::Cast,
@@ -46,6 +49,9 @@ impl Default for Options {
     }
 }
 
+/// So many events are few: each has a program of its own, on the hook that costs least. Of more, those that can share programs
+/// and are taken off together.
+const FEW: usize = 32;
 /// How long the reader sleeps at most while records may be waiting below the watermark.
 const PERIOD: Duration = Duration::from_millis(20);
 /// How long at first, as somebody may wait for the first records: a little longer than they take to settle ([`Drain`]).
@@ -117,6 +123,8 @@ pub struct Recorder {
     tasks: TaskNames,
     taken: u64,
     wants_groups: bool,
+    /// Whether events share programs where they can.
+    shares: bool,
 }
 
 /// No event in [`Recorder::by_id`].
@@ -165,6 +173,7 @@ impl Recorder {
             tasks: TaskNames::default(),
             taken: 0,
             wants_groups: false,
+            shares: selected.len() > FEW,
         };
         let (probed, selected): (Vec<_>, Vec<_>) =
             selected.into_iter().partition(|event| event.probe.is_some());
@@ -177,9 +186,13 @@ impl Recorder {
             hooks::choose(&formats, options.tracepoints_only, facts, &mut trial, &mut Verdicts::new());
         hooks::alone(&mut chosen);
         recorder.follow_names(facts)?;
-        for (event, chosen) in selected.into_iter().zip(chosen) {
+        let opening = recorder.shares.then(Opening::begin);
+        recorder.prepare(&selected, &mut chosen, facts);
+        for (event, chosen) in selected.iter().zip(chosen) {
             recorder.attach(event, chosen, facts)?;
         }
+        recorder.session.forget_ahead();
+        drop(opening);
         for event in probed {
             recorder.probe(event, facts)?;
         }
@@ -276,32 +289,47 @@ impl Recorder {
         Ok(())
     }
 
-    fn attach(&mut self, event: Selected, mut chosen: Chosen, facts: &Facts) -> Result<(), AttachError> {
-        let Selected { format, filter, .. } = event;
+    /// Opens perf tracepoints and makes programs where there are many, ahead of the events.
+    fn prepare(&mut self, selected: &[Selected], chosen: &mut [Chosen], facts: &Facts) {
+        if !self.shares {
+            return;
+        }
+        let perf = chosen.iter().filter_map(|one| match one.via {
+            Via::Tracepoint(id) => Some(id),
+            _ => None,
+        });
+        self.session.open_ahead(Ahead::start(perf.collect()));
+        if let Some(registers) = facts.registers() {
+            for one in &mut *chosen {
+                hooks::for_any_call(one, &registers);
+            }
+        }
+        let all = selected.iter().zip(&*chosen).filter(|(_, chosen)| can_share(&chosen.via));
+        let requests: Vec<Request<'_>> = all.map(|(event, chosen)| request(event, chosen)).collect();
+        self.session.prepare(&requests);
+    }
+
+    fn attach(&mut self, event: &Selected, mut chosen: Chosen, facts: &Facts) -> Result<(), AttachError> {
+        let shares = self.shares;
         let mut attach = |chosen: &Chosen| {
-            self.session.attach(&Request {
-                format: &format,
-                hook: &chosen.hook,
-                via: &chosen.via,
-                filter: filter.as_ref(),
-                irqs_off: hooks::irqs_off(&format),
-                kind: format.id,
-                threads: Threads::Traced,
-                other: hooks::other(&format, &chosen.hook),
-                extras: Extras::default(),
-            })
+            let request = request(event, chosen);
+            if shares && can_share(&chosen.via) {
+                self.session.hang(&request).map(Attached::Shared)
+            } else {
+                self.session.attach(&request).map(Attached::Own)
+            }
         };
         let attachment = match attach(&chosen) {
             Ok(attachment) => attachment,
             // A filter may want what only the kernel's own record has.
             Err(error) if chosen.hook != Hook::Tracepoint => {
-                chosen = Chosen::tracepoint(&format, error.to_string());
+                chosen = Chosen::tracepoint(&event.format, error.to_string());
                 attach(&chosen)?
             }
             Err(error) => return Err(error),
         };
-        let printer = Printer::compile(&format, facts);
-        self.keep(Attached::Own(attachment), printer, chosen);
+        let printer = Printer::compile(&event.format, facts);
+        self.keep(attachment, printer, chosen);
         Ok(())
     }
 
@@ -404,16 +432,55 @@ impl Recorder {
                 counters: self.session.total(traced.attachment.slot()),
                 missed: match &traced.attachment {
                     Attached::Own(attachment) => attachment.info().map_or(0, |info| info.misses),
-                    // Nothing keeps programs at uprobes from nesting.
+                    // What they share does not tell.
                     Attached::Shared(_) => 0,
                 },
             })
             .collect()
     }
 
+    /// Hits that the kernel did not run a program for that several events share.
+    pub fn missed_together(&self) -> u64 {
+        self.session.missed(self.traced.iter().filter_map(|traced| match &traced.attachment {
+            Attached::Shared(hung) => Some(hung),
+            Attached::Own(_) => None,
+        }))
+    }
+
+    /// Takes all events off their hooks. The perf events that are left do nothing; the kernel takes tens of milliseconds to close
+    /// one ([`attach::take_off`]).
+    pub fn end(self) -> Vec<OwnedFd> {
+        let Self { mut session, traced, .. } = self;
+        let hung = traced.into_iter().filter_map(|traced| match traced.attachment {
+            Attached::Shared(hung) => Some(session.rest(hung)),
+            Attached::Own(_) => None,
+        });
+        attach::take_off(hung)
+    }
+
     /// Bytes waiting in all rings.
     pub fn pending(&self) -> u64 {
         self.drain.rings().iter().map(crate::sys::ring::RingMemory::pending).sum()
+    }
+}
+
+/// Whether events with the same code share a program at such a hook.
+fn can_share(via: &Via) -> bool {
+    matches!(via, Via::Tracepoint(_)) || via.is_call()
+}
+
+fn request<'a>(event: &'a Selected, chosen: &'a Chosen) -> Request<'a> {
+    let Selected { format, filter, .. } = event;
+    Request {
+        format,
+        hook: &chosen.hook,
+        via: &chosen.via,
+        filter: filter.as_ref(),
+        irqs_off: hooks::irqs_off(format),
+        kind: format.id,
+        threads: Threads::Traced,
+        other: hooks::other(format, &chosen.hook),
+        extras: Extras::default(),
     }
 }
 

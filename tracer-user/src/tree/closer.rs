@@ -1,4 +1,5 @@
-//! The process that closes a daemon's perf tracepoints in its place: once it has ended with many events on, or when it is killed.
+//! The process that closes perf tracepoints in another's place: once a recording or daemon has ended with many events on, or when
+//! a daemon is killed.
 //!
 //! To close one takes the kernel tens of milliseconds ([`crate::attach::take_off`]): a minute for all events of a machine, for
 //! which nobody should have to wait. The descriptors come through a socket that is the process's standard input
@@ -23,7 +24,7 @@ pub const COMMAND: &str = "close-events";
 const FEW: usize = 16;
 
 /// Has perf events closed: few at once, many by a process of their own.
-pub(super) fn close(events: Vec<OwnedFd>) {
+pub fn close(events: Vec<OwnedFd>) {
     if events.len() <= FEW {
         drop(events);
     } else if let Err(error) = hand_over(&events) {
