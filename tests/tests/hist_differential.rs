@@ -411,7 +411,7 @@ fn work() {
 }
 
 /// A few columns of the language: events, what follows `hist:`, and the field that says whose a hit is.
-const SHOWN: [(&str, &str, &str); 22] = [
+const SHOWN: [(&str, &str, &str); 24] = [
     ("kmem/kmalloc", "keys=call_site.sym:vals=bytes_req:sort=bytes_req.descending", "common_pid"),
     (
         "kmem/kmalloc",
@@ -449,6 +449,8 @@ const SHOWN: [(&str, &str, &str); 22] = [
     ("syscalls/sys_enter_getpgid", "keys=pid-1000:vals=pid:size=1", "common_pid"),
     ("syscalls/sys_enter_getpgid", "keys=-(pid):size=131072", "common_pid"),
     ("syscalls/sys_enter_getpgid", "keys=common_pid:a=pid*2,b=pid/$a:vals=hitcount,$a,$b", "common_pid"),
+    ("syscalls/sys_enter_getpgid", "keys=common_stacktrace,pid", "common_pid"),
+    ("syscalls/sys_exit_getpgid", "keys=ret,__syscall_nr:vals=ret", "common_pid"),
     ("sched/sched_switch", "keys=prev_comm,prev_state:vals=prev_prio:sort=prev_state", "prev_pid"),
     ("sched/sched_switch", "keys=prev_pid.execname:vals=hitcount", "prev_pid"),
     ("sched/sched_switch", "keys=common_stacktrace,prev_comm", "prev_pid"),

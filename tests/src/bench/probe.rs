@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use tracer_user::event::program;
 
 use super::cost::{Competitor, Start, fastest, measure};
-use super::tool::{Active, BUFFER_KB, Bpftrace, buffer_arguments};
+use super::tool::{Active, BUFFER_KB, Bpftrace, buffer_arguments, mirror_hist};
 use super::victim::{Kind, long_nop, nop, probed};
 use super::{Plan, Tool, median};
 use crate::host::Tracefs;
@@ -27,6 +27,10 @@ const FUNCTION: &str = if cfg!(target_arch = "aarch64") { GETPPID } else { "__do
 /// The event that the kernel's definitions make.
 const EVENT: &str = "tracer_bench/hit";
 
+/// Events that histograms are measured on.
+const ENTER: &str = "raw_syscalls/sys_enter";
+const GETPPID_ENTER: &str = "syscalls/sys_enter_getppid";
+
 /// A line of the table.
 struct Row {
     what: &'static str,
@@ -35,8 +39,15 @@ struct Row {
     kernel: Option<Theirs>,
     /// bpftrace's script.
     bpftrace: Option<String>,
+    ours: Ours,
+}
+
+/// What we are asked for.
+enum Ours {
     /// Arguments of `tracer`.
-    ours: Vec<String>,
+    Command(Vec<String>),
+    /// An event, and a line of its `trigger` in a mirror.
+    Hist(&'static str, String),
 }
 
 /// What the kernel's tracefs is asked for.
@@ -118,9 +129,12 @@ impl Row {
         }
         all.push((
             Tool::Tracer,
-            Box::new(move |_| {
-                let running = Tracer::new(&ours)?.start()?;
-                Ok(if ours[0] == "hist" { Active::Hist(running) } else { Active::Tracer(running) })
+            Box::new(move |_| match &ours {
+                Ours::Command(words) => {
+                    let running = Tracer::new(words)?.start()?;
+                    Ok(if words[0] == "hist" { Active::Hist(running) } else { Active::Tracer(running) })
+                }
+                Ours::Hist(event, line) => mirror_hist(event, line),
             }),
         ));
         all
@@ -212,26 +226,48 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
             ours: record(&format!("t:{EVENT} {definition}")),
         });
     }
-    for (what, histogram, script) in [
-        ("histogram of raw_syscalls:sys_enter by id", "keys=id", "{ @[args->id] = count(); }"),
+    for (what, in_mirror, event, histogram, script) in [
+        (
+            "histogram of raw_syscalls:sys_enter by id",
+            Some("the same in a mirror, by id"),
+            ENTER,
+            "keys=id",
+            "{ @[args->id] = count(); }",
+        ),
         (
             "histogram by id and thread, sums",
+            None,
+            ENTER,
             "keys=id,common_pid:vals=id",
             "{ @[args->id, tid] = count(); @s[args->id, tid] = sum(args->id); }",
         ),
-        ("histogram, filter false", "keys=id if id == 5000", "/args->id == 5000/ { @[args->id] = count(); }"),
+        (
+            "histogram, filter false",
+            None,
+            ENTER,
+            "keys=id if id == 5000",
+            "/args->id == 5000/ { @[args->id] = count(); }",
+        ),
+        (
+            "histogram of a system call by thread",
+            Some("the same in a mirror, of a call"),
+            GETPPID_ENTER,
+            "keys=common_pid",
+            "{ @[tid] = count(); }",
+        ),
     ] {
-        const EVENT: &str = "raw_syscalls:sys_enter";
         // Not every kernel is built with them.
-        let counted = root.join("events/raw_syscalls/sys_enter/hist").exists();
-        let line = format!("hist:{histogram}");
-        rows.push(Row {
+        let counted = root.join(format!("events/{event}/hist")).exists();
+        let (name, line) = (event.replace('/', ":"), format!("hist:{histogram}"));
+        let row = |what, ours| Row {
             what,
             kind: Kind::Getppid,
-            kernel: counted.then_some(Theirs::Hist("raw_syscalls/sys_enter", line)),
-            bpftrace: Some(format!("tracepoint:{EVENT} {script}")),
-            ours: ["hist", EVENT, histogram].map(str::to_owned).to_vec(),
-        });
+            kernel: counted.then(|| Theirs::Hist(event, line.clone())),
+            bpftrace: Some(format!("tracepoint:{name} {script}")),
+            ours,
+        };
+        rows.push(row(what, Ours::Command(["hist", &name, histogram].map(str::to_owned).to_vec())));
+        rows.extend(in_mirror.map(|what| row(what, Ours::Hist(event, line.clone()))));
     }
     Ok(rows)
 }
@@ -272,7 +308,7 @@ fn of_program(path: &Path) -> Result<Vec<Row>> {
             kind: Kind::Event,
             kernel: Some(Theirs::Probe(Kernel { file: "uprobe_events", line, filter: Some(filter) })),
             bpftrace: Some(format!("usdt:{path}:demo:sched_wakeup /{predicate}/ {{ {action} }}")),
-            ours,
+            ours: Ours::Command(ours),
         });
     }
     Ok(rows)
@@ -304,10 +340,10 @@ fn of_nops(path: &Path) -> Result<Vec<Row>> {
 }
 
 /// Arguments of `tracer record` for a definition.
-fn record(definition: &str) -> Vec<String> {
+fn record(definition: &str) -> Ours {
     let mut arguments = ["record", "-o", "/dev/null", "-p", definition].map(str::to_owned).to_vec();
     arguments.extend(buffer_arguments());
-    arguments
+    Ours::Command(arguments)
 }
 
 /// Where this program's file begins in memory.

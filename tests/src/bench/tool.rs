@@ -51,6 +51,8 @@ pub(super) enum Active {
     Counted(Box<Oracle>, String, String),
     /// `tracer hist`.
     Hist(Running),
+    /// A histogram in a mirror that is mounted for it.
+    MirrorHist(Box<Mounted>),
     /// A raw tracepoint program that only returns.
     Empty(OwnedFd),
 }
@@ -74,6 +76,14 @@ pub(super) fn mirror(event: &Event, filter: &str) -> Result<Active> {
     set(&dir, &format!("{files}/filter"), filter)?;
     set(&dir, &format!("{files}/enable"), "1")?;
     Ok(Active::Mirror(Box::new(mounted), dir))
+}
+
+/// Writes a histogram to an event's `trigger` (`system/name`) in an instance of a mirror that is mounted for it.
+pub(super) fn mirror_hist(event: &str, line: &str) -> Result<Active> {
+    let mounted = Mounted::start("bench")?;
+    let dir = mounted.instance("bench")?;
+    set(&dir, &format!("events/{event}/trigger"), line)?;
+    Ok(Active::MirrorHist(Box::new(mounted)))
 }
 
 /// A `bpftrace` at work; its output is read and counted, not kept.
@@ -253,6 +263,10 @@ impl Active {
             }
             Self::Hist(running) => {
                 running.stop()?.success()?;
+                Ok(0)
+            }
+            Self::MirrorHist(mounted) => {
+                mounted.stop()?;
                 Ok(0)
             }
             Self::Mirror(mounted, dir) => {

@@ -44,7 +44,8 @@ impl Table {
             sort.split(',').map(|name| name.split('.').next().unwrap_or_default()).collect();
         let of = |row: &String, name: &str| -> String {
             let row = row.lines().next().unwrap_or_default();
-            let at = row.find(&format!(" {name}: ")).map(|at| &row[at + name.len() + 3..]);
+            // Of a key and a value of one name it is the value, which comes last.
+            let at = row.rfind(&format!(" {name}: ")).map(|at| &row[at + name.len() + 3..]);
             at.and_then(|rest| rest.split([',', '}']).next()).unwrap_or_default().trim_start().to_owned()
         };
         let first = |text: String| text.split("  ").next().unwrap_or_default().to_owned();

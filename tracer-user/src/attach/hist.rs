@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use super::{AttachError, Block, Cause, Link, Session, Via, Writer, inject, jump::Jump, raw_tp, tracepoint};
+use super::{
+    AttachError, Block, Calls, Cause, Link, Session, Via, Writer, inject, jump::Jump, raw_tp, tracepoint,
+};
 use crate::{
     code::{
         asm::{Insn, LD_IMM64},
@@ -54,6 +56,8 @@ pub struct Around<'a> {
     pub owners: Vec<&'a Counts>,
     /// Where snapshots are asked for.
     pub session: Option<&'a Session>,
+    /// Where those on system calls have their places.
+    pub calls: Option<&'a Calls>,
     /// By action, what emits its synthetic event.
     pub emissions: Vec<Option<Block>>,
 }
@@ -90,7 +94,7 @@ fn make(kind: MapKind, key_size: usize, value_size: usize, entries: u32) -> Resu
 }
 
 impl Counting {
-    /// Loads a histogram's program and hangs it on a tracepoint, perf or raw; behind a gate if its actions emit synthetic
+    /// Loads a histogram's program and hangs it on a tracepoint, perf or raw, or on a system call; behind a gate if its actions emit synthetic
     /// events, so that it can be exchanged when those change ([`Counting::change`]).
     ///
     /// Programs that share a table must hang on perf tracepoints, where none runs inside another on a CPU.
@@ -122,6 +126,11 @@ impl Counting {
         let link = match via {
             Via::Tracepoint(id) => tracepoint::attach(hung, *id),
             Via::RawTracepoint(name) => raw_tp::attach(hung, name),
+            Via::SysEnter(number) | Via::SysExit(number) => {
+                let calls = around.calls.ok_or(Cause::NoRegisters)?;
+                let place = calls.hang(matches!(via, Via::SysEnter(_)), *number, hung)?;
+                Ok(Link::Call { _place: place })
+            }
             Via::Inject => Ok(Link::None),
             _ => Err(Cause::NoHook("histograms hang on tracepoints only".to_owned())),
         }?;

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::calls::Place;
 use crate::sys::prog::link_missed;
 
 /// What keeps a program on its hook.
@@ -13,6 +14,8 @@ pub(super) enum Link {
     Perf { _link: OwnedFd, _event: OwnedFd },
     /// A place in a syscall dispatcher's table.
     Syscall { enter: bool, number: u32 },
+    /// A place of a histogram behind such a dispatcher.
+    Call { _place: Place },
     /// Nothing: run by hand.
     None,
 }
@@ -22,7 +25,7 @@ impl Link {
     pub(super) fn missed(&self) -> u64 {
         match self {
             Self::Fd { _fd: link } | Self::Perf { _link: link, .. } => link_missed(link.as_fd()).unwrap_or(0),
-            Self::Syscall { .. } | Self::None => 0,
+            Self::Syscall { .. } | Self::Call { .. } | Self::None => 0,
         }
     }
 }

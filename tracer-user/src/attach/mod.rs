@@ -8,6 +8,7 @@
 //! objects, cookies and `BPF_PROG_TYPE_SYSCALL` are beyond aya 0.14's loader.
 
 mod beside;
+mod calls;
 mod context;
 mod emitted;
 mod error;
@@ -44,6 +45,7 @@ mod uprobe;
 mod uretprobe;
 mod via;
 
+pub use calls::Calls;
 pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
 pub use emitted::{Block, Emitted, emission};
 pub use error::{AttachError, Cause};

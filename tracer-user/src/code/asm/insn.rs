@@ -273,6 +273,8 @@ pub enum Helper {
     RingbufOutput = 130,
     /// In programs that may sleep; since 5.10, and in those of uprobes since 6.0.
     CopyFromUser = 148,
+    /// Since 5.11.
+    GetCurrentTaskBtf = 158,
     /// Since 5.13.
     Snprintf = 165,
     /// Since 5.15; of a uprobe since 6.6.

@@ -10,7 +10,7 @@ use std::{cell::OnceCell, collections::HashMap, sync::Arc};
 use self::hint::Known;
 use super::{facts::Facts, hooks::Chosen, recorder};
 use crate::{
-    attach::{AttachError, Cause, Counted, Counting, Counts, HistAround, Via, ids},
+    attach::{AttachError, Calls, Cause, Counted, Counting, Counts, HistAround, Via, ids},
     code::lower::hist as lower,
     event::{Catalogue, Format, synthetic},
     lang::{
@@ -122,6 +122,8 @@ impl Histogram {
         let mut chosen = Self::hook(&format, options.tracepoint, facts)?;
         let counts = Counts::of(&trigger.hist, facts.cpus())?;
         let references = References::of(&trigger.hist, &set).ok_or(HistError::NotYet("its references"))?;
+        let registers = facts.registers().filter(|_| chosen.via.is_call());
+        let calls = registers.map(|registers| Calls::new(registers, recorder::cast(facts)));
         let start = |hook: &Chosen, filter: Option<&Filter>| {
             let (hist, but_process) = (&*trigger.hist, (!options.own).then_some(own.process));
             let hook_kind = &hook.hook;
@@ -132,11 +134,16 @@ impl Histogram {
                 hook: hook_kind,
                 kind: format.id,
                 but_process,
+                but_compat: calls
+                    .as_ref()
+                    .filter(|_| hook.via.is_call())
+                    .map(|calls| calls.registers().compat),
                 entry: lower::Entry::Hook,
                 within: None,
                 emits: &[],
             };
-            Counting::start(&request, &hook.via, &counts, &HistAround::default())
+            let around = HistAround { calls: calls.as_ref(), ..HistAround::default() };
+            Counting::start(&request, &hook.via, &counts, &around)
         };
         let counting = match start(&chosen, filter.as_ref()) {
             Err(error) if chosen.hook != Hook::Tracepoint && matches!(error.cause(), Cause::Lower(_)) => {
@@ -148,11 +155,17 @@ impl Histogram {
         Ok(Self { trigger, counts, _counting: counting, hook: chosen })
     }
 
-    /// A raw tracepoint where that is as good; system calls' events have none of their own.
+    /// A raw tracepoint where that is as good; system calls' events have a place behind its dispatcher.
     fn hook(format: &Format, tracepoint: bool, facts: &Facts) -> Result<Chosen, HistError> {
-        let chosen = recorder::try_hooks(&[format], tracepoint, facts)?.pop();
+        let mut chosen = recorder::try_hooks(&[format], tracepoint, facts)?.pop();
+        if let Some(Chosen { via, .. }) = &mut chosen
+            && let Via::SysEnterAlone(number) = *via
+        {
+            *via = Via::SysEnter(number);
+        }
         Ok(match chosen {
             Some(chosen) if matches!(chosen.via, Via::Tracepoint(_) | Via::RawTracepoint(_)) => chosen,
+            Some(chosen) if chosen.via.is_call() => chosen,
             _ => Chosen::tracepoint(format, "histograms hang on tracepoints"),
         })
     }

@@ -7,7 +7,11 @@
 
 use rustix::io::Errno;
 
-use super::{hist::Table, live::Live, mirror::Mirror};
+use super::{
+    hist::Table,
+    live::{Grounds, Live},
+    mirror::Mirror,
+};
 use crate::{
     attach::{self, AttachError, Block, Counting, Counts, HistAround, Via, ids},
     code::lower::hist as lower,
@@ -33,6 +37,8 @@ pub(super) struct Running {
 /// How a histogram's update is entered.
 struct Use {
     hook: Hook,
+    /// Whether it is a system call's, where 32-bit calls come by that are not the event's.
+    is_call: bool,
     entry: lower::Entry,
 }
 
@@ -55,7 +61,7 @@ impl Mirror {
         self.choose_hooks(&[event]);
         let chosen = self.choices.of(format);
         match chosen.via {
-            Via::RawTracepoint(_) => chosen,
+            Via::RawTracepoint(_) | Via::SysEnter(_) | Via::SysExit(_) => chosen,
             _ => Chosen::tracepoint(format, chosen.reason),
         }
     }
@@ -69,7 +75,7 @@ impl Mirror {
         }
         let chosen = self.hist_hook(event, &trigger);
         let mut program = self.start(instance, &trigger, &chosen)?;
-        if let (Err(error), Via::RawTracepoint(_)) = (&program, &chosen.via) {
+        if let (Err(error), Hook::RawTracepoint(_)) = (&program, &chosen.hook) {
             // A value may be had from the kernel's own record only.
             tracing::debug!("{error}");
             program = self.start(instance, &trigger, &Chosen::tracepoint(&trigger.event, "a value"))?;
@@ -93,7 +99,8 @@ impl Mirror {
         let start = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
             Counting::start(request, &chosen.via, counts, &around)
         };
-        let how = Use { hook: chosen.hook.clone(), entry: lower::Entry::Hook };
+        let is_call = chosen.via.is_call();
+        let how = Use { hook: chosen.hook.clone(), is_call, entry: lower::Entry::Hook };
         self.with_request(instance, trigger, &how, &mut Vec::new(), start)
     }
 
@@ -129,7 +136,9 @@ impl Mirror {
         let references = References::of(hist, &self.histograms).ok_or(Errno::INVAL)?;
         let owners = references.owners.iter().map(|id| self.counts_of(*id).map(AsRef::as_ref));
         let owners = owners.collect::<Option<Vec<&Counts>>>().ok_or(Errno::INVAL)?;
-        let around = HistAround { owners, session: state.live.as_ref().map(Live::asked), emissions };
+        let (session, calls) =
+            (state.live.as_ref().map(Live::asked), self.grounds.as_ref().and_then(Grounds::calls));
+        let around = HistAround { owners, session, calls, emissions };
         let emits = around.emits();
         let request = lower::Request {
             hist,
@@ -138,6 +147,7 @@ impl Mirror {
             hook: &how.hook,
             kind: format.id,
             but_process: (how.hook != Hook::Inject).then_some(own.process),
+            but_compat: calls.filter(|_| how.is_call).map(|calls| calls.registers().compat),
             entry: how.entry,
             // A mark is nobody's hit but its writer's (`tracing_mark_write()` asks no list).
             within: Some(lower::Within {
@@ -160,7 +170,7 @@ impl Mirror {
     ) -> Result<Vec<Block>, Errno> {
         let triggers = self.counting(instance, |table| table.event == event);
         let part = |trigger: Trigger| {
-            let how = Use { hook: Hook::Inject, entry };
+            let how = Use { hook: Hook::Inject, is_call: false, entry };
             self.with_request(instance, &trigger, &how, outer, attach::hist_part)?.map_err(|error| {
                 tracing::warn!("{error}");
                 Errno::INVAL
@@ -234,7 +244,8 @@ impl Mirror {
             let change = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
                 running.change(request, counts, &around)
             };
-            let how = Use { hook, entry: lower::Entry::Hook };
+            // What makes events is on a perf tracepoint.
+            let how = Use { hook, is_call: false, entry: lower::Entry::Hook };
             let changed = self.with_request(instance, trigger, &how, &mut Vec::new(), change);
             if let Some(table) = self.state(instance)?.hists.table_mut(trigger.id) {
                 table.running.program = Some(running);

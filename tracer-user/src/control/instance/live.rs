@@ -15,8 +15,8 @@ pub(super) use super::hung::HungProbes;
 use super::rest::Rest;
 use crate::{
     attach::{
-        self, AttachError, Attachment, Block, Cause, Context, Emitted, Extras, Guard, Hung, Relay, Request,
-        Session, Threads, Via, Writer, ids,
+        self, AttachError, Attachment, Block, Calls, Cause, Context, Emitted, Extras, Guard, Hung, Relay,
+        Request, Session, Threads, Via, Writer, ids,
     },
     control::{
         facts::Facts,
@@ -67,13 +67,21 @@ pub(super) struct Live {
 pub(super) struct Grounds {
     context: Context,
     own: ids::Ids,
+    calls: Option<Calls>,
 }
 
 impl Grounds {
     /// Finds them.
     pub(super) fn find(facts: &Facts) -> Result<Self, AttachError> {
         let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
-        Ok(Self { context: recorder::context(facts), own })
+        let context = recorder::context(facts);
+        let calls = context.registers.map(|registers| Calls::new(registers, context.cast));
+        Ok(Self { context, own, calls })
+    }
+
+    /// Where histograms on system calls have their places.
+    pub(super) fn calls(&self) -> Option<&Calls> {
+        self.calls.as_ref()
     }
 
     /// A session with its rings.

@@ -26,6 +26,7 @@ use super::{Exits, Lower, LowerError, Next, Uses, memory::Memory, text};
 use crate::{
     code::asm::{Alu, Cond, Function, Helper, Label, Reg, Width},
     event::{Field, FieldClass},
+    kernel::syscalls::Compat,
     lang::hist::{Function as Compute, Hist, Value},
     plan::{
         filter::{Filter, NumberOp, Place, Test},
@@ -85,6 +86,8 @@ pub struct Request<'a> {
     pub kind: u16,
     /// A process whose hits do not count.
     pub but_process: Option<u32>,
+    /// How 32-bit system calls are told, if they do not count.
+    pub but_compat: Option<Compat>,
     /// How it is entered.
     pub entry: Entry,
     /// What the instance it is of says of it.
@@ -236,6 +239,12 @@ impl Lower<'_> {
                 self.asm.alu(Alu::Lsh, Reg::R8, 32);
                 self.asm.alu(Alu::Or, Reg::R8, i32::from(request.kind));
             }
+        }
+        if let Some(compat) = request.but_compat {
+            self.asm.note("a 32-bit call?");
+            self.call(Helper::GetCurrentTaskBtf);
+            self.asm.load(Width::W, Reg::R0, Reg::R0, compat.task_offset as i16);
+            self.jump32_if(Cond::Set, Reg::R0, compat.mask.cast_signed(), out);
         }
         if self.uses.scratch {
             let index = self.frame.take(8, 0);

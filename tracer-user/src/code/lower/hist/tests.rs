@@ -24,6 +24,7 @@ fn program(command: &str) -> Program {
         hook: &hook,
         kind: 7,
         but_process: None,
+        but_compat: None,
         entry: Entry::Hook,
         within: None,
         emits: &[],
