@@ -6,12 +6,13 @@
 
 use tracer_abi::{FILTER_AREA, RECORD_AREA, STAMP_SIZE};
 
-use super::{Lower, LowerError};
+use super::{Exits, Lower, LowerError, Next, text};
 use crate::{
-    code::asm::{Alu, Reg, Width},
+    code::asm::{Alu, Label, Reg, Width},
     plan::{
         filter::{CpusSubject, Filter, Test, Text},
         probe::{ArgPlan, ProbePlan},
+        source::Hook,
     },
 };
 
@@ -19,6 +20,23 @@ use crate::{
 const IMAGE_MAX: usize = 128;
 
 impl Lower<'_> {
+    /// What an event probe's definition asks for before anything else: the record that it sits on, and its condition, which sends
+    /// what is no hit of it to `no`.
+    pub(super) fn definition(&mut self, plan: &ProbePlan, no: Label) -> Result<(), LowerError> {
+        if let Some(base) = &plan.base {
+            self.use_scratch();
+            self.base_record(base, RECORD_AREA, false)?;
+        }
+        let Some(when) = &plan.when else { return Ok(()) };
+        let counts = self.asm.label();
+        let hook = std::mem::replace(&mut self.hook, &Hook::Tracepoint);
+        self.texts = text::Texts::for_filter(when);
+        self.branch(when, Exits { yes: counts, no, next: Next::Yes })?;
+        self.bind(counts);
+        self.hook = hook;
+        Ok(())
+    }
+
     /// Makes the record of the event that an event probe sits on, and lets it be the context. R7 points so many bytes into
     /// scratch memory, R8 is the common word.
     pub(super) fn base_record(

@@ -116,18 +116,7 @@ fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Fun
     let (yes, no) = (lower.asm.label(), lower.asm.label());
     lower.prologue();
     if let Some(plan) = plan {
-        if let Some(base) = &plan.base {
-            lower.use_scratch();
-            lower.base_record(base, tracer_abi::RECORD_AREA, false)?;
-        }
-        if let Some(when) = &plan.when {
-            let counts = lower.asm.label();
-            lower.hook = &Hook::Tracepoint;
-            lower.texts = text::Texts::for_filter(when);
-            lower.branch(when, Exits { yes: counts, no, next: Next::Yes })?;
-            lower.bind(counts);
-        }
-        lower.hook = hook;
+        lower.definition(plan, no)?;
         if *filter != Filter::Const(true) {
             lower.image(plan, filter)?;
         }

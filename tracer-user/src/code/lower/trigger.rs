@@ -77,18 +77,7 @@ fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<
     let end = lower.asm.label();
     if let Some(plan) = plan {
         // As for the event's own filter.
-        if let Some(base) = &plan.base {
-            lower.use_scratch();
-            lower.base_record(base, tracer_abi::RECORD_AREA, false)?;
-        }
-        if let Some(when) = &plan.when {
-            let counts = lower.asm.label();
-            lower.hook = &Hook::Tracepoint;
-            lower.texts = text::Texts::for_filter(when);
-            lower.branch(when, Exits { yes: counts, no: end, next: Next::Yes })?;
-            lower.bind(counts);
-        }
-        lower.hook = hook;
+        lower.definition(plan, end)?;
         if filtered {
             lower.image(plan, &all)?;
         }
