@@ -199,6 +199,28 @@ impl Pair {
         Ok((read(dirs[0])?, read(dirs[1])?))
     }
 
+    /// The texts that hits leave of each of these events while the whole group is on: in the kernel, in the mirror, one after the
+    /// other.
+    ///
+    /// # Errors
+    /// Those of the files.
+    pub fn group_hits(
+        &self,
+        events: &[&str],
+        mut hit: impl FnMut(),
+    ) -> Result<Vec<(Vec<String>, Vec<String>)>> {
+        let file = format!("events/{}/enable", self.group);
+        let mut trace = |dir| {
+            set(dir, "trace", "")?;
+            set(dir, &file, "1")?;
+            hit();
+            set(dir, &file, "0")?;
+            text(dir, "trace")
+        };
+        let (kernel, ours) = (trace(self.oracle.dir())?, trace(self.mirror())?);
+        Ok(events.iter().map(|event| (bodies(&kernel, event), bodies(&ours, event))).collect())
+    }
+
     /// Takes all events of the tests' group away from both.
     ///
     /// # Errors

@@ -358,3 +358,97 @@ fn a_glob_names_many_functions() {
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
+
+/// Events of many functions turned on by one write, which share links: each has its own hits, and can be filtered and turned off
+/// while the others go on.
+#[test]
+fn many_functions_are_turned_on_at_once() {
+    const OWN: [(&str, &str); 6] = [
+        ("count", "vfs_read count flags=file->f_flags:x32"),
+        ("same", "vfs_read n=$arg3:u8 name=file:%pD"),
+        ("ret", "vfs_read%return ret=$retval:s32"),
+        ("open", "vfs_open name=path->dentry->d_name.name:string"),
+        // Kept at the entry, so that it stands alone.
+        ("opened", "vfs_open%return name=path->dentry->d_name.name:string ret=$retval"),
+        ("name", "do_filp_open%return name=$retval->f_path.dentry->d_name.name:string"),
+    ];
+    let run = || -> Result<()> {
+        let Some(pair) = Pair::where_there_is("together", "dynamic_events")? else { return Ok(()) };
+        let target = Target::new("together")?;
+        let group = pair.group();
+        let define = |event: &str, what: &str| {
+            pair.define(Case { file: "dynamic_events", line: &format!("f:{group}/{event} {what}") })
+        };
+        for (event, what) in OWN {
+            let answers = define(event, what);
+            if answers.0.is_err() {
+                eprintln!("skipped: the kernel does not take f {what}");
+                return Ok(());
+            }
+            ensure!(answers.1.is_ok(), "{what}: {answers:?}");
+        }
+        let listed = tracer_tests::mirror::text(pair.kernel(), "available_filter_functions")?;
+        let others = listed.lines().filter(|name| name.starts_with("vfs_") && !name.contains([' ', '.']));
+        let taken = others.enumerate().filter(|(number, name)| {
+            let exit = if number % 3 == 0 { "%return" } else { "" };
+            let answers = define(&format!("other{number}"), &format!("{name}{exit}"));
+            answers == (Ok(()), Ok(()))
+        });
+        let taken = taken.take(32).count();
+        ensure!(taken == 32, "{taken} functions");
+
+        let marked = |lines: &[String]| -> Vec<String> {
+            lines
+                .iter()
+                .filter(|line| !line.contains("name=") || line.contains("tracer-probed"))
+                .cloned()
+                .collect()
+        };
+        let hits = pair.group_hits(&OWN.map(|(event, _)| event), || target.hit())?;
+        for ((event, _), (kernel, ours)) in OWN.iter().zip(&hits) {
+            // Other threads open files as well; the reads are this thread's.
+            let (kernel, ours) = (marked(kernel), marked(ours));
+            ensure!(kernel == ours, "{event}\n{}\n---\n{}", kernel.join("\n"), ours.join("\n"));
+            ensure!(!kernel.is_empty(), "{event}: no hit");
+        }
+
+        // One of them filtered, one off, and on again by itself, while the others go on.
+        // Nothing is recorded while it is read, which reads.
+        let hits_of = |event: &str, trace: &str| {
+            trace.lines().filter(|line| line.contains(&format!(": {event}: "))).count()
+        };
+        let write = |file: &str, text: &str| {
+            tracer_tests::mirror::write(pair.mirror(), file, text.as_bytes(), false)
+                .map_err(|errno| anyhow::anyhow!("{file}: {errno}"))
+        };
+        let trace = || -> Result<String> {
+            write("trace", "")?;
+            target.hit();
+            write("tracing_on", "0")?;
+            let trace = tracer_tests::mirror::text(pair.mirror(), "trace")?;
+            write("tracing_on", "1")?;
+            Ok(trace)
+        };
+        let before: Vec<usize> = hits.iter().map(|(_, ours)| ours.len()).collect();
+        let set = |file: &str, text: &str| write(&format!("events/{group}/{file}"), text);
+        set("enable", "1")?;
+        set("count/filter", "count == 3")?;
+        set("same/enable", "0")?;
+        for same in [0, before[1]] {
+            let trace = trace()?;
+            let found = ["count", "same", "ret"].map(|event| hits_of(event, &trace));
+            ensure!(found == [1, same, before[2]], "{found:?}\n{trace}");
+            set("same/enable", "1")?;
+        }
+        // A trigger of one turns another off, at the first entry, before the first return.
+        set("count/trigger", &format!("disable_event:{group}:ret"))?;
+        let acted = trace()?;
+        ensure!(hits_of("count", &acted) == 1 && hits_of("ret", &acted) == 0, "trigger\n{acted}");
+        set("count/trigger", &format!("!disable_event:{group}:ret"))?;
+        set("enable", "0")?;
+        let trace = trace()?;
+        ensure!(OWN.iter().all(|(event, _)| hits_of(event, &trace) == 0), "off\n{trace}");
+        Ok(())
+    };
+    run().unwrap_or_else(|error| panic!("{error:#}"));
+}

@@ -7,7 +7,8 @@
 //!
 //! Hooks that hand a program their attach cookie share one gate, which takes the slot from there; so do the programs
 //! behind it, and events with the same code share one. At a raw tracepoint each event has a gate of its own, which knows
-//! its slot. A system call's entry or exit has its place in a dispatcher, which is a gate by itself.
+//! its slot. A system call's entry or exit has its place in a dispatcher, which is a gate by itself. Functions that many
+//! events are of share a link as well ([`Via::Shared`]), which stays until all of these events are off.
 
 use std::{
     collections::HashMap,
@@ -28,7 +29,7 @@ use crate::sys::{
     Errno,
     map::Map,
     perf,
-    prog::{Prog, ProgKind},
+    prog::{Prog, ProgKind, Purpose},
 };
 
 /// Programs that an event takes at most (`BPF_TRACE_MAX_PROGS`, kernel/trace/bpf_trace.c).
@@ -48,6 +49,8 @@ pub(super) struct Behind {
 #[derive(Debug)]
 struct Table {
     kind: ProgKind,
+    /// Whether its programs are for kprobe.multi.
+    multi: bool,
     map: Map,
     /// The gate that asks for its cookie, as often as it had to be loaded: a hook takes no program twice, and one that
     /// was turned off a moment ago may still have it.
@@ -80,6 +83,33 @@ enum Hook {
     Raw { link: OwnedFd, gate: Prog },
     /// A place in a dispatcher: the session's business.
     Call,
+    /// A link to functions of many events.
+    Shared { _link: Arc<SharedLink> },
+}
+
+/// A link to functions of many events, with their slots: these stay taken as long as hits come in their names.
+#[derive(Debug)]
+struct SharedLink {
+    link: Option<OwnedFd>,
+    slots: Vec<u32>,
+    common: Arc<Common>,
+}
+
+impl Drop for SharedLink {
+    fn drop(&mut self) {
+        // The link first.
+        drop(self.link.take());
+        let mut free = self.common.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.append(&mut self.slots);
+    }
+}
+
+/// An event that is to hang on a function through a link with others.
+pub(super) struct Member {
+    pub(super) slot: u32,
+    pub(super) kind: u16,
+    pub(super) via: Via,
+    pub(super) behind: Arc<Behind>,
 }
 
 /// An event behind the gate. It hangs on its hook as long as this lives; [`super::Session::rest`] turns it
@@ -152,6 +182,8 @@ impl Resting {
                 None
             }
             Hook::Call => None,
+            // Its slot goes with the link.
+            Hook::Shared { .. } => return None,
         };
         self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
         left
@@ -170,12 +202,17 @@ fn misses(program: &Prog) -> u64 {
 }
 
 impl Table {
+    fn is_for(&self, via: &Via) -> bool {
+        self.kind == via.kind() && self.multi == is_shared(via)
+    }
+
     fn put(&self, slot: u32, behind: &Behind) -> Result<(), Cause> {
         jump::put(&self.map, slot, &behind.program)
     }
 
     fn load(&self, slot: Slot) -> Result<Prog, Cause> {
-        Prog::load(self.kind, &jump::code(&self.map, slot), "tracer_gate")
+        let purpose = if self.multi { Purpose::Multi } else { Purpose::Any };
+        Prog::load_for(self.kind, purpose, &jump::code(&self.map, slot), "tracer_gate")
             .map_err(|error| Cause::Load(self.kind, error))
     }
 
@@ -204,6 +241,11 @@ impl Table {
     }
 }
 
+/// Whether an event hangs on its hook through a link with others.
+fn is_shared(via: &Via) -> bool {
+    matches!(via, Via::Shared { .. })
+}
+
 /// Whether an event's place is in a dispatcher.
 pub(super) fn is_call(via: &Via) -> bool {
     via.call().is_some()
@@ -215,20 +257,21 @@ impl Gate {
         Self { places, tables: Vec::new(), common: Arc::default() }
     }
 
-    /// The table of a kind of programs, made for the first of them.
-    fn table(&mut self, kind: ProgKind) -> Result<&mut Table, Cause> {
-        let at = if let Some(at) = self.tables.iter().position(|table| table.kind == kind) {
+    /// The table of a hook's programs, made for the first of them.
+    fn table(&mut self, via: &Via) -> Result<&mut Table, Cause> {
+        let at = if let Some(at) = self.tables.iter().position(|table| table.is_for(via)) {
             at
         } else {
             let map = jump::table(self.places, "tracer_gate")?;
-            self.tables.push(Table { kind, map, gates: Vec::new(), shared: HashMap::new() });
+            let (kind, multi) = (via.kind(), is_shared(via));
+            self.tables.push(Table { kind, multi, map, gates: Vec::new(), shared: HashMap::new() });
             self.tables.len() - 1
         };
         Ok(&mut self.tables[at])
     }
 
     fn known(&self, via: &Via) -> Option<&Table> {
-        self.tables.iter().find(|table| table.kind == via.kind())
+        self.tables.iter().find(|table| table.is_for(via))
     }
 
     /// A slot that was used before and is free again.
@@ -248,7 +291,7 @@ impl Gate {
 
     /// Remembers the program of a key as long as an event has it.
     pub(super) fn remember(&mut self, via: &Via, key: Key, behind: &Arc<Behind>) -> Result<(), Cause> {
-        let shared = &mut self.table(via.kind())?.shared;
+        let shared = &mut self.table(via)?.shared;
         shared.retain(|_, known| known.strong_count() > 0);
         shared.insert(key, Arc::downgrade(behind));
         Ok(())
@@ -272,7 +315,7 @@ impl Gate {
         let hook = if is_call(via) {
             Hook::Call
         } else {
-            let table = self.table(via.kind())?;
+            let table = self.table(via)?;
             table.put(slot, &behind)?;
             match via {
                 Via::Tracepoint(id) => {
@@ -286,6 +329,36 @@ impl Gate {
             }
         };
         Ok(Hung { slot, via: via.clone(), behind, hook })
+    }
+
+    /// Hangs events on their functions, all on entries or all on returns and none on the same as another, through one link. Where
+    /// that fails, their slots are the caller's still.
+    pub(super) fn hang_shared(&mut self, members: Vec<Member>, exit: bool) -> Result<Vec<Hung>, Cause> {
+        let Some(first) = members.first() else { return Ok(Vec::new()) };
+        let table = self.table(&first.via)?;
+        if table.gates.is_empty() {
+            let gate = table.load(Slot::CookieOfMany)?;
+            table.gates.push(gate);
+        }
+        let at = |member: &Member| match member.via {
+            Via::Shared { address, .. } => (address, tracer_abi::cookie(member.slot, member.kind)),
+            _ => panic!("{:?} is no function's", member.via),
+        };
+        let (addresses, cookies): (Vec<u64>, Vec<u64>) = members.iter().map(at).unzip();
+        let put = members.iter().try_for_each(|member| table.put(member.slot, &member.behind));
+        let link = put.and_then(|()| {
+            let refused = |errno| Cause::Hook("kprobe.multi link (CONFIG_FPROBE)", errno);
+            table.gates[0].link_functions(&addresses, &cookies, exit).map_err(refused)
+        });
+        let link =
+            link.inspect_err(|_| members.iter().for_each(|member| jump::clear(&table.map, member.slot)))?;
+        let slots = members.iter().map(|member| member.slot).collect();
+        let link = Arc::new(SharedLink { link: Some(link), slots, common: Arc::clone(&self.common) });
+        let hung = members.into_iter().map(|Member { slot, via, behind, .. }| {
+            let hook = Hook::Shared { _link: Arc::clone(&link) };
+            Hung { slot, via, behind, hook }
+        });
+        Ok(hung.collect())
     }
 
     /// Takes an event's program away: no hit is seen from here on.
@@ -314,7 +387,7 @@ impl Gate {
         let shared = self.tables.iter().flat_map(|table| &table.gates).map(misses).sum::<u64>();
         let own = hung.map(|hung| match &hung.hook {
             Hook::Raw { gate, .. } => misses(gate),
-            Hook::Perf { .. } | Hook::Call => 0,
+            Hook::Perf { .. } | Hook::Call | Hook::Shared { .. } => 0,
         });
         shared + own.sum::<u64>() + self.common.missed.load(Ordering::Relaxed)
     }

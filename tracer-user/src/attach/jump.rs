@@ -21,6 +21,8 @@ const ATTACH_COOKIE: i32 = 174;
 pub(super) enum Slot {
     /// By its attach cookie.
     Cookie,
+    /// The same at kprobe.multi, where what the link does not know has the cookie 0.
+    CookieOfMany,
     /// By itself.
     Fixed(u32),
 }
@@ -67,6 +69,13 @@ pub(super) fn code(table: &Map, slot: Slot) -> Vec<u8> {
             insn(0xbf, 6, 1, 0, 0),             // r6 = r1
             insn(0x85, 0, 0, 0, ATTACH_COOKIE), // r0 = bpf_get_attach_cookie(r1)
             insn(0xbf, 1, 6, 0, 0),             // r1 = r6
+            insn(0xbc, 3, 0, 0, 0),             // w3 = w0
+        ],
+        Slot::CookieOfMany => vec![
+            insn(0xbf, 6, 1, 0, 0),             // r6 = r1
+            insn(0x85, 0, 0, 0, ATTACH_COOKIE), // r0 = bpf_get_attach_cookie(r1)
+            insn(0xbf, 1, 6, 0, 0),             // r1 = r6
+            insn(0x15, 0, 0, 4, 0),             // if r0 == 0 skip to the end
             insn(0xbc, 3, 0, 0, 0),             // w3 = w0
         ],
         Slot::Fixed(slot) => vec![insn(0xb4, 3, 0, 0, slot.cast_signed())], // w3 = slot

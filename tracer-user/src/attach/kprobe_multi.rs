@@ -1,7 +1,29 @@
 //! Entries or returns of many kernel functions through one link (`BPF_TRACE_KPROBE_MULTI`, 5.18), by the kernel's fprobe.
 
-use super::{Cause, Link};
-use crate::sys::prog::{Prog, Purpose};
+use std::{os::fd::AsFd, sync::OnceLock};
+
+use super::{Cause, Link, uprobe::NOTHING};
+use crate::sys::{
+    Errno,
+    feature::{ATTACH_KPROBE_MULTI, Trial, link_kprobe_multi_to_nothing, load},
+    prog::{Prog, ProgKind, Purpose},
+};
+
+/// Whether the kernel has kprobe.multi links.
+pub(super) fn is_there() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let trial = Trial {
+            kind: ProgKind::Kprobe as u32,
+            attach_type: ATTACH_KPROBE_MULTI,
+            attach_btf_id: 0,
+            flags: 0,
+            insns: &NOTHING,
+        };
+        load(&trial)
+            .is_ok_and(|program| link_kprobe_multi_to_nothing(program.as_fd()).err() == Some(Errno::INVAL))
+    })
+}
 
 /// What such a program is loaded for.
 pub(super) fn purpose() -> Purpose<'static> {
@@ -11,7 +33,7 @@ pub(super) fn purpose() -> Purpose<'static> {
 /// Hangs a program on functions by their addresses.
 pub(super) fn attach(program: &Prog, addresses: &[u64], exit: bool) -> Result<Link, Cause> {
     let fd = program
-        .link_functions(addresses, exit)
+        .link_functions(addresses, &[], exit)
         .map_err(|errno| Cause::Hook("kprobe.multi link (CONFIG_FPROBE)", errno))?;
     Ok(Link::Fd { _fd: fd })
 }

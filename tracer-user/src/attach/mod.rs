@@ -38,6 +38,7 @@ pub mod published;
 mod raw_tp;
 mod relay;
 mod request;
+mod shared;
 mod syscalls;
 mod tasks;
 mod tracepoint;
@@ -276,6 +277,7 @@ impl Session {
             Via::Fentry(_) => fentry::attach(program),
             Via::Fexit(_) => fexit::attach(program),
             Via::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
+            Via::Shared { address, exit } => kprobe_multi::attach(program, &[*address], *exit),
             Via::Inject | Via::Emitted => Ok(Link::None),
         }
     }

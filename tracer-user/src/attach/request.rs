@@ -85,7 +85,7 @@ impl Request<'_> {
     /// constant in it.
     pub(super) fn told_at_the_hit(&self) -> u32 {
         match (self.via, self.hook) {
-            (Via::Tracepoint(_), _) | (_, Hook::Handed(_)) => params::COOKIE,
+            (Via::Tracepoint(_) | Via::Shared { .. }, _) | (_, Hook::Handed(_)) => params::COOKIE,
             (Via::SysEnter(_) | Via::SysExit(_), Hook::RawTracepoint(fields))
                 if !fields.iter().any(|field| matches!(field.source, Source::Const(_))) =>
             {

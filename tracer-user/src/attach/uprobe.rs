@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// `r0 = 0; exit`
-const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+pub(super) const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 /// An instruction of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -43,6 +43,14 @@ pub enum Via {
         /// Whether it is about the returns.
         exit: bool,
     },
+    /// The entry of a kernel function, or its return, through a kprobe.multi link that many events share
+    /// ([`super::Session::hang_shared`]).
+    Shared {
+        /// Where the function begins.
+        address: u64,
+        /// Whether it is about the return.
+        exit: bool,
+    },
     /// Nothing: user space hands records in.
     Inject,
     /// Programs of other events: a part of them.
@@ -63,7 +71,7 @@ impl Via {
             Self::Uretprobe(_) => "uretprobe",
             Self::Fentry(_) => "fentry",
             Self::Fexit(_) => "fexit",
-            Self::KprobeMulti { .. } => "kprobe.multi",
+            Self::KprobeMulti { .. } | Self::Shared { .. } => "kprobe.multi",
             Self::Inject => "injection",
             Self::Emitted => "emission",
         }
@@ -82,7 +90,7 @@ impl Via {
             Self::Uretprobe(_) => "uretprobe_event",
             Self::Fentry(_) => "fentry_event",
             Self::Fexit(_) => "fexit_event",
-            Self::KprobeMulti { .. } => "kprobe_multi_event",
+            Self::KprobeMulti { .. } | Self::Shared { .. } => "kprobe_multi_event",
             Self::Inject => "inject",
             Self::Emitted => "synthetic_event",
         }
@@ -116,7 +124,8 @@ impl Via {
             | Self::Kretprobe(_)
             | Self::Uprobe(_)
             | Self::Uretprobe(_)
-            | Self::KprobeMulti { .. } => ProgKind::Kprobe,
+            | Self::KprobeMulti { .. }
+            | Self::Shared { .. } => ProgKind::Kprobe,
             Self::Fentry(_) | Self::Fexit(_) => ProgKind::Tracing,
             Self::Inject => ProgKind::Syscall,
         }
@@ -127,7 +136,7 @@ impl Via {
         match self {
             Self::Fentry(function) => fentry::purpose(function, false),
             Self::Fexit(function) => fentry::purpose(function, true),
-            Self::KprobeMulti { .. } => kprobe_multi::purpose(),
+            Self::KprobeMulti { .. } | Self::Shared { .. } => kprobe_multi::purpose(),
             _ => Purpose::Any,
         }
     }
@@ -162,6 +171,13 @@ impl Via {
     /// Whether of all programs at hooks of its sort only one runs at a time on a CPU (`bpf_prog_active`), so that they
     /// can share memory.
     pub(super) fn is_exclusive(&self) -> bool {
-        matches!(self, Self::Tracepoint(_) | Self::Kprobe(_) | Self::Kretprobe(_) | Self::KprobeMulti { .. })
+        matches!(
+            self,
+            Self::Tracepoint(_)
+                | Self::Kprobe(_)
+                | Self::Kretprobe(_)
+                | Self::KprobeMulti { .. }
+                | Self::Shared { .. }
+        )
     }
 }

@@ -387,11 +387,16 @@ impl Prog {
         call_fd(Command::RawTracepointOpen, &mut block)
     }
 
-    /// Hangs a program of [`Purpose::Multi`] on the functions at these addresses (5.18 and later).
+    /// Hangs a program of [`Purpose::Multi`] on the functions at these addresses (5.18 and later), each with its attach cookie
+    /// where there are any.
     ///
     /// # Errors
     /// `EOPNOTSUPP` on a kernel built without fprobe, `ESRCH` for an address that is no function's.
-    pub fn link_functions(&self, addresses: &[u64], exit: bool) -> Result<OwnedFd, Errno> {
+    ///
+    /// # Panics
+    /// When there are cookies, but not one for each address.
+    pub fn link_functions(&self, addresses: &[u64], cookies: &[u64], exit: bool) -> Result<OwnedFd, Errno> {
+        assert!(cookies.is_empty() || cookies.len() == addresses.len(), "one for each");
         let mut block = MultiCreate {
             prog: self.fd.as_raw_fd() as u32,
             target: 0,
@@ -401,7 +406,7 @@ impl Prog {
             count: addresses.len() as u32,
             symbols: 0,
             addresses: addresses.as_ptr() as u64,
-            cookies: 0,
+            cookies: if cookies.is_empty() { 0 } else { cookies.as_ptr() as u64 },
         };
         call_fd(Command::LinkCreate, &mut block)
     }

@@ -228,6 +228,7 @@ impl Mirror {
         self.make_live(instance)?;
         self.choose_hooks(events);
         let rest = self.prepare(instance, events, many);
+        self.hang_together(instance, events);
         let mut first = Ok(());
         for event in events {
             let state = self.state(instance)?;
@@ -243,6 +244,7 @@ impl Mirror {
         }
         if let Some(live) = &mut self.state(instance)?.live {
             live.session().forget_ahead();
+            live.end_together();
         }
         self.end_many(instance, rest);
         first

@@ -2,7 +2,7 @@
 
 use super::live::{Live, Wanted};
 use crate::{
-    attach::{Gated, Request},
+    attach::{AttachError, Gated, Hung, Request, Session},
     control::{
         facts::Facts,
         probes::{self, Candidate, Tried},
@@ -10,11 +10,43 @@ use crate::{
     lang::define::Probe,
 };
 
+/// A probe on its hook.
+#[derive(Debug)]
+enum OnHook {
+    /// Behind a gate of its own.
+    Alone(Gated),
+    /// Through a link with others.
+    Shared(Hung),
+}
+
 /// The probes of one event, each with the hook that it was given.
 #[derive(Debug, Default)]
 pub(super) struct HungProbes {
     /// None for what waits for its module.
-    probes: Vec<Option<(Gated, Candidate)>>,
+    probes: Vec<Option<(OnHook, Candidate)>>,
+}
+
+impl OnHook {
+    fn slot(&self) -> u32 {
+        match self {
+            Self::Alone(gated) => gated.slot,
+            Self::Shared(hung) => hung.slot,
+        }
+    }
+
+    fn change(&mut self, session: &mut Session, request: &Request<'_>) -> Result<(), AttachError> {
+        match self {
+            Self::Alone(gated) => session.change_gated(gated, request),
+            Self::Shared(hung) => session.change(hung, request),
+        }
+    }
+
+    fn take_off(self, session: &mut Session) {
+        match self {
+            Self::Alone(gated) => session.unhang_gated(gated),
+            Self::Shared(hung) => drop(session.rest(hung)),
+        }
+    }
 }
 
 /// What is asked of the session for a probe; triggers turn the event on and off at the slot of its first one.
@@ -27,17 +59,18 @@ fn request<'a>(wanted: &Wanted<'a>, candidate: &'a Candidate, first: Option<u32>
 }
 
 impl HungProbes {
-    /// Hits and misses of each probe since it was hung up.
+    /// Hits and misses of each probe since it was hung up. Those that share a link count none: no file shows it of an `f`.
     pub(super) fn counts(&self) -> Vec<(u64, u64)> {
-        let count = |hung: &Option<(Gated, Candidate)>| {
-            hung.as_ref().map_or((0, 0), |(gated, _)| (gated.hits(), gated.missed()))
+        let count = |hung: &Option<(OnHook, Candidate)>| match hung {
+            Some((OnHook::Alone(gated), _)) => (gated.hits(), gated.missed()),
+            Some((OnHook::Shared(_), _)) | None => (0, 0),
         };
         self.probes.iter().map(count).collect()
     }
 
     /// Rows of the counters.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
-        self.probes.iter().flatten().map(|(gated, _)| gated.slot)
+        self.probes.iter().flatten().map(|(hung, _)| hung.slot())
     }
 
     /// Of each probe whether it waits for its module.
@@ -56,6 +89,11 @@ impl Live {
         facts: &Facts,
     ) -> Result<(), Tried> {
         let mut hung = HungProbes::default();
+        if let Some((shared, candidate)) = self.together.remove(&event) {
+            hung.probes.push(Some((OnHook::Shared(shared), candidate)));
+            self.put_probes(event, hung);
+            return Ok(());
+        }
         for probe in definitions {
             // As the kernel's, which are registered when the module comes.
             if probes::waits(probe, facts) == Some(true) {
@@ -81,13 +119,13 @@ impl Live {
         wanted: &Wanted<'_>,
         first: Option<u32>,
         facts: &Facts,
-    ) -> Result<(Gated, Candidate), Tried> {
+    ) -> Result<(OnHook, Candidate), Tried> {
         let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);
         for candidate in usable {
             match self.session().hang_gated(&request(wanted, &candidate, first)) {
                 Ok(gated) => {
                     tracing::debug!(hook = candidate.name(), %tried, "{}", wanted.format.full_name());
-                    return Ok((gated, candidate));
+                    return Ok((OnHook::Alone(gated), candidate));
                 }
                 Err(error) => {
                     tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());
@@ -99,15 +137,11 @@ impl Live {
     }
 
     /// Changes what becomes of the hits of a dynamic event that hangs on its hooks.
-    pub(super) fn change_probes(
-        &mut self,
-        event: u32,
-        wanted: &Wanted<'_>,
-    ) -> Result<(), crate::attach::AttachError> {
+    pub(super) fn change_probes(&mut self, event: u32, wanted: &Wanted<'_>) -> Result<(), AttachError> {
         let Some(mut hung) = self.take_probes(event) else { return Ok(()) };
         let first = hung.slots().next();
-        let changed = hung.probes.iter_mut().flatten().try_for_each(|(gated, candidate)| {
-            self.session().change_gated(gated, &request(wanted, candidate, first))
+        let changed = hung.probes.iter_mut().flatten().try_for_each(|(hung, candidate)| {
+            hung.change(self.session(), &request(wanted, candidate, first))
         });
         self.put_probes(event, hung);
         changed
@@ -115,8 +149,28 @@ impl Live {
 
     /// Takes probes off their hooks.
     pub(super) fn take_off(&mut self, hung: HungProbes) {
-        for (gated, _) in hung.probes.into_iter().flatten() {
-            self.session().unhang_gated(gated);
+        for (hung, _) in hung.probes.into_iter().flatten() {
+            hung.take_off(self.session());
+        }
+    }
+
+    /// Hangs functions' events up through as few links as can be; [`Live::hang_probes`] finds them there.
+    pub(super) fn hang_together(&mut self, events: Vec<(u32, Candidate)>, wanted: &[Wanted<'_>]) {
+        let requests: Vec<_> = events
+            .iter()
+            .zip(wanted)
+            .map(|((_, candidate), wanted)| request(wanted, candidate, None))
+            .collect();
+        let all = self.session().hang_shared(&requests);
+        drop(requests);
+        let hung = events.into_iter().zip(all);
+        self.together.extend(hung.filter_map(|((event, candidate), hung)| Some((event, (hung?, candidate)))));
+    }
+
+    /// Takes off what nobody came for.
+    pub(super) fn end_together(&mut self) {
+        for (hung, _) in std::mem::take(&mut self.together).into_values() {
+            drop(self.session().rest(hung));
         }
     }
 }

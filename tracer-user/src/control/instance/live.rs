@@ -46,6 +46,8 @@ pub(super) struct Live {
     hung: HashMap<u32, (Hung, Chosen)>,
     /// Dynamic events.
     probes: HashMap<u32, HungProbes>,
+    /// Dynamic events that were hung up together and are about to be turned on.
+    pub(super) together: HashMap<u32, (Hung, Candidate)>,
     /// Synthetic events and probes on events that have no hook, and how their values are had.
     emitted: HashMap<u32, (Emitted, Hook)>,
     /// What hands the records of dynamic events to what follows them.
@@ -115,6 +117,7 @@ impl Live {
             rings,
             hung: HashMap::new(),
             probes: HashMap::new(),
+            together: HashMap::new(),
             emitted: HashMap::new(),
             relays: HashMap::new(),
             idle: BTreeSet::new(),

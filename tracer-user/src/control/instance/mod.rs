@@ -37,6 +37,7 @@ mod state;
 mod synthetic;
 mod tables;
 mod text;
+mod together;
 mod trigger;
 pub mod user;
 pub mod words;

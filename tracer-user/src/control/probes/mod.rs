@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `f` a function's entry, `%return` | fentry, fexit; kprobe.multi; kprobe, kretprobe |
 //! | `f` a glob | kprobe.multi |
+//! | `f`, many turned on at once | one kprobe.multi for all of them |
 //! | `t` | raw tracepoint |
 //! | `p` in the kernel | kprobe; fentry where no register is asked for |
 //! | `r` in the kernel | fexit where no register is asked for; kretprobe |
@@ -377,6 +378,25 @@ fn many(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Can
     let ip = if is_glob || starts.len() > 1 { 0 } else { address(pattern, facts).unwrap_or_default() };
     let addresses = Addresses { ip, by_fprobe: true, ..Addresses::default() };
     found.offer(probe, Given::Registers(Arch::native()), addresses, via(starts));
+}
+
+/// How a function's event is had through one link with others, where many are turned on at once: not where the function is a
+/// module's, as the link would hold the module while others of its events are on, and not where something must be kept at the
+/// entry for the return.
+pub fn shared(probe: &Probe, facts: &Facts) -> Option<Candidate> {
+    let Target::Function { symbol, exit } = &probe.event.target else { return None };
+    let symbols = facts.symbols()?;
+    if symbol.contains(['*', '?', '[', ':']) || symbols.modules_of(symbol).next().is_some() {
+        return None;
+    }
+    let [address] = symbols.addresses(symbol)[..] else { return None };
+    let addresses = Addresses { by_fprobe: true, ..Addresses::default() };
+    let plan = probe::plan(probe, Given::Registers(Arch::native()), addresses).ok()?;
+    plan.kept.is_empty().then(|| Candidate {
+        hook: Hook::Probe(Box::new(plan)),
+        via: Via::Shared { address, exit: *exit },
+        irqs_off: hooks::probe_irqs_off(probe),
+    })
 }
 
 /// Where the functions of a glob are traced. Kernels before 6.5 list names only.
