@@ -11,7 +11,7 @@ pub const PIDS: &str = "PIDS";
 /// `ARRAY`: CPU number to [`SCRATCH_SIZE`] bytes. One map serves all programs that cannot nest on a CPU
 /// (perf tracepoints: `bpf_prog_active`); a raw tracepoint program has its own.
 pub const SCRATCH: &str = "SCRATCH";
-/// `HASH`: row of [`SCRATCH`] (u32) to a byte: under [`params::CLAIM`](crate::params::CLAIM), which rows are in use.
+/// `ARRAY`: row of [`SCRATCH`] to a word that is not 0 while a hit has that row, under [`params::CLAIM`](crate::params::CLAIM).
 pub const CLAIMED: &str = "CLAIMED";
 /// `ARRAY`: CPU number to the address (u64) of that CPU's `__preempt_count`, 0 when it is not known.
 pub const CPU_BASES: &str = "CPU_BASES";
@@ -81,6 +81,8 @@ pub const BASE_AREA: usize = 2 * MAX_PAYLOAD;
 /// Values of [`SCRATCH`] that a CPU has under [`params::CLAIM`](crate::params::CLAIM): hits of this many threads can be under
 /// way on one.
 pub const CLAIMS: u32 = 4;
+/// Words of a [`CLAIMED`] value, of which the first counts: CPUs do not share lines of their caches.
+pub const CLAIM_WORDS: usize = 8;
 /// Size in bytes of a [`SCRATCH`] value.
 pub const SCRATCH_SIZE: usize = RECORD_AREA + FILTER_AREA;
 

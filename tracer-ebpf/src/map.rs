@@ -16,7 +16,7 @@ use aya_ebpf::{
         generated::{bpf_map_delete_elem, bpf_map_update_elem},
     },
 };
-use tracer_abi::{Counters, SCRATCH_SIZE, Switches};
+use tracer_abi::{CLAIM_WORDS, Counters, SCRATCH_SIZE, Switches};
 
 /// `BPF_NOEXIST`, include/uapi/linux/bpf.h.
 const NOEXIST: u64 = 1;
@@ -118,7 +118,7 @@ pub static SCRATCH: Map<[u8; SCRATCH_SIZE]> = Map::new(BPF_MAP_TYPE_ARRAY);
 /// Rows of [`SCRATCH`] that hits have which were preempted.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
-pub static CLAIMED: Map<u8> = Map::new(BPF_MAP_TYPE_HASH);
+pub static CLAIMED: Map<[u64; CLAIM_WORDS]> = Map::new(BPF_MAP_TYPE_ARRAY);
 
 /// Addresses of the CPUs' preempt counts.
 #[unsafe(link_section = "maps")]

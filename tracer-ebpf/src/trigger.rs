@@ -16,9 +16,9 @@ use crate::{
     ctx::flags_and_depth,
     emit::{
         NO_WAKEUP, Origin, area, claim, compat, count, counts, current, identity, ids, is_left_out, left_out,
-        lose, note, other, param, record, tracer_filter, tracer_trigger,
+        lose, note, other, param, record, release, tracer_filter, tracer_trigger,
     },
-    map::{CLAIMED, PIDS, RINGS, SWITCHES},
+    map::{PIDS, RINGS, SWITCHES},
 };
 
 /// `BPF_F_USER_STACK`.
@@ -110,7 +110,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     let who = Who { origin, who, kind };
     let asked = judge(ctx, switches, who, place, asked);
     if param!(bits) & params::CLAIM != 0 {
-        CLAIMED.remove(claimed);
+        release(claimed);
     }
     asked
 }

@@ -215,8 +215,9 @@ impl Shared {
             name: "tracer_scratch",
         };
         let scratch = Map::create(&spec).map_err(|errno| Cause::Map("array", errno))?;
-        let claims = MapSpec { kind: MapKind::Hash, value_size: 1, name: "tracer_claims", ..spec };
-        let claims = Map::create(&claims).map_err(|errno| Cause::Map("hash", errno))?;
+        let value_size = (abi::CLAIM_WORDS * size_of::<u64>()) as u32;
+        let claims = MapSpec { value_size, name: "tracer_claims", ..spec };
+        let claims = Map::create(&claims).map_err(|errno| Cause::Map("array", errno))?;
         let _ = self.nesting.set((scratch, claims));
         Ok(())
     }

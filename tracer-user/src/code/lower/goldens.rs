@@ -308,3 +308,45 @@ fn an_unconditional_trigger_is_a_few_instructions() {
         7  exit
     ");
 }
+
+#[test]
+fn of_a_record_handed_over_only_the_numbers_asked_for_are_read() {
+    let hook =
+        Hook::Handed(crate::plan::source::Handed { address: 112, length: 104, fixed: 36, varies: true });
+    let plan = Filter::And(vec![number(28, 4, NumberOp::Lt, 0), number(24, 4, NumberOp::Gt, 7)]);
+    let code = filter(&plan, &hook).unwrap();
+    assert!(!code.needs.scratch);
+    insta::assert_snapshot!(listing::functions(&code.functions), @r"
+    tracer_filter:
+        0  r6 = r1
+        1  r8 = r3
+          ; the record as far as the filter looks at it
+        2  r7 = r10
+        3  r7 += -32
+        4  *(u64 *)(r7 + 0) = r8
+          ; the program's bytes 24 to 32
+        5  r1 = r7
+        6  r1 += 24
+        7  r3 = *(u64 *)(r6 + 112)
+        8  r3 += 24
+        9  r2 = 8
+       10  call bpf_probe_read_user
+       11  r6 = r7
+          ; s32 at 28: < 0x0
+       12  r0 = *(u32 *)(r6 + 28)
+       13  if w0 s>= 0 goto L1
+          ; s32 at 24: > 0x7
+       14  r0 = *(u32 *)(r6 + 24)
+       15  if w0 s<= 7 goto L1
+       16  r0 = 1
+       17  exit
+       L1:
+       18  r0 = 0
+       19  exit
+    ");
+    let texts = Filter::And(vec![
+        number(24, 4, NumberOp::Gt, 7),
+        text(Text::Static(Place { offset: 8, size: 16 }), Pattern::Full(b"a".into())),
+    ]);
+    assert!(filter(&texts, &hook).unwrap().needs.scratch);
+}

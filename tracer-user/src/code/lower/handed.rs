@@ -1,13 +1,16 @@
 //! A record that a program hands over: copied out of its memory as it is, behind the common fields.
 //!
 //! R6 is the registers, R7 the payload or the filter's memory, R8 the common word, R9 the length of a record that varies. A filter
-//! looks at a copy in the place where the record will be built, which then stands for the context, as for a dynamic event
-//! ([`super::probe`]); of a record only its fixed part is copied for that, unless the filter looks behind it. Nothing that
-//! the program says is trusted: what cannot be read is zero, and no length leads outside.
+//! looks at a copy, which then stands for the context, as for a dynamic event ([`super::probe`]): of numbers on the stack, from the
+//! first to the last that it asks for; else in the place where the record will be built, of the fixed part only, unless the filter
+//! looks behind it. Nothing that the program says is trusted: what cannot be read is zero, and no length leads outside.
 
 use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, RECORD_AREA, STAMP_SIZE};
 
-use super::{Code, Lower, LowerError, Needs, Uses, image::Touched};
+use super::{
+    Code, Lower, LowerError, Needs, Uses,
+    image::{IMAGE_MAX, Touched},
+};
 use crate::{
     code::asm::{Alu, Cond, Helper, Reg, Width},
     plan::{
@@ -54,9 +57,19 @@ pub(super) fn record(handed: Handed, size: usize) -> Result<Code, LowerError> {
 
 impl Lower<'_> {
     /// Copies what filters look at to the record's place, and lets that be the context.
-    pub(super) fn handed_image(&mut self, handed: Handed, filter: &Filter) {
+    pub(super) fn handed_image(&mut self, handed: Handed, filter: &Filter) -> Result<(), LowerError> {
+        let touched = Touched::by(filter);
+        self.uses.flags |= touched.has(2, 4);
+        if let Some(size) = short(&touched, filter) {
+            return self.on_stack(size, |lower| {
+                if let Some((from, to)) = touched.span() {
+                    lower.copy_part(handed, from, to);
+                }
+                Ok(())
+            });
+        }
+        self.use_scratch();
         let into = (RECORD_AREA - STAMP_SIZE) as i32;
-        self.uses.flags |= Touched::by(filter).has(2, 4);
         self.asm.note("the record as far as the filter looks at it");
         self.asm.alu(Alu::Add, Reg::R7, -into);
         self.asm.store(Width::D, Reg::R7, 0, Reg::R8);
@@ -67,21 +80,26 @@ impl Lower<'_> {
         }
         self.asm.mov(Reg::R6, Reg::R7);
         self.asm.alu(Alu::Add, Reg::R7, into);
+        Ok(())
     }
 
-    /// R1 = where the fields go, R3 = where the program has them.
-    fn ends(&mut self, handed: Handed) {
-        self.asm.address(Reg::R1, Reg::R7, COMMON_SIZE as i32);
+    /// R1 = where what begins at `from` goes, R3 = where the program has it.
+    fn ends(&mut self, handed: Handed, from: usize) {
+        self.asm.address(Reg::R1, Reg::R7, from as i32);
         self.asm.load(Width::D, Reg::R3, Reg::R6, handed.address as i16);
-        self.asm.alu(Alu::Add, Reg::R3, COMMON_SIZE as i32);
+        self.asm.alu(Alu::Add, Reg::R3, from as i32);
     }
 
     fn copy_fixed_part(&mut self, handed: Handed) {
-        let size = usize::from(handed.fixed).saturating_sub(COMMON_SIZE);
-        if size > 0 {
-            self.asm.note(format!("the program's bytes {COMMON_SIZE} to {}", handed.fixed));
-            self.ends(handed);
-            self.asm.mov(Reg::R2, size as i32);
+        self.copy_part(handed, COMMON_SIZE, usize::from(handed.fixed));
+    }
+
+    /// Copies some of the fixed part.
+    fn copy_part(&mut self, handed: Handed, from: usize, to: usize) {
+        if from < to {
+            self.asm.note(format!("the program's bytes {from} to {to}"));
+            self.ends(handed, from);
+            self.asm.mov(Reg::R2, (to - from) as i32);
             self.call(Helper::ProbeReadUser);
         }
     }
@@ -97,13 +115,29 @@ impl Lower<'_> {
         self.jump_if(Cond::Le, Reg::R9, MAX_PAYLOAD as i32, fits);
         self.asm.mov(Reg::R9, MAX_PAYLOAD as i32);
         self.bind(fits);
-        self.ends(handed);
+        self.ends(handed, COMMON_SIZE);
         self.asm.mov(Reg::R2, Reg::R9);
         self.asm.alu(Alu::Sub, Reg::R2, COMMON_SIZE as i32);
         // Changes nothing; older verifiers do not see that the length is more than the common fields.
         self.asm.alu(Alu::And, Reg::R2, MAX_PAYLOAD as i32 - 1);
         self.call(Helper::ProbeReadUser);
     }
+}
+
+/// Bytes of the stack that hold all that a filter looks at, if it looks at numbers only and they lie near the beginning.
+fn short(touched: &Touched, filter: &Filter) -> Option<usize> {
+    let fits = |test: &Test| match test {
+        // The verifier wants accesses to the stack aligned.
+        Test::Number { place, .. }
+        | Test::Function { place, .. }
+        | Test::Cpus { subject: CpusSubject::Scalar { place }, .. } => {
+            place.offset.is_multiple_of(place.size)
+        }
+        Test::Cpu { .. } => true,
+        Test::Cpus { .. } | Test::Text { .. } => false,
+    };
+    let size = touched.span().map_or(COMMON_SIZE, |(_, to)| to);
+    (size <= IMAGE_MAX && filter.tests().into_iter().all(fits)).then_some(size)
 }
 
 /// Whether a filter looks at data behind the fixed part.

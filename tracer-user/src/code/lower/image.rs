@@ -4,7 +4,7 @@
 //! record will be built in. An event probe looks at the record of another dynamic event, which is made first, behind all else in
 //! scratch memory.
 
-use tracer_abi::{FILTER_AREA, RECORD_AREA, STAMP_SIZE};
+use tracer_abi::{COMMON_SIZE, FILTER_AREA, RECORD_AREA, STAMP_SIZE};
 
 use super::{Exits, Lower, LowerError, Next, text};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Longest record of which a filter's part is on the stack.
-const IMAGE_MAX: usize = 128;
+pub(super) const IMAGE_MAX: usize = 128;
 
 impl Lower<'_> {
     /// What an event probe's definition asks for before anything else: the record that it sits on, and its condition, which sends
@@ -79,15 +79,24 @@ impl Lower<'_> {
     }
 
     fn short_image(&mut self, plan: &ProbePlan, touched: &Touched) -> Result<(), LowerError> {
+        self.on_stack(plan.fixed, |lower| lower.fetch_all(plan, false, |start, end| touched.has(start, end)))
+    }
+
+    /// Makes so many bytes of the stack the context: what `fill` puts at R7, behind the common word.
+    pub(super) fn on_stack(
+        &mut self,
+        size: usize,
+        fill: impl FnOnce(&mut Self) -> Result<(), LowerError>,
+    ) -> Result<(), LowerError> {
         self.asm.note("the record as far as the filter looks at it");
-        let image = self.frame.take(plan.fixed, 0);
+        let image = self.frame.take(size, 0);
         let memory = self.uses.scratch.then(|| self.frame.take(8, 0));
         if let Some(memory) = memory {
             self.asm.store(Width::D, Reg::R10, memory, Reg::R7);
         }
         self.asm.address(Reg::R7, Reg::R10, i32::from(image));
         self.asm.store(Width::D, Reg::R7, 0, Reg::R8);
-        self.fetch_all(plan, false, |start, end| touched.has(start, end))?;
+        fill(self)?;
         self.asm.mov(Reg::R6, Reg::R7);
         if let Some(memory) = memory {
             self.asm.load(Width::D, Reg::R7, Reg::R10, memory);
@@ -131,5 +140,12 @@ impl Touched {
             Some(places) => places.iter().any(|(from, to)| *from < end && start < *to),
             None => true,
         }
+    }
+
+    /// From the first of those bytes behind the common fields to behind the last, if there are any.
+    pub(super) fn span(&self) -> Option<(usize, usize)> {
+        let places = || self.0.iter().flatten().filter(|(_, to)| *to > COMMON_SIZE);
+        let from = places().map(|(from, _)| (*from).max(COMMON_SIZE)).min()?;
+        Some((from, places().map(|(_, to)| *to).max()?))
     }
 }

@@ -108,9 +108,6 @@ fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Fun
     if plan.is_some() || handed.is_some() {
         (uses.calls, uses.common) = (true, true);
     }
-    if handed.is_some() {
-        uses.scratch = true;
-    }
     let mut lower = Lower::new(hook, *uses);
     lower.memory = Memory::for_filter(filter, hook);
     let (yes, no) = (lower.asm.label(), lower.asm.label());
@@ -122,7 +119,7 @@ fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Fun
         }
     }
     if let Some(handed) = handed {
-        lower.handed_image(handed, filter);
+        lower.handed_image(handed, filter)?;
     }
     lower.texts = text::Texts::for_filter(filter);
     lower.branch(filter, Exits { yes, no, next: Next::Yes })?;

@@ -54,9 +54,6 @@ fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<
         Hook::Probe(plan) if filtered || (plan.when.is_some() && !triggers.is_empty()) => Some(plan),
         _ => None,
     };
-    if handed.is_some() {
-        lower.uses.scratch = true;
-    }
     if handed.is_some() || plan.is_some() {
         (lower.uses.calls, lower.uses.common) = (true, true);
     }
@@ -83,7 +80,7 @@ fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<
         }
     }
     if let Some(handed) = handed {
-        lower.handed_image(handed, &all);
+        lower.handed_image(handed, &all)?;
     }
     lower.texts = text::Texts::for_filter(&all);
     for trigger in triggers {
