@@ -23,7 +23,7 @@ use super::{
     Cause, Via,
     guard::Kept,
     jump::{self, Slot},
-    uprobe,
+    uprobe::{self, FilePlace},
 };
 use crate::sys::{
     Errno,
@@ -79,6 +79,8 @@ struct Common {
 enum Hook {
     /// A link to a perf event, and the event.
     Perf { link: OwnedFd, event: OwnedFd, kept: Option<Kept> },
+    /// A uprobe.multi link.
+    File { _link: OwnedFd },
     /// A raw tracepoint, and the gate there.
     Raw { link: OwnedFd, gate: Prog },
     /// A place in a dispatcher: the session's business.
@@ -181,7 +183,7 @@ impl Resting {
                 self.common.missed.fetch_add(misses(&gate), Ordering::Relaxed);
                 None
             }
-            Hook::Call => None,
+            Hook::File { .. } | Hook::Call => None,
             // Its slot goes with the link.
             Hook::Shared { .. } => return None,
         };
@@ -211,9 +213,26 @@ impl Table {
     }
 
     fn load(&self, slot: Slot) -> Result<Prog, Cause> {
-        let purpose = if self.multi { Purpose::Multi } else { Purpose::Any };
+        let purpose = match self.kind {
+            _ if self.multi => Purpose::Multi,
+            // Of what hangs on perf's probes and files, only files are behind this gate.
+            ProgKind::Kprobe => uprobe::purpose(),
+            _ => Purpose::Any,
+        };
         Prog::load_for(self.kind, purpose, &jump::code(&self.map, slot), "tracer_gate")
             .map_err(|error| Cause::Load(self.kind, error))
+    }
+
+    /// Hangs the gate on an instruction of a file.
+    fn hang_file(&mut self, slot: u32, kind: u16, place: &FilePlace) -> Result<Hook, Cause> {
+        if !uprobe::has_multi() {
+            return self.hang_perf(slot, kind, uprobe::open(place, false)?);
+        }
+        if self.gates.is_empty() {
+            self.gates.push(self.load(Slot::Cookie)?);
+        }
+        let link = uprobe::link(&self.gates[0], place, false, tracer_abi::cookie(slot, kind))?;
+        Ok(Hook::File { _link: link })
     }
 
     /// Hangs the gate on a perf event; `kind` is what records are to be.
@@ -323,7 +342,7 @@ impl Gate {
                     let event = event.map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
                     table.hang_perf(slot, kind, event)?
                 }
-                Via::Uprobe(place) => table.hang_perf(slot, kind, uprobe::open(place, false)?)?,
+                Via::Uprobe(place) => table.hang_file(slot, kind, place)?,
                 Via::RawTracepoint(name) => table.hang_raw(slot, name)?,
                 _ => panic!("{via:?} has no gate here"),
             }
@@ -387,7 +406,7 @@ impl Gate {
         let shared = self.tables.iter().flat_map(|table| &table.gates).map(misses).sum::<u64>();
         let own = hung.map(|hung| match &hung.hook {
             Hook::Raw { gate, .. } => misses(gate),
-            Hook::Perf { .. } | Hook::Call | Hook::Shared { .. } => 0,
+            Hook::Perf { .. } | Hook::File { .. } | Hook::Call | Hook::Shared { .. } => 0,
         });
         shared + own.sum::<u64>() + self.common.missed.load(Ordering::Relaxed)
     }

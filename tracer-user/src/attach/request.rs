@@ -25,10 +25,10 @@ pub enum Threads {
 }
 
 impl Request<'_> {
-    /// What its program is loaded for: dynamic events of files hang on uprobe.multi links, programs' own events on perf's.
+    /// What its program is loaded for: what hangs on files hangs on uprobe.multi links.
     pub(super) fn purpose(&self) -> Purpose<'_> {
         match (self.via, self.hook) {
-            (Via::Uprobe(_) | Via::Uretprobe(_), Hook::Probe(_)) => uprobe::purpose(),
+            (Via::Uprobe(_) | Via::Uretprobe(_), Hook::Probe(_) | Hook::Handed(_)) => uprobe::purpose(),
             _ => self.via.purpose(),
         }
     }

@@ -33,7 +33,7 @@ pub struct FilePlace {
 }
 
 /// Whether the kernel has uprobe.multi links.
-fn has_multi() -> bool {
+pub(super) fn has_multi() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| {
         let trial = Trial {
@@ -58,12 +58,16 @@ pub(super) fn attach(program: &Prog, place: &FilePlace, exit: bool) -> Result<Li
     if !program.is_for(purpose()) || !has_multi() {
         return kprobe::link(program, open(place, exit)?);
     }
+    Ok(Link::Fd { _fd: link(program, place, exit, 0)? })
+}
+
+/// A uprobe.multi link with a cookie.
+pub(super) fn link(program: &Prog, place: &FilePlace, exit: bool, cookie: u64) -> Result<OwnedFd, Cause> {
     let hook = name(exit);
     let path = CString::new(place.path.as_slice()).map_err(|_| Cause::Hook(hook, super::via::NO_NAME))?;
-    let fd = program
-        .link_file(&path, place.offset, place.reference, exit)
-        .map_err(|errno| Cause::Hook(hook, errno))?;
-    Ok(Link::Fd { _fd: fd })
+    program
+        .link_file(&path, place.offset, place.reference, exit, cookie)
+        .map_err(|errno| Cause::Hook(hook, errno))
 }
 
 fn name(exit: bool) -> &'static str {

@@ -412,11 +412,19 @@ impl Prog {
     }
 
     /// Hangs a program for `BPF_TRACE_UPROBE_MULTI` on an instruction of a file, or on the return of the function that begins
-    /// there (6.6 and later); `reference` is the offset of a counter that is raised meanwhile, or 0.
+    /// there (6.6 and later); `reference` is the offset of a counter that is raised meanwhile, or 0; `cookie` is what the program
+    /// is told.
     ///
     /// # Errors
     /// `EBADF` for what is no regular file, `EINVAL` for an offset that cannot be probed, `ENOENT` for no file.
-    pub fn link_file(&self, path: &CStr, offset: u64, reference: u64, exit: bool) -> Result<OwnedFd, Errno> {
+    pub fn link_file(
+        &self,
+        path: &CStr,
+        offset: u64,
+        reference: u64,
+        exit: bool,
+        cookie: u64,
+    ) -> Result<OwnedFd, Errno> {
         let mut block = FileCreate {
             prog: self.fd.as_raw_fd() as u32,
             target: 0,
@@ -425,7 +433,7 @@ impl Prog {
             path: path.as_ptr() as u64,
             offsets: &raw const offset as u64,
             references: if reference == 0 { 0 } else { &raw const reference as u64 },
-            cookies: 0,
+            cookies: &raw const cookie as u64,
             count: 1,
             multi_flags: if exit { MULTI_RETURN } else { 0 },
             pid: 0,
