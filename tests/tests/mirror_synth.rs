@@ -76,7 +76,7 @@ fn files_define_show_and_delete() {
 }
 
 fn writer() -> Writer {
-    Writer { pid: std::process::id(), cpu: 0 }
+    Writer { cpu: 0, ..Writer::of(std::process::id()) }
 }
 
 #[test]

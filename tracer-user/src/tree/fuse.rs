@@ -427,23 +427,29 @@ impl Filesystem for Fuse {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let answer = move |done: Result<usize, _>| match done {
+            Ok(taken) => reply.written(taken as u32),
+            Err(error) => reply.error(errno(error)),
+        };
         let (done, news) = {
             let mut tree = self.hub.tree();
             if tree.user_file(handle.0).is_some() {
                 // What comes behind the first part of a write is more than any record can hold.
                 let rest = (offset > 0).then_some(data.len());
                 let done = rest.map_or_else(|| tree.write(handle.0, data, request.pid()), Ok);
-                (done, News::default())
-            } else {
-                let done = tree.write(handle.0, data, request.pid());
-                self.hub.keep(&mut tree);
-                (done, tree.mirror().user_news())
+                drop(tree);
+                answer(done);
+                // A hit like any other: nothing changed but for who waits for one.
+                if self.hub.is_awaited() {
+                    self.hub.changed.notify_one();
+                }
+                return;
             }
+            let done = tree.write(handle.0, data, request.pid());
+            self.hub.keep(&mut tree);
+            (done, tree.mirror().user_news())
         };
-        self.hub.tell(news, move || match done {
-            Ok(taken) => reply.written(taken as u32),
-            Err(error) => reply.error(errno(error)),
-        });
+        self.hub.tell(news, move || answer(done));
         self.hub.changed.notify_one();
     }
 

@@ -1,5 +1,7 @@
 //! An open file: where its reader is.
 
+use std::fs::File;
+
 use rustix::io::Errno;
 
 use super::{
@@ -23,8 +25,8 @@ enum Body {
     Pipe(Pipe),
     /// Pages that go.
     Raw(Pages),
-    /// A table of user events, by its number.
-    User(u64),
+    /// A table of user events, by its number; the `stat` file of whoever wrote last.
+    User { number: u64, writer: Option<(u32, File)> },
 }
 
 /// The text of histograms, and how far these had counted: when it was last read, and when anything was last asked of the file
@@ -100,7 +102,7 @@ impl Open {
             }
             Shows::RawPipe => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), false)),
             Shows::RawSnapshot => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), true)),
-            Shows::UserEvents => Body::User(mirror.user_open()),
+            Shows::UserEvents => Body::User { number: mirror.user_open(), writer: None },
             _ => Body::Plain,
         };
         mirror.hold(at.instance)?;
@@ -115,7 +117,7 @@ impl Open {
     /// The number of its table of user events.
     pub(super) fn user_file(&self) -> Option<u64> {
         match self.body {
-            Body::User(file) => Some(file),
+            Body::User { number, .. } => Some(number),
             _ => None,
         }
     }
@@ -169,8 +171,8 @@ impl Open {
 
     /// Writes, and says how much was taken.
     pub(super) fn write(&mut self, mirror: &mut Mirror, data: &[u8], who: u32) -> Result<usize> {
-        if let Body::User(file) = self.body {
-            return mirror.user_write(file, data, Writer::of(who));
+        if let Body::User { number, writer } = &mut self.body {
+            return mirror.user_write(*number, data, Writer::again(who, writer));
         }
         let takes = self.entry.takes.ok_or(Errno::INVAL)?;
         takes(mirror, At { who, ..self.at }, data)
@@ -219,7 +221,7 @@ impl Open {
         match self.body {
             Body::Trace(text) if text.paused => mirror.pause(self.at.instance, false),
             Body::Pipe(_) => mirror.give_pipe(self.at.instance, self.at.cpu),
-            Body::User(file) => mirror.user_close(file),
+            Body::User { number, .. } => mirror.user_close(number),
             _ => {}
         }
         if let Some(closes) = self.entry.closes {

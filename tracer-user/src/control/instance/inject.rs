@@ -27,7 +27,7 @@ impl Mirror {
         let record = lang::inject::record(text, format, common)?;
         self.make_live(instance)?;
         self.tasks.meet(writer.pid.cast_signed(), true);
-        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
+        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
         if self.get(instance).is_some_and(|state| state.hists.counts_event(event)) {
             self.count_record(instance, event, &record, &hit);
         }

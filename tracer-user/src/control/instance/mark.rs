@@ -3,6 +3,8 @@
 //! They are the kernel's `ftrace:print` and `ftrace:raw_data`, which no print fmt describes as `trace` shows them
 //! (`trace_print_print()` and `trace_raw_data()`, kernel/trace/trace_output.c).
 
+use std::{fs::File, os::unix::fs::FileExt};
+
 use rustix::io::Errno;
 use tracer_abi::{COMMON_SIZE, asked};
 
@@ -32,6 +34,9 @@ const DATA_AT: usize = 12;
 /// The option of an instance that wants what is written to the top's `trace_marker` as well.
 const COPY: &str = "copy_trace_marker";
 
+/// Bytes of a thread's `stat` file at most: some fifty numbers.
+const STAT_MAX: usize = 1536;
+
 /// What a mark is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
@@ -48,27 +53,40 @@ pub struct Writer {
     pub pid: u32,
     /// CPU that it is on.
     pub cpu: u32,
+    /// Its name, NULs behind.
+    pub comm: [u8; 16],
 }
 
 impl Writer {
-    /// The thread's name, NULs behind.
-    pub(super) fn comm(self) -> [u8; 16] {
-        let mut comm = [0; 16];
-        let name = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
-        let name = name.strip_suffix(b"\n").unwrap_or(&name);
-        let length = name.len().min(comm.len() - 1);
-        comm[..length].copy_from_slice(&name[..length]);
-        comm
+    /// A thread that waits for us, its name and the CPU on which it last ran.
+    pub fn of(pid: u32) -> Self {
+        Self::again(pid, &mut None)
     }
 
-    /// A thread that waits for us, and the CPU on which it last ran: the 39th word of its `stat` file (proc(5)).
-    pub fn of(pid: u32) -> Self {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name, the second word, may hold anything.
-        let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
-        let cpu = behind.split_whitespace().nth(36).and_then(|cpu| cpu.parse().ok()).unwrap_or(0);
-        Self { pid, cpu }
+    /// The same by the file that was asked last, if that is this thread's: once its task is gone, it says nothing more.
+    pub fn again(pid: u32, last: &mut Option<(u32, File)>) -> Self {
+        let mut stat = [0; STAT_MAX];
+        let mut read = |file: &File| file.read_at(&mut stat, 0).ok().filter(|length| *length > 0);
+        let mut length = last.as_ref().filter(|(whose, _)| *whose == pid).and_then(|(_, file)| read(file));
+        if length.is_none() {
+            *last = File::open(format!("/proc/{pid}/stat")).ok().map(|file| (pid, file));
+            length = last.as_ref().and_then(|(_, file)| read(file));
+        }
+        let (comm, cpu) = from_stat(&stat[..length.unwrap_or(0)]).unwrap_or_default();
+        Self { pid, cpu, comm }
     }
+}
+
+/// Name and CPU in a `stat` file (proc(5)): its second word, which may hold anything, in parentheses, and its 39th.
+fn from_stat(stat: &[u8]) -> Option<([u8; 16], u32)> {
+    let (begin, end) =
+        (stat.iter().position(|byte| *byte == b'(')?, stat.iter().rposition(|byte| *byte == b')')?);
+    let name = stat.get(begin + 1..end)?;
+    let mut comm = [0; 16];
+    let length = name.len().min(comm.len() - 1);
+    comm[..length].copy_from_slice(&name[..length]);
+    let behind = std::str::from_utf8(&stat[end + 1..]).ok()?;
+    Some((comm, behind.split_whitespace().nth(36)?.parse().ok()?))
 }
 
 impl Mark {
@@ -224,7 +242,7 @@ impl Mirror {
             // Triggers see the text without the newline that is added.
             record.truncate(TEXT_AT + done);
             record.push(0);
-            let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
+            let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
             self.count_record(instance, event, &record, &hit);
             if triggers {
                 self.run_triggers(instance, &record, writer);
@@ -237,7 +255,7 @@ impl Mirror {
     fn run_triggers(&mut self, instance: u32, record: &[u8], writer: Writer) {
         let Ok(state) = self.state(instance) else { return };
         let Some(live) = &state.live else { return };
-        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
+        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
         let asked = match live.marked(record, &hit) {
             Ok(asked) => asked,
             Err(error) => return tracing::warn!("{error}"),

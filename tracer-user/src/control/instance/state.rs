@@ -312,11 +312,6 @@ impl Instance {
         self.live.as_ref().is_some_and(|live| live.is_idle(event))
     }
 
-    /// Whether anything looks at an event's records before they are recorded.
-    pub(super) fn looks_at(&self, event: u32) -> bool {
-        self.filters.contains_key(&event) || !self.triggers.of(event).is_empty()
-    }
-
     /// Forgets an event that is gone.
     pub(super) fn forget(&mut self, event: u32) {
         self.enabled.remove(&event);

@@ -216,7 +216,7 @@ impl Mirror {
 
     fn emit_record(&mut self, instance: u32, event: u32, record: &[u8], writer: Writer) {
         self.tasks.meet(writer.pid.cast_signed(), true);
-        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm() };
+        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
         if self.hand(instance, event, record, &hit) & asked::STACK != 0 {
             self.collect(instance);
             self.stack_of_writer(instance, record, writer);

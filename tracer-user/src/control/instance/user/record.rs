@@ -50,9 +50,7 @@ impl Mirror {
                 faulted |= state.records() && !live.is_soft_off(event);
                 continue;
             }
-            let looks = state.looks_at(event) || state.hists.counts_event(event);
-            let comm = if looks { writer.comm() } else { [0; 16] };
-            self.hand(instance, event, &record, &attach::Writer { cpu: writer.cpu, comm });
+            self.hand(instance, event, &record, &attach::Writer { cpu: writer.cpu, comm: writer.comm });
         }
         self.tasks.meet(writer.pid as i32, true);
         if faulted { Err(Errno::FAULT) } else { Ok(written.len()) }
