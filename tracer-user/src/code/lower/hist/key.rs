@@ -7,6 +7,7 @@ use crate::{
         lower::Lower,
     },
     event::Field,
+    lang::facts::Arch,
     plan::{
         hist::{KeyKind, STACK_BYTES},
         source::Hook,
@@ -113,9 +114,7 @@ impl Lower<'_> {
         }
         self.asm.address(Reg::R2, to.base, i32::from(to.at));
         self.asm.mov(Reg::R3, STACK_BYTES as i32);
-        // At a raw tracepoint the stack starts with the program and who calls it.
-        let own = if matches!(self.hook, Hook::RawTracepoint(_)) { 2 } else { 0 };
-        self.asm.mov(Reg::R4, own);
+        self.asm.mov(Reg::R4, own_frames(self.hook, Arch::native()));
         self.call(Helper::GetStack);
     }
 
@@ -142,5 +141,17 @@ impl Lower<'_> {
         self.asm.alu(Alu::Add, Reg::R3, 8);
         self.call(Helper::ProbeReadKernel);
         Ok(())
+    }
+}
+
+/// How many addresses of a stack, as the helper gives it, are the tracer's own. At a raw tracepoint it starts with the program and who
+/// calls it, on arm64 through a stub; and there the kernel's record of registers at a tracepoint makes it start with the
+/// same address twice (`perf_arch_fetch_caller_regs()`, arch/arm64/include/asm/perf_event.h).
+fn own_frames(hook: &Hook, arch: Arch) -> i32 {
+    match (hook, arch) {
+        (Hook::RawTracepoint(_), Arch::X86_64) => 2,
+        (Hook::RawTracepoint(_), Arch::Arm64) => 4,
+        (Hook::Tracepoint, Arch::Arm64) => 1,
+        _ => 0,
     }
 }
