@@ -10,6 +10,21 @@ use crate::mirror::{self, Mounted, set, text};
 use crate::oracle::Oracle;
 use crate::workload::{getpgid, getsid};
 
+/// The triggers of the event that [`Step::Group`] hits.
+pub const TRIGGER: &str = "events/syscalls/sys_enter_getpgid/trigger";
+/// Those of the event that [`Step::Session`] hits.
+pub const OTHER: &str = "events/syscalls/sys_enter_getsid/trigger";
+/// Whether the first is recorded.
+pub const ENABLE: &str = "events/syscalls/sys_enter_getpgid/enable";
+/// Whether the second is.
+pub const OTHER_ENABLE: &str = "events/syscalls/sys_enter_getsid/enable";
+/// The first's filter.
+pub const FILTER: &str = "events/syscalls/sys_enter_getpgid/filter";
+/// Whether anything is.
+pub const ON: &str = "tracing_on";
+/// The second, as triggers name it.
+pub const OTHER_NAME: &str = "syscalls:sys_enter_getsid";
+
 /// Events that happen when a test wants them to: directories of their files.
 pub const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
 /// The other.

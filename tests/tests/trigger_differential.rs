@@ -8,7 +8,9 @@ use anyhow::{Result, ensure};
 use tracer_tests::filters::Rng;
 use tracer_tests::host;
 use tracer_tests::mirror::{self, stacks, text};
-use tracer_tests::triggers::{GETPGID, GETSID, Pair, Step, play};
+use tracer_tests::triggers::{
+    ENABLE, FILTER, GETPGID, GETSID, ON, OTHER, OTHER_ENABLE, OTHER_NAME, Pair, Step, TRIGGER, play,
+};
 use tracer_tests::workload::{getpgid, getsid};
 
 /// Triggers without a condition act at the hits of all threads, those of other tests too.
@@ -130,17 +132,10 @@ fn lines_are_taken_and_refused_alike() {
 #[test]
 fn hits_have_the_same_effects() {
     use Step::{Group, Session, To};
-    const TRIGGER: &str = "events/syscalls/sys_enter_getpgid/trigger";
-    const OTHER: &str = "events/syscalls/sys_enter_getsid/trigger";
-    const ENABLE: &str = "events/syscalls/sys_enter_getpgid/enable";
-    const OTHER_ENABLE: &str = "events/syscalls/sys_enter_getsid/enable";
-    const FILTER: &str = "events/syscalls/sys_enter_getpgid/filter";
-    const ON: &str = "tracing_on";
-    const GETSID: &str = "syscalls:sys_enter_getsid";
     run(|| {
         let pair = Pair::new("effects")?;
-        let enable = |count: &str| format!("enable_event:{GETSID}{count}");
-        let disable = |count: &str| format!("disable_event:{GETSID}{count}");
+        let enable = |count: &str| format!("enable_event:{OTHER_NAME}{count}");
+        let disable = |count: &str| format!("disable_event:{OTHER_NAME}{count}");
         // Recording is turned off, and the hit that does it is recorded.
         play(&pair, &[To(ENABLE, "1"), To(TRIGGER, "traceoff:2"), Group(1), Group(2), To(ON, "1"), Group(3),
             To(ON, "1"), Group(4), Group(5)]);
@@ -164,7 +159,7 @@ fn hits_have_the_same_effects() {
             Session(1), To(TRIGGER, &disable("")), Group(2), Session(2), To(TRIGGER, &format!("!{}",
             disable(""))), Session(3)]);
         // One turned on by another, which it turns off again itself.
-        let itself = format!("disable_event:{GETSID} if pid == 7");
+        let itself = format!("disable_event:{OTHER_NAME} if pid == 7");
         play(&pair, &[To(TRIGGER, &enable(" if pid > 3")), To(OTHER, &itself), Group(1), Session(1),
             Group(4), Session(2), Session(7), Session(3), Group(5), Session(4)]);
         // Without a condition: before it is known whether the event is on.

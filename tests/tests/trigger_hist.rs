@@ -1,27 +1,22 @@
 //! Histograms among other triggers, in the mirror and in the kernel's tracefs, during the same hits.
 
 use tracer_tests::host;
-use tracer_tests::triggers::{Pair, Step, play, play_last};
+use tracer_tests::triggers::{
+    ENABLE, FILTER, ON, OTHER, OTHER_ENABLE, OTHER_NAME, Pair, Step, TRIGGER, play, play_last,
+};
 
 // One line a scenario.
 #[rustfmt::skip]
 #[test]
 fn histograms_stand_among_triggers() {
     use Step::{Group, Session, To};
-    const TRIGGER: &str = "events/syscalls/sys_enter_getpgid/trigger";
-    const OTHER: &str = "events/syscalls/sys_enter_getsid/trigger";
-    const ENABLE: &str = "events/syscalls/sys_enter_getpgid/enable";
-    const OTHER_ENABLE: &str = "events/syscalls/sys_enter_getsid/enable";
-    const FILTER: &str = "events/syscalls/sys_enter_getpgid/filter";
-    const ON: &str = "tracing_on";
-    const GETSID: &str = "syscalls:sys_enter_getsid";
     host::as_root(|| {
         let pair = Pair::new("among")?;
         if !pair.hists {
             println!("skipped: the kernel has no histograms");
             return Ok(());
         }
-        let switch = |on: &str, rest: &str| format!("{on}_hist:{GETSID}{rest}");
+        let switch = |on: &str, rest: &str| format!("{on}_hist:{OTHER_NAME}{rest}");
         let own = rustix::thread::gettid().as_raw_nonzero().to_string();
         // Several on one event, paused, resumed, cleared and taken away.
         play(&pair, &[To(TRIGGER, "hist:keys=pid:sort=pid"), To(TRIGGER, "hist:keys=pid:vals=pid:sort=pid.descending if pid > 2"),
@@ -34,7 +29,7 @@ fn histograms_stand_among_triggers() {
             To(FILTER, "pid > 9"), To(ENABLE, "1"), Group(3), Group(12), To(ON, "0"), Group(4), To(FILTER, "0"),
             To(TRIGGER, "hist:keys=pid.log2:vals=pid.percent:sort=pid"), To(ON, "1"), Group(5), Group(700), To(ENABLE, "0")]);
         // Threads of no list have no histograms, and triggers beside these look at the record.
-        play(&pair, &[To(TRIGGER, "hist:keys=pid:sort=pid"), To(OTHER_ENABLE, "1"), To(TRIGGER, &format!("disable_event:{GETSID}")),
+        play(&pair, &[To(TRIGGER, "hist:keys=pid:sort=pid"), To(OTHER_ENABLE, "1"), To(TRIGGER, &format!("disable_event:{OTHER_NAME}")),
             To("set_event_notrace_pid", &own), Group(1), Session(1), To("set_event_notrace_pid", ""), Group(2), Session(2)]);
         // Let count, or not, by other events.
         play(&pair, &[To(OTHER, "hist:keys=pid:pause:sort=pid"), To(TRIGGER, &switch("enable", ":1")), Session(1), Group(1), Session(2),

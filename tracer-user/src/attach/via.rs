@@ -105,6 +105,11 @@ impl Via {
         }
     }
 
+    /// Whether events with the same code share a program at such a hook.
+    pub fn shares(&self) -> bool {
+        matches!(self, Self::Tracepoint(_)) || self.is_call()
+    }
+
     /// Whether its place is behind a dispatcher.
     pub fn is_call(&self) -> bool {
         self.call().is_some()

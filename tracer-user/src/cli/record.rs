@@ -57,12 +57,16 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
         File::options().write(true).open(format!("/proc/self/fd/{fd}"))?.write_all(b"\n")?;
     }
     let mut child = child.map(Held::release).transpose()?;
-    let status = drive(args, &mut recorder, &mut output, &signals, child.as_mut(), &facts)?;
-    recorder.finish(|shown| output.show(shown, &facts));
-    output.flush()?;
-    summary(&recorder.counts(), recorder.missed_together());
-    tree::close(recorder.end());
-    Ok(status)
+    let status =
+        drive(args, &mut recorder, &mut output, &signals, child.as_mut(), &facts).and_then(|status| {
+            recorder.finish(|shown| output.show(shown, &facts));
+            output.flush()?;
+            summary(&recorder.counts(), recorder.missed_together());
+            Ok(status)
+        });
+    // Also where nobody reads any more.
+    tree::close_later(recorder.end());
+    status
 }
 
 /// Runs until the time, the count, the command or the user ends it.

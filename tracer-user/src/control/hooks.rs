@@ -19,6 +19,10 @@ use crate::{
     ring::Drain,
 };
 
+/// So many events at once are few: each has a program of its own, on the hook that costs least. More of them share programs where
+/// they can.
+pub const FEW: usize = 32;
+
 /// A hook and how values are had there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {

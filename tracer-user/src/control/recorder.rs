@@ -49,9 +49,6 @@ impl Default for Options {
     }
 }
 
-/// So many events are few: each has a program of its own, on the hook that costs least. Of more, those that can share programs
-/// and are taken off together.
-const FEW: usize = 32;
 /// How long the reader sleeps at most while records may be waiting below the watermark.
 const PERIOD: Duration = Duration::from_millis(20);
 /// How long at first, as somebody may wait for the first records: a little longer than they take to settle ([`Drain`]).
@@ -123,7 +120,7 @@ pub struct Recorder {
     tasks: TaskNames,
     taken: u64,
     wants_groups: bool,
-    /// Whether events share programs where they can.
+    /// Whether events share programs where they can, and are taken off together.
     shares: bool,
 }
 
@@ -173,7 +170,7 @@ impl Recorder {
             tasks: TaskNames::default(),
             taken: 0,
             wants_groups: false,
-            shares: selected.len() > FEW,
+            shares: selected.len() > hooks::FEW,
         };
         let (probed, selected): (Vec<_>, Vec<_>) =
             selected.into_iter().partition(|event| event.probe.is_some());
@@ -304,7 +301,7 @@ impl Recorder {
                 hooks::for_any_call(one, &registers);
             }
         }
-        let all = selected.iter().zip(&*chosen).filter(|(_, chosen)| can_share(&chosen.via));
+        let all = selected.iter().zip(&*chosen).filter(|(_, chosen)| chosen.via.shares());
         let requests: Vec<Request<'_>> = all.map(|(event, chosen)| request(event, chosen)).collect();
         self.session.prepare(&requests);
     }
@@ -313,7 +310,7 @@ impl Recorder {
         let shares = self.shares;
         let mut attach = |chosen: &Chosen| {
             let request = request(event, chosen);
-            if shares && can_share(&chosen.via) {
+            if shares && chosen.via.shares() {
                 self.session.hang(&request).map(Attached::Shared)
             } else {
                 self.session.attach(&request).map(Attached::Own)
@@ -462,11 +459,6 @@ impl Recorder {
     pub fn pending(&self) -> u64 {
         self.drain.rings().iter().map(crate::sys::ring::RingMemory::pending).sum()
     }
-}
-
-/// Whether events with the same code share a program at such a hook.
-fn can_share(via: &Via) -> bool {
-    matches!(via, Via::Tracepoint(_)) || via.is_call()
 }
 
 fn request<'a>(event: &'a Selected, chosen: &'a Chosen) -> Request<'a> {

@@ -17,6 +17,6 @@ mod open;
 mod tell;
 mod whole;
 
-pub use closer::{COMMAND as CLOSER, close, run as close_events};
+pub use closer::{COMMAND as CLOSER, close as close_later, run as close_events};
 pub use daemon::{Options, allow_descriptors, is_mirror, serve};
 pub use whole::{Access, Attributes, Outcome, Owner, Tree};

@@ -13,15 +13,13 @@ use crate::{
     attach::{Session, Via, ids},
     control::{
         facts::Facts,
-        hooks::{self, Chosen, Trial, Verdicts},
+        hooks::{self, Chosen, FEW, Trial, Verdicts},
     },
     event::Format,
     kernel::syscalls::Registers,
     ring::Drain,
 };
 
-/// So many events at once are few.
-pub(super) const FEW: usize = 32;
 /// The system of system calls.
 const SYSCALLS: &str = "syscalls";
 /// Bytes of a CPU's ring for trials.

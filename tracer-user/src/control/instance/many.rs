@@ -13,14 +13,13 @@ use std::{
 use rustix::io::Errno;
 
 use super::{
-    choice::FEW,
     live::{Live, Wanted},
     mirror::Mirror,
     state::Instance,
 };
 use crate::{
-    attach::{Ahead, Guard, Opening, Via},
-    control::hooks::Chosen,
+    attach::{Ahead, Guard, Opening},
+    control::hooks::{Chosen, FEW},
     event::Format,
 };
 
@@ -142,11 +141,10 @@ impl Instance {
                 kinds,
             })
             .collect();
-        let shares = |chosen: &Chosen| matches!(chosen.via, Via::Tracepoint(_)) || chosen.via.is_call();
         let requests: Vec<_> = new
             .iter()
             .zip(&wanted)
-            .filter(|((.., chosen), _)| shares(chosen))
+            .filter(|((.., chosen), _)| chosen.via.shares())
             .map(|((.., chosen), wanted)| wanted.request(&chosen.via, &chosen.hook))
             .collect();
         live.session().prepare(&requests);

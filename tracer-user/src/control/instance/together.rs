@@ -4,13 +4,15 @@
 //! Left to themselves are events with triggers or several probes, whose programs refer to each other's slots.
 
 use super::{
-    choice::FEW,
     live::{Live, Wanted},
     mirror::Mirror,
     state::Instance,
 };
 use crate::{
-    control::probes::{self, Candidate},
+    control::{
+        hooks::FEW,
+        probes::{self, Candidate},
+    },
     event::Format,
 };
 
