@@ -4,6 +4,17 @@
 //! (`cargo xtask lint` checks it): `sys < kernel < event < lang < plan < code < attach < ring <
 //! buffer < render < control < api < tree < cli`. docs/ARCHITECTURE.md tells what lives where and why.
 
+// The daemon of a release build ends at a panic: what comes from outside makes an error, and what stands must say why it holds.
+#![warn(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::todo,
+    clippy::unimplemented,
+    clippy::unreachable,
+    clippy::unwrap_used,
+    clippy::get_unwrap
+)]
+
 #[allow(unsafe_code)]
 pub mod sys;
 

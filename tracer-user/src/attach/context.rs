@@ -157,8 +157,8 @@ pub fn seek_preempt(wait_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cau
     let mut bias = None;
     for (cpu, address) in addresses.iter_mut().enumerate() {
         let Ok(Some(value)) = found.lookup(&(cpu as u32).to_ne_bytes()) else { continue };
-        let word = |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().expect("eight bytes"));
-        let (place, count) = (word(0), word(8) as u32 & 0x7fff_ffff);
+        let ([place, count, ..], _) = value.as_chunks() else { continue };
+        let (place, count) = (u64::from_ne_bytes(*place), u64::from_ne_bytes(*count) as u32 & 0x7fff_ffff);
         if place == 0 {
             continue;
         }

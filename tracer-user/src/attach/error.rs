@@ -42,6 +42,8 @@ pub enum Cause {
     NoType(&'static str),
     /// More events than counters were made for.
     TooMany(u32),
+    /// A request that does not go with what it is for; a fault of ours.
+    Misplaced(&'static str),
     /// No hook that could be used: each, and why not.
     NoHook(String),
 }
@@ -98,6 +100,7 @@ impl fmt::Display for Cause {
             Self::NoRegisters => f.write_str("BTF does not tell where struct pt_regs has the call's number"),
             Self::NoType(name) => write!(f, "the kernel's BTF does not tell where {name} is"),
             Self::NoHook(why) => write!(f, "no hook: {why}"),
+            Self::Misplaced(what) => write!(f, "a fault of tracer itself: {what}"),
             Self::TooMany(slots) => write!(f, "more than {slots} events"),
         }
     }

@@ -1,8 +1,10 @@
 //! What a program does at a hit beside recording it: triggers, stacks.
 
+use std::sync::Arc;
+
 use tracer_abi::{Params, halted, params};
 
-use super::Session;
+use super::{Session, maps::Shared};
 use crate::plan::trigger::{self, Trigger};
 
 /// What a hit does beside being recorded; by default nothing.
@@ -67,10 +69,26 @@ impl Extras<'_> {
     }
 }
 
+/// Says whether a session takes hits.
+#[derive(Clone, Debug)]
+pub struct TracingSwitch(Arc<Shared>);
+
+impl TracingSwitch {
+    /// Whether it does, as user space or a trigger said last.
+    pub fn is_on(&self) -> bool {
+        self.0.halted() & halted::OFF == 0
+    }
+}
+
 impl Session {
     /// Whether hits are taken, as user space or a trigger said last.
     pub fn is_tracing(&self) -> bool {
         self.shared.halted() & halted::OFF == 0
+    }
+
+    /// What says so, for other threads.
+    pub fn switch(&self) -> TracingSwitch {
+        TracingSwitch(Arc::clone(&self.shared))
     }
 
     /// Stops the taking of hits beside [`Session::set_tracing`], for as long as somebody reads.

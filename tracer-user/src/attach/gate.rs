@@ -151,6 +151,9 @@ impl Hung {
 /// free.
 #[derive(Debug)]
 pub struct Resting {
+    via: Via,
+    slot: u32,
+    /// Taken by what ends it.
     hung: Option<Hung>,
     common: Arc<Common>,
 }
@@ -158,12 +161,12 @@ pub struct Resting {
 impl Resting {
     /// Where it hangs.
     pub fn via(&self) -> &Via {
-        &self.hung.as_ref().expect("taken only by what ends it").via
+        &self.via
     }
 
     /// Row of the counters.
     pub(super) fn slot(&self) -> u32 {
-        self.hung.as_ref().expect("taken only by what ends it").slot
+        self.slot
     }
 }
 
@@ -223,28 +226,36 @@ impl Table {
             .map_err(|error| Cause::Load(self.kind, error))
     }
 
+    /// Makes sure that there is a gate.
+    fn load_first(&mut self, slot: Slot) -> Result<(), Cause> {
+        if self.gates.is_empty() {
+            self.gates.push(self.load(slot)?);
+        }
+        Ok(())
+    }
+
     /// Hangs the gate on an instruction of a file.
     fn hang_file(&mut self, slot: u32, kind: u16, place: &FilePlace) -> Result<Hook, Cause> {
         if !uprobe::has_multi() {
             return self.hang_perf(slot, kind, uprobe::open(place, false)?);
         }
-        if self.gates.is_empty() {
-            self.gates.push(self.load(Slot::Cookie)?);
-        }
-        let link = uprobe::link(&self.gates[0], place, false, tracer_abi::cookie(slot, kind))?;
+        self.load_first(Slot::Cookie)?;
+        let gate = self.gates.first().ok_or(Cause::Misplaced("no gate"))?;
+        let link = uprobe::link(gate, place, false, tracer_abi::cookie(slot, kind))?;
         Ok(Hook::File { _link: link })
     }
 
     /// Hangs the gate on a perf event; `kind` is what records are to be.
     fn hang_perf(&mut self, slot: u32, kind: u16, event: OwnedFd) -> Result<Hook, Cause> {
         let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
-        for tried in 0.. {
+        for tried in 0..=COPIES {
             if tried == self.gates.len() {
                 self.gates.push(self.load(Slot::Cookie)?);
             }
-            match self.gates[tried].link_perf_event(event.as_fd(), tracer_abi::cookie(slot, kind)) {
+            let Some(gate) = self.gates.get(tried) else { break };
+            match gate.link_perf_event(event.as_fd(), tracer_abi::cookie(slot, kind)) {
                 Ok(link) => return Ok(Hook::Perf { link, event, kept: None }),
-                Err(Errno::EXIST) if tried < COPIES => {}
+                Err(Errno::EXIST) => {}
                 Err(errno) => return Err(refused(errno)),
             }
         }
@@ -278,15 +289,13 @@ impl Gate {
 
     /// The table of a hook's programs, made for the first of them.
     fn table(&mut self, via: &Via) -> Result<&mut Table, Cause> {
-        let at = if let Some(at) = self.tables.iter().position(|table| table.is_for(via)) {
-            at
-        } else {
+        if !self.tables.iter().any(|table| table.is_for(via)) {
             let map = jump::table(self.places, "tracer_gate")?;
             let (kind, multi) = (via.kind(), is_shared(via));
             self.tables.push(Table { kind, multi, map, gates: Vec::new(), shared: HashMap::new() });
-            self.tables.len() - 1
-        };
-        Ok(&mut self.tables[at])
+        }
+        let made = self.tables.iter_mut().find(|table| table.is_for(via));
+        made.ok_or(Cause::Misplaced("a table that was just made"))
     }
 
     fn known(&self, via: &Via) -> Option<&Table> {
@@ -308,6 +317,15 @@ impl Gate {
         self.known(via)?.shared.get(key).and_then(Weak::upgrade)
     }
 
+    /// All programs that events have, by kind and key.
+    pub(super) fn all_known(&self) -> HashMap<(u32, Key), Arc<Behind>> {
+        let known = self.tables.iter().flat_map(|table| {
+            let programs = table.shared.iter();
+            programs.filter_map(|(key, behind)| Some(((table.kind as u32, key.clone()), behind.upgrade()?)))
+        });
+        known.collect()
+    }
+
     /// Remembers the program of a key as long as an event has it.
     pub(super) fn remember(&mut self, via: &Via, key: Key, behind: &Arc<Behind>) -> Result<(), Cause> {
         let shared = &mut self.table(via)?.shared;
@@ -318,7 +336,7 @@ impl Gate {
 
     /// Puts a program behind the gate at a slot, in place of what is there.
     pub(super) fn put(&self, via: &Via, slot: u32, behind: &Behind) -> Result<(), Cause> {
-        self.known(via).expect("something hangs there").put(slot, behind)
+        self.known(via).ok_or(Cause::Misplaced("nothing hangs at such a hook"))?.put(slot, behind)
     }
 
     /// Hangs a gate on an event's hook, whose records are of a kind; `opened` is its perf event, if there is one already. For a
@@ -338,13 +356,13 @@ impl Gate {
             table.put(slot, &behind)?;
             match via {
                 Via::Tracepoint(id) => {
-                    let event = opened.unwrap_or_else(|| perf::open_tracepoint(*id, 0));
+                    let event = opened.unwrap_or_else(|| perf::open_tracepoint(*id));
                     let event = event.map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
                     table.hang_perf(slot, kind, event)?
                 }
                 Via::Uprobe(place) => table.hang_file(slot, kind, place)?,
                 Via::RawTracepoint(name) => table.hang_raw(slot, name)?,
-                _ => panic!("{via:?} has no gate here"),
+                _ => return Err(Cause::Misplaced("no gate is for such a hook")),
             }
         };
         Ok(Hung { slot, via: via.clone(), behind, hook })
@@ -355,19 +373,18 @@ impl Gate {
     pub(super) fn hang_shared(&mut self, members: Vec<Member>, exit: bool) -> Result<Vec<Hung>, Cause> {
         let Some(first) = members.first() else { return Ok(Vec::new()) };
         let table = self.table(&first.via)?;
-        if table.gates.is_empty() {
-            let gate = table.load(Slot::CookieOfMany)?;
-            table.gates.push(gate);
-        }
+        table.load_first(Slot::CookieOfMany)?;
         let at = |member: &Member| match member.via {
-            Via::Shared { address, .. } => (address, tracer_abi::cookie(member.slot, member.kind)),
-            _ => panic!("{:?} is no function's", member.via),
+            Via::Shared { address, .. } => Ok((address, tracer_abi::cookie(member.slot, member.kind))),
+            _ => Err(Cause::Misplaced("a link of functions is for functions only")),
         };
-        let (addresses, cookies): (Vec<u64>, Vec<u64>) = members.iter().map(at).unzip();
+        let places = members.iter().map(at).collect::<Result<Vec<_>, _>>()?;
+        let (addresses, cookies): (Vec<u64>, Vec<u64>) = places.into_iter().unzip();
         let put = members.iter().try_for_each(|member| table.put(member.slot, &member.behind));
         let link = put.and_then(|()| {
             let refused = |errno| Cause::Hook("kprobe.multi link (CONFIG_FPROBE)", errno);
-            table.gates[0].link_functions(&addresses, &cookies, exit).map_err(refused)
+            let gate = table.gates.first().ok_or(Cause::Misplaced("no gate"))?;
+            gate.link_functions(&addresses, &cookies, exit).map_err(refused)
         });
         let link =
             link.inspect_err(|_| members.iter().for_each(|member| jump::clear(&table.map, member.slot)))?;
@@ -385,12 +402,12 @@ impl Gate {
         if let (false, Some(table)) = (is_call(&hung.via), self.known(&hung.via)) {
             jump::clear(&table.map, hung.slot);
         }
-        Resting { hung: Some(hung), common: Arc::clone(&self.common) }
+        Resting { via: hung.via.clone(), slot: hung.slot, hung: Some(hung), common: Arc::clone(&self.common) }
     }
 
     /// Gives an event a program again.
     pub(super) fn resume(&self, mut resting: Resting, behind: Arc<Behind>) -> Result<Hung, Cause> {
-        let mut hung = resting.hung.take().expect("taken only here and when it is dropped");
+        let mut hung = resting.hung.take().ok_or(Cause::Misplaced("what was ended cannot go on"))?;
         if !is_call(&hung.via)
             && let Err(cause) = self.put(&hung.via, hung.slot, &behind)
         {

@@ -31,20 +31,24 @@ pub struct Gated {
     beside: Beside,
     /// Hits of the hook by CPU, whoever's they are.
     hits: Map,
-    cpus: usize,
 }
 
 impl Gated {
     /// Hits of the hook since it hangs there, those of threads that are not traced included.
     pub fn hits(&self) -> u64 {
-        let counts = self.hits.lookup_per_cpu(&[0; 4], self.cpus).ok().flatten().unwrap_or_default();
-        counts.iter().map(|count| u64::from_ne_bytes(count[..8].try_into().expect("eight bytes"))).sum()
+        let counts = self.hits.lookup_per_cpu(&[0; 4]).ok().flatten().unwrap_or_default();
+        counts
+            .iter()
+            .filter_map(|count| count.first_chunk())
+            .copied()
+            .map(u64::from_ne_bytes)
+            .fold(0, u64::wrapping_add)
     }
 
     /// Hits that the kernel had no program run for: another one of its sort was running on that CPU, or more calls were under
     /// way than it follows to their returns.
     pub fn missed(&self) -> u64 {
-        self.jump.gate().info().map_or(0, |info| info.misses) + self.link.missed()
+        self.jump.gate().info().map_or(0, |info| info.misses).saturating_add(self.link.missed())
     }
 
     /// The hook.
@@ -92,8 +96,7 @@ impl Session {
         beside.hang_before(self, request.via)?;
         let link = self.hook(jump.gate(), request.via)?;
         beside.hang_behind(self, request.via);
-        let cpus = self.shared.cpus() as usize;
-        Ok(Gated { slot, via: request.via.clone(), link, jump, program, scratch, beside, hits, cpus })
+        Ok(Gated { slot, via: request.via.clone(), link, jump, program, scratch, beside, hits })
     }
 
     /// Gives a dynamic event another program: every hit is seen by the old or by the new one, and once.

@@ -6,7 +6,10 @@
 //! turn events on. While this process lives the other one sleeps.
 //!
 //! What goes over the socket between the two: numbers with as many descriptors, to be held; numbers alone, to be let go; one
-//! byte, to let all go and end. The end of the socket is the end of who has the other side.
+//! byte, to let all go, which is answered by one. The end of the socket is the end of who has the other side.
+//!
+//! A daemon starts the process before it drops its privileges, as it can start none later, and has it close its events when it
+//! ends as well ([`Guard::hand_over`]).
 
 use std::{
     collections::HashMap,
@@ -24,7 +27,7 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-        SendFlags, recvmsg, send, sendmsg,
+        SendFlags, recv, recvmsg, send, sendmsg,
     },
     time::Timespec,
 };
@@ -36,6 +39,8 @@ use crate::sys::Errno;
 const BATCH: usize = 128;
 /// The number of a link, beside that of its event.
 const LINK: u32 = 1 << 31;
+/// So many events are closed where they are: more take longer than starting or asking a process.
+pub const INLINE_CLOSE_MAX: usize = 16;
 /// How long the other process may take to let go.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -45,6 +50,7 @@ pub struct Guard {
     socket: OwnedFd,
     next: AtomicU32,
     gone: AtomicBool,
+    dismissed: AtomicBool,
 }
 
 /// An event that is guarded until this is dropped.
@@ -57,7 +63,12 @@ pub(super) struct Kept {
 impl Guard {
     /// What talks to the process at the other end of a socket of sequenced packets, which is to call [`hold`].
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket, next: AtomicU32::new(0), gone: AtomicBool::new(false) }
+        Self {
+            socket,
+            next: AtomicU32::new(0),
+            gone: AtomicBool::new(false),
+            dismissed: AtomicBool::new(false),
+        }
     }
 
     /// Whether there is nobody at the other end.
@@ -79,19 +90,28 @@ impl Guard {
 
     /// Has everything let go, and waits for that: whoever closes a descriptor then is the last one.
     pub fn dismiss(&self) {
-        if self.gone.swap(true, Ordering::Relaxed) || send(&self.socket, b"\n", SendFlags::NOSIGNAL).is_err()
-        {
+        if self.is_gone() || self.told(send(&self.socket, b"\n", SendFlags::NOSIGNAL)).is_none() {
             return;
         }
+        self.dismissed.store(true, Ordering::Relaxed);
         let timeout = Timespec::try_from(PATIENCE).ok();
-        // It sends nothing; what comes is its end.
         let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref());
+        let answered = recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT);
+        if !matches!(answered, Ok((1, _))) {
+            self.gone.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands perf events over, off their hooks, to be closed when this end of the socket is; gives back those that nobody took.
+    pub fn hand_over(&self, events: Vec<OwnedFd>) -> Vec<OwnedFd> {
+        let taken = !self.is_gone() && self.told(hand_over(&self.socket, &events).map(|()| 0)).is_some();
+        if taken { Vec::new() } else { events }
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if !self.guard.is_gone() {
+        if !self.guard.is_gone() && !self.guard.dismissed.load(Ordering::Relaxed) {
             let numbers = [self.number, self.number | LINK].map(u32::to_ne_bytes).concat();
             self.guard.told(send(&self.guard.socket, &numbers, SendFlags::NOSIGNAL));
         }
@@ -144,15 +164,15 @@ fn send_held(socket: &OwnedFd, numbered: &[(u32, BorrowedFd<'_>)]) -> Result<usi
 /// # Errors
 /// When this is no such socket.
 pub fn hold(socket: BorrowedFd<'_>) -> Result<(), Errno> {
-    let Some(held) = receive(socket)? else { return Ok(()) };
+    let held = receive(socket)?;
     let (links, events): (Vec<_>, Vec<_>) = held.into_iter().partition(|(number, _)| number & LINK != 0);
     close_links(links.into_iter().map(|(_, link)| link).collect());
     close(events.into_iter().map(|(_, event)| event));
     Ok(())
 }
 
-/// What is to be closed; none where all was let go.
-fn receive(socket: BorrowedFd<'_>) -> Result<Option<HashMap<u32, OwnedFd>>, Errno> {
+/// What is to be closed.
+fn receive(socket: BorrowedFd<'_>) -> Result<HashMap<u32, OwnedFd>, Errno> {
     let mut held = HashMap::new();
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
@@ -164,8 +184,13 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<HashMap<u32, OwnedFd>>, Errn
             came => came?.bytes,
         };
         match came {
-            0 => return Ok(Some(held)),
-            1 => return Ok(None),
+            0 => return Ok(held),
+            1 => {
+                held.clear();
+                // Nobody waits for it who is gone.
+                let _ = send(socket, b"\n", SendFlags::NOSIGNAL);
+                continue;
+            }
             _ => {}
         }
         let (numbers, _) = bytes[..came].as_chunks();
@@ -206,7 +231,7 @@ mod tests {
         let (ours, theirs) = pair();
         let count = 3 * BATCH / 2;
         let (read, sent) = pipes(count);
-        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap().unwrap());
+        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
         hand_over(&ours, &sent).unwrap();
         drop((ours, sent));
         let came = receiver.join().unwrap();
@@ -220,7 +245,7 @@ mod tests {
     fn what_is_let_go_is_not_held() {
         let (ours, theirs) = pair();
         let (_read, sent) = pipes(3);
-        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap().unwrap());
+        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
         let guard = Arc::new(Guard::new(ours));
         let numbered: Vec<_> = [0, LINK, 1].into_iter().zip(sent.iter().map(AsFd::as_fd)).collect();
         guard.hold(&numbered).unwrap();
@@ -229,15 +254,35 @@ mod tests {
     }
 
     #[test]
-    fn who_is_dismissed_holds_nothing() {
+    fn who_is_dismissed_holds_nothing_and_takes_what_is_to_be_closed() {
         let (ours, theirs) = pair();
         let (read, sent) = pipes(1);
-        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap().is_none());
-        let guard = Guard::new(ours);
+        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
+        let guard = Arc::new(Guard::new(ours));
         guard.hold(&[(0, sent[0].as_fd())]).unwrap();
         guard.dismiss();
-        assert!(receiver.join().unwrap() && guard.is_gone());
+        assert!(!guard.is_gone());
         drop(sent);
         assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
+        // What is guarded is closed by the other side from here on, whoever lets go of it here.
+        let (read, sent) = pipes(3);
+        drop(Kept { guard: Arc::clone(&guard), number: 0 });
+        assert!(guard.hand_over(sent).is_empty());
+        drop(guard);
+        let held = receiver.join().unwrap();
+        assert_eq!(held.len(), 3);
+        drop(held);
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
+    }
+
+    #[test]
+    fn who_is_gone_takes_nothing() {
+        let (ours, theirs) = pair();
+        drop(theirs);
+        let guard = Guard::new(ours);
+        let (_read, sent) = pipes(2);
+        assert_eq!(guard.hand_over(sent).len(), 2);
+        assert!(guard.is_gone());
+        guard.dismiss();
     }
 }

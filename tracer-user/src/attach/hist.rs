@@ -35,7 +35,6 @@ pub struct Counts {
     /// What is kept of the last snapshot.
     snapshot: Option<Map>,
     layout: Layout,
-    cpus: usize,
 }
 
 /// A program that counts in a table.
@@ -228,11 +227,11 @@ fn assembled(
 }
 
 impl Counts {
-    /// Makes the table of a histogram; `cpus` is one more than the highest number of a CPU.
+    /// Makes the table of a histogram.
     ///
     /// # Errors
     /// When the kernel refuses a map.
-    pub fn of(hist: &Hist, cpus: u32) -> Result<Self, AttachError> {
+    pub fn of(hist: &Hist) -> Result<Self, AttachError> {
         let layout = Layout::of(hist);
         let make = |kind, key_size, value_size, entries| {
             make(kind, key_size, value_size, entries).map_err(|cause| AttachError::new("histogram", cause))
@@ -245,7 +244,7 @@ impl Counts {
         let empty = shared.then(|| array(layout.size)).transpose()?;
         let takes = hist.actions.iter().any(|action| action.deed == Deed::Snapshot);
         let snapshot = takes.then(|| array(snapshot::KEY + layout.key_size)).transpose()?;
-        Ok(Self { table, drops, empty, snapshot, layout, cpus: cpus as usize })
+        Ok(Self { table, drops, empty, snapshot, layout })
     }
 
     /// Reads the table, while it is counted on.
@@ -259,7 +258,7 @@ impl Counts {
             let entry = if self.layout.is_shared() {
                 self.table.lookup(&key).map_err(failed)?
             } else {
-                let values = self.table.lookup_per_cpu(&key, self.cpus).map_err(failed)?;
+                let values = self.table.lookup_per_cpu(&key).map_err(failed)?;
                 values.map(|values| self.together(&values))
             };
             // One that is gone meanwhile was forgotten.
@@ -271,9 +270,10 @@ impl Counts {
             let state = map.lookup(&[0; 4]).map_err(failed)?.unwrap_or_default();
             let taken = word(&state, snapshot::TAKEN) != 0;
             counted.snapshot = taken.then(|| {
-                let comm = &state[snapshot::COMM..snapshot::COMM + COMM_SIZE];
+                let comm = state.get(snapshot::COMM..snapshot::COMM + COMM_SIZE).unwrap_or_default();
                 let comm = comm.split(|byte| *byte == 0).next().unwrap_or_default();
-                (word(&state, snapshot::VALUE), state[snapshot::KEY..].to_vec(), comm.to_vec())
+                let key = state.get(snapshot::KEY..).unwrap_or_default();
+                (word(&state, snapshot::VALUE), key.to_vec(), comm.to_vec())
             });
         }
         Ok(counted)
@@ -294,15 +294,18 @@ impl Counts {
     /// One entry of what each CPU has.
     fn together(&self, values: &[Vec<u8>]) -> Vec<u8> {
         let mut entry = vec![0; self.layout.size];
-        for sum in 0..self.layout.sums {
+        let (words, _) = entry.as_chunks_mut();
+        for (sum, place) in words.iter_mut().enumerate().take(self.layout.sums) {
             let total = values.iter().map(|value| self.layout.sum(value, sum)).fold(0, u64::wrapping_add);
-            entry[8 * sum..8 * sum + 8].copy_from_slice(&total.to_ne_bytes());
+            *place = total.to_ne_bytes();
         }
         // Only the CPU that made the entry has the name.
         if let Some(at) = self.layout.comm
             && let Some(named) = values.iter().find(|value| value.get(at).is_some_and(|byte| *byte != 0))
+            && let Some(name) = named.get(at..).and_then(<[u8]>::first_chunk::<COMM_SIZE>)
+            && let Some(place) = entry.get_mut(at..).and_then(<[u8]>::first_chunk_mut)
         {
-            entry[at..at + COMM_SIZE].copy_from_slice(&named[at..at + COMM_SIZE]);
+            *place = *name;
         }
         entry
     }

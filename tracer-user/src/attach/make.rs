@@ -1,14 +1,15 @@
 //! From a request to a loaded program: its parameters, linking, and the making of many at once.
 //!
 //! Events with the same code share a program behind the gate; slot and kind are told to it at the hit. Where many events are
-//! turned on, their programs are made ahead by several threads, each program once ([`Session::prepare`]).
+//! turned on, their programs are made ahead by several threads, each program once ([`Session::prepare`]); they need the session
+//! neither for that nor meanwhile ([`BulkBuilder`]).
 
 use std::{
     collections::{HashMap, hash_map::Entry},
     num::NonZero,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -224,42 +225,95 @@ impl Session {
     /// Makes the programs of events that are about to be hung up with just these requests, which differ in their kinds; until
     /// [`Session::forget_ahead`]. What cannot be made is left to [`Session::hang`], which says why.
     pub fn prepare(&mut self, requests: &[Request<'_>]) {
-        let (maker, gate) = (Maker { shared: &self.shared, context: &self.context }, &self.gate);
+        let built = self.bulk_builder().build(requests, &AtomicBool::new(false));
+        self.take_built(built);
+    }
+
+    /// What makes programs of this session while the session is used for something else.
+    pub fn bulk_builder(&self) -> BulkBuilder {
+        BulkBuilder {
+            shared: Arc::clone(&self.shared),
+            context: self.context.clone(),
+            known: self.gate.all_known(),
+        }
+    }
+
+    /// Takes programs that [`Session::hang`] will find made.
+    pub fn take_built(&mut self, built: Vec<Built>) {
+        for Built { kind, via, name, key, place } in built {
+            let Some(behind) = place.get() else { continue };
+            let remembered = key.is_none_or(|key| {
+                let done = self.gate.remember(&via, key, behind);
+                done.inspect_err(|cause| tracing::debug!("{name}: {cause}")).is_ok()
+            });
+            if remembered {
+                self.prepared.insert(kind, Arc::clone(behind));
+            }
+        }
+    }
+}
+
+/// Makes programs for a session ahead.
+pub struct BulkBuilder {
+    shared: Arc<Shared>,
+    context: Context,
+    /// Programs that events have already.
+    known: HashMap<(u32, Key), Arc<Behind>>,
+}
+
+/// A program that was made ahead for an event.
+pub struct Built {
+    kind: u16,
+    via: Via,
+    name: String,
+    /// What tells the program apart, for the first of its events.
+    key: Option<Key>,
+    place: Place,
+}
+
+impl BulkBuilder {
+    /// Makes the programs of these requests, until it is to stop.
+    pub fn build(&self, requests: &[Request<'_>], stop: &AtomicBool) -> Vec<Built> {
+        let maker = Maker { shared: &self.shared, context: &self.context };
         let made: Mutex<HashMap<(u32, Key), Place>> = Mutex::default();
         let next = AtomicUsize::new(0);
-        // Each takes the next request; whoever comes first with a key makes the program.
+        // Each takes the next request; the thread that is first with a key makes the program.
         let work = || {
             let mut done = Vec::new();
             while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
                 let Ok(coded) = maker.coded(request, 0) else { continue };
                 let Some(key) = &coded.key else { continue };
+                let of_kind = (request.via.kind() as u32, key.clone());
                 let (place, is_first) = {
                     let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
-                    match made.entry((request.via.kind() as u32, key.clone())) {
+                    match made.entry(of_kind.clone()) {
                         Entry::Occupied(known) => (Arc::clone(known.get()), false),
                         Entry::Vacant(new) => (Arc::clone(new.insert(Place::default())), true),
                     }
                 };
-                let make = || gate.find(request.via, key).or_else(|| maker.make(request, &coded).ok());
+                let make = || self.known.get(&of_kind).cloned().or_else(|| maker.make(request, &coded).ok());
                 if let Some(behind) = is_first.then(make).flatten() {
                     let _ = place.set(behind);
                 }
-                done.push((request, is_first.then(|| key.clone()), place));
+                done.push(Built {
+                    kind: request.kind,
+                    via: request.via.clone(),
+                    name: request.format.full_name(),
+                    key: is_first.then(|| key.clone()),
+                    place,
+                });
             }
             done
         };
         let others = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAKERS) - 1;
-        let done: Vec<_> = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
             let own = work();
             others.into_iter().filter_map(|other| other.join().ok()).flatten().chain(own).collect()
-        });
-        for (request, key, place) in done {
-            let Some(behind) = place.get() else { continue };
-            if key.is_none_or(|key| self.remember(request, key, behind).is_ok()) {
-                self.prepared.insert(request.kind, Arc::clone(behind));
-            }
-        }
+        })
     }
 }
 

@@ -61,9 +61,18 @@ impl Ahead {
         let due = ids.iter().copied().collect();
         let (give, coming) = channel();
         std::thread::spawn(move || {
-            ids.into_iter().try_for_each(|id| give.send((id, perf::open_tracepoint(id, 0))))
+            ids.into_iter().try_for_each(|id| give.send((id, perf::open_tracepoint(id))))
         });
         Self { due, coming, came: HashMap::new() }
+    }
+
+    /// Whether the perf event of an id is still to come.
+    fn is_due(&mut self, id: u16) -> bool {
+        for (other, event) in self.coming.try_iter() {
+            self.due.remove(&other);
+            self.came.insert(other, event);
+        }
+        self.due.contains(&id)
     }
 
     /// The perf event of an id, if it is one of those that are opened.
@@ -101,6 +110,11 @@ impl Session {
     /// Takes what [`Session::hang`] will find opened, until [`Session::forget_ahead`].
     pub fn open_ahead(&mut self, ahead: Ahead) {
         self.ahead = Some(ahead);
+    }
+
+    /// Whether [`Session::hang`] would wait for a perf event that is being opened.
+    pub fn is_being_opened(&mut self, id: u16) -> bool {
+        self.ahead.as_mut().is_some_and(|ahead| ahead.is_due(id))
     }
 
     /// Forgets perf events and programs that were made ahead and are not used.

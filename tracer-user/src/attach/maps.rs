@@ -229,43 +229,43 @@ impl Shared {
 
     /// Sets or clears a reason not to take hits, of [`abi::halted`].
     pub(super) fn halt(&self, reason: u32, halt: bool) {
-        self.words.change(offset_of!(Switches, halted), reason, halt);
+        let _ = self.words.change(offset_of!(Switches, halted), reason, halt);
     }
 
     pub(super) fn halted(&self) -> u32 {
-        self.words.load_word(offset_of!(Switches, halted))
+        self.words.load_word(offset_of!(Switches, halted)).unwrap_or(0)
     }
 
     pub(super) fn soft(&self, slot: u32) -> bool {
-        self.words.load_word(soft_offset(slot)) != 0
+        self.words.load_word(soft_offset(slot)).is_some_and(|word| word != 0)
     }
 
     pub(super) fn set_soft(&self, slot: u32, off: bool) {
-        self.words.store(soft_offset(slot), u32::from(off));
+        let _ = self.words.store(soft_offset(slot), u32::from(off));
     }
 
     pub(super) fn count(&self, place: u16) -> u64 {
-        self.words.load(count_offset(place))
+        self.words.load(count_offset(place)).unwrap_or(0)
     }
 
     pub(super) fn set_count(&self, place: u16, count: u64) {
-        self.words.store_long(count_offset(place), count);
+        let _ = self.words.store_long(count_offset(place), count);
     }
 
     pub(super) fn hist_paused(&self, place: u16) -> bool {
-        self.words.load_word(paused_offset(place)) != 0
+        self.words.load_word(paused_offset(place)).is_some_and(|word| word != 0)
     }
 
     pub(super) fn pause_hist(&self, place: u16, paused: bool) {
-        self.words.store(paused_offset(place), u32::from(paused));
+        let _ = self.words.store(paused_offset(place), u32::from(paused));
     }
 
     pub(super) fn await_hist(&self, place: u16, what: u32) -> bool {
-        self.words.swap(awaited_offset(place), what) == 0
+        self.words.swap(awaited_offset(place), what) == Some(0)
     }
 
     pub(super) fn lost_snapshot(&self) -> bool {
-        self.words.swap(offset_of!(Switches, snapshot), 0) != 0
+        self.words.swap(offset_of!(Switches, snapshot), 0).is_some_and(|word| word != 0)
     }
 
     /// Says which event a system call's entry or exit is.
@@ -300,33 +300,30 @@ impl Shared {
         let fail = |errno| AttachError::new("threads", Cause::System("pid table", errno));
         let mut listed = Vec::new();
         for key in self.pids.keys().map_err(fail)? {
-            if let Some(value) = self.pids.lookup(&key).map_err(fail)? {
-                listed.push((u32::from_ne_bytes(key.try_into().expect("four bytes")), value[0]));
+            let value = self.pids.lookup(&key).map_err(fail)?;
+            if let (Some(pid), Some(lists)) = (key.first_chunk(), value.as_deref().and_then(<[u8]>::first)) {
+                listed.push((u32::from_ne_bytes(*pid), *lists));
             }
         }
         Ok(listed)
     }
 
     pub(super) fn set_lists(&self, in_force: u8) {
-        self.words.store(offset_of!(Switches, lists), u32::from(in_force));
+        let _ = self.words.store(offset_of!(Switches, lists), u32::from(in_force));
     }
 
     /// Empties an event's row. No program may use it.
     pub(super) fn clear_counters(&self, slot: u32) {
         let row = self.options.cpus as usize * size_of::<Counters>();
         for at in (slot as usize * row..(slot as usize + 1) * row).step_by(4) {
-            self.counts.store(at, 0);
+            let _ = self.counts.store(at, 0);
         }
     }
 
     pub(super) fn counters(&self, slot: u32, cpu: u32) -> Counters {
-        let at = (slot * self.options.cpus + cpu) as usize * size_of::<Counters>();
-        Counters {
-            passed: self.counts.load(at),
-            filtered: self.counts.load(at + 8),
-            recorded: self.counts.load(at + 16),
-            dropped: self.counts.load(at + 24),
-        }
+        let row = slot as usize * self.options.cpus as usize + cpu as usize;
+        let word = |at: usize| self.counts.load(row * size_of::<Counters>() + at).unwrap_or(0);
+        Counters { passed: word(0), filtered: word(8), recorded: word(16), dropped: word(24) }
     }
 
     pub(super) fn one_table(&self) -> bool {

@@ -50,14 +50,15 @@ pub use calls::Calls;
 pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
 pub use emitted::{Block, Emitted, emission};
 pub use error::{AttachError, Cause};
-pub use extras::Extras;
+pub use extras::{Extras, TracingSwitch};
 pub use fentry::{Function, ModuleTypes};
 pub use gate::{Hung, Resting};
 pub use gated::Gated;
-pub use guard::{Guard, hand_over, hold};
+pub use guard::{Guard, INLINE_CLOSE_MAX, hand_over, hold};
 pub use hist::{Around as HistAround, Counted, Counting, Counts, part as hist_part};
 pub use inject::Writer;
 pub use kprobe::{KernelPlace, try_kprobe};
+pub use make::{Built, BulkBuilder};
 pub use many::{Ahead, Opening, close, make_way, take_off};
 pub use maps::Options;
 pub use peek::{Hashes, kernel_word};
@@ -114,7 +115,7 @@ impl Attachment {
 /// The maps and programs of one tracing session.
 #[derive(Debug)]
 pub struct Session {
-    shared: Shared,
+    shared: Arc<Shared>,
     context: Context,
     enter: Option<Dispatcher>,
     exit: Option<Dispatcher>,
@@ -138,7 +139,7 @@ impl Session {
         context.install(&shared).map_err(|cause| AttachError::new("session", cause))?;
         Ok((
             Self {
-                shared,
+                shared: Arc::new(shared),
                 context,
                 enter: None,
                 exit: None,
@@ -298,10 +299,7 @@ impl Session {
     /// Hangs an event up behind the gate, where it can be changed and taken off while it fires.
     ///
     /// # Errors
-    /// When the program does not pass the verifier or the hook is refused.
-    ///
-    /// # Panics
-    /// For a request that is [`Via::Inject`] or [`Via::SysEnterAlone`].
+    /// When the program does not pass the verifier or the hook is refused, as [`Via::Inject`] and [`Via::SysEnterAlone`] are.
     pub fn hang(&mut self, request: &Request<'_>) -> Result<Hung, AttachError> {
         let slot = self.take_slot()?;
         self.shared.set_soft(slot, request.extras.begins_off);
@@ -323,12 +321,9 @@ impl Session {
     /// Gives an event behind the gate another program: every hit is seen by the old or by the new one, and once.
     ///
     /// # Errors
-    /// When the program does not pass the verifier; the old one goes on then.
-    ///
-    /// # Panics
-    /// For a request that is not this event's at its hook.
+    /// When the program does not pass the verifier, or the request is for another hook; the old one goes on then.
     pub fn change(&mut self, hung: &mut Hung, request: &Request<'_>) -> Result<(), AttachError> {
-        assert_eq!(*request.via, hung.via, "the same hook");
+        request.must_be_at(&hung.via)?;
         let behind = self.behind_gate(request, hung.slot)?;
         let put = if gate::is_call(&hung.via) {
             self.set_call(&hung.via, Some((&behind, request.cookie(hung.slot))))
@@ -350,12 +345,10 @@ impl Session {
     /// Turns an event on again.
     ///
     /// # Errors
-    /// When the program does not pass the verifier; the event is taken off its hook then.
-    ///
-    /// # Panics
-    /// For a request at another hook than [`Resting::via`].
+    /// When the program does not pass the verifier, or the request is for another hook than [`Resting::via`]; the event is taken
+    /// off its hook then.
     pub fn resume(&mut self, resting: Resting, request: &Request<'_>) -> Result<Hung, AttachError> {
-        assert_eq!(request.via, resting.via(), "the same hook");
+        request.must_be_at(resting.via())?;
         let behind = self.behind_gate(request, resting.slot())?;
         self.shared.set_soft(resting.slot(), request.extras.begins_off);
         let named = |cause| AttachError::new(request.format.full_name(), cause);

@@ -2,7 +2,7 @@
 
 use tracer_abi::{Params, params};
 
-use super::{AttachError, Extras, Via, object::Functions, uprobe};
+use super::{AttachError, Cause, Extras, Via, object::Functions, uprobe};
 use crate::{
     event::Format,
     plan::{
@@ -58,6 +58,14 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// That what it is for hangs at this hook.
+    pub(super) fn must_be_at(&self, via: &Via) -> Result<(), AttachError> {
+        if self.via == via {
+            return Ok(());
+        }
+        Err(AttachError::new(self.format.full_name(), Cause::Misplaced("a request for another hook")))
+    }
+
     /// Generates what its program does.
     pub(super) fn functions(&self) -> Result<Functions, AttachError> {
         Functions::generate(self.format, self.hook, self.filter, self.extras.triggers)

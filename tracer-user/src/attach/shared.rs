@@ -30,20 +30,24 @@ impl Session {
             let Some(member) = self.member(request) else { continue };
             let open =
                 rounds.iter_mut().find(|round| round.exit == exit && !round.addresses.contains(&address));
-            let round = if let Some(round) = open {
-                round
+            if let Some(round) = open {
+                round.addresses.insert(address);
+                round.members.push((at, member));
             } else {
-                rounds.push(Round { exit, addresses: HashSet::new(), members: Vec::new() });
-                rounds.last_mut().expect("just pushed")
-            };
-            round.addresses.insert(address);
-            round.members.push((at, member));
+                rounds.push(Round { exit, addresses: HashSet::from([address]), members: vec![(at, member)] });
+            }
         }
         for Round { exit, members, .. } in rounds {
             let (places, members): (Vec<usize>, Vec<Member>) = members.into_iter().unzip();
             let slots: Vec<u32> = members.iter().map(|member| member.slot).collect();
             match self.gate.hang_shared(members, exit) {
-                Ok(hung) => places.into_iter().zip(hung).for_each(|(at, hung)| all[at] = Some(hung)),
+                Ok(hung) => {
+                    for (at, hung) in places.into_iter().zip(hung) {
+                        if let Some(place) = all.get_mut(at) {
+                            *place = Some(hung);
+                        }
+                    }
+                }
                 Err(cause) => {
                     tracing::debug!("{} functions through one link: {cause}", slots.len());
                     for slot in slots {

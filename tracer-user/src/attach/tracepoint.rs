@@ -7,9 +7,8 @@ use crate::sys::{perf, prog::Prog};
 
 /// Hangs a tracepoint program on an event.
 pub(super) fn attach(program: &Prog, id: u16) -> Result<Link, Cause> {
-    // The program runs wherever the event hits; the CPU only has to be one that is on.
     let event =
-        perf::open_tracepoint(id, 0).map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
+        perf::open_tracepoint(id).map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
     let link = program
         .link_perf_event(event.as_fd(), 0)
         .map_err(|errno| Cause::Hook("link to the perf event (5.15 and later)", errno))?;

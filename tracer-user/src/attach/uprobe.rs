@@ -4,12 +4,12 @@
 use std::{
     ffi::CString,
     os::fd::{AsFd, OwnedFd},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
 };
 
 use super::{Cause, Link, kprobe};
 use crate::{
-    kernel::ProbeUnit,
+    kernel::{ProbeUnit, opened::OpenedFile},
     sys::{
         Errno,
         feature::{ATTACH_UPROBE_MULTI, Trial, link_uprobe_multi_to_root, load},
@@ -21,10 +21,13 @@ use crate::{
 /// `r0 = 0; exit`
 pub(super) const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
-/// An instruction of a file.
+/// An instruction of a file, which was opened when it was named: a path may lead elsewhere by now, with other code at the
+/// offset and something else than a counter at its place. The kernel keeps the inode of its own events likewise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePlace {
-    /// The file's path.
+    /// The file.
+    pub file: Arc<OpenedFile>,
+    /// The path that it was named by, to be shown.
     pub path: Vec<u8>,
     /// Offset in it.
     pub offset: u64,
@@ -64,10 +67,20 @@ pub(super) fn attach(program: &Prog, place: &FilePlace, exit: bool) -> Result<Li
 /// A uprobe.multi link with a cookie.
 pub(super) fn link(program: &Prog, place: &FilePlace, exit: bool, cookie: u64) -> Result<OwnedFd, Cause> {
     let hook = name(exit);
-    let path = CString::new(place.path.as_slice()).map_err(|_| Cause::Hook(hook, super::via::NO_NAME))?;
+    let path = path(place, hook)?;
     program
         .link_file(&path, place.offset, place.reference, exit, cookie)
         .map_err(|errno| Cause::Hook(hook, errno))
+}
+
+/// What leads to the file that was opened, unless it holds something else now: `ESTALE`, as of a file handle whose file is gone.
+fn path(place: &FilePlace, hook: &'static str) -> Result<CString, Cause> {
+    place.file.check().map_err(|errno| {
+        let name = String::from_utf8_lossy(&place.path);
+        tracing::warn!("{name} changed after offset {:#x} of it was probed: {errno}", place.offset);
+        Cause::Hook(hook, errno)
+    })?;
+    Ok(place.file.path())
 }
 
 fn name(exit: bool) -> &'static str {
@@ -78,7 +91,7 @@ fn name(exit: bool) -> &'static str {
 pub(super) fn open(place: &FilePlace, exit: bool) -> Result<OwnedFd, Cause> {
     let unit = ProbeUnit::uprobe().ok_or(Cause::NotBuilt("uprobes", "CONFIG_UPROBE_EVENTS"))?;
     let hook = name(exit);
-    let path = CString::new(place.path.as_slice()).map_err(|_| Cause::Hook(hook, super::via::NO_NAME))?;
+    let path = path(place, hook)?;
     let config = unit
         .config(exit, place.reference)
         .ok_or(Cause::Hook("reference counter of the uprobe", crate::sys::Errno::RANGE))?;

@@ -83,7 +83,7 @@ impl Clock {
 }
 
 fn nanoseconds(time: rustix::time::Timespec) -> u64 {
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
 /// `CLOCK_MONOTONIC` now, in nanoseconds: what programs stamp records with.
@@ -118,7 +118,7 @@ impl Conversion {
                 let count = counter::now();
                 // The counter starts with the machine or later; over all that time it keeps one pace.
                 let pace = (u128::from(count) << 32) / u128::from(at.max(1));
-                (since(count), pace as i64 - (1 << 32))
+                (since(count), (pace as i64).wrapping_sub(1 << 32))
             }
             _ => (0, 0),
         };
@@ -132,7 +132,7 @@ impl Conversion {
             Clock::Uptime => stamp / TICK,
             _ => {
                 let away = stamp.wrapping_sub(self.at) as i64;
-                let gained = (i128::from(away) * i128::from(self.drift)) >> 32;
+                let gained = i128::from(away).wrapping_mul(i128::from(self.drift)) >> 32;
                 stamp.wrapping_add_signed(self.offset).wrapping_add_signed(gained as i64)
             }
         }

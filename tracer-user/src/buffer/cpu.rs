@@ -6,7 +6,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::page::{HEAD, Page, Place};
+use super::page::{Page, PageSize, Place};
 
 /// A record's head as a writer of pages counts it.
 const LEAST_PAGES: usize = 2;
@@ -35,7 +35,7 @@ pub struct CpuBuffer {
     consumed: u64,
     /// Bytes asked for.
     asked: usize,
-    page: usize,
+    page: PageSize,
     overwrite: bool,
     stats: Stats,
     /// Records overwritten since the last one that was consumed.
@@ -43,8 +43,8 @@ pub struct CpuBuffer {
 }
 
 impl CpuBuffer {
-    /// An empty buffer of so many bytes, in pages of `page` bytes; old records give way.
-    pub fn new(bytes: usize, page: usize) -> Self {
+    /// An empty buffer of so many bytes, in pages of a size; old records give way.
+    pub fn new(bytes: usize, page: PageSize) -> Self {
         Self {
             pages: VecDeque::new(),
             head: Place::default(),
@@ -65,12 +65,12 @@ impl CpuBuffer {
 
     /// Bytes of records that the buffer holds (`ring_buffer_size()`): what was asked for, rounded up to pages.
     pub fn size(&self) -> usize {
-        self.limit() * (self.page - HEAD)
+        self.limit().saturating_mul(self.page.data())
     }
 
     /// Pages that the buffer has at most: as many as the bytes need, two at least.
     fn limit(&self) -> usize {
-        self.asked.div_ceil(self.page - HEAD).max(LEAST_PAGES)
+        self.asked.div_ceil(self.page.data()).max(LEAST_PAGES)
     }
 
     /// Gives the buffer another size; the oldest records give way to it.
@@ -117,7 +117,7 @@ impl CpuBuffer {
 
     /// Counts records that were lost on the way here.
     pub fn add_dropped(&mut self, records: u64) {
-        self.stats.dropped += records;
+        self.stats.dropped = self.stats.dropped.saturating_add(records);
     }
 
     /// Drops the oldest page.
@@ -189,6 +189,11 @@ impl CpuBuffer {
         self.pages.len().saturating_sub(1) * 100 / self.limit()
     }
 
+    /// Bytes of memory that its pages take.
+    pub fn taken(&self) -> usize {
+        self.pages.len().saturating_mul(self.page.bytes())
+    }
+
     /// Whether there is nothing to read.
     pub fn is_empty(&self) -> bool {
         self.stats.entries == 0
@@ -212,7 +217,7 @@ mod tests {
 
     /// A buffer of two pages, each of which holds 255 records.
     fn small() -> CpuBuffer {
-        CpuBuffer::new(1, 4096)
+        CpuBuffer::new(1, PageSize::LEAST)
     }
 
     fn fill(buffer: &mut CpuBuffer, times: std::ops::Range<u64>) {
@@ -261,6 +266,17 @@ mod tests {
         let (pages, _) = buffer.pages();
         fill(&mut buffer, 3..2000);
         assert_eq!(pages[0].records(), 3);
+    }
+
+    #[test]
+    fn sizes_may_be_any() {
+        for (asked, size) in [(0, 2 * 4080), (4081 * 2, 3 * 4080), (usize::MAX, usize::MAX)] {
+            let mut buffer = small();
+            buffer.resize(asked);
+            assert_eq!(buffer.size(), size, "{asked}");
+            fill(&mut buffer, 0..1000);
+            assert!(buffer.percent() <= 100 && buffer.taken() <= 4 * 4096);
+        }
     }
 
     #[test]

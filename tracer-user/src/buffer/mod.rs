@@ -10,7 +10,7 @@ mod page;
 mod reader;
 
 pub use cpu::{CpuBuffer, Stats};
-pub use page::{HEAD, Page};
+pub use page::{HEAD, Page, PageSize};
 pub use reader::{Entry, Reader};
 
 /// The buffers of all CPUs.
@@ -20,8 +20,8 @@ pub struct TraceBuffer {
 }
 
 impl TraceBuffer {
-    /// Buffers for so many CPUs, each of so many bytes, in pages of `page` bytes.
-    pub fn new(cpus: u32, bytes: usize, page: usize) -> Self {
+    /// Buffers for so many CPUs, each of so many bytes, in pages of a size.
+    pub fn new(cpus: u32, bytes: usize, page: PageSize) -> Self {
         Self { cpus: (0..cpus).map(|_| CpuBuffer::new(bytes, page)).collect() }
     }
 

@@ -15,11 +15,45 @@ const TIME_EXTEND: u32 = 30;
 const MISSED: u64 = 1 << 31;
 const MISSED_STORED: u64 = 1 << 30;
 
+/// Bytes of a page, head included: one of the machine's smallest, doubled up to seven times (`buffer_subbuf_size_kb`). No other
+/// size can be made, so that what is reckoned from it stays in its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageSize(usize);
+
+impl PageSize {
+    /// The smallest, which every buffer has at first.
+    pub const LEAST: Self = Self(4096);
+    /// The largest: 128 times the smallest.
+    pub const MOST: Self = Self(Self::LEAST.0 << 7);
+
+    /// The size of exactly so many bytes, where there is one.
+    pub fn exactly(bytes: usize) -> Option<Self> {
+        let fits = bytes.is_power_of_two() && (Self::LEAST.0..=Self::MOST.0).contains(&bytes);
+        fits.then_some(Self(bytes))
+    }
+
+    /// The smallest size that has so many bytes; none for no bytes and for more than the largest has.
+    pub fn holding(bytes: u64) -> Option<Self> {
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| (1..=Self::MOST.0).contains(bytes))?;
+        Self::exactly(bytes.next_power_of_two().max(Self::LEAST.0))
+    }
+
+    /// All bytes.
+    pub fn bytes(self) -> usize {
+        self.0
+    }
+
+    /// Bytes behind the head.
+    pub fn data(self) -> usize {
+        self.0 - HEAD
+    }
+}
+
 /// A page. Records are only ever added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     bytes: Vec<u8>,
-    size: usize,
+    size: PageSize,
     start: u64,
     last: u64,
     records: u64,
@@ -33,20 +67,23 @@ pub struct Place {
 }
 
 impl Page {
-    /// An empty page of `size` bytes, head included.
-    pub fn new(size: usize) -> Self {
+    /// An empty page.
+    pub fn new(size: PageSize) -> Self {
         Self { bytes: Vec::new(), size, start: 0, last: 0, records: 0 }
     }
 
     /// The longest payload that fits a page of this size.
-    pub fn longest(size: usize) -> usize {
+    pub fn longest(size: PageSize) -> usize {
         // A header word and a length word; the first record of a page needs no room for its time.
-        size - HEAD - 8
+        size.data() - 8
     }
 
     /// Adds a record; false when it does not fit any more. A time before the last record's counts as that one's: a
     /// record that interrupted another is younger than its place.
     pub fn push(&mut self, time: u64, payload: &[u8]) -> bool {
+        if payload.len() > Self::longest(self.size) {
+            return false;
+        }
         let padded = payload.len().next_multiple_of(4).max(4);
         let words = padded / 4;
         let time = if self.records == 0 { time } else { time.max(self.last) };
@@ -54,13 +91,13 @@ impl Page {
         let extend = delta >> DELTA_BITS != 0;
         let long = words > SHORT_WORDS;
         let length = padded + 4 + if long { 4 } else { 0 } + if extend { 8 } else { 0 };
-        if HEAD + self.bytes.len() + length > self.size {
+        if self.bytes.len() + length > self.size.data() {
             return false;
         }
         if self.records == 0 {
             self.start = time;
             // Most pages are filled in the end; one growth is cheaper than many.
-            self.bytes.reserve_exact(self.size - HEAD);
+            self.bytes.reserve_exact(self.size.data());
         }
         let mut word = |value: u32| self.bytes.extend_from_slice(&value.to_ne_bytes());
         let mut short = delta as u32;
@@ -106,7 +143,7 @@ impl Page {
             let header = word(at)?;
             let (kind, delta) = (header & 31, u64::from(header >> 5));
             if kind == TIME_EXTEND {
-                time += (u64::from(word(at + 4)?) << DELTA_BITS) + delta;
+                time = time.wrapping_add((u64::from(word(at + 4)?) << DELTA_BITS) + delta);
                 at += 8;
                 continue;
             }
@@ -115,19 +152,19 @@ impl Page {
             } else {
                 (at + 4, at + 4 + 4 * kind as usize)
             };
-            time += delta;
+            time = time.wrapping_add(delta);
             return Some((time, self.bytes.get(start..end)?, Place { at: end, time }));
         }
     }
 
     /// The page as the kernel hands it out, from a place on; `lost` records are said to be missing in front of it.
     pub fn export(&self, from: Place, lost: u64) -> Vec<u8> {
-        let rest = &self.bytes[from.at.min(self.bytes.len())..];
+        let rest = self.bytes.get(from.at..).unwrap_or_default();
         // The time of a page is that of its first record, whose header counts from it.
-        let mut page = Vec::with_capacity(self.size);
+        let mut page = Vec::with_capacity(self.size.bytes());
         page.extend_from_slice(&from.time.to_ne_bytes());
         let mut commit = rest.len() as u64;
-        let stored = HEAD + rest.len() + 8 <= self.size;
+        let stored = rest.len() + 8 <= self.size.data();
         if lost > 0 {
             commit |= MISSED | if stored { MISSED_STORED } else { 0 };
         }
@@ -136,7 +173,7 @@ impl Page {
         if lost > 0 && stored {
             page.extend_from_slice(&lost.to_ne_bytes());
         }
-        page.resize(self.size, 0);
+        page.resize(self.size.bytes(), 0);
         page
     }
 }
@@ -158,7 +195,7 @@ mod tests {
 
     #[test]
     fn records_come_back_as_they_went_in() {
-        let mut page = Page::new(4096);
+        let mut page = Page::new(PageSize::LEAST);
         let written = [
             (1000, vec![1; 8]),
             (1000, vec![2; 4 * SHORT_WORDS]),
@@ -175,25 +212,53 @@ mod tests {
 
     #[test]
     fn payloads_are_padded_and_times_do_not_go_back() {
-        let mut page = Page::new(4096);
+        let mut page = Page::new(PageSize::LEAST);
         assert!(page.push(50, &[9; 9]) && page.push(40, &[1]));
         assert_eq!(read(&page), [(50, [[9; 9].as_slice(), &[0; 3]].concat()), (50, vec![1, 0, 0, 0])]);
     }
 
     #[test]
     fn a_page_is_filled_to_its_last_byte_and_no_further() {
-        let mut page = Page::new(4096);
+        let mut page = Page::new(PageSize::LEAST);
         // 4,080 bytes: 255 records of 16 bytes.
         let count = (0..1000).take_while(|time| page.push(*time, &[0; 12])).count();
         assert_eq!((count, page.used()), (255, 4080));
-        let mut page = Page::new(4096);
-        assert!(page.push(1, &vec![7; Page::longest(4096)]));
-        assert!(!Page::new(4096).push(1, &[0; 4090]));
+        let mut page = Page::new(PageSize::LEAST);
+        assert!(page.push(1, &vec![7; Page::longest(PageSize::LEAST)]));
+        assert!(!Page::new(PageSize::LEAST).push(1, &[0; 4090]));
+    }
+
+    #[test]
+    fn there_are_eight_sizes_of_pages() {
+        let exact = |bytes| PageSize::exactly(bytes).map(PageSize::bytes);
+        let holding = |bytes| PageSize::holding(bytes).map(PageSize::bytes);
+        assert_eq!(
+            (0..20).filter(|bit| exact(1 << bit).is_some()).collect::<Vec<_>>(),
+            [12, 13, 14, 15, 16, 17, 18, 19]
+        );
+        for none in [0, 1, 15, 16, 17, 4095, 4097, 12288, 1 << 20, usize::MAX] {
+            assert_eq!(exact(none), None, "{none}");
+        }
+        assert_eq!([1, 4096, 4097, 8193].map(holding), [Some(4096), Some(4096), Some(8192), Some(16384)]);
+        assert_eq!([0, (512 << 10) + 1, u64::MAX].map(holding), [None; 3]);
+    }
+
+    #[test]
+    fn times_may_be_any() {
+        let mut page = Page::new(PageSize::LEAST);
+        for time in [u64::MAX, 0, u64::MAX - 1] {
+            assert!(page.push(time, &[1; 4]));
+        }
+        let mut page = Page::new(PageSize::LEAST);
+        for time in [0, u64::MAX, 7] {
+            assert!(page.push(time, &[1; 4]));
+        }
+        assert_eq!(read(&page).len(), 3);
     }
 
     #[test]
     fn exported_pages_are_the_kernels() {
-        let mut page = Page::new(4096);
+        let mut page = Page::new(PageSize::LEAST);
         page.push(100, &[1; 8]);
         page.push(107, &[2; 8]);
         let (_, _, second) = page.record(page.first()).unwrap();

@@ -85,13 +85,13 @@ impl Reader {
                 oldest = Some((time, index));
             }
         }
-        let cursor = &mut self.cursors[oldest?.1];
+        let cursor = self.cursors.get_mut(oldest?.1)?;
         let (page, place) = (cursor.page, cursor.place);
-        let (_, _, next) = cursor.pages[page].record(place)?;
+        let (_, _, next) = cursor.pages.get(page)?.record(place)?;
         cursor.place = next;
         cursor.settle();
         let cpu = cursor.cpu;
-        let (time, payload, _) = cursor.pages[page].record(place)?;
+        let (time, payload, _) = cursor.pages.get(page)?.record(place)?;
         Some(Entry { cpu, time, payload })
     }
 }
@@ -99,10 +99,11 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffer::PageSize;
 
     #[test]
     fn records_come_in_order_and_again() {
-        let mut buffer = TraceBuffer::new(3, 100_000, 4096);
+        let mut buffer = TraceBuffer::new(3, 100_000, PageSize::LEAST);
         for time in 0..2000_u64 {
             let cpu = (time * 7 % 5 % 3) as u32;
             assert!(buffer.cpu_mut(cpu).unwrap().push(time, &(time as u32).to_ne_bytes()));

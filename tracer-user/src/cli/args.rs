@@ -6,11 +6,19 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::tree::Owner;
 
+/// What `--version` says: the version, and the notice that the licence of btf-rs asks for.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\nMIT OR Apache-2.0. Uses btf-rs, which is under the GNU LGPL 2.1 or later: THIRD-PARTY.md and LICENSES/LGPL-2.1.txt\n",
+    "of the source tell the terms, and how to build this program with a changed btf-rs."
+);
+
 /// Linux event tracing with the semantics of tracefs, done by eBPF.
 #[derive(Debug, Parser)]
 #[command(
     name = "tracer",
     version,
+    long_version = LONG_VERSION,
     propagate_version = true,
     disable_help_subcommand = true,
     after_help = "Examples:\n  \
@@ -41,6 +49,12 @@ pub(super) enum Command {
     /// Close the events that a daemon had on when it ended. Used by `mount`.
     #[command(hide = true, name = crate::tree::CLOSER)]
     CloseEvents,
+    /// Reach the memory of programs with user events for a daemon. Used by `mount`.
+    #[command(hide = true, name = crate::control::client_memory::COMMAND)]
+    ClientMemory,
+    /// Open the files that a daemon is named. Used by `mount`.
+    #[command(hide = true, name = crate::tree::OPENER)]
+    OpenFiles,
 }
 
 /// Count events' hits in tables in the kernel, by keys, and print them at the end.
@@ -268,6 +282,10 @@ pub(super) struct MountArgs {
     /// Serve in the background: return once it is mounted.
     #[arg(long)]
     pub(super) background: bool,
+    /// Append messages to this file once it serves. Without it they go to standard error, and of a mirror in the background to
+    /// the system's log (/dev/log).
+    #[arg(long, value_name = "FILE")]
+    pub(super) log: Option<PathBuf>,
     /// Mount over whatever is there, another mirror included.
     #[arg(long, hide = true)]
     pub(super) over: bool,

@@ -54,11 +54,15 @@ pub(super) fn leave_terminal() -> anyhow::Result<()> {
     Ok(std::env::set_current_dir("/")?)
 }
 
-/// In the daemon: says that it serves, and lets go of what whoever started it may wait on.
-pub(super) fn tell() -> std::io::Result<()> {
+/// In the daemon: says that it serves, and lets go of what whoever started it may wait on. Messages go to `log` from then on, or
+/// to the system's log.
+pub(super) fn tell(log: Option<File>) -> std::io::Result<()> {
     std::io::Write::write_all(&mut std::io::stdout().lock(), b"\n")?;
     std::io::Write::flush(&mut std::io::stdout().lock())?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
-    Ok(rustix::stdio::dup2_stderr(&null)?)
+    // Where it dies of a panic, the last words go there.
+    rustix::stdio::dup2_stderr(log.as_ref().unwrap_or(&null))?;
+    super::log::leave_stderr(log);
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::args::DoctorArgs;
 use crate::{
-    control::facts::Facts,
+    control::{confine::Role, facts::Facts},
     event::{Catalogue, Format},
     kernel::{
         Answer,
@@ -47,11 +47,43 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
             writeln!(out, "          {why} (needs: {})", feature.since)?;
         }
     }
+    for (role, process) in Role::ALL {
+        if args.json {
+            writeln!(out, "{}", kept_json(role, process))?;
+        } else {
+            out.write_all(kept(role, process).as_bytes())?;
+        }
+    }
     if !args.json {
         unrendered(&mut out)?;
     }
     out.flush()?;
     Ok(())
+}
+
+/// What a process keeps, as text.
+fn kept(role: Role, process: &str) -> String {
+    let first = if role == Role::ALL[0].0 {
+        "kept once set up, each with no_new_privs and a filter of system calls:\n"
+    } else {
+        ""
+    };
+    let kept = role.capabilities();
+    let names = kept.iter().map(|kept| format!("          {:<20} {}\n", kept.name, kept.reason));
+    let count = match kept.len() {
+        0 => "no capability".to_owned(),
+        1 => "1 capability".to_owned(),
+        count => format!("{count} capabilities"),
+    };
+    format!("{first}  {process}: {count}\n{}", names.collect::<String>())
+}
+
+/// The same as JSON.
+fn kept_json(role: Role, process: &str) -> serde_json::Value {
+    let kept = role.capabilities().iter();
+    let kept: Vec<_> =
+        kept.map(|kept| serde_json::json!({"name": kept.name, "reason": kept.reason})).collect();
+    serde_json::json!({"group": "kept", "process": process, "capabilities": kept})
 }
 
 /// The events whose print fmt is not followed, with the reason.
@@ -79,4 +111,27 @@ fn unrendered(out: &mut impl Write) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_shown_with_its_reason() {
+        assert_eq!(kept(Role::Closer, "closer"), "  closer: no capability\n");
+        let text = kept(Role::ClientMemory, "client memory");
+        assert_eq!(
+            text,
+            "  client memory: 2 capabilities\n          \
+             CAP_SYS_PTRACE       reach the memory that clients register for user events\n          \
+             CAP_DAC_OVERRIDE     open /proc/PID/mem of processes of other users\n"
+        );
+        let text = kept(Role::Daemon, "mount");
+        assert!(text.starts_with("kept once set up") && text.contains("\n          CAP_BPF "), "{text}");
+        for (role, process) in Role::ALL {
+            let shown = kept_json(role, process);
+            assert_eq!(shown["capabilities"].as_array().unwrap().len(), role.capabilities().len());
+        }
+    }
 }

@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 
 use super::{args::HistArgs, record::Signals};
 use crate::control::{
+    confine::{self, Role},
     facts::Facts,
     hist::{
         HistError, Histogram, Options,
@@ -39,15 +40,22 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
     let facts = Arc::new(Facts::running()?);
     let signals = Signals::install().context("cannot catch signals")?;
     let mut counting = start(args, &facts)?;
-    if let Some(fd) = args.ready_fd {
-        File::options().write(true).open(format!("/proc/self/fd/{fd}"))?.write_all(b"\n")?;
-    }
+    let ready = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
+    // The command has the caller's privileges, so it comes first.
     let mut child = match args.command.split_first() {
         Some((program, rest)) => {
             Some(Command::new(program).args(rest).spawn().with_context(|| program.display().to_string())?)
         }
         None => None,
     };
+    match &counting {
+        Counting::One(histogram) => histogram.prepare(&facts),
+        Counting::Several(histograms) => histograms.prepare(),
+    }
+    confine::confine(Role::Histogram);
+    if let Some(ready) = ready {
+        ready?.write_all(b"\n")?;
+    }
     let (start, mut shown) = (Instant::now(), Instant::now());
     let mut code = ExitCode::SUCCESS;
     loop {

@@ -6,12 +6,15 @@ use anyhow::bail;
 
 use super::args::ListArgs;
 use crate::{
+    control::confine::{self, Role},
     event::{Catalogue, Format},
     kernel::Tracefs,
 };
 
 pub(super) fn run(args: &ListArgs) -> anyhow::Result<()> {
     let tracefs = Tracefs::open()?;
+    // Root's files, read as root, take no capability.
+    confine::confine(Role::Reader);
     let catalogue = Catalogue::parse(&tracefs.available_events()?);
     let matching = catalogue.matching(&args.pattern);
     if matching.is_empty() {

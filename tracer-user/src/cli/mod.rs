@@ -8,12 +8,13 @@ mod explain;
 mod hist;
 mod hold;
 mod list;
+mod log;
 mod mount;
 mod notify;
 mod record;
 mod style;
 
-use std::process::ExitCode;
+use std::{io::IsTerminal, process::ExitCode};
 
 use clap::Parser;
 
@@ -28,7 +29,10 @@ pub fn main() -> ExitCode {
     let args = Args::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("TRACER_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // A daemon's messages end up in a file or a log.
+    let stays = !matches!(&args.command, Command::Mount(args) if args.detached || args.log.is_some());
+    let ansi = stays && std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(|| log::Log).init();
     let result = match args.command {
         Command::Record(args) => record::run(&args),
         Command::Hist(args) => hist::run(&args),
@@ -38,7 +42,11 @@ pub fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Exec(args) => exec::run(&args),
         Command::Hold(args) => hold::run(&args),
+        Command::OpenFiles => crate::tree::open_files().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::CloseEvents => crate::tree::close_events().map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Command::ClientMemory => {
+            crate::control::client_memory::run().map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
     };
     match result {
         Ok(code) => code,

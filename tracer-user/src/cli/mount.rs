@@ -1,17 +1,18 @@
 //! `tracer mount`.
 
-use std::{fs::File, io::Write, sync::Arc};
+use std::{fs::File, io::Write, rc::Rc, sync::Arc};
 
 use anyhow::Context;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{args::MountArgs, background, notify};
+use super::{args::MountArgs, background, log, notify};
 use crate::{
     control::{
+        confine::{self, Role},
         facts::Facts,
         instance::{Boot, Mirror},
     },
-    tree::{self, Options},
+    tree::{self, Heartbeat, Helpers, Options},
 };
 
 pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
@@ -20,6 +21,10 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     }
     // The list of mounts has absolute paths.
     let at = std::path::absolute(&args.dir)?;
+    let mut log = match &args.log {
+        Some(path) => Some(log::open(path).with_context(|| format!("the log {}", path.display()))?),
+        None => None,
+    };
     if args.detached {
         background::leave_terminal()?;
     }
@@ -31,17 +36,29 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
         })
         .transpose()?;
     tree::allow_descriptors();
+    // Before privileges go: the place may be another user's, and nothing can be started later.
+    // (Where a dead mirror is in the way, `serve` makes it, and tells what is wrong.)
+    let _ = std::fs::create_dir_all(&at);
+    crate::sys::descriptors::close_on_exec().context("descriptors that were inherited")?;
+    let helpers = Helpers::start();
+    confine::drop_capabilities(Role::Daemon);
     let facts = Arc::new(Facts::running()?);
     let mut mirror = Mirror::new(facts)?;
     if let Some(dir) = &args.pin {
-        let failed = || format!("{} for maps: is it on a BPF file system?", dir.display());
-        mirror.publish_at(dir).with_context(failed)?;
+        mirror.publish_at(dir).with_context(|| format!("{} for maps", dir.display()))?;
     }
-    let ready = || {
+    let manager = notify::Manager::from_env().context("the service manager")?.map(Rc::new);
+    let heartbeat = manager
+        .clone()
+        .zip(notify::interval())
+        .map(|(manager, every)| Heartbeat { every, beat: Box::new(move || manager.alive()) });
+    let ready = move || {
         if args.detached {
-            background::tell()?;
+            background::tell(log.take())?;
+        } else if let Some(file) = log.take() {
+            log::leave_stderr(Some(file));
         }
-        notify::ready()?;
+        manager.as_ref().map_or(Ok(()), |manager| manager.ready())?;
         match args.ready_fd {
             Some(fd) => File::options().write(true).open(format!("/proc/self/fd/{fd}"))?.write_all(b"\n"),
             None => Ok(()),
@@ -55,7 +72,8 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     boot.extend(args.trace_event.iter().map(|list| Boot::events(list)));
     // A mirror that ends with a process has nothing to outlive it.
     let keep = until.is_none();
-    let options = Options { at, owner, over: args.over, until, keep, restore: args.restore, boot };
+    let options =
+        Options { at, owner, helpers, heartbeat, over: args.over, until, keep, restore: args.restore, boot };
     tree::serve(mirror, options, ready)
         .with_context(|| format!("cannot serve a mirror at {}", args.dir.display()))
 }

@@ -5,7 +5,7 @@ use std::{
     io::{BufWriter, Read, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::{net::UnixStream, process::ExitStatusExt},
+        unix::{fs::OpenOptionsExt, net::UnixStream, process::ExitStatusExt},
     },
     process::{Child, Command, ExitCode, Stdio},
     time::{Duration, Instant},
@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use super::{args::RecordArgs, style};
 use crate::{
     control::{
+        confine::{self, Role},
         facts::Facts,
         probes, programs,
         recorder::{Count, Options, Recorder, Shown},
@@ -52,21 +53,30 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
     }
     let signals = Signals::install().context("cannot catch signals")?;
     recorder.waiter().add(&signals.pipe)?;
+    let ready = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
+    let closer = tree::Closer::start_for(recorder.events());
+    // The command was started before, with the caller's privileges.
+    confine::confine(Role::Recorder);
     recorder.go();
-    if let Some(fd) = args.ready_fd {
-        File::options().write(true).open(format!("/proc/self/fd/{fd}"))?.write_all(b"\n")?;
+    if let Some(ready) = ready {
+        ready?.write_all(b"\n")?;
     }
     let mut child = child.map(Held::release).transpose()?;
-    let status =
-        drive(args, &mut recorder, &mut output, &signals, child.as_mut(), &facts).and_then(|status| {
-            recorder.finish(|shown| output.show(shown, &facts));
-            output.flush()?;
-            summary(&recorder.counts(), recorder.missed_together());
-            Ok(status)
-        });
-    // Also where nobody reads any more.
-    tree::close_later(recorder.end());
-    status
+    let status = drive(args, &mut recorder, &mut output, &signals, child.as_mut(), &facts);
+    recorder.finish(|shown| output.show(shown, &facts));
+    let written = output.flush();
+    // Also where nobody reads any more, or nothing more can be written.
+    summary(&recorder.counts(), recorder.missed_together());
+    let events = recorder.end();
+    match closer {
+        Some(closer) => closer.close(events),
+        None => drop(events),
+    }
+    match status.and_then(|status| written.map(|()| status)) {
+        // Not all of it was read: no success, and nothing to tell a reader who went away.
+        Err(error) if super::is_broken_pipe(&error) => Ok(ExitCode::FAILURE),
+        ended => ended,
+    }
 }
 
 /// Runs until the time, the count, the command or the user ends it.
@@ -87,7 +97,7 @@ fn drive(
         if let Some(child) = child.as_mut()
             && let Some(status) = child.try_wait()?
         {
-            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            let code = status.code().unwrap_or_else(|| status.signal().unwrap_or(0).saturating_add(128));
             return Ok(ExitCode::from(code as u8));
         }
         if output.full() || signals.came() || args.limit.is_some_and(|limit| start.elapsed() >= limit) {
@@ -102,8 +112,7 @@ fn select(args: &RecordArgs, facts: &Facts) -> anyhow::Result<Vec<Selected>> {
     let probed = probes::select(&args.probes, facts)?;
     let mut texts = args.events.clone();
     if !args.programs.is_empty() {
-        let first = probes::FIRST_ID + probed.len() as u16;
-        (all, texts) = programs::select(&args.programs, &texts, first, facts)?;
+        (all, texts) = programs::select(&args.programs, &texts, probed.len(), facts)?;
         if let Some(comm) = &args.comm {
             for event in &mut all {
                 event.filter = Some(selection::and_comm(event.filter.take(), comm));
@@ -158,7 +167,9 @@ impl Output {
     fn open(args: &RecordArgs, facts: &Facts) -> anyhow::Result<Self> {
         let to: Box<dyn Write> = match &args.output {
             Some(path) => {
-                Box::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?)
+                // What is recorded is for whoever may trace; a file that is there keeps its permissions.
+                let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+                Box::new(file.with_context(|| format!("cannot write {}", path.display()))?)
             }
             None => Box::new(std::io::stdout()),
         };
@@ -306,10 +317,13 @@ impl Held {
 
 /// What became of the hits, on standard error.
 fn summary(counts: &[Count], missed: u64) {
+    use std::fmt::Write as _;
     let mut total = Count { event: "total".to_owned(), counters: tracer_abi::Counters::default(), missed };
-    let show = |count: &Count| {
+    let mut text = String::new();
+    let mut show = |count: &Count| {
         let c = count.counters;
-        eprint!(
+        let _ = write!(
+            text,
             "{}: hits={}, filtered={}, recorded={}, dropped={}",
             style::strong(&count.event),
             c.hits(),
@@ -318,9 +332,9 @@ fn summary(counts: &[Count], missed: u64) {
             c.dropped
         );
         if count.missed > 0 {
-            eprint!(", missed={}", count.missed);
+            let _ = write!(text, ", missed={}", count.missed);
         }
-        eprintln!();
+        text.push('\n');
     };
     for count in counts {
         total.counters = total.counters.plus(count.counters);
@@ -330,4 +344,6 @@ fn summary(counts: &[Count], missed: u64) {
         }
     }
     show(&total);
+    // Nobody may be there to read it.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

@@ -1,10 +1,11 @@
 //! The running kernel as the other rooms want to see it, each part read when it is first asked for.
 
-use std::sync::OnceLock;
+use std::{collections::HashMap, sync::OnceLock};
 
 use super::pages;
 use crate::{
     attach,
+    event::Catalogue,
     kernel::{
         Answer, Btf, Error, Symbols, Tracefs, filter_parser, preemption,
         syscalls::{Numbers, Registers},
@@ -15,11 +16,15 @@ use crate::{
     },
     plan::resolve::ResolveEnv,
     render::{KernelFacts, KernelTexts, Member, Pointers, RenderEnv, Symbol, hz, jiffies, version_of},
+    sys::cpus::Cpus,
 };
 
 /// Variables of eight bytes that print fmts make a page's address of, set once while the kernel boots. Only kernels with
 /// `KALLSYMS_ALL` tell where they are; without, the first can be learned.
 const VARIABLES: [&str; 2] = ["vmemmap_base", "memstart_addr"];
+
+/// The function whose address stands in the records of `trace_marker`.
+pub const MARK_WRITER: &str = "tracing_mark_write";
 
 /// Facts of the running kernel.
 pub struct Facts {
@@ -28,6 +33,7 @@ pub struct Facts {
     btf: OnceLock<Option<Btf>>,
     symbols: OnceLock<Option<Symbols>>,
     numbers: OnceLock<Option<Numbers>>,
+    call_names: OnceLock<HashMap<u64, String>>,
     texts: OnceLock<KernelTexts>,
     loose_end: OnceLock<Answer>,
     pages: OnceLock<Option<u64>>,
@@ -35,8 +41,10 @@ pub struct Facts {
     cpus: u32,
     version: (u32, u32),
     preemption: OnceLock<String>,
+    mark_writer: OnceLock<u64>,
     hashes: OnceLock<Option<attach::Hashes>>,
     hashes_pointers: bool,
+    frozen: bool,
 }
 
 impl std::fmt::Debug for Facts {
@@ -54,7 +62,34 @@ impl Facts {
     /// # Errors
     /// When there is no tracefs to be had, with the reason.
     pub fn running() -> Result<Self, Error> {
-        Ok(Self::of(Tracefs::open()?))
+        Self::of(Tracefs::open()?)
+    }
+
+    /// A kernel of which nothing is there but the files of its tracefs in a directory, and so many CPUs: nothing is asked of the
+    /// running one, and nothing can be attached to it.
+    pub fn frozen(tracefs: Tracefs, cpus: u32, version: (u32, u32)) -> Self {
+        Self {
+            tracefs,
+            btf: OnceLock::from(None),
+            symbols: OnceLock::from(None),
+            numbers: OnceLock::from(None),
+            call_names: OnceLock::new(),
+            texts: OnceLock::new(),
+            loose_end: OnceLock::from(Answer::Yes),
+            pages: OnceLock::from(None),
+            cpus,
+            version,
+            preemption: OnceLock::from(String::new()),
+            mark_writer: OnceLock::from(0),
+            hashes: OnceLock::from(None),
+            hashes_pointers: true,
+            frozen: true,
+        }
+    }
+
+    /// Whether they are a kernel's that is not there.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
     }
 
     /// The same kernel looked at anew, for symbols and types come and go with modules.
@@ -62,9 +97,16 @@ impl Facts {
     /// # Errors
     /// When there are no descriptors left.
     pub fn anew(&self) -> Result<Self, Error> {
-        let fresh = Self::of(self.tracefs.try_clone()?);
+        if self.frozen {
+            return Ok(Self::frozen(self.tracefs.try_clone()?, self.cpus, self.version));
+        }
+        let fresh = Self::of(self.tracefs.try_clone()?)?;
         if let Some(pages) = self.pages.get() {
             let _ = fresh.pages.set(*pages);
+        }
+        // Those of the kernel itself, as modules bring none.
+        if let Some(names) = self.call_names.get() {
+            let _ = fresh.call_names.set(names.clone());
         }
         if let Some(answer) = self.loose_end.get() {
             let _ = fresh.loose_end.set(answer.clone());
@@ -72,21 +114,36 @@ impl Facts {
         Ok(fresh)
     }
 
-    fn of(tracefs: Tracefs) -> Self {
+    fn of(tracefs: Tracefs) -> Result<Self, Error> {
+        // Rows of what programs count are laid out by it.
+        let cpus = Cpus::possible().map_err(|error| Error::io("/sys/devices/system/cpu/possible", error))?;
         let uname = rustix::system::uname();
-        Self {
+        Ok(Self {
             tracefs,
             btf: OnceLock::new(),
             symbols: OnceLock::new(),
             numbers: OnceLock::new(),
+            call_names: OnceLock::new(),
             texts: OnceLock::new(),
             loose_end: OnceLock::new(),
             pages: OnceLock::new(),
-            cpus: possible_cpus(),
+            cpus: cpus.ids(),
             version: version_of(uname.release().to_str().unwrap_or_default()),
             preemption: OnceLock::new(),
+            mark_writer: OnceLock::new(),
             hashes: OnceLock::new(),
             hashes_pointers: hashes_pointers(&std::fs::read_to_string("/proc/cmdline").unwrap_or_default()),
+            frozen: false,
+        })
+    }
+
+    /// Reads what takes long and most mirrors need, so that no request waits for it.
+    pub fn warm(&self) {
+        let _ = (self.btf(), self.mark_writer(), self.preemption(), self.loose_end());
+        let _ = self.syscall_number("sys_enter_getpid");
+        let _ = self.kernel_text(0);
+        if self.hashes_pointers {
+            let _ = self.hash(0);
         }
     }
 
@@ -100,10 +157,40 @@ impl Facts {
         self.symbols.get_or_init(|| Symbols::running().ok()).as_ref()
     }
 
+    /// Where the function begins that writes marks in the kernel, 0 where that is not shown; None before [`Facts::warm`].
+    pub fn known_mark_writer(&self) -> Option<u64> {
+        self.mark_writer.get().copied()
+    }
+
+    /// The same, looked up if need be, which takes long.
+    pub fn mark_writer(&self) -> u64 {
+        // To find a name among all takes a look at each.
+        let find = |symbols: &Symbols| symbols.addresses(MARK_WRITER).into_iter().min();
+        *self.mark_writer.get_or_init(|| self.symbols().and_then(find).unwrap_or(0))
+    }
+
     /// The number of a syscall event; None when it cannot be told.
     pub fn syscall_number(&self, event: &str) -> Option<u32> {
         let numbers = self.numbers.get_or_init(|| Numbers::new(self.btf()?).ok()).as_ref()?;
         numbers.of(&self.tracefs, event).ok().flatten()
+    }
+
+    /// Names of system calls by their numbers, from the events of their entries. Needs the privilege to load programs when it is
+    /// first asked for.
+    pub fn call_names(&self) -> &HashMap<u64, String> {
+        self.call_names.get_or_init(|| {
+            let Ok(list) = self.tracefs.available_events() else { return HashMap::new() };
+            let catalogue = Catalogue::parse(&list);
+            let number = |name: &str| {
+                let call = name.strip_prefix("sys_enter_")?;
+                Some((u64::from(self.syscall_number(name)?), format!("sys_{call}")))
+            };
+            catalogue
+                .matching("syscalls:sys_enter_*")
+                .into_iter()
+                .filter_map(|(_, name)| number(name))
+                .collect()
+        })
     }
 
     /// Where system calls keep number and arguments.
@@ -144,16 +231,6 @@ impl Facts {
 /// What the kernel's command line says of pointers; the second word is of 6.17 and later.
 fn hashes_pointers(line: &str) -> bool {
     !line.split_whitespace().any(|word| word == "no_hash_pointers" || word == "hash_pointers=never")
-}
-
-/// `nr_cpu_ids`, from the list of possible CPUs (`0-3,8`).
-fn possible_cpus() -> u32 {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    list.trim()
-        .rsplit(['-', ','])
-        .next()
-        .and_then(|last| last.parse::<u32>().ok())
-        .map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32), |last| last + 1)
 }
 
 impl ResolveEnv for Facts {

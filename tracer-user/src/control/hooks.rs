@@ -4,7 +4,7 @@
 //! plan for the event exists and was seen to make the kernel's own records on this very kernel. In all other cases the
 //! perf tracepoint serves.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
 use super::{facts::Facts, verify};
 use crate::{
@@ -175,9 +175,10 @@ pub fn other(format: &Format, hook: &Hook) -> Option<Other> {
         Hook::Probe(_) | Hook::Handed(_) => None,
         Hook::RawTracepoint(fields) => {
             match &fields.iter().find(|field| usize::from(field.offset) == offset)?.source {
-                Source::Memory { arg, path } if path.len() == 1 => {
-                    Some(Other::InTask { arg: *arg, offset: path[0] })
-                }
+                Source::Memory { arg, path } => match path[..] {
+                    [offset] => Some(Other::InTask { arg: *arg, offset }),
+                    _ => None,
+                },
                 _ => None,
             }
         }
@@ -185,21 +186,64 @@ pub fn other(format: &Format, hook: &Hook) -> Option<Other> {
 }
 
 /// Events that only ever happen with interrupts off, where BPF cannot see it: the scheduler's, under the run queue's
-/// or the task's lock (kernel/sched/core.c).
+/// or the task's lock (kernel/sched/core.c), those of timers and work queues, under the lock of their base or pool, and
+/// faults on x86, at whose entry the processor turned interrupts off.
+const LOCKED: &[(&str, &str)] = &[
+    ("sched", "sched_switch"),
+    ("sched", "sched_waking"),
+    ("sched", "sched_wakeup"),
+    ("sched", "sched_wakeup_new"),
+    ("sched", "sched_migrate_task"),
+    ("sched", "sched_stat_runtime"),
+    ("timer", "timer_start"),
+    ("timer", "timer_cancel"),
+    ("timer", "hrtimer_start"),
+    ("timer", "hrtimer_cancel"),
+    ("workqueue", "workqueue_queue_work"),
+    ("workqueue", "workqueue_activate_work"),
+    ("irq", "softirq_raise"),
+    ("csd", "csd_function_entry"),
+    ("csd", "csd_function_exit"),
+    #[cfg(target_arch = "x86_64")]
+    ("exceptions", "page_fault_user"),
+    #[cfg(target_arch = "x86_64")]
+    ("exceptions", "page_fault_kernel"),
+];
+
+/// The same under locks that leave interrupts on in a real-time kernel: of signals, of a mapping's pages, of the lists of
+/// pages, and of the memory of CPUs.
+const SPINNING: &[(&str, &str)] = &[
+    ("signal", "signal_generate"),
+    ("signal", "signal_deliver"),
+    ("timer", "itimer_state"),
+    ("filemap", "mm_filemap_delete_from_page_cache"),
+    ("writeback", "writeback_dirty_folio"),
+    ("writeback", "track_foreign_dirty"),
+    ("writeback", "sb_mark_inode_writeback"),
+    ("pagemap", "mm_lru_insertion"),
+    ("pagemap", "mm_lru_activate"),
+    ("percpu", "percpu_free_percpu"),
+];
+
+/// Whether this event only ever happens with interrupts off.
 pub fn irqs_off(format: &Format) -> bool {
-    format.system == "sched" && is_locked(&format.name)
+    is_locked(|(system, name)| *system == format.system && *name == format.name)
 }
 
 /// The same of a dynamic event.
 pub fn probe_irqs_off(probe: &Probe) -> bool {
-    matches!(&probe.event.target, Target::Tracepoint { name } if is_locked(name))
+    matches!(&probe.event.target, Target::Tracepoint { name } if is_locked(|(_, locked)| locked == name))
 }
 
-fn is_locked(tracepoint: &str) -> bool {
-    matches!(
-        tracepoint,
-        "sched_switch" | "sched_waking" | "sched_wakeup" | "sched_wakeup_new" | "sched_migrate_task"
-    )
+fn is_locked(is: impl Fn(&(&'static str, &'static str)) -> bool) -> bool {
+    LOCKED.iter().any(&is) || (SPINNING.iter().any(&is) && !is_real_time())
+}
+
+/// Whether this kernel's spin locks leave interrupts on.
+fn is_real_time() -> bool {
+    static REAL_TIME: LazyLock<bool> =
+        LazyLock::new(|| rustix::system::uname().version().to_string_lossy().contains("PREEMPT_RT"));
+    *REAL_TIME
 }
 
 /// The entry of a system call that no other stands beside needs no dispatcher.

@@ -2,13 +2,16 @@
 //! they hand their records over.
 
 use std::{
+    ffi::OsStr,
     fmt,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use super::{
     hooks::Chosen,
+    probes,
     selection::{self, Selected},
 };
 use crate::{
@@ -16,9 +19,13 @@ use crate::{
     control::facts::Facts,
     event::{
         Catalogue, Format,
-        program::{self, Described, ProgramError},
+        program::{Described, ProgramError},
     },
-    lang::{facts::Arch, filter::FilterError},
+    kernel::opened::OpenedFile,
+    lang::{
+        facts::{Arch, Files, Wanted, What},
+        filter::FilterError,
+    },
     plan::{
         resolve,
         source::{Handed, Hook},
@@ -34,6 +41,8 @@ pub enum Error {
     Program(PathBuf, ProgramError),
     /// A filter is wrong.
     Filter(String, Box<FilterError>),
+    /// There are no more ids.
+    TooMany,
 }
 
 impl fmt::Display for Error {
@@ -42,19 +51,27 @@ impl fmt::Display for Error {
             Self::File(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Program(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Filter(event, error) => write!(f, "filter of {event}: {error}"),
+            Self::TooMany => f.write_str("there are more events than ids for them"),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// The events of a program's file.
+/// The program that lines of `program_events` name: what is to be known of it.
+pub fn wanted(path: &[u8]) -> Wanted {
+    Wanted { path: path.to_vec(), what: What::Events }
+}
+
+/// A program's file and its events.
 ///
 /// # Errors
 /// When it cannot be read or has none.
-pub fn read(path: &Path) -> Result<Vec<Described>, Error> {
-    let bytes = std::fs::read(path).map_err(|error| Error::File(path.to_owned(), error))?;
-    program::events(&bytes).map_err(|error| Error::Program(path.to_owned(), error))
+pub fn read(path: &[u8], files: &Files) -> Result<(Arc<OpenedFile>, Vec<Described>), Error> {
+    let named = || Path::new(OsStr::from_bytes(path)).to_owned();
+    let found = files.get(&wanted(path)).map_err(|errno| Error::File(named(), errno.into()))?;
+    let events = found.notes.unwrap_or(Err(ProgramError::NoEvents)).and_then(|notes| notes.events());
+    Ok((found.file, events.map_err(|error| Error::Program(named(), error))?))
 }
 
 /// The hook of a program's event.
@@ -67,26 +84,29 @@ pub fn chosen(format: &Format, place: &FilePlace) -> Chosen {
 }
 
 /// Where a program's event is.
-pub fn place(path: &Path, event: &Described) -> FilePlace {
-    FilePlace { path: path.as_os_str().as_bytes().to_vec(), offset: event.offset, reference: event.reference }
+pub fn place(path: &[u8], file: &Arc<OpenedFile>, event: &Described) -> FilePlace {
+    let (path, file) = (path.to_vec(), Arc::clone(file));
+    FilePlace { file, path, offset: event.offset, reference: event.reference }
 }
 
-/// The programs' events that selections name, with ids from `first` on, and the selections that name none of them. Without any
-/// selection all are meant.
+/// The programs' events that selections name, with the ids behind those of so many others, and the selections that name none of
+/// them. Without any selection all are meant.
 ///
 /// # Errors
 /// When a program has no events or a filter is wrong for one of them.
 pub fn select(
     paths: &[PathBuf],
     texts: &[String],
-    first: u16,
+    others: usize,
     facts: &Facts,
 ) -> Result<(Vec<Selected>, Vec<String>), Error> {
     let mut known: Vec<(FilePlace, Format)> = Vec::new();
     for path in paths {
-        for described in read(path)? {
-            let id = first + known.len() as u16;
-            known.push((place(path, &described), Format { id, ..described.format }));
+        let path = path.as_os_str().as_bytes();
+        let (file, events) = read(path, &Files::at_once())?;
+        for described in events {
+            let id = probes::id(others.saturating_add(known.len())).ok_or(Error::TooMany)?;
+            known.push((place(path, &file, &described), Format { id, ..described.format }));
         }
     }
     let names: Vec<String> = known.iter().map(|(_, format)| format.full_name()).collect();
@@ -94,12 +114,12 @@ pub fn select(
     let all = ["*".to_owned()];
     let texts = if texts.is_empty() && !known.is_empty() { &all } else { texts };
     let mut selected: Vec<Selected> = Vec::new();
-    let mut others = Vec::new();
+    let mut unnamed = Vec::new();
     for text in texts {
         let (pattern, filter) = selection::split(text);
         let named = catalogue.matching(pattern);
         if named.is_empty() || filter.is_some_and(str::is_empty) {
-            others.push(text.clone());
+            unnamed.push(text.clone());
         }
         for (system, name) in named {
             let wanted = known.iter().filter(|(_, format)| format.system == system && format.name == name);
@@ -123,5 +143,5 @@ pub fn select(
             }
         }
     }
-    Ok((selected, others))
+    Ok((selected, unnamed))
 }

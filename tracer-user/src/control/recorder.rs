@@ -253,6 +253,11 @@ impl Recorder {
         Ok(())
     }
 
+    /// How many events are attached.
+    pub fn events(&self) -> usize {
+        self.traced.len()
+    }
+
     /// Takes an attached event up; of several under one id the first prints.
     fn keep(&mut self, attachment: Attached, printer: Printer, chosen: Chosen) {
         if let Some(place) = self.by_id.get_mut(usize::from(printer.format().id))
@@ -398,7 +403,11 @@ impl Recorder {
         let Self { drain, tasks, traced, by_id, names, wants_groups, taken, .. } = self;
         let hand_on = |record: Record<'_>| {
             let head = record.payload;
-            let kind = u16::from_ne_bytes([head[0], head[1]]);
+            // The drain hands no shorter ones on.
+            let Some([low, high, _, _, pid @ ..]) = head.first_chunk::<{ tracer_abi::COMMON_SIZE }>() else {
+                return;
+            };
+            let kind = u16::from_ne_bytes([*low, *high]);
             if let Some(index) = kind.checked_sub(control::FIRST) {
                 if let Some((_, event)) = names.get(usize::from(index)) {
                     *taken += 1;
@@ -411,7 +420,7 @@ impl Recorder {
                 return;
             };
             *taken += 1;
-            tasks.meet(i32::from_ne_bytes([head[4], head[5], head[6], head[7]]), *wants_groups);
+            tasks.meet(i32::from_ne_bytes(*pid), *wants_groups);
             show(&Shown { record, printer: &traced.printer, tasks });
         };
         match now {

@@ -150,14 +150,18 @@ fn distance(a: &str, b: &str) -> usize {
     let b = b.as_bytes();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, left) in a.bytes().enumerate() {
-        let mut corner = std::mem::replace(&mut row[0], i + 1);
-        for (j, right) in b.iter().enumerate() {
+        let Some((first, rest)) = row.split_first_mut() else { break };
+        // What it takes up to the letters before both, and up to the one before in this row.
+        let mut corner = std::mem::replace(first, i + 1);
+        let mut before = i + 1;
+        for (place, right) in rest.iter_mut().zip(b) {
             let changed = corner + usize::from(left != *right);
-            corner = row[j + 1];
-            row[j + 1] = changed.min(corner + 1).min(row[j] + 1);
+            corner = *place;
+            *place = changed.min(corner + 1).min(before + 1);
+            before = *place;
         }
     }
-    row[b.len()]
+    row.last().copied().unwrap_or_default()
 }
 
 /// Adds the condition that the current task has this name (at most 15 bytes count, as in the kernel).
@@ -165,7 +169,7 @@ pub fn and_comm(filter: Option<Filter>, comm: &str) -> Filter {
     let name = comm.as_bytes();
     let test = Filter::Test(Test::Text {
         text: Text::Comm,
-        pattern: Pattern::Full(name[..name.len().min(15)].to_vec()),
+        pattern: Pattern::Full(name.get(..15).unwrap_or(name).to_vec()),
         not: false,
     });
     match filter {

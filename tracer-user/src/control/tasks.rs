@@ -11,9 +11,15 @@ use crate::{event::Format, render::line::Tasks};
 /// Longest name with its NUL, `TASK_COMM_LEN`.
 const COMM_LEN: usize = 16;
 
+/// `CLONE_THREAD` of clone(2): a thread of its maker's process.
+const CLONE_THREAD: u64 = 0x0001_0000;
+
 /// Names that are kept unless somebody wants more or less: as many as the kernel has room for in the 64 pages that its
 /// smallest table takes.
 const KEPT: usize = 6552;
+
+/// Names that can be kept at most: what the table of as many names as there are pids by default has room for.
+pub const KEPT_MAX: usize = 45_874;
 
 /// Threads and what is known of them. Those that were neither met nor named for longest are forgotten.
 #[derive(Debug)]
@@ -22,6 +28,8 @@ pub struct TaskNames {
     names: HashMap<i32, (Vec<u8>, u64)>,
     /// Process of a thread, once asked for.
     groups: HashMap<i32, i32>,
+    /// Threads that were made since, and by whom where they are another's thread: who is gone is not in /proc any more.
+    made: HashMap<i32, Option<i32>>,
     kept: usize,
     now: u64,
     /// Whether names are taken in (`record-cmd`).
@@ -32,7 +40,15 @@ pub struct TaskNames {
 
 impl Default for TaskNames {
     fn default() -> Self {
-        Self { names: HashMap::new(), groups: HashMap::new(), kept: KEPT, now: 0, records: true, stale: 0 }
+        Self {
+            names: HashMap::new(),
+            groups: HashMap::new(),
+            made: HashMap::new(),
+            kept: KEPT,
+            now: 0,
+            records: true,
+            stale: 0,
+        }
     }
 }
 
@@ -41,6 +57,8 @@ impl Default for TaskNames {
 pub struct NameEvent {
     pid: usize,
     comm: usize,
+    /// Of `task_newtask` alone: the thread that made it, and what it asked for.
+    maker: Option<(usize, usize)>,
 }
 
 impl NameEvent {
@@ -49,8 +67,16 @@ impl NameEvent {
     pub fn of(format: &Format) -> Option<Self> {
         let comm = format.field("newcomm").or_else(|| format.field("comm"))?;
         let pid = format.field("pid").or_else(|| format.field("common_pid"))?;
-        (comm.size == COMM_LEN && pid.size == 4).then_some(Self { pid: pid.offset, comm: comm.offset })
+        let maker = format.field("common_pid").filter(|maker| maker.size == 4);
+        let maker = maker.zip(format.field("clone_flags").filter(|flags| flags.size == 8));
+        let maker = maker.map(|(maker, flags)| (maker.offset, flags.offset));
+        (comm.size == COMM_LEN && pid.size == 4).then_some(Self { pid: pid.offset, comm: comm.offset, maker })
     }
+}
+
+/// Bytes of a record at an offset.
+fn bytes<const N: usize>(payload: &[u8], at: usize) -> Option<[u8; N]> {
+    payload.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
 impl TaskNames {
@@ -64,17 +90,49 @@ impl TaskNames {
 
     /// Takes the name out of a record of such an event.
     pub fn learn(&mut self, event: NameEvent, payload: &[u8]) {
-        if !self.records {
-            return;
-        }
-        let (Some(pid), Some(comm)) =
-            (payload.get(event.pid..event.pid + 4), payload.get(event.comm..event.comm + COMM_LEN))
+        let (Some(pid), Some(comm)) = (bytes(payload, event.pid), bytes::<COMM_LEN>(payload, event.comm))
         else {
             return;
         };
-        let pid = i32::from_ne_bytes(pid.try_into().expect("four bytes"));
-        let end = comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
-        self.name(pid, comm[..end].to_vec());
+        let pid = i32::from_ne_bytes(pid);
+        if let Some((maker, flags)) = event.maker
+            && let (Some(maker), Some(flags)) = (bytes(payload, maker), bytes(payload, flags))
+        {
+            let is_thread = u64::from_ne_bytes(flags) & CLONE_THREAD != 0;
+            self.made(pid, is_thread.then_some(i32::from_ne_bytes(maker)));
+        }
+        if !self.records {
+            return;
+        }
+        let name = comm.split(|byte| *byte == 0).next().unwrap_or_default();
+        self.name(pid, name.to_vec());
+    }
+
+    /// A thread was made: by `maker` as one of its process, or as a process of its own.
+    fn made(&mut self, pid: i32, maker: Option<i32>) {
+        // Another had the number before.
+        self.groups.remove(&pid);
+        if self.made.len() >= self.kept {
+            self.made.clear();
+        }
+        self.made.insert(pid, maker);
+    }
+
+    /// The process of a thread that was made since, or that is still there.
+    fn group_of(&self, pid: i32) -> Option<i32> {
+        let mut thread = pid;
+        // From maker to maker; a number that was given again may lead in a circle.
+        for _ in 0..self.made.len() {
+            match self.made.get(&thread) {
+                Some(Some(maker)) => thread = *maker,
+                Some(None) => return Some(thread),
+                None => break,
+            }
+            if let Some(group) = self.groups.get(&thread) {
+                return Some(*group);
+            }
+        }
+        thread_group(pid).or_else(|| thread_group(thread))
     }
 
     /// How many names are kept.
@@ -84,7 +142,7 @@ impl TaskNames {
 
     /// Sets how many names are kept.
     pub fn keep(&mut self, names: usize) {
-        self.kept = names;
+        self.kept = names.min(KEPT_MAX);
         self.forget();
     }
 
@@ -126,9 +184,31 @@ impl TaskNames {
         {
             self.name(pid, task_comm(shown));
         }
+        self.met_group(pid, wants_group);
+    }
+
+    /// The same of a thread whose name and process were asked for when it wrote a record.
+    pub fn met(&mut self, pid: i32, comm: &[u8], group: Option<i32>) {
+        if pid != 0
+            && self.records
+            && !comm.is_empty()
+            && self.names.get(&pid).is_none_or(|(_, age)| *age < self.stale)
+        {
+            self.name(pid, comm.to_vec());
+        }
+        if let Some((_, age)) = self.names.get_mut(&pid).filter(|_| self.records) {
+            self.now += 1;
+            *age = self.now;
+        }
+        if let Some(group) = group {
+            self.groups.entry(pid).or_insert(group);
+        }
+    }
+
+    fn met_group(&mut self, pid: i32, wants_group: bool) {
         if wants_group
             && !self.groups.contains_key(&pid)
-            && let Some(group) = thread_group(pid)
+            && let Some(group) = self.group_of(pid)
         {
             self.groups.insert(pid, group);
         }
@@ -160,7 +240,7 @@ fn task_comm(mut shown: Vec<u8>) -> Vec<u8> {
 }
 
 /// `Tgid:` of a thread's status file.
-fn thread_group(pid: i32) -> Option<i32> {
+pub(super) fn thread_group(pid: i32) -> Option<i32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
@@ -225,5 +305,46 @@ mod tests {
         assert_eq!(names.comm(0), Some(&b"<idle>"[..]));
         names.learn(event, &record[..20]);
         assert_eq!(names.comm(20), None);
+    }
+
+    #[test]
+    fn threads_that_are_gone_keep_their_process() {
+        let text = "name: task_newtask\nID: 9\nformat:\n\
+            \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+            \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+            \tfield:pid_t pid;\toffset:8;\tsize:4;\tsigned:1;\n\
+            \tfield:char comm[16];\toffset:12;\tsize:16;\tsigned:0;\n\
+            \tfield:unsigned long clone_flags;\toffset:32;\tsize:8;\tsigned:0;\n\nprint fmt: \"\"\n";
+        let event = NameEvent::of(&Format::parse("task", text).unwrap()).unwrap();
+        let record = |maker: i32, pid: i32, flags: u64| {
+            let mut record = vec![0; 40];
+            record[4..8].copy_from_slice(&maker.to_ne_bytes());
+            record[8..12].copy_from_slice(&pid.to_ne_bytes());
+            record[32..40].copy_from_slice(&flags.to_ne_bytes());
+            record
+        };
+        // Numbers beyond those of any thread, so that /proc knows none of them.
+        let base = 1 << 30;
+        let mut names = TaskNames::default();
+        names.learn(event, &record(1, base, 0));
+        names.learn(event, &record(base, base + 1, CLONE_THREAD));
+        names.learn(event, &record(base + 1, base + 2, CLONE_THREAD | 0x100));
+        names.learn(event, &record(base + 2, base + 3, 0x100));
+        for pid in base..base + 4 {
+            names.meet(pid, false);
+        }
+        assert_eq!(names.groups().count(), 0, "not asked for");
+        for (pid, group) in [(base + 2, base), (base + 1, base), (base + 3, base + 3), (base, base)] {
+            names.meet(pid, true);
+            assert_eq!(names.tgid(pid), Some(group));
+        }
+        // The number is given again; two that are said to have made each other are of no process.
+        names.learn(event, &record(base + 3, base + 1, CLONE_THREAD));
+        names.meet(base + 1, true);
+        assert_eq!(names.tgid(base + 1), Some(base + 3));
+        names.learn(event, &record(base + 5, base + 4, CLONE_THREAD));
+        names.learn(event, &record(base + 4, base + 5, CLONE_THREAD));
+        names.meet(base + 4, true);
+        assert_eq!(names.tgid(base + 4), None);
     }
 }

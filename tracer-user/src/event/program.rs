@@ -4,7 +4,8 @@
 //! A file is read and not believed: whatever does not make sense is left out with a word about it, and nothing in a note
 //! leads outside its file or its record.
 
-use object::{Object, ObjectSection, ObjectSegment};
+use object::{Object, ObjectSection, ObjectSegment, ReadRef};
+use serde::{Deserialize, Serialize};
 
 use super::{Format, FormatError, dynamic};
 
@@ -12,8 +13,9 @@ use super::{Format, FormatError, dynamic};
 const SECTION: &str = ".note.tracer";
 const OWNER: &[u8] = b"tracer\0";
 const TYPE: u32 = 1;
-/// Events that one file may bring.
+/// Events that one file may bring, and bytes of their notes.
 const MOST: usize = 16384;
+const SIZE_MAX: u64 = 32 << 20;
 /// Bytes of a name of a system or an event, its NUL included (`MAX_EVENT_NAME_LEN`, kernel/trace/trace.h).
 const NAME_MAX: usize = 64;
 
@@ -28,12 +30,23 @@ pub struct Described {
     pub reference: u64,
 }
 
+/// The notes of a program's file as they stand there, and what places in memory are in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notes {
+    data: Vec<u8>,
+    /// Address, offset and length of each segment.
+    segments: Vec<(u64, u64, u64)>,
+}
+
 /// Why a file brings no events.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
     /// It is no program.
     #[error("not a program or a library")]
-    NotElf(#[from] object::Error),
+    NotElf,
+    /// There are too many notes.
+    #[error("more than {SIZE_MAX} bytes of {SECTION}")]
+    TooLarge,
     /// There are no notes.
     #[error("it has no events ({SECTION})")]
     NoEvents,
@@ -58,14 +71,42 @@ pub enum ProgramError {
 /// # Errors
 /// When it has none or one of them is broken.
 pub fn events(file: &[u8]) -> Result<Vec<Described>, ProgramError> {
-    let file = object::File::parse(file)?;
-    let section = file.section_by_name(SECTION).ok_or(ProgramError::NoEvents)?;
-    let data = section.data()?;
-    let offset = |address: u64, size: u64| {
-        file.segments().find_map(|segment| {
+    Notes::read(file)?.events()
+}
+
+impl Notes {
+    /// Reads the notes of a file, and no more of it than leads to them.
+    ///
+    /// # Errors
+    /// When it is no program or has none.
+    pub fn read<'data, R: ReadRef<'data>>(file: R) -> Result<Self, ProgramError> {
+        let file = object::File::parse(file).map_err(|_| ProgramError::NotElf)?;
+        let section = file.section_by_name(SECTION).ok_or(ProgramError::NoEvents)?;
+        if section.size() > SIZE_MAX {
+            return Err(ProgramError::TooLarge);
+        }
+        let data = section.data().map_err(|_| ProgramError::NotElf)?.to_vec();
+        let segments = file.segments().map(|segment| {
             let (offset, length) = segment.file_range();
-            let ahead = address.checked_sub(segment.address())?;
-            (ahead.checked_add(size)? <= length).then(|| offset + ahead)
+            (segment.address(), offset, length)
+        });
+        Ok(Self { data, segments: segments.collect() })
+    }
+
+    /// The events that they describe.
+    ///
+    /// # Errors
+    /// When there is none or one of them is broken.
+    pub fn events(&self) -> Result<Vec<Described>, ProgramError> {
+        described(&self.data, &self.segments)
+    }
+}
+
+fn described(data: &[u8], segments: &[(u64, u64, u64)]) -> Result<Vec<Described>, ProgramError> {
+    let offset = |address: u64, size: u64| {
+        segments.iter().find_map(|(start, offset, length)| {
+            let ahead = address.checked_sub(*start)?;
+            if ahead.checked_add(size)? <= *length { offset.checked_add(ahead) } else { None }
         })
     };
     let mut events: Vec<Described> = Vec::new();
@@ -82,15 +123,14 @@ pub fn events(file: &[u8]) -> Result<Vec<Described>, ProgramError> {
         if owner != OWNER || kind != TYPE {
             continue;
         }
-        let word = |at: usize| {
-            body.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
-        };
-        let (site, semaphore) = word(0).zip(word(8)).ok_or_else(|| broken("is too short"))?;
+        let (head, texts) = body.split_first_chunk::<16>().ok_or_else(|| broken("is too short"))?;
+        let ([site, semaphore], _) = head.as_chunks() else { return Err(broken("is too short")) };
+        let (site, semaphore) = (u64::from_le_bytes(*site), u64::from_le_bytes(*semaphore));
         // The linker left the place out and kept the note.
         if site == 0 {
             continue;
         }
-        let mut texts = body[16..].split(|byte| *byte == 0).map(std::str::from_utf8);
+        let mut texts = texts.split(|byte| *byte == 0).map(std::str::from_utf8);
         let mut text = |what| texts.next().and_then(Result::ok).ok_or_else(|| broken(what));
         let system = text("has no system")?;
         let name = text("has no name")?;
@@ -121,9 +161,9 @@ pub fn events(file: &[u8]) -> Result<Vec<Described>, ProgramError> {
 fn note<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], u32, &'a [u8])> {
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
     let (owner, length, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
-    let start = 12 + owner.checked_next_multiple_of(4)?;
+    let start = owner.checked_next_multiple_of(4)?.checked_add(12)?;
     let end = start.checked_add(length)?;
-    let found = (rest.get(12..12 + owner)?, kind, rest.get(start..end)?);
+    let found = (rest.get(12..owner.checked_add(12)?)?, kind, rest.get(start..end)?);
     *rest = rest.get(end.checked_next_multiple_of(4)?..).unwrap_or_default();
     Some(found)
 }

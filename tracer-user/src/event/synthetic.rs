@@ -179,8 +179,14 @@ fn text_size(ty: &str, length: impl Fn(&str) -> Option<u32>) -> Option<usize> {
 fn append(record: &mut Vec<u8>, at: usize, data: &[u8]) -> Option<()> {
     let place =
         u32::from(u16::try_from(record.len()).ok()?) | u32::from(u16::try_from(data.len()).ok()?) << 16;
-    record[at..at + 4].copy_from_slice(&place.to_ne_bytes());
+    put(record, at, &place.to_ne_bytes())?;
     record.extend_from_slice(data);
+    Some(())
+}
+
+/// Puts bytes into a record.
+fn put(record: &mut [u8], at: usize, bytes: &[u8]) -> Option<()> {
+    record.get_mut(at..)?.get_mut(..bytes.len())?.copy_from_slice(bytes);
     Some(())
 }
 
@@ -216,8 +222,7 @@ impl Event {
         for (member, value) in self.fields.iter().zip(values) {
             match *value {
                 Value::Number(number) if !member.is_text() && !member.is_stack() => {
-                    let bytes = &number.to_le_bytes()[..member.size()];
-                    record[at..at + bytes.len()].copy_from_slice(bytes);
+                    put(&mut record, at, number.to_le_bytes().get(..member.size())?)?;
                 }
                 Value::Text(text) if member.is_text() => {
                     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -225,8 +230,7 @@ impl Event {
                         let bytes = [text, &[0]].concat();
                         append(&mut record, at, &bytes)?;
                     } else {
-                        let text = &text[..text.len().min(TEXT_ROOM - 1)];
-                        record[at..at + text.len()].copy_from_slice(text);
+                        put(&mut record, at, text.get(..TEXT_ROOM - 1).unwrap_or(text))?;
                     }
                 }
                 Value::Stack(stack) if member.is_stack() => {

@@ -73,6 +73,19 @@ enum From {
     Word,
 }
 
+/// The fields that words of a command say, in a form that is the same for all commands that say the same
+/// ([`Event::has_fields`]).
+pub fn fields_key(words: &[String]) -> String {
+    let (mut key, mut begins) = (String::new(), true);
+    for word in words {
+        let (text, ends) = word.strip_suffix(';').map_or((word.as_str(), false), |text| (text, true));
+        key.push(if begins { '\n' } else { ' ' });
+        key += text;
+        begins = ends;
+    }
+    key
+}
+
 /// A user event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -264,6 +277,27 @@ mod tests {
         assert!(own.has_fields(&words("struct my a 20")) && own.is_meant(&words("struct my a")));
         assert!(!own.has_fields(&words("struct my a 21")) && !own.is_meant(&words("struct my b")));
         assert!(!own.has_fields(&[]) && own.is_meant(&[]) && event(&[]).has_fields(&[]));
+        // The same by the form that they are looked up by.
+        let texts = [
+            "",
+            ";",
+            "u32 a",
+            "u32 a;",
+            "u32 a; u32 b",
+            "u32 a; u32 b;",
+            "u32 a; ; u32 b",
+            "u32 a ; u32 b",
+            "u32 a u32 b",
+        ];
+        let all: [&[(&str, &str, u32)]; 3] = [&[], &[("u32", "a", 4)], &[("u32", "a", 4), ("u32", "b", 4)]];
+        for own in all {
+            let one = event(own);
+            let key = one.fields.iter().map(|field| field.written(true)).collect::<Vec<_>>().join("; ");
+            let key = fields_key(&words(&key));
+            for text in texts {
+                assert_eq!(fields_key(&words(text)) == key, one.has_fields(&words(text)), "{text} {key}");
+            }
+        }
     }
 
     #[test]

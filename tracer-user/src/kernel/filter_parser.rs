@@ -22,7 +22,7 @@ pub fn takes(tracefs: &Tracefs, filter: &str) -> Answer {
     let id = EVENTS.iter().find_map(|(system, name)| tracefs.id(system, name).ok().flatten());
     let Some(id) = id else { return Answer::unknown("no event to ask with") };
     let Ok(text) = CString::new(filter) else { return Answer::no("a filter ends at its first NUL") };
-    let event = match perf::open_tracepoint(id, 0) {
+    let event = match perf::open_tracepoint(id) {
         Ok(event) => event,
         Err(errno) => return Answer::unknown(format!("perf event of a tracepoint: {errno}")),
     };

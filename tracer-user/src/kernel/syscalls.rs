@@ -58,8 +58,8 @@ impl Numbers {
             .run(&mut context)
             .map_err(|errno| withheld(format!("the program that reads them did not run: {errno}")))?;
         let word = |at: i16| {
-            let at = at as usize;
-            i32::from_ne_bytes(context[at..at + 4].try_into().expect("four bytes"))
+            let word = context.get(at as usize..).and_then(<[u8]>::first_chunk);
+            word.map_or(0, |word| i32::from_ne_bytes(*word))
         };
         if result != 0 {
             return Err(withheld(format!("step {result} on the way to the number of {event} failed")));

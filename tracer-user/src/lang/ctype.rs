@@ -18,7 +18,12 @@ pub fn is_alnum(byte: u8) -> bool {
 pub fn trim_end(text: &[u8]) -> &[u8] {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let end = text.iter().rposition(|byte| !is_space(*byte)).map_or(0, |last| last + 1);
-    &text[..end]
+    text.get(..end).unwrap_or_default()
+}
+
+/// The text without the white space in front of it.
+pub fn trim_start(text: &[u8]) -> &[u8] {
+    text.get(skip_space(text, 0)..).unwrap_or_default()
 }
 
 /// The first byte at or behind `at` that is no white space; the text's end if there is none.
@@ -35,6 +40,8 @@ mod tests {
         assert_eq!(trim_end(b" a \n\x0b\xa0"), b" a");
         assert_eq!(trim_end(b"a\0b"), b"a");
         assert_eq!(trim_end(b" \t"), b"");
+        assert_eq!(trim_start(b" \t\xa0a b "), b"a b ");
+        assert_eq!(trim_start(b" \n"), b"");
         assert_eq!(skip_space(b"a  b", 1), 3);
         assert_eq!(skip_space(b"a  ", 1), 3);
         assert_eq!(skip_space(b"a", 1), 1);

@@ -14,6 +14,8 @@ use crate::event::{Field, FieldClass, Format};
 
 /// Bytes of a written text that are too many: with its end, a filter's string has as many (`MAX_FILTER_STR_VAL`).
 const TEXT_LIMIT: usize = 256;
+/// Bytes of a record at most: what `kmalloc()` gives at most (`KMALLOC_MAX_SIZE`).
+const RECORD_MAX: usize = 4 << 20;
 
 /// Addresses that stand in a record for what the kernel points to: an empty text, and [`STATIC_TEXT`]. Nothing
 /// can be there.
@@ -118,7 +120,8 @@ fn number_of(field: &Field, text: &[u8]) -> Result<u64, Errno> {
 }
 
 fn put(record: &mut [u8], at: usize, bytes: &[u8]) -> Result<(), Errno> {
-    record.get_mut(at..at + bytes.len()).ok_or(Errno::INVAL)?.copy_from_slice(bytes);
+    let place = record.get_mut(at..).and_then(|behind| behind.get_mut(..bytes.len()));
+    place.ok_or(Errno::INVAL)?.copy_from_slice(bytes);
     Ok(())
 }
 
@@ -126,7 +129,7 @@ fn put(record: &mut [u8], at: usize, bytes: &[u8]) -> Result<(), Errno> {
 fn place(field: &Field, place: usize, length: usize) -> [u8; 4] {
     let mut at = place as u32 & 0xffff;
     if field.class == FieldClass::RelString {
-        at = at.wrapping_sub((field.offset + field.size) as u32);
+        at = at.wrapping_sub(field.end() as u32);
     }
     ((length as u32) << 16 | at).to_ne_bytes()
 }
@@ -134,10 +137,13 @@ fn place(field: &Field, place: usize, length: usize) -> [u8; 4] {
 /// The record that a written text makes, on top of these common fields.
 ///
 /// # Errors
-/// `ENOENT` for a field that the event does not have, `ERANGE` for a number that does not fit 64 bits, `EINVAL` for
+/// `ENOENT` for a field that the event does not have, `ENOMEM` for a record that is longer than the kernel could allocate, `ERANGE` for a number that does not fit 64 bits, `EINVAL` for
 /// everything else that cannot be read.
 pub fn record(text: &[u8], format: &Format, common: [u8; 8]) -> Result<Vec<u8>, Errno> {
     let size = format.fields.iter().map(Field::end).max().unwrap_or(0).max(common.len());
+    if size > RECORD_MAX {
+        return Err(Errno::NOMEM);
+    }
     // One byte more: the end of all texts that are not set.
     let mut record = vec![0; size + 1];
     for field in &format.fields {

@@ -44,8 +44,8 @@ impl Stack {
         if options.raw {
             return line::kind_only(out, record);
         }
-        let words = record.get(ADDRESSES..).unwrap_or_default().chunks_exact(8);
-        let addresses = words.map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
+        let (words, _) = record.get(ADDRESSES..).unwrap_or_default().as_chunks();
+        let addresses = words.iter().copied().map(u64::from_ne_bytes);
         match self {
             Self::Kernel => {
                 out.extend_from_slice(b"<stack trace>\n");

@@ -40,10 +40,12 @@ impl Held {
         self.ends.front().map(|(time, _)| *time)
     }
 
-    fn pop(&mut self) -> &[u8] {
-        let (_, end) = self.ends.pop_front().expect("a first record");
+    /// Takes the first record, unless it is younger than `limit`: its time and payload.
+    fn pop(&mut self, limit: u64) -> Option<(u64, &[u8])> {
+        let (time, end) = *self.ends.front().filter(|(time, _)| *time <= limit)?;
+        self.ends.pop_front();
         let start = std::mem::replace(&mut self.start, end);
-        &self.bytes[start..end]
+        Some((time, self.bytes.get(start..end)?))
     }
 
     /// Gives the memory of handed-on records back.
@@ -146,10 +148,9 @@ impl Drain {
                 }
             }
             let Some((_, cpu)) = oldest else { break };
-            let held = &mut self.held[cpu];
+            let Some(held) = self.held.get_mut(cpu) else { break };
             // All that this CPU has up to the next CPU's first goes on in one run.
-            while let Some(time) = held.first().filter(|time| *time <= second) {
-                let payload = held.pop();
+            while let Some((time, payload)) = held.pop(second) {
                 hand_on(Record { cpu: cpu as u32, time, payload });
                 count += 1;
             }
@@ -200,11 +201,12 @@ mod tests {
             held.push(time, &[time as u8; 16]);
         }
         for _ in 0..60 {
-            held.pop();
+            held.pop(u64::MAX);
         }
         held.compact();
         assert_eq!(held.bytes.len(), 40 * 16);
-        assert_eq!(held.pop(), [60; 16]);
+        assert_eq!(held.pop(59), None);
+        assert_eq!(held.pop(60), Some((60, &[60; 16][..])));
         assert_eq!(held.first(), Some(61));
     }
 }

@@ -9,6 +9,7 @@ use std::{
 use super::{
     Errno,
     bpf::{Block, Command, call, call_fd, name},
+    cpus::Cpus,
 };
 
 /// Kinds of maps, `enum bpf_map_type`.
@@ -31,6 +32,13 @@ pub enum MapKind {
     ArrayOfMaps = 12,
     /// Records from programs to user space.
     RingBuf = 27,
+}
+
+impl MapKind {
+    /// Whether a key has a value for each possible CPU, which the kernel copies all at once.
+    fn is_per_cpu(self) -> bool {
+        matches!(self, Self::PerCpuHash | Self::PerCpuArray)
+    }
 }
 
 /// What a new map is like.
@@ -114,26 +122,44 @@ unsafe impl Block for Only {}
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
+    kind: MapKind,
     key_size: usize,
     value_size: usize,
+    /// Bytes that a look-up or an update copies: of all possible CPUs where each has a value.
+    transfer: usize,
     max_entries: u32,
 }
 
+/// Bytes that a look-up copies out and an update copies in (`bpf_map_value_size()`, kernel/bpf/syscall.c).
+fn transfer(spec: &MapSpec<'_>) -> Result<usize, Errno> {
+    let size = spec.value_size as usize;
+    if !spec.kind.is_per_cpu() {
+        return Ok(size);
+    }
+    size.next_multiple_of(8).checked_mul(Cpus::possible()?.count()).ok_or(Errno::INVAL)
+}
+
 impl Map {
-    /// A map that the kernel has, and what is known of it.
-    pub(super) fn of(fd: OwnedFd, spec: &MapSpec<'_>) -> Self {
-        Self {
+    /// A map that the kernel has and that is as specified.
+    ///
+    /// # Errors
+    /// As [`Cpus::possible`] for a map that has a value for each CPU.
+    pub(super) fn of(fd: OwnedFd, spec: &MapSpec<'_>) -> Result<Self, Errno> {
+        Ok(Self {
+            transfer: transfer(spec)?,
             fd,
+            kind: spec.kind,
             key_size: spec.key_size as usize,
             value_size: spec.value_size as usize,
             max_entries: spec.max_entries,
-        }
+        })
     }
 
     /// Makes a map.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_BPF`, `EINVAL` when the kernel lacks the kind or a flag, `ENOMEM`, `E2BIG`.
+    /// `EPERM` without `CAP_BPF`, `EINVAL` when the kernel lacks the kind or a flag, `ENOMEM`, `E2BIG`; as [`Cpus::possible`] for
+    /// a map that has a value for each CPU.
     pub fn create(spec: &MapSpec<'_>) -> Result<Self, Errno> {
         let mut block = Create {
             kind: spec.kind as u32,
@@ -145,23 +171,24 @@ impl Map {
             name: name(spec.name),
             ..Create::default()
         };
-        Ok(Self {
-            fd: call_fd(Command::MapCreate, &mut block)?,
-            key_size: spec.key_size as usize,
-            value_size: spec.value_size as usize,
-            max_entries: spec.max_entries,
-        })
+        Self::of(call_fd(Command::MapCreate, &mut block)?, spec)
+    }
+
+    /// A key of another size than the map's would have the kernel read behind it.
+    fn check_key(&self, key: &[u8]) -> Result<(), Errno> {
+        if key.len() == self.key_size { Ok(()) } else { Err(Errno::INVAL) }
     }
 
     /// Sets the value of a key.
     ///
     /// # Errors
-    /// `E2BIG` when the map is full or the key out of range, `EINVAL` for a descriptor of the wrong kind.
-    ///
-    /// # Panics
-    /// When key or value have another size than the map's.
+    /// `E2BIG` when the map is full or the key out of range, `EINVAL` for a descriptor of the wrong kind, for a key or value of
+    /// another size than the map's, and for a map that has a value for each CPU.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Errno> {
-        assert_eq!((key.len(), value.len()), (self.key_size, self.value_size), "sizes of key and value");
+        self.check_key(key)?;
+        if self.kind.is_per_cpu() || value.len() != self.value_size {
+            return Err(Errno::INVAL);
+        }
         let mut block = Element {
             fd: self.fd.as_raw_fd() as u32,
             pad: 0,
@@ -186,6 +213,10 @@ impl Map {
     /// # Errors
     /// As [`Map::update`].
     pub fn set_fds(&self, maps: &[Self]) -> Result<(), Errno> {
+        // Both are numbers of four bytes here.
+        if self.kind.is_per_cpu() || (self.key_size, self.value_size) != (4, 4) {
+            return Err(Errno::INVAL);
+        }
         let keys: Vec<u32> = (0..maps.len() as u32).collect();
         let values: Vec<i32> = maps.iter().map(|map| map.fd.as_raw_fd()).collect();
         let mut block = Batch {
@@ -208,13 +239,30 @@ impl Map {
     /// The value of a key; None when there is no such key.
     ///
     /// # Errors
-    /// What the kernel says but `ENOENT`.
-    ///
-    /// # Panics
-    /// When the key has another size than the map's.
+    /// `EINVAL` for a key of another size than the map's and for a map that has a value for each CPU; what the kernel says but
+    /// `ENOENT`.
     pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
-        assert_eq!(key.len(), self.key_size, "size of the key");
-        let mut value = vec![0; self.value_size];
+        if self.kind.is_per_cpu() { Err(Errno::INVAL) } else { self.copy_out(key) }
+    }
+
+    /// The values that the possible CPUs have for a key; None when there is no such key.
+    ///
+    /// # Errors
+    /// `EINVAL` for a key of another size than the map's and for a map that has one value for all CPUs; what the kernel says but
+    /// `ENOENT`.
+    pub fn lookup_per_cpu(&self, key: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Errno> {
+        if !self.kind.is_per_cpu() || self.value_size == 0 {
+            return Err(Errno::INVAL);
+        }
+        let each = self.value_size.next_multiple_of(8);
+        let values = self.copy_out(key)?;
+        Ok(values.map(|values| values.chunks(each).map(|value| value[..self.value_size].to_vec()).collect()))
+    }
+
+    /// All that the kernel copies for a key.
+    fn copy_out(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+        self.check_key(key)?;
+        let mut value = vec![0; self.transfer];
         let mut block = Element {
             fd: self.fd.as_raw_fd() as u32,
             pad: 0,
@@ -229,40 +277,12 @@ impl Map {
         }
     }
 
-    /// The values that CPUs have for a key, those of `cpus` possible ones; None when there is no such key.
-    ///
-    /// # Errors
-    /// What the kernel says but `ENOENT`.
-    ///
-    /// # Panics
-    /// When the key has another size than the map's.
-    pub fn lookup_per_cpu(&self, key: &[u8], cpus: usize) -> Result<Option<Vec<Vec<u8>>>, Errno> {
-        assert_eq!(key.len(), self.key_size, "size of the key");
-        let each = self.value_size.next_multiple_of(8);
-        let mut values = vec![0; each * cpus];
-        let mut block = Element {
-            fd: self.fd.as_raw_fd() as u32,
-            pad: 0,
-            key: key.as_ptr() as u64,
-            value: values.as_mut_ptr() as u64,
-            flags: 0,
-        };
-        match call(Command::MapLookup, &mut block) {
-            Ok(_) => Ok(Some(values.chunks(each).map(|value| value[..self.value_size].to_vec()).collect())),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Removes a key; false when there was none.
     ///
     /// # Errors
-    /// `EINVAL` for kinds whose keys cannot be removed.
-    ///
-    /// # Panics
-    /// When the key has another size than the map's.
+    /// `EINVAL` for kinds whose keys cannot be removed and for a key of another size than the map's.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Errno> {
-        assert_eq!(key.len(), self.key_size, "size of the key");
+        self.check_key(key)?;
         let mut block =
             Element { fd: self.fd.as_raw_fd() as u32, pad: 0, key: key.as_ptr() as u64, value: 0, flags: 0 };
         match call(Command::MapDelete, &mut block) {
@@ -305,6 +325,11 @@ impl Map {
         call(Command::MapFreeze, &mut Only { fd: self.fd.as_raw_fd() as u32 }).map(drop)
     }
 
+    /// Its kind.
+    pub(super) fn kind(&self) -> MapKind {
+        self.kind
+    }
+
     /// Number of entries the map was made for; bytes for a ring buffer.
     pub fn max_entries(&self) -> u32 {
         self.max_entries
@@ -313,11 +338,14 @@ impl Map {
     /// Maps an array made with [`flag::MMAPABLE`] into this process.
     ///
     /// # Errors
-    /// `ENOMEM`, or `EPERM` for a frozen map.
+    /// `ENOMEM`, `EPERM` for a frozen map, or `EINVAL` for another map.
     pub fn mapped(&self) -> Result<MappedArray, Errno> {
+        if self.kind != MapKind::Array {
+            return Err(Errno::INVAL);
+        }
         // The kernel gives every value a multiple of eight bytes.
         let stride = self.value_size.next_multiple_of(8);
-        let length = stride * self.max_entries as usize;
+        let length = stride.checked_mul(self.max_entries as usize).ok_or(Errno::INVAL)?;
         // SAFETY: a fresh mapping at an address the kernel chooses.
         let start = unsafe {
             rustix::mm::mmap(
@@ -353,57 +381,65 @@ unsafe impl Send for MappedArray {}
 unsafe impl Sync for MappedArray {}
 
 impl MappedArray {
-    fn word<T>(&self, offset: usize) -> *mut T {
-        assert!(
-            offset.is_multiple_of(size_of::<T>()) && offset + size_of::<T>() <= self.length,
-            "offset in the array"
-        );
-        // SAFETY: inside the mapping, checked above.
-        unsafe { self.start.as_ptr().add(offset) }.cast()
-    }
-
-    fn short(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: aligned and inside the mapping, which lives as long as `self`.
-        unsafe { AtomicU32::from_ptr(self.word(offset)) }
-    }
-
-    fn long(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: as in `short`.
-        unsafe { AtomicU64::from_ptr(self.word(offset)) }
-    }
-
-    /// Reads the eight-byte word at a byte offset.
-    pub fn load(&self, offset: usize) -> u64 {
-        self.long(offset).load(Ordering::Relaxed)
-    }
-
-    /// Reads the four-byte word at a byte offset.
-    pub fn load_word(&self, offset: usize) -> u32 {
-        self.short(offset).load(Ordering::Acquire)
-    }
-
-    /// Writes the four-byte word at a byte offset.
-    pub fn store(&self, offset: usize, value: u32) {
-        self.short(offset).store(value, Ordering::Release);
-    }
-
-    /// Writes the eight-byte word at a byte offset.
-    pub fn store_long(&self, offset: usize, value: u64) {
-        self.long(offset).store(value, Ordering::Release);
-    }
-
-    /// Writes the four-byte word at a byte offset and gives what was there.
-    pub fn swap(&self, offset: usize, value: u32) -> u32 {
-        self.short(offset).swap(value, Ordering::AcqRel)
-    }
-
-    /// Sets or clears bits of the four-byte word at a byte offset, in one step.
-    pub fn change(&self, offset: usize, bits: u32, set: bool) {
-        if set {
-            self.short(offset).fetch_or(bits, Ordering::AcqRel);
-        } else {
-            self.short(offset).fetch_and(!bits, Ordering::AcqRel);
+    /// A word at a byte offset; None where no whole, aligned word of that size lies.
+    fn word<T>(&self, offset: usize) -> Option<*mut T> {
+        let end = offset.checked_add(size_of::<T>())?;
+        if !offset.is_multiple_of(align_of::<T>()) || end > self.length {
+            return None;
         }
+        // SAFETY: inside the mapping, checked above.
+        Some(unsafe { self.start.as_ptr().add(offset) }.cast())
+    }
+
+    fn short(&self, offset: usize) -> Option<&AtomicU32> {
+        let word = self.word(offset)?;
+        // SAFETY: aligned (a mapping begins at a page) and inside the mapping, which lives as long as `self`; programs and
+        // other threads only access it atomically.
+        Some(unsafe { AtomicU32::from_ptr(word) })
+    }
+
+    fn long(&self, offset: usize) -> Option<&AtomicU64> {
+        let word = self.word(offset)?;
+        // SAFETY: as in `short`.
+        Some(unsafe { AtomicU64::from_ptr(word) })
+    }
+
+    /// Reads the eight-byte word at a byte offset; None where there is none.
+    pub fn load(&self, offset: usize) -> Option<u64> {
+        Some(self.long(offset)?.load(Ordering::Relaxed))
+    }
+
+    /// Reads the four-byte word at a byte offset; None where there is none.
+    pub fn load_word(&self, offset: usize) -> Option<u32> {
+        Some(self.short(offset)?.load(Ordering::Acquire))
+    }
+
+    /// Writes the four-byte word at a byte offset; None where there is none.
+    pub fn store(&self, offset: usize, value: u32) -> Option<()> {
+        self.short(offset)?.store(value, Ordering::Release);
+        Some(())
+    }
+
+    /// Writes the eight-byte word at a byte offset; None where there is none.
+    pub fn store_long(&self, offset: usize, value: u64) -> Option<()> {
+        self.long(offset)?.store(value, Ordering::Release);
+        Some(())
+    }
+
+    /// Writes the four-byte word at a byte offset and gives what was there; None where there is none.
+    pub fn swap(&self, offset: usize, value: u32) -> Option<u32> {
+        Some(self.short(offset)?.swap(value, Ordering::AcqRel))
+    }
+
+    /// Sets or clears bits of the four-byte word at a byte offset, in one step; None where there is none.
+    pub fn change(&self, offset: usize, bits: u32, set: bool) -> Option<()> {
+        let word = self.short(offset)?;
+        if set {
+            word.fetch_or(bits, Ordering::AcqRel);
+        } else {
+            word.fetch_and(!bits, Ordering::AcqRel);
+        }
+        Some(())
     }
 }
 
@@ -411,5 +447,80 @@ impl Drop for MappedArray {
     fn drop(&mut self) {
         // SAFETY: our own mapping, not used after this.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARRAY: MapSpec<'_> = MapSpec {
+        kind: MapKind::Array,
+        key_size: 4,
+        value_size: 8,
+        max_entries: 2,
+        flags: 0,
+        inner: None,
+        name: "test",
+    };
+
+    /// None where this process may not make maps, which is said.
+    fn map(spec: &MapSpec<'_>) -> Option<Map> {
+        match Map::create(spec) {
+            Err(Errno::PERM | Errno::ACCESS) => {
+                eprintln!("skipped: bpf(2) wants CAP_BPF");
+                None
+            }
+            made => Some(made.unwrap()),
+        }
+    }
+
+    #[test]
+    fn sizes_that_are_not_the_maps_are_refused() {
+        let Some(array) = map(&ARRAY) else { return };
+        assert_eq!(array.update(&[0; 4], &[7; 8]), Ok(()));
+        assert_eq!(array.lookup(&[0; 4]), Ok(Some(vec![7; 8])));
+        assert_eq!(array.lookup(&[2, 0, 0, 0]), Ok(None));
+        for key in [&[][..], &[0; 3], &[0; 5]] {
+            assert_eq!(array.update(key, &[0; 8]), Err(Errno::INVAL));
+            assert_eq!(array.lookup(key), Err(Errno::INVAL));
+            assert_eq!(array.delete(key), Err(Errno::INVAL));
+        }
+        for value in [&[][..], &[0; 7], &[0; 9]] {
+            assert_eq!(array.update(&[0; 4], value), Err(Errno::INVAL));
+        }
+        assert_eq!(array.lookup_per_cpu(&[0; 4]), Err(Errno::INVAL));
+        assert_eq!(array.set_fds(&[]), Err(Errno::INVAL), "its values are no descriptors");
+    }
+
+    #[test]
+    fn a_value_for_each_cpu_is_looked_up_as_a_whole() {
+        for kind in [MapKind::PerCpuArray, MapKind::PerCpuHash] {
+            let Some(map) = map(&MapSpec { kind, value_size: 12, ..ARRAY }) else { return };
+            assert_eq!(map.lookup(&[0; 4]), Err(Errno::INVAL), "{kind:?}: one value has no place for all");
+            assert_eq!(map.update(&[0; 4], &[0; 12]), Err(Errno::INVAL), "{kind:?}");
+            assert_eq!(map.lookup_per_cpu(&[0; 3]), Err(Errno::INVAL), "{kind:?}");
+            let values = map.lookup_per_cpu(&[0; 4]).unwrap();
+            assert_eq!(values.is_some(), kind == MapKind::PerCpuArray);
+            let sizes: Vec<usize> = values.iter().flatten().map(Vec::len).collect();
+            let cpus = Cpus::possible().unwrap().count();
+            assert!(sizes.is_empty() || sizes == vec![12; cpus], "{sizes:?}");
+            assert!(map.mapped().is_err());
+        }
+    }
+
+    #[test]
+    fn words_outside_of_an_array_are_none() {
+        let Some(map) = map(&MapSpec { flags: flag::MMAPABLE, ..ARRAY }) else { return };
+        let array = map.mapped().unwrap();
+        assert_eq!((array.store_long(8, 5), array.load(8), array.load_word(8)), (Some(()), Some(5), Some(5)));
+        assert_eq!(array.swap(12, 1), Some(0));
+        for offset in [1, 4, 16, usize::MAX - 7, usize::MAX] {
+            assert_eq!((array.load(offset), array.store_long(offset, 1)), (None, None), "{offset}");
+        }
+        for offset in [2, 16, usize::MAX - 3] {
+            assert_eq!((array.load_word(offset), array.store(offset, 1)), (None, None), "{offset}");
+            assert_eq!((array.swap(offset, 1), array.change(offset, 1, true)), (None, None), "{offset}");
+        }
     }
 }

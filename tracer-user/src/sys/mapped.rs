@@ -1,23 +1,57 @@
 //! A file's bytes in this process's memory, read only.
+//!
+//! A mapping is only as constant as its file: one that somebody else could write or cut off is copied instead.
 
-use std::{ffi::c_void, fs::File, ptr::NonNull};
+use std::{ffi::c_void, fs::File, io::Read, ptr::NonNull};
+
+use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 
 use super::Errno;
 
-/// A private mapping of a whole file.
+/// `SYSFS_MAGIC`, include/uapi/linux/magic.h.
+const SYSFS_MAGIC: u64 = 0x6265_6572;
+
+/// The whole of a file.
 #[derive(Debug)]
-pub struct MappedFile {
+pub enum MappedFile {
+    /// A file of sysfs, or a memfd that is sealed: mapped.
+    Constant(Mapping),
+    /// Another: a copy.
+    Copy(Vec<u8>),
+}
+
+/// A private mapping of a file that nobody can change.
+#[derive(Debug)]
+pub struct Mapping {
     start: NonNull<c_void>,
     length: usize,
 }
 
+// SAFETY: memory that is only read, by whichever thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// Whether neither bytes nor size of a file can change any more.
+fn is_constant(file: &File) -> bool {
+    let sealed = SealFlags::WRITE | SealFlags::SHRINK;
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(sealed))
+        || fstatfs(file).is_ok_and(|found| found.f_type as u64 == SYSFS_MAGIC)
+}
+
 impl MappedFile {
-    /// Maps a file whose bytes nobody changes while it is mapped: one of the kernel's constant ones, or a memfd
-    /// of our own.
+    /// The bytes of a file, from its beginning.
     ///
     /// # Errors
-    /// `ENODEV` for a file that cannot be mapped, `EINVAL` for an empty one.
+    /// `ENODEV` for a file of sysfs that cannot be mapped, `EINVAL` for an empty one; what reading another says.
     pub fn map(file: &File) -> Result<Self, Errno> {
+        if !is_constant(file) {
+            let mut bytes = Vec::new();
+            let mut own = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file)))
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            own.read_to_end(&mut bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            return Ok(Self::Copy(bytes));
+        }
         let length = usize::try_from(rustix::fs::fstat(file)?.st_size).map_err(|_| Errno::OVERFLOW)?;
         // SAFETY: a fresh mapping at an address the kernel chooses.
         let start = unsafe {
@@ -30,19 +64,49 @@ impl MappedFile {
                 0,
             )?
         };
-        Ok(Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, length })
+        Ok(Self::Constant(Mapping { start: NonNull::new(start).ok_or(Errno::NOMEM)?, length }))
     }
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is `length` bytes long, lives as long as `self`, and its file does not change.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.length) }
+        match self {
+            // SAFETY: the mapping is `length` bytes long, lives as long as `self`, and its file cannot change (`is_constant`).
+            Self::Constant(mapping) => unsafe {
+                std::slice::from_raw_parts(mapping.start.as_ptr().cast(), mapping.length)
+            },
+            Self::Copy(bytes) => bytes,
+        }
     }
 }
 
-impl Drop for MappedFile {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: our own mapping, not used after this.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn what_can_still_change_is_copied() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let mut file = File::from(memfd_create("test", flags).unwrap());
+        file.write_all(b"hello").unwrap();
+        let copy = MappedFile::map(&file).unwrap();
+        // A mapping would end in SIGBUS here.
+        ftruncate(&file, 0).unwrap();
+        assert!(matches!(copy, MappedFile::Copy(_)) && copy.bytes() == b"hello");
+        let mut file = File::from(memfd_create("test", flags).unwrap());
+        file.write_all(b"hello").unwrap();
+        fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK).unwrap();
+        let mapped = MappedFile::map(&file).unwrap();
+        assert!(matches!(mapped, MappedFile::Constant(_)) && mapped.bytes() == b"hello");
     }
 }

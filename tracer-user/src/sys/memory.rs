@@ -1,35 +1,69 @@
-//! The memory of other processes: `process_vm_readv` and `process_vm_writev`.
+//! What lies at an address of another process: `PROCMAP_QUERY` on an open `/proc/PID/maps` (Linux 6.11).
+
+use std::os::fd::{AsFd, AsRawFd};
 
 use super::{Errno, check};
 
-fn vector(base: *mut u8, length: usize) -> libc::iovec {
-    libc::iovec { iov_base: base.cast(), iov_len: length }
+/// `PROCMAP_QUERY`, include/uapi/linux/fs.h: `_IOWR('f', 17, struct procmap_query)`.
+pub const PROCMAP_QUERY: u32 = 3 << 30 | (size_of::<ProcmapQuery>() as u32) << 16 | (b'f' as u32) << 8 | 0x11;
+/// `PROCMAP_QUERY_VMA_READABLE` and `PROCMAP_QUERY_VMA_WRITABLE`.
+const READABLE: u64 = 1;
+const WRITABLE: u64 = 2;
+
+/// `struct procmap_query`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct ProcmapQuery {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
 }
 
-/// Reads memory of a thread's process; how much of it could be read from the start on.
-///
-/// # Errors
-/// `EFAULT` when not a byte can be read, `EPERM` when we may not.
-pub fn read(thread: u32, address: u64, into: &mut [u8]) -> Result<usize, Errno> {
-    let own = vector(into.as_mut_ptr(), into.len());
-    let other = vector(std::ptr::with_exposed_provenance_mut(address as usize), into.len());
-    // SAFETY: one vector each; ours is a buffer that lives through the call, the other one is the kernel's to check.
-    check(unsafe { libc::process_vm_readv(thread.cast_signed(), &raw const own, 1, &raw const other, 1, 0) }
-        as libc::c_long)
-    .map(|done| done as usize)
+/// A mapping of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: u64,
+    /// The address behind it.
+    pub end: u64,
+    /// Whether the process may read it.
+    pub readable: bool,
+    /// Whether the process may write it.
+    pub writable: bool,
 }
 
-/// Writes memory of a thread's process; how much of it could be written from the start on.
+/// The mapping at an address, of the address space that `/proc/PID/maps` was opened for.
 ///
 /// # Errors
-/// As [`read`].
-pub fn write(thread: u32, address: u64, bytes: &[u8]) -> Result<usize, Errno> {
-    let own = vector(bytes.as_ptr().cast_mut(), bytes.len());
-    let other = vector(std::ptr::with_exposed_provenance_mut(address as usize), bytes.len());
-    // SAFETY: as for reading; the kernel only reads our vector.
-    check(unsafe { libc::process_vm_writev(thread.cast_signed(), &raw const own, 1, &raw const other, 1, 0) }
-        as libc::c_long)
-    .map(|done| done as usize)
+/// `ENOENT` where nothing is mapped, `ESRCH` when the address space is gone, `ENOTTY` on kernels that do not know the request.
+pub fn mapping_at(maps: impl AsFd, address: u64) -> Result<Mapping, Errno> {
+    let mut query = ProcmapQuery {
+        size: size_of::<ProcmapQuery>() as u64,
+        query_addr: address,
+        ..ProcmapQuery::default()
+    };
+    // SAFETY: the structure that the request reads and writes, of the size that it says; names are not asked for.
+    check(libc::c_long::from(unsafe {
+        libc::ioctl(maps.as_fd().as_raw_fd(), libc::c_ulong::from(PROCMAP_QUERY) as _, &raw mut query)
+    }))?;
+    Ok(Mapping {
+        start: query.vma_start,
+        end: query.vma_end,
+        readable: query.vma_flags & READABLE != 0,
+        writable: query.vma_flags & WRITABLE != 0,
+    })
 }
 
 #[cfg(test)]
@@ -37,17 +71,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_read_and_written_where_there_is_any() {
-        let mut place = Box::new([1_u8, 2, 3]);
-        let (own, at) = (std::process::id(), place.as_mut_ptr().expose_provenance() as u64);
-        let mut got = [0; 2];
-        assert_eq!(read(own, at + 1, &mut got), Ok(2));
-        assert_eq!(got, [2, 3]);
-        assert_eq!(write(own, at, &[9]), Ok(1));
-        assert_eq!(read(own, at, &mut got), Ok(2));
-        assert_eq!(got, [9, 2]);
-        assert_eq!(read(own, 8, &mut got), Err(Errno::FAULT));
-        assert_eq!(write(own, 8, &[1]), Err(Errno::FAULT));
-        assert_eq!(std::hint::black_box(*place), [9, 2, 3]);
+    fn a_mapping_is_found_by_any_of_its_addresses() {
+        let maps = std::fs::File::open("/proc/self/maps").unwrap();
+        let place = Box::new(1_u8);
+        let at = (&raw const *place).expose_provenance() as u64;
+        match mapping_at(&maps, at) {
+            Ok(found) => {
+                assert!(found.start <= at && at < found.end && found.readable && found.writable);
+                assert_eq!(mapping_at(&maps, found.start), Ok(found));
+            }
+            Err(Errno::NOTTY) => return eprintln!("skipped: PROCMAP_QUERY (6.11)"),
+            Err(errno) => panic!("{errno}"),
+        }
+        assert_eq!(mapping_at(&maps, 8), Err(Errno::NOENT));
+        let code = a_mapping_is_found_by_any_of_its_addresses as fn() as usize as u64;
+        assert!(mapping_at(&maps, code).is_ok_and(|found| found.readable && !found.writable));
     }
 }

@@ -7,6 +7,8 @@ pub mod bpf;
 pub mod btf;
 pub mod call;
 pub mod counter;
+pub mod cpus;
+pub mod descriptors;
 pub mod feature;
 mod funcs;
 pub mod map;
@@ -14,9 +16,12 @@ pub mod mapped;
 pub mod memory;
 pub mod mount;
 pub mod perf;
-mod pin;
+pub mod pin;
+pub mod privileges;
 pub mod prog;
 pub mod ring;
+pub mod seccomp;
+pub mod worker;
 
 /// The error number of a failed system call.
 pub type Errno = rustix::io::Errno;

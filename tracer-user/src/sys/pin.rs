@@ -2,12 +2,16 @@
 
 use std::{
     ffi::CString,
+    fs::DirBuilder,
+    io,
     os::{
-        fd::{AsFd, AsRawFd},
-        unix::ffi::OsStrExt,
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::{ffi::OsStrExt, fs::DirBuilderExt},
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
+
+use rustix::fs::{Mode, OFlags, fstatfs, open, statfs};
 
 use super::{
     Errno,
@@ -44,6 +48,50 @@ struct Ask {
 // SAFETY: info points to so many bytes, all of which are plain integers.
 unsafe impl Block for Ask {}
 
+/// `BPF_FS_MAGIC`, include/uapi/linux/magic.h.
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+
+/// A directory of a BPF file system, opened once: whatever its path comes to mean, names are made and found here.
+#[derive(Debug)]
+pub struct PinDir {
+    dir: OwnedFd,
+}
+
+impl PinDir {
+    /// Opens the directory; it and those above it are made, for their owner alone, where they are not there.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it is not, or would not be, on a BPF file system; then nothing is made.
+    pub fn make(path: &Path) -> io::Result<Self> {
+        let wrong = || {
+            let what = "not on a BPF file system (mount -t bpf bpf /sys/fs/bpf)";
+            io::Error::new(io::ErrorKind::InvalidInput, what)
+        };
+        // Of what is not there, what it will lie in counts.
+        let mut above = path;
+        let found = loop {
+            match (statfs(above), above.parent()) {
+                (Err(Errno::NOENT), Some(parent)) if parent != Path::new("") => above = parent,
+                (found, _) => break found?,
+            }
+        };
+        if found.f_type as u64 != BPF_FS_MAGIC {
+            return Err(wrong());
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let dir = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        if fstatfs(&dir)?.f_type as u64 != BPF_FS_MAGIC {
+            return Err(wrong());
+        }
+        Ok(Self { dir })
+    }
+
+    /// A path to the directory, for this process and as long as this lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.dir.as_raw_fd()).into()
+    }
+}
+
 fn string(path: &Path) -> Result<CString, Errno> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)
 }
@@ -66,7 +114,7 @@ impl Map {
             call(Command::ObjGetInfo, &mut ask)?;
             let found = (info.kind, info.key_size, info.value_size, info.max_entries, info.map_flags);
             if found == (spec.kind as u32, spec.key_size, spec.value_size, spec.max_entries, spec.flags) {
-                return Ok(Self::of(fd, spec));
+                return Self::of(fd, spec);
             }
             std::fs::remove_file(path).map_err(|_| Errno::EXIST)?;
         }

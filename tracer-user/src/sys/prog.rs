@@ -347,11 +347,9 @@ impl Prog {
     ///
     /// # Errors
     /// `ENOENT` for an unknown tracepoint, `EINVAL` when the program reads more arguments than there are.
-    ///
-    /// # Panics
-    /// When the name holds a NUL.
     pub fn attach_raw_tracepoint(&self, tracepoint: &str) -> Result<OwnedFd, Errno> {
-        let title = CString::new(tracepoint).expect("no NUL in a tracepoint's name");
+        // No tracepoint has a NUL in its name.
+        let title = CString::new(tracepoint).map_err(|_| Errno::NOENT)?;
         let mut block = RawTracepoint {
             name: title.as_ptr() as u64,
             prog: self.fd.as_raw_fd() as u32,
@@ -391,12 +389,12 @@ impl Prog {
     /// where there are any.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` on a kernel built without fprobe, `ESRCH` for an address that is no function's.
-    ///
-    /// # Panics
-    /// When there are cookies, but not one for each address.
+    /// `EOPNOTSUPP` on a kernel built without fprobe, `ESRCH` for an address that is no function's, `EINVAL` where there are cookies,
+    /// but not one for each address.
     pub fn link_functions(&self, addresses: &[u64], cookies: &[u64], exit: bool) -> Result<OwnedFd, Errno> {
-        assert!(cookies.is_empty() || cookies.len() == addresses.len(), "one for each");
+        if !cookies.is_empty() && cookies.len() != addresses.len() {
+            return Err(Errno::INVAL);
+        }
         let mut block = MultiCreate {
             prog: self.fd.as_raw_fd() as u32,
             target: 0,
@@ -471,14 +469,12 @@ impl Prog {
             info: info.as_mut_ptr() as u64,
         };
         call(Command::ObjGetInfo, &mut block)?;
-        let word = |at: usize| u32::from_ne_bytes(info[at..at + 4].try_into().expect("four bytes"));
-        let long = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().expect("eight bytes"));
         Ok(ProgInfo {
-            id: word(4),
-            jited: word(16),
-            translated: word(20),
-            misses: long(208),
-            verified: word(216),
+            id: word(&info, 4),
+            jited: word(&info, 16),
+            translated: word(&info, 20),
+            misses: long(&info, 208),
+            verified: word(&info, 216),
         })
     }
 }
@@ -491,13 +487,21 @@ pub fn link_missed(link: BorrowedFd<'_>) -> Option<u64> {
     let mut block =
         GetInfo { fd: link.as_raw_fd() as u32, length: info.len() as u32, info: info.as_mut_ptr() as u64 };
     call(Command::ObjGetInfo, &mut block).ok()?;
-    let word = |at: usize| u32::from_ne_bytes(info[at..at + 4].try_into().expect("four bytes"));
-    let long = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().expect("eight bytes"));
-    match (word(0), word(16)) {
-        (LINK_KPROBE_MULTI, _) => Some(long(32)),
-        (LINK_PERF_EVENT, PERF_EVENT_KPROBE | PERF_EVENT_KRETPROBE) => Some(long(48)),
+    match (word(&info, 0), word(&info, 16)) {
+        (LINK_KPROBE_MULTI, _) => Some(long(&info, 32)),
+        (LINK_PERF_EVENT, PERF_EVENT_KPROBE | PERF_EVENT_KRETPROBE) => Some(long(&info, 48)),
         _ => None,
     }
+}
+
+/// The number at a place of a structure of the kernel's; 0 behind its end.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word))
+}
+
+/// As [`word`], of eight bytes.
+fn long(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
 }
 
 impl AsFd for Prog {

@@ -10,7 +10,10 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::{Errno, map::Map};
+use super::{
+    Errno,
+    map::{Map, MapKind},
+};
 
 /// `BPF_RINGBUF_BUSY_BIT`: reserved, not yet submitted.
 const BUSY: u32 = 1 << 31;
@@ -62,6 +65,11 @@ impl RingMemory {
     /// `ENOMEM`, `EINVAL` for another kind of map.
     pub fn new(map: Map) -> Result<Self, Errno> {
         use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+        // What follows believes lengths that stand in the memory: only this kind's are the kernel's own, and no
+        // program can write them.
+        if map.kind() != MapKind::RingBuf {
+            return Err(Errno::INVAL);
+        }
         let page = rustix::param::page_size();
         let size = map.max_entries() as usize;
         // SAFETY: fresh mappings at addresses the kernel chooses.
@@ -79,9 +87,12 @@ impl RingMemory {
                 return Err(error);
             }
         };
-        let not_null = |start: *mut libc::c_void| NonNull::new(start.cast()).expect("mmap gives no null");
-        let mut ring =
-            Self { map, consumer: not_null(consumer), producer: not_null(producer), page, size, position: 0 };
+        // Nothing is mapped at null, where nobody asked for it.
+        let (Some(consumer), Some(producer)) = (NonNull::new(consumer.cast()), NonNull::new(producer.cast()))
+        else {
+            return Err(Errno::FAULT);
+        };
+        let mut ring = Self { map, consumer, producer, page, size, position: 0 };
         ring.position = ring.consumer().load(Ordering::Relaxed);
         Ok(ring)
     }
@@ -98,7 +109,7 @@ impl RingMemory {
 
     /// Bytes waiting.
     pub fn pending(&self) -> u64 {
-        self.producer().load(Ordering::Acquire) - self.position
+        self.producer().load(Ordering::Acquire).saturating_sub(self.position)
     }
 
     /// Shows every record that is complete, in order, until the caller leaves one, one is being written, or
@@ -120,8 +131,14 @@ impl RingMemory {
                 break Drained::Busy;
             }
             let length = word & !DISCARD;
+            if length as usize > self.size {
+                // The kernel makes no such record; nothing behind it makes sense.
+                self.position = end;
+                break Drained::Empty;
+            }
             if word & DISCARD == 0 {
-                // SAFETY: the producer is done with the record, which the doubled mapping holds in one piece.
+                // SAFETY: the producer is done with the record. It begins in the first half of the doubled mapping and is no longer
+                // than one half, so that it lies inside in one piece.
                 let record = unsafe {
                     std::slice::from_raw_parts(
                         self.producer.as_ptr().add(at + HEADER as usize),

@@ -7,50 +7,61 @@
 
 use std::{
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::CommandExt,
-    },
-    process::{Command, Stdio},
+    os::fd::{AsFd, OwnedFd},
+    process::Stdio,
 };
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-use crate::attach;
+use crate::{
+    attach,
+    control::confine::{self, Role},
+    sys::worker::Worker,
+};
 
 /// The hidden command of this program that is the closer.
 pub const COMMAND: &str = "close-events";
-/// So few are closed at once.
-const FEW: usize = 16;
 
-/// Has perf events closed: few at once, many by a process of their own.
-pub fn close(events: Vec<OwnedFd>) {
-    if events.len() <= FEW {
-        drop(events);
-    } else if let Err(error) = hand_over(&events) {
-        tracing::warn!("no process closes the events, so this one does: {error}");
-        attach::close(events);
+/// The process, from the side of the one that starts it.
+#[derive(Debug)]
+pub struct Closer(Worker);
+
+impl Closer {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When there can be no further process.
+    pub fn start() -> io::Result<Self> {
+        Worker::start(COMMAND, Stdio::null()).map(Self)
+    }
+
+    /// Starts it where so many events are to be closed that they are worth a process.
+    pub fn start_for(events: usize) -> Option<Self> {
+        let worth = events > attach::INLINE_CLOSE_MAX;
+        let warn =
+            |error: &io::Error| tracing::warn!("no process closes the events, so this one will: {error}");
+        worth.then(|| Self::start().inspect_err(warn).ok()).flatten()
+    }
+
+    /// Hands events over, which it closes once this process has let go of the socket or ended.
+    pub fn close(self, events: Vec<OwnedFd>) {
+        if let Err(error) = attach::hand_over(self.0.socket(), &events) {
+            tracing::warn!("no process closes the events, so this one does: {error}");
+            attach::close(events);
+        }
+    }
+
+    /// The socket to it ([`Worker::into_socket`]).
+    pub(super) fn into_socket(self) -> io::Result<OwnedFd> {
+        self.0.into_socket()
     }
 }
 
-fn hand_over(events: &[OwnedFd]) -> io::Result<()> {
-    Ok(attach::hand_over(&start()?, events)?)
-}
-
-/// Starts the process; the socket to it.
-pub(super) fn start() -> io::Result<OwnedFd> {
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    let mut child = Command::new("/proc/self/exe")
-        .arg0("tracer")
-        .arg(COMMAND)
-        .stdin(Stdio::from(theirs))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .current_dir("/")
-        .spawn()?;
-    // It may end before this process does.
-    std::thread::Builder::new().stack_size(1 << 16).spawn(move || child.wait())?;
-    Ok(ours)
+/// Closes the events that are left when a daemon ends: few, or all of them where no process guards them.
+pub(super) fn close(events: Vec<OwnedFd>) {
+    if events.len() <= attach::INLINE_CLOSE_MAX {
+        drop(events);
+    } else {
+        attach::close(events);
+    }
 }
 
 /// In that process: closes what comes.
@@ -61,5 +72,7 @@ pub fn run() -> io::Result<()> {
     // No terminal's signals, and none of its lines in ps.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"tracer-closer");
+    // It holds descriptors, for which nobody asks a capability.
+    confine::confine(Role::Closer);
     Ok(attach::hold(io::stdin().as_fd())?)
 }

@@ -5,14 +5,14 @@
 use std::{
     io,
     os::fd::OwnedFd,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
+    path::PathBuf,
+    sync::{Arc, mpsc::channel},
+    thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, Session, SessionACL};
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     io::unix::{AsyncFd, AsyncFdReadyGuard},
@@ -21,20 +21,50 @@ use tokio::{
 
 use super::{
     closer,
-    fuse::{Fuse, Hub},
+    fuse::Fuse,
+    helpers::Helpers,
+    hub::Hub,
     keeper::Keeper,
+    opener::Opener,
+    owner::{OWN, When},
+    place::{Mounted, Place, SOURCE},
     whole::{Owner, Tree},
 };
 use crate::{
-    control::instance::{Boot, Mirror, user::Hands},
+    control::{
+        client_memory::ClientMemory,
+        confine::{self, Role},
+        instance::{Boot, Mirror},
+    },
     ring::Waiter,
+    sys::mount,
+    sys::worker::Worker,
 };
 
 /// How often the rings are looked at while somebody waits for what may be in them.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// How often requests are looked at whose callers take their time.
-const HURRY: Duration = Duration::from_secs(1);
+/// How often signals of threads are looked for whose reads wait.
+const SIGNALS: Duration = Duration::from_millis(20);
+
+/// How long the end may take, but for handing events over to be closed.
+const END: Duration = Duration::from_millis(1500);
+/// How long programs may take to be detached once that has begun: on real machines a fraction of a second.
+const DETACHING: Duration = Duration::from_secs(10);
+
+/// A sign of life from the loop, which has heard from the tree's owner just before: a daemon whose tree is stuck gives none.
+pub struct Heartbeat {
+    /// How often.
+    pub every: Duration,
+    /// Gives it.
+    pub beat: Box<dyn Fn()>,
+}
+
+impl std::fmt::Debug for Heartbeat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Heartbeat").field("every", &self.every).finish_non_exhaustive()
+    }
+}
 
 /// What a mirror is served with.
 #[derive(Debug)]
@@ -45,6 +75,10 @@ pub struct Options {
     pub owner: Owner,
     /// Mount over whatever is there, another mirror included.
     pub over: bool,
+    /// The processes that work for it.
+    pub helpers: Helpers,
+    /// What hears that it is alive.
+    pub heartbeat: Option<Heartbeat>,
     /// A process (its pidfd) to end with.
     pub until: Option<OwnedFd>,
     /// Keep what is set in a file while the daemon runs.
@@ -59,28 +93,35 @@ pub struct Options {
 ///
 /// # Errors
 /// When it cannot be mounted, or the place is taken.
-pub fn serve(mirror: Mirror, options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    clean_up(&options)?;
+pub fn serve(mirror: Mirror, mut options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let place = Place::prepare(&options.at, options.over)?;
     allow_descriptors();
-    std::fs::create_dir_all(&options.at)?;
-    let (mut mirror, mut keeper) = (mirror, options.keep.then(|| Keeper::new(&options.at)));
-    mirror.guard_with(closer::start);
-    prepare(&mut mirror, keeper.as_mut(), &options);
+    let (mut mirror, mut keeper) = (mirror, options.keep.then(|| Keeper::new(place.path())));
+    if let Some(closer) = options.helpers.closer.take() {
+        mirror.guard_with(closer.into_socket()?);
+    }
+    let memory = std::mem::take(&mut options.helpers.memory).into_iter().map(Worker::into_socket);
+    let memory = ClientMemory::start(memory.collect::<io::Result<_>>()?)?;
+    mirror.user_reach_by(memory.clone());
+    let opener = Opener::new(options.helpers.opener.take().map(Worker::into_socket).transpose()?);
+    prepare(&mut mirror, keeper.as_mut(), &opener, &options);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run(mirror, keeper, options, ready))
+    runtime.block_on(run(mirror, (memory, opener, place), keeper, options, ready))
 }
 
 async fn run(
     mirror: Mirror,
+    (memory, opener, place): (ClientMemory, Opener, Place),
     keeper: Option<Keeper>,
     options: Options,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let waiter = Arc::new(Waiter::new(&[])?);
     // Deprecated for types whose descriptor may change or be closed; a waiter owns its one to its end.
     #[expect(deprecated)]
-    let rings = AsyncFd::new(Waiter::new(&[])?)?;
+    let rings = AsyncFd::new(Arc::clone(&waiter))?;
     #[expect(deprecated)]
     let until = options.until.map(AsyncFd::new).transpose()?;
     let ended = async {
@@ -92,60 +133,131 @@ async fn run(
     tokio::pin!(ended);
     #[expect(deprecated)]
     let modules = mirror.module_changes().map(AsyncFd::new).transpose()?;
-    let hub = Hub::new(Tree::new(mirror, options.owner), keeper);
+    let facts = Arc::clone(&mirror.facts);
+    let hub = Hub::new(Tree::new(mirror, options.owner), keeper, waiter, opener);
+    let its = Arc::downgrade(&hub);
+    memory.on_attention(move || {
+        if let Some(hub) = its.upgrade() {
+            hub.learn_tasks();
+        }
+    });
     let mut config = Config::default();
-    // Tools look for the word in the list of mounts.
-    config.mount_options = vec![MountOption::FSName("tracefs".to_owned()), MountOption::DefaultPermissions];
     config.acl = SessionACL::All;
     // One: closing a file is told of behind the back of who closed it, and must be heard of before what that one asks next, or
-    // a file that nobody has open any more is still busy. Every request wants the tree, so a second thread would only wait.
+    // a file that nobody has open any more is still busy. It makes jobs for the tree's owner and waits for nothing.
     config.n_threads = Some(1);
-    let session = Session::new(Fuse { hub: Arc::clone(&hub) }, &options.at, &config)?.spawn()?;
+    let (device, root) = mount::fuse(SOURCE)?;
+    let session = Session::from_fd(Fuse { hub: Arc::clone(&hub) }, device, SessionACL::All, config)?;
+    let mounted = place.attach(&root)?;
+    // It would keep the mirror from being unmounted by others.
+    drop(root);
+    let ours = Arc::clone(&hub);
+    let warmed = std::thread::Builder::new().name("facts".to_owned()).spawn(move || {
+        // A request that needs none of them goes first.
+        let _ = rustix::process::nice(10);
+        facts.warm();
+        // Marks need the address of a function.
+        ours.post(OWN, "marks", When::Any, |view| view.mirror().stale_marks());
+    });
+    if let Err(error) = warmed {
+        tracing::debug!("facts are read when they are needed: {error}");
+    }
+    // From here on no request is served by a process that may do more than it needs.
+    confine::filter_calls(Role::Daemon);
+    let owner = hub.jobs().start()?;
+    let session = session.spawn()?;
     let _ = hub.notifier.set(session.notifier());
+    hub.streams.tell_by(session.notifier());
     ready()?;
-    loop {
+    let mut beats = options.heartbeat.as_ref().map(|heartbeat| tokio::time::interval(heartbeat.every));
+    let mut looked = tokio::time::interval(SIGNALS);
+    looked.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let served = loop {
         tokio::select! {
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
-            () = &mut ended => break,
-            () = hub.gone.notified() => {
-                hub.forget_kept();
-                closer::close(hub.tree().mirror().end());
-                return Ok(());
-            }
+            _ = interrupt.recv() => break true,
+            _ = terminate.recv() => break true,
+            () = &mut ended => break true,
+            () = hub.gone.notified() => break false,
             full = rings.readable() => {
                 full?.clear_ready();
                 // What woke us is to wake us again only by happening again.
                 rings.get_ref().wait(Duration::ZERO)?;
+                hub.collect();
                 hub.learn_tasks();
-                hub.tree().mirror().collect_all();
-                hub.serve();
             }
             changed = readable(modules.as_ref()) => {
                 changed?.clear_ready();
-                hub.tree().mirror().learn_modules();
+                hub.post(OWN, "modules", When::Alone, |view| Hub::learn_modules(view.mirror()));
             }
-            () = hub.changed.notified() => {
-                let mut tree = hub.tree();
-                for ring in tree.mirror().rings() {
-                    // One that is watched already says so.
-                    let _ = rings.get_ref().watch(ring);
+            () = tick(beats.as_mut()) => {
+                let ours = Arc::clone(&hub);
+                hub.post(OWN, "beat", When::Any, move |_| ours.alive.notify_one());
+            }
+            () = hub.alive.notified() => {
+                if let Some(heartbeat) = &options.heartbeat {
+                    (heartbeat.beat)();
                 }
-                drop(tree);
-                hub.serve();
             }
-            () = tokio::time::sleep(PERIOD), if hub.is_awaited() => hub.serve(),
-            () = tokio::time::sleep(HURRY), if hub.asked.is_busy() => drop(hub.asked.hurry()),
+            () = hub.changed.notified() => hub.serve(),
+            () = tokio::time::sleep(PERIOD), if hub.waits.is_awaited() => hub.serve(),
+            _ = looked.tick(), if hub.waits.has_reads() => hub.waits.end_interrupted(),
+            () = hub.keep_due() => hub.keep_now(),
+        }
+    };
+    let done = end(&hub, owner, served.then_some(mounted));
+    drop(session);
+    done
+}
+
+/// Ends everything within [`END`] and the time that the kernel takes to detach programs: no client that is stuck is waited for.
+fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::Result<()> {
+    let since = Instant::now();
+    hub.jobs().stop();
+    let (give, given) = channel();
+    hub.post(OWN, "end", When::Ending, move |view| {
+        let mirror = view.mirror();
+        let farewell = mirror.user_farewell();
+        let step = mirror.longest_step();
+        tracing::debug!(name = step.name, ms = step.took.as_millis(), "longest step");
+        let _ = give.send(farewell);
+    });
+    if let Ok(Some(told)) = given.recv_timeout(END / 3) {
+        // Programs' memory may be anybody's.
+        let (done, is_done) = channel();
+        let wait = move || {
+            told.wait();
+            let _ = done.send(());
+        };
+        if std::thread::Builder::new().name("farewell".to_owned()).spawn(wait).is_ok() {
+            let _ = is_done.recv_timeout(END / 3);
         }
     }
-    let writes = hub.tree().mirror().user_farewell();
-    Hands::default().write(writes);
-    // Whoever still has a file open gets errors from it once this process is gone.
-    let unmounted = unmount(&options.at, UnmountFlags::DETACH);
+    // Whoever still has a file open gets errors from it, and whoever waits for an answer an error at once.
+    let unmounted = mounted.map_or(Ok(()), Mounted::unmount);
+    hub.waits.end();
     hub.forget_kept();
-    closer::close(hub.tree().mirror().end());
-    drop(session);
-    Ok(unmounted?)
+    let (begin, begun) = channel();
+    let (give, given) = channel();
+    hub.post(OWN, "end", When::Ending, move |view| {
+        let _ = begin.send(());
+        let _ = give.send(view.mirror().end());
+    });
+    let left = || END.saturating_sub(since.elapsed());
+    // Taking everything off its hooks is the kernel's work, which an emulated machine needs longer for.
+    let ended = begun.recv_timeout(left()).ok().and_then(|()| given.recv_timeout(left() + DETACHING).ok());
+    let is_over = ended.is_some();
+    if let Some(events) = ended {
+        closer::close(events);
+    } else {
+        // The guard closes what is left, as when this process is killed.
+        tracing::warn!("an operation did not end in time; what it attached goes with this process");
+    }
+    hub.jobs().end();
+    if is_over {
+        // It has nothing left to do.
+        let _ = owner.join();
+    }
+    unmounted
 }
 
 /// Takes all descriptors that we may have: each event that is on costs two, each probe some, each process that is told of user
@@ -163,6 +275,14 @@ pub fn allow_descriptors() {
     }
 }
 
+/// Waits for the next beat; for ever where there is none.
+async fn tick(beats: Option<&mut tokio::time::Interval>) {
+    match beats {
+        Some(beats) => drop(beats.tick().await),
+        None => std::future::pending().await,
+    }
+}
+
 /// Waits until there is something to read; for ever where there is nothing to read from.
 async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
     match fd {
@@ -172,20 +292,16 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard
 }
 
 /// Takes up what a killed daemon had, or else does what is asked for at the start.
-fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, options: &Options) {
+fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, opener: &Opener, options: &Options) {
     let told = |failed: Vec<(String, Errno)>| {
         for (what, error) in failed {
             tracing::warn!("{what}: {error}");
         }
     };
-    let saved = keeper.as_ref().filter(|_| options.restore).and_then(|keeper| {
-        keeper.load().unwrap_or_else(|error| {
-            tracing::warn!("what the last daemon kept cannot be read: {error}");
-            None
-        })
-    });
+    let saved = keeper.as_ref().filter(|_| options.restore).and_then(|keeper| keeper.load());
     if let Some(saved) = saved {
-        told(mirror.restore(&saved));
+        let quotas = mirror.quotas.clone();
+        told(mirror.restore(&saved, &mut |wanted| opener.look_now(&quotas, wanted)));
     } else {
         if let Some(keeper) = &keeper {
             keeper.forget();
@@ -195,32 +311,4 @@ fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, options: &Options) 
     if let Some(keeper) = keeper {
         keeper.keep(mirror);
     }
-}
-
-/// Takes away what a killed daemon left at a place: a mount that answers to nobody.
-fn clean_up(options: &Options) -> io::Result<()> {
-    let at = &options.at;
-    loop {
-        // Not stat(2), which the kernel may answer from what the dead one told it.
-        match rustix::fs::statvfs(at) {
-            // The second where the dead one's descriptors were closed while we asked.
-            Err(Errno::NOTCONN | Errno::CONNABORTED) => unmount(at, UnmountFlags::DETACH)?,
-            Ok(_) if !options.over && is_mirror(at) => {
-                let what = format!("there is a mirror at {} already", at.display());
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
-            }
-            _ => return Ok(()),
-        }
-    }
-}
-
-/// Whether a FUSE file system with our name is mounted at exactly this place.
-pub fn is_mirror(at: &Path) -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    mounts.lines().any(|line| {
-        let mut words = line.split(' ');
-        words.next() == Some("tracefs")
-            && words.next().map(Path::new) == Some(at)
-            && words.next() == Some("fuse")
-    })
 }

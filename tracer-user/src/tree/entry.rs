@@ -2,7 +2,10 @@
 
 use rustix::io::Errno;
 
-use crate::control::instance::Mirror;
+use crate::{
+    control::instance::{Mirror, mark::Mark},
+    lang::facts::{Files, Wanted},
+};
 
 /// What an entry belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,14 @@ pub(super) type Make1 = fn(&mut Mirror) -> Result<Vec<u8>>;
 pub(super) type MakePage = fn(&Mirror) -> Vec<u8>;
 /// Takes what is written, and says how much of it.
 pub(super) type Take = fn(&mut Mirror, At, &[u8]) -> Result<usize>;
+
+/// How a file is written whose lines name files of users: which, as a function of the text alone, and what becomes of the write once
+/// they were looked at.
+#[derive(Clone, Copy)]
+pub(super) struct Names {
+    pub(super) wanted: fn(&[u8]) -> Vec<Wanted>,
+    pub(super) takes: fn(&mut Mirror, At, &[u8], &Files) -> Result<usize>,
+}
 
 /// How a file is read.
 #[derive(Clone, Copy)]
@@ -71,21 +82,31 @@ pub(super) struct Entry {
     pub(super) shows: Shows,
     /// What becomes of a write, and how much of it is taken.
     pub(super) takes: Option<Take>,
+    /// The same for one whose lines name files of users.
+    pub(super) names: Option<Names>,
     /// What opening it for writing with `O_TRUNC` does.
     pub(super) truncates: Option<fn(&mut Mirror, At) -> Result<()>>,
     /// What closing it does.
     pub(super) closes: Option<fn(&mut Mirror, At)>,
+    /// What writes to it are, where they are marks.
+    pub(super) marks: Option<Mark>,
 }
 
 impl Entry {
     /// A file that can be read (`TRACE_MODE_READ`).
     pub(super) const fn read(name: &'static str, shows: Shows) -> Self {
-        Self { name, mode: 0o440, top: false, shows, takes: None, truncates: None, closes: None }
+        let (takes, names, truncates, closes, marks) = (None, None, None, None, None);
+        Self { name, mode: 0o440, top: false, shows, takes, names, truncates, closes, marks }
     }
 
     /// A file that can be written too (`TRACE_MODE_WRITE`).
     pub(super) const fn write(name: &'static str, shows: Shows, takes: Take) -> Self {
         Self { mode: 0o640, takes: Some(takes), ..Self::read(name, shows) }
+    }
+
+    /// A file that can be written too, with lines that name files of users.
+    pub(super) const fn names(name: &'static str, shows: Shows, names: Names) -> Self {
+        Self { mode: 0o640, names: Some(names), ..Self::read(name, shows) }
     }
 
     /// The same, at the top only.
@@ -101,6 +122,11 @@ impl Entry {
     /// The same, with something to do when it is emptied.
     pub(super) const fn truncates(self, truncates: fn(&mut Mirror, At) -> Result<()>) -> Self {
         Self { truncates: Some(truncates), ..self }
+    }
+
+    /// The same, where writes are marks.
+    pub(super) const fn marks(self, mark: Mark) -> Self {
+        Self { marks: Some(mark), ..self }
     }
 
     /// The same, with something to do when it is closed.

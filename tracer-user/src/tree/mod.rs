@@ -2,8 +2,10 @@
 //!
 //! Directories are tables of entries ([`files`]), one small file here for each file there, which turns reads into text
 //! and writes into commands of `control::instance`. [`node`] numbers files and finds them by name, [`open`] is an open
-//! file, [`whole`] the whole, which tests use as it is; [`fuse`] only passes the kernel's requests on to it ([`asked`] those by
-//! ioctl(2)), [`tell`] what user events are on to programs, and [`daemon`] keeps it going.
+//! file, [`whole`] the whole, which tests use as it is; [`fuse`] only passes the kernel's requests on to the thread that owns it
+//! ([`owner`]; [`reads`] and [`waits`] have what a read may wait for, [`streams`] what is read by splice(2), [`asked`] the
+//! requests by ioctl(2)), [`tell`] what user events are on to programs, [`place`] is where it is mounted, and
+//! [`daemon`] keeps it going.
 
 mod asked;
 mod closer;
@@ -11,12 +13,24 @@ mod daemon;
 mod entry;
 mod files;
 mod fuse;
+mod helpers;
+mod hub;
 mod keeper;
 mod node;
 mod open;
+mod opener;
+mod opening;
+mod owner;
+mod place;
+mod reads;
+mod streams;
 mod tell;
+mod waits;
 mod whole;
 
-pub use closer::{COMMAND as CLOSER, close as close_later, run as close_events};
-pub use daemon::{Options, allow_descriptors, is_mirror, serve};
+pub use closer::{COMMAND as CLOSER, Closer, run as close_events};
+pub use daemon::{Heartbeat, Options, allow_descriptors, serve};
+pub use helpers::Helpers;
+pub use opener::{COMMAND as OPENER, run as open_files};
+pub use place::is_mirror;
 pub use whole::{Access, Attributes, Outcome, Owner, Tree};

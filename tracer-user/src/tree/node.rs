@@ -151,12 +151,21 @@ impl Node {
                     found.push(("instances".to_owned(), dir(Dir::Instances)));
                 }
             }
-            Dir::Events => found.extend(
-                mirror.events.systems().map(|(n, system)| (system.name.clone(), dir(Dir::System(n)))),
-            ),
+            Dir::Events => {
+                let own = found.len();
+                for (number, system) in mirror.events.systems() {
+                    if !found[..own].iter().any(|(file, _)| *file == system.name) {
+                        found.push((system.name.clone(), dir(Dir::System(number))));
+                    }
+                }
+            }
             Dir::System(system) => {
+                let own = found.len();
                 for event in &mirror.events.system(system)?.events {
-                    found.push((mirror.events.get(*event)?.name.clone(), dir(Dir::Event(*event))));
+                    let name = &mirror.events.get(*event)?.name;
+                    if !found[..own].iter().any(|(file, _)| file == name) {
+                        found.push((name.clone(), dir(Dir::Event(*event))));
+                    }
                 }
             }
             Dir::PerCpu => {
@@ -179,6 +188,14 @@ impl Node {
     pub(super) fn child(self, name: &str, mirror: &Mirror) -> Option<Self> {
         if !self.is_dir() {
             return None;
+        }
+        // A file of the directory is what its name means, whatever clients call their events.
+        let own = (1..).zip(Self::table(self.dir, mirror)).find(|(_, entry)| entry.name == name);
+        if let Some((index, entry)) = own
+            && (!entry.top || self.instance == instance::TOP)
+        {
+            mirror.get(self.instance)?;
+            return Some(Self { entry: index, ..self });
         }
         // Large directories are not listed to find one name.
         match self.dir {

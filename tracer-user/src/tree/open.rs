@@ -1,6 +1,10 @@
 //! An open file: where its reader is.
 
-use std::fs::File;
+use std::{
+    fs::File,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustix::io::Errno;
 
@@ -8,7 +12,13 @@ use super::{
     entry::{At, Entry, Result, Shows},
     whole::{Access, Outcome, Ready},
 };
-use crate::control::instance::{Lines, Mirror, Pages, Pipe, Seen, mark::Writer};
+use crate::{
+    control::instance::{
+        Lines, Marks, Mirror, Pages, Pipe, Seen,
+        mark::{Mark, Writer},
+    },
+    lang::facts::{Files, Wanted},
+};
 
 /// What a file has between two reads.
 #[derive(Debug)]
@@ -29,6 +39,39 @@ enum Body {
     User { number: u64, writer: Option<(u32, File)> },
 }
 
+impl Body {
+    /// What a file has when it is opened.
+    fn new(mirror: &mut Mirror, entry: &Entry, at: At, access: Access) -> Result<Self> {
+        Ok(match entry.shows {
+            Shows::Seq(_) | Shows::Page(..) => Self::Seq(None),
+            Shows::Hist(_) => Self::Hist(Counted {
+                made: None,
+                read: Seen::new(),
+                asked: mirror.hist_seen(at.instance, at.index, false),
+            }),
+            Shows::Snapshot | Shows::Trace if access.read => {
+                let snapshot = matches!(entry.shows, Shows::Snapshot);
+                let paused = !snapshot
+                    && mirror.get(at.instance).is_some_and(|state| state.options.is("pause-on-trace"));
+                if paused {
+                    mirror.pause(at.instance, true);
+                }
+                let first = Lines::new(mirror, at.instance, at.cpu, snapshot).ok_or(Errno::NODEV)?;
+                let text = Text { now: first.clone(), first, made: Vec::new(), start: 0, paused };
+                Self::Trace(Box::new(text))
+            }
+            Shows::Pipe => {
+                mirror.take_pipe(at.instance, at.cpu)?;
+                Self::Pipe(Pipe::new(mirror, at.instance, at.cpu))
+            }
+            Shows::RawPipe => Self::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), false)),
+            Shows::RawSnapshot => Self::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), true)),
+            Shows::UserEvents => Self::User { number: mirror.user_open(access.uid)?, writer: None },
+            _ => Self::Plain,
+        })
+    }
+}
+
 /// The text of histograms, and how far these had counted: when it was last read, and when anything was last asked of the file
 /// (`struct hist_file_data`).
 #[derive(Debug)]
@@ -37,6 +80,9 @@ struct Counted {
     read: Seen,
     asked: Seen,
 }
+
+/// Bytes of text that are made at a time in front of where somebody reads.
+const PIECE: usize = 32 * 1024;
 
 /// The text of records, from their beginning and from where the reader is; what was made of it begins at `start`.
 #[derive(Debug)]
@@ -48,20 +94,45 @@ struct Text {
     paused: bool,
 }
 
+/// How long text is made at a time.
+const STEP: Duration = Duration::from_millis(10);
 impl Text {
-    fn read(&mut self, mirror: &mut Mirror, offset: u64, size: usize) -> Result<Vec<u8>> {
+    /// None when more time is needed.
+    fn read(&mut self, mirror: &mut Mirror, offset: u64, size: usize) -> Option<Vec<u8>> {
+        let since = Instant::now();
         if offset < self.start {
             (self.now, self.start) = (self.first.clone(), 0);
             self.made.clear();
         }
-        let skip = usize::try_from(offset - self.start).map_err(|_| Errno::INVAL)?;
-        while self.made.len() < skip + size && self.now.fill(mirror, &mut self.made, skip + size) {}
-        let from = skip.min(self.made.len());
-        let part = self.made[from..(skip + size).min(self.made.len())].to_vec();
+        // Text in front of the offset, which may be any number, is made a piece at a time and dropped.
+        while offset.saturating_sub(self.start) > self.made.len() as u64 {
+            self.drop_first(self.made.len());
+            if !self.now.fill(mirror, &mut self.made, PIECE) && self.made.is_empty() {
+                return Some(Vec::new());
+            }
+            if since.elapsed() > STEP {
+                return None;
+            }
+        }
         // What was read is read again only after a seek.
-        self.made.drain(..from);
-        self.start += from as u64;
-        Ok(part)
+        self.drop_first(usize::try_from(offset.saturating_sub(self.start)).unwrap_or(usize::MAX));
+        while self.made.len() < size {
+            let piece = size.min(self.made.len().saturating_add(PIECE));
+            if !self.now.fill(mirror, &mut self.made, piece) {
+                break;
+            }
+            if since.elapsed() > STEP {
+                return None;
+            }
+        }
+        Some(self.made.get(..size).unwrap_or(&self.made).to_vec())
+    }
+
+    /// Drops so many bytes of what was made, or all.
+    fn drop_first(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.made.len());
+        self.made.drain(..bytes);
+        self.start = self.start.saturating_add(bytes as u64);
     }
 }
 
@@ -78,40 +149,29 @@ impl Open {
         if let Some(truncates) = entry.truncates.filter(|_| access.write && access.truncate) {
             truncates(mirror, at)?;
         }
-        let body = match entry.shows {
-            Shows::Seq(_) | Shows::Page(..) => Body::Seq(None),
-            Shows::Hist(_) => Body::Hist(Counted {
-                made: None,
-                read: Seen::new(),
-                asked: mirror.hist_seen(at.instance, at.index, false),
-            }),
-            Shows::Snapshot | Shows::Trace if access.read => {
-                let snapshot = matches!(entry.shows, Shows::Snapshot);
-                let paused = !snapshot
-                    && mirror.get(at.instance).is_some_and(|state| state.options.is("pause-on-trace"));
-                if paused {
-                    mirror.pause(at.instance, true);
-                }
-                let first = Lines::new(mirror, at.instance, at.cpu, snapshot).ok_or(Errno::NODEV)?;
-                let text = Text { now: first.clone(), first, made: Vec::new(), start: 0, paused };
-                Body::Trace(Box::new(text))
-            }
-            Shows::Pipe => {
-                mirror.take_pipe(at.instance, at.cpu)?;
-                Body::Pipe(Pipe::new(mirror, at.instance, at.cpu))
-            }
-            Shows::RawPipe => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), false)),
-            Shows::RawSnapshot => Body::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), true)),
-            Shows::UserEvents => Body::User { number: mirror.user_open(), writer: None },
-            _ => Body::Plain,
-        };
+        // Who maps it writes what others see: it is shown only, as by the kernel, which lets nobody map it to be written.
+        if matches!(entry.shows, Shows::Page(..)) && access.write {
+            return Err(Errno::ACCESS);
+        }
         mirror.hold(at.instance)?;
+        let body = Body::new(mirror, entry, at, access).inspect_err(|_| mirror.release(at.instance))?;
         Ok(Self { at, entry, body })
     }
 
     /// Whether the file is a stream, which has no positions.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self.entry.shows, Shows::Pipe | Shows::RawPipe | Shows::RawSnapshot | Shows::UserEvents)
+    }
+
+    /// Whether closing it changes nothing that others could see.
+    pub(super) fn closes_plainly(&self) -> bool {
+        let paused = matches!(&self.body, Body::Trace(text) if text.paused);
+        !paused && !matches!(self.body, Body::User { .. }) && self.entry.closes.is_none()
+    }
+
+    /// Where its writes go, where they are marks.
+    pub(super) fn marks(&self, mirror: &Mirror) -> Option<(Arc<Marks>, Mark)> {
+        mirror.marks(self.at.instance).zip(self.entry.marks)
     }
 
     /// The number of its table of user events.
@@ -135,12 +195,12 @@ impl Open {
         matches!(self.body, Body::Raw(_))
     }
 
-    /// Reads.
-    pub(super) fn read(&mut self, mirror: &mut Mirror, offset: u64, size: usize) -> Result<Outcome> {
-        let data = |data| Ok(Outcome::Data(data));
-        let waits = |found: Option<Vec<u8>>| Ok(found.map_or(Outcome::Wait, Outcome::Data));
+    /// Reads; None when more time is needed.
+    pub(super) fn read(&mut self, mirror: &mut Mirror, offset: u64, size: usize) -> Result<Option<Outcome>> {
+        let data = |data| Ok(Some(Outcome::Data(data)));
+        let waits = |found: Option<Vec<u8>>| Ok(Some(found.map_or(Outcome::Wait, Outcome::Data)));
         match (&mut self.body, self.entry.shows) {
-            (Body::Trace(text), _) => data(text.read(mirror, offset, size)?),
+            (Body::Trace(text), _) => Ok(text.read(mirror, offset, size).map(Outcome::Data)),
             (Body::Pipe(pipe), _) => waits(pipe.read(mirror, size)),
             (Body::Raw(pages), _) => waits(pages.read(mirror, size)),
             (Body::Seq(made), shows @ (Shows::Seq(_) | Shows::Page(..))) => {
@@ -169,10 +229,24 @@ impl Open {
         }
     }
 
-    /// Writes, and says how much was taken.
-    pub(super) fn write(&mut self, mirror: &mut Mirror, data: &[u8], who: u32) -> Result<usize> {
+    /// The files of users that a write names.
+    pub(super) fn wanted(&self, data: &[u8]) -> Vec<Wanted> {
+        self.entry.names.map_or_else(Vec::new, |names| (names.wanted)(data))
+    }
+
+    /// Writes, and says how much was taken. `files` are those of [`Open::wanted`].
+    pub(super) fn write(
+        &mut self,
+        mirror: &mut Mirror,
+        data: &[u8],
+        who: u32,
+        files: &Files,
+    ) -> Result<usize> {
         if let Body::User { number, writer } = &mut self.body {
             return mirror.user_write(*number, data, Writer::again(who, writer));
+        }
+        if let Some(names) = self.entry.names {
+            return (names.takes)(mirror, At { who, ..self.at }, data, files);
         }
         let takes = self.entry.takes.ok_or(Errno::INVAL)?;
         takes(mirror, At { who, ..self.at }, data)
@@ -234,5 +308,5 @@ impl Open {
 /// A part of a text.
 fn part(text: &[u8], offset: u64, size: usize) -> Vec<u8> {
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
-    text[from..from.saturating_add(size).min(text.len())].to_vec()
+    text.get(from..from.saturating_add(size).min(text.len())).unwrap_or_default().to_vec()
 }

@@ -1,7 +1,7 @@
 //! Telling programs what user events are on, before whoever changed it has the answer.
 //!
-//! Their memory and the page that they map are written by a thread that has neither the tree nor a FUSE request in hand: the
-//! kernel may want a page of ours first, which another request asks for.
+//! Bits in their memory are written by a process of its own, until a deadline. The page that they map is written by a thread that has
+//! neither the tree nor a FUSE request in hand: the kernel may want a page of ours first, which another request asks for.
 
 use std::sync::{
     Mutex, PoisonError, Weak,
@@ -10,15 +10,15 @@ use std::sync::{
 
 use fuser::INodeNo;
 
-use super::fuse::Hub;
-use crate::control::instance::user::{Hands, News};
+use super::hub::Hub;
+use crate::control::instance::user::News;
 
-/// What is to be told, and what is to be done then.
+type Then = Box<dyn FnOnce() + Send>;
+
+/// The page is to be put, or forgotten where it holds text by now, and something done then.
 struct Job {
-    news: News,
-    /// The page that programs map, which holds text by now.
     stale: bool,
-    then: Box<dyn FnOnce() + Send>,
+    then: Then,
 }
 
 /// The thread, once there was something to tell.
@@ -30,15 +30,18 @@ pub(super) struct Teller {
 impl Teller {
     /// Tells, and then does something; at once where there is nothing to tell.
     pub(super) fn tell(&self, hub: &Weak<Hub>, news: News, then: impl FnOnce() + Send + 'static) {
-        if news.is_empty() {
-            return then();
-        }
-        self.send(hub, Job { news, stale: false, then: Box::new(then) });
+        let News { ticket, page } = news;
+        let then: Then = match ticket {
+            Some(ticket) => Box::new(move || ticket.then(then)),
+            None => Box::new(then),
+        };
+        // The page first: by the time that it is there, so are the bits, mostly.
+        if page { self.send(hub, Job { stale: false, then }) } else { then() }
     }
 
     /// Lets the kernel forget the page that programs map.
     pub(super) fn forget_page(&self, hub: &Weak<Hub>) {
-        self.send(hub, Job { news: News::default(), stale: true, then: Box::new(|| {}) });
+        self.send(hub, Job { stale: true, then: Box::new(|| {}) });
     }
 
     fn send(&self, hub: &Weak<Hub>, job: Job) {
@@ -60,13 +63,9 @@ impl Teller {
 fn start(hub: Weak<Hub>) -> Option<Sender<Job>> {
     let (jobs, taken) = channel::<Job>();
     let run = move || {
-        let mut hands = Hands::default();
         for job in taken {
             if let Some(hub) = hub.upgrade() {
-                hands.write(job.news.writes);
-                if job.news.page || job.stale {
-                    put_page(&hub, job.stale);
-                }
+                put_page(&hub, job.stale);
             }
             (job.then)();
         }

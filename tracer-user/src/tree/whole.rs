@@ -1,15 +1,27 @@
 //! The tree as a whole: directories, open files, attributes. It knows nothing of FUSE, so that tests use it as it is.
+//!
+//! Open files and changed attributes lie beside the mirror ([`OpenFiles`]), so that a request can be served while a long
+//! operation has the mirror borrowed: [`Beside::over`] makes a tree of both. The open file that the long operation was
+//! asked for through is taken out meanwhile; [`Beside::is_busy`] says so.
 
-use std::{collections::HashMap, time::SystemTime};
+use std::{
+    borrow::BorrowMut,
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
 
 use rustix::io::Errno;
 
 use super::{
-    entry::{At, Result},
+    entry::{At, Result, Shows},
     node::{Dir, Node, ROOT},
     open::Open,
 };
-use crate::control::instance::{Mirror, TOP};
+use crate::{
+    control::instance::{Marks, Mirror, TOP, mark::Mark},
+    lang::facts::{Files, Wanted},
+};
 
 /// What a file is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +48,8 @@ pub struct Access {
     pub write: bool,
     /// Emptied first.
     pub truncate: bool,
+    /// Whose it is to be.
+    pub uid: u32,
 }
 
 /// What a read comes to.
@@ -94,57 +108,130 @@ struct Changed {
     gid: Option<u32>,
 }
 
-/// The tree.
-pub struct Tree {
-    mirror: Mirror,
-    open: HashMap<u64, Open>,
-    /// The events of those that are files of one.
-    of_event: HashMap<u64, u32>,
-    next: u64,
+/// Attributes that are remembered at most; those of files that are gone are dropped first.
+const CHANGED: usize = 65_536;
+
+/// An open file.
+struct Slot {
+    /// None while a request to it is being served.
+    open: Option<Open>,
+    /// The event that it is a file of.
+    event: Option<u32>,
+    /// Whether closing it does no more than to forget it.
+    plain: bool,
+    /// The number of its table of user events, where it has one.
+    user: Option<u64>,
+    /// Where its writes go, where they are marks.
+    marks: Option<(Arc<Marks>, Mark)>,
+}
+
+/// What lies beside the mirror.
+#[derive(Default)]
+struct OpenFiles {
+    open: HashMap<u64, Slot>,
+    last: u64,
     changed: HashMap<u64, Changed>,
+}
+
+/// The part of a tree that is not the mirror. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Beside {
+    files: Arc<Mutex<OpenFiles>>,
     owner: Owner,
-    /// When it was made: the time of all files.
-    pub since: SystemTime,
+    since: SystemTime,
+}
+
+impl Beside {
+    fn files(&self) -> MutexGuard<'_, OpenFiles> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tree of these files over a mirror.
+    pub(super) fn over<'a>(&self, mirror: &'a mut Mirror) -> Tree<&'a mut Mirror> {
+        Tree { mirror, beside: self.clone() }
+    }
+
+    /// Whether a request to an open file is being served.
+    pub(super) fn is_busy(&self, handle: u64) -> bool {
+        self.files().open.get(&handle).is_some_and(|slot| slot.open.is_none())
+    }
+
+    /// Whether closing a file changes nothing but that it is closed.
+    pub(super) fn closes_plainly(&self, handle: u64) -> bool {
+        self.files().open.get(&handle).is_none_or(|slot| slot.plain)
+    }
+
+    /// The number of an open file's table of user events, where it has one.
+    pub(super) fn user_file(&self, handle: u64) -> Option<u64> {
+        self.files().open.get(&handle)?.user
+    }
+
+    /// Where writes to an open file go, where they are marks.
+    pub(super) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
+        self.files().open.get(&handle)?.marks.clone()
+    }
+}
+
+/// The tree, over a mirror of its own or a borrowed one.
+pub struct Tree<M = Mirror> {
+    mirror: M,
+    beside: Beside,
 }
 
 impl Tree {
     /// A tree over instances.
     pub fn new(mut mirror: Mirror, owner: Owner) -> Self {
         mirror.publish();
-        Self {
-            mirror,
-            open: HashMap::new(),
-            of_event: HashMap::new(),
-            next: 1,
-            changed: HashMap::new(),
-            owner,
-            since: SystemTime::now(),
-        }
+        let beside = Beside { files: Arc::default(), owner, since: SystemTime::now() };
+        Self { mirror, beside }
     }
+}
 
+impl<M: BorrowMut<Mirror>> Tree<M> {
     /// The instances.
     pub fn mirror(&mut self) -> &mut Mirror {
-        &mut self.mirror
+        self.mirror.borrow_mut()
+    }
+
+    /// The same, to be looked at.
+    fn seen(&self) -> &Mirror {
+        self.mirror.borrow()
+    }
+
+    /// When it was made: the time of all files.
+    pub fn since(&self) -> SystemTime {
+        self.beside.since
+    }
+
+    /// What is not the mirror.
+    pub(super) fn beside(&self) -> &Beside {
+        &self.beside
+    }
+
+    /// The same tree, borrowed.
+    pub(super) fn view(&mut self) -> Tree<&mut Mirror> {
+        self.beside.over(self.mirror.borrow_mut())
     }
 
     fn node(&self, number: u64) -> Result<Node> {
         // A file of an instance that is gone has no device any more, as the kernel has it.
-        Node::of(number).filter(|node| node.exists(&self.mirror)).ok_or(Errno::NOENT)
+        Node::of(number).filter(|node| node.exists(self.seen())).ok_or(Errno::NOENT)
     }
 
     fn attributes_of(&self, node: Node) -> Attributes {
         let number = node.number();
-        let (mode, links) = node.mode(&self.mirror);
-        let changed = self.changed.get(&number).copied().unwrap_or_default();
+        let (mode, links) = node.mode(self.seen());
+        let changed = self.beside.files().changed.get(&number).copied().unwrap_or_default();
+        let owner = self.beside.owner;
         Attributes {
             number,
             is_dir: node.is_dir(),
-            mode: changed.mode.unwrap_or(if number == ROOT { self.owner.mode } else { mode }),
+            mode: changed.mode.unwrap_or(if number == ROOT { owner.mode } else { mode }),
             links,
-            uid: changed.uid.unwrap_or(self.owner.uid),
-            gid: changed.gid.unwrap_or(self.owner.gid),
-            lasting: node.is_lasting(&self.mirror),
-            size: node.size(&self.mirror),
+            uid: changed.uid.unwrap_or(owner.uid),
+            gid: changed.gid.unwrap_or(owner.gid),
+            lasting: node.is_lasting(self.seen()),
+            size: node.size(self.seen()),
         }
     }
 
@@ -159,7 +246,7 @@ impl Tree {
     /// Changes attributes.
     ///
     /// # Errors
-    /// `ENOENT`.
+    /// `ENOENT`, and `ENOSPC` when more files than can be remembered were changed.
     pub fn change(
         &mut self,
         number: u64,
@@ -168,10 +255,19 @@ impl Tree {
         gid: Option<u32>,
     ) -> Result<Attributes> {
         let node = self.node(number)?;
-        let changed = self.changed.entry(number).or_default();
+        let mut files = self.beside.files();
+        if files.changed.len() >= CHANGED && !files.changed.contains_key(&number) {
+            let mirror = self.seen();
+            files.changed.retain(|number, _| Node::of(*number).is_some_and(|node| node.exists(mirror)));
+            if files.changed.len() >= CHANGED {
+                return Err(Errno::NOSPC);
+            }
+        }
+        let changed = files.changed.entry(number).or_default();
         changed.mode = mode.or(changed.mode);
         changed.uid = uid.or(changed.uid);
         changed.gid = gid.or(changed.gid);
+        drop(files);
         Ok(self.attributes_of(node))
     }
 
@@ -180,7 +276,7 @@ impl Tree {
     /// # Errors
     /// `ENOENT`.
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
-        let child = self.node(parent)?.child(name, &self.mirror).ok_or(Errno::NOENT)?;
+        let child = self.node(parent)?.child(name, self.seen()).ok_or(Errno::NOENT)?;
         Ok(self.attributes_of(child))
     }
 
@@ -204,8 +300,8 @@ impl Tree {
             return Err(Errno::NOTDIR);
         }
         let mut all =
-            vec![(number, ".".to_owned(), true), (node.parent(&self.mirror).number(), "..".to_owned(), true)];
-        let children = node.children(&self.mirror).ok_or(Errno::NOENT)?;
+            vec![(number, ".".to_owned(), true), (node.parent(self.seen()).number(), "..".to_owned(), true)];
+        let children = node.children(self.seen()).ok_or(Errno::NOENT)?;
         all.extend(children.into_iter().map(|(name, child)| (child.number(), name, child.is_dir())));
         Ok(all)
     }
@@ -216,7 +312,7 @@ impl Tree {
     /// `ENODEV` for a file of an instance that is gone, and what opening it does may refuse.
     pub fn open(&mut self, number: u64, access: Access, who: u32) -> Result<(u64, bool)> {
         let node = self.node(number).map_err(|_| Errno::NODEV)?;
-        let entry = node.entry(&self.mirror).ok_or(Errno::ISDIR)?;
+        let entry = node.entry(self.seen()).ok_or(Errno::ISDIR)?;
         let (index, cpu) = match node.dir {
             Dir::Options => (node.entry - 1, None),
             Dir::Cpu(cpu) => (cpu, Some(cpu)),
@@ -224,41 +320,66 @@ impl Tree {
             _ => (0, None),
         };
         let at = At { instance: node.instance, index, cpu, who };
-        let opened = Open::new(&mut self.mirror, entry, at, access);
+        let opened = Open::new(self.mirror(), entry, at, access);
         if access.truncate {
-            self.mirror.publish();
+            self.mirror().publish();
         }
         let open = opened?;
         let stream = open.is_stream();
-        let handle = self.next;
-        self.next += 1;
-        self.open.insert(handle, open);
         // An open `id` has the number by itself, whatever becomes of the event.
-        let outlives = entry.name == "id";
-        if let (Dir::Event(event), false) = (node.dir, outlives) {
-            self.of_event.insert(handle, event);
-        }
+        let event = match node.dir {
+            Dir::Event(event) if entry.name != "id" => Some(event),
+            _ => None,
+        };
+        let slot = Slot {
+            event,
+            plain: open.closes_plainly(),
+            user: open.user_file(),
+            marks: open.marks(self.seen()),
+            open: Some(open),
+        };
+        let mut files = self.beside.files();
+        files.last += 1;
+        let handle = files.last;
+        files.open.insert(handle, slot);
         Ok((handle, stream))
+    }
+
+    /// Looks at an open file that is not being served.
+    fn look<T>(&self, handle: u64, look: impl FnOnce(&Open) -> T) -> Option<T> {
+        self.beside.files().open.get(&handle)?.open.as_ref().map(look)
+    }
+
+    /// Takes an open file out while something is done with it.
+    fn with<T>(&mut self, handle: u64, act: impl FnOnce(&mut Open, &mut Mirror) -> Result<T>) -> Result<T> {
+        let mut files = self.beside.files();
+        let slot = files.open.get_mut(&handle).ok_or(Errno::BADF)?;
+        if slot.event.is_some_and(|event| self.seen().events.get(event).is_none()) {
+            return Err(Errno::NODEV);
+        }
+        let mut open = slot.open.take().ok_or(Errno::AGAIN)?;
+        drop(files);
+        let done = act(&mut open, self.mirror());
+        if let Some(slot) = self.beside.files().open.get_mut(&handle) {
+            slot.open = Some(open);
+        }
+        done
     }
 
     /// Whether what is read from an open file is pages.
     pub fn has_pages(&self, handle: u64) -> bool {
-        self.open.get(&handle).is_some_and(Open::has_pages)
+        self.look(handle, Open::has_pages).unwrap_or(false)
     }
 
     /// The number of an open file's table of user events, where it has one.
     pub fn user_file(&self, handle: u64) -> Option<u64> {
-        self.open.get(&handle)?.user_file()
+        self.beside.user_file(handle)
     }
 
     /// What is mapped of an open file, where it can be mapped.
     pub fn page(&self, handle: u64) -> Option<Vec<u8>> {
-        self.open.get(&handle)?.page(&self.mirror)
-    }
-
-    /// Whether an open file is one of an event that is gone.
-    fn is_gone(&self, handle: u64) -> bool {
-        self.of_event.get(&handle).is_some_and(|event| self.mirror.events.get(*event).is_none())
+        let mirror = self.seen();
+        self.look(handle, |open| open.page(mirror)).flatten()
     }
 
     /// Reads from an open file.
@@ -266,46 +387,78 @@ impl Tree {
     /// # Errors
     /// What the file says; `EBADF` for no handle, `ENODEV` where its event is gone.
     pub fn read(&mut self, handle: u64, offset: u64, size: usize) -> Result<Outcome> {
-        if self.is_gone(handle) {
-            return Err(Errno::NODEV);
+        loop {
+            if let Some(outcome) = self.read_some(handle, offset, size)? {
+                return Ok(outcome);
+            }
         }
-        self.open.get_mut(&handle).ok_or(Errno::BADF)?.read(&mut self.mirror, offset, size)
     }
 
-    /// Writes to an open file, and says how much was taken.
+    /// The same, for a while; None when it is to be asked again.
+    ///
+    /// # Errors
+    /// As [`Tree::read`].
+    pub(super) fn read_some(&mut self, handle: u64, offset: u64, size: usize) -> Result<Option<Outcome>> {
+        self.with(handle, |open, mirror| open.read(mirror, offset, size))
+    }
+
+    /// Takes in what was recorded for an open file's readers, for a while. Whether that was all.
+    pub(super) fn settle(&mut self, handle: u64) -> bool {
+        let Some(instance) = self.look(handle, |open| open.at.instance) else { return true };
+        self.mirror().collect_some(instance)
+    }
+
+    /// The same for a file that is about to be opened, if its readers begin with what there is then.
+    pub(super) fn settle_file(&mut self, number: u64) -> bool {
+        let Ok(node) = self.node(number) else { return true };
+        let shows = node.entry(self.seen()).map(|entry| entry.shows);
+        !matches!(shows, Some(Shows::Trace | Shows::Snapshot)) || self.mirror().collect_some(node.instance)
+    }
+
+    /// The files of users that a write to an open file names: they are to be looked at first, where nobody has to wait for it.
+    pub fn wanted(&self, handle: u64, data: &[u8]) -> Vec<Wanted> {
+        self.look(handle, |open| open.wanted(data)).unwrap_or_default()
+    }
+
+    /// Writes to an open file, and says how much was taken. Files that it names are opened while it waits.
     ///
     /// # Errors
     /// As [`Tree::read`].
     pub fn write(&mut self, handle: u64, data: &[u8], who: u32) -> Result<usize> {
-        if self.is_gone(handle) {
-            return Err(Errno::NODEV);
-        }
-        let done = self.open.get_mut(&handle).ok_or(Errno::BADF)?.write(&mut self.mirror, data, who);
-        self.mirror.publish();
+        self.write_with(handle, data, who, &Files::at_once())
+    }
+
+    /// The same with files that were looked at, those of [`Tree::wanted`].
+    ///
+    /// # Errors
+    /// As [`Tree::read`].
+    pub fn write_with(&mut self, handle: u64, data: &[u8], who: u32, files: &Files) -> Result<usize> {
+        let done = self.with(handle, |open, mirror| open.write(mirror, data, who, files));
+        self.mirror().publish();
         done
     }
 
     /// What an open file is ready for; `waits` where somebody goes to sleep until it is.
     pub fn poll(&mut self, handle: u64, waits: bool) -> Ready {
         let gone = Ready { input: true, news: false };
-        self.open.get_mut(&handle).map_or(gone, |open| open.poll(&mut self.mirror, waits))
+        self.with(handle, |open, mirror| Ok(open.poll(mirror, waits))).unwrap_or(gone)
     }
 
     /// Whether one who polls an open file is to be woken.
     pub fn is_awaited(&mut self, handle: u64) -> bool {
-        self.open.get(&handle).is_none_or(|open| open.is_awaited(&mut self.mirror))
+        self.with(handle, |open, mirror| Ok(open.is_awaited(mirror))).unwrap_or(true)
     }
 
     /// Whether who polls an open file is woken by nothing but our looking at it.
     pub fn needs_looking_at(&self, handle: u64) -> bool {
-        self.open.get(&handle).is_none_or(Open::needs_looking_at)
+        self.look(handle, Open::needs_looking_at).unwrap_or(true)
     }
 
     /// Closes a file.
     pub fn close(&mut self, handle: u64) {
-        self.of_event.remove(&handle);
-        if let Some(open) = self.open.remove(&handle) {
-            open.close(&mut self.mirror);
+        let closed = self.beside.files().open.remove(&handle);
+        if let Some(open) = closed.and_then(|slot| slot.open) {
+            open.close(self.mirror());
         }
     }
 
@@ -317,7 +470,7 @@ impl Tree {
         if self.node(parent)? != Node::dir(TOP, Dir::Instances) {
             return Err(Errno::PERM);
         }
-        let instance = self.mirror.make(name)?;
+        let instance = self.mirror().make(name)?;
         Ok(self.attributes_of(Node::dir(instance, Dir::Instance)))
     }
 
@@ -329,8 +482,8 @@ impl Tree {
         if self.node(parent)? != Node::dir(TOP, Dir::Instances) {
             return Err(Errno::PERM);
         }
-        let done = self.mirror.remove(name);
-        self.mirror.publish();
+        let done = self.mirror().remove(name);
+        self.mirror().publish();
         done
     }
 }

@@ -47,6 +47,10 @@ impl Assembler {
         self.emit(name.into())
     }
 
+    #[expect(
+        clippy::expect_used,
+        reason = "who makes code binds the labels that it jumps to, whatever it makes code of"
+    )]
     fn place(&self, label: Label) -> usize {
         self.labels[label.0 as usize].expect("every label that is jumped to is bound")
     }
@@ -214,6 +218,7 @@ impl Assembler {
         self.items.splice(at..at, items);
     }
 
+    #[expect(clippy::expect_used, reason = "an island is put into every jump that is longer")]
     fn emit(self, name: String) -> Function {
         let slots = self.starts(Item::slots);
         let mut function = Function { name, ..Function::default() };

@@ -253,6 +253,7 @@ impl Lower<'_> {
     }
 
     /// Makes sure the bytes are on the stack, and says where.
+    #[expect(clippy::expect_used, reason = "a plan ends every path with the field's own offset")]
     pub(super) fn memory_slot(&mut self, arg: u8, path: &[u32], inner: usize, size: usize) -> i16 {
         let (last, prefix) = path.split_last().expect("a path has an offset");
         let start = last + inner as u32;

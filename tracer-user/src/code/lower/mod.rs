@@ -302,14 +302,10 @@ impl<'a> Lower<'a> {
         }
     }
 
-    fn branch(&mut self, mut filter: &Filter, mut exits: Exits) -> Result<(), LowerError> {
-        while let Filter::Not(inner) = filter {
-            filter = inner;
-            exits = exits.inverted();
-        }
+    fn branch(&mut self, filter: &Filter, exits: Exits) -> Result<(), LowerError> {
         match filter {
             Filter::Const(holds) => self.go(*holds, exits),
-            Filter::Not(_) => unreachable!("taken off above"),
+            Filter::Not(inner) => self.branch(inner, exits.inverted())?,
             Filter::And(list) => {
                 let Some((last, list)) = list.split_last() else {
                     self.go(true, exits);

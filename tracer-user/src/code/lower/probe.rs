@@ -205,9 +205,8 @@ impl Lower<'_> {
                 let mut bytes = text.clone();
                 bytes.resize((text.len() + 1).next_multiple_of(8), 0);
                 let slot = self.frame.take(bytes.len(), 0);
-                for (at, word) in (slot..).step_by(8).zip(bytes.chunks_exact(8)) {
-                    let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
-                    self.asm.constant(Reg::R0, word);
+                for (at, word) in (slot..).step_by(8).zip(bytes.as_chunks().0) {
+                    self.asm.constant(Reg::R0, u64::from_le_bytes(*word));
                     self.asm.store(Width::D, Reg::R10, at, Reg::R0);
                 }
                 self.asm.address(Reg::R9, Reg::R10, i32::from(slot));

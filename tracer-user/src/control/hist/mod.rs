@@ -5,7 +5,7 @@
 mod hint;
 pub mod several;
 
-use std::{cell::OnceCell, collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use self::hint::Known;
 use super::{facts::Facts, hooks::Chosen, recorder};
@@ -15,7 +15,7 @@ use crate::{
     event::{Catalogue, Format, synthetic},
     lang::{
         filter::FilterError,
-        hist::{Change, Dialect, Flags, Refusal, Set, Trigger, World},
+        hist::{Change, Dialect, Flags, Hist, Refusal, Set, Trigger, World},
     },
     plan::{
         filter::Filter,
@@ -120,7 +120,7 @@ impl Histogram {
         };
         let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
         let mut chosen = Self::hook(&format, options.tracepoint, facts)?;
-        let counts = Counts::of(&trigger.hist, facts.cpus())?;
+        let counts = Counts::of(&trigger.hist)?;
         let references = References::of(&trigger.hist, &set).ok_or(HistError::NotYet("its references"))?;
         let registers = facts.registers().filter(|_| chosen.via.is_call());
         let calls = registers.map(|registers| Calls::new(registers, recorder::cast(facts)));
@@ -170,6 +170,11 @@ impl Histogram {
         })
     }
 
+    /// Learns what only a process with privileges can, for [`Histogram::text`] without them.
+    pub fn prepare(&self, facts: &Facts) {
+        prepare(&self.trigger.hist, facts);
+    }
+
     /// The text of the event's `hist` file.
     ///
     /// # Errors
@@ -210,8 +215,8 @@ fn looked_up<'a>(trigger: &Trigger, counted: Counted, facts: &'a Facts) -> (Tabl
     let layout = Layout::of(hist);
     let hits = counted.rows.iter().map(|(_, entry)| layout.sum(entry, 0)).sum();
     let table = Table { rows: counted.rows, hits, drops: counted.drops, snapshot: counted.snapshot };
-    let names_calls = hist.keys().iter().any(|key| key.flags.has(Flags::SYSCALL));
-    (table, Env { facts, names_calls, calls: OnceCell::new() })
+    let names_calls = names_calls(hist);
+    (table, Env { facts, names_calls })
 }
 
 /// What the running kernel has that histograms are about.
@@ -246,7 +251,6 @@ impl World for Running<'_> {
 struct Env<'a> {
     facts: &'a Facts,
     names_calls: bool,
-    calls: OnceCell<HashMap<u64, String>>,
 }
 
 impl RenderEnv for Env<'_> {
@@ -260,18 +264,18 @@ impl HistEnv for Env<'_> {
         if !self.names_calls {
             return None;
         }
-        self.calls.get_or_init(|| calls(self.facts)).get(&number).cloned()
+        self.facts.call_names().get(&number).cloned()
     }
 }
 
-/// Names of system calls by their numbers, from the events of their entries.
-fn calls(facts: &Facts) -> HashMap<u64, String> {
-    let Ok(list) = facts.tracefs.available_events() else { return HashMap::new() };
-    let catalogue = Catalogue::parse(&list);
-    let entries = catalogue.matching("syscalls:sys_enter_*");
-    let number = |name: &str| {
-        let call = name.strip_prefix("sys_enter_")?;
-        Some((u64::from(facts.syscall_number(name)?), format!("sys_{call}")))
-    };
-    entries.into_iter().filter_map(|(_, name)| number(name)).collect()
+/// Learns what rows of this histogram will be shown with, as far as it takes privileges.
+pub(super) fn prepare(hist: &Hist, facts: &Facts) {
+    if names_calls(hist) {
+        let _ = facts.call_names();
+    }
+}
+
+/// Whether keys show system calls by their names.
+fn names_calls(hist: &Hist) -> bool {
+    hist.keys().iter().any(|key| key.flags.has(Flags::SYSCALL))
 }

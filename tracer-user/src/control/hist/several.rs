@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::{
     HistError,
     hint::{self, Known},
-    looked_up, shown,
+    looked_up, prepare, shown,
 };
 use crate::{
     attach::Counted,
@@ -80,6 +80,15 @@ impl Histograms {
     /// others count, unless `all` are.
     fn of_interest(&self, all: bool) -> impl Iterator<Item = TriggerId> + '_ {
         self.given.iter().copied().filter(move |id| all || !self.mirror.hist_serves(TOP, *id))
+    }
+
+    /// Learns what only a process with privileges can, for [`Histograms::text`] without them.
+    pub fn prepare(&self) {
+        for id in &self.given {
+            if let Some(trigger) = self.mirror.hist_trigger(TOP, *id) {
+                prepare(&trigger.hist, &self.mirror.facts);
+            }
+        }
     }
 
     /// The tables as the events' `hist` files show them, each behind a line that names its event.

@@ -61,17 +61,12 @@ impl Boot {
 
 /// The words of a command line, without quotes.
 fn words(line: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
     let mut quoted = false;
-    for c in line.chars() {
-        match c {
-            '"' => quoted = !quoted,
-            c if c.is_whitespace() && !quoted => words.push(String::new()),
-            c => words.last_mut().expect("begins with one").push(c),
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
+    let parts = line.split(|c: char| {
+        quoted ^= c == '"';
+        c.is_whitespace() && !quoted
+    });
+    parts.map(|part| part.replace('"', "")).filter(|word| !word.is_empty()).collect()
 }
 
 /// `NAME[^FLAGS][@WHERE][,EVENT...]`: of the flags `traceoff` is known, and all buffers are ordinary memory.
@@ -87,19 +82,15 @@ fn instance(value: &str) -> Option<Instance> {
 
 /// A number with a letter behind it (`memparse()`), the two pages that a buffer has at least.
 fn size(text: &str) -> Option<usize> {
-    let split = text.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(text.len());
-    let text = &text[..split];
-    let (digits, unit) = match text.char_indices().next_back()? {
-        (at, 'k' | 'K') => (&text[..at], 10),
-        (at, 'm' | 'M') => (&text[..at], 20),
-        (at, 'g' | 'G') => (&text[..at], 30),
-        _ => (text, 0),
-    };
+    let text = text.split(|c: char| !c.is_ascii_alphanumeric()).next()?;
+    let units = [(['k', 'K'], 1 << 10), (['m', 'M'], 1 << 20), (['g', 'G'], 1 << 30)];
+    let with_unit = units.into_iter().find_map(|(letter, unit)| Some((text.strip_suffix(letter)?, unit)));
+    let (digits, unit): (&str, usize) = with_unit.unwrap_or((text, 1));
     let number: usize = match digits.strip_prefix("0x") {
         Some(hex) => usize::from_str_radix(hex, 16).ok()?,
         None => digits.parse().ok()?,
     };
-    number.checked_shl(unit).map(|bytes| bytes.max(4096))
+    number.checked_mul(unit).map(|bytes| bytes.max(4096))
 }
 
 impl Mirror {
@@ -173,9 +164,14 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        for (text, bytes) in
-            [("1", Some(4096)), ("64k", Some(65536)), ("0x10000", Some(65536)), ("x", None), ("", None)]
-        {
+        for (text, bytes) in [
+            ("1", Some(4096)),
+            ("64k", Some(65536)),
+            ("0x10000", Some(65536)),
+            ("x", None),
+            ("", None),
+            ("17179869184g", None),
+        ] {
             assert_eq!(size(text), bytes, "{text}");
         }
     }

@@ -25,6 +25,8 @@ pub const SPECIAL: &str = "ftrace";
 
 /// Ids of events that the kernel does not know. The kernel counts its own from 1 on and has some thousands.
 const MADE_IDS: Range<u16> = 0x8000..control::FIRST;
+/// How many there are.
+pub const IDS: usize = (MADE_IDS.end - MADE_IDS.start) as usize;
 
 /// Events that can be numbered: what fits into the number of a file.
 const NUMBERS: usize = 1 << 20;
@@ -82,8 +84,22 @@ pub struct Events {
     systems: Vec<System>,
     names: HashMap<(u32, String), u32>,
     system_names: HashMap<String, u32>,
-    /// Numbers by event id, of those whose format was read.
-    ids: Arc<RwLock<HashMap<u16, u32>>>,
+    ids: Arc<RwLock<Ids>>,
+}
+
+/// Ids of events.
+#[derive(Debug)]
+struct Ids {
+    /// Numbers by id, of those whose format was read.
+    numbers: HashMap<u16, u32>,
+    /// None of [`MADE_IDS`] before this one is free.
+    lowest: u16,
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        Self { numbers: HashMap::new(), lowest: MADE_IDS.start }
+    }
 }
 
 impl Events {
@@ -163,7 +179,7 @@ impl Events {
         event.format = OnceLock::from(Some(format));
         event.printer = OnceLock::from(Some(printer));
         let number = self.join(event);
-        self.ids.write().unwrap_or_else(PoisonError::into_inner).insert(id, number);
+        self.ids.write().unwrap_or_else(PoisonError::into_inner).numbers.insert(id, number);
         Ok(number)
     }
 
@@ -192,9 +208,22 @@ impl Events {
         let Some(gone) = self.all.get_mut(event as usize).and_then(Option::take) else { return };
         let id = gone.format.get().and_then(Option::as_ref).map(|format| format.id);
         self.gone.push_back((event, id));
-        self.systems[gone.system as usize].events.retain(|other| *other != event);
+        let all = &mut self.systems[gone.system as usize].events;
+        // In order, as long as numbers do not come again.
+        let place = all.binary_search(&event).ok().or_else(|| all.iter().position(|other| *other == event));
+        if let Some(place) = place {
+            all.remove(place);
+        }
         self.names.remove(&(gone.system, gone.name.clone()));
-        self.ids.write().unwrap_or_else(PoisonError::into_inner).retain(|_, other| *other != event);
+        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = id
+            && ids.numbers.get(&id) == Some(&event)
+        {
+            ids.numbers.remove(&id);
+            if MADE_IDS.contains(&id) {
+                ids.lowest = ids.lowest.min(id);
+            }
+        }
     }
 
     /// The id of an event, also of one that is gone.
@@ -205,8 +234,10 @@ impl Events {
 
     /// An id for one more event, the lowest that is free; none when all are used.
     pub fn free_id(&self) -> Option<u16> {
-        let ids = self.ids.read().unwrap_or_else(PoisonError::into_inner);
-        MADE_IDS.into_iter().find(|id| !ids.contains_key(id))
+        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
+        let free = (ids.lowest..MADE_IDS.end).find(|id| !ids.numbers.contains_key(id));
+        ids.lowest = free.unwrap_or(MADE_IDS.end);
+        free
     }
 
     /// An event.
@@ -290,7 +321,7 @@ impl Events {
         });
         let format = format.as_ref()?;
         let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
-        ids.entry(format.id).or_insert(event);
+        ids.numbers.entry(format.id).or_insert(event);
         Some(format)
     }
 
@@ -313,7 +344,7 @@ impl Events {
 
     /// The event of an id, if its format was read before, as that of every event is that was ever turned on.
     pub fn by_id(&self, id: u16) -> Option<u32> {
-        self.ids.read().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
+        self.ids.read().unwrap_or_else(PoisonError::into_inner).numbers.get(&id).copied()
     }
 }
 

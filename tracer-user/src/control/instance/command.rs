@@ -10,7 +10,10 @@ use super::{
     state::{Filtering, Instance, Wants},
 };
 use crate::{
-    buffer::clock::{Clock, monotonic},
+    buffer::{
+        PageSize,
+        clock::{Clock, monotonic},
+    },
     event::Format,
     lang::filter::{self, FilterError, Request},
     plan::{
@@ -19,6 +22,9 @@ use crate::{
         source::Hook,
     },
 };
+
+/// Events that are turned off between two turns of others.
+const PART: usize = 32;
 
 /// A list of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +102,8 @@ pub enum Command<'a> {
         /// Bytes.
         bytes: usize,
     },
-    /// Sets the size of a page of the buffers, in bytes, and empties them.
-    PageSize(usize),
+    /// Sets the size of a page of the buffers, and empties them.
+    PageSize(PageSize),
     /// Sets an option by its number.
     Option {
         /// The option.
@@ -162,7 +168,10 @@ impl Mirror {
                 }
                 Ok(())
             }
-            Command::BufferSize { cpu, bytes } => self.state(instance)?.resize(*cpu, *bytes),
+            Command::BufferSize { cpu, bytes } => {
+                self.find_memory(instance, *cpu, *bytes)?;
+                self.state(instance)?.resize(*cpu, *bytes)
+            }
             Command::PageSize(page) => {
                 self.collect(instance);
                 self.state(instance)?.set_page(*page);
@@ -172,9 +181,9 @@ impl Mirror {
             Command::OptionWord(word) => self.set_option_word(instance, word),
             Command::Tracer(name) => {
                 // The kernel takes this many bytes at most (`MAX_TRACER_SIZE`).
-                let name = &name[..name.len().min(100)];
+                let name = name.get(..100).unwrap_or(name);
                 let name = crate::lang::ctype::trim_end(name);
-                let name = &name[crate::lang::ctype::skip_space(name, 0)..];
+                let name = crate::lang::ctype::trim_start(name);
                 if name == b"nop" { Ok(()) } else { Err(Errno::INVAL) }
             }
             Command::Cpus(mask) => {
@@ -202,14 +211,20 @@ impl Mirror {
             let state = self.state(instance)?;
             let (soft, hard): (Vec<u32>, Vec<u32>) =
                 events.iter().partition(|event| state.triggers.is_soft(**event));
-            self.keep_counts(instance, &hard);
-            let state = self.state(instance)?;
-            let gone: Vec<u32> = hard.iter().copied().filter(|event| state.enabled.remove(event)).collect();
-            if let Some(live) = &mut state.live {
+            let mut gone = Vec::new();
+            for part in hard.chunks(PART) {
+                self.keep_counts(instance, part);
+                let state = self.state(instance)?;
+                gone.extend(part.iter().copied().filter(|event| state.enabled.remove(event)));
+                if let Some(live) = &mut state.live {
+                    live.unhang(part.iter().copied());
+                }
+                self.turn();
+            }
+            if let Some(live) = &self.state(instance)?.live {
                 for event in &soft {
                     live.set_soft_off(*event, true);
                 }
-                live.unhang(hard);
             }
             let idle: Vec<u32> = soft.into_iter().filter(|event| self.may_idle(instance, *event)).collect();
             self.keep_counts(instance, &idle);
@@ -218,9 +233,13 @@ impl Mirror {
                     live.idle_at(event);
                 }
             }
-            gone.into_iter().try_for_each(|event| self.sit(instance, event, false))?;
+            for event in gone {
+                self.sit(instance, event, false)?;
+                self.turn();
+            }
             for event in events {
                 self.changed(instance, *event)?;
+                self.turn();
             }
             return Ok(());
         }
@@ -231,6 +250,11 @@ impl Mirror {
         self.hang_together(instance, events);
         let mut first = Ok(());
         for event in events {
+            self.await_opened(instance, *event);
+            if self.is_stopping() {
+                first = first.and(Err(Errno::INTR));
+                break;
+            }
             let state = self.state(instance)?;
             let done = if state.enabled.contains(event) && !state.idles(*event) {
                 if let Some(live) = &state.live {
@@ -250,14 +274,28 @@ impl Mirror {
         first
     }
 
+    /// Lets others have turns, and goes on once what an event will hang on is opened.
+    fn await_opened(&mut self, instance: u32, event: u32) {
+        self.turn();
+        let id = self.events.format(event, &self.facts).and_then(|format| self.choices.perf_id(format));
+        let due = |mirror: &mut Self| {
+            let live = mirror.instances.get_mut(&instance).and_then(|state| state.live.as_mut());
+            id.zip(live).is_some_and(|(id, live)| live.session().is_being_opened(id))
+        };
+        while due(self) && !self.is_stopping() && self.wait_a_turn() {}
+    }
+
     /// Finds out where these events are to hang.
     pub(super) fn choose_hooks(&mut self, events: &[u32]) {
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
-        let traced = events.iter().filter(|event| !self.events.is_made(**event, &facts));
-        let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
-        if let Some(grounds) = &self.grounds {
-            self.choices.learn(&formats, grounds, &facts);
-        }
+        let Some(grounds) = self.grounds.clone() else { return };
+        let mut choices = std::mem::take(&mut self.choices);
+        self.aside(|| {
+            let traced = events.iter().filter(|event| !catalogue.is_made(**event, &facts));
+            let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
+            choices.learn(&formats, &grounds, &facts);
+        });
+        self.choices = choices;
     }
 
     /// Kinds of the records of the kernel's stack and of a thread's own.
@@ -405,11 +443,15 @@ impl Mirror {
         let text = match filter::request(written) {
             Request::TooLong => return Err(Errno::INVAL),
             Request::Clear => {
-                return events.iter().try_for_each(|event| self.put_filter(instance, *event, None));
+                return events.iter().try_for_each(|event| {
+                    self.turn();
+                    self.put_filter(instance, *event, None)
+                });
             }
             Request::Set(text) => text,
         };
         for event in events {
+            self.turn();
             let new = match self.resolve(*event, text)? {
                 Ok(filter) => {
                     Filtering { shown: filter::shown(text, &self.facts.dialect()), filter: Some(filter) }
@@ -431,7 +473,7 @@ impl Mirror {
             return Err(Errno::INVAL);
         }
         let word = crate::lang::ctype::trim_end(word);
-        let word = &word[crate::lang::ctype::skip_space(word, 0)..];
+        let word = crate::lang::ctype::trim_start(word);
         let word = std::str::from_utf8(word).map_err(|_| Errno::INVAL)?;
         let (name, on) = match word.strip_prefix("no") {
             Some(name) => (name, false),
@@ -467,7 +509,10 @@ impl Mirror {
         }
         if matches!(name.as_str(), "stacktrace" | "userstacktrace") {
             let hanging: Vec<u32> = state.enabled.iter().copied().collect();
-            return hanging.into_iter().try_for_each(|event| self.refresh(instance, event));
+            return hanging.into_iter().try_for_each(|event| {
+                self.turn();
+                self.refresh(instance, event)
+            });
         }
         Ok(())
     }
@@ -487,7 +532,7 @@ impl Mirror {
                 return Err(Errno::PERM);
             }
             pids.push(pid);
-            rest = &rest[done..];
+            rest = rest.get(done..).unwrap_or_default();
         }
         state.add_pids(list, &pids)
     }

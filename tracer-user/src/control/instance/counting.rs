@@ -7,11 +7,7 @@
 
 use rustix::io::Errno;
 
-use super::{
-    hist::Table,
-    live::{Grounds, Live},
-    mirror::Mirror,
-};
+use super::{hist::Table, live::Live, mirror::Mirror};
 use crate::{
     attach::{self, AttachError, Block, Counting, Counts, HistAround, Via, ids},
     code::lower::hist as lower,
@@ -137,7 +133,7 @@ impl Mirror {
         let owners = references.owners.iter().map(|id| self.counts_of(*id).map(AsRef::as_ref));
         let owners = owners.collect::<Option<Vec<&Counts>>>().ok_or(Errno::INVAL)?;
         let (session, calls) =
-            (state.live.as_ref().map(Live::asked), self.grounds.as_ref().and_then(Grounds::calls));
+            (state.live.as_ref().map(Live::asked), self.grounds.as_ref().and_then(|grounds| grounds.calls()));
         let around = HistAround { owners, session, calls, emissions };
         let emits = around.emits();
         let request = lower::Request {

@@ -19,9 +19,10 @@ use crate::{
         Format,
         dynamic::{Kind, Target},
     },
+    kernel::opened::Identity,
     lang::{
         define::{Change, Defined, File, Line, Probe, Request, Set, deletion, lines, request},
-        facts::{Machine, Sites},
+        facts::{Files, Machine, Sites},
         filter::FilterError,
         synth,
     },
@@ -85,13 +86,17 @@ impl Mirror {
     }
 
     /// Lines of `dynamic_events` that make again what is to stay: without events that go with the programs that registered
-    /// them.
-    pub(super) fn lasting_definitions(&self) -> Vec<u8> {
-        let mut lines: Vec<_> = self.dynamic.set.lines(File::Dynamic).collect();
-        lines.extend(self.synthetic.set.lines(synth::File::Dynamic));
-        lines.extend(self.user.lines(true));
-        lines.sort_by_key(|(serial, _)| *serial);
-        lines.into_iter().flat_map(|(_, line)| line).collect()
+    /// them. With each, which file it was about.
+    pub(super) fn lasting_definitions(&self) -> Vec<(Vec<u8>, Option<Identity>)> {
+        let probes = self.dynamic.set.probes().iter().map(|defined| {
+            let file = defined.probe.file.as_ref().and_then(|file| file.opened.as_ref());
+            (defined.serial, defined.probe.event.read_back(), file.map(|file| file.identity()))
+        });
+        let others = self.synthetic.set.lines(synth::File::Dynamic).chain(self.user.lines(true));
+        let others = others.map(|(serial, line)| (serial, line, None));
+        let mut lines: Vec<_> = probes.chain(others).collect();
+        lines.sort_by_key(|(serial, ..)| *serial);
+        lines.into_iter().map(|(_, line, file)| (line, file)).collect()
     }
 
     /// Takes what is written to a file of dynamic events, line by line up to the first that is refused.
@@ -99,9 +104,17 @@ impl Mirror {
     /// # Errors
     /// The kernel's for that line.
     pub fn define(&mut self, file: File, written: &[u8]) -> Result<(), Errno> {
+        self.define_with(file, written, &Files::at_once())
+    }
+
+    /// The same with files that were looked at before, those of [`crate::lang::define::files`]: nothing is waited for.
+    ///
+    /// # Errors
+    /// As [`Mirror::define`].
+    pub fn define_with(&mut self, file: File, written: &[u8], files: &Files) -> Result<(), Errno> {
         self.touch();
         for line in lines(written) {
-            self.define_line(file, line.map_err(|_| Errno::INVAL)?)?;
+            self.define_line(file, line.map_err(|_| Errno::INVAL)?, files)?;
         }
         Ok(())
     }
@@ -148,22 +161,22 @@ impl Mirror {
     }
 
     /// Deletes what a line of `dynamic_events` names, of whatever kind.
-    fn delete_any(&mut self, line: &Line<'_>) -> Option<Result<(), Errno>> {
+    fn delete_any(&mut self, line: &Line<'_>, files: &Files) -> Option<Result<(), Errno>> {
         let named = deletion(line)?;
         let synthetic = self.synthetic.named(named.group, named.name)?;
         let (name, serial) = (synthetic.event.name.clone(), synthetic.serial);
         let first = self.dynamic.set.first_named(line, File::Dynamic);
         Some((|| {
             if first.is_some_and(|first| first < serial) {
-                self.apply_line(File::Dynamic, line)?;
+                self.apply_line(File::Dynamic, line, files)?;
                 return self.delete_synthetic(&name);
             }
             self.delete_synthetic(&name)?;
-            if first.is_some() { self.apply_line(File::Dynamic, line) } else { Ok(()) }
+            if first.is_some() { self.apply_line(File::Dynamic, line, files) } else { Ok(()) }
         })())
     }
 
-    fn define_line(&mut self, file: File, text: &[u8]) -> Result<(), Errno> {
+    fn define_line(&mut self, file: File, text: &[u8], files: &Files) -> Result<(), Errno> {
         let line = Line::split(text);
         self.tell_busy();
         if file == File::Dynamic {
@@ -172,18 +185,18 @@ impl Mirror {
                 Request::Synthetic => return self.define_synthetic_line(synth::File::Dynamic, &line),
                 Request::Delete => {
                     let user = self.user_delete_line(&line)?;
-                    let done = match self.delete_any(&line) {
+                    let done = match self.delete_any(&line, files) {
                         Some(done) => done,
                         // There need not be others of the name.
                         None if user > 0 && !self.is_defined(&line) => return Ok(()),
-                        None => self.apply_line(file, &line),
+                        None => self.apply_line(file, &line, files),
                     };
                     return done;
                 }
                 _ => {}
             }
         }
-        self.apply_line(file, &line)
+        self.apply_line(file, &line, files)
     }
 
     /// Whether a line that deletes means a probe.
@@ -191,7 +204,7 @@ impl Mirror {
         self.dynamic.set.first_named(line, File::Dynamic).is_some()
     }
 
-    fn apply_line(&mut self, file: File, line: &Line<'_>) -> Result<(), Errno> {
+    fn apply_line(&mut self, file: File, line: &Line<'_>, files: &Files) -> Result<(), Errno> {
         let (facts, events) = (self.facts.clone(), self.events.clone());
         // Of dynamic events, event probes sit on those of functions and tracepoints only (`find_and_get_event()`,
         // kernel/trace/trace_eprobe.c of 6.12).
@@ -223,8 +236,13 @@ impl Mirror {
                     events.find_system(system).is_some_and(|system| events.find(system, name).is_some())
                 }))
                 .with_made(made)
-                .with_probe_check(Box::new(probes::may_probe))
+                .with_files(files)
                 .with_filter_check(Box::new(check));
+            let machine = if facts.is_frozen() {
+                machine.without_symbols()
+            } else {
+                machine.with_probe_check(Box::new(probes::may_probe))
+            };
             set.number_from(self.definitions);
             set.apply(line, file, &machine)
         };

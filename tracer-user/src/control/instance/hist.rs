@@ -241,6 +241,7 @@ impl Mirror {
     /// # Errors
     /// `ENODEV` when the instance or the event is gone.
     pub fn clear_hists(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+        self.touch();
         let name = self.events.full_name(event);
         let (system, event_name) = name.split_once(':').ok_or(Errno::NODEV)?;
         let mut set = self.histograms.clone();
@@ -268,7 +269,7 @@ impl Mirror {
         for (done, (instance, id)) in new.iter().enumerate() {
             if let Err(errno) = self.add_table(*instance, *id) {
                 self.histograms = before;
-                for (instance, id) in new[..done].iter().rev() {
+                for (instance, id) in new.iter().take(done).rev() {
                     self.drop_table(*instance, *id)?;
                 }
                 return Err(errno);
@@ -314,7 +315,7 @@ impl Mirror {
         }
         let counts = match self.counts_of(hist.id) {
             Some(counts) => Arc::clone(counts),
-            None => Arc::new(Counts::of(hist, self.facts.cpus()).map_err(|_| Errno::NOMEM)?),
+            None => Arc::new(Counts::of(hist).map_err(|_| Errno::NOMEM)?),
         };
         let state = self.state(instance)?;
         let place = state.hists.take_place()?;

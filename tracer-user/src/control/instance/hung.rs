@@ -12,6 +12,7 @@ use crate::{
 
 /// A probe on its hook.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "an event has few probes, and most have a gate of their own")]
 enum OnHook {
     /// Behind a gate of its own.
     Alone(Gated),

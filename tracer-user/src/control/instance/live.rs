@@ -4,7 +4,7 @@
 //! fires; one that was turned off rests on its hook for a while.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, VecDeque},
     os::fd::OwnedFd,
     sync::Arc,
 };
@@ -12,7 +12,7 @@ use std::{
 use tracer_abi::Counters;
 
 pub(super) use super::hung::HungProbes;
-use super::rest::Rest;
+use super::{collect::Taken, rest::Rest};
 use crate::{
     attach::{
         self, AttachError, Attachment, Block, Calls, Cause, Context, Emitted, Extras, Guard, Hung, Relay,
@@ -43,6 +43,9 @@ const SLOTS: u32 = 8192;
 pub(super) struct Live {
     session: Session,
     pub(super) rings: Vec<RingMemory>,
+    /// Records out of the rings that are not in the buffers yet: as they came, and in order.
+    pub(super) taken: Vec<Taken>,
+    pub(super) ordered: VecDeque<Taken>,
     hung: HashMap<u32, (Hung, Chosen)>,
     /// Dynamic events.
     probes: HashMap<u32, HungProbes>,
@@ -115,6 +118,8 @@ impl Live {
         Ok(Self {
             session,
             rings,
+            taken: Vec::new(),
+            ordered: VecDeque::new(),
             hung: HashMap::new(),
             probes: HashMap::new(),
             together: HashMap::new(),
@@ -353,6 +358,8 @@ impl Live {
 
     /// Throws away what was recorded and not collected.
     pub(super) fn discard(&mut self) {
+        self.taken.clear();
+        self.ordered.clear();
         for ring in &mut self.rings {
             ring.drain(|_| Seen::Taken);
         }
@@ -399,7 +406,7 @@ impl Live {
     /// Hits on a CPU that found the ring full since the last call.
     pub(super) fn newly_dropped(&mut self, cpu: u32) -> u64 {
         let all = self.counts(cpu).dropped;
-        let told = std::mem::replace(&mut self.told[cpu as usize], all);
+        let told = self.told.get_mut(cpu as usize).map_or(all, |told| std::mem::replace(told, all));
         all.saturating_sub(told)
     }
 }

@@ -39,6 +39,7 @@ impl Mirror {
             *times -= 1;
             if *times == 0 {
                 self.held.remove(&event);
+                self.user.loosen(event);
             }
         }
     }

@@ -4,57 +4,50 @@
 //! CPUs ([`crate::attach::Session::prepare`]). The events are then hung up one by one, as few are.
 
 use std::{
-    io,
     os::fd::OwnedFd,
-    sync::{Arc, Weak},
-    thread::JoinHandle,
+    sync::{Arc, atomic::AtomicBool},
 };
 
-use rustix::io::Errno;
-
-use super::{
-    live::{Live, Wanted},
-    mirror::Mirror,
-    state::Instance,
-};
+use super::{live::Wanted, mirror::Mirror, state::Instance};
 use crate::{
-    attach::{Ahead, Guard, Opening},
+    attach::{Ahead, Built, BulkBuilder, Guard, Opening},
     control::hooks::{Chosen, FEW},
     event::Format,
+    plan::{filter::Filter, trigger::Trigger},
 };
-
-/// Starts a process that is to guard perf tracepoints ([`Guard`]); the socket to it.
-pub type StartGuard = fn() -> io::Result<OwnedFd>;
 
 /// What was begun.
 pub(super) struct Many {
     opening: Opening,
     ahead: Ahead,
-    guard: Option<JoinHandle<io::Result<OwnedFd>>>,
 }
 
 /// What is left of it while the events are hung up.
 pub(super) struct Rest {
     _opening: Opening,
-    guard: Option<JoinHandle<io::Result<OwnedFd>>>,
 }
 
 /// Who guards this process's perf tracepoints.
 #[derive(Debug, Default)]
-pub(super) struct Guarding {
-    start: Option<StartGuard>,
-    guard: Weak<Guard>,
-}
+pub(super) struct Guarding(Option<Arc<Guard>>);
 
 impl Guarding {
-    fn guard(&self) -> Option<Arc<Guard>> {
-        self.guard.upgrade().filter(|guard| !guard.is_gone())
+    fn guard(&self) -> Option<&Arc<Guard>> {
+        self.0.as_ref().filter(|guard| !guard.is_gone())
     }
 
     /// Has everything let go.
     pub(super) fn dismiss(&self) {
         if let Some(guard) = self.guard() {
             guard.dismiss();
+        }
+    }
+
+    /// Has events closed that are off their hooks; gives back those that are left to this process.
+    pub(super) fn close(&self, events: Vec<OwnedFd>) -> Vec<OwnedFd> {
+        match self.guard() {
+            Some(guard) => guard.hand_over(events),
+            None => events,
         }
     }
 }
@@ -70,34 +63,28 @@ impl Mirror {
     }
 
     /// Where many events are about to be turned on, reads what they are and opens what they will hang on.
-    pub(super) fn begin_many(&self, instance: u32, events: &[u32]) -> Option<Many> {
+    pub(super) fn begin_many(&mut self, instance: u32, events: &[u32]) -> Option<Many> {
         if events.len() <= FEW {
             return None;
         }
-        let opening = Opening::begin();
-        self.events.read_formats(events, &self.facts);
+        let opening = self.aside(Opening::begin);
+        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        self.aside(|| catalogue.read_formats(events, &facts));
         let new = events.iter().filter(|event| self.is_to_hang(instance, **event));
         let formats = new.filter_map(|event| self.events.format(*event, &self.facts));
         let ids: Vec<u16> = formats.filter_map(|format| self.choices.perf_id(format)).collect();
-        let start = self.guarding.start.filter(|_| !ids.is_empty() && self.guarding.guard().is_none());
-        Some(Many { opening, ahead: Ahead::start(ids), guard: start.map(std::thread::spawn) })
+        Some(Many { opening, ahead: Ahead::start(ids) })
     }
 
-    /// Has perf tracepoints guarded, from the next time on that many are turned on.
-    pub fn guard_with(&mut self, start: StartGuard) {
-        self.guarding.start = Some(start);
+    /// Has perf tracepoints guarded, from the next time on that many are turned on, by the process at the other end of this socket,
+    /// which has called [`crate::attach::hold`].
+    pub fn guard_with(&mut self, socket: OwnedFd) {
+        self.guarding = Guarding(Some(Arc::new(Guard::new(socket))));
     }
 
     /// Has what many events hang on guarded.
     pub(super) fn end_many(&mut self, instance: u32, rest: Option<Rest>) {
-        let Some(Rest { guard: started, .. }) = rest else { return };
-        let guard = self.guarding.guard().or_else(|| {
-            let started = started?.join().ok()?;
-            let socket = started.inspect_err(|error| tracing::warn!("no process guards events: {error}"));
-            Some(Arc::new(Guard::new(socket.ok()?)))
-        });
-        let Some(guard) = guard else { return };
-        self.guarding.guard = Arc::downgrade(&guard);
+        let (Some(_), Some(guard)) = (rest, self.guarding.guard().cloned()) else { return };
         if let Some(live) = self.state(instance).ok().and_then(|state| state.live.as_mut()) {
             live.guard(&guard);
         }
@@ -105,40 +92,49 @@ impl Mirror {
 
     /// Makes the programs of many events and hands the session what was opened for them.
     pub(super) fn prepare(&mut self, instance: u32, events: &[u32], many: Option<Many>) -> Option<Rest> {
-        let Many { opening, ahead, guard } = many?;
+        let Many { opening, ahead } = many?;
         let (facts, catalogue, kinds) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
         let new = events.iter().filter(|event| self.is_to_hang(instance, **event));
         let formats = new.filter_map(|event| Some((*event, catalogue.format(*event, &facts)?)));
         let new: Vec<(u32, &Format, Chosen)> =
             formats.map(|(event, format)| (event, format, self.choices.of(format))).collect();
-        if let Ok(state) = self.state(instance) {
-            let _ = state.prepare(&new, kinds);
-            if let Some(live) = &mut state.live {
+        if let Some(inputs) = self.get(instance).and_then(|state| state.inputs(&new, kinds)) {
+            let stop = self.stop_flag();
+            let built = self.aside(|| inputs.build(&new, &stop));
+            if let Some(live) = self.get_mut(instance).and_then(|state| state.live.as_mut()) {
+                live.session().take_built(built);
                 live.session().open_ahead(ahead);
             }
         }
-        Some(Rest { _opening: opening, guard })
+        Some(Rest { _opening: opening })
     }
 }
 
-impl Instance {
-    fn prepare(&mut self, new: &[(u32, &Format, Chosen)], kinds: [u16; 2]) -> Result<(), Errno> {
-        let Self { live, filters, triggers, options, hists, .. } = self;
-        let live: &mut Live = live.as_mut().ok_or(Errno::NODEV)?;
-        let plan = |event| triggers.plan(event, |target| live.slot(target), |target| hists.places(target));
-        let plans: Vec<_> = new.iter().map(|(event, ..)| plan(*event)).collect();
-        let wanted: Vec<Wanted<'_>> = new
-            .iter()
-            .zip(&plans)
-            .map(|((event, format, _), plan)| Wanted {
+/// What programs of many events are made of, apart from the instance, which others may look at meanwhile.
+struct Inputs {
+    builder: BulkBuilder,
+    /// By event.
+    filters: Vec<Option<Filter>>,
+    plans: Vec<Vec<Trigger>>,
+    soft: Vec<bool>,
+    counted: Vec<bool>,
+    stacks: [bool; 2],
+    kinds: [u16; 2],
+}
+
+impl Inputs {
+    fn build(&self, new: &[(u32, &Format, Chosen)], stop: &AtomicBool) -> Vec<Built> {
+        let wanted: Vec<Wanted<'_>> = (0..)
+            .zip(new)
+            .map(|(index, (_, format, _)): (usize, _)| Wanted {
                 format,
-                filter: filters.get(event).and_then(|filtering| filtering.filter.as_ref()),
-                triggers: plan,
-                soft: triggers.is_soft(*event),
-                counted: hists.counts_event(*event),
+                filter: self.filters[index].as_ref(),
+                triggers: &self.plans[index],
+                soft: self.soft[index],
+                counted: self.counted[index],
                 begins_off: false,
-                stacks: [options.is("stacktrace"), options.is("userstacktrace")],
-                kinds,
+                stacks: self.stacks,
+                kinds: self.kinds,
             })
             .collect();
         let requests: Vec<_> = new
@@ -147,7 +143,24 @@ impl Instance {
             .filter(|((.., chosen), _)| chosen.via.shares())
             .map(|((.., chosen), wanted)| wanted.request(&chosen.via, &chosen.hook))
             .collect();
-        live.session().prepare(&requests);
-        Ok(())
+        self.builder.build(&requests, stop)
+    }
+}
+
+impl Instance {
+    fn inputs(&self, new: &[(u32, &Format, Chosen)], kinds: [u16; 2]) -> Option<Inputs> {
+        let Self { live, filters, triggers, options, hists, .. } = self;
+        let live = live.as_ref()?;
+        let plan = |event| triggers.plan(event, |target| live.slot(target), |target| hists.places(target));
+        let filter = |event| filters.get(&event).and_then(|filtering| filtering.filter.clone());
+        Some(Inputs {
+            builder: live.asked().bulk_builder(),
+            filters: new.iter().map(|(event, ..)| filter(*event)).collect(),
+            plans: new.iter().map(|(event, ..)| plan(*event)).collect(),
+            soft: new.iter().map(|(event, ..)| triggers.is_soft(*event)).collect(),
+            counted: new.iter().map(|(event, ..)| hists.counts_event(*event)).collect(),
+            stacks: [options.is("stacktrace"), options.is("userstacktrace")],
+            kinds,
+        })
     }
 }

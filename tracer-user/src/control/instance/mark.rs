@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     attach,
-    buffer::{Page, clock::Conversion},
-    control::facts::Facts,
+    buffer::{Page, PageSize, clock::Conversion},
+    control::facts::{Facts, MARK_WRITER},
     render::{
         RenderEnv,
         line::{self, Stamp, Tasks},
@@ -25,14 +25,12 @@ use crate::{
 
 /// Bytes of a marker's text at most (`TRACE_MARKER_MAX_SIZE`).
 const TEXT_MAX: usize = 4096;
-/// The function whose address stands in the records of `trace_marker`.
-const WRITER: &str = "tracing_mark_write";
 /// Offset of text and of raw data in a record: behind the common fields and `ip`, or `id`.
 const TEXT_AT: usize = 16;
 const DATA_AT: usize = 12;
 
 /// The option of an instance that wants what is written to the top's `trace_marker` as well.
-const COPY: &str = "copy_trace_marker";
+pub(super) const COPY: &str = "copy_trace_marker";
 
 /// Bytes of a thread's `stat` file at most: some fifty numbers.
 const STAT_MAX: usize = 1536;
@@ -72,7 +70,7 @@ impl Writer {
             *last = File::open(format!("/proc/{pid}/stat")).ok().map(|file| (pid, file));
             length = last.as_ref().and_then(|(_, file)| read(file));
         }
-        let (comm, cpu) = from_stat(&stat[..length.unwrap_or(0)]).unwrap_or_default();
+        let (comm, cpu) = stat.get(..length.unwrap_or(0)).and_then(from_stat).unwrap_or_default();
         Self { pid, cpu, comm }
     }
 }
@@ -83,14 +81,62 @@ fn from_stat(stat: &[u8]) -> Option<([u8; 16], u32)> {
         (stat.iter().position(|byte| *byte == b'(')?, stat.iter().rposition(|byte| *byte == b')')?);
     let name = stat.get(begin + 1..end)?;
     let mut comm = [0; 16];
-    let length = name.len().min(comm.len() - 1);
-    comm[..length].copy_from_slice(&name[..length]);
-    let behind = std::str::from_utf8(&stat[end + 1..]).ok()?;
+    let room = comm.len() - 1;
+    comm.iter_mut().zip(name.iter().take(room)).for_each(|(to, byte)| *to = *byte);
+    let behind = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
     Some((comm, behind.split_whitespace().nth(36)?.parse().ok()?))
 }
 
+/// A mark as it is recorded.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) record: Vec<u8>,
+    /// Bytes of what was written that are in it.
+    pub(super) taken: usize,
+}
+
 impl Mark {
-    fn name(self) -> &'static str {
+    /// The record of what was written, for buffers of pages of this many bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` when raw data has no number, or is too long.
+    pub(super) fn record(
+        self,
+        written: &[u8],
+        kind: u16,
+        ip: u64,
+        pid: u32,
+        page: PageSize,
+    ) -> Result<Written, Errno> {
+        let longest = Page::longest(page);
+        let mut record = kind.to_ne_bytes().to_vec();
+        record.extend([0, 0]);
+        record.extend(pid.to_ne_bytes());
+        let taken = match self {
+            Self::Text => {
+                // A newline and a NUL are added.
+                let length = written.len().min(TEXT_MAX).min(longest.saturating_sub(TEXT_AT + 2));
+                let text = written.get(..length).unwrap_or_default();
+                record.extend(ip.to_ne_bytes());
+                record.extend_from_slice(text);
+                if text.last() != Some(&b'\n') {
+                    record.push(b'\n');
+                }
+                record.push(0);
+                length
+            }
+            Self::Raw => {
+                if written.len() < 4 || written.len() + 8 > longest {
+                    return Err(Errno::INVAL);
+                }
+                record.extend_from_slice(written);
+                written.len()
+            }
+        };
+        Ok(Written { record, taken })
+    }
+
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Text => "print",
             Self::Raw => "raw_data",
@@ -136,7 +182,7 @@ impl Mark {
                     if env.symbol(ip).is_some() {
                         stack::symbol(out, ip, options, env);
                     } else {
-                        out.extend_from_slice(WRITER.as_bytes());
+                        out.extend_from_slice(MARK_WRITER.as_bytes());
                     }
                     out.extend_from_slice(b": ");
                 }
@@ -199,34 +245,10 @@ impl Mirror {
         let format = events.format(event, &facts).ok_or(Errno::INVAL)?;
         // What came before in the kernel comes before in the buffer.
         self.collect(instance);
-        let ip = facts.symbols().and_then(|symbols| symbols.addresses(WRITER).into_iter().min());
         self.tasks.meet(writer.pid as i32, true);
         let state = self.state(instance)?;
-        let longest = Page::longest(state.page());
-        let mut record = format.id.to_ne_bytes().to_vec();
-        record.extend([0, 0]);
-        record.extend(writer.pid.to_ne_bytes());
-        let done = match mark {
-            Mark::Text => {
-                // A newline and a NUL are added.
-                let length = written.len().min(TEXT_MAX).min(longest - TEXT_AT - 2);
-                let text = &written[..length];
-                record.extend(ip.unwrap_or(0).to_ne_bytes());
-                record.extend_from_slice(text);
-                if text.last() != Some(&b'\n') {
-                    record.push(b'\n');
-                }
-                record.push(0);
-                length
-            }
-            Mark::Raw => {
-                if written.len() < 4 || written.len() + 8 > longest {
-                    return Err(Errno::INVAL);
-                }
-                record.extend_from_slice(written);
-                written.len()
-            }
-        };
+        let made = mark.record(written, format.id, facts.mark_writer(), writer.pid, state.page())?;
+        let Written { mut record, taken: done } = made;
         let recorded_cpu = state.cpus.get(writer.cpu as usize).copied().unwrap_or_default();
         if !state.records() || !recorded_cpu {
             return Err(Errno::BADF);
@@ -276,7 +298,8 @@ impl Mirror {
             return;
         }
         let addresses = writers_stack(writer.pid, &facts);
-        let mut record = [&kind.to_ne_bytes()[..], &record[2..COMMON_SIZE]].concat();
+        let common = record.get(2..COMMON_SIZE).unwrap_or(&[0; COMMON_SIZE - 2]);
+        let mut record = [kind.to_ne_bytes().as_slice(), common].concat();
         record.extend((addresses.len() as u32).to_ne_bytes());
         record.extend([0; 4]);
         record.extend(addresses.iter().flat_map(|address| address.to_ne_bytes()));
@@ -298,7 +321,7 @@ fn writers_stack(pid: u32, facts: &Facts) -> Vec<u64> {
         let (name, rest) = line.split_once("] ")?.1.split_once('+')?;
         let offset = rest.split('/').next()?.strip_prefix("0x")?;
         let start = symbols.addresses(name).into_iter().min()?;
-        Some(start + u64::from_str_radix(offset, 16).ok()?)
+        start.checked_add(u64::from_str_radix(offset, 16).ok()?)
     };
     text.lines().skip_while(|line| !line.contains(" vfs_write+")).filter_map(address).collect()
 }

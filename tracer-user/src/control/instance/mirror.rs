@@ -19,20 +19,33 @@ use super::{
     programs::Programs,
     state::Instance,
     synthetic::Synthetic,
+    turns::Turns,
     user::UserEvents,
 };
 use crate::{
-    attach::AttachError,
-    control::{facts::Facts, tasks::TaskNames},
-    kernel::{Error, modules},
+    attach::{AttachError, INLINE_CLOSE_MAX},
+    buffer::{CpuBuffer, PageSize},
+    control::{facts::Facts, quota::Quotas, tasks::TaskNames},
+    kernel::{Error, memory, modules},
     lang::hist,
 };
 
 /// Number of the top instance.
 pub const TOP: u32 = 0;
 
-/// Bytes of a page of a trace buffer.
-const PAGE: usize = 4096;
+/// Numbers of instances: what fits into the number of a file.
+const NUMBERS: u32 = 1 << 24;
+
+/// Bytes of a directory's name at most (`NAME_MAX`).
+const NAME_MAX: usize = 255;
+
+/// Whether this can be a directory's name.
+pub(super) fn is_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && name.len() <= NAME_MAX && !name.contains(['/', '\0'])
+}
+
+/// Instances below the top at most.
+const INSTANCES: usize = 1024;
 
 /// The option that says where `trace_printk()` writes.
 const PRINTK: &str = "trace_printk_dest";
@@ -46,7 +59,7 @@ pub struct Mirror {
     pub events: Arc<Events>,
     pub(super) instances: BTreeMap<u32, Instance>,
     next: u32,
-    pub(super) grounds: Option<Grounds>,
+    pub(super) grounds: Option<Arc<Grounds>>,
     pub(super) choices: Choices,
     pub(super) guarding: Guarding,
     pub(super) names: Option<Names>,
@@ -67,6 +80,11 @@ pub struct Mirror {
     pub(super) definitions: u64,
     pub(super) user: UserEvents,
     pub(super) programs: Programs,
+    /// What each uid's clients have.
+    pub quotas: Quotas,
+    pub(super) turns: Turns,
+    /// Whether what a mark comes to may have changed.
+    pub(super) marks_stale: bool,
 }
 
 impl Mirror {
@@ -80,7 +98,7 @@ impl Mirror {
         let events = Arc::new(Events::read(&facts)?);
         let options = facts.tracefs.read("trace_options")?.unwrap_or_default();
         let options = TraceOptions::named(&options).and_of_tracers(facts.tracefs.options()?);
-        let top = Instance::new("", options, facts.cpus(), PAGE);
+        let top = Instance::new("", options, facts.cpus(), PageSize::LEAST);
         Ok(Self {
             facts,
             events,
@@ -101,6 +119,9 @@ impl Mirror {
             definitions: 0,
             user: UserEvents::default(),
             programs: Programs::default(),
+            quotas: Quotas::default(),
+            turns: Turns::default(),
+            marks_stale: true,
         })
     }
 
@@ -117,6 +138,7 @@ impl Mirror {
     /// Says that something was set.
     pub fn touch(&mut self) {
         self.changes += 1;
+        self.marks_stale = true;
     }
 
     /// An instance.
@@ -172,17 +194,28 @@ impl Mirror {
     /// Makes an instance.
     ///
     /// # Errors
-    /// `EEXIST`.
+    /// `EEXIST`; `EINVAL` for what can be no directory's name; `ENOSPC` when numbers are used up, and `ENOMEM` where there
+    /// are as many instances as there may be.
     pub fn make(&mut self, name: &str) -> Result<u32, Errno> {
         if self.find(name).is_some() {
             return Err(Errno::EXIST);
+        }
+        if !is_name(name) {
+            return Err(Errno::INVAL);
+        }
+        // A number is given once, and has to fit those of files.
+        if self.next >= NUMBERS {
+            return Err(Errno::NOSPC);
+        }
+        if self.instances.len() > INSTANCES {
+            return Err(Errno::NOMEM);
         }
         let version = self.facts.version();
         let options = self.state(TOP)?.options.inherited(version);
         let number = self.next;
         self.next += 1;
         self.touch();
-        self.instances.insert(number, Instance::new(name, options, self.facts.cpus(), PAGE));
+        self.instances.insert(number, Instance::new(name, options, self.facts.cpus(), PageSize::LEAST));
         Ok(number)
     }
 
@@ -207,12 +240,41 @@ impl Mirror {
         Ok(())
     }
 
-    /// Takes everything off its hooks. What is left are perf events that do nothing, and take a while to be closed.
+    /// Takes everything off its hooks. What is left are perf events that do nothing, and take a while to be closed: many of them
+    /// by who guards them ([`Mirror::guard_with`]), others by the caller.
     pub fn end(&mut self) -> Vec<OwnedFd> {
         self.guarding.dismiss();
         let lives: Vec<Live> = self.all_mut().filter_map(|state| state.live.take()).collect();
         self.rest();
-        lives.into_iter().flat_map(Live::end).collect()
+        let events: Vec<OwnedFd> = lives.into_iter().flat_map(Live::end).collect();
+        if events.len() > INLINE_CLOSE_MAX { self.guarding.close(events) } else { events }
+    }
+
+    /// Whether there is memory for a buffer, or for those of all CPUs, of so many bytes each. Pages are taken as they are filled:
+    /// what buffers were promised and do not have yet counts as taken.
+    ///
+    /// # Errors
+    /// `ENOMEM`, as `ring_buffer_resize()` says when there is not as much memory as it would take.
+    pub(super) fn find_memory(&self, instance: u32, cpu: Option<u32>, bytes: usize) -> Result<(), Errno> {
+        let owed = |buffer: &CpuBuffer, size: usize| size.saturating_sub(buffer.taken()) as u64;
+        let (mut more, mut promised) = (0_u64, 0_u64);
+        for (number, state) in &self.instances {
+            for (at, buffer) in state.buffer.select(None) {
+                let resized = *number == instance && cpu.is_none_or(|cpu| cpu == at);
+                let size = if resized { bytes } else { buffer.size() };
+                more =
+                    more.saturating_add(if resized { bytes.saturating_sub(buffer.size()) as u64 } else { 0 });
+                promised = promised.saturating_add(owed(buffer, size));
+            }
+            for (_, spare) in state.snapshot.iter().flat_map(|snapshot| snapshot.select(None)) {
+                promised = promised.saturating_add(owed(spare, spare.size()));
+            }
+        }
+        // What makes a buffer no larger is never refused.
+        if more == 0 || memory::available().is_none_or(|available| promised <= available) {
+            return Ok(());
+        }
+        Err(Errno::NOMEM)
     }
 
     /// Counts an open file in.
@@ -227,7 +289,7 @@ impl Mirror {
     /// Counts an open file out.
     pub fn release(&mut self, instance: u32) {
         if let Some(state) = self.get_mut(instance) {
-            state.users -= 1;
+            state.users = state.users.saturating_sub(1);
         }
     }
 
@@ -260,6 +322,7 @@ impl Mirror {
         if let Some(state) = self.get_mut(instance) {
             state.pause(on);
         }
+        self.marks_stale = true;
     }
 
     /// Byte offset of `pid` in the kernel's `struct task_struct`.
@@ -289,19 +352,25 @@ impl Mirror {
         if self.state(instance)?.live.is_some() {
             return Ok(());
         }
+        if self.facts.is_frozen() {
+            return Err(Errno::OPNOTSUPP);
+        }
         let told = |error: AttachError| {
             tracing::warn!("{error}");
             live::errno(&error)
         };
-        if self.grounds.is_none() {
-            self.grounds = Some(Grounds::find(&self.facts).map_err(told)?);
-        }
-        let (facts, task_pid) = (self.facts.clone(), self.task_pid());
-        let Some(grounds) = &self.grounds else { return Err(Errno::NODEV) };
+        let facts = self.facts.clone();
+        let grounds = match &self.grounds {
+            Some(grounds) => Arc::clone(grounds),
+            None => Arc::new(self.aside(|| Grounds::find(&facts)).map_err(told)?),
+        };
+        self.grounds = Some(Arc::clone(&grounds));
         if self.names.is_none() {
-            self.names = Some(Names::follow(grounds, &facts).map_err(told)?);
+            self.names = Some(self.aside(|| Names::follow(&grounds, &facts)).map_err(told)?);
         }
-        let live = Live::new(grounds, &facts).map_err(told)?;
+        let task_pid = self.task_pid();
+        let live = self.aside(|| Live::new(&grounds, &facts)).map_err(told)?;
+        self.marks_stale = true;
         self.state(instance)?.enliven(live, task_pid)
     }
 

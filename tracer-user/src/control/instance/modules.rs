@@ -80,7 +80,16 @@ impl Mirror {
     pub fn learn_modules(&mut self) {
         if self.modules.as_ref().is_some_and(modules::Changes::pending) {
             match self.facts.anew() {
-                Ok(facts) => self.facts = facts.into(),
+                Ok(facts) => {
+                    self.facts = facts.into();
+                    let facts = self.facts.clone();
+                    // Nobody has a turn before the events are those that there are now.
+                    let warmed =
+                        std::thread::Builder::new().name("facts".to_owned()).spawn(move || facts.warm());
+                    if let Err(error) = warmed {
+                        tracing::debug!("facts are read when they are needed: {error}");
+                    }
+                }
                 Err(error) => tracing::warn!("symbols of modules: {error}"),
             }
             self.look_at_events();

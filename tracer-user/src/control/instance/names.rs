@@ -54,21 +54,20 @@ impl Names {
     /// Learns the names that came up since the last time.
     pub(super) fn collect(&mut self, tasks: &mut TaskNames) {
         let Self { rings, events, .. } = self;
-        let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut all: Vec<(u64, u16, Vec<u8>)> = Vec::new();
         for ring in rings {
             ring.drain(|record| {
                 if let Some((stamp, payload)) = record.split_first_chunk::<STAMP_SIZE>()
-                    && payload.len() >= 2
+                    && let Some(kind) = payload.first_chunk()
                 {
-                    all.push((u64::from_ne_bytes(*stamp), payload.to_vec()));
+                    all.push((u64::from_ne_bytes(*stamp), u16::from_ne_bytes(*kind), payload.to_vec()));
                 }
                 Seen::Taken
             });
         }
         // A thread may get its first name on one CPU and the next on another.
-        all.sort_by_key(|(stamp, _)| *stamp);
-        for (_, payload) in all {
-            let kind = u16::from_ne_bytes([payload[0], payload[1]]);
+        all.sort_by_key(|(stamp, ..)| *stamp);
+        for (_, kind, payload) in all {
             if let Some((_, event)) = events.get(usize::from(kind.wrapping_sub(control::FIRST))) {
                 tasks.learn(*event, &payload);
             }

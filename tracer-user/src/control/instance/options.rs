@@ -164,7 +164,7 @@ impl TraceOptions {
     }
 
     fn words(&self, count: usize) -> String {
-        self.all[..count].iter().flat_map(|(name, on)| [if *on { "" } else { "no" }, name, "\n"]).collect()
+        self.all.iter().take(count).flat_map(|(name, on)| [if *on { "" } else { "no" }, name, "\n"]).collect()
     }
 
     /// The options that shape a line of text.

@@ -1,11 +1,7 @@
 //! Events that programs bring along, in the mirror: `program_events` names the files, and each of their events is one like any
 //! other from then on.
 
-use std::{
-    ffi::OsStr,
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
-    path::Path,
-};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -17,6 +13,8 @@ use crate::{
         programs::{self, Error},
     },
     event::{Format, program},
+    kernel::opened::{Identity, OpenedFile},
+    lang::facts::{Files, Wanted},
     render::Printer,
 };
 
@@ -29,8 +27,8 @@ pub(super) struct Programs {
 #[derive(Debug)]
 struct Program {
     path: Vec<u8>,
-    /// Device, inode, size and time of change: what tells whether the file is still the one that was read.
-    file: [u64; 4],
+    /// The file that was read.
+    file: Arc<OpenedFile>,
     /// Numbers of the events and where they are.
     events: Vec<(u32, FilePlace)>,
 }
@@ -44,9 +42,28 @@ impl Programs {
     }
 }
 
-fn identity(path: &Path) -> Result<[u64; 4], Errno> {
-    let file = std::fs::metadata(path).map_err(|error| errno(&error))?;
-    Ok([file.dev(), file.ino(), file.size(), file.mtime_nsec() as u64 ^ (file.mtime() as u64) << 32])
+/// A line of `program_events`.
+enum Line<'a> {
+    Brings(&'a [u8]),
+    Takes(&'a [u8]),
+}
+
+fn lines(written: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    let all = written.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    all.filter_map(|line| match line {
+        [] => None,
+        [b'-', path @ ..] => Some(Line::Takes(path.trim_ascii())),
+        path => Some(Line::Brings(path)),
+    })
+}
+
+/// The files that lines written to `program_events` name, to be looked at before they are taken.
+pub fn program_files(written: &[u8]) -> Vec<Wanted> {
+    let brings = |line| match line {
+        Line::Brings(path) if path.starts_with(b"/") => Some(programs::wanted(path)),
+        _ => None,
+    };
+    lines(written).filter_map(brings).collect()
 }
 
 fn errno(error: &std::io::Error) -> Errno {
@@ -63,17 +80,19 @@ impl Mirror {
     ///
     /// # Errors
     /// Of the first line that cannot be done: `EINVAL` for a file without events and a path that is not absolute, `EEXIST` for an
-    /// event whose name is taken, `EBUSY` for events that are on, and what opening the file says.
-    pub fn bring(&mut self, written: &[u8]) -> Result<(), Errno> {
+    /// event whose name is taken, `EBUSY` for events that are on, and what opening the file says. `files` are those of
+    /// [`program_files`].
+    pub fn bring(&mut self, written: &[u8], files: &Files) -> Result<(), Errno> {
         self.touch();
-        for line in written.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
-            match line {
-                [] => {}
-                [b'-', path @ ..] => self.take_program(path.trim_ascii())?,
-                path => self.add_program(path)?,
-            }
-        }
-        Ok(())
+        lines(written).try_for_each(|line| match line {
+            Line::Takes(path) => self.take_program(path),
+            Line::Brings(path) => self.add_program(path, files),
+        })
+    }
+
+    /// The programs as they are to be brought again: paths, and which files they led to.
+    pub(super) fn lasting_programs(&self) -> impl Iterator<Item = (&[u8], Identity)> {
+        self.programs.all.iter().map(|program| (&program.path[..], program.file.identity()))
     }
 
     /// Takes the events of all programs away.
@@ -90,12 +109,11 @@ impl Mirror {
         paths.iter().try_for_each(|path| self.take_program(path))
     }
 
-    fn add_program(&mut self, path: &[u8]) -> Result<(), Errno> {
-        let file_path = Path::new(OsStr::from_bytes(path));
-        if !file_path.is_absolute() {
+    fn add_program(&mut self, path: &[u8], files: &Files) -> Result<(), Errno> {
+        if !path.starts_with(b"/") {
             return Err(Errno::INVAL);
         }
-        let file = identity(file_path)?;
+        let file = files.get(&programs::wanted(path))?.file;
         if let Some(known) = self.programs.all.iter().find(|program| program.path == path) {
             if known.file == file {
                 return Ok(());
@@ -103,17 +121,18 @@ impl Mirror {
             // It was built anew.
             self.take_program(path)?;
         }
-        let described = programs::read(file_path).map_err(|error| {
+        let (file, described) = programs::read(path, files).map_err(|error| {
             tracing::warn!("program_events: {error}");
             match error {
                 Error::File(_, error) => errno(&error),
                 Error::Program(..) | Error::Filter(..) => Errno::INVAL,
+                Error::TooMany => Errno::NOSPC,
             }
         })?;
         let mut events = Vec::with_capacity(described.len());
         let added = described.into_iter().try_for_each(|one| {
             let id = self.events.free_id().ok_or(Errno::NOSPC)?;
-            let place = programs::place(file_path, &one);
+            let place = programs::place(path, &file, &one);
             let format = Format { id, ..one.format };
             let made = Made {
                 text: program::format_text(&format),
@@ -135,7 +154,8 @@ impl Mirror {
 
     fn take_program(&mut self, path: &[u8]) -> Result<(), Errno> {
         let at = self.programs.all.iter().position(|program| program.path == path).ok_or(Errno::NOENT)?;
-        if self.programs.all[at].events.iter().any(|(event, _)| self.is_busy(*event)) {
+        let program = self.programs.all.get(at).ok_or(Errno::NOENT)?;
+        if program.events.iter().any(|(event, _)| self.is_busy(*event)) {
             return Err(Errno::BUSY);
         }
         for (event, _) in self.programs.all.remove(at).events {

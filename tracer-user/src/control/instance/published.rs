@@ -10,12 +10,17 @@ use rustix::io::Errno;
 use tracer_abi::pins;
 
 use super::{live, mirror::Mirror};
-use crate::attach::published::{KINDS, Pinned};
+use crate::{
+    attach::published::{KINDS, Pinned},
+    sys::pin::PinDir,
+};
 
 /// What is known by name.
 #[derive(Debug)]
 pub(super) struct Published {
+    /// Its path, to take it away in the end; everything else goes through `opened`.
     dir: PathBuf,
+    opened: PinDir,
     /// By name: the maps, the event's number, and which state of it they were told last.
     events: HashMap<String, (Pinned, Option<(u32, u64)>)>,
 }
@@ -23,17 +28,18 @@ pub(super) struct Published {
 impl Published {
     /// Takes over the names that a daemon left that was killed: those events are off until they are made again.
     fn take_over(dir: &Path) -> std::io::Result<Self> {
-        std::fs::create_dir_all(dir)?;
+        let opened = PinDir::make(dir)?;
+        let pins = opened.path();
         let mut events = HashMap::new();
-        for entry in std::fs::read_dir(dir)? {
+        for entry in std::fs::read_dir(&pins)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             let Some(event) = name.strip_suffix(pins::STATE) else { continue };
-            match Pinned::open(dir, event).and_then(|pinned| pinned.turn_off(None).map(|()| pinned)) {
+            match Pinned::open(&pins, event).and_then(|pinned| pinned.turn_off(None).map(|()| pinned)) {
                 Ok(pinned) => drop(events.insert(event.to_owned(), (pinned, None))),
                 Err(error) => tracing::warn!("{error}"),
             }
         }
-        Ok(Self { dir: dir.to_owned(), events })
+        Ok(Self { dir: dir.to_owned(), opened, events })
     }
 }
 
@@ -43,7 +49,7 @@ impl Drop for Published {
             if let Err(error) = pinned.turn_off(None) {
                 tracing::warn!("{error}");
             }
-            Pinned::unpin(&self.dir, name);
+            Pinned::unpin(&self.opened.path(), name);
         }
         let _ = std::fs::remove_dir(&self.dir);
     }
@@ -53,7 +59,7 @@ impl Mirror {
     /// From now on programs of others can emit synthetic events, by maps below a directory of a BPF file system.
     ///
     /// # Errors
-    /// When the directory cannot be made or read.
+    /// When the directory cannot be made or read, or is not on a BPF file system.
     pub fn publish_at(&mut self, dir: &Path) -> std::io::Result<()> {
         self.published = Some(Published::take_over(dir)?);
         self.publish();
@@ -88,7 +94,7 @@ impl Mirror {
             return Ok(());
         }
         if !published.events.contains_key(name) {
-            let pinned = Pinned::open(&published.dir, name).map_err(|error| live::told(&error))?;
+            let pinned = Pinned::open(&published.opened.path(), name).map_err(|error| live::told(&error))?;
             published.events.insert(name.to_owned(), (pinned, None));
         }
         // One a kind: the memory that a record is built in is a program's own.

@@ -3,18 +3,28 @@
 //! Each part is kept as the text that sets it, so that restoring is the same as writing it again: names instead of
 //! numbers, which may differ at the next start, and what cannot be had any more is told and left out.
 
+mod check;
+
+pub use check::{BYTES_MAX, SavedError};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::{
     command::{Command, List},
     mirror::{Mirror, TOP},
+    programs::program_files,
     select::Selector,
     state::Instance,
 };
 use crate::{
+    buffer::PageSize,
     control::instance::catalogue::Events,
-    lang::{define::File, hist},
+    kernel::opened::Identity,
+    lang::{
+        define::{File, files},
+        facts::{Files, Found, Wanted},
+        hist,
+    },
 };
 
 /// All instances.
@@ -23,8 +33,12 @@ use crate::{
 pub struct Saved {
     /// Lines of `dynamic_events`.
     pub definitions: Vec<String>,
+    /// Which file each of those was about; none for a line about no file.
+    pub definition_files: Vec<Option<Identity>>,
     /// Lines of `program_events`.
     pub programs: Vec<String>,
+    /// Which file each of those led to.
+    pub program_files: Vec<Option<Identity>>,
     /// How many names of threads are kept.
     pub names: usize,
     /// The instances, the top first.
@@ -119,7 +133,7 @@ impl SavedInstance {
             on: state.is_on(),
             cpus: state.cpus.clone(),
             percent: state.percent,
-            page: state.page(),
+            page: state.page().bytes(),
             sizes: if state.is_expanded() {
                 state.buffer.select(None).map(|(_, buffer)| buffer.size()).collect()
             } else {
@@ -135,33 +149,52 @@ impl SavedInstance {
     }
 }
 
-fn lines(text: &[u8]) -> Vec<String> {
-    String::from_utf8_lossy(text).lines().map(str::to_owned).collect()
+/// What was found, if it is the file that it was.
+fn same(found: Found, was: Option<Identity>) -> Result<Found, Errno> {
+    if was.is_none_or(|was| was == found.file.identity()) { Ok(found) } else { Err(Errno::STALE) }
 }
 
 impl Mirror {
     /// What is to outlive us.
     pub fn saved(&self) -> Saved {
         let instances = self.numbers().filter_map(|number| self.get(number));
+        let text = |line: &[u8]| String::from_utf8_lossy(line).trim_end_matches('\n').to_owned();
+        let (definitions, definition_files) =
+            self.lasting_definitions().into_iter().map(|(line, file)| (text(&line), file)).unzip();
+        let (programs, program_files) =
+            self.lasting_programs().map(|(path, file)| (text(path), Some(file))).unzip();
         Saved {
-            definitions: lines(&self.lasting_definitions()),
-            programs: lines(&self.programs()),
+            definitions,
+            definition_files,
+            programs,
+            program_files,
             names: self.tasks.kept(),
             instances: instances.map(|state| SavedInstance::of(state, &self.events)).collect(),
             hists: self.saved_hists(),
         }
     }
 
-    /// Sets everything again. What does not succeed is left out, and given back: what it was, and the error.
-    pub fn restore(&mut self, saved: &Saved) -> Vec<(String, Errno)> {
+    /// Sets everything again. What does not succeed is left out, and given back: what it was, and the error; `ESTALE` where a path
+    /// leads to another file than it did, or that file holds something else. `look` looks at a file.
+    pub fn restore(
+        &mut self,
+        saved: &Saved,
+        look: &mut dyn FnMut(&Wanted) -> Result<Found, Errno>,
+    ) -> Vec<(String, Errno)> {
         let mut failed = Vec::new();
-        for line in &saved.definitions {
-            if let Err(error) = self.define(File::Dynamic, line.as_bytes()) {
+        // A file that was kept before there were identities has none of them.
+        let of = |all: &[Option<Identity>], at: usize| all.get(at).copied().flatten();
+        for (at, line) in saved.definitions.iter().enumerate() {
+            let (wanted, file) = (files(File::Dynamic, line.as_bytes()), of(&saved.definition_files, at));
+            let files = Files::of(wanted, |one| look(one).and_then(|found| same(found, file)));
+            if let Err(error) = self.define_with(File::Dynamic, line.as_bytes(), &files) {
                 failed.push((format!("dynamic event {line}"), error));
             }
         }
-        for path in &saved.programs {
-            if let Err(error) = self.bring(path.as_bytes()) {
+        for (at, path) in saved.programs.iter().enumerate() {
+            let (wanted, file) = (program_files(path.as_bytes()), of(&saved.program_files, at));
+            let files = Files::of(wanted, |one| look(one).and_then(|found| same(found, file)));
+            if let Err(error) = self.bring(path.as_bytes(), &files) {
                 failed.push((format!("program {path}"), error));
             }
         }
@@ -209,7 +242,9 @@ impl Mirror {
             keep("trace_clock".to_owned(), self.apply(instance, &Command::Clock(saved.clock.as_bytes())));
         }
         if saved.page > 0 {
-            keep("buffer_subbuf_size_kb".to_owned(), self.apply(instance, &Command::PageSize(saved.page)));
+            let page = PageSize::exactly(saved.page).ok_or(Errno::INVAL);
+            let done = page.and_then(|page| self.apply(instance, &Command::PageSize(page)));
+            keep("buffer_subbuf_size_kb".to_owned(), done);
         }
         for (cpu, bytes) in (0..).zip(&saved.sizes) {
             let command = Command::BufferSize { cpu: Some(cpu), bytes: *bytes };

@@ -12,14 +12,12 @@ const HOOKS: [&str; 4] = ["bpf_", "__bpf_", "perf_syscall_", "perf_trace_"];
 /// The record of a stack without the innermost functions up to the last that belongs to a hook.
 pub(super) fn without_hook(payload: &[u8], name: impl Fn(u64) -> Option<String>) -> Vec<u8> {
     let (head, addresses) = payload.split_at(ADDRESSES.min(payload.len()));
-    let addresses: Vec<u64> = addresses
-        .chunks_exact(8)
-        .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")))
-        .collect();
+    let (addresses, _) = addresses.as_chunks();
+    let addresses: Vec<u64> = addresses.iter().copied().map(u64::from_ne_bytes).collect();
     let of_hook =
         |address: &u64| name(*address).is_some_and(|name| HOOKS.iter().any(|hook| name.starts_with(hook)));
-    let near = &addresses[..addresses.len().min(DEEP)];
-    let kept = &addresses[near.iter().rposition(of_hook).map_or(0, |last| last + 1)..];
+    let hooks = addresses.iter().take(DEEP).rposition(of_hook).map_or(0, |last| last + 1);
+    let kept = addresses.get(hooks..).unwrap_or_default();
     let mut record = head.to_vec();
     if let Some(count) = record.get_mut(COUNT..COUNT + 4) {
         count.copy_from_slice(&(kept.len() as u32).to_ne_bytes());

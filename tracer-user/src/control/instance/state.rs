@@ -1,22 +1,27 @@
 //! The state of one instance.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use rustix::io::Errno;
 use tracer_abi::{Counters, lists};
 
 use super::{
     command::List,
+    enabled::Enabled,
     errors::ErrorLog,
     hist::Hists,
     live::{self, Live, Wanted},
+    marks::Marks,
     modules::Awaited,
     options::TraceOptions,
     standing::Standings,
 };
 use crate::{
     buffer::{
-        CpuBuffer, TraceBuffer,
+        CpuBuffer, PageSize, TraceBuffer,
         clock::{Clock, Conversion, monotonic},
     },
     event::Format,
@@ -67,7 +72,7 @@ pub struct Instance {
     /// Its name; empty for the top.
     pub name: String,
     /// The events that hang on their hooks; triggers may have turned one off all the same.
-    pub(super) enabled: BTreeSet<u32>,
+    pub(super) enabled: Enabled,
     /// Events of modules that are not loaded.
     pub(super) awaited: Vec<Awaited>,
     /// Events that were on at some time: their records may be in the buffers.
@@ -91,6 +96,8 @@ pub struct Instance {
     pub clock: Clock,
     /// CPUs that are recorded.
     pub cpus: Vec<bool>,
+    /// Marks that are not in the buffers yet.
+    pub(super) marks: Arc<Marks>,
     /// How full a buffer is to be, in percent, before a reader of its pages is woken.
     pub percent: u32,
     /// Whether recording was on when it was last said or asked; what is in the kernel knows better ([`Self::is_on`]).
@@ -102,7 +109,7 @@ pub struct Instance {
     /// CPUs, or all, that somebody reads by `trace_pipe`.
     pub(super) pipes: Vec<Option<u32>>,
     expanded: bool,
-    page: usize,
+    page: PageSize,
     pub(super) live: Option<Live>,
     traced: BTreeSet<u32>,
     untraced: BTreeSet<u32>,
@@ -119,12 +126,12 @@ pub struct Instance {
 
 impl Instance {
     /// A new instance.
-    pub(super) fn new(name: &str, options: TraceOptions, cpus: u32, page: usize) -> Self {
+    pub(super) fn new(name: &str, options: TraceOptions, cpus: u32, page: PageSize) -> Self {
         let expanded = !name.is_empty();
         let bytes = if expanded { EXPANDED } else { UNEXPANDED };
         Self {
             name: name.to_owned(),
-            enabled: BTreeSet::new(),
+            enabled: Enabled::default(),
             awaited: Vec::new(),
             recorded: BTreeSet::new(),
             filters: HashMap::new(),
@@ -137,6 +144,7 @@ impl Instance {
             armed: false,
             clock: Clock::default(),
             cpus: vec![true; cpus as usize],
+            marks: Arc::default(),
             percent: 50,
             on: true,
             stops: 0,
@@ -178,13 +186,13 @@ impl Instance {
         self.is_on() && self.stops == 0
     }
 
-    /// Bytes of a page of its buffers.
-    pub fn page(&self) -> usize {
+    /// The size of a page of its buffers.
+    pub fn page(&self) -> PageSize {
         self.page
     }
 
     /// Empties the buffers and gives them pages of another size.
-    pub(super) fn set_page(&mut self, page: usize) {
+    pub(super) fn set_page(&mut self, page: PageSize) {
         if page == self.page {
             return;
         }
@@ -223,10 +231,11 @@ impl Instance {
     /// Empties the buffers of one CPU or of all.
     pub(super) fn clear(&mut self, cpu: Option<u32>) {
         self.buffer.select_mut(cpu).for_each(|(_, buffer)| buffer.clear());
-        for number in
-            (0..self.counts_before.len() as u32).filter(|number| cpu.is_none_or(|cpu| cpu == *number))
-        {
-            self.counts_before[number as usize] = self.counts_ever(number);
+        let live = self.live.as_ref();
+        for (number, before) in (0..).zip(&mut self.counts_before) {
+            if cpu.is_none_or(|cpu| cpu == number) {
+                *before = live.map_or(Counters::default(), |live| live.counts(number));
+            }
         }
         if cpu.is_none() {
             self.missed_before = self.missed_ever();

@@ -209,8 +209,9 @@ impl Mirror {
         let known = self.find_synthetic(name).ok_or(Errno::NODEV)?;
         let id = self.events.format(event, &self.facts).ok_or(Errno::NODEV)?.id;
         let mut record = known.encode(values).ok_or(Errno::INVAL)?;
-        record[..2].copy_from_slice(&id.to_ne_bytes());
-        record[4..8].copy_from_slice(&writer.pid.to_ne_bytes());
+        let ([low, high], pid) = (id.to_ne_bytes(), writer.pid.to_ne_bytes());
+        let head = record.first_chunk_mut::<{ tracer_abi::COMMON_SIZE }>().ok_or(Errno::INVAL)?;
+        *head = [low, high, 0, 0, pid[0], pid[1], pid[2], pid[3]];
         Ok(record)
     }
 

@@ -351,7 +351,7 @@ fn online_cpus() -> u32 {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let count = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(last.parse::<u32>().ok()? + 1 - first.parse::<u32>().ok()?)
+        last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
     };
-    list.trim().split(',').filter_map(count).sum()
+    list.trim().split(',').filter_map(count).fold(0, u32::saturating_add)
 }

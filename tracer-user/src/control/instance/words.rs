@@ -15,20 +15,19 @@ const WORD_MAX: usize = 127;
 pub fn word(data: &[u8]) -> Result<(usize, Option<&[u8]>), Errno> {
     let blank = |byte: u8| ctype::is_space(byte);
     let start = data.iter().position(|byte| !blank(*byte)).unwrap_or(data.len());
-    if start == data.len() {
-        return Ok((start, None));
+    let rest = data.get(start..).unwrap_or_default();
+    match rest.first() {
+        None => return Ok((start, None)),
+        Some(0) => return Ok((start + 1, None)),
+        Some(_) => {}
     }
-    if data[start] == 0 {
-        return Ok((start + 1, None));
-    }
-    let rest = &data[start..];
     let length = rest.iter().position(|byte| blank(*byte) || *byte == 0).unwrap_or(rest.len());
     if length > WORD_MAX {
         return Err(Errno::INVAL);
     }
     // The blank itself is read as well.
     let done = start + length + usize::from(length < rest.len());
-    Ok((done, Some(&rest[..length])))
+    Ok((done, rest.get(..length)))
 }
 
 /// Bytes of a number at most: the buffer of `kstrtoul_from_user()` less its NUL.
@@ -39,8 +38,8 @@ const NUMBER_MAX: usize = 1 + 64 + 1;
 /// # Errors
 /// `EINVAL` for anything else, `ERANGE` for one that does not fit 64 bits.
 pub fn number(data: &[u8]) -> Result<u64, Errno> {
-    let text = &data[..data.len().min(NUMBER_MAX)];
-    let text = text.iter().position(|byte| *byte == 0).map_or(text, |end| &text[..end]);
+    let text = data.get(..NUMBER_MAX).unwrap_or(data);
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = text.strip_prefix(b"+").unwrap_or(text);
     let digits = text.strip_suffix(b"\n").unwrap_or(text);
     if digits.is_empty() {

@@ -65,7 +65,7 @@ fn meant(names: Vec<String>) -> Option<String> {
 fn list(names: impl Iterator<Item = String>) -> String {
     let all: Vec<String> = names.collect();
     let more = if all.len() > SHOWN { format!(" and {} more", all.len() - SHOWN) } else { String::new() };
-    all[..all.len().min(SHOWN)].join(", ") + &more
+    all.get(..SHOWN).unwrap_or(&all).join(", ") + &more
 }
 
 /// The name in the place of a probe, without what may stand around it.
@@ -131,7 +131,7 @@ fn arguments(line: &Line<'_>, culprit: &str, facts: &dyn Facts) -> Option<String
 fn fields(line: &Line<'_>, finding: &Finding, culprit: &str, facts: &dyn Facts) -> Option<String> {
     let before = line.text().get(..finding.span.start)?;
     let start = before.iter().rposition(|byte| !(byte.is_ascii_alphanumeric() || b"_$>-.".contains(byte)));
-    let way = std::str::from_utf8(&before[start.map_or(0, |at| at + 1)..]).ok()?;
+    let way = std::str::from_utf8(before.get(start.map_or(0, |at| at + 1)..)?).ok()?;
     let mut steps = way.split(['-', '>', '.']).filter(|step| !step.is_empty());
     let root = steps.next()?;
     let (function, first) = typed(line, facts)?;

@@ -20,7 +20,7 @@ mod text;
 
 use std::{collections::HashSet, fmt};
 
-pub use select::{DefineError, FIRST_ID, bases, select};
+pub use select::{DefineError, bases, id, select};
 pub use text::printer;
 
 use crate::{
@@ -143,7 +143,12 @@ pub fn candidates(probe: &Probe, base: Option<&Probe>, facts: &Facts) -> Candida
     let registers = Given::Registers(Arch::native());
     match &probe.event.target {
         Target::File { path, offset, reference, exit } => {
-            let place = FilePlace { path: path.clone(), offset: *offset, reference: *reference };
+            let hook = if *exit { "uretprobe" } else { "uprobe" };
+            let Some(file) = probe.file.as_ref().and_then(|file| file.opened.clone()) else {
+                found.lacking.add(hook, "the file is not open");
+                return found;
+            };
+            let place = FilePlace { file, path: path.clone(), offset: *offset, reference: *reference };
             let via = if *exit { Via::Uretprobe(place) } else { Via::Uprobe(place) };
             let offset = |of, member| Some(facts.btf()?.member(of, member).ok()??.offset);
             let in_task = offset("task_struct", "utask").zip(offset("uprobe_task", "vaddr"));

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The first id of events that the kernel does not know: far above those that it has.
-pub const FIRST_ID: u16 = 0x8000;
+const FIRST_ID: u16 = 0x8000;
 
 /// Why a definition is none.
 #[derive(Debug)]
@@ -39,6 +39,13 @@ pub enum DefineError {
     },
     /// It defines nothing.
     Nothing(String),
+    /// There are no more ids.
+    TooMany,
+}
+
+/// The id of an event that the kernel does not know, by how many there were before; none when all are used.
+pub fn id(before: usize) -> Option<u16> {
+    FIRST_ID.checked_add(u16::try_from(before).ok()?).filter(|id| *id < tracer_abi::control::FIRST)
 }
 
 impl fmt::Display for DefineError {
@@ -49,6 +56,7 @@ impl fmt::Display for DefineError {
                 hint.as_ref().map_or(Ok(()), |hint| write!(f, "\n{hint}"))
             }
             Self::Filter { event, error } => write!(f, "filter of {event}: {error}"),
+            Self::TooMany => f.write_str("there are more events than ids for them"),
             Self::Nothing(text) => write!(
                 f,
                 "`{text}` defines nothing: a definition is `p|r|f|t|e[:[GROUP/]EVENT] WHERE [ARGS][ if FILTER]`"
@@ -64,8 +72,12 @@ fn split(text: &str) -> (&str, Option<&str>) {
     let is_event_probe = text.trim_start().starts_with('e');
     let mut at = 0;
     for word in text.split_inclusive(char::is_whitespace) {
-        if word.trim_end() == "if" && at > 0 && !is_event_probe {
-            return (&text[..at], Some(text[at + word.len()..].trim()));
+        if word.trim_end() == "if"
+            && at > 0
+            && !is_event_probe
+            && let Some((definition, rest)) = text.split_at_checked(at)
+        {
+            return (definition, rest.strip_prefix(word).map(str::trim));
         }
         at += word.len();
     }
@@ -107,7 +119,8 @@ pub fn select(texts: &[String], facts: &Facts) -> Result<Vec<Selected>, DefineEr
         let known = selected.iter().find(|other| {
             !new_event && other.format.system == event.group && other.format.name == event.name
         });
-        let id = known.map_or(FIRST_ID + selected.len() as u16, |other| other.format.id);
+        let id = known.map_or_else(|| id(selected.len()), |other| Some(other.format.id));
+        let id = id.ok_or(DefineError::TooMany)?;
         let format = event.format(id);
         let resolved = filter
             .map(|text| resolve::filter(text.as_bytes(), &format, facts))

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use btf_rs::{Backend, BtfType, Type};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 pub use self::prototype::{Param, Prototype};
 pub use self::shape::{BitMember, Class, Shape, Signature};
@@ -107,18 +107,22 @@ impl Btf {
     /// # Errors
     /// When the file cannot be read or is no BTF.
     pub fn read(path: &Path) -> Result<Option<Self>, Error> {
-        if !path.exists() {
-            return Ok(None);
-        }
         let fail = |error: std::io::Error| Error::io(path.display().to_string(), error);
-        let mut file = File::open(path).map_err(fail)?;
-        let types = match btf_rs::Btf::from_file_with_backend(path, Backend::Mmap) {
+        let mut file = match File::open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(fail)?,
+        };
+        // By its descriptor: both readers see the file that was opened.
+        let read = |file: &File| {
+            let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+            btf_rs::Btf::from_file_with_backend(opened, Backend::Mmap)
+        };
+        let types = match read(&file) {
             Ok(types) => types,
             // Before 6.16 this file of sysfs cannot be mapped: a copy in memory can.
             Err(btf_rs::Error::IO(_)) => {
                 file = copy(&mut file).map_err(fail)?;
-                let copy = format!("/proc/self/fd/{}", file.as_raw_fd());
-                btf_rs::Btf::from_file_with_backend(copy, Backend::Mmap).map_err(|error| bad(path, &error))?
+                read(&file).map_err(|error| bad(path, &error))?
             }
             Err(error) => return Err(bad(path, &error)),
         };
@@ -428,8 +432,10 @@ impl std::fmt::Debug for Btf {
 fn copy(file: &mut File) -> std::io::Result<File> {
     let mut bytes = Vec::with_capacity(8 << 20);
     file.read_to_end(&mut bytes)?;
-    let mut copy = File::from(memfd_create("btf", MemfdFlags::CLOEXEC)?);
+    let mut copy = File::from(memfd_create("btf", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     copy.write_all(&bytes)?;
+    // Only what cannot change any more is mapped (`MappedFile`).
+    fcntl_add_seals(&copy, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK)?;
     Ok(copy)
 }
 

@@ -3,7 +3,7 @@
 
 use std::{
     fs::File,
-    os::unix::fs::MetadataExt,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
@@ -26,7 +26,9 @@ impl Btf {
         if let Some((.., known)) = modules.iter().find(|(own, at, _)| own == name && *at == inode) {
             return Ok(Some(Arc::clone(known)));
         }
-        let types = btf_rs::Btf::from_split_file(&path, &self.types).map_err(|error| bad(&path, &error))?;
+        // By its descriptor: the file that the number above is of.
+        let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let types = btf_rs::Btf::from_split_file(opened, &self.types).map_err(|error| bad(&path, &error))?;
         let read = Arc::new(Self {
             path,
             file,

@@ -8,7 +8,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::{Feature, Group, feature};
 use crate::kernel::Answer;
-use crate::sys::mount;
+use crate::sys::{Errno, mount, seccomp};
 
 /// What decides whether the kernel refuses, read once.
 pub(super) struct Privileges {
@@ -127,6 +127,29 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         }
         Lockdown::Unknown(why) => lockdown(Answer::unknown(why.clone())),
     });
+    features.push(feature(
+        Group::Privileges,
+        "no_new_privs",
+        "dropping privileges for good",
+        "3.5 (259e5e6c75a9)",
+        match rustix::thread::no_new_privs() {
+            Ok(_) => Answer::Yes,
+            Err(Errno::INVAL) => Answer::no("this kernel lacks it"),
+            Err(errno) => Answer::unknown(format!("prctl(2): {errno}")),
+        },
+    ));
+    features.push(feature(
+        Group::Privileges,
+        "seccomp_filter",
+        "filters of system calls in the daemon, record, hist and list",
+        "3.5 (CONFIG_SECCOMP_FILTER); asked by 4.14 and later",
+        match seccomp::probe() {
+            Ok(()) => Answer::Yes,
+            Err(Errno::OPNOTSUPP) => Answer::no("the kernel has no filters that answer with an error"),
+            // Older kernels have filters and cannot be asked.
+            Err(errno) => Answer::unknown(format!("seccomp(2): {errno}")),
+        },
+    ));
     for (name, path, purpose, since) in SYSCTLS {
         let found = read_to_string(path);
         let answer = match &found {

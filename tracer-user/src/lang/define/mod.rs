@@ -30,7 +30,7 @@ pub use set::{Change, Defined, Named, Set, deletion};
 pub use words::{LINE_MAX, Line, lines};
 
 use self::error::Log;
-use super::facts::{Facts, Feature};
+use super::facts::{Facts, Feature, FileFact, Wanted};
 use super::fetch::{At, Checked, ErrorKind};
 use crate::event::dynamic::Event;
 
@@ -47,8 +47,27 @@ pub struct Probe {
     pub kept: Vec<u32>,
     /// The function whose types the arguments have.
     pub function: Option<String>,
+    /// The probed file.
+    pub file: Option<FileFact>,
+}
+
+impl Probe {
     /// Device and inode of the probed file.
-    pub file: Option<(u64, u64)>,
+    fn file_identity(&self) -> Option<(u64, u64)> {
+        self.file.as_ref().map(|file| file.identity)
+    }
+}
+
+/// The files that lines written to a file of definitions name, to be looked at before they are taken.
+pub fn files(file: File, written: &[u8]) -> Vec<Wanted> {
+    if file == File::Kprobe {
+        return Vec::new();
+    }
+    let wanted = |text| {
+        let line = Line::split(text);
+        if request(&line, file) == Request::Probe { uprobe::names(&line) } else { None }
+    };
+    lines(written).map_while(Result::ok).filter_map(wanted).collect()
 }
 
 /// The file a line is written to, which decides which kinds it may define and delete.

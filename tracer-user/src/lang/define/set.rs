@@ -181,7 +181,7 @@ impl Set {
         let Target::File { offset, reference, .. } = probe.event.target else { return Ok(()) };
         let differs = self.probes.iter().any(|other| match other.probe.event.target {
             Target::File { offset: o, reference: r, .. } => {
-                other.probe.file == probe.file && o == offset && r != reference
+                other.probe.file_identity() == probe.file_identity() && o == offset && r != reference
             }
             _ => false,
         });
@@ -246,7 +246,9 @@ fn belongs(probe: &Probe, file: File) -> bool {
 /// Whether two probes of one event are one probe: same place, same texts.
 fn is_same(a: &Probe, b: &Probe) -> bool {
     let place = match (&a.event.target, &b.event.target) {
-        (Target::File { offset: x, .. }, Target::File { offset: y, .. }) => a.file == b.file && x == y,
+        (Target::File { offset: x, .. }, Target::File { offset: y, .. }) => {
+            a.file_identity() == b.file_identity() && x == y
+        }
         // To the kernel all addresses are the same place.
         (
             Target::Kernel { place: Place::Address(_), .. },

@@ -4,13 +4,41 @@
 use rustix::io::Errno;
 
 use super::super::Span;
-use super::super::facts::{Facts, Feature};
+use super::super::facts::{Facts, Feature, Wanted, What};
 use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
 use super::super::number::{self, NumberError};
 use super::error::{Log, Refusal};
 use super::words::Line;
 use super::{Probe, Read, Rejected, arguments, expand, name};
 use crate::event::dynamic::{Event, NAME_MAX, Target, latin1};
+
+/// Where the path of a place ends.
+struct Path {
+    colon: usize,
+    is_symbol: bool,
+}
+
+fn path(word: &[u8]) -> Option<Path> {
+    let colon = word.iter().rposition(|byte| *byte == b':').filter(|_| word.contains(&b'/'))?;
+    Some(Path { colon, is_symbol: !word.get(colon + 1).is_some_and(u8::is_ascii_digit) })
+}
+
+/// The symbol that a place names behind its path.
+fn symbol(word: &[u8]) -> Option<String> {
+    let Path { colon, is_symbol } = path(word)?;
+    let place = place(word, colon + 1).ok().filter(|_| is_symbol)?;
+    Some(latin1(place.digits.of(word)))
+}
+
+/// The file that a line names, if it is one of ours: what [`read`] will ask for.
+pub(super) fn names(line: &Line<'_>) -> Option<Wanted> {
+    if !matches!(line.word(0).first(), Some(b'p' | b'r')) || line.len() < 2 {
+        return None;
+    }
+    let word = line.word(1);
+    let what = symbol(word).map_or(What::Identity, What::Symbol);
+    Some(Wanted { path: word[..path(word)?.colon].to_vec(), what })
+}
 
 /// Reads a line.
 pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected> {
@@ -22,28 +50,26 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     let log = Log::new("trace_uprobe", line);
     arguments::count(line.len() - 2, line, &log, facts)?;
     let word = line.word(1);
-    let colon = word.iter().rposition(|byte| *byte == b':').filter(|_| word.contains(&b'/'));
-    let Some(colon) = colon else { return Err(Rejected::NotMine) };
-    let is_symbol = !word.get(colon + 1).is_some_and(u8::is_ascii_digit);
+    let Some(Path { colon, is_symbol }) = path(word) else { return Err(Rejected::NotMine) };
     if is_symbol && !facts.language().has(Feature::FileSymbols) {
         return Err(Rejected::NotMine);
     }
     let refuse = |word, stop: Stop| Rejected::from(Refusal::in_word(line, &log, word, &stop));
     let path = &word[..colon];
     let whole = Span::new(0, colon);
+    let symbol = symbol(word);
     let file = facts
-        .file(path)
+        .file(path, symbol.as_deref())
         .map_err(|errno| refuse(1, Stop::new(errno, Fault::at(ErrorKind::FileNotFound, whole))))?;
     if !file.regular {
         return Err(refuse(1, Stop::invalid(ErrorKind::NoRegularFile, whole)));
     }
     let place = place(word, colon + 1).map_err(|stop| refuse(1, stop))?;
     let exit = place.exit || letter == Some(&b'r');
-    let digits = place.digits.of(word);
     let offset = if is_symbol {
-        facts.file_symbol(path, &latin1(digits)).ok_or(NumberError::Invalid)
+        file.symbol.ok_or(NumberError::Invalid)
     } else {
-        number::read_unsigned(digits, 0)
+        number::read_unsigned(place.digits.of(word), 0)
     };
     let offset = offset.map_err(|error| {
         refuse(1, Stop::new(errno(error), Fault::at(ErrorKind::BadFileProbeOffset, place.digits)))
@@ -68,7 +94,7 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
         maxactive: 0,
         args: args.iter().map(|checked| checked.arg.clone()).collect(),
     };
-    let file = Some(file.identity);
+    let file = Some(file);
     Ok(Read { probe: Probe { event, at, args, kept: Vec::new(), function: None, file }, log })
 }
 

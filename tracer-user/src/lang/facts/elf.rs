@@ -1,32 +1,29 @@
 //! Symbols of a file, for probes on `PATH:SYMBOL`.
 
-use std::path::Path;
+use object::{Object, ObjectSegment, ObjectSymbol, ReadRef, SymbolKind};
 
-use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
-
-/// Offset in the file of a function, by its name: the symbol table's, else the dynamic one's.
-pub(super) fn offset(path: &Path, symbol: &str) -> Option<u64> {
-    let bytes = std::fs::read(path).ok()?;
-    let file = object::File::parse(&*bytes).ok()?;
-    let wanted = |found: &object::Symbol<'_, '_>| {
-        found.is_definition() && found.kind() == SymbolKind::Text && found.name() == Ok(symbol)
-    };
-    let found = file.symbols().find(wanted).or_else(|| file.dynamic_symbols().find(wanted))?;
+/// Offset in a file, which is read and not believed, of a function by its name: the symbol table's, else the dynamic one's.
+pub fn symbol_offset<'data, R: ReadRef<'data>>(content: R, symbol: &str) -> Option<u64> {
+    let file = object::File::parse(content).ok()?;
+    let mut all = file.symbols().chain(file.dynamic_symbols()).filter(is_function);
+    let found = all.find(|found| found.name() == Ok(symbol))?;
     let address = found.address();
     file.segments().find_map(|segment| {
         let (start, (offset, length)) = (segment.address(), segment.file_range());
         let ahead = address.checked_sub(start)?;
-        (ahead < length).then(|| offset + ahead)
+        if ahead < length { offset.checked_add(ahead) } else { None }
     })
 }
 
+fn is_function<'data>(symbol: &impl ObjectSymbol<'data>) -> bool {
+    symbol.is_definition() && symbol.kind() == SymbolKind::Text
+}
+
 /// The names of a file's functions.
-pub(super) fn functions(path: &Path) -> Vec<String> {
-    let Ok(bytes) = std::fs::read(path) else { return Vec::new() };
-    let Ok(file) = object::File::parse(&*bytes) else { return Vec::new() };
+pub fn function_names<'data, R: ReadRef<'data>>(content: R) -> Vec<String> {
+    let Ok(file) = object::File::parse(content) else { return Vec::new() };
     let all = file.symbols().chain(file.dynamic_symbols());
-    let functions = all.filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text);
-    functions.filter_map(|symbol| symbol.name().ok().map(str::to_owned)).collect()
+    all.filter(is_function).filter_map(|symbol| symbol.name().ok().map(str::to_owned)).collect()
 }
 
 #[cfg(test)]
@@ -35,12 +32,11 @@ mod tests {
 
     #[test]
     fn functions_of_this_program() {
-        let path = std::env::current_exe().unwrap();
-        let at = offset(&path, "main").unwrap();
-        let length = std::fs::metadata(&path).unwrap().len();
-        assert!(at > 0 && at < length, "{at} in {length} bytes");
-        assert!(functions(&path).iter().any(|name| name == "main"));
-        assert_eq!(offset(&path, "no_such_function_in_here"), None);
-        assert_eq!(offset(Path::new("/proc/self/status"), "main"), None);
+        let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let at = symbol_offset(&*bytes, "main").unwrap();
+        assert!(at > 0 && at < bytes.len() as u64, "{at} in {} bytes", bytes.len());
+        assert!(function_names(&*bytes).iter().any(|name| name == "main"));
+        assert_eq!(symbol_offset(&*bytes, "no_such_function_in_here"), None);
+        assert_eq!(symbol_offset(&b"no program"[..], "main"), None);
     }
 }

@@ -44,6 +44,11 @@ const SWITCH: &str = "name: sched_switch\nID: 300\nformat:\n\
     \tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n\
     \tfield:char next_comm[16];\toffset:40;\tsize:16;\tsigned:0;\n\nprint fmt: \"\"\n";
 
+/// A file that is made up, by its inode.
+fn file(regular: bool, inode: u64) -> FileFact {
+    FileFact { regular, identity: (1, inode), symbol: None, opened: None }
+}
+
 impl Fixed {
     /// A kernel with `vfs_read()` and `vfs_open()`, the tracepoint and event sched_switch, a module `ext`, two static
     /// functions of one name, one that must not be traced, and the file /bin/true.
@@ -122,9 +127,9 @@ impl Fixed {
             offsets: [offset("dentry", "d_name.name", 40), offset("file", "f_path.dentry", 72)].into(),
             events: Format::parse("sched", SWITCH).into_iter().collect(),
             files: [
-                (named("/bin/true"), FileFact { regular: true, identity: (1, 1) }),
-                (named("/bin/alias"), FileFact { regular: true, identity: (1, 1) }),
-                (named("/bin"), FileFact { regular: false, identity: (1, 2) }),
+                (named("/bin/true"), file(true, 1)),
+                (named("/bin/alias"), file(true, 1)),
+                (named("/bin"), file(false, 2)),
             ]
             .into(),
         }
@@ -215,12 +220,9 @@ impl Facts for Fixed {
         self.event(system, name).is_some()
     }
 
-    fn file(&self, path: &[u8]) -> Result<FileFact, Errno> {
-        self.files.get(path).copied().ok_or(Errno::NOENT)
-    }
-
-    fn file_symbol(&self, _path: &[u8], symbol: &str) -> Option<u64> {
-        (symbol == "main").then_some(0x1040)
+    fn file(&self, path: &[u8], symbol: Option<&str>) -> Result<FileFact, Errno> {
+        let known = self.files.get(path).cloned().ok_or(Errno::NOENT)?;
+        Ok(FileFact { symbol: (symbol == Some("main")).then_some(0x1040), ..known })
     }
 
     fn filter(&self, _event: &Format, text: &[u8]) -> Result<(), FilterError> {

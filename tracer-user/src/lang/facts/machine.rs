@@ -5,19 +5,18 @@
 //! may not be read.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{FileType, stat};
+use object::ReadCache;
 use rustix::io::Errno;
 
 use super::types::Types;
-use super::{Arch, Facts, FileFact, Language, Spot, elf};
+use super::{Arch, Facts, FileFact, Files, Found, Language, Spot, Wanted, What, elf};
 use crate::event::{Format, Glob};
 use crate::kernel::btf::{BitMember, Shape, Signature};
+use crate::kernel::opened::OpenedFile;
 use crate::kernel::{Btf, Symbols, Tracefs};
 use crate::lang::cpulist;
 use crate::lang::filter::{self, Dialect, FilterError};
@@ -43,6 +42,7 @@ pub struct Machine<'a> {
     events: Option<EventCheck>,
     made: Option<MadeEvents>,
     probes: Option<ProbeCheck>,
+    files: Option<&'a Files>,
 }
 
 /// Whether there is an event of this system and name.
@@ -72,14 +72,22 @@ impl<'a> Machine<'a> {
             types: Types::new(btf),
             tracefs,
             filter: Box::new(|_, text| filter::parse(text, &Dialect::newest()).map(|_| ())),
-            cpus: last.map_or(1, |last| last + 1),
+            cpus: last.map_or(1, |last| last.saturating_add(1)),
             symbols: OnceLock::new(),
             given: None,
             sites: Arc::default(),
             events: None,
             made: None,
             probes: None,
+            files: None,
         }
+    }
+
+    /// The same with files that somebody looked at already; others are not there then.
+    #[must_use]
+    pub fn with_files(mut self, files: &'a Files) -> Self {
+        self.files = Some(files);
+        self
     }
 
     /// The same for another kernel's language.
@@ -100,6 +108,13 @@ impl<'a> Machine<'a> {
     #[must_use]
     pub fn with_symbols(mut self, symbols: Option<&'a Symbols>) -> Self {
         self.given = symbols;
+        self
+    }
+
+    /// The same of a kernel that shows no symbols.
+    #[must_use]
+    pub fn without_symbols(self) -> Self {
+        let _ = self.symbols.set(None);
         self
     }
 
@@ -301,18 +316,25 @@ impl Facts for Machine<'_> {
         }
     }
 
-    fn file(&self, path: &[u8]) -> Result<FileFact, Errno> {
-        let found = stat(OsStr::from_bytes(path))?;
-        let regular = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
-        Ok(FileFact { regular, identity: (found.st_dev, found.st_ino) })
-    }
-
-    fn file_symbol(&self, path: &[u8], symbol: &str) -> Option<u64> {
-        elf::offset(Path::new(OsStr::from_bytes(path)), symbol)
+    fn file(&self, path: &[u8], symbol: Option<&str>) -> Result<FileFact, Errno> {
+        let what = symbol.map_or(What::Identity, |symbol| What::Symbol(symbol.to_owned()));
+        let wanted = Wanted { path: path.to_vec(), what };
+        let Found { file, symbol, .. } = match self.files {
+            Some(files) => files.get(&wanted)?,
+            None => Found::look(&wanted)?,
+        };
+        let identity = file.identity();
+        Ok(FileFact {
+            regular: file.is_regular(),
+            identity: (identity.device, identity.inode),
+            symbol,
+            opened: Some(file),
+        })
     }
 
     fn file_symbols(&self, path: &[u8]) -> Vec<String> {
-        elf::functions(Path::new(OsStr::from_bytes(path)))
+        let content = OpenedFile::open(path).and_then(|file| file.content());
+        content.map_or_else(|_| Vec::new(), |content| elf::function_names(&ReadCache::new(content)))
     }
 
     fn filter(&self, event: &Format, text: &[u8]) -> Result<(), FilterError> {

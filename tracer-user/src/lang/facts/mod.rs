@@ -3,14 +3,19 @@
 //! function of text and answers: [`Machine`] answers for the running kernel, [`Fixed`] from tables for tests.
 
 mod elf;
+mod files;
 mod fixed;
 mod language;
 mod machine;
 mod registers;
 mod types;
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 
+pub use self::elf::{function_names, symbol_offset};
+pub use self::files::{Files, Found, Wanted, What};
 pub use self::fixed::Fixed;
 pub use self::language::{Feature, Language};
 pub use self::machine::{EventCheck, FilterCheck, Machine, MadeEvents, ProbeCheck, Sites};
@@ -18,14 +23,19 @@ pub use self::registers::Arch;
 use super::filter::FilterError;
 use crate::event::Format;
 use crate::kernel::btf::{BitMember, Class, Shape, Signature};
+use crate::kernel::opened::OpenedFile;
 
 /// What stands at a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFact {
     /// Whether it is a regular file.
     pub regular: bool,
     /// Device and inode: two paths with the same are one file.
     pub identity: (u64, u64),
+    /// Offset in the file of the symbol that was asked for, where it has one.
+    pub symbol: Option<u64>,
+    /// The file itself; none of a file that is made up.
+    pub opened: Option<Arc<OpenedFile>>,
 }
 
 /// Where an instruction lies in its function.
@@ -117,14 +127,11 @@ pub trait Facts {
     /// Whether there is an event of this name already, one that no definition made.
     fn has_event(&self, system: &str, name: &str) -> bool;
 
-    /// What stands at a path.
+    /// What stands at a path, and where a symbol of it is.
     ///
     /// # Errors
     /// When nothing does, or it cannot be reached.
-    fn file(&self, path: &[u8]) -> Result<FileFact, Errno>;
-
-    /// Offset in the file of a symbol of it.
-    fn file_symbol(&self, path: &[u8], symbol: &str) -> Option<u64>;
+    fn file(&self, path: &[u8], symbol: Option<&str>) -> Result<FileFact, Errno>;
 
     /// The functions of a file, by name; none where that is not known.
     fn file_symbols(&self, _path: &[u8]) -> Vec<String> {

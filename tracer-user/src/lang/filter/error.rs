@@ -131,6 +131,16 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// What the whole text is told where it makes no tree.
+    pub(crate) fn meaningless(text: &[u8]) -> Self {
+        Self {
+            kind: ErrorKind::InvalidFilter,
+            errno: Errno::INVAL,
+            position: 0,
+            span: Span::new(0, text.len()),
+        }
+    }
+
     /// A fault within a term, EINVAL: `at` is the byte that the kernel's reader stood on, which it reports one
     /// too high.
     pub(crate) fn at(kind: ErrorKind, at: usize, span: Span) -> Self {

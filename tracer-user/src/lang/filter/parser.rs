@@ -154,5 +154,6 @@ pub fn parse(text: &[u8], dialect: &Dialect) -> Result<Expr, FilterError> {
     if let Some(fault) = lexed.fault {
         return Err(refuse(fault));
     }
-    Ok(tree(text, &lexed.tokens).expect("a list of tokens read to the end makes a tree"))
+    // A list of tokens that was read to the end makes a tree.
+    tree(text, &lexed.tokens).ok_or_else(|| refuse(Fault::meaningless(text)))
 }

@@ -32,11 +32,8 @@ impl Fixed {
             \tfield:const char * text;\toffset:96;\tsize:8;\tsigned:0;\n\
             \tfield:u8 prio;\toffset:104;\tsize:1;\tsigned:0;\n\n\
             print fmt: \"\"\n";
-        let event = |name: &str| {
-            let format = Format::parse("test", &common.replace("NAME", name));
-            Arc::new(format.unwrap_or_else(|error| unreachable!("{error}")))
-        };
-        let events = vec![event("start"), event("end")];
+        let event = |name| Format::parse("test", &common.replace("NAME", name)).ok().map(Arc::new);
+        let events = ["start", "end"].into_iter().filter_map(event).collect();
         let mut synthetic = synth::Set::default();
         let _ = synthetic.apply(b"lat u64 delta; pid_t pid; char comm[16]", synth::File::Synthetic);
         let _ = synthetic.apply(b"any char name[]", synth::File::Synthetic);

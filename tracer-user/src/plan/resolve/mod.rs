@@ -121,8 +121,10 @@ pub fn stages(text: &[u8], format: &Format, env: &dyn ResolveEnv) -> Result<Stag
     if let Some(fault) = lexed.fault {
         return Err(refuse(fault));
     }
-    let tree = tree(text, &lexed.tokens).expect("a list of tokens read to the end makes a tree");
-    let filter = lower(&tree, &mut tests.into_iter());
+    // A list of tokens that was read to the end makes a tree, with a test for each predicate.
+    let made = tree(text, &lexed.tokens)
+        .and_then(|tree| lower(&tree, &mut tests.into_iter()).map(|filter| (tree, filter)));
+    let (tree, filter) = made.ok_or_else(|| refuse(Fault::meaningless(text)))?;
     Ok(Stages { lexed, tree, filter })
 }
 
@@ -132,15 +134,24 @@ fn refusal(fault: Fault, text: &[u8], format: &Format, dialect: Dialect) -> Filt
     FilterError::new(fault, text, &dialect).suggest(suggest::for_fault(fault, text, known))
 }
 
-/// The tree with each predicate replaced by the next of `tests`.
-fn lower(expr: &Expr, tests: &mut impl Iterator<Item = Filter>) -> Filter {
-    match expr {
-        Expr::Predicate(_) => tests.next().expect("one test a predicate"),
-        Expr::Not(inner) => lower(inner, tests).negated(),
-        Expr::Group(inner) => lower(inner, tests),
-        Expr::And(parts) => Filter::and(parts.iter().map(|part| lower(part, tests)).collect()),
-        Expr::Or(parts) => Filter::or(parts.iter().map(|part| lower(part, tests)).collect()),
-    }
+/// The tree with each predicate replaced by the next of `tests`; None where there are not enough. Negations and groups, of which
+/// a text has thousands, take no stack.
+fn lower(mut expr: &Expr, tests: &mut impl Iterator<Item = Filter>) -> Option<Filter> {
+    let mut negated = false;
+    let filter = loop {
+        match expr {
+            Expr::Not(inner) => (expr, negated) = (inner, !negated),
+            Expr::Group(inner) => expr = inner,
+            Expr::Predicate(_) => break tests.next()?,
+            Expr::And(parts) => break Filter::and(lower_all(parts, tests)?),
+            Expr::Or(parts) => break Filter::or(lower_all(parts, tests)?),
+        }
+    };
+    Some(if negated { filter.negated() } else { filter })
+}
+
+fn lower_all(parts: &[Expr], tests: &mut impl Iterator<Item = Filter>) -> Option<Vec<Filter>> {
+    parts.iter().map(|part| lower(part, tests)).collect()
 }
 
 /// ftrace:function has a grammar of its own: perf hands its filter to the function tracer.

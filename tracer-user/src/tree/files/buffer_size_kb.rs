@@ -21,11 +21,12 @@ pub(super) const FILE: Entry = Entry::write(
     "buffer_size_kb",
     Shows::Text(|mirror, at| Ok(text(mirror.get(at.instance).ok_or(Errno::NODEV)?.size(at.cpu)))),
     |mirror, at, data| {
-        let bytes = words::number(data)? << 10;
-        if bytes == 0 {
+        let kib = words::number(data)?;
+        if kib == 0 {
             return Err(Errno::INVAL);
         }
-        let bytes = usize::try_from(bytes).map_err(|_| Errno::NOMEM)?;
+        let bytes =
+            kib.checked_mul(1024).and_then(|bytes| usize::try_from(bytes).ok()).ok_or(Errno::NOMEM)?;
         all(data, mirror.apply(at.instance, &Command::BufferSize { cpu: at.cpu, bytes }))
     },
 );

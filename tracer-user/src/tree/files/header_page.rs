@@ -10,7 +10,7 @@ use crate::{
 pub(super) const FILE: Entry = Entry::read(
     "header_page",
     Shows::Once(|mirror, at| {
-        let data = mirror.get(at.instance).ok_or(Errno::NODEV)?.page() - HEAD;
+        let data = mirror.get(at.instance).ok_or(Errno::NODEV)?.page().data();
         let rows = [
             ("u64 timestamp", 0, 8, 0),
             ("local_t commit", 8, 8, 1),

@@ -1,10 +1,14 @@
 //! `program_events`, ours alone: files of programs whose own events are events here; emptying it takes all away.
 
-use crate::tree::entry::{Entry, Shows, all};
+use crate::{
+    control::instance::program_files,
+    tree::entry::{Entry, Names, Shows, all},
+};
 
-pub(super) const FILE: Entry =
-    Entry::write("program_events", Shows::Seq(|mirror, _| Ok(mirror.programs())), |mirror, _, data| {
-        all(data, mirror.bring(data))
-    })
-    .truncates(|mirror, _| mirror.bring_none())
-    .top();
+pub(super) const FILE: Entry = Entry::names(
+    "program_events",
+    Shows::Seq(|mirror, _| Ok(mirror.programs())),
+    Names { wanted: program_files, takes: |mirror, _, data, found| all(data, mirror.bring(data, found)) },
+)
+.truncates(|mirror, _| mirror.bring_none())
+.top();

@@ -48,5 +48,6 @@ mod tests {
         {
             assert_eq!(rounded(asked), shown, "{asked}");
         }
+        assert_eq!(rounded(MOST as usize), crate::control::tasks::KEPT_MAX);
     }
 }

@@ -24,7 +24,7 @@ pub(super) const FILE: Entry = Entry::write(
             return Err(Errno::INVAL);
         }
         let name = ctype::trim_end(data);
-        let name = &name[ctype::skip_space(name, 0)..];
+        let name = ctype::trim_start(name);
         all(data, mirror.apply(at.instance, &Command::Clock(name)))
     },
 );

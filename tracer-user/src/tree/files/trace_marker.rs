@@ -14,8 +14,10 @@ fn take(mirror: &mut Mirror, at: At, mark: Mark, data: &[u8]) -> Result<usize> {
 
 pub(super) const TEXT: Entry =
     Entry::write("trace_marker", Shows::Nothing, |mirror, at, data| take(mirror, at, Mark::Text, data))
-        .mode(0o220);
+        .mode(0o220)
+        .marks(Mark::Text);
 
 pub(super) const RAW: Entry =
     Entry::write("trace_marker_raw", Shows::Nothing, |mirror, at, data| take(mirror, at, Mark::Raw, data))
-        .mode(0o220);
+        .mode(0o220)
+        .marks(Mark::Raw);

@@ -17,17 +17,17 @@ fn text(mask: &[bool]) -> String {
         .chunks(WORD)
         .map(|bits| (0..).zip(bits).fold(0, |word, (bit, on)| word | u32::from(*on) << bit))
         .collect();
-    let digits = |last: bool| if last { (mask.len() - (words.len() - 1) * WORD).div_ceil(4) } else { 8 };
-    let shown = (0..words.len())
-        .rev()
-        .map(|n| format!("{:0width$x}", words[n], width = digits(n + 1 == words.len())));
+    // The highest word has no more digits than there are bits.
+    let bits = mask.chunks(WORD).map(<[bool]>::len);
+    let shown =
+        words.iter().zip(bits).rev().map(|(word, bits)| format!("{word:0width$x}", width = bits.div_ceil(4)));
     shown.collect::<Vec<_>>().join(",")
 }
 
 /// Reads a mask for so many CPUs (`bitmap_parse()`).
 fn parse(text: &[u8], cpus: usize) -> Result<Vec<bool>> {
     let text = ctype::trim_end(text);
-    let text = std::str::from_utf8(&text[ctype::skip_space(text, 0)..]).map_err(|_| Errno::INVAL)?;
+    let text = std::str::from_utf8(ctype::trim_start(text)).map_err(|_| Errno::INVAL)?;
     let mut mask = vec![false; cpus];
     let mut base = 0;
     for word in text.rsplit(',') {

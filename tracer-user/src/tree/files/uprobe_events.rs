@@ -1,14 +1,17 @@
 //! `uprobe_events`: the dynamic events of files.
 
 use crate::{
-    lang::define::File,
-    tree::entry::{Entry, Shows, all},
+    lang::define::{File, files},
+    tree::entry::{Entry, Names, Shows, all},
 };
 
-pub(super) const FILE: Entry = Entry::write(
+pub(super) const FILE: Entry = Entry::names(
     "uprobe_events",
     Shows::Seq(|mirror, _| Ok(mirror.definitions(File::Uprobe))),
-    |mirror, _, data| all(data, mirror.define(File::Uprobe, data)),
+    Names {
+        wanted: |data| files(File::Uprobe, data),
+        takes: |mirror, _, data, found| all(data, mirror.define_with(File::Uprobe, data, found)),
+    },
 )
 .truncates(|mirror, _| mirror.undefine(File::Uprobe))
 .top();

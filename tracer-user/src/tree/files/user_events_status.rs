@@ -1,4 +1,5 @@
-//! `user_events_status`: text to who reads it, a page of bits to who maps it. To be mapped it is writable, as on 6.1.
+//! `user_events_status`: text to who reads it, a page of bits to who maps it. Nobody opens it to be written: a shared mapping
+//! of it would change what others see.
 
 use crate::tree::entry::{Entry, Shows};
 

@@ -1,31 +1,38 @@
 //! Requests to `user_events_data` by ioctl(2), whose arguments lie in the caller's memory.
 //!
-//! FUSE hands on the first eight bytes of them, and not where they lie; so the caller, who waits for the answer, is looked at
-//! as a debugger would: the system call that it is in, and its memory. It cannot leave the call before it has its answer, even
-//! when it is killed, so that its number is nobody else's. Reading may wait for somebody (memory may be another file
-//! system's): whoever calls [`Caller::serve`] must have the time, and nothing else in hand.
+//! FUSE hands on the first eight bytes of them, and not where they lie; so the caller, who waits for the answer, is looked at as a
+//! debugger would: the system call that it is in, and its memory ([`client_memory`](crate::control::client_memory)). It cannot leave
+//! the call before it has its answer, even when it is killed, so that its number is nobody else's. All of that may take as long as
+//! somebody else pleases, so nobody waits for it: a request goes on when there is news of it, and is refused at its deadline.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustix::io::Errno;
 
 use super::{
     super::mirror::Mirror,
-    register::{Layout, Registered, Registration},
-    spaces::place,
+    register::{Layout, Registration},
+    spaces::{Asking, Placed},
 };
-use crate::{lang::user::COMMAND_MAX, sys::memory};
+use crate::control::client_memory::{ClientMemory, Look, Op, Seen, Text};
 
 /// Bytes of a structure at most.
 const STRUCTURE_MAX: u32 = 4096;
-/// `CAP_SYS_ADMIN` and `CAP_PERFMON`, include/uapi/linux/capability.h.
-const CAPABLE: u64 = 1 << 21 | 1 << 38;
+/// Bytes of the structures of both ages: `size`, `name_args`, `status_bit` and `write_index`, packed; or `size`, `enable_bit`,
+/// `enable_size`, `flags`, `enable_addr`, `name_args` and `write_index`. And of `struct user_unreg`: `size`, `disable_bit`, two that
+/// are reserved, `disable_addr`.
+const OLD: usize = 20;
+const NEW: usize = 28;
+const UNREGISTER: usize = 16;
 /// `USER_EVENT_REG_PERSIST` and `USER_EVENT_REG_MULTI_FORMAT`.
 const PERSIST: u16 = 1;
 const MULTI_FORMAT: u16 = 1 << 1;
-/// How long a caller may take from asking to sleeping, on a machine that has other things to do.
-const ASLEEP_TRIES: u32 = 4000;
-const ASLEEP_APART: Duration = Duration::from_micros(500);
+/// How long an answer may take; and where the caller's memory is known not to answer.
+const PATIENCE: Duration = Duration::from_secs(4);
+const PATIENCE_OF_STUCK: Duration = Duration::from_secs(1);
 
 /// What is asked for, by the number of the request (include/uapi/linux/user_events.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +62,8 @@ impl Request {
 pub struct Caller {
     /// Its id.
     pub task: u32,
+    /// Its user.
+    pub uid: u32,
     /// The file.
     pub file: u64,
     /// The number of the request.
@@ -63,121 +72,209 @@ pub struct Caller {
     pub head: [u8; 8],
 }
 
-/// Gives the mirror to a function; false when nobody wants the answer any more, and the function was not run.
-pub type With<'a> = &'a dyn Fn(&mut dyn FnMut(&mut Mirror)) -> bool;
+/// Gives the mirror to a function.
+pub type Access = Arc<dyn Fn(&mut dyn FnMut(&mut Mirror)) + Send + Sync>;
+/// Takes what a request comes to.
+pub type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// What a function makes of the mirror.
-fn ask<T>(with: With<'_>, mut act: impl FnMut(&mut Mirror) -> Result<T, Errno>) -> Result<T, Errno> {
-    let mut done = Err(Errno::FAULT);
-    with(&mut |mirror| done = act(mirror));
-    done
+/// What is left to be written before a request is answered, and what undoes it.
+#[derive(Debug)]
+enum Last {
+    /// A registration's bit and index, taken back if they cannot be written.
+    Enable { placed: Placed, address: u64, bit: u8 },
+    /// A bit that is not used any more.
+    Clear(Placed),
+    /// What the first interface gives back, whether it can be written or not.
+    Words(Op),
 }
 
 impl Caller {
-    /// Does what is asked for.
+    /// Does what is asked for, and answers then.
+    pub fn serve(self, request: Request, access: Access, answer: Answer) {
+        let (structure, text) = match self.parts(request) {
+            Ok(parts) => parts,
+            Err(errno) => return answer(Err(errno)),
+        };
+        let mut memory = None;
+        let mut known = None;
+        access(&mut |mirror| {
+            mirror.user_learn();
+            memory = mirror.user.spaces.memory().cloned();
+            known = mirror.user.spaces.known(self.task);
+        });
+        let Some(memory) = memory else { return answer(Err(Errno::NOMEM)) };
+        let patience = if known.is_some_and(|(_, stuck)| stuck) { PATIENCE_OF_STUCK } else { PATIENCE };
+        let deadline = Instant::now() + patience;
+        let look = Look {
+            thread: self.task,
+            uid: self.uid,
+            number: self.number,
+            known: known.map_or(0, |(space, _)| space),
+            structure,
+            text,
+        };
+        let its = memory.clone();
+        let then = move |id, seen: Result<Seen, Errno>| match seen {
+            Ok(seen) => self.go_on(request, &its, (id, &seen), deadline, &access, answer),
+            Err(errno) => {
+                its.forget(id);
+                answer(Err(errno));
+            }
+        };
+        memory.look(look, deadline, Box::new(then));
+    }
+
+    /// What a request comes to in the mirror with what was seen of its caller, where nothing can be written: for tests.
     ///
     /// # Errors
-    /// The kernel's.
-    pub fn serve(&self, request: Request, with: With<'_>) -> Result<(), Errno> {
-        let at = self.argument()?;
-        match request {
-            Request::Register => self.register(at, with),
-            Request::Delete => {
-                let name = self.text(at)?;
-                let capable = self.is_capable();
-                ask(with, |mirror| mirror.user_delete(&name, capable))
-            }
-            Request::Unregister => self.unregister(at, with),
-        }
+    /// As the request's.
+    pub fn try_on(self, mirror: &mut Mirror, seen: &Seen) -> Result<(), Errno> {
+        let request = Request::of(self.number).ok_or(Errno::NOTTY)?;
+        self.parts(request)?;
+        let asking = Asking { task: self.task, uid: self.uid, look: 0, seen };
+        mirror.user.spaces.meet(asking);
+        self.apply(request, mirror, asking).map(drop)
     }
 
-    /// The argument of the call that the thread is in (proc(5)).
-    fn argument(&self) -> Result<u64, Errno> {
-        for _ in 0..ASLEEP_TRIES {
-            let text = std::fs::read_to_string(format!("/proc/{}/syscall", self.task));
-            let text = text.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::PERM))?;
-            if text.starts_with("running") {
-                std::thread::sleep(ASLEEP_APART);
-                continue;
-            }
-            let mut words = text.split_whitespace();
-            let number = words.next().and_then(|word| word.parse::<i64>().ok());
-            let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
-            let (_file, request, at) = (hex(), hex(), hex());
-            // Whoever is in another call is no caller of ours.
-            return match (number, request, at) {
-                (Some(libc::SYS_ioctl), Some(request), Some(at)) if request as u32 == self.number => Ok(at),
-                _ => Err(Errno::PERM),
-            };
-        }
-        Err(Errno::FAULT)
-    }
-
-    /// Memory of the caller's, all or none.
-    fn read(&self, at: u64, length: usize) -> Result<Vec<u8>, Errno> {
-        let mut bytes = vec![0; length];
-        match memory::read(self.task, at, &mut bytes) {
-            Ok(read) if read == length => Ok(bytes),
-            Ok(_) => Err(Errno::FAULT),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    /// A text, without its NUL: `EINVAL` for one that is too long.
-    fn text(&self, at: u64) -> Result<Vec<u8>, Errno> {
-        let mut text = vec![0; COMMAND_MAX];
-        // What lies behind the text may be nobody's.
-        let read = memory::read(self.task, at, &mut text)?;
-        match text[..read].iter().position(|byte| *byte == 0) {
-            Some(end) => {
-                text.truncate(end);
-                Ok(text)
-            }
-            None if read == COMMAND_MAX => Err(Errno::INVAL),
-            None => Err(Errno::FAULT),
-        }
-    }
-
-    /// A structure that says its size itself: so much of it as is known, if what follows is zeroes (`copy_struct_from_user()`).
-    fn structure(&self, at: u64, known: usize) -> Result<Vec<u8>, Errno> {
-        let size = self.size();
+    /// What of the caller's memory a request is about: bytes of a structure that says its size itself, and where a text lies.
+    fn parts(&self, request: Request) -> Result<(u16, Text), Errno> {
+        let size = u32::from_ne_bytes([self.head[0], self.head[1], self.head[2], self.head[3]]);
+        let known = match request {
+            Request::Delete => return Ok((0, Text::Argument)),
+            Request::Register if size as usize == OLD => OLD,
+            Request::Register => NEW,
+            Request::Unregister => UNREGISTER,
+        };
         if size > STRUCTURE_MAX {
             return Err(Errno::TOOBIG);
         }
         if (size as usize) < known {
             return Err(Errno::INVAL);
         }
-        let mut bytes = self.read(at, size as usize)?;
-        if bytes[known..].iter().any(|byte| *byte != 0) {
-            return Err(Errno::TOOBIG);
+        let text = match known {
+            OLD => Text::At(4),
+            NEW => Text::At(16),
+            _ => Text::None,
+        };
+        Ok((size as u16, text))
+    }
+
+    /// Goes on with what was seen.
+    fn go_on(
+        self,
+        request: Request,
+        memory: &ClientMemory,
+        (id, seen): (u64, &Seen),
+        deadline: Instant,
+        access: &Access,
+        answer: Answer,
+    ) {
+        let mut answer = Some(answer);
+        let mut done = Some(Err(Errno::FAULT));
+        access(&mut |mirror| {
+            mirror.user_learn();
+            let asking = Asking { task: self.task, uid: self.uid, look: id, seen };
+            mirror.user.spaces.meet(asking);
+            let last = self.apply(request, mirror, asking);
+            let kept = mirror.user.spaces.has_space(id) || matches!(last, Ok(Some(Last::Words(_))));
+            if !kept {
+                memory.forget(id);
+            }
+            match last {
+                Ok(Some(last)) => {
+                    // Under the lock, so that what is written follows the order of what happened.
+                    if let Some(answer) = answer.take() {
+                        self.write(last, memory, deadline, Arc::clone(access), answer);
+                    }
+                    done = None;
+                }
+                Ok(None) => done = Some(Ok(())),
+                Err(errno) => done = Some(Err(errno)),
+            }
+        });
+        if let (Some(done), Some(answer)) = (done, answer) {
+            answer(done);
         }
-        bytes.truncate(known);
-        Ok(bytes)
     }
 
-    fn size(&self) -> u32 {
-        u32::from_ne_bytes([self.head[0], self.head[1], self.head[2], self.head[3]])
+    /// Writes what is left to be written, and answers then.
+    fn write(self, last: Last, memory: &ClientMemory, deadline: Instant, access: Access, answer: Answer) {
+        match last {
+            Last::Enable { placed, address, bit } => {
+                let (space, key) = (placed.op.space, placed.op.key);
+                let then =
+                    move |done: Result<(), Errno>| {
+                        if done.is_err() {
+                            access(&mut |mirror| mirror.user.spaces.withdraw(space, address, bit, key));
+                        }
+                        // As the kernel has it, where it cannot write (`user_events_ioctl_reg()`).
+                        answer(done.map_err(|errno| {
+                            if errno == Errno::TIMEDOUT { Errno::FAULT } else { Errno::NOMEM }
+                        }));
+                    };
+                memory.request(placed.lane, placed.op, deadline, Box::new(then));
+            }
+            Last::Clear(placed) => {
+                let then = move |done: Result<(), Errno>| answer(done.map_err(|_| Errno::FAULT));
+                memory.request(placed.lane, placed.op, deadline, Box::new(then));
+            }
+            Last::Words(op) => {
+                let (lane, its, space) = (memory.lane(self.uid), memory.clone(), op.space);
+                let then = move |_| {
+                    its.forget(space);
+                    answer(Ok(()));
+                };
+                memory.request(lane, op, deadline, Box::new(then));
+                memory.close_lane(lane);
+            }
+        }
     }
 
-    fn register(&self, at: u64, with: With<'_>) -> Result<(), Errno> {
-        // `size`, `name_args`, `status_bit` and `write_index`, packed; or `size`, `enable_bit`, `enable_size`, `flags`,
-        // `enable_addr`, `name_args` and `write_index`.
-        const OLD: usize = 20;
-        const NEW: usize = 28;
-        if self.size() as usize == OLD {
-            let words = self.structure(at, OLD)?;
-            let text = self.text(long(&words, 4))?;
+    /// Does what is asked for in the mirror; what is left to be written.
+    fn apply(
+        &self,
+        request: Request,
+        mirror: &mut Mirror,
+        asking: Asking<'_>,
+    ) -> Result<Option<Last>, Errno> {
+        match request {
+            Request::Register => self.register(mirror, asking).map(Some),
+            Request::Delete => {
+                let name = asking.seen.text.as_ref().map_err(|errno| *errno)?;
+                mirror.user_delete(name, asking.seen.capable).map(|()| None)
+            }
+            Request::Unregister => {
+                let words = structure(asking.seen, UNREGISTER)?;
+                let (bit, reserved, address) = (words[4], &words[5..8], long(words, 8));
+                if reserved != [0; 3] {
+                    return Err(Errno::INVAL);
+                }
+                mirror.user_forget(self.task, address, bit).map(|placed| Some(Last::Clear(placed)))
+            }
+        }
+    }
+
+    fn register(&self, mirror: &mut Mirror, asking: Asking<'_>) -> Result<Last, Errno> {
+        let seen = asking.seen;
+        let text = || seen.text.as_ref().map_err(|errno| *errno);
+        if seen.structure.as_ref().is_ok_and(|bytes| bytes.len() == OLD) {
             let kind = Registration { persists: false, multi: false };
-            let done =
-                ask(with, |mirror| mirror.user_register(self.file, &text, Layout::StatusPage, kind, true))?;
-            // As the kernel, which does not mind whether this succeeds.
-            let _ = memory::write(self.task, at + 12, &done.bit.to_ne_bytes());
-            let _ = memory::write(self.task, at + 16, &done.index.to_ne_bytes());
-            return Ok(());
+            let done = mirror.user_register(
+                (self.file, self.uid),
+                text()?,
+                Layout::StatusPage,
+                kind,
+                seen.capable,
+            )?;
+            let words = vec![
+                (seen.argument.wrapping_add(12), done.bit),
+                (seen.argument.wrapping_add(16), done.index),
+            ];
+            return Ok(Last::Words(Op { space: asking.look, key: 0, bit: None, words }));
         }
-        let words = self.structure(at, NEW)?;
+        let words = structure(seen, NEW)?;
         let (bit, size, flags) = (words[4], words[5], u16::from_ne_bytes([words[6], words[7]]));
-        let (address, name) = (long(&words, 8), long(&words, 16));
+        let address = long(words, 8);
         if flags & !(PERSIST | MULTI_FORMAT) != 0
             || !matches!(size, 4 | 8)
             || !address.is_multiple_of(u64::from(size))
@@ -189,55 +286,29 @@ impl Caller {
         if address.cast_signed() < 0 {
             return Err(Errno::FAULT);
         }
-        let asked = ask(with, |mirror| Ok(mirror.user_has_asked(self.task, address, bit)))?;
-        if asked {
+        if mirror.user.spaces.has(self.task, address, bit) {
             return Err(Errno::ADDRINUSE);
         }
-        let text = self.text(name)?;
         let kind = Registration { persists: flags & PERSIST != 0, multi: flags & MULTI_FORMAT != 0 };
-        let capable = !kind.persists || self.is_capable();
-        let done: Registered =
-            ask(with, |mirror| mirror.user_register(self.file, &text, Layout::Address, kind, capable))?;
-        // As the kernel has it, where it cannot write (`user_events_ioctl_reg()`).
-        self.put(address, bit, done.on).map_err(|_| Errno::NOMEM)?;
-        ask(with, |mirror| mirror.user_ask(self.task, &done, address, bit))?;
-        let _ = memory::write(self.task, at + 24, &done.index.to_ne_bytes());
-        Ok(())
-    }
-
-    fn unregister(&self, at: u64, with: With<'_>) -> Result<(), Errno> {
-        // `size`, `disable_bit`, two that are reserved, `disable_addr`.
-        let words = self.structure(at, 16)?;
-        let (bit, reserved, address) = (words[4], &words[5..8], long(&words, 8));
-        if reserved != [0; 3] {
-            return Err(Errno::INVAL);
-        }
-        let memory = ask(with, |mirror| mirror.user_forget(self.task, address, bit))?;
-        let _taken = memory.take();
-        self.put(address, bit, false)
-    }
-
-    /// Writes a bit into the caller's memory.
-    fn put(&self, address: u64, bit: u8, on: bool) -> Result<(), Errno> {
-        let (at, mask) = place(address, bit);
-        let byte = self.read(at, 1)?[0];
-        let byte = if on { byte | mask } else { byte & !mask };
-        memory::write(self.task, at, &[byte]).map(drop)
-    }
-
-    /// Whether the caller may have events that persist: `perfmon_capable()`, which asks in the first user namespace; here in ours.
-    fn is_capable(&self) -> bool {
-        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
-        let own = namespace("self");
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.task)).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let has = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-        has & CAPABLE != 0 && own.is_some() && own == namespace(&self.task.to_string())
+        let done =
+            mirror.user_register((self.file, self.uid), text()?, Layout::Address, kind, seen.capable)?;
+        let mut placed = mirror.user_ask(asking, &done, address, bit)?;
+        placed.op.words = vec![(seen.argument.wrapping_add(24), done.index)];
+        Ok(Last::Enable { placed, address, bit })
     }
 }
 
+/// As much of a structure as is known, if what follows is zeroes (`copy_struct_from_user()`).
+fn structure(seen: &Seen, known: usize) -> Result<&[u8], Errno> {
+    let bytes = seen.structure.as_ref().map_err(|errno| *errno)?;
+    let (bytes, rest) = bytes.split_at_checked(known).ok_or(Errno::FAULT)?;
+    if rest.iter().any(|byte| *byte != 0) { Err(Errno::TOOBIG) } else { Ok(bytes) }
+}
+
+/// The eight bytes at a place of a structure that has them.
 fn long(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8].try_into().map_or(0, u64::from_ne_bytes)
+    let eight = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    eight.map_or(0, |eight| u64::from_ne_bytes(*eight))
 }
 
 #[cfg(test)]
@@ -256,39 +327,41 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_is_no_caller() {
-        let own = std::process::id();
-        let caller = Caller { task: own, file: 1, number: 0xc008_2a00, head: [0; 8] };
-        // A thread that sleeps in another call; our own first one may run.
-        let (send, receive) = std::sync::mpsc::channel();
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            send.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
-            let _ = ended.recv();
-        });
-        let caller = Caller { task: receive.recv().unwrap(), ..caller };
-        assert_eq!(caller.argument(), Err(Errno::PERM));
-        drop(end);
-        thread.join().unwrap();
-        assert!(caller.argument().is_err());
+    fn structures_say_how_long_they_are() {
+        let caller = |size: u32| {
+            let mut head = [0; 8];
+            head[..4].copy_from_slice(&size.to_ne_bytes());
+            Caller { task: 1, uid: 0, file: 1, number: 0, head }
+        };
+        let parts = |size, request| caller(size).parts(request);
+        assert_eq!(parts(20, Request::Register), Ok((20, Text::At(4))));
+        assert_eq!(parts(28, Request::Register), Ok((28, Text::At(16))));
+        assert_eq!(parts(4096, Request::Register), Ok((4096, Text::At(16))));
+        assert_eq!(parts(4097, Request::Register), Err(Errno::TOOBIG));
+        assert_eq!(parts(27, Request::Register), Err(Errno::INVAL));
+        assert_eq!(parts(16, Request::Unregister), Ok((16, Text::None)));
+        assert_eq!(parts(15, Request::Unregister), Err(Errno::INVAL));
+        assert_eq!(parts(u32::MAX, Request::Delete), Ok((0, Text::Argument)));
     }
 
     #[test]
-    fn texts_and_structures_are_read_as_far_as_they_are() {
-        let own = std::process::id();
-        let at = |bytes: &[u8]| bytes.as_ptr().expose_provenance() as u64;
-        let caller = Caller { task: own, file: 1, number: 0, head: [16, 0, 0, 0, 0, 0, 0, 0] };
-        let long = [b'x'; COMMAND_MAX + 1];
-        assert_eq!(caller.text(at(&long)), Err(Errno::INVAL));
-        assert_eq!(caller.text(at(b"name u32 a\0")), Ok(b"name u32 a".to_vec()));
-        assert_eq!(caller.text(16), Err(Errno::FAULT));
-        let mut structure = [0; 20];
-        structure[3] = 7;
-        assert_eq!(caller.structure(at(&structure), 16).map(|bytes| bytes[3]), Ok(7));
-        assert_eq!(caller.structure(at(&structure), 17), Err(Errno::INVAL));
-        assert_eq!(caller.structure(at(&structure), 3), Err(Errno::TOOBIG));
-        let huge = Caller { head: [1, 16, 0, 0, 0, 0, 0, 0], ..caller };
-        assert_eq!(huge.structure(at(&structure), 16), Err(Errno::TOOBIG));
-        assert_eq!(caller.structure(16, 16), Err(Errno::FAULT));
+    fn what_follows_a_structure_must_be_zeroes() {
+        let mut seen = Seen {
+            process: 1,
+            capable: false,
+            alive: true,
+            identity: Vec::new(),
+            argument: 0,
+            structure: Ok(vec![1; 20]),
+            text: Ok(Vec::new()),
+        };
+        assert_eq!(structure(&seen, 20), Ok(&[1; 20][..]));
+        assert_eq!(structure(&seen, 16), Err(Errno::TOOBIG));
+        assert_eq!(structure(&seen, 28), Err(Errno::FAULT));
+        seen.structure = Ok([vec![1; 16], vec![0; 9]].concat());
+        assert_eq!(structure(&seen, 16), Ok(&[1; 16][..]));
+        seen.structure = Err(Errno::FAULT);
+        assert_eq!(structure(&seen, 16), Err(Errno::FAULT));
+        assert_eq!((long(&[1, 0, 0, 0, 0, 0, 0, 0], 0), long(&[1; 8], 1)), (1, 0));
     }
 }

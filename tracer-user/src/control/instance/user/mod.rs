@@ -4,10 +4,9 @@
 //! An event is there while somebody holds it: an open file that registered it, a process that asked to be told
 //! ([`spaces`]), an instance that has it on. One that is to persist, as those of `dynamic_events` and of the 6.1
 //! interface are, goes when it is deleted. Nothing here waits for anybody: what must be read from a program's memory is read
-//! before, and what must be written ([`News`]) is written behind ([`Hands`]), without the mirror in hand.
+//! before, and what must be written is handed to [`ClientMemory`], whose [`Ticket`] tells when it is.
 
 mod caller;
-mod hands;
 mod page;
 mod record;
 mod register;
@@ -20,10 +19,8 @@ use std::{
 
 use rustix::io::Errno;
 
-pub use caller::{Caller, Request, With};
-pub use hands::Hands;
+pub use caller::{Access, Answer, Caller, Request};
 pub use register::{Layout, Registered, Registration};
-pub use spaces::{Memory, Write};
 
 use self::{
     page::{EVENTS_MAX, Page},
@@ -33,6 +30,10 @@ use super::mirror::Mirror;
 use crate::{
     attach::{TaskOffsets, Tasks, ids},
     buffer::clock::monotonic,
+    control::{
+        client_memory::{ClientMemory, Ticket},
+        quota::{Charge, Kind},
+    },
     event::user::{Event, MULTI_SYSTEM, SYSTEM},
     lang::{define::Line, user::Command},
 };
@@ -44,10 +45,16 @@ const SETTLING: u64 = 2_000_000_000;
 #[derive(Debug)]
 struct Known {
     event: Event,
+    /// Its fields, as [`fields_key`](crate::event::user::fields_key) has them.
+    fields: String,
     /// Its place among all dynamic events.
     serial: u64,
     /// It stays when nobody holds it.
     persists: bool,
+    /// Where it stays, it outlives the daemon as well.
+    saved: bool,
+    /// What its maker's uid has of it.
+    _charges: [Charge; 2],
     /// Files that have registered it.
     files: usize,
     /// Its bit in the page, where somebody asked for one.
@@ -66,34 +73,47 @@ struct Held {
     first_age: bool,
 }
 
-/// What is to be told to programs.
-#[derive(Debug, Default)]
-pub struct News {
-    /// Bits in memory.
-    pub writes: Vec<Write>,
-    /// Whether the page changed.
-    pub page: bool,
+/// An open file's table.
+#[derive(Debug)]
+struct Table {
+    held: Vec<Held>,
+    /// Places by event.
+    places: HashMap<u32, u32>,
+    _charge: Charge,
 }
 
-impl News {
-    /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.writes.is_empty() && !self.page
-    }
+/// The events of a name.
+#[derive(Debug, Default)]
+struct Named {
+    single: Option<u32>,
+    /// Those of which there may be several, by their fields.
+    formats: BTreeMap<String, u32>,
+}
+
+/// What changed for programs.
+#[derive(Debug, Default)]
+pub struct News {
+    /// Bits in memory are being written.
+    pub ticket: Option<Ticket>,
+    /// The page changed.
+    pub page: bool,
 }
 
 /// All user events.
 #[derive(Debug, Default)]
 pub(super) struct UserEvents {
     known: BTreeMap<u32, Known>,
-    /// Numbers by name, the oldest first.
-    names: HashMap<String, Vec<u32>>,
-    files: HashMap<u64, Vec<Held>>,
+    names: HashMap<String, Named>,
+    files: HashMap<u64, Table>,
     next_file: u64,
     next_multi: u64,
     page: Page,
     spaces: Spaces,
     news: News,
+    /// Events that lost a holder and may have none any more.
+    loose: Vec<u32>,
+    /// What instances had on when programs were last told: their numbers and how often that had changed.
+    told: Vec<(u32, u64)>,
 }
 
 impl UserEvents {
@@ -102,8 +122,12 @@ impl UserEvents {
         self.known.contains_key(&event)
     }
 
+    /// Events of a name, the oldest first.
     fn named(&self, name: &str) -> Vec<u32> {
-        self.names.get(name).cloned().unwrap_or_default()
+        let Some(named) = self.names.get(name) else { return Vec::new() };
+        let mut all: Vec<u32> = named.single.into_iter().chain(named.formats.values().copied()).collect();
+        all.sort_by_key(|number| self.known.get(number).map(|known| known.serial));
+        all
     }
 
     /// Whether a file or a process holds an event, or an instance has it on.
@@ -111,29 +135,44 @@ impl UserEvents {
         on || self.spaces.uses(event) > 0 || self.known.get(&event).is_some_and(|known| known.files > 0)
     }
 
+    /// An event may have nobody any more who holds it.
+    pub(super) fn loosen(&mut self, event: u32) {
+        self.loose.push(event);
+    }
+
     /// Whether there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// Lines of `dynamic_events`, of all events or of those that persist; with the place of each among all dynamic events.
+    /// Lines of `dynamic_events`, of all events or of those that outlive the daemon; with the place of each among all dynamic events.
     pub(super) fn lines(&self, lasting: bool) -> impl Iterator<Item = (u64, Vec<u8>)> {
-        let meant = self.known.values().filter(move |known| known.persists || !lasting);
+        let meant = self.known.values().filter(move |known| known.persists && known.saved || !lasting);
         meant.map(|known| (known.serial, known.event.read_back().into_bytes()))
     }
 }
 
 impl Mirror {
-    /// A new open `user_events_data`.
-    pub fn user_open(&mut self) -> u64 {
+    /// Reaches programs' memory by this from now on.
+    pub fn user_reach_by(&mut self, memory: ClientMemory) {
+        self.user.spaces.reach_by(memory, self.quotas.clone());
+    }
+
+    /// A new open `user_events_data` of a uid.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the uid has as many as it may have: the only error that the kernel's can have.
+    pub fn user_open(&mut self, uid: u32) -> Result<u64, Errno> {
+        let charge = self.quotas.charge(uid, Kind::UserEventFiles, 1).map_err(|_| Errno::NOMEM)?;
         self.user.next_file += 1;
-        self.user.files.insert(self.user.next_file, Vec::new());
-        self.user.next_file
+        let table = Table { held: Vec::new(), places: HashMap::new(), _charge: charge };
+        self.user.files.insert(self.user.next_file, table);
+        Ok(self.user.next_file)
     }
 
     /// It is closed.
     pub fn user_close(&mut self, file: u64) {
-        for held in self.user.files.remove(&file).unwrap_or_default() {
+        for held in self.user.files.remove(&file).map(|table| table.held).unwrap_or_default() {
             if let Some(known) = self.user.known.get_mut(&held.event) {
                 known.files -= 1;
             }
@@ -166,48 +205,66 @@ impl Mirror {
     }
 
     /// Learns what became of tasks that take part, and what of that changes for programs. Bits that are to be written since the
-    /// last call, and events that nobody holds any more are gone.
+    /// last call are on their way, and events that nobody holds any more are gone.
     pub fn user_news(&mut self) -> News {
-        if self.user.known.is_empty() && self.user.spaces.is_empty() && self.user.news.is_empty() {
-            return News::default();
+        if self.user.known.is_empty() && self.user.spaces.is_empty() {
+            return std::mem::take(&mut self.user.news);
         }
-        let born = self.user.spaces.learn();
         let user = &mut self.user;
-        for born in born {
+        user.spaces.attend(|event| user.known.get(&event).map(|known| known.on));
+        for born in user.spaces.learn() {
             let state = |event: u32| {
                 let known = user.known.get(&event)?;
                 (born.time < known.changed.saturating_add(SETTLING)).then_some(known.on)
             };
-            user.news.writes.extend(user.spaces.writes_of(&born, state));
+            user.spaces.tell_child(&born, state, &mut user.news.ticket);
         }
-        let now = monotonic();
-        let mut unheld = Vec::new();
-        for (number, known) in &mut self.user.known {
-            let on = self.instances.values().any(|state| state.is_enabled(*number));
-            if on != known.on {
-                (known.on, known.changed) = (on, now);
-                self.user.news.writes.extend(self.user.spaces.writes(*number, on));
-                if let Some(bit) = known.bit {
-                    self.user.page.set(bit, on);
-                    self.user.news.page = true;
-                }
-            }
-            let held =
-                known.files > 0 || self.user.spaces.uses(*number) > 0 || self.held.contains_key(number);
-            if !known.persists && !on && !held {
-                unheld.push(*number);
-            }
-        }
-        for event in unheld {
-            self.user_remove(event);
+        self.user_tell();
+        let user = &mut self.user;
+        let mut loose = std::mem::take(&mut user.loose);
+        loose.append(&mut user.spaces.released);
+        for event in loose {
+            self.user_let_go(event);
         }
         std::mem::take(&mut self.user.news)
     }
 
-    /// What is to be written so that no program takes an event to be on once the mirror is gone.
-    pub fn user_farewell(&mut self) -> Vec<Write> {
-        let on: Vec<u32> = self.user.known.iter().filter(|(_, known)| known.on).map(|(n, _)| *n).collect();
-        on.into_iter().flat_map(|event| self.user.spaces.writes(event, false)).collect()
+    /// Tells programs of events that are on otherwise than before. They are looked through only when an instance has others on.
+    fn user_tell(&mut self) {
+        let now: Vec<(u32, u64)> =
+            self.numbered().map(|(number, state)| (number, state.enabled.changes())).collect();
+        if now == self.user.told {
+            return;
+        }
+        self.user.told = now;
+        let now = monotonic();
+        let user = &mut self.user;
+        for (number, known) in &mut user.known {
+            let on = self.instances.values().any(|state| state.is_enabled(*number));
+            if on == known.on {
+                continue;
+            }
+            (known.on, known.changed) = (on, now);
+            user.spaces.tell(*number, on, &mut user.news.ticket);
+            if let Some(bit) = known.bit {
+                user.page.set(bit, on);
+                user.news.page = true;
+            }
+            if !on {
+                user.loose.push(*number);
+            }
+        }
+    }
+
+    /// Tells programs that no event is on any more, as the mirror ends.
+    pub fn user_farewell(&mut self) -> Option<Ticket> {
+        let mut ticket = None;
+        for (event, known) in &self.user.known {
+            if known.on {
+                self.user.spaces.tell(*event, false, &mut ticket);
+            }
+        }
+        ticket
     }
 
     /// Tasks and address spaces that take part, and open files.
@@ -250,13 +307,19 @@ impl Mirror {
             self.user.page.take(bit);
             self.user.news.page |= known.on;
         }
-        if let Some(numbers) = self.user.names.get_mut(&known.event.name) {
-            numbers.retain(|number| *number != event);
-            if numbers.is_empty() {
+        if let Some(named) = self.user.names.get_mut(&known.event.name) {
+            if known.event.multi.is_some() {
+                named.formats.remove(&known.fields);
+            } else {
+                named.single = None;
+            }
+            if named.single.is_none() && named.formats.is_empty() {
                 self.user.names.remove(&known.event.name);
             }
         }
-        self.touch();
+        if known.persists && known.saved {
+            self.touch();
+        }
         self.remove_event(event);
     }
 
@@ -287,16 +350,15 @@ impl Mirror {
 
     /// Takes births and ends into account that happened before now; what is to be written of it waits.
     pub(super) fn user_learn(&mut self) {
-        let news = self.user_news();
-        self.user.news.writes.extend(news.writes);
-        self.user.news.page |= news.page;
+        self.user.news = self.user_news();
     }
 
     /// A line of `dynamic_events` that defines a user event.
     pub(super) fn user_define(&mut self, line: &[u8]) -> Result<(), Errno> {
         let text = line.strip_prefix(b"u:").ok_or(Errno::INVAL)?;
         let text = &text[crate::lang::ctype::skip_space(text, 0)..];
-        self.user_find(Command::split(text)?, Registration { persists: true, multi: false }).map(drop)
+        self.user_find(Command::split(text)?, Registration { persists: true, multi: false }, 0, true)
+            .map(drop)
     }
 
     /// The part of a line of `dynamic_events` that deletes user events: how many went.

@@ -10,6 +10,8 @@ pub(super) const EVENTS_MAX: u32 = BYTES as u32 * 8;
 pub(super) struct Page {
     bytes: Vec<u8>,
     given: Vec<bool>,
+    /// No bit before this one is free.
+    lowest: usize,
 }
 
 impl Default for Page {
@@ -17,27 +19,33 @@ impl Default for Page {
         let mut given = vec![false; EVENTS_MAX as usize];
         // Programs take it for a failure.
         given[0] = true;
-        Self { bytes: vec![0; BYTES], given }
+        Self { bytes: vec![0; BYTES], given, lowest: 1 }
     }
 }
 
 impl Page {
-    /// Gives a bit out; none when all are.
+    /// Gives the lowest bit out that is free; none when all are.
     pub(super) fn give(&mut self) -> Option<u32> {
-        let free = self.given.iter().position(|given| !given)?;
-        self.given[free] = true;
+        let free = self.given.iter().skip(self.lowest).position(|given| !given);
+        let free = free.map_or(self.given.len(), |behind| self.lowest + behind);
+        self.lowest = free;
+        *self.given.get_mut(free)? = true;
         Some(free as u32)
     }
 
     /// Takes one back.
     pub(super) fn take(&mut self, bit: u32) {
         self.set(bit, false);
-        self.given[bit as usize] = false;
+        if let Some(given) = self.given.get_mut(bit as usize) {
+            *given = false;
+            self.lowest = self.lowest.min(bit as usize);
+        }
     }
 
     /// Sets or clears one.
     pub(super) fn set(&mut self, bit: u32, on: bool) {
-        let (byte, mask) = (&mut self.bytes[bit as usize / 8], 1 << (bit % 8));
+        let Some(byte) = self.bytes.get_mut(bit as usize / 8) else { return };
+        let mask = 1 << (bit % 8);
         *byte = if on { *byte | mask } else { *byte & !mask };
     }
 
@@ -61,5 +69,8 @@ mod tests {
         assert_eq!((page.bytes()[0], page.give()), (0, Some(2)));
         assert_eq!((4..EVENTS_MAX).filter(|bit| page.give() == Some(*bit)).count(), 32_764);
         assert_eq!(page.give(), None);
+        page.take(77);
+        page.take(5);
+        assert_eq!((page.give(), page.give(), page.give()), (Some(5), Some(77), None));
     }
 }

@@ -18,8 +18,13 @@ impl Mirror {
     pub fn user_write(&mut self, file: u64, written: &[u8], writer: Writer) -> Result<usize, Errno> {
         let (index, payload) = written.split_first_chunk::<INDEX>().ok_or(Errno::FAULT)?;
         let index = usize::try_from(i32::from_ne_bytes(*index)).map_err(|_| Errno::INVAL)?;
-        let held =
-            self.user.files.get(&file).and_then(|held| held.get(index)).copied().ok_or(Errno::NOENT)?;
+        let held = self
+            .user
+            .files
+            .get(&file)
+            .and_then(|table| table.held.get(index))
+            .copied()
+            .ok_or(Errno::NOENT)?;
         let event = held.event;
         let known = self.user.known.get(&event).ok_or(Errno::NOENT)?;
         if payload.len() < known.event.min_size() {

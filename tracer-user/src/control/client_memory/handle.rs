@@ -1,0 +1,443 @@
+//! The daemon's side: orders go to the process that reaches clients' memory, and its reports come back by a thread that waits for
+//! nothing else. Nobody who gives an order waits for it; what comes next is a closure, which that thread calls.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    os::fd::OwnedFd,
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    io::Errno,
+    net::{RecvFlags, SendFlags, recv, send},
+};
+
+use super::{
+    lanes::{Lanes, Then},
+    message::{Look, Op, Order, PACKET_MAX, Report, Seen},
+};
+
+/// How long a change of events waits for programs.
+const CHANGE: Duration = Duration::from_millis(100);
+/// How long the process may take to answer that it is there.
+const PONG: Duration = Duration::from_secs(10);
+/// How long to wait where waiting fails.
+const APART: Duration = Duration::from_secs(1);
+
+/// What is called with what a look showed; its number is the address space's.
+pub type Shown = Box<dyn FnOnce(u64, Result<Seen, Errno>) + Send>;
+
+/// What turned out not to be what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// An address space that is gone, or another one's.
+    Space(u64),
+    /// A task that does not have this address space.
+    Task {
+        /// The task.
+        task: u32,
+        /// The address space.
+        space: u64,
+    },
+}
+
+struct Looking {
+    deadline: Instant,
+    then: Shown,
+}
+
+struct Opening {
+    /// What its identity must be.
+    identity: Arc<[u8]>,
+    failure: Failure,
+    lane: Option<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    lanes: Lanes,
+    looks: HashMap<u64, Looking>,
+    opens: HashMap<u64, Opening>,
+    socket: Option<Arc<OwnedFd>>,
+    outbox: VecDeque<Vec<u8>>,
+    failures: Vec<Failure>,
+    shown: Vec<(Shown, u64, Result<Seen, Errno>)>,
+    /// Counts the processes that there were.
+    generation: u64,
+    /// Processes that wait for their turn.
+    spare: VecDeque<OwnedFd>,
+    pinged: Option<Instant>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    wake: OwnedFd,
+    attention: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// The memory of clients.
+#[derive(Clone)]
+pub struct ClientMemory(Arc<Shared>);
+
+impl std::fmt::Debug for ClientMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientMemory").finish_non_exhaustive()
+    }
+}
+
+/// Writes of one change of events, to be waited for together.
+#[derive(Debug)]
+pub struct Ticket {
+    memory: ClientMemory,
+    change: u64,
+}
+
+impl Ticket {
+    /// Calls something once all is written, or the change's deadline has passed.
+    pub fn then(self, then: impl FnOnce() + Send + 'static) {
+        let done = self.memory.0.lock().lanes.then(self.change, Box::new(|_| then()));
+        self.memory.0.wake();
+        if let Some(then) = done {
+            then(Ok(()));
+        }
+    }
+
+    /// Waits for that.
+    pub fn wait(self) {
+        let pair = Arc::new((Mutex::new(false), Condvar::new()));
+        let its = Arc::clone(&pair);
+        self.then(move || {
+            *its.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            its.1.notify_all();
+        });
+        let done = pair.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Longer than the deadline, in case the thread that watches it has none.
+        let _ = pair.1.wait_timeout_while(done, 2 * CHANGE, |done| !*done);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut state = self.memory.0.lock();
+        // One that has something to call is not the ticket's any more.
+        state.lanes.abandon_unless_awaited(self.change);
+    }
+}
+
+impl ClientMemory {
+    /// Reaches memory by the first of some processes, by the sockets to them; and by the next when that is gone, as none can be
+    /// started once privileges are dropped.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(processes: Vec<OwnedFd>) -> io::Result<Self> {
+        let mut state = State { spare: processes.into(), ..State::default() };
+        state.next();
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            attention: OnceLock::new(),
+        });
+        let its = Arc::clone(&shared);
+        std::thread::Builder::new().name("client-memory".to_owned()).spawn(move || its.run())?;
+        Ok(Self(shared))
+    }
+
+    /// What to call when there are [`ClientMemory::failures`] or the process is another one. Only the first is.
+    pub fn on_attention(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.0.attention.set(Box::new(call));
+    }
+
+    /// What turned out not to be what it was, since the last call, and which process it is by now.
+    pub fn failures(&self) -> (u64, Vec<Failure>) {
+        let mut state = self.0.lock();
+        (state.generation, std::mem::take(&mut state.failures))
+    }
+
+    /// Looks at a thread that waits; until a time.
+    pub fn look(&self, look: Look, deadline: Instant, then: Shown) {
+        self.0.with(|state| {
+            let id = state.lanes.number();
+            if state.socket.is_none() {
+                state.shown.push((then, id, Err(Errno::NOMEM)));
+                return;
+            }
+            state.looks.insert(id, Looking { deadline, then });
+            state.lanes.orders.push(Order::Look { id, look });
+        });
+    }
+
+    /// Forgets an address space.
+    pub fn forget(&self, id: u64) {
+        self.0.with(|state| {
+            state.opens.remove(&id);
+            state.lanes.orders.push(Order::Forget { id });
+        });
+    }
+
+    /// A number for an address space.
+    pub fn number(&self) -> u64 {
+        self.0.lock().lanes.number()
+    }
+
+    /// Opens a thread's address space under a number, before anything else is written in its lane. It is to be one with this
+    /// identity.
+    pub fn open(&self, id: u64, uid: u32, thread: u32, identity: &Arc<[u8]>, lane: u64) {
+        let (identity, failure) = (Arc::clone(identity), Failure::Space(id));
+        self.0.with(|state| {
+            state.opens.insert(id, Opening { identity, failure, lane: Some(lane) });
+            state.lanes.opens(lane);
+            state.lanes.orders.push(Order::Open { id, uid, thread });
+        });
+    }
+
+    /// Has it proved that a task's address space has this identity.
+    pub fn prove(&self, uid: u32, task: u32, space: u64, identity: &Arc<[u8]>) {
+        let (identity, failure) = (Arc::clone(identity), Failure::Task { task, space });
+        self.0.with(|state| {
+            let id = state.lanes.number();
+            state.opens.insert(id, Opening { identity, failure, lane: None });
+            state.lanes.orders.push(Order::Open { id, uid, thread: task });
+        });
+    }
+
+    /// A lane for a process of a uid.
+    pub fn lane(&self, uid: u32) -> u64 {
+        self.0.lock().lanes.lane(uid)
+    }
+
+    /// Ends a lane.
+    pub fn close_lane(&self, lane: u64) {
+        self.0.with(|state| state.lanes.close(lane));
+    }
+
+    /// Whether a lane does not answer.
+    pub fn is_stuck(&self, lane: u64) -> bool {
+        self.0.lock().lanes.is_stuck(lane)
+    }
+
+    /// Begins a change of events.
+    pub fn change(&self) -> Ticket {
+        let change = self.0.lock().lanes.change(Instant::now() + CHANGE);
+        Ticket { memory: self.clone(), change }
+    }
+
+    /// Writes as a part of a change.
+    pub fn write(&self, lane: u64, op: Op, change: Option<&Ticket>) {
+        let change = change.map(|ticket| ticket.change);
+        self.0.with(|state| state.lanes.write(lane, op, change, Instant::now()));
+    }
+
+    /// Writes for a request that waits until a time.
+    pub fn request(&self, lane: u64, op: Op, deadline: Instant, then: Then) {
+        self.0.with(|state| state.lanes.request(lane, op, deadline, then));
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // It is awake already where the counter is full.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Changes the state, and sends what there is to send.
+    fn with(&self, act: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        act(&mut state);
+        state.flush();
+        let waits = !state.outbox.is_empty()
+            || state.deadline().is_some()
+            || !state.lanes.calls.is_empty()
+            || !state.shown.is_empty();
+        drop(state);
+        if waits {
+            self.wake();
+        }
+    }
+
+    /// Takes reports for ever.
+    fn run(&self) {
+        let mut packet = vec![0; PACKET_MAX];
+        loop {
+            let (socket, waits, deadline) = {
+                let mut state = self.lock();
+                state.flush();
+                (state.socket.clone(), !state.outbox.is_empty(), state.deadline())
+            };
+            let now = Instant::now();
+            let left = deadline.map(|at| Timespec::try_from(at.saturating_duration_since(now)));
+            let timeout = left.and_then(Result::ok);
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, waits);
+            let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+            fds.extend(socket.as_deref().map(|socket| PollFd::new(socket, flags)));
+            if let Err(errno) = poll(&mut fds, timeout.as_ref())
+                && errno != Errno::INTR
+            {
+                tracing::warn!("clients' memory: {errno}");
+                std::thread::sleep(APART);
+            }
+            let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+            let gone = match &socket {
+                Some(socket) => self.receive(socket, &mut packet),
+                None => false,
+            };
+            self.settle(gone);
+        }
+    }
+
+    /// Takes what there is; whether the process is gone.
+    fn receive(&self, socket: &OwnedFd, packet: &mut [u8]) -> bool {
+        loop {
+            let length = match recv(socket, &mut *packet, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return false,
+                Err(_) | Ok((0, _)) => return true,
+                Ok((length, _)) => length,
+            };
+            if let Some(report) = Report::read(&packet[..length]) {
+                self.lock().take(report);
+            } else {
+                tracing::warn!("clients' memory: a report of {length} bytes that is none");
+            }
+        }
+    }
+
+    /// Gives up what took too long, and calls what is to be called.
+    fn settle(&self, gone: bool) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let silent = state.pinged.is_some_and(|since| now.duration_since(since) > PONG);
+        if (gone || silent) && state.socket.is_some() {
+            state.lose();
+            state.next();
+            match state.spare.len() {
+                _ if state.socket.is_none() => {
+                    tracing::warn!(
+                        "no process is left to reach clients' memory: user events cannot be registered"
+                    );
+                }
+                left => {
+                    tracing::warn!(
+                        "the process that reaches clients' memory is gone; {left} others are left"
+                    );
+                }
+            }
+        }
+        state.expire(now);
+        state.flush();
+        let calls = std::mem::take(&mut state.lanes.calls);
+        let shown = std::mem::take(&mut state.shown);
+        let attention = !state.failures.is_empty() || gone || silent;
+        drop(state);
+        for (then, result) in calls {
+            then(result);
+        }
+        for (then, id, seen) in shown {
+            then(id, seen);
+        }
+        if attention && let Some(call) = self.attention.get() {
+            call();
+        }
+    }
+}
+
+impl State {
+    /// Takes the next process.
+    fn next(&mut self) {
+        self.socket = self.spare.pop_front().map(Arc::new);
+    }
+
+    /// Sends what there is to send, as far as the socket takes it.
+    fn flush(&mut self) {
+        let orders = std::mem::take(&mut self.lanes.orders);
+        self.outbox.extend(orders.iter().map(Order::packet));
+        let Some(socket) = &self.socket else {
+            self.outbox.clear();
+            return;
+        };
+        while let Some(packet) = self.outbox.front() {
+            match send(socket, packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(_) => drop(self.outbox.pop_front()),
+                Err(Errno::INTR) => {}
+                // The other end is seen to be closed by who reads.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let looks = self.looks.values().map(|look| look.deadline);
+        let pong = self.pinged.map(|since| since + PONG);
+        looks.chain(self.lanes.deadline()).chain(pong).min()
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let late = self.looks.extract_if(|_, look| look.deadline <= now).collect::<Vec<_>>();
+        let mut ping = !late.is_empty();
+        for (id, look) in late {
+            self.lanes.orders.push(Order::Forget { id });
+            self.shown.push((look.then, id, Err(Errno::FAULT)));
+        }
+        self.lanes.expire(now);
+        self.failures.extend(self.lanes.dead.drain(..).map(Failure::Space));
+        let mut missed = std::mem::take(&mut self.lanes.missed);
+        missed.sort_unstable();
+        missed.dedup();
+        ping |= !missed.is_empty();
+        for uid in missed {
+            tracing::debug!("memory of a client of uid {uid} does not answer: nobody waits for it");
+        }
+        // Threads of it may be stuck for good reasons; the first one may not.
+        if ping && self.pinged.is_none() && self.socket.is_some() {
+            self.pinged = Some(now);
+            self.lanes.orders.push(Order::Ping);
+        }
+    }
+
+    fn take(&mut self, report: Report) {
+        match report {
+            Report::Looked { id, seen } => {
+                // One that took too long was forgotten.
+                if let Some(look) = self.looks.remove(&id) {
+                    self.shown.push((look.then, id, seen));
+                }
+            }
+            Report::Opened { id, identity } => {
+                let Some(opening) = self.opens.remove(&id) else { return };
+                let same = identity.is_ok_and(|identity| *identity == *opening.identity);
+                if !same {
+                    self.failures.push(opening.failure);
+                }
+                if !same || opening.lane.is_none() {
+                    self.lanes.orders.push(Order::Forget { id });
+                }
+                if let Some(lane) = opening.lane {
+                    self.lanes.opened(lane);
+                }
+            }
+            Report::Written { batch, done } => self.lanes.written(batch, &done, Instant::now()),
+            Report::Pong => self.pinged = None,
+        }
+    }
+
+    /// The process is gone, and all that it had open.
+    fn lose(&mut self) {
+        (self.socket, self.pinged) = (None, None);
+        self.outbox.clear();
+        self.lanes.orders.clear();
+        self.generation += 1;
+        for (id, look) in self.looks.drain() {
+            self.shown.push((look.then, id, Err(Errno::FAULT)));
+        }
+        self.opens.clear();
+        self.lanes.reset();
+    }
+}

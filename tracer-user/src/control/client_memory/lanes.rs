@@ -1,0 +1,501 @@
+//! What is to be written into clients' memory, in order: one lane for each process.
+//!
+//! In a lane one message is under way at a time. What comes meanwhile is kept, the newest for each address, and goes next. So a
+//! program sees the last state last, and memory that does not answer costs one place for each address, however often events change.
+//!
+//! A change of events waits for all lanes at once and until one deadline. A lane that misses it is stuck: nobody waits for it until it
+//! has answered, and for a while longer each time that it happens again. A request of a client waits until its own deadline; what
+//! it asked for is not written any more after that.
+//!
+//! A request that is given up is answered `ETIMEDOUT` here. Nothing here knows the time or sends anything: what is to be sent and called is given back.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
+
+use rustix::io::Errno;
+
+use super::message::{OPS_MAX, Op, Order};
+
+/// How long a lane is not waited for once it has answered again, for the first time and at most.
+const DISTRUST: Duration = Duration::from_secs(2);
+const DISTRUST_MAX: Duration = Duration::from_secs(300);
+
+/// What is called once something was written, or was not.
+pub type Then = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+
+/// Who waits for a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiter {
+    Change(u64),
+    Request(u64),
+}
+
+#[derive(Debug)]
+struct Write {
+    op: Op,
+    waiters: Vec<Waiter>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    uid: u32,
+    /// Address spaces that are being opened.
+    opening: usize,
+    running: Option<(u64, Vec<Write>)>,
+    pending: BTreeMap<u64, Write>,
+    stuck: bool,
+    /// How often it was.
+    misses: u32,
+    distrusted: Option<Instant>,
+    closed: bool,
+}
+
+impl Lane {
+    fn miss(&mut self) {
+        if !self.stuck {
+            self.stuck = true;
+            self.misses = self.misses.saturating_add(1);
+        }
+    }
+
+    fn writes(&mut self) -> impl Iterator<Item = &mut Write> {
+        let running = self.running.iter_mut().flat_map(|(_, writes)| writes);
+        running.chain(self.pending.values_mut())
+    }
+}
+
+struct Change {
+    left: usize,
+    deadline: Instant,
+    expired: bool,
+    then: Option<Then>,
+}
+
+struct Request {
+    deadline: Instant,
+    lane: u64,
+    key: u64,
+    then: Then,
+}
+
+/// All lanes, and who waits for them.
+#[derive(Default)]
+pub(super) struct Lanes {
+    all: HashMap<u64, Lane>,
+    batches: HashMap<u64, u64>,
+    changes: HashMap<u64, Change>,
+    requests: HashMap<u64, Request>,
+    next: u64,
+    /// To be sent.
+    pub(super) orders: Vec<Order>,
+    /// To be called.
+    pub(super) calls: Vec<(Then, Result<(), Errno>)>,
+    /// Address spaces that turned out to be nobody's.
+    pub(super) dead: Vec<u64>,
+    /// Uids whose lanes became stuck.
+    pub(super) missed: Vec<u32>,
+}
+
+impl Lanes {
+    /// A number that nothing else has.
+    pub(super) fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A new lane for a client of a uid.
+    pub(super) fn lane(&mut self, uid: u32) -> u64 {
+        let number = self.number();
+        self.all.insert(number, Lane { uid, ..Lane::default() });
+        number
+    }
+
+    /// Ends a lane: what did not begin is not written.
+    pub(super) fn close(&mut self, number: u64) {
+        let Some(lane) = self.all.get_mut(&number) else { return };
+        lane.closed = true;
+        let pending = std::mem::take(&mut lane.pending);
+        if lane.running.is_none() {
+            self.all.remove(&number);
+        }
+        for write in pending.into_values() {
+            self.complete(&write.waiters, Err(Errno::SRCH));
+        }
+    }
+
+    /// Whether a lane does not answer.
+    pub(super) fn is_stuck(&self, number: u64) -> bool {
+        self.all.get(&number).is_some_and(|lane| lane.stuck)
+    }
+
+    /// Begins a change, which waits until a time.
+    pub(super) fn change(&mut self, deadline: Instant) -> u64 {
+        let number = self.number();
+        self.changes.insert(number, Change { left: 0, deadline, expired: false, then: None });
+        number
+    }
+
+    /// Says what comes behind a change; given back where it is done already.
+    pub(super) fn then(&mut self, change: u64, then: Then) -> Option<Then> {
+        match self.changes.get_mut(&change) {
+            Some(change) if change.left > 0 && !change.expired => {
+                change.then = Some(then);
+                None
+            }
+            _ => {
+                self.changes.remove(&change);
+                Some(then)
+            }
+        }
+    }
+
+    /// Forgets a change that has nothing to call.
+    pub(super) fn abandon_unless_awaited(&mut self, change: u64) {
+        if self.changes.get(&change).is_some_and(|change| change.then.is_none()) {
+            self.changes.remove(&change);
+        }
+    }
+
+    /// Something is written as a part of a change, which waits for it where the lane can be trusted.
+    pub(super) fn write(&mut self, lane: u64, op: Op, change: Option<u64>, now: Instant) {
+        let Some(known) = self.all.get(&lane) else { return };
+        let trusted = !known.stuck && known.distrusted.is_none_or(|until| until <= now);
+        let change = change.filter(|_| trusted);
+        let waits = change.and_then(|number| self.changes.get_mut(&number)).filter(|change| !change.expired);
+        let waiter = waits.map(|change| change.left += 1).and(change).map(Waiter::Change);
+        self.add(lane, op, waiter);
+    }
+
+    /// Something is written for a request, which waits until a time.
+    pub(super) fn request(&mut self, lane: u64, op: Op, deadline: Instant, then: Then) {
+        if !self.all.contains_key(&lane) {
+            self.calls.push((then, Err(Errno::SRCH)));
+            return;
+        }
+        let number = self.number();
+        self.requests.insert(number, Request { deadline, lane, key: op.key, then });
+        self.add(lane, op, Some(Waiter::Request(number)));
+    }
+
+    fn add(&mut self, number: u64, op: Op, waiter: Option<Waiter>) {
+        let Some(lane) = self.all.get_mut(&number) else { return };
+        match lane.pending.get_mut(&op.key) {
+            Some(write) => {
+                // What stands behind the bit is still to be written.
+                let words = std::mem::take(&mut write.op.words);
+                write.op = op;
+                if write.op.words.is_empty() {
+                    write.op.words = words;
+                }
+                write.waiters.extend(waiter);
+            }
+            None => drop(lane.pending.insert(op.key, Write { op, waiters: waiter.into_iter().collect() })),
+        }
+        self.pump(number);
+    }
+
+    fn pump(&mut self, number: u64) {
+        let Some(lane) = self.all.get_mut(&number) else { return };
+        if lane.running.is_some() || lane.opening > 0 || lane.pending.is_empty() {
+            return;
+        }
+        let mut writes = Vec::new();
+        while writes.len() < OPS_MAX
+            && let Some((_, write)) = lane.pending.pop_first()
+        {
+            writes.push(write);
+        }
+        let ops = writes.iter().map(|write| write.op.clone()).collect();
+        self.next += 1;
+        let batch = self.next;
+        lane.running = Some((batch, writes));
+        self.batches.insert(batch, number);
+        self.orders.push(Order::Write { batch, uid: lane.uid, ops });
+    }
+
+    /// An address space of a lane is being opened: nothing is written before.
+    pub(super) fn opens(&mut self, lane: u64) {
+        if let Some(lane) = self.all.get_mut(&lane) {
+            lane.opening += 1;
+        }
+    }
+
+    /// It is open, or is not.
+    pub(super) fn opened(&mut self, number: u64) {
+        if let Some(lane) = self.all.get_mut(&number) {
+            lane.opening = lane.opening.saturating_sub(1);
+            self.pump(number);
+        }
+    }
+
+    /// A batch was written.
+    pub(super) fn written(&mut self, batch: u64, done: &[Result<(), Errno>], now: Instant) {
+        let Some(number) = self.batches.remove(&batch) else { return };
+        let Some(lane) = self.all.get_mut(&number) else { return };
+        if lane.stuck {
+            lane.stuck = false;
+            let doubled = DISTRUST.saturating_mul(1 << lane.misses.saturating_sub(1).min(10));
+            lane.distrusted = Some(now + doubled.min(DISTRUST_MAX));
+        }
+        let writes = lane.running.take().map_or_else(Vec::new, |(_, writes)| writes);
+        if lane.closed {
+            self.all.remove(&number);
+        }
+        for (write, index) in writes.into_iter().zip(0..) {
+            let result = done.get(index).copied().unwrap_or(Err(Errno::IO));
+            if result == Err(Errno::SRCH) {
+                self.dead.push(write.op.space);
+            }
+            self.complete(&write.waiters, result);
+        }
+        self.pump(number);
+    }
+
+    fn complete(&mut self, waiters: &[Waiter], result: Result<(), Errno>) {
+        for waiter in waiters {
+            match waiter {
+                Waiter::Request(number) => {
+                    let request = self.requests.remove(number);
+                    self.calls.extend(request.map(|request| (request.then, result)));
+                }
+                Waiter::Change(number) => {
+                    let Some(change) = self.changes.get_mut(number) else { continue };
+                    change.left = change.left.saturating_sub(1);
+                    if change.left == 0
+                        && let Some(then) = change.then.take()
+                    {
+                        self.changes.remove(number);
+                        self.calls.push((then, Ok(())));
+                    }
+                }
+            }
+        }
+    }
+
+    /// When something is to be given up next.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let changes = self.changes.values().filter(|change| !change.expired && change.left > 0);
+        let changes = changes.map(|change| change.deadline);
+        changes.chain(self.requests.values().map(|request| request.deadline)).min()
+    }
+
+    /// Gives up what took too long.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let late = |deadline: Instant| deadline <= now;
+        let mut expired = Vec::new();
+        for (number, change) in &mut self.changes {
+            if change.left > 0 && !change.expired && late(change.deadline) {
+                change.expired = true;
+                expired.push(*number);
+            }
+        }
+        for number in &expired {
+            // One that nobody has asked about yet is done when somebody does.
+            if let Some(then) = self.changes.get_mut(number).and_then(|change| change.then.take()) {
+                self.changes.remove(number);
+                self.calls.push((then, Ok(())));
+            }
+        }
+        if !expired.is_empty() {
+            for lane in self.all.values_mut() {
+                let mut missed = false;
+                for write in lane.writes() {
+                    let before = write.waiters.len();
+                    write.waiters.retain(
+                        |waiter| !matches!(waiter, Waiter::Change(change) if expired.contains(change)),
+                    );
+                    missed |= write.waiters.len() < before;
+                }
+                if missed {
+                    lane.miss();
+                    self.missed.push(lane.uid);
+                }
+            }
+        }
+        let requests = self.requests.iter().filter(|(_, request)| late(request.deadline));
+        for number in requests.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.give_up(number);
+        }
+    }
+
+    /// A request took too long: what it asked for is not written, where that has not happened yet.
+    fn give_up(&mut self, number: u64) {
+        let Some(Request { lane, key, then, .. }) = self.requests.remove(&number) else { return };
+        self.calls.push((then, Err(Errno::TIMEDOUT)));
+        let Some(lane) = self.all.get_mut(&lane) else { return };
+        lane.miss();
+        self.missed.push(lane.uid);
+        let own = |write: &Write| write.op.key == key && write.waiters.contains(&Waiter::Request(number));
+        if let Some((batch, writes)) = &lane.running
+            && writes.iter().any(own)
+        {
+            self.orders.push(Order::Cancel { batch: *batch, key });
+        }
+        if lane.pending.get(&key).is_some_and(own)
+            && let Some(write) = lane.pending.remove(&key)
+        {
+            self.complete(&write.waiters, Err(Errno::FAULT));
+        }
+    }
+
+    /// Whoever wrote is gone: nothing of what was under way can be relied on.
+    pub(super) fn reset(&mut self) {
+        self.batches.clear();
+        let mut lost = Vec::new();
+        self.all.retain(|_, lane| {
+            let running = lane.running.take().into_iter().flat_map(|(_, writes)| writes);
+            lost.extend(running.chain(std::mem::take(&mut lane.pending).into_values()));
+            (lane.stuck, lane.opening) = (false, 0);
+            !lane.closed
+        });
+        for write in lost {
+            self.complete(&write.waiters, Err(Errno::FAULT));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::super::message::Bit;
+    use super::*;
+
+    fn op(key: u64, on: bool) -> Op {
+        Op { space: 1, key, bit: Some(Bit { at: 64, mask: 1, on }), words: Vec::new() }
+    }
+
+    /// What was sent: batches, and the state of each key.
+    fn sent(lanes: &mut Lanes) -> Vec<(u64, Vec<(u64, bool)>)> {
+        let orders = std::mem::take(&mut lanes.orders).into_iter();
+        let states = |ops: Vec<Op>| ops.iter().map(|op| (op.key, op.bit.unwrap().on)).collect();
+        orders
+            .filter_map(|order| match order {
+                Order::Write { batch, ops, .. } => Some((batch, states(ops))),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn called(lanes: &mut Lanes) -> usize {
+        let calls = std::mem::take(&mut lanes.calls);
+        let count = calls.len();
+        for (then, result) in calls {
+            then(result);
+        }
+        count
+    }
+
+    #[test]
+    fn the_newest_state_goes_last_and_nothing_piles_up() {
+        let (mut lanes, now) = (Lanes::default(), Instant::now());
+        let lane = lanes.lane(7);
+        lanes.write(lane, op(1, true), None, now);
+        let (first, states) = sent(&mut lanes).remove(0);
+        assert_eq!(states, [(1, true)]);
+        for round in 0..1001 {
+            lanes.write(lane, op(1, round % 2 == 1), None, now);
+            lanes.write(lane, op(2, round % 2 == 0), None, now);
+        }
+        assert!(sent(&mut lanes).is_empty(), "one message is under way");
+        lanes.written(first, &[Ok(())], now);
+        let (second, states) = sent(&mut lanes).remove(0);
+        assert_eq!(states, [(1, false), (2, true)]);
+        lanes.written(second, &[Ok(()), Err(Errno::SRCH)], now);
+        assert!(sent(&mut lanes).is_empty());
+        assert_eq!(lanes.dead, [1]);
+        // Words that a registration is to leave are not lost by a change that comes behind it.
+        lanes.write(lane, op(9, false), None, now);
+        let (third, _) = sent(&mut lanes).remove(0);
+        lanes.request(lane, Op { words: vec![(8, 5)], ..op(3, false) }, now, Box::new(|_| {}));
+        lanes.write(lane, op(3, true), None, now);
+        lanes.written(third, &[Ok(())], now);
+        assert!(lanes.orders.iter().any(|order| matches!(order,
+            Order::Write { ops, .. } if ops[0].words == [(8, 5)] && ops[0].bit.unwrap().on)));
+    }
+
+    #[test]
+    fn a_change_waits_once_for_a_lane_that_is_stuck() {
+        let (mut lanes, start) = (Lanes::default(), Instant::now());
+        let patience = Duration::from_millis(100);
+        let (good, bad) = (lanes.lane(7), lanes.lane(8));
+        let change = lanes.change(start + patience);
+        lanes.write(good, op(1, true), Some(change), start);
+        lanes.write(bad, op(2, true), Some(change), start);
+        assert!(lanes.then(change, Box::new(|done| assert_eq!(done, Ok(())))).is_none());
+        let batches = sent(&mut lanes);
+        lanes.written(batches[0].0, &[Ok(())], start);
+        assert_eq!((lanes.calls.len(), lanes.deadline()), (0, Some(start + patience)));
+        lanes.expire(start + patience);
+        assert_eq!((called(&mut lanes), lanes.is_stuck(bad), lanes.is_stuck(good)), (1, true, false));
+        assert_eq!((lanes.deadline(), std::mem::take(&mut lanes.missed)), (None, vec![8]));
+        // The next change does not wait for it.
+        let next = |lanes: &mut Lanes, now: Instant| {
+            let change = lanes.change(now + patience);
+            lanes.write(bad, op(2, false), Some(change), now);
+            lanes.then(change, Box::new(|_| {})).is_some()
+        };
+        assert!(next(&mut lanes, start + patience));
+        // It answers, and is trusted again only after a while.
+        let back = start + Duration::from_secs(1);
+        lanes.written(batches[1].0, &[Ok(())], back);
+        let (batch, states) = sent(&mut lanes).remove(0);
+        assert_eq!((states, lanes.is_stuck(bad)), (vec![(2, false)], false));
+        assert!(next(&mut lanes, back));
+        lanes.written(batch, &[Ok(())], back);
+        let later = back + DISTRUST;
+        assert!(!next(&mut lanes, later));
+        // The second time it takes longer.
+        lanes.expire(later + patience);
+        assert!(lanes.is_stuck(bad));
+        let (batch, _) = sent(&mut lanes).remove(0);
+        lanes.written(batch, &[Ok(())], later);
+        assert!(next(&mut lanes, later + DISTRUST));
+        assert!(!next(&mut lanes, later + 2 * DISTRUST));
+    }
+
+    #[test]
+    fn a_request_that_took_too_long_writes_nothing_afterwards() {
+        let (mut lanes, start) = (Lanes::default(), Instant::now());
+        let lane = lanes.lane(7);
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let then = || -> Then {
+            let answers = Arc::clone(&answers);
+            Box::new(move |answer| answers.lock().unwrap().push(answer))
+        };
+        let until = start + Duration::from_secs(2);
+        lanes.request(lane, op(1, true), until, then());
+        lanes.request(lane, op(2, true), until, then());
+        let (batch, states) = sent(&mut lanes).remove(0);
+        assert_eq!(states, [(1, true)]);
+        lanes.expire(until);
+        assert_eq!(lanes.orders, [Order::Cancel { batch, key: 1 }]);
+        assert_eq!(called(&mut lanes), 2);
+        assert_eq!(*answers.lock().unwrap(), [Err(Errno::TIMEDOUT); 2]);
+        assert!(lanes.is_stuck(lane));
+        lanes.orders.clear();
+        lanes.written(batch, &[Err(Errno::CANCELED)], until);
+        assert!(sent(&mut lanes).is_empty() && called(&mut lanes) == 0);
+        // What a lane had when it was closed, or when the other side was lost, is answered.
+        lanes.request(lane, op(1, true), until, then());
+        lanes.request(lane, op(2, true), until, then());
+        lanes.close(lane);
+        lanes.reset();
+        assert_eq!((called(&mut lanes), lanes.all.len(), lanes.requests.len()), (2, 0, 0));
+        lanes.request(lane, op(1, true), until, then());
+        assert_eq!(called(&mut lanes), 1);
+    }
+
+    #[test]
+    fn nothing_is_written_before_an_address_space_is_open() {
+        let (mut lanes, now) = (Lanes::default(), Instant::now());
+        let lane = lanes.lane(7);
+        lanes.opens(lane);
+        lanes.write(lane, op(1, true), None, now);
+        assert!(sent(&mut lanes).is_empty());
+        lanes.opened(lane);
+        assert_eq!(sent(&mut lanes).len(), 1);
+    }
+}

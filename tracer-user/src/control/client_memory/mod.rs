@@ -1,0 +1,125 @@
+//! The memory of clients, reached by a process of its own.
+//!
+//! Clients say where they want to be told of user events. The daemon does not go there: an address may be a mapping of a file system
+//! that never answers, and by the time it is written the thread's number may be another program's. A second process does, with the two
+//! capabilities that it takes and nothing else, through descriptors that are bound to the address space that asked ([`space`]), in
+//! threads that may be stuck ([`process`]). The daemon gives orders ([`message`]), one at a time for each client ([`lanes`]), and waits
+//! for none of them longer than a deadline ([`handle`]).
+//!
+//! `CAP_SYS_PTRACE` lets it pass the check of ptrace(2). `/proc/PID/mem` is a file of mode 0600 that belongs to the client's user, so
+//! `CAP_DAC_OVERRIDE` is needed as well.
+
+mod handle;
+mod lanes;
+mod message;
+mod process;
+mod space;
+
+use std::{io, os::fd::AsFd, process::Stdio};
+
+use super::confine::{self, Role};
+use crate::sys::worker::Worker;
+
+pub use handle::{ClientMemory, Failure, Shown, Ticket};
+pub use lanes::Then;
+pub use message::{Bit, Look, Op, Seen, Text};
+
+/// The hidden command of this program that is that process.
+pub const COMMAND: &str = "client-memory";
+
+/// Starts the process.
+///
+/// # Errors
+/// When there can be no further process.
+pub fn start() -> io::Result<Worker> {
+    // A thread that waits in somebody's memory would keep standard error open when the daemon is gone.
+    Worker::start(COMMAND, Stdio::null())
+}
+
+/// In that process: takes orders until the daemon is gone.
+///
+/// # Errors
+/// When standard input is no such socket.
+pub fn run() -> io::Result<()> {
+    // No terminal's signals, and none of its lines in ps.
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(c"tracer-memory");
+    confine::confine(Role::ClientMemory);
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    process::serve(socket)?;
+    // Threads may wait in somebody's memory; nobody is to wait for them.
+    std::process::exit(0)
+}
+
+/// Reads a packet as either side does, and writes what it says again: for tests, as no process of ours sends another.
+pub fn read_again(packet: &[u8]) -> [Option<Vec<u8>>; 2] {
+    let order = message::Order::read(packet).map(|order| order.packet());
+    [order, message::Report::read(packet).map(|report| report.packet())]
+}
+
+/// The memory of clients by threads of this process, for tests.
+#[cfg(test)]
+pub(crate) fn in_process() -> ClientMemory {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    std::thread::spawn(move || process::serve(theirs));
+    ClientMemory::start(vec![ours]).unwrap()
+}
+
+/// What tells a process's address space from others, for tests.
+#[cfg(test)]
+pub(crate) fn identity_of(process: u32) -> rustix::io::Result<Vec<u8>> {
+    space::Space::open(process).map(|space| space.identity().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::process::CommandExt, process::Command};
+
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
+    use super::*;
+
+    /// What the process keeps.
+    const CAPABILITIES: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_OVERRIDE);
+
+    /// Whether this thread may open the memory of a process of another user, after it has dropped what it may not have.
+    fn opens(pid: u32, keep: CapabilitySet) -> bool {
+        let open = || {
+            set_capabilities(
+                None,
+                CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() },
+            )
+            .unwrap();
+            std::fs::File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))
+        };
+        // Capabilities are a thread's own.
+        let opened = std::thread::scope(|scope| scope.spawn(open).join().unwrap());
+        match opened {
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn both_capabilities_are_needed_and_enough() {
+        if !capabilities(None).is_ok_and(|own| own.effective.contains(CAPABILITIES)) {
+            return eprintln!("skipped: CAP_SYS_PTRACE and CAP_DAC_OVERRIDE");
+        }
+        let mut other = Command::new("cat");
+        let mut other =
+            other.uid(65_534).gid(65_534).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // Its user is another once it gives back what it is given.
+        io::Write::write_all(other.stdin.as_mut().unwrap(), b"x").unwrap();
+        io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let pid = other.id();
+        assert!(!opens(pid, CapabilitySet::SYS_PTRACE), "the file's mode");
+        assert!(!opens(pid, CapabilitySet::DAC_OVERRIDE), "ptrace(2)");
+        assert!(opens(pid, CAPABILITIES));
+        drop(other.stdin.take());
+        other.wait().unwrap();
+    }
+}

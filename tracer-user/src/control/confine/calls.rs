@@ -1,0 +1,321 @@
+//! The system calls of each role.
+//!
+//! [`RUNTIME`] is what a Rust program with threads needs of libc; the rest is added by purpose. Not in any list, and so
+//! refused: starting programs (execve, fork without threads), other processes (ptrace, process_vm_readv, pidfd_getfd), users
+//! and capabilities (setuid, capset), mounts beyond umount2, namespaces, modules, kexec, keys, userfaultfd, io_uring, and
+//! sockets that lead off this machine. The numbers are libc's, so that each architecture has its own; calls that arm64
+//! never had are in lists of x86-64.
+
+use libc::c_long;
+
+use crate::sys::seccomp::{Argument, Rule, Test};
+
+/// Calls that fail as on a kernel that lacks them: the arguments of clone3 are in memory, where a filter cannot look; libc then uses
+/// clone.
+pub(super) const ABSENT: &[c_long] = &[libc::SYS_clone3];
+
+/// What threads, memory, time, signals and descriptors take.
+const RUNTIME: &[c_long] = &[
+    libc::SYS_brk,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_futex,
+    libc::SYS_get_robust_list,
+    libc::SYS_getcpu,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_gettimeofday,
+    libc::SYS_getuid,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_membarrier,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_nanosleep,
+    libc::SYS_newfstatat,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_restart_syscall,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_sigaltstack,
+    // An abort is a signal to oneself.
+    libc::SYS_tgkill,
+    libc::SYS_uname,
+    libc::SYS_write,
+    libc::SYS_writev,
+];
+
+/// Older names of the same, which libc still uses on x86-64.
+#[cfg(target_arch = "x86_64")]
+const OLD_RUNTIME: &[c_long] = &[
+    libc::SYS_arch_prctl,
+    libc::SYS_dup2,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_RUNTIME: &[c_long] = &[];
+
+/// Reading files, and what is known of them.
+const READING: &[c_long] = &[
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_flock,
+    libc::SYS_fstatfs,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    // BTF of kernels before 6.15, which cannot be mapped, is copied into one.
+    libc::SYS_memfd_create,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_readlinkat,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+];
+#[cfg(target_arch = "x86_64")]
+const OLD_READING: &[c_long] = &[libc::SYS_access, libc::SYS_readlink, libc::SYS_getdents];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_READING: &[c_long] = &[];
+
+/// Waiting for descriptors.
+const WAITING: &[c_long] = &[
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_pipe2,
+    libc::SYS_signalfd4,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_timerfd_settime,
+    libc::SYS_waitid,
+    libc::SYS_wait4,
+];
+#[cfg(target_arch = "x86_64")]
+const OLD_WAITING: &[c_long] =
+    &[libc::SYS_epoll_wait, libc::SYS_epoll_create, libc::SYS_eventfd, libc::SYS_pipe];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_WAITING: &[c_long] = &[];
+
+/// Messages on sockets that are open.
+const MESSAGES: &[c_long] = &[
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+];
+
+/// Changing files and directories: the state file, pinned maps.
+const CHANGING: &[c_long] = &[
+    libc::SYS_fallocate,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fdatasync,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_mkdirat,
+    libc::SYS_msync,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_umask,
+    libc::SYS_unlinkat,
+];
+#[cfg(target_arch = "x86_64")]
+const OLD_CHANGING: &[c_long] =
+    &[libc::SYS_chmod, libc::SYS_mkdir, libc::SYS_rename, libc::SYS_rmdir, libc::SYS_unlink];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_CHANGING: &[c_long] = &[];
+
+/// Tracing and serving.
+const TRACING: &[c_long] = &[
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_pidfd_open,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_openat2,
+    // Ends the mirror; mounting is over.
+    libc::SYS_umount2,
+];
+
+const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u32;
+const THREAD: u32 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u32;
+
+const fn argument(index: u8, test: Test) -> Argument {
+    Argument { index, test }
+}
+
+const fn rule(call: c_long, arguments: &'static [Argument]) -> Rule {
+    Rule { call, arguments }
+}
+
+/// Calls of every role that depend on their arguments.
+const LIMITED: &[Rule] = &[
+    // Threads, and no processes.
+    rule(libc::SYS_clone, &[argument(0, Test::Masked(THREAD | NEW_NAMESPACES, THREAD))]),
+    // No memory becomes code.
+    rule(libc::SYS_mmap, &[argument(2, Test::Masked(libc::PROT_EXEC as u32, 0))]),
+    rule(libc::SYS_mprotect, &[argument(2, Test::Masked(libc::PROT_EXEC as u32, 0))]),
+    // Names of threads and of memory.
+    rule(libc::SYS_prctl, &[argument(0, Test::Is(libc::PR_SET_NAME as u32))]),
+    rule(libc::SYS_prctl, &[argument(0, Test::Is(libc::PR_GET_NAME as u32))]),
+    rule(libc::SYS_prctl, &[argument(0, Test::Is(libc::PR_SET_VMA as u32))]),
+    // The kernel's auxiliary vector (PR_GET_AUXV, 6.4), in which rustix looks for the size of a page.
+    rule(libc::SYS_prctl, &[argument(0, Test::Is(0x4155_5856))]),
+    // Limits are read, of this process.
+    rule(libc::SYS_prlimit64, &[argument(0, Test::Is(0)), argument(2, Test::LongMasked(u64::MAX, 0))]),
+    // This thread's CPUs.
+    rule(libc::SYS_sched_setaffinity, &[argument(0, Test::Is(0))]),
+];
+
+/// Opening files.
+const OPENING: &[Rule] = &[
+    Rule::any(libc::SYS_openat),
+    #[cfg(target_arch = "x86_64")]
+    Rule::any(libc::SYS_open),
+];
+
+/// Opening files to read.
+const OPENING_TO_READ: &[Rule] = &[
+    rule(libc::SYS_openat, &[argument(2, Test::Masked(WRITES, 0))]),
+    #[cfg(target_arch = "x86_64")]
+    rule(libc::SYS_open, &[argument(1, Test::Masked(WRITES, 0))]),
+];
+const WRITES: u32 = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u32;
+
+/// A terminal's input is not ours to write.
+const IOCTL: Rule = rule(
+    libc::SYS_ioctl,
+    &[argument(1, Test::IsNot(libc::TIOCSTI as u32)), argument(1, Test::IsNot(libc::TIOCLINUX as u32))],
+);
+
+/// Maps and what is known of programs, by descriptors that are open: nothing is loaded or made.
+const MAPS: &[Rule] = &[
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_LOOKUP_ELEM))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_UPDATE_ELEM))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_DELETE_ELEM))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_GET_NEXT_KEY))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_OBJ_GET_INFO_BY_FD))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_LOOKUP_BATCH))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_LOOKUP_AND_DELETE_BATCH))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_DELETE_BATCH))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_LINK_DETACH))]),
+];
+// Of `enum bpf_cmd`, linux/bpf.h.
+const BPF_MAP_LOOKUP_ELEM: u32 = 1;
+const BPF_MAP_UPDATE_ELEM: u32 = 2;
+const BPF_MAP_DELETE_ELEM: u32 = 3;
+const BPF_MAP_GET_NEXT_KEY: u32 = 4;
+const BPF_OBJ_GET_INFO_BY_FD: u32 = 15;
+const BPF_MAP_LOOKUP_BATCH: u32 = 24;
+const BPF_MAP_LOOKUP_AND_DELETE_BATCH: u32 = 25;
+const BPF_MAP_DELETE_BATCH: u32 = 27;
+const BPF_LINK_DETACH: u32 = 34;
+
+/// Sockets of this machine.
+const SOCKETS: &[Rule] = &[
+    rule(libc::SYS_socket, &[argument(0, Test::Is(libc::AF_UNIX as u32))]),
+    rule(libc::SYS_socket, &[argument(0, Test::Is(libc::AF_NETLINK as u32))]),
+    rule(libc::SYS_socketpair, &[argument(0, Test::Is(libc::AF_UNIX as u32))]),
+];
+
+fn all(lists: &[&[c_long]], rules: &[&[Rule]]) -> Vec<Rule> {
+    let calls = lists.iter().flat_map(|list| list.iter().copied().map(Rule::any));
+    calls.chain(rules.iter().flat_map(|list| list.iter().copied())).collect()
+}
+
+/// The daemon: all that serving, enabling, reading and ending take.
+pub(super) fn daemon() -> Vec<Rule> {
+    let lists = [
+        RUNTIME,
+        OLD_RUNTIME,
+        READING,
+        OLD_READING,
+        WAITING,
+        OLD_WAITING,
+        MESSAGES,
+        CHANGING,
+        OLD_CHANGING,
+        TRACING,
+    ];
+    all(&lists, &[LIMITED, SOCKETS, OPENING, &[IOCTL]])
+}
+
+/// Receives descriptors and closes them; opens one file to give way to tracers that open many.
+pub(super) fn closer() -> Vec<Rule> {
+    let lists = [RUNTIME, OLD_RUNTIME, MESSAGES, &[libc::SYS_flock]];
+    all(&lists, &[LIMITED, OPENING_TO_READ])
+}
+
+/// Opens files to read, and hands them over with what they hold.
+pub(super) fn opener() -> Vec<Rule> {
+    let lists = [RUNTIME, OLD_RUNTIME, READING, OLD_READING, MESSAGES];
+    all(&lists, &[LIMITED, OPENING_TO_READ])
+}
+
+/// Reaches memory by descriptors of /proc/PID/mem; no process_vm_readv, which would go by number.
+pub(super) fn client_memory() -> Vec<Rule> {
+    let lists = [
+        RUNTIME,
+        OLD_RUNTIME,
+        READING,
+        OLD_READING,
+        WAITING,
+        OLD_WAITING,
+        MESSAGES,
+        &[libc::SYS_pwrite64, libc::SYS_pwritev, libc::SYS_pidfd_open],
+    ];
+    let mapping = rule(libc::SYS_ioctl, MAPPING);
+    all(&lists, &[LIMITED, OPENING, &[mapping]])
+}
+
+/// What is mapped at an address.
+const MAPPING: &[Argument] = &[argument(1, Test::Is(crate::sys::memory::PROCMAP_QUERY))];
+
+/// Reads rings, tables and files and writes what is open.
+pub(super) fn reader() -> Vec<Rule> {
+    let lists = [RUNTIME, OLD_RUNTIME, READING, OLD_READING, WAITING, OLD_WAITING, MESSAGES];
+    all(&lists, &[LIMITED, OPENING_TO_READ, MAPS, &[IOCTL]])
+}

@@ -1,0 +1,107 @@
+//! Each role's confinement, tried by threads of the test: a filter and capabilities without `Scope::Process` are a thread's own.
+
+use std::{fs::File, io::ErrorKind, os::unix::net::UnixStream, process::Command};
+
+use rustix::{
+    fs::{Gid, Uid},
+    io::Errno,
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+    net::{AddressFamily, SocketType, socket},
+    thread::set_thread_uid,
+};
+
+use super::*;
+
+/// Runs in a thread that is confined as a process of the role is.
+fn confined<T: Send>(role: Role, run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            drop_capabilities(role);
+            filter(role, Scope::Thread).unwrap();
+            run()
+        });
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn no_role_can_reach_beyond_its_task() {
+    for (role, name) in Role::ALL {
+        confined(role, || {
+            let started = Command::new("/bin/true").spawn().map(|mut child| child.wait());
+            assert_eq!(started.unwrap_err().kind(), ErrorKind::PermissionDenied, "{name} starts a program");
+            let mounted = mount("none", "/mnt", "tmpfs", MountFlags::empty(), None);
+            assert_eq!(mounted, Err(Errno::PERM), "{name} mounts");
+            assert_eq!(set_thread_uid(Uid::from_raw(1)), Err(Errno::PERM), "{name} becomes another user");
+            assert_eq!(rustix::thread::set_thread_gid(Gid::from_raw(1)), Err(Errno::PERM), "{name}");
+            let inet = socket(AddressFamily::INET, SocketType::STREAM, None);
+            assert_eq!(inet.unwrap_err(), Errno::PERM, "{name} reaches the network");
+            let limit = rustix::process::Rlimit { current: Some(1), maximum: Some(1) };
+            let set = rustix::process::setrlimit(rustix::process::Resource::Core, limit);
+            assert_eq!(set, Err(Errno::PERM), "{name} changes limits");
+            for (call, answer) in seccomp::dangerous() {
+                assert_eq!(answer, Err(Errno::PERM), "{name}: {call}");
+            }
+        });
+    }
+}
+
+#[test]
+fn every_role_can_do_what_threads_and_messages_take() {
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    for (role, name) in Role::ALL {
+        if role == Role::Closer {
+            continue;
+        }
+        confined(role, || {
+            let sum = std::thread::spawn(|| (0..1000).sum::<u32>()).join().unwrap();
+            assert_eq!(sum, 499_500, "{name}");
+            std::io::Write::write_all(&mut ours, b"x").unwrap();
+            std::io::Read::read_exact(&mut theirs, &mut [0]).unwrap();
+            assert!(std::fs::read_to_string("/proc/thread-self/status").unwrap().contains("NoNewPrivs:\t1"));
+            assert!(std::fs::read_dir("/proc/self/task").unwrap().count() > 1);
+        });
+    }
+}
+
+#[test]
+fn who_only_reads_opens_nothing_to_write() {
+    let path = std::env::temp_dir().join(format!("tracer-confine-{}", std::process::id()));
+    for role in [Role::Recorder, Role::Histogram, Role::Reader, Role::Closer] {
+        let opened = confined(role, || File::create(&path).map(drop));
+        assert_eq!(opened.unwrap_err().kind(), ErrorKind::PermissionDenied, "{role:?}");
+    }
+    assert!(!path.exists());
+    // The daemon keeps a state file.
+    confined(Role::Daemon, || File::create(&path)).unwrap();
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn the_daemon_unmounts_and_nobody_else_does() {
+    for (role, name) in Role::ALL {
+        let at = "/proc/self/no-such-place";
+        let answer = confined(role, || unmount(at, UnmountFlags::DETACH));
+        let wanted = if role == Role::Daemon { Errno::NOENT } else { Errno::PERM };
+        assert_eq!(answer, Err(wanted), "{name}");
+    }
+}
+
+#[test]
+fn capabilities_have_reasons_and_are_few() {
+    for (role, name) in Role::ALL {
+        assert!(role.capabilities().len() <= 5, "{name}");
+        for kept in role.capabilities() {
+            assert_eq!(kept.set.bits().count_ones(), 1);
+            assert!(kept.name.starts_with("CAP_") && !kept.reason.is_empty());
+        }
+        assert_eq!(role.set().bits().count_ones() as usize, role.capabilities().len(), "{name}: one twice");
+    }
+}
+
+#[test]
+fn namespaces_stay_what_they_are() {
+    confined(Role::Daemon, || {
+        assert_eq!(crate::sys::mount::private_namespace().unwrap_err().kind(), ErrorKind::PermissionDenied);
+    });
+}

@@ -1,0 +1,178 @@
+//! Turns of others during a long operation, and how long each step of an operation takes.
+//!
+//! The mirror has one owner at a time, and some operations take much longer than anybody should wait: turning all events of
+//! a machine on takes half a second. Such an operation calls [`Mirror::turn`] between its steps, where everything it has done
+//! so far is consistent, or has a thread do what does not need the mirror ([`Mirror::aside`]). Whoever owns the mirror says
+//! what happens at these points ([`Mirror::share_with`]): requests that only look at the mirror or take records out of it.
+//! None of them makes, removes or changes events and instances, so that what an operation knew of these still holds after a
+//! turn. A request that is served within a turn takes no turns itself.
+
+use std::{
+    panic::Location,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use super::mirror::Mirror;
+
+/// How long an operation goes on before others have a turn.
+const STEP: Duration = Duration::from_millis(5);
+/// How often an operation whose work is done by a thread looks whether it is done.
+const PERIOD: Duration = Duration::from_micros(500);
+
+/// Steps of this length are told of at debug level.
+const LONG: Duration = Duration::from_millis(20);
+
+/// Serves what can be served within a turn; waits this long where there is nothing.
+pub type Others = Box<dyn FnMut(&mut Mirror, Duration) + Send>;
+
+/// The longest step so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Longest {
+    /// Of what.
+    pub name: &'static str,
+    /// How long.
+    pub took: Duration,
+}
+
+/// A step that goes on.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    name: &'static str,
+    since: Instant,
+    /// The turn before it.
+    from: &'static Location<'static>,
+}
+
+/// Who has turns, and how long steps took.
+#[derive(Default)]
+pub(super) struct Turns {
+    others: Option<Others>,
+    stop: Arc<AtomicBool>,
+    within: bool,
+    step: Option<Step>,
+    longest: Longest,
+}
+
+impl std::fmt::Debug for Turns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Turns")
+            .field("step", &self.step)
+            .field("longest", &self.longest)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Mirror {
+    /// Says what others do in their turns. Once `stop` is set, long operations give up.
+    pub fn share_with(&mut self, others: Others, stop: Arc<AtomicBool>) {
+        self.turns.others = Some(others);
+        self.turns.stop = stop;
+    }
+
+    /// Begins to measure a step.
+    #[track_caller]
+    pub fn begin_step(&mut self, name: &'static str) {
+        self.turns.step = Some(Step { name, since: Instant::now(), from: Location::caller() });
+    }
+
+    /// Ends the step that was begun; what others see beside the mirror is as it is from now on.
+    #[track_caller]
+    pub fn end_step(&mut self) {
+        self.publish_marks();
+        let Some(Step { name, since, from }) = self.turns.step.take() else { return };
+        let took = since.elapsed();
+        if took > LONG {
+            let to = Location::caller();
+            tracing::debug!(name, ms = took.as_millis(), %from, %to, "long step");
+        }
+        if took > self.turns.longest.took {
+            self.turns.longest = Longest { name, took };
+        }
+    }
+
+    /// The longest step so far.
+    pub fn longest_step(&self) -> Longest {
+        self.turns.longest
+    }
+
+    /// Whether this is a turn within an operation, which may have changed something by half.
+    pub fn is_within_turn(&self) -> bool {
+        self.turns.within
+    }
+
+    /// Whether long operations are to give up, as everything ends.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.turns.stop.load(Ordering::Acquire)
+    }
+
+    /// What says so, for threads.
+    pub(super) fn stop_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.turns.stop)
+    }
+
+    /// Lets others have their turn, if this has gone on for some time.
+    #[track_caller]
+    pub(super) fn turn(&mut self) {
+        if self.turns.others.is_some() && self.turns.step.is_none_or(|step| step.since.elapsed() >= STEP) {
+            self.turn_for(Duration::ZERO);
+        }
+    }
+
+    /// The same where there is nothing to do for a moment; false where nobody else has turns.
+    #[track_caller]
+    pub(super) fn wait_a_turn(&mut self) -> bool {
+        let shared = self.turns.others.is_some();
+        self.turn_for(PERIOD);
+        shared
+    }
+
+    #[track_caller]
+    fn turn_for(&mut self, wait: Duration) {
+        let Some(mut others) = self.turns.others.take() else { return };
+        let name = self.turns.step.map_or("", |step| step.name);
+        self.end_step();
+        self.turns.within = true;
+        others(self, wait);
+        self.turns.within = false;
+        self.turns.others = Some(others);
+        self.begin_step(name);
+    }
+
+    /// Has a thread do something that does not need the mirror, while others have turns; where nobody has, does it at once.
+    #[expect(
+        clippy::unreachable,
+        reason = "a scoped thread that took the work gave its result or ended this thread"
+    )]
+    #[track_caller]
+    pub(super) fn aside<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
+        if self.turns.others.is_none() {
+            return work();
+        }
+        // Either a thread takes it, or, where none can be started, this one.
+        let work = std::sync::Mutex::new(Some(work));
+        let take = || work.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let done = std::thread::scope(|scope| {
+            let started = std::thread::Builder::new().name("aside".to_owned()).spawn_scoped(scope, || {
+                let work = take();
+                work.map(|work| work())
+            });
+            let worker = started.inspect_err(|error| tracing::warn!("no thread: {error}")).ok()?;
+            while !worker.is_finished() {
+                self.turn_for(PERIOD);
+            }
+            match worker.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        });
+        match (done, take()) {
+            (Some(done), _) => done,
+            (None, Some(work)) => work(),
+            (None, None) => unreachable!("a thread that took the work gave its result or ended this one"),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What one uid's clients may have of what all clients share.
+//!
+//! Each kind of thing has a limit per uid, a limit for all of them, and a share that only uid 0 may use, so that root can go on after
+//! others have taken what they may. A [`Charge`] counts as long as it lives. Uid 0 is held to the limit for all alone. A refusal is
+//! logged once a minute for each uid and kind; the error number is the caller's, which knows what the kernel says there.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::instance::EVENT_IDS;
+
+/// How long a uid's refusals of one kind are not logged again.
+const QUIET: Duration = Duration::from_secs(60);
+/// Log lines that are remembered; more uids than that share their silence.
+const REMEMBERED: usize = 1024;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Requests by ioctl(2) whose callers wait for an answer.
+    PendingRequests,
+    /// User events that clients registered.
+    UserEvents,
+    /// Bytes of the definitions of those.
+    DefinitionBytes,
+    /// Open `user_events_data`.
+    UserEventFiles,
+    /// Addresses at which programs want to be told of a user event.
+    Enablers,
+    /// Address spaces of programs that have any of those.
+    AddressSpaces,
+    /// Files open otherwise.
+    OpenFiles,
+    /// Reads that wait for records.
+    WaitingReads,
+    /// Writes whose files are being opened, and those that were never answered.
+    PendingFiles,
+}
+
+/// How much of a kind there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For a uid that is not 0.
+    pub per_uid: usize,
+    /// For all uids together.
+    pub total: usize,
+    /// The part of `total` that only uid 0 may use.
+    pub reserved: usize,
+}
+
+impl Kind {
+    /// The limits of a kind.
+    pub fn limits(self) -> Limits {
+        let limits = |per_uid, total, reserved| Limits { per_uid, total, reserved };
+        match self {
+            Self::PendingRequests => limits(128, 1024, 128),
+            Self::UserEvents => limits(1024, EVENT_IDS, EVENT_IDS / 8),
+            Self::DefinitionBytes => limits(256 << 10, 16 << 20, 2 << 20),
+            Self::UserEventFiles => limits(256, 8192, 1024),
+            Self::Enablers => limits(4096, 262_144, 32_768),
+            Self::AddressSpaces => limits(256, 16_384, 2048),
+            Self::OpenFiles => limits(1024, 65_536, 8192),
+            Self::WaitingReads => limits(64, 1024, 128),
+            Self::PendingFiles => limits(4, 32, 8),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::PendingRequests => "pending requests",
+            Self::UserEvents => "user events",
+            Self::DefinitionBytes => "bytes of user events' definitions",
+            Self::UserEventFiles => "open user_events_data files",
+            Self::Enablers => "enable addresses of user events",
+            Self::AddressSpaces => "address spaces with user events",
+            Self::OpenFiles => "open files",
+            Self::WaitingReads => "waiting reads",
+            Self::PendingFiles => "files being opened",
+        }
+    }
+}
+
+/// A uid has what it may have, or all have together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exceeded;
+
+#[derive(Debug, Default)]
+struct Counts {
+    by_uid: HashMap<(u32, Kind), usize>,
+    totals: HashMap<Kind, usize>,
+    logged: HashMap<(u32, Kind), Instant>,
+}
+
+/// The counts of all uids. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Quotas {
+    counts: Arc<Mutex<Counts>>,
+    unlimited: bool,
+}
+
+impl Quotas {
+    /// Quotas that refuse nothing, for measurements.
+    #[cfg(test)]
+    pub(crate) fn unlimited() -> Self {
+        Self { unlimited: true, ..Self::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts something for a uid, until the charge is dropped.
+    ///
+    /// # Errors
+    /// When the uid has what it may have.
+    pub fn charge(&self, uid: u32, kind: Kind, amount: usize) -> Result<Charge, Exceeded> {
+        let limits = kind.limits();
+        let mut counts = self.lock();
+        let own = counts.by_uid.get(&(uid, kind)).copied().unwrap_or(0).saturating_add(amount);
+        let all = counts.totals.get(&kind).copied().unwrap_or(0).saturating_add(amount);
+        let fits = if uid == 0 {
+            all <= limits.total
+        } else {
+            own <= limits.per_uid && all <= limits.total - limits.reserved
+        };
+        if !fits && !self.unlimited {
+            counts.log(uid, kind);
+            return Err(Exceeded);
+        }
+        counts.by_uid.insert((uid, kind), own);
+        counts.totals.insert(kind, all);
+        drop(counts);
+        Ok(Charge { quotas: self.clone(), uid, kind, amount })
+    }
+
+    /// How much a uid has of a kind.
+    pub fn used(&self, uid: u32, kind: Kind) -> usize {
+        self.lock().by_uid.get(&(uid, kind)).copied().unwrap_or(0)
+    }
+}
+
+impl Counts {
+    fn log(&mut self, uid: u32, kind: Kind) {
+        let now = Instant::now();
+        if self.logged.get(&(uid, kind)).is_some_and(|last| now.duration_since(*last) < QUIET) {
+            return;
+        }
+        if self.logged.len() >= REMEMBERED {
+            self.logged.retain(|_, last| now.duration_since(*last) < QUIET);
+            if self.logged.len() >= REMEMBERED {
+                return;
+            }
+        }
+        self.logged.insert((uid, kind), now);
+        tracing::warn!("uid {uid} is refused more {}: it has what it may have", kind.name());
+    }
+
+    fn give_back(&mut self, uid: u32, kind: Kind, amount: usize) {
+        if let Some(own) = self.by_uid.get_mut(&(uid, kind)) {
+            *own = own.saturating_sub(amount);
+            if *own == 0 {
+                self.by_uid.remove(&(uid, kind));
+            }
+        }
+        if let Some(all) = self.totals.get_mut(&kind) {
+            *all = all.saturating_sub(amount);
+        }
+    }
+}
+
+/// Something that counts for a uid as long as this lives.
+#[derive(Debug)]
+pub struct Charge {
+    quotas: Quotas,
+    uid: u32,
+    kind: Kind,
+    amount: usize,
+}
+
+impl Charge {
+    /// Whose it is.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.quotas.lock().give_back(self.uid, self.kind, self.amount);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uid_has_what_it_may_have_and_root_has_more() {
+        let quotas = Quotas::default();
+        let limits = Kind::PendingRequests.limits();
+        let mut held: Vec<Charge> =
+            (0..limits.per_uid).map(|_| quotas.charge(7, Kind::PendingRequests, 1).unwrap()).collect();
+        assert_eq!(quotas.charge(7, Kind::PendingRequests, 1).err(), Some(Exceeded));
+        assert_eq!(quotas.used(7, Kind::PendingRequests), limits.per_uid);
+        // Another kind, another uid, and what was given back.
+        assert!(quotas.charge(7, Kind::UserEvents, 1).is_ok());
+        assert!(quotas.charge(8, Kind::PendingRequests, 1).is_ok());
+        held.pop();
+        let again = quotas.charge(7, Kind::PendingRequests, 1).unwrap();
+        assert_eq!(again.uid(), 7);
+        // All others together leave root its share.
+        for uid in 100.. {
+            match quotas.charge(uid, Kind::PendingRequests, limits.per_uid) {
+                Ok(charge) => held.push(charge),
+                Err(Exceeded) => break,
+            }
+        }
+        let root: Vec<Charge> =
+            (0..limits.reserved).map(|_| quotas.charge(0, Kind::PendingRequests, 1).unwrap()).collect();
+        drop((root, held, again));
+        assert_eq!(quotas.lock().totals.values().sum::<usize>(), 0);
+        assert!(quotas.lock().by_uid.is_empty());
+    }
+
+    #[test]
+    fn one_client_has_an_eighth_and_no_limit_exceeds_its_total() {
+        assert_eq!(Kind::PendingRequests.limits().per_uid * 8, Kind::PendingRequests.limits().total);
+        for kind in [
+            Kind::PendingRequests,
+            Kind::UserEvents,
+            Kind::DefinitionBytes,
+            Kind::UserEventFiles,
+            Kind::Enablers,
+            Kind::AddressSpaces,
+            Kind::OpenFiles,
+            Kind::WaitingReads,
+        ] {
+            let Limits { per_uid, total, reserved } = kind.limits();
+            assert!(per_uid <= total - reserved && reserved > 0, "{kind:?}");
+        }
+        assert!(Quotas::unlimited().charge(1, Kind::UserEvents, 1 << 30).is_ok());
+    }
+}

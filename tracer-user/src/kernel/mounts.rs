@@ -1,0 +1,100 @@
+//! What is mounted: the lines of /proc/self/mountinfo (proc_pid_mountinfo(5)), by the number of the mount.
+//!
+//! A path does not name a mount: several may lie upon each other at one place, and symlinks and blanks (written as octal
+//! escapes) make one place two texts. The number names one mount as long as it is there.
+
+use std::{ffi::OsString, io, os::unix::ffi::OsStringExt, path::PathBuf};
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Its number.
+    pub id: u64,
+    /// The directory of its file system that is seen: `/` for the whole of it.
+    pub root: PathBuf,
+    /// Where it is mounted.
+    pub at: PathBuf,
+    /// The type of its file system, without a subtype.
+    pub fs_type: String,
+    /// What it says that it was mounted from.
+    pub source: OsString,
+}
+
+impl Mount {
+    /// The mount of this number among those that this process sees; None where it is gone.
+    ///
+    /// # Errors
+    /// When the list cannot be read.
+    pub fn find(id: u64) -> io::Result<Option<Self>> {
+        let text = std::fs::read("/proc/self/mountinfo")?;
+        Ok(text.split(|byte| *byte == b'\n').filter_map(Self::parse).find(|mount| mount.id == id))
+    }
+
+    /// Reads a line.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut words = line.split(|byte| *byte == b' ');
+        let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+        let (root, at) = (words.nth(2)?, words.next()?);
+        // Options and optional fields, up to a lone dash.
+        words.find(|word| *word == b"-")?;
+        let (fs_type, source) = (words.next()?, words.next()?);
+        let fs_type = fs_type.split(|byte| *byte == b'.').next().unwrap_or_default();
+        Some(Self {
+            id,
+            root: unescape(root).into(),
+            at: unescape(at).into(),
+            fs_type: String::from_utf8_lossy(fs_type).into_owned(),
+            source: unescape(source),
+        })
+    }
+}
+
+/// Undoes `mangle_path()`: a backslash and three octal digits stand for a byte.
+fn unescape(text: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.get(..3).filter(|digits| {
+            *first == b'\\' && digits[0] <= b'3' && digits.iter().all(|digit| (b'0'..=b'7').contains(digit))
+        });
+        if let Some(digits) = digits {
+            bytes.push(digits.iter().fold(0, |byte, digit| byte << 3 | (digit - b'0')));
+            rest = &behind[3..];
+        } else {
+            bytes.push(*first);
+            rest = behind;
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_apart() {
+        let line = br"64 63 0:40 / /tmp/a\040b\134c rw,relatime shared:1 master:2 - fuse.x trace\011fs rw";
+        let mount = Mount::parse(line).unwrap();
+        assert_eq!((mount.id, mount.root), (64, PathBuf::from("/")));
+        assert_eq!((mount.at, mount.source), (PathBuf::from("/tmp/a b\\c"), OsString::from("trace\tfs")));
+        assert_eq!(mount.fs_type, "fuse");
+        for broken in [&b""[..], b"x 1 0:1 / /a rw - t s", b"1 2 0:1 / /a rw", b"1 2 0:1 / /a rw -"] {
+            assert_eq!(Mount::parse(broken), None, "{}", String::from_utf8_lossy(broken));
+        }
+        assert_eq!(unescape(br"\04\400\0"), OsString::from(r"\04\400\0"));
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        let root = rustix::fs::statx(
+            rustix::fs::CWD,
+            "/proc",
+            rustix::fs::AtFlags::empty(),
+            rustix::fs::StatxFlags::MNT_ID,
+        );
+        let proc = Mount::find(root.unwrap().stx_mnt_id).unwrap().unwrap();
+        assert_eq!((proc.fs_type.as_str(), proc.at), ("proc", PathBuf::from("/proc")));
+        assert_eq!(Mount::find(u64::MAX).unwrap(), None);
+    }
+}

@@ -1,0 +1,125 @@
+//! Which CPUs there are, from sysfs, read strictly: sizes of buffers that the kernel writes depend on it.
+//!
+//! Nothing stands in for a list that cannot be read: `sched_getaffinity(2)` and what the standard library makes of it know
+//! the CPUs of this process only, and the kernel copies a value for each possible one.
+
+use std::sync::OnceLock;
+
+use super::Errno;
+
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// More CPUs than any kernel is built for (`NR_CPUS`).
+const MOST: u32 = 1 << 16;
+
+/// A list of CPUs, not empty and in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpus {
+    all: Vec<u32>,
+}
+
+impl Cpus {
+    /// Reads the text of sysfs (`0-3,8`, `cpumap_print_to_pagebuf()`); None for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        // parse() alone would take a sign.
+        let number = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u32>().ok().filter(|number| digits && *number < MOST)
+        };
+        let mut all: Vec<u32> = Vec::new();
+        for part in text.strip_suffix('\n').unwrap_or(text).split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last || all.last().is_some_and(|before| *before >= first) {
+                return None;
+            }
+            all.extend(first..=last);
+        }
+        Some(Self { all })
+    }
+
+    fn read(path: &str) -> Result<Self, Errno> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        Self::parse(&text).ok_or(Errno::IO)
+    }
+
+    /// The CPUs that can ever be on; they do not change.
+    ///
+    /// # Errors
+    /// What reading the list says; `EIO` for a text that is no list.
+    pub fn possible() -> Result<&'static Self, Errno> {
+        static KNOWN: OnceLock<Cpus> = OnceLock::new();
+        if let Some(known) = KNOWN.get() {
+            return Ok(known);
+        }
+        let read = Self::read(POSSIBLE)?;
+        Ok(KNOWN.get_or_init(|| read))
+    }
+
+    /// The CPUs that are on now.
+    ///
+    /// # Errors
+    /// As [`Cpus::possible`].
+    pub fn online() -> Result<Self, Errno> {
+        Self::read(ONLINE)
+    }
+
+    /// How many there are (`num_possible_cpus()`).
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// One more than the highest number (`nr_cpu_ids`).
+    pub fn ids(&self) -> u32 {
+        self.all.last().map_or(0, |last| last + 1)
+    }
+
+    /// The first one.
+    pub fn first(&self) -> u32 {
+        self.all.first().copied().unwrap_or(0)
+    }
+
+    /// Whether a CPU is among them.
+    pub fn has(&self, cpu: u32) -> bool {
+        self.all.binary_search(&cpu).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_strictly() {
+        for (text, expected) in [
+            ("0\n", Some(vec![0])),
+            ("0-3", Some(vec![0, 1, 2, 3])),
+            ("1-2,8\n", Some(vec![1, 2, 8])),
+            ("", None),
+            ("\n", None),
+            ("0-", None),
+            ("-1", None),
+            ("+1", None),
+            ("0,,1", None),
+            ("0-3,2", None),
+            ("3-1", None),
+            ("0 1", None),
+            ("0x1", None),
+            ("0-65536", None),
+            ("0-4294967295", None),
+            ("0\n\n", None),
+        ] {
+            assert_eq!(Cpus::parse(text).map(|cpus| cpus.all), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn this_machine_has_cpus() {
+        let (possible, online) = (Cpus::possible().unwrap(), Cpus::online().unwrap());
+        assert!(possible.count() >= online.count() && online.count() > 0);
+        assert!(possible.has(online.first()) && possible.ids() as usize >= possible.count());
+        assert!(Cpus::read("/sys/devices/system/cpu/no_such_list").is_err());
+    }
+}
