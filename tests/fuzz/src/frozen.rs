@@ -1,0 +1,84 @@
+//! A mirror over a kernel that is not there: a few of its events' formats in a directory that looks like a tracefs.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+use tracer_user::control::facts::Facts;
+use tracer_user::control::instance::Mirror;
+use tracer_user::kernel::Tracefs;
+use tracer_user::tree::{Owner, Tree};
+
+/// CPUs of the kernel that is not there.
+pub const CPUS: u32 = 3;
+
+/// The events that it has.
+const SYSTEMS: [&str; 7] = ["sched", "irq", "task", "signal", "kmem", "syscalls", "ftrace"];
+/// Of each system at most so many.
+const MOST: usize = 24;
+
+static FACTS: LazyLock<Arc<Facts>> = LazyLock::new(|| {
+    let packed = include_bytes!("../../facts/6.18-x86_64.txt.zst");
+    let mut hash = DefaultHasher::new();
+    (packed, SYSTEMS, MOST).hash(&mut hash);
+    let dir = build_dir().join(format!("frozen-{:x}", hash.finish()));
+    if !dir.is_dir() {
+        let text = zstd::decode_all(packed.as_slice()).expect("frozen facts");
+        let new = dir.with_extension(std::process::id().to_string());
+        lay_out(&new, std::str::from_utf8(&text).expect("text"));
+        // Whoever else does so at this moment makes the same.
+        if fs::rename(&new, &dir).is_err() {
+            fs::remove_dir_all(&new).expect("one of two goes");
+        }
+    }
+    Arc::new(Facts::frozen(Tracefs::frozen(&dir).expect("a directory"), CPUS, (6, 18)))
+});
+
+/// Where things that were built may lie; elsewhere where a test runs on another machine.
+fn build_dir() -> PathBuf {
+    let own = PathBuf::from(
+        option_env!("CARGO_TARGET_TMPDIR").unwrap_or(concat!(env!("CARGO_MANIFEST_DIR"), "/target")),
+    );
+    if fs::create_dir_all(&own).is_ok() { own } else { std::env::temp_dir() }
+}
+
+/// Writes the formats of a frozen file as the files of a tracefs.
+fn lay_out(dir: &Path, text: &str) {
+    let mut names = String::new();
+    let mut counts = std::collections::BTreeMap::new();
+    for part in text.split("\n# event ").skip(1) {
+        let Some((system, format)) = part.split_once('\n') else { continue };
+        let count: &mut usize = counts.entry(system.to_owned()).or_default();
+        let wanted = SYSTEMS.contains(&system) && (*count < MOST || system == "ftrace");
+        let (Some(name), true) = (format.lines().find_map(|line| line.strip_prefix("name: ")), wanted) else {
+            continue;
+        };
+        *count += 1;
+        let event: PathBuf = dir.join("events").join(system).join(name);
+        fs::create_dir_all(&event).expect("a directory for an event");
+        fs::write(event.join("format"), format!("{}\n", format.trim_end())).expect("a format");
+        if let Some(id) = format.lines().find_map(|line| line.strip_prefix("ID: ")) {
+            fs::write(event.join("id"), format!("{id}\n")).expect("an id");
+        }
+        if system != "ftrace" {
+            names.push_str(&format!("{system}:{name}\n"));
+        }
+    }
+    fs::write(dir.join("available_events"), names).expect("the list of events");
+}
+
+/// Its facts.
+pub fn facts() -> Arc<Facts> {
+    Arc::clone(&FACTS)
+}
+
+/// A mirror over it.
+pub fn mirror() -> Mirror {
+    Mirror::new(Arc::clone(&FACTS)).expect("a mirror")
+}
+
+/// The tree of such a mirror.
+pub fn tree() -> Tree {
+    Tree::new(mirror(), Owner::default())
+}

@@ -1,0 +1,21 @@
+//! State files: what is taken up is within limits, restoring it panics at nothing, and what is kept of the outcome can be taken up
+//! again.
+
+use tracer_user::{control::instance::Saved, lang::facts::Found};
+
+use super::frozen;
+
+/// Takes up any bytes as a state file.
+pub fn run(data: &[u8]) {
+    let Ok(saved) = Saved::parse(data) else { return };
+    let written = serde_json::to_vec(&saved).expect("a state is JSON");
+    assert_eq!(Saved::parse(&written).expect("what was read can be written"), saved);
+    let mut mirror = frozen::mirror();
+    let _ = mirror.restore(&saved, &mut |wanted| Found::look(wanted));
+    let kept = mirror.saved();
+    let written = serde_json::to_vec(&kept).expect("a state is JSON");
+    let again = Saved::parse(&written)
+        .unwrap_or_else(|error| panic!("what we keep is not taken up: {error}: {kept:?}"));
+    let mut second = frozen::mirror();
+    let _ = second.restore(&again, &mut |wanted| Found::look(wanted));
+}

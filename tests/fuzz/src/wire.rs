@@ -1,0 +1,141 @@
+//! What comes from programs: records out of a ring, whatever they hold and whatever kind they say they are, on their way through the
+//! buffers to the text of `trace` and `trace_pipe` and the pages of `trace_pipe_raw`; values on their way to a synthetic event; packets of the
+//! process that reaches clients' memory.
+
+use tracer_user::api::wire::with_values;
+use tracer_user::control::client_memory::read_again;
+use tracer_user::control::instance::TOP;
+use tracer_user::tree::{Access, Outcome, Tree};
+
+use super::bytes::Bytes;
+use super::frozen::{CPUS, tree};
+
+/// Options that change how records are shown.
+const OPTIONS: [&[u8]; 12] = [
+    b"raw",
+    b"hex",
+    b"bin",
+    b"fields",
+    b"verbose",
+    b"sym-offset",
+    b"sym-addr",
+    b"sym-userobj",
+    b"latency-format",
+    b"nocontext-info",
+    b"noirq-info",
+    b"annotate",
+];
+
+/// Events with records of every sort, and definitions that make some more.
+const DEFINITIONS: [&[u8]; 4] = [
+    b"s:many u64 a; char b[16]; char c[]; unsigned long d[]; gfp_t e; pid_t f",
+    b"u:user u32 a; __data_loc char[] b; __rel_loc char[] c; char[20] d; struct x e 7",
+    b"e:probe sched.sched_switch a=$prev_comm:string b=$next_pid:s32 c=$prev_state:x64",
+    b"s:one u8 a",
+];
+
+/// Drives records through a tree.
+pub fn run(data: &[u8]) {
+    let mut input = Bytes(data);
+    let mut tree = tree();
+    for definition in DEFINITIONS {
+        write(&mut tree, "dynamic_events", definition);
+    }
+    let options = input.number();
+    for (_, option) in OPTIONS.iter().enumerate().filter(|(at, _)| options >> at & 1 != 0) {
+        write(&mut tree, "trace_options", option);
+    }
+    let kinds = kinds(&mut tree);
+    let mut pushed = 0_u64;
+    while let Some(what) = input.byte() {
+        match what % 8 {
+            0 => {
+                let packet = input.short();
+                for again in read_again(packet).into_iter().flatten() {
+                    assert_eq!(again, packet, "a packet says what it says");
+                }
+            }
+            1 => {
+                let values = input.short();
+                let path =
+                    ["events/synthetic/many/synth_event_trace", "events/synthetic/one/synth_event_trace"];
+                write(&mut tree, path[usize::from(what >> 7)], values);
+                let _ = with_values(values, |values| values.len());
+            }
+            _ => {
+                let kind =
+                    if what & 8 == 0 { input.choose(&kinds).unwrap_or(0) } else { input.number() as u16 };
+                let (cpu, time) = (u32::from(what >> 5) % (CPUS + 1), input.number());
+                let mut record = kind.to_ne_bytes().to_vec();
+                record.extend(input.short());
+                if what & 16 != 0 {
+                    record.resize(record.len() * 40, what);
+                }
+                let Some(state) = tree.mirror().get_mut(TOP) else { return };
+                if let Some(buffer) = state.buffer.cpu_mut(cpu) {
+                    pushed += u64::from(buffer.push(time, &record));
+                }
+            }
+        }
+    }
+    let stats: Vec<_> =
+        (0..CPUS).filter_map(|cpu| Some(tree.mirror().get(TOP)?.buffer.cpu(cpu)?.stats())).collect();
+    assert!(stats.iter().map(|stats| stats.entries + stats.overrun).sum::<u64>() >= pushed.min(1));
+    let first = read(&mut tree, "trace", 700);
+    assert_eq!(read(&mut tree, "trace", 70_000), first, "trace depends on how it is read");
+    let _ = read(&mut tree, "per_cpu/cpu1/trace_pipe_raw", 4096);
+    let _ = read(&mut tree, "trace_pipe", 333);
+    for (cpu, before) in (0..CPUS).zip(stats) {
+        let after = tree.mirror().get(TOP).and_then(|state| Some(state.buffer.cpu(cpu)?.stats()));
+        let after = after.expect("the CPU stays");
+        assert_eq!((after.entries, after.overrun), (0, before.overrun), "trace_pipe left something");
+        assert_eq!(after.read, before.entries, "a record is in no count");
+    }
+}
+
+/// Kinds of all events, by reading their ids.
+fn kinds(tree: &mut Tree) -> Vec<u16> {
+    let mut kinds = Vec::new();
+    for path in [
+        "events/sched",
+        "events/ftrace",
+        "events/synthetic",
+        "events/user_events",
+        "events/eprobes",
+        "events/kmem",
+    ] {
+        let Ok(dir) = tree.find(path) else { continue };
+        let names: Vec<String> =
+            tree.list(dir).unwrap_or_default().into_iter().map(|(_, name, _)| name).collect();
+        for name in names {
+            let id = read(tree, &format!("{path}/{name}/id"), 64);
+            kinds.extend(std::str::from_utf8(&id).ok().and_then(|id| id.trim().parse::<u16>().ok()));
+        }
+    }
+    kinds
+}
+
+fn write(tree: &mut Tree, path: &str, text: &[u8]) {
+    let Ok(number) = tree.find(path) else { return };
+    let access = Access { read: false, write: true, truncate: false, uid: 0 };
+    if let Ok((handle, _)) = tree.open(number, access, std::process::id()) {
+        let _ = tree.write(handle, text, std::process::id());
+        tree.close(handle);
+    }
+}
+
+fn read(tree: &mut Tree, path: &str, size: usize) -> Vec<u8> {
+    let mut text = Vec::new();
+    let Ok(number) = tree.find(path) else { return text };
+    let access = Access { read: true, write: false, truncate: false, uid: 0 };
+    let Ok((handle, _)) = tree.open(number, access, std::process::id()) else { return text };
+    while let Ok(Outcome::Data(data)) = tree.read(handle, text.len() as u64, size) {
+        if data.is_empty() {
+            break;
+        }
+        assert!(data.len() <= size, "more than was asked for");
+        text.extend(data);
+    }
+    tree.close(handle);
+    text
+}
