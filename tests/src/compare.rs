@@ -5,10 +5,10 @@
 //! while two CPUs may come out in either order, and an interrupt may fall between the one side's look at a hit and the
 //! other's. What is set aside, and nothing else:
 //!
-//! - timestamps, since each side reads the clock for itself;
+//! - timestamps, since each side reads the clock for itself: how far they are apart is in [`Comparison::apart`];
 //! - the task's name in front of the pid: the kernel looks it up when the text is read, and shows the last name
 //!   that it saved for that pid, or `<...>`;
-//! - the characters of the latency field that [`READABLE`] leaves out;
+//! - the characters of the latency field that [`READABLE`] leaves out: how each came out is in [`Comparison::columns`];
 //! - what a text takes from the time at which it is made, not from the record ([`AGES`]);
 //! - one tick in the timeout of timer_start, for which each side's record reads the jiffies anew;
 //! - whether a thread that switches away for good is a zombie (`Z`) or already reaped (`X`), which its parent may change
@@ -20,12 +20,18 @@
 //!   this machine, by whomever.
 
 mod align;
+pub mod columns;
+pub mod times;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use columns::Columns;
+use times::Apart;
+
 use crate::host;
 use crate::oracle::{Line, Trace};
+use crate::tracer::Counts;
 
 /// Places of the latency field ([`crate::oracle::Flags::at`]) that a BPF program can read as the kernel does.
 /// 0 (interrupts off), 1 (need-resched), 3 (preemption depth) and 4 (migration-disable depth) are shown as truly as
@@ -54,8 +60,14 @@ const SHOWN: u64 = 2;
 pub struct Comparison {
     /// Lines that are equal, by event name.
     pub equal: BTreeMap<String, u64>,
+    /// The latency field of those, column by column.
+    pub columns: Columns,
+    /// The times of those.
+    pub apart: Apart,
     /// Lines that only the kernel has.
     pub missing: u64,
+    /// The same, by event name.
+    pub missing_by: BTreeMap<String, u64>,
     /// Those among them that no interrupt brought: a task's own.
     pub missing_of_tasks: u64,
     /// Lines that only we have.
@@ -86,15 +98,38 @@ impl Comparison {
 
     /// Whether no line differs but for hits that the kernel did not run our program for. At a perf tracepoint it runs no
     /// second program on a CPU, so what an interrupt hits while one runs is not seen. Kernels from 6.7 on count these
-    /// hits (`missed`), and no more may be missing; earlier ones do not, and there only what interrupts brought may, and
-    /// less than a tenth of all, or three.
-    pub fn accounted_for(&self, missed: u64) -> bool {
+    /// hits ([`Missed`]), and no more may be missing, event by event where it has a program of its own; earlier ones do
+    /// not, and there only what interrupts brought may, and less than a tenth of all, or three. On all kernels an event
+    /// keeps most of its lines ([`Comparison::starved`]).
+    pub fn accounted_for(&self, missed: &Missed) -> bool {
         let excused = if host::counts_missed() {
-            self.missing <= missed
+            let own = |event: &String| missed.own.get(event).copied().unwrap_or(0);
+            let rest = self.missing_by.iter().map(|(event, lines)| lines.saturating_sub(own(event)));
+            rest.sum::<u64>() <= missed.shared
         } else {
             self.missing_of_tasks == 0 && self.missing <= (self.lines() / 9).max(3)
         };
-        excused && self.extra + self.different == 0
+        excused && self.starved().is_empty() && self.extra + self.different == 0
+    }
+
+    /// Events that miss more lines than one program inside another explains: over a third of their own, and more than
+    /// eight. A total hides that an event is never seen.
+    pub fn starved(&self) -> Vec<&str> {
+        let equal = |event: &String| self.equal.get(event).copied().unwrap_or(0);
+        let starves = |event: &String, lines: u64| lines > 8 && lines * 2 > equal(event);
+        self.missing_by
+            .iter()
+            .filter(|(event, lines)| starves(event, **lines))
+            .map(|(event, _)| &**event)
+            .collect()
+    }
+
+    /// What each event lost, for people.
+    pub fn losses(&self) -> String {
+        let lost = self.missing_by.iter().map(|(event, lines)| {
+            format!("{event} {lines} of {}", lines + self.equal.get(event).copied().unwrap_or(0))
+        });
+        lost.collect::<Vec<_>>().join(", ")
     }
 
     fn note(&mut self, event: String, what: String) {
@@ -107,6 +142,7 @@ impl Comparison {
 
     fn missing(&mut self, line: &Line) {
         self.missing += 1;
+        *self.missing_by.entry(line.event()).or_default() += 1;
         self.missing_of_tasks += u64::from(line.flags.at(2) == '.');
         self.note(line.event(), format!("only the kernel: {}", show(line)));
     }
@@ -131,10 +167,38 @@ impl fmt::Display for Comparison {
         for (event, n) in &self.trouble {
             write!(f, "\n  {event}: {n}")?;
         }
+        for event in self.starved() {
+            write!(f, "\n  {event} misses too many of its lines")?;
+        }
         for line in &self.shown {
             write!(f, "\n{line}")?;
         }
         Ok(())
+    }
+}
+
+/// Hits that the kernel did not run our programs for, by its own count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missed {
+    /// Of events that have a program of their own, by the event's name.
+    pub own: BTreeMap<String, u64>,
+    /// Of programs that several events share, which do not tell whose hit it was.
+    pub shared: u64,
+}
+
+impl Missed {
+    /// Of programs that are shared, and of no other.
+    pub fn shared(shared: u64) -> Self {
+        Self { own: BTreeMap::new(), shared }
+    }
+
+    /// What the closing counts of a recording say: an event's own, and the rest of their total.
+    pub fn of(counts: &BTreeMap<String, Counts>) -> Self {
+        let name = |full: &String| full.split_once(':').map(|(_, name)| name.to_owned());
+        let own: BTreeMap<String, u64> =
+            counts.iter().filter_map(|(full, counts)| Some((name(full)?, counts.missed))).collect();
+        let total = counts.get("total").map_or(0, |counts| counts.missed);
+        Self { shared: total.saturating_sub(own.values().sum()), own }
     }
 }
 
@@ -199,8 +263,10 @@ fn walk(kernel: &[&Line], ours: &[&Line], result: &mut Comparison) {
     let (mut k, mut o) = (0, 0);
     for (next_k, next_o) in pairs.into_iter().chain([(kernel.len(), ours.len())]) {
         gap(&kernel[k..next_k], &ours[o..next_o], result);
-        if let Some(line) = kernel.get(next_k) {
-            *result.equal.entry(line.event()).or_default() += 1;
+        if let (Some(theirs), Some(mine)) = (kernel.get(next_k), ours.get(next_o)) {
+            *result.equal.entry(theirs.event()).or_default() += 1;
+            result.columns.take(theirs, mine);
+            result.apart.take(theirs.time, mine.time);
         }
         (k, o) = (next_k + 1, next_o + 1);
     }
@@ -317,6 +383,40 @@ mod tests {
         let (raw, one) = ("sys_enter: NR 110 (0)", "sys_getppid()");
         assert!(compare(&hits(raw, one), &hits(one, raw), &pids).clean());
         assert!(!compare(&hits(raw, one), &trace(&[one, raw, one]), &pids).clean());
+    }
+
+    #[test]
+    fn losses_are_an_events_own() {
+        let pids = BTreeSet::from([7]);
+        let many: Vec<String> = (0..20).map(|number| format!("a: {number}")).collect();
+        let mut many: Vec<&str> = many.iter().map(String::as_str).collect();
+        many.extend(["b: 1", "b: 2"]);
+        let less = |without: &str| -> Vec<&str> {
+            many.iter().filter(|line| !without.split(',').any(|no| **line == no)).copied().collect()
+        };
+        let result = compare(&trace(&many), &trace(&less("a: 3,b: 1")), &pids);
+        assert_eq!(result.missing_by, BTreeMap::from([("a".into(), 1), ("b".into(), 1)]));
+        assert_eq!(result.losses(), "a 1 of 20, b 1 of 2");
+        if host::counts_missed() {
+            let own = |event: &str| BTreeMap::from([(event.to_owned(), 2)]);
+            assert!(result.accounted_for(&Missed::shared(2)));
+            assert!(!result.accounted_for(&Missed { own: own("b"), shared: 0 }), "the other's");
+            assert!(result.accounted_for(&Missed { own: own("b"), shared: 1 }));
+        }
+        // Of one event nearly all are gone: no total excuses that.
+        let result = compare(&trace(&many), &trace(&["a: 0", "b: 1", "b: 2"]), &pids);
+        assert_eq!((result.starved(), result.missing), (vec!["a"], 19));
+        assert!(!result.accounted_for(&Missed::shared(1000)), "{result}");
+        assert!(result.to_string().contains("a misses too many"), "{result}");
+    }
+
+    #[test]
+    fn counts_tell_what_is_an_events_own() {
+        let count = |missed| Counts { missed, ..Counts::default() };
+        let counts = [("sched:sched_switch", 2), ("irq:softirq_entry", 0), ("total", 7)];
+        let counts = counts.map(|(name, missed)| (name.to_owned(), count(missed)));
+        let missed = Missed::of(&BTreeMap::from(counts));
+        assert_eq!((missed.own["sched_switch"], missed.shared), (2, 5));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use anyhow::{Context, Result, bail};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tracer_user::kernel::Btf;
+use tracer_user::kernel::features::{self, Feature};
 
 /// Where tracefs is mounted by custom.
 const TRACEFS: &str = "/sys/kernel/tracing";
@@ -35,6 +36,11 @@ pub fn as_root(test: impl FnOnce() -> Result<()>) {
     if root_or_skip() {
         test().unwrap_or_else(|error| panic!("{error:#}"));
     }
+}
+
+/// Whether this is one of the emulated machines of a test run, whose times say nothing of real ones.
+pub fn is_emulated() -> bool {
+    std::env::var_os("TRACER_TESTS_PART").is_some()
 }
 
 /// Which part of the cases that a test makes up is taken: every `n`th. 1, all of them, unless `TRACER_TESTS_PART` names
@@ -139,6 +145,30 @@ pub fn counts_missed() -> bool {
         let btf = Btf::running().ok().flatten();
         btf.is_some_and(|btf| matches!(btf.member("bpf_link_info", "kprobe_multi.missed"), Ok(Some(_))))
     })
+}
+
+/// The first two numbers of the kernel's version.
+pub fn kernel() -> (u32, u32) {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Whether this kernel and these privileges offer a feature, by its name in `tracer doctor`.
+///
+/// # Panics
+/// When there is no feature of that name.
+pub fn offers(name: &str) -> bool {
+    static FEATURES: OnceLock<Vec<Feature>> = OnceLock::new();
+    let all = FEATURES.get_or_init(features::probe);
+    let feature = all.iter().find(|feature| feature.name == name);
+    feature.unwrap_or_else(|| panic!("no feature {name}")).answer.is_yes()
+}
+
+/// Whether there is a hook for kernel functions: then a refusal to probe one is a failure.
+pub fn hooks_functions() -> bool {
+    ["fentry_attach", "kprobe_multi", "perf_kprobe"].into_iter().any(offers)
 }
 
 /// Where tracefs is mounted.

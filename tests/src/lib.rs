@@ -7,6 +7,7 @@ pub mod events;
 pub mod facts;
 pub mod filters;
 pub mod golden;
+pub mod held;
 pub mod histograms;
 pub mod host;
 pub mod load;

@@ -199,6 +199,19 @@ impl Pair {
         Ok((read(dirs[0])?, read(dirs[1])?))
     }
 
+    /// The texts that an event's hits leave in the mirror alone, where the kernel does not know such a definition.
+    ///
+    /// # Errors
+    /// Those of the files.
+    pub fn own_hits(&self, event: &str, mut hit: impl FnMut()) -> Result<Vec<String>> {
+        let file = format!("events/{}/{event}/enable", self.group);
+        set(self.mirror(), "trace", "")?;
+        set(self.mirror(), &file, "1")?;
+        hit();
+        set(self.mirror(), &file, "0")?;
+        Ok(bodies(&text(self.mirror(), "trace")?, event))
+    }
+
     /// The texts that hits leave of each of these events while the whole group is on: in the kernel, in the mirror, one after the
     /// other.
     ///

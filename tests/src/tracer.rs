@@ -108,6 +108,13 @@ impl Tracer {
         self
     }
 
+    /// Adds a variable of the environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
     /// Runs the command to its end.
     ///
     /// # Errors
@@ -137,6 +144,11 @@ impl Tracer {
         let arguments: Vec<_> = self.command.get_args().map(OsStr::to_owned).collect();
         let cut = arguments.iter().position(|a| a == "--").unwrap_or(arguments.len());
         let mut command = Command::new(self.command.get_program());
+        for (name, value) in self.command.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
         command
             .args(&arguments[..cut])
             .arg("--ready-fd")

@@ -10,11 +10,11 @@ use tracer_user::tree::{Access, Outcome, Owner, Tree};
 use crate::host;
 
 /// As `cat` opens a file.
-pub const READ: Access = Access { read: true, write: false, truncate: false };
+pub const READ: Access = Access { read: true, write: false, truncate: false, uid: 0 };
 /// As `>` does.
-pub const TRUNCATE: Access = Access { read: false, write: true, truncate: true };
+pub const TRUNCATE: Access = Access { read: false, write: true, truncate: true, uid: 0 };
 /// As `>>` does.
-pub const APPEND: Access = Access { read: false, write: true, truncate: false };
+pub const APPEND: Access = Access { read: false, write: true, truncate: false, uid: 0 };
 
 /// A tree over the running kernel; none where this process is not root, which is said.
 ///

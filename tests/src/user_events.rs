@@ -73,6 +73,14 @@ impl Data {
         Ok(Self { file })
     }
 
+    /// Opens it to be read only, as a member of the mirror's group may.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn open_to_read(dir: &Path) -> io::Result<Self> {
+        Ok(Self { file: File::open(dir.join("user_events_data"))? })
+    }
+
     /// A request about what lies at an address, whatever that is: the kernel checks addresses, and what it writes
     /// there is the caller's to know.
     ///
@@ -127,10 +135,18 @@ impl Data {
     /// # Errors
     /// The error number.
     pub fn unregister(&self, word: &Word, bit: u8) -> Answer {
+        self.unregister_at(word.address(), bit)
+    }
+
+    /// The same with an address of any kind.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn unregister_at(&self, address: u64, bit: u8) -> Answer {
         let mut structure = [0_u8; 16];
         structure[..4].copy_from_slice(&16_u32.to_ne_bytes());
         structure[4] = bit;
-        structure[8..].copy_from_slice(&word.address().to_ne_bytes());
+        structure[8..].copy_from_slice(&address.to_ne_bytes());
         self.ask(UNREGISTER, structure.as_mut_ptr().expose_provenance() as u64)
     }
 
@@ -196,8 +212,17 @@ impl Page {
     /// # Errors
     /// The error number.
     pub fn of(file: &File) -> Answer<Self> {
+        Self::part(file, 0)
+    }
+
+    /// The same from a place in the file on.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn part(file: &File, offset: u64) -> Answer<Self> {
         // SAFETY: as above.
-        let at = unsafe { mmap(ptr::null_mut(), Self::SIZE, ProtFlags::READ, MapFlags::PRIVATE, file, 0) };
+        let at =
+            unsafe { mmap(ptr::null_mut(), Self::SIZE, ProtFlags::READ, MapFlags::PRIVATE, file, offset) };
         at.map(|at| Self(at.cast())).map_err(rustix::io::Errno::raw_os_error)
     }
 
@@ -217,6 +242,40 @@ impl Page {
                 .map_err(rustix::io::Errno::raw_os_error)?;
         }
         Ok(Self(at.cast()))
+    }
+
+    /// One at a place of one's own choice, in place of whatever is there: of zeroes, or a file's that is shared.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn fixed(address: u64, file: Option<&File>) -> Answer<Self> {
+        let (at, both) =
+            (ptr::with_exposed_provenance_mut(address as usize), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: nothing of this program lies where tests put such pages.
+        let at = unsafe {
+            match file {
+                Some(file) => mmap(at, Self::SIZE, both, MapFlags::SHARED | MapFlags::FIXED, file, 0),
+                None => mmap_anonymous(at, Self::SIZE, both, MapFlags::PRIVATE | MapFlags::FIXED),
+            }
+        };
+        at.map(|at| Self(at.cast())).map_err(rustix::io::Errno::raw_os_error)
+    }
+
+    /// Whether all of it is this byte.
+    pub fn is_all(&self, byte: u8) -> bool {
+        // SAFETY: inside the page, whose mapping stays; others change it.
+        (0..Self::SIZE).all(|at| unsafe { self.0.add(at).read_volatile() } == byte)
+    }
+
+    /// Takes its mapping away.
+    pub fn unmap(&self) {
+        // SAFETY: nothing else of this program lies there.
+        let _ = unsafe { rustix::mm::munmap(self.0.cast(), Self::SIZE) };
+    }
+
+    /// The one that [`Page::fixed`] made at a place, in this process or the one that this was forked from.
+    pub fn at(address: u64) -> Self {
+        Self(ptr::with_exposed_provenance_mut(address as usize))
     }
 
     /// Its address.
@@ -259,6 +318,67 @@ pub fn in_child(act: impl FnOnce() -> i32) -> Answer<i32> {
     // SAFETY: waits for the child that was just made.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     if waited < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(libc::WEXITSTATUS(status)) }
+}
+
+/// Starts something in a child process that has its own memory (fork(2)) or ours (clone(2) with `CLONE_VM` and a stack of its own,
+/// which must not use more than that); the child's id.
+///
+/// # Errors
+/// The error number.
+pub fn start_child(shares_memory: bool, act: extern "C" fn(*mut libc::c_void) -> i32) -> Answer<i32> {
+    const STACK: usize = 64 << 10;
+    // One at a time: whoever starts another has waited for the one before.
+    static STACK_OF_CHILD: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    let mut flags = libc::SIGCHLD;
+    let child = if shares_memory {
+        flags |= libc::CLONE_VM;
+        let top = STACK_OF_CHILD.get_or_init(|| {
+            let stack = Box::leak(vec![0_u8; STACK].into_boxed_slice());
+            (stack.as_mut_ptr().expose_provenance() + STACK) & !15
+        });
+        // SAFETY: a stack that nothing else uses; the child makes system calls and ends.
+        unsafe { libc::clone(act, ptr::with_exposed_provenance_mut(*top), flags, ptr::null_mut()) }
+    } else {
+        // SAFETY: the child makes system calls and ends without running destructors.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let code = act(ptr::null_mut());
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(code) };
+        }
+        child
+    };
+    if child < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(child) }
+}
+
+/// Runs something in a child process and does not wait for it; the child's id.
+///
+/// # Errors
+/// The error number.
+pub fn fork_with(act: impl FnOnce() -> i32) -> Answer<i32> {
+    // SAFETY: the child makes system calls and ends without running destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = act();
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(code) };
+    }
+    if child < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(child) }
+}
+
+/// Waits for a child process; what it exits with, or 128 and more for a signal.
+///
+/// # Errors
+/// The error number.
+pub fn wait_for(child: i32) -> Answer<i32> {
+    let mut status = 0;
+    // SAFETY: waits for a child.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    match waited {
+        ..0 => Err(number(&io::Error::last_os_error())),
+        _ if libc::WIFEXITED(status) => Ok(libc::WEXITSTATUS(status)),
+        _ => Ok(128 + libc::WTERMSIG(status)),
+    }
 }
 
 /// Numbers that processes leave in a file, each its own.

@@ -147,6 +147,7 @@ fn records_come_out_as_they_went_in() {
         [record(1, b"me", b"hello\0"), record(-7, b"everyone", b"\0"), record(3, b"", &[b'x'; 3000])];
     let Some((seen, counts)) = pass(FORMAT, None, &records) else { return };
     assert_eq!(counts, Counters { passed: 3, filtered: 0, recorded: 3, dropped: 0 });
+    assert_eq!(seen.len(), records.len());
     for (out, record) in seen.iter().zip(&records) {
         // The tail may be padded.
         assert_eq!(out[..record.len()], expected(record)[..]);
@@ -172,6 +173,7 @@ fn the_filter_sees_the_record() {
     ] {
         let Some((seen, counts)) = pass(FORMAT, Some(filter), &records) else { return };
         let wanted: Vec<_> = matching.iter().map(|at: &usize| expected(&records[*at])).collect();
+        assert_eq!(seen.len(), wanted.len(), "{filter}");
         let seen: Vec<_> = seen
             .iter()
             .zip(&wanted)

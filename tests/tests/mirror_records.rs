@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tracer_tests::compare::{compare, family};
+use tracer_tests::compare::columns::KNOWN;
+use tracer_tests::compare::times::{Backwards, Bound};
+use tracer_tests::compare::{Missed, compare, family};
 use tracer_tests::host;
 use tracer_tests::load::Load;
 use tracer_tests::mirror::{self, Mounted, set, stat, text};
@@ -80,8 +82,15 @@ fn the_text_is_the_kernels() {
         let missed = stats.lines().find_map(|line| line.strip_prefix("missed events on all CPUs: "));
         let missed: u64 = missed.context("missed events")?.parse()?;
         println!("{missed} hits missed");
-        ensure!(result.accounted_for(missed), "{missed} hits missed: {result}");
+        println!("{}\nlost: {}\n{}", result.apart, result.losses(), result.columns);
+        ensure!(result.accounted_for(&Missed::shared(missed)), "{missed} hits missed: {result}");
         ensure!(result.types() >= 40, "only {} event types", result.types());
+        let unequal = result.columns.wrong(KNOWN);
+        ensure!(unequal.is_empty(), "columns of the latency field:\n{}", unequal.join("\n"));
+        let far = result.apart.wrong(Bound::here());
+        ensure!(far.is_none(), "{far:?}");
+        let backwards = Backwards::of(&trace).wrong();
+        ensure!(backwards.is_none(), "{backwards:?}");
         Ok(())
     });
 }

@@ -1,7 +1,9 @@
 //! What outlives a daemon that is killed, what does not outlive one that ends, and what is done at the start.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
@@ -93,6 +95,124 @@ fn what_was_set_outlives_a_kill() {
         ensure!(text(&dir, "set_event")?.is_empty());
         ensure!(std::fs::read_dir(dir.join("instances"))?.count() == 0);
         third.stop()?;
+        Ok(())
+    });
+}
+
+/// How long the daemon may take to serve with a state file that is none.
+const SERVES_WITHIN: Duration = Duration::from_secs(1);
+
+/// Starts a daemon with a state file, reads a file of it, and ends it: what it said.
+fn said_of(dir: &Path, state: &[u8]) -> Result<String> {
+    fs::write(kept(dir), state)?;
+    let begun = Instant::now();
+    let mounted = Mounted::with(dir.to_owned(), &["--restore"])?;
+    ensure!(text(dir, "buffer_percent")? == "50\n");
+    let took = begun.elapsed();
+    ensure!(took < SERVES_WITHIN, "served after {took:?}");
+    Ok(mounted.stop()?.stderr)
+}
+
+#[test]
+fn a_bad_state_file_is_put_aside() {
+    host::as_root(|| {
+        let dir = place("restore-bad");
+        let mut first = Mounted::at(dir.clone())?;
+        let below = first.instance("below")?;
+        set(&dir, "events/sched/sched_switch/filter", "prev_pid == 1")?;
+        set(&below, "buffer_size_kb", "100")?;
+        set(&below, "set_event", "sched:sched_wakeup")?;
+        let good = fs::read(kept(&dir))?;
+        first.kill();
+        let aside = kept(&dir).with_extension("json.bad");
+        let whole = String::from_utf8(good.clone())?;
+        let changed = |from: &str, to: &str| {
+            assert!(whole.contains(from), "{from} in {whole}");
+            whole.replace(from, to).into_bytes()
+        };
+        let mut damaged: Vec<Vec<u8>> = vec![
+            // The first ended every daemon that took it up.
+            changed("\"page\":4096", "\"page\":16"),
+            changed("\"page\":4096", "\"page\":18446744073709551615"),
+            changed("\"percent\":50", "\"percent\":101"),
+            changed("\"clock\":\"local\"", "\"clock\":\"\\u0000\""),
+            changed("\"name\":\"below\"", "\"name\":\"../../escape\""),
+            changed("\"traced\":[]", "\"traced\":[4294967295]"),
+            changed("\"sizes\":[", "\"sizes\":[18446744073709551615,"),
+            changed("\"names\":", "\"names\":1000000"),
+            changed("\"names\":", "\"surnames\":"),
+            [&b"{\"instances\":"[..], &vec![b'['; 1 << 20]].concat(),
+            Vec::new(),
+            vec![0; 4096],
+            good[..good.len() / 2].to_vec(),
+        ];
+        // Bytes that are no JSON's, anywhere.
+        damaged.extend((1..4).map(|part| {
+            let mut bytes = good.clone();
+            bytes[good.len() * part / 4] = 0xff;
+            bytes
+        }));
+        for state in &damaged {
+            let shown = String::from_utf8_lossy(&state[..state.len().min(2000)]).into_owned();
+            let said = said_of(&dir, state).with_context(|| shown.clone())?;
+            ensure!(said.matches("is not taken up").count() == 1, "{shown}: {said}");
+            ensure!(fs::read(&aside)? == *state, "{shown}: what was put aside is another");
+            ensure!(!kept(&dir).exists(), "{shown}");
+        }
+        fs::remove_file(&aside)?;
+        // One without an end, one that nobody writes to, and somebody else's.
+        let said = said_of(&dir, b"")?;
+        ensure!(said.contains("is not taken up"), "{said}");
+        fs::File::create(kept(&dir))?.set_len((64 << 20) + 1)?;
+        let mounted = Mounted::with(dir.clone(), &["--restore"])?;
+        ensure!(mounted.stop()?.stderr.contains("more than 67108864 bytes"));
+        ensure!(Command::new("mkfifo").arg(kept(&dir)).status()?.success());
+        let begun = Instant::now();
+        let mounted = Mounted::with(dir.clone(), &["--restore"])?;
+        ensure!(begun.elapsed() < SERVES_WITHIN, "served after {:?}", begun.elapsed());
+        ensure!(mounted.stop()?.stderr.contains("not a regular file"));
+        fs::remove_file(&aside)?;
+        Ok(())
+    });
+}
+
+#[test]
+fn what_cannot_be_had_any_more_is_left_out() {
+    host::as_root(|| {
+        let dir = place("restore-less");
+        let mut first = Mounted::at(dir.clone())?;
+        let below = first.instance("below")?;
+        set(&below, "buffer_size_kb", "100")?;
+        set(&below, "events/sched/sched_wakeup/filter", "pid > 5")?;
+        let good = fs::read_to_string(kept(&dir))?;
+        first.kill();
+        let sizes = good.rfind("\"sizes\":[").context("sizes")? + "\"sizes\":[".len();
+        let end = good[sizes..].find(']').context("their end")? + sizes;
+        // 32 TiB for the first CPU, and a system that there is not.
+        let state =
+            format!("{}35184372088832{}", &good[..sizes], &good[end..]).replace("\"sched\"", "\"gone\"");
+        let said = {
+            fs::write(kept(&dir), state)?;
+            let begun = Instant::now();
+            let mounted = Mounted::with(dir.clone(), &["--restore"])?;
+            ensure!(begun.elapsed() < SERVES_WITHIN, "served after {:?}", begun.elapsed());
+            let usual = text(&mounted.instance("other")?, "per_cpu/cpu0/buffer_size_kb")?;
+            ensure!(text(&below, "per_cpu/cpu0/buffer_size_kb")? == usual);
+            mounted.stop()?.stderr
+        };
+        for part in ["buffer size of CPU 0 of below", "filter of gone:sched_wakeup of below"] {
+            ensure!(said.contains(part), "{part}: {said}");
+        }
+        ensure!(!said.contains("is not taken up"), "{said}");
+        // As the files of the mirror have it.
+        let mounted = Mounted::at(dir.clone())?;
+        let before = text(&dir, "buffer_size_kb")?;
+        for huge in ["34359738368", "100000000000", "18014398509481985"] {
+            let done = mirror::write(&dir, "buffer_size_kb", huge.as_bytes(), false);
+            ensure!(done == Err(rustix::io::Errno::NOMEM.raw_os_error()), "{huge}: {done:?}");
+        }
+        ensure!(text(&dir, "buffer_size_kb")? == before);
+        mounted.stop()?;
         Ok(())
     });
 }

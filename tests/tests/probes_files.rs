@@ -4,10 +4,12 @@
 use std::ffi::{CStr, c_char};
 use std::fs::File;
 use std::hint::black_box;
+use std::io::Write;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, set, text};
 use tracer_tests::probes::{Case, Pair, place};
@@ -309,15 +311,16 @@ fn unseen(file: &File) -> Result<MappedFile> {
 fn pages_that_are_not_in_memory_are_waited_for() {
     host::as_root(|| {
         let pair = Pair::start("uprobe-pages")?;
-        let path = std::env::temp_dir().join(format!("tracer-pages-{}", std::process::id()));
         // A text that goes on in the second page, and in the third what numbers are read from.
         let mut bytes = vec![b'.'; 3 * 4096];
         bytes[4090..4103].copy_from_slice(b"over the edge");
         bytes[4103] = 0;
         bytes[8192..8200].copy_from_slice(&0x1122_3344_5566_7788_u64.to_le_bytes());
-        std::fs::write(&path, &bytes)?;
-        let file = File::open(&path)?;
-        std::fs::remove_file(&path)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let mut file = File::from(memfd_create("pages", flags)?);
+        file.write_all(&bytes)?;
+        // What could still change would be copied in place of mapped.
+        fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK)?;
         let args = in_registers("t=+4090(%b):string");
         let numbers = in_registers("x=+8192(%b):x64 y=+8190(%b):x32 a=+8192(%b):x8[4]");
         let mut lines = Vec::new();

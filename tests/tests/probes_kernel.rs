@@ -71,7 +71,27 @@ fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<usize> {
         let by_types = rest.contains("$arg") || (rest.contains("$retval") && !rest.contains("$retval:"));
         if answers.0.is_err() || (!typed && by_types) {
             // What a kernel does not know yet is ours all the same.
-            eprintln!("{line}: {answers:?}");
+            println!("{line}: {answers:?}");
+            if answers.1.is_ok() {
+                let hits = match pair.own_hits(&event, || target.hit()) {
+                    // On 6.1 no hook has both a pattern of names and what a function was called with at its return.
+                    Err(error) if !host::counts_missed() && format!("{error:#}").contains("os error 95") => {
+                        println!("{line}: {error:#}");
+                        continue;
+                    }
+                    hits => hits?,
+                };
+                let hits: Vec<String> = hits.into_iter().filter(|hit| hit.contains(mark)).collect();
+                ensure!(!hits.is_empty(), "{line}: no hit");
+                lines += hits.len();
+            } else {
+                // The types of 6.1 tell characters from numbers no more than its probes do.
+                let untold = !host::counts_missed() && rest.contains("name:string");
+                ensure!(
+                    untold || answers.0 == answers.1,
+                    "{line}: refused, and the kernel has the hooks for it: {answers:?}"
+                );
+            }
             continue;
         }
         ensure!(answers.0 == answers.1, "{line}: {answers:?}");
@@ -159,44 +179,44 @@ fn kprobes_leave_the_kernels_texts() {
 fn fprobes_leave_the_kernels_texts() {
     let run = || -> Result<()> {
         let Some(pair) = Pair::where_there_is("fprobe", "dynamic_events")? else { return Ok(()) };
-        let lines = compare(
-            &pair,
-            &[
-                ("f", "vfs_read", ""),
-                ("f", "vfs_read count pos", ""),
-                ("f", "vfs_read $arg*", ""),
-                ("f", "vfs_read%return $retval", ""),
-                ("f", "vfs_read%return file count ret=$retval", ""),
-                (
-                    "f",
-                    "vfs_open mode=file->f_mode:x32 name=path->dentry->d_name.name:string",
-                    "tracer-probed",
-                ),
-                (
-                    "f",
-                    "vfs_open%return mode=file->f_mode:x32 name=path->dentry->d_name.name:string ret=$retval",
-                    "tracer-probed",
-                ),
-                // Many functions through one link, which shows no arguments at returns.
-                ("f", "vfs_rea[d]%return n=$arg3 file=$arg1 ret=$retval", ""),
-                ("f", "vfs_read name=file:%pD inode=file->f_inode:x64", "tracer-probed"),
-                ("f", "vfs_open name=path->dentry:%pd", "tracer-probed"),
-                ("f", "vfs_open%return name=path->dentry:%pd file:%pD", "tracer-probed"),
-                ("f", "do_filp_open%return name=$retval->f_path.dentry->d_name.name:string", "tracer-probed"),
-                ("f", &format!("vfs_read{}", many(128)), ""),
-                ("f", "vfs_read t=\\\"some\" n=\\-1:s8", ""),
-                // Members of a few bits, and texts in a struct.
-                (
-                    "t",
-                    "task_rename io=task->in_iowait reset=task->sched_reset_on_fork:u8 old=task->comm:string name=comm:string",
-                    "name=\"probed\"",
-                ),
-                ("f", "vfs_read $stack0 c=$comm", ""),
-                ("f", "vfs_read n=$arg3:b4@0/8 q=$arg3:u8", ""),
-                ("t", "sys_enter id", if cfg!(target_arch = "aarch64") { " id=67" } else { " id=17" }),
-            ],
-        )?;
-        eprintln!("{lines} lines");
+        let long = format!("vfs_read{}", many(128));
+        let definitions = [
+            ("f", "vfs_read", ""),
+            ("f", "vfs_read count pos", ""),
+            ("f", "vfs_read $arg*", ""),
+            ("f", "vfs_read%return $retval", ""),
+            ("f", "vfs_read%return file count ret=$retval", ""),
+            ("f", "vfs_open mode=file->f_mode:x32 name=path->dentry->d_name.name:string", "tracer-probed"),
+            (
+                "f",
+                "vfs_open%return mode=file->f_mode:x32 name=path->dentry->d_name.name:string ret=$retval",
+                "tracer-probed",
+            ),
+            // Many functions through one link, which shows no arguments at returns.
+            ("f", "vfs_rea[d]%return n=$arg3 file=$arg1 ret=$retval", ""),
+            ("f", "vfs_read name=file:%pD inode=file->f_inode:x64", "tracer-probed"),
+            ("f", "vfs_open name=path->dentry:%pd", "tracer-probed"),
+            ("f", "vfs_open%return name=path->dentry:%pd file:%pD", "tracer-probed"),
+            ("f", "do_filp_open%return name=$retval->f_path.dentry->d_name.name:string", "tracer-probed"),
+            ("f", &long, ""),
+            ("f", "vfs_read t=\\\"some\" n=\\-1:s8", ""),
+            // Members of a few bits, and texts in a struct.
+            (
+                "t",
+                "task_rename io=task->in_iowait reset=task->sched_reset_on_fork:u8 old=task->comm:string name=comm:string",
+                "name=\"probed\"",
+            ),
+            ("f", "vfs_read $stack0 c=$comm", ""),
+            ("f", "vfs_read n=$arg3:b4@0/8 q=$arg3:u8", ""),
+            ("t", "sys_enter id", if cfg!(target_arch = "aarch64") { " id=67" } else { " id=17" }),
+        ];
+        let hooks = host::hooks_functions();
+        let possible: Vec<_> =
+            definitions.into_iter().filter(|(letter, ..)| hooks || *letter == "t").collect();
+        let lines = compare(&pair, &possible)?;
+        println!("{lines} lines of {} definitions", possible.len());
+        // A call of the test's is five reads; a tracepoint's definition has a line at least.
+        ensure!(lines >= if hooks { 40 } else { 2 }, "{lines} lines of {} definitions", possible.len());
         Ok(())
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));
@@ -253,7 +273,7 @@ fn functions_tell_of_their_calls() {
         }
         let running = match Tracer::new(arguments)?.start() {
             Ok(running) => running,
-            Err(error) if error.to_string().contains("no hook") => {
+            Err(error) if error.to_string().contains("no hook") && !host::hooks_functions() => {
                 eprintln!("skipped: {error}");
                 return Ok(());
             }
@@ -282,7 +302,7 @@ fn functions_tell_of_their_calls() {
             // Reads of the test's own surroundings may stand around them.
             ensure!(numbers(event, key).windows(5).any(|part| part == wanted), "{event}\n{text}");
         }
-        ensure!(of("exit").len() == of("entry").len(), "{text}");
+        ensure!(of("exit").len() == of("entry").len() && of("exit").len() >= 5, "{text}");
         for line in of("myprobe") {
             ensure!(line.starts_with("(vfs_read+0x") && line.contains(" pos=0x"), "{line}");
         }
@@ -291,6 +311,7 @@ fn functions_tell_of_their_calls() {
         }
         let opened = of("opened").iter().filter(|line| line.contains("tracer-probed-calls")).count();
         ensure!(opened == 3, "{text}");
+        ensure!(of("open").len() >= 3, "{text}");
         ensure!(of("open").iter().all(|line| line.contains(" <- vfs_open) mode=0x")), "{text}");
         Ok(())
     });

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tracer_tests::compare::{Comparison, compare, family};
+use tracer_tests::compare::columns::{KNOWN, RACE};
+use tracer_tests::compare::times::{Backwards, Bound};
+use tracer_tests::compare::{Comparison, Missed, compare, family};
 use tracer_tests::host;
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::tracer::{Outcome, Tracer};
@@ -38,16 +40,18 @@ fn report(name: &str, result: &Comparison) {
     println!("{name}: {} lines of {} event types compared and equal", result.lines(), result.types());
     let calls = result.equal.keys().filter(|event| event.starts_with("sys_")).count();
     println!("{name}: {calls} of the types are system calls");
+    println!("{name}: {}", result.apart);
+    println!("{name}: lost: {}", result.losses());
+    print!("{}", result.columns);
 }
 
 /// Hits that the kernel did not run our programs for; all others are recorded.
-fn missed(outcome: &Outcome) -> Result<u64> {
+fn missed(outcome: &Outcome) -> Result<Missed> {
     for (event, counts) in outcome.counts() {
         ensure!(counts.add_up(), "{event}: {counts:?} do not add up");
         ensure!(counts.dropped == 0, "{event}: {counts:?}: our buffer is too small for this workload");
     }
-    // One of these is their total.
-    Ok(outcome.counts()["total"].missed)
+    Ok(Missed::of(&outcome.counts()))
 }
 
 /// The comparison itself is sound: two instances of the kernel's own tracefs agree by it.
@@ -72,6 +76,11 @@ fn the_kernel_agrees_with_itself() {
     let result = run().unwrap_or_else(|error| panic!("{error:#}"));
     report("kernel and kernel", &result);
     assert!(result.clean(), "{result}");
+    // The yardstick for ours: no column differs, but for an interrupt between the two looks that asks for the CPU, and the
+    // times are two looks at one clock.
+    let unequal = result.columns.wrong(&[RACE]);
+    assert!(unequal.is_empty(), "{}", unequal.join("\n"));
+    assert_eq!(result.apart.wrong(Bound::here()), None);
     assert!(result.types() >= TYPES, "only {} event types", result.types());
 }
 
@@ -80,7 +89,7 @@ fn our_text_is_the_kernels() {
     if !host::root_or_skip() {
         return;
     }
-    let run = || -> Result<(Comparison, u64)> {
+    let run = || -> Result<(Comparison, Missed)> {
         let job = Job::start(&["all"], 1)?;
         let pid = job.pid();
         let known = host::Tracefs::find_or_mount()?.events()?;
@@ -97,12 +106,19 @@ fn our_text_is_the_kernels() {
         let theirs = kernel_trace(&oracle)?;
         let outcome = tracer.stop()?.success()?;
         let missed = missed(&outcome)?;
+        let backwards = Backwards::of(&outcome.trace());
+        println!("{} lines are older than the line before {}", backwards.count, backwards.first);
+        let wrong = backwards.wrong();
+        ensure!(wrong.is_none(), "{wrong:?}");
         Ok((compare(&theirs, &outcome.trace(), &family(pid, &theirs)), missed))
     };
     let (result, missed) = run().unwrap_or_else(|error| panic!("{error:#}"));
     report("kernel and tracer", &result);
-    assert!(result.accounted_for(missed), "{missed} hits missed: {result}");
+    assert!(result.accounted_for(&missed), "{missed:?}: {result}");
     assert!(result.types() >= TYPES, "only {} event types", result.types());
+    let unequal = result.columns.wrong(KNOWN);
+    assert!(unequal.is_empty(), "columns of the latency field:\n{}", unequal.join("\n"));
+    assert_eq!(result.apart.wrong(Bound::here()), None);
 }
 
 /// CPUs whose idle task the kernel's own tracefs does not hear, whoever it traces: an instance without a pid filter
@@ -156,7 +172,7 @@ fn switches_and_wakeups_of_a_traced_task_are_seen_wherever_they_happen() {
     if !host::root_or_skip() {
         return;
     }
-    let run = || -> Result<(Comparison, u64)> {
+    let run = || -> Result<(Comparison, Missed)> {
         let job = Job::start(&["time", "process", "pipes"], 2)?;
         let pid = job.pid();
         let events = ["switch", "waking", "wakeup", "wakeup_new", "process_fork"]
@@ -188,5 +204,5 @@ fn switches_and_wakeups_of_a_traced_task_are_seen_wherever_they_happen() {
     };
     let (result, missed) = run().unwrap_or_else(|error| panic!("{error:#}"));
     report("switches and wake-ups", &result);
-    assert!(result.accounted_for(missed), "{missed} hits missed: {result}");
+    assert!(result.accounted_for(&missed), "{missed:?}: {result}");
 }

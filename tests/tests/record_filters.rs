@@ -3,7 +3,7 @@
 //! and every hit is counted.
 
 use anyhow::{Result, ensure};
-use tracer_tests::compare::{compare, family};
+use tracer_tests::compare::{Missed, compare, family};
 use tracer_tests::host;
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::tracer::{Running, Tracer};
@@ -196,7 +196,7 @@ fn check(column: &Column, theirs: &Trace, tracer: Running, pid: u32) -> Result<T
             tally.wrong.push(format!("{event} if {filter}: no counts: {}", outcome.stderr));
             continue;
         };
-        if !result.accounted_for(count.missed) {
+        if !result.accounted_for(&Missed::shared(count.missed)) {
             tally.wrong.push(format!("{event} if {filter}: {} hits missed: {result}", count.missed));
         }
         tally.dropped += count.filtered;

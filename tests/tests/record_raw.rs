@@ -2,7 +2,7 @@
 //! is what the kernel records. Without this, a machine on which every plan falls back would pass all other tests.
 
 use anyhow::{Context as _, Result, ensure};
-use tracer_tests::compare::{compare, family};
+use tracer_tests::compare::{Missed, compare, family};
 use tracer_tests::host;
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::workload::Job;
@@ -83,15 +83,16 @@ fn run() -> Result<()> {
         let stamp = Stamp { cpu: shown.record.cpu, time: shown.record.time };
         line::line(&mut text, &shape, shown.printer, shown.record.payload, stamp, shown.tasks, &facts);
     });
-    let mut missed = 0;
+    let mut missed = Missed::default();
     for count in recorder.counts() {
         ensure!(count.counters.dropped == 0, "{}: our buffer is too small", count.event);
-        missed += count.missed;
+        let name = count.event.split_once(':').map_or(&*count.event, |(_, name)| name);
+        missed.own.insert(name.to_owned(), count.missed);
     }
     let (theirs, ours) = (oracle.trace()?, Trace::parse(&text));
     let result = compare(&theirs, &ours, &family(pid, &theirs));
     println!("{} lines of {} event types compared and equal", result.lines(), result.types());
-    ensure!(result.accounted_for(missed), "{missed} hits missed: {result}");
+    ensure!(result.accounted_for(&missed), "{missed:?}: {result}");
     ensure!(result.types() >= 10 && result.lines() >= 1000, "too little to compare: {result}");
     Ok(())
 }

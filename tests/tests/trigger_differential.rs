@@ -372,6 +372,7 @@ fn stacks_are_the_kernels() {
             Ok(trace.lines().filter(|line| line.starts_with(" => ")).map(str::to_owned).collect())
         };
         let (theirs, our) = (lines(pair.kernel.dir())?, lines(&pair.ours)?);
+        ensure!(!our.is_empty() && !theirs.is_empty(), "{our:#?} and {theirs:#?}");
         ensure!(our.iter().all(|line| line.contains("+0x") && line.contains(" <ffff")), "{our:#?}");
         // Behind the hook, whose return addresses differ, all is the same.
         ensure!(our.last() == theirs.last(), "{our:#?} and {theirs:#?}");

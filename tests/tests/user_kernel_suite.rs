@@ -122,6 +122,7 @@ fn test(version: &Version, dir: &Path) -> Result<()> {
             if output.status.success() && report.contains(&passed) {
                 break;
             }
+            println!("{name} of {}, try {}: {}\n{report}", version.name, reports.len() + 1, output.status);
             reports.push(report);
         }
         ensure!(reports.len() < TRIES, "{name} of {}, time and again:\n{}", version.name, reports.join("\n"));

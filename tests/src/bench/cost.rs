@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::tool::{Active, Tool, empty, mirror};
 use super::victim::{Kind, Victim};
-use super::{Plan, median};
+use super::{Plan, median, ratio};
 
 /// Batches and calls a batch of one measurement.
 const BATCHES: usize = 60;
@@ -173,7 +173,7 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut table = String::from(
         "\n### Added cost of a hit\n\nNanoseconds over the untraced call (median of the rounds, smallest and largest in \
          parentheses), and the\nmedian as a ratio to tracefs's. The empty program returns at once: the floor for whoever \
-         traces by eBPF.\n\n| event | filter | untraced |",
+         traces by eBPF.\nA ratio is `unsteady` where half of the rounds lie further apart than a quarter of the median.\n\n| event | filter | untraced |",
     );
     let mirror = plan.tools.contains(&Tool::Tracer).then_some(Who::Mirror);
     let all: Vec<Who> =
@@ -194,13 +194,13 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
             let base = fastest(&cells);
             let _ = write!(table, "| {} | {mode} | {base:.0} |", event.name);
             let anchor = plan.tools.iter().position(|tool| *tool == Tool::Tracefs);
-            let anchor = anchor.map_or(f64::NAN, |at| median(&cells[at].added(base)));
+            let anchor = anchor.map_or_else(Vec::new, |at| cells[at].added(base));
             for (who, cell) in measured.iter().zip(&cells) {
                 let added = cell.added(base);
                 let (low, high) =
                     added.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
                 let middle = median(&added);
-                let _ = write!(table, " {middle:.0} ({low:.0}..{high:.0}) | {:.2} |", middle / anchor);
+                let _ = write!(table, " {middle:.0} ({low:.0}..{high:.0}) | {} |", ratio(&added, &anchor));
                 if cell.lost > 0 {
                     lost_lines.push(format!("{} lost {} hits of {}", who.name(), cell.lost, event.name));
                 }

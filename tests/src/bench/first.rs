@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use super::tool::{Tool, bpftrace, end};
+use super::tool::{Tool, bpftrace, buffer_arguments, end};
 use super::victim::{Kind, Victim};
 use super::{Plan, median};
 use crate::host;
@@ -34,7 +34,7 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
     }
     let mut table = format!(
         "\n### Time to the first event\n\nMilliseconds from starting the command to the first line of {EVENT} on its \
-         output (for tracefs:\nfrom making an instance to the first line of `trace_pipe`).\n\n| | median | smallest | largest |\n\
+         output (for tracefs:\nfrom making an instance to the first line of `trace_pipe`). All make buffers of one size.\n\n| | median | smallest | largest |\n\
          |---|---:|---:|---:|\n"
     );
     for (tool, times) in plan.tools.iter().zip(&times) {
@@ -71,6 +71,7 @@ fn once(tool: Tool, pid: u32) -> Result<f64> {
             let start = Instant::now();
             let child = std::process::Command::new(host::binary("tracer", "TRACER_BIN")?)
                 .args(["record", "-e", &format!("{EVENT} if {filter}")])
+                .args(buffer_arguments())
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())

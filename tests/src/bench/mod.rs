@@ -92,10 +92,9 @@ pub fn run(plan: &Plan, show: impl Fn(&str)) -> Result<String> {
     // bpftrace finds tracefs mounted or not at all.
     let _mounted = crate::host::Tracefs::find_or_mount()?;
     rustix::process::setpriority_process(None, -20)?;
-    let mut text = report::head(plan, cpus);
-    show(&text);
+    let mut text = String::new();
     for part in Part::ALL.into_iter().filter(|part| plan.parts.contains(part)) {
-        let table = part.run(plan)?;
+        let table = report::dated(&part.run(plan)?, plan, cpus);
         show(&table);
         text.push_str(&table);
     }
@@ -114,9 +113,45 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// How far the middle half of a measurement's rounds may spread, as a part of their median.
+const SPREAD: f64 = 0.25;
+
+/// Half of the values lie between these.
+fn quartiles(values: &[f64]) -> (f64, f64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |part: usize| sorted.get((sorted.len().saturating_sub(1)) * part / 4).copied().unwrap_or(0.0);
+    (at(1), at(3))
+}
+
+/// Whether the rounds agree well enough for their median to be compared with another's.
+fn is_steady(values: &[f64]) -> bool {
+    let (low, high) = quartiles(values);
+    !values.is_empty() && high - low <= SPREAD * median(values).abs()
+}
+
+/// A ratio of medians as a cell of a table; `unsteady` where the rounds of one of the two spread too far for one.
+fn ratio(ours: &[f64], theirs: &[f64]) -> String {
+    if is_steady(ours) && is_steady(theirs) {
+        format!("{:.2}", median(ours) / median(theirs))
+    } else {
+        "unsteady".to_owned()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::median;
+    use super::{is_steady, median, ratio};
+
+    #[test]
+    fn rounds_that_spread_give_no_ratio() {
+        let (steady, wild) = ([100.0, 101.0, 99.0, 100.0, 300.0], [100.0, 200.0, 20.0, 150.0, 40.0]);
+        // One round that was disturbed is what medians are for.
+        assert!(is_steady(&steady) && !is_steady(&wild) && !is_steady(&[]));
+        assert_eq!(ratio(&steady, &[50.0; 5]), "2.00");
+        assert_eq!(ratio(&wild, &steady), "unsteady");
+        assert_eq!(ratio(&steady, &wild), "unsteady");
+    }
 
     #[test]
     fn medians() {

@@ -10,7 +10,7 @@ use tracer_user::event::program;
 use super::cost::{Competitor, Start, fastest, measure};
 use super::tool::{Active, BUFFER_KB, Bpftrace, buffer_arguments, mirror_hist};
 use super::victim::{Kind, long_nop, nop, probed};
-use super::{Plan, Tool, median};
+use super::{Plan, Tool, median, ratio};
 use crate::host::Tracefs;
 use crate::mirror;
 use crate::oracle::Oracle;
@@ -99,7 +99,7 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
         }
         for other in [Tool::Tracefs, Tool::Bpftrace] {
             let _ = match (added(Tool::Tracer), added(other)) {
-                (Some(ours), Some(theirs)) => write!(table, " {:.2} |", median(&ours) / median(&theirs)),
+                (Some(ours), Some(theirs)) => write!(table, " {} |", ratio(&ours, &theirs)),
                 _ => write!(table, " |"),
             };
         }

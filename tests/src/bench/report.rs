@@ -12,6 +12,8 @@ use super::{Plan, Tool};
 /// What stands around the tables in a document.
 const OPEN: &str = "<!-- bench: begin -->";
 const CLOSE: &str = "<!-- bench: end -->";
+/// How the title of a table begins.
+const TITLE: &str = "### ";
 
 /// Says what was measured on what.
 pub(super) fn head(plan: &Plan, cpus: usize) -> String {
@@ -37,7 +39,20 @@ pub(super) fn head(plan: &Plan, cpus: usize) -> String {
     text
 }
 
-/// Puts the tables between the marks of a document.
+/// A part's tables, below each title what they were measured on: each table is of one run.
+pub(super) fn dated(tables: &str, plan: &Plan, cpus: usize) -> String {
+    let head = head(plan, cpus);
+    let mut text = String::new();
+    for line in tables.split_inclusive('\n') {
+        text.push_str(line);
+        if line.starts_with(TITLE) {
+            let _ = write!(text, "\n{head}");
+        }
+    }
+    text
+}
+
+/// Puts the tables between the marks of a document, each whole in the place of the one with its title.
 ///
 /// # Errors
 /// When the document cannot be read or written, or has no marks.
@@ -48,8 +63,33 @@ pub fn write_between_marks(path: &Path, tables: &str) -> Result<()> {
 
 fn between_marks(text: &str, tables: &str) -> Result<String> {
     let (before, rest) = text.split_once(OPEN).context("no mark where the tables begin")?;
-    let (_, after) = rest.split_once(CLOSE).context("no mark where the tables end")?;
-    Ok(format!("{before}{OPEN}\n{}\n{CLOSE}{after}", tables.trim_end()))
+    let (old, after) = rest.split_once(CLOSE).context("no mark where the tables end")?;
+    let new = sections(tables);
+    let mut all = sections(old);
+    for (title, section) in new {
+        match all.iter_mut().find(|(known, _)| *known == title) {
+            Some(known) => known.1 = section,
+            None => all.push((title, section)),
+        }
+    }
+    let all: Vec<&str> =
+        all.iter().map(|(_, section)| section.trim()).filter(|text| !text.is_empty()).collect();
+    Ok(format!("{before}{OPEN}\n{}\n{CLOSE}{after}", all.join("\n\n")))
+}
+
+/// Tables with their titles, without the number of events that is part of one; what stands in front of the first has none.
+fn sections(tables: &str) -> Vec<(String, String)> {
+    let mut all = vec![(String::new(), String::new())];
+    for line in tables.split_inclusive('\n') {
+        if let Some(title) = line.strip_prefix(TITLE) {
+            all.push((title.chars().filter(|c| !c.is_ascii_digit()).collect(), String::new()));
+        }
+        if let Some((_, section)) = all.last_mut() {
+            section.push_str(line);
+        }
+    }
+    all.retain(|(title, section)| !title.is_empty() || !section.trim().is_empty());
+    all
 }
 
 #[cfg(test)]
@@ -58,10 +98,15 @@ mod tests {
 
     #[test]
     fn tables_replace_tables() {
-        let text = format!("a\n{OPEN}\nold\n{CLOSE}\nb\n");
-        let new = between_marks(&text, "new\n").unwrap();
-        assert_eq!(new, format!("a\n{OPEN}\nnew\n{CLOSE}\nb\n"));
-        assert_eq!(between_marks(&new, "new\n").unwrap(), new);
+        let text = format!("a\n{OPEN}\n### One\n\nold\n\n### All 20 events\n\nkept\n{CLOSE}\nb\n");
+        let new = between_marks(&text, "\n### One\n\nnew\n").unwrap();
+        assert_eq!(new, format!("a\n{OPEN}\n### One\n\nnew\n\n### All 20 events\n\nkept\n{CLOSE}\nb\n"));
+        assert_eq!(between_marks(&new, "\n### One\n\nnew\n").unwrap(), new);
+        let new = between_marks(&new, "\n### All 21 events\n\nmore\n\n### Two\n\nx\n").unwrap();
+        assert_eq!(
+            new,
+            format!("a\n{OPEN}\n### One\n\nnew\n\n### All 21 events\n\nmore\n\n### Two\n\nx\n{CLOSE}\nb\n")
+        );
         assert!(between_marks("a", "b").is_err());
     }
 }

@@ -13,10 +13,11 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 
 use super::cost::{EVENTS, Event};
-use super::tool::{Active, Tool, attached, bpftrace, buffer_arguments, end};
+use super::tool::{Active, Tool, attached, bpftrace, buffer_arguments, end, mirror};
 use super::victim::Victim;
 use super::{Plan, median};
 use crate::host;
+use crate::mirror::set;
 use crate::workload::pin_to_cpu;
 
 /// Hits that are drained.
@@ -26,47 +27,70 @@ const HITS: usize = 100_000;
 struct Sample {
     lines: usize,
     seconds: f64,
+    /// Time on a CPU of the process that takes the records out, and for the files `trace` of the reader as well.
+    cpu: f64,
     /// Peak resident bytes.
     memory: Option<u64>,
+}
+
+/// Who takes records out: a tool, or a reader of a mirror's `trace`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Tool(Tool),
+    Mirror,
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tool(tool) => tool.name(),
+            Self::Mirror => "mirror",
+        }
+    }
 }
 
 /// Measures and gives both tables.
 pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut table = format!(
         "\n### Draining and rendering\n\nThousands of lines a second (median of the rounds) when {HITS} hits lie in the \
-         buffers; for tracefs, reading\n`trace`.\n\n| event |"
+         buffers, and behind it the\nnanoseconds on a CPU that a line takes the process that collects; for tracefs and \
+         the mirror, reading `trace`,\nthe reader included.\n\n| event |"
     );
-    for tool in &plan.tools {
-        let _ = write!(table, " {} |", tool.name());
+    let mirror = plan.tools.contains(&Tool::Tracer).then_some(Who::Mirror);
+    let all: Vec<Who> = plan.tools.iter().map(|tool| Who::Tool(*tool)).chain(mirror).collect();
+    for who in &all {
+        let _ = write!(table, " {} | CPU |", who.name());
     }
     table.push_str("\n|---|");
-    table.push_str(&"---:|".repeat(plan.tools.len()));
+    table.push_str(&"---:|---:|".repeat(all.len()));
     table.push('\n');
-    let mut memory: Vec<Vec<f64>> = vec![Vec::new(); plan.tools.len()];
+    let mut memory: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
     let mut short = Vec::new();
     for event in EVENTS {
-        let mut rates: Vec<Vec<f64>> = vec![Vec::new(); plan.tools.len()];
+        let mut rates: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
+        let mut costs: Vec<Vec<f64>> = vec![Vec::new(); all.len()];
         for round in 0..plan.rounds {
-            for turn in 0..plan.tools.len() {
-                let at = (turn + round) % plan.tools.len();
-                let sample = once(plan.tools[at], event)?;
+            for turn in 0..all.len() {
+                let at = (turn + round) % all.len();
+                let sample = match all[at] {
+                    Who::Tool(tool) => once(tool, event)?,
+                    Who::Mirror => mirror_once(event)?,
+                };
                 let rate = sample.lines as f64 / sample.seconds / 1e3;
-                eprintln!("{} round {}: {} {rate:.0} k/s", event.name, round + 1, plan.tools[at].name());
+                let cost = sample.cpu * 1e9 / sample.lines.max(1) as f64;
+                let (event, name) = (event.name, all[at].name());
+                eprintln!("{event} round {}: {name} {rate:.0} k/s, {cost:.0} ns of CPU", round + 1);
                 rates[at].push(rate);
+                costs[at].push(cost);
                 memory[at].extend(sample.memory.map(|bytes| bytes as f64 / 1e6));
                 if sample.lines < HITS {
-                    short.push(format!(
-                        "{} {} gave {} lines",
-                        plan.tools[at].name(),
-                        event.name,
-                        sample.lines
-                    ));
+                    short.push(format!("{name} {event} gave {} lines", sample.lines));
                 }
             }
         }
         let _ = write!(table, "| {} |", event.name);
-        for rates in &rates {
-            let _ = write!(table, " {:.0} |", median(rates));
+        for (rates, costs) in rates.iter().zip(&costs) {
+            let _ = write!(table, " {:.0} | {:.0} |", median(rates), median(costs));
         }
         table.push('\n');
     }
@@ -74,7 +98,7 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
         let _ = writeln!(table, "\nNot all hits arrived: {}.", short.join("; "));
     }
     table.push_str("\n### Resident memory\n\nPeak of the process in megabytes over the above.\n\n| | median | largest |\n|---|---:|---:|\n");
-    for (tool, values) in plan.tools.iter().zip(&memory) {
+    for (tool, values) in all.iter().zip(&memory) {
         if values.is_empty() {
             let _ = writeln!(table, "| {} | no process | |", tool.name());
         } else {
@@ -97,9 +121,10 @@ fn once(tool: Tool, event: &Event) -> Result<Sample> {
             let Active::Tracefs(oracle) = active else { unreachable!("tracefs starts tracefs") };
             oracle.tracing(false)?;
             let file = File::open(oracle.trace_path())?;
-            let start = Instant::now();
+            let (start, before) = (Instant::now(), own_cpu());
             let lines = count(file, usize::MAX, |line| !line.starts_with(b"#"))?;
-            Ok(Sample { lines, seconds: start.elapsed().as_secs_f64(), memory: None })
+            let (seconds, cpu) = (start.elapsed().as_secs_f64(), own_cpu() - before);
+            Ok(Sample { lines, seconds, cpu, memory: None })
         }
         Tool::Bpftrace => {
             let mut child = bpftrace(&event.bpftrace(&predicate)).stderr(Stdio::null()).spawn()?;
@@ -127,6 +152,42 @@ fn once(tool: Tool, event: &Event) -> Result<Sample> {
     }
 }
 
+/// Reads `trace` of a mirror, as the kernel's is read.
+fn mirror_once(event: &Event) -> Result<Sample> {
+    let mut victim = Victim::start(event.kind)?;
+    let (filter, _) = event.own(&victim);
+    let Active::Mirror(mounted, dir) = mirror(event, &filter)? else {
+        unreachable!("a mirror starts a mirror")
+    };
+    victim.calls(HITS)?;
+    set(&dir, "tracing_on", "0")?;
+    let file = File::open(dir.join("trace"))?;
+    let (start, before) = (Instant::now(), own_cpu() + cpu_of(mounted.pid())?);
+    let lines = count(file, usize::MAX, |line| !line.starts_with(b"#"))?;
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu = own_cpu() + cpu_of(mounted.pid())? - before;
+    let memory = host::resident(mounted.pid()).map(|(peak, _)| peak).ok();
+    mounted.stop()?;
+    Ok(Sample { lines, seconds, cpu, memory })
+}
+
+/// Seconds that this thread has been on a CPU.
+fn own_cpu() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Seconds that the threads of a process have been on a CPU.
+fn cpu_of(pid: u32) -> Result<f64> {
+    let mut nanoseconds = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end meanwhile.
+        let text = std::fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
+        nanoseconds += text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(nanoseconds as f64 / 1e9)
+}
+
 /// Stops the child, fills its buffers, lets it go and times it.
 fn drained(mut child: Child, output: ChildStdout, victim: &mut Victim, hits: usize) -> Result<Sample> {
     let pid = Pid::from_child(&child);
@@ -139,7 +200,7 @@ fn drained(mut child: Child, output: ChildStdout, victim: &mut Victim, hits: usi
         Ok((lines, Instant::now()))
     });
     std::thread::sleep(Duration::from_millis(5));
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), cpu_of(child.id())?);
     rustix::process::kill_process(pid, Signal::CONT)?;
     // Hits that were lost are waited for in vain.
     let deadline = start + Duration::from_secs(5);
@@ -147,12 +208,13 @@ fn drained(mut child: Child, output: ChildStdout, victim: &mut Victim, hits: usi
         std::thread::sleep(Duration::from_millis(1));
     }
     let memory = host::resident(child.id()).map(|(peak, _)| peak).ok();
+    let cpu = cpu_of(child.id())? - before;
     end(&mut child)?;
     let (lines, last) = match reader.join() {
         Ok(result) => result?,
         Err(_) => anyhow::bail!("the reader panicked"),
     };
-    Ok(Sample { lines, seconds: (last - start).as_secs_f64(), memory })
+    Ok(Sample { lines, seconds: (last - start).as_secs_f64(), cpu, memory })
 }
 
 /// Counts lines that are events, up to a number or the end.

@@ -16,7 +16,8 @@ usage: tracer-bench [options]
   --tools LIST   of tracefs,bpftrace,tracer (default: all that are there)
   --only LIST    of cost,probes,events,first,throughput,all (default: all of these)
   --rows TEXT    of `probes` only those lines that have this in their names
-  --write FILE   put the tables between the marks of FILE, too
+  --write FILE   put the tables between the marks of FILE, too, each in the place of the one with its title; not with
+                 --rows, as a table is of one run
 
 `tracer` is looked for beside this binary, or where TRACER_BIN says. Needs root.
 ";
@@ -64,6 +65,9 @@ fn start() -> Result<()> {
         }
     }
     plan.tools = tools;
+    if write.is_some() && !plan.rows.is_empty() {
+        bail!("--write with --rows would make a table of several runs");
+    }
     let tables = run(&plan, |table| print!("{table}"))?;
     if let Some(path) = write {
         write_between_marks(&path, &tables)?;

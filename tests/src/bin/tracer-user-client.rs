@@ -28,7 +28,10 @@ fn main() -> ExitCode {
         ["harm", dir, seed, times] => {
             harm(Path::new(dir), seed.parse().unwrap_or(1), times.parse().unwrap_or(0))
         }
-        _ => Err("tracer-user-client crowd DIR TALLY WHO | harm DIR SEED TIMES".to_owned()),
+        ["touch", file, offset] => touch(Path::new(file), offset.parse().unwrap_or(0)),
+        _ => {
+            Err("tracer-user-client crowd DIR TALLY WHO | harm DIR SEED TIMES | touch FILE OFFSET".to_owned())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,6 +40,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Maps a page of a file for itself alone and touches it.
+fn touch(file: &Path, offset: u64) -> Result<(), String> {
+    let file = std::fs::File::open(file).map_err(|error| error.to_string())?;
+    let page = Page::part(&file, offset).map_err(|error| error.to_string())?;
+    println!("{}", page.bit(0));
+    Ok(())
 }
 
 /// One of many: registers an event that others have too, writes records of it and leaves how many were taken, and goes in one

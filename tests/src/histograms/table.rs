@@ -35,6 +35,11 @@ pub fn tables(text: &str) -> Vec<Table> {
     tables
 }
 
+/// Whether two `hist` files show the same: as many tables, at least one, and each as the other.
+pub fn same(left: &[Table], right: &[Table]) -> bool {
+    !left.is_empty() && left.len() == right.len() && left.iter().zip(right).all(|(l, r)| l.is_as(r))
+}
+
 impl Table {
     /// What rows are sorted by, row by row: rows that are equal in that come in any order.
     fn order(&self) -> Vec<Vec<String>> {
@@ -69,6 +74,16 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_table_is_as_none() {
+        let text = "# event histogram\n#\n# trigger info: hist:keys=a [active]\n#\n\n{ a: 1 } hitcount: 3\n\nTotals:\n";
+        let one = tables(text);
+        let two = tables(&[text, text].concat());
+        assert!(same(&one, &one) && same(&two, &two));
+        assert!(!same(&one, &two) && !same(&two, &one), "one table more");
+        assert!(!same(&[], &one) && !same(&one, &[]) && !same(&[], &[]), "nothing is shown by nothing");
+    }
 
     #[test]
     fn tables_are_told_apart() {

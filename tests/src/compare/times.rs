@@ -1,0 +1,145 @@
+//! The times of lines that pair: how far apart the two sides read one clock at the same hit, and whether a trace's
+//! times ever run backwards. Without it a clock that stands still would pass.
+
+use std::fmt;
+
+use crate::host;
+use crate::oracle::Trace;
+
+/// Differences of times, in nanoseconds: ours less the kernel's.
+#[derive(Clone, Debug, Default)]
+pub struct Apart(Vec<i64>);
+
+/// How far apart two looks at one clock may be, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Half of the differences are smaller than this.
+    pub median: u64,
+    /// 99 of 100 are smaller than this.
+    pub p99: u64,
+}
+
+impl Bound {
+    /// On this machine: between the two looks lie the other tracer's record and, rarely, an interrupt. Emulation is 10 to
+    /// 20 times slower, and takes the CPU away in the middle of a hit.
+    pub fn here() -> Self {
+        if host::part() > 1 {
+            Self { median: 100_000, p99: 5_000_000 }
+        } else {
+            Self { median: 20_000, p99: 80_000 }
+        }
+    }
+}
+
+impl Apart {
+    /// Takes in one hit's times in nanoseconds.
+    pub fn take(&mut self, kernel: u64, ours: u64) {
+        self.0.push(i64::try_from(i128::from(ours) - i128::from(kernel)).unwrap_or(i64::MAX));
+    }
+
+    /// Number of hits.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The size of the difference that this part of all stays below, in nanoseconds; 0 where there is none.
+    pub fn quantile(&self, part: f64) -> u64 {
+        let mut sizes: Vec<u64> = self.0.iter().map(|difference| difference.unsigned_abs()).collect();
+        sizes.sort_unstable();
+        let at = (sizes.len() as f64 * part).ceil() as usize;
+        sizes.get(at.saturating_sub(1)).copied().unwrap_or(0)
+    }
+
+    /// What is wrong by this bound, if anything.
+    pub fn wrong(&self, bound: Bound) -> Option<String> {
+        let far = self.quantile(0.5) > bound.median || self.quantile(0.99) > bound.p99;
+        (far || self.is_empty()).then(|| format!("times are apart by more than {bound:?}: {self}"))
+    }
+}
+
+impl fmt::Display for Apart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let after = self.0.iter().filter(|difference| **difference > 0).count();
+        write!(
+            f,
+            "{} times, half within {} ns, 99 % within {} ns, the farthest {} ns; ours is the later one in {after}",
+            self.len(),
+            self.quantile(0.5),
+            self.quantile(0.99),
+            self.quantile(1.0)
+        )
+    }
+}
+
+/// Lines that are older than the line before them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backwards {
+    /// How many.
+    pub count: usize,
+    /// The first, behind the line before it.
+    pub first: String,
+    lines: usize,
+}
+
+impl Backwards {
+    /// Those of a trace.
+    pub fn of(trace: &Trace) -> Self {
+        let older = |two: &&[crate::oracle::Line]| two[1].time < two[0].time;
+        let mut found = trace.lines.windows(2).filter(older);
+        let first = found.next().map(|two| format!("{:?}\n{:?}", two[0], two[1]));
+        let count = usize::from(first.is_some()) + found.count();
+        Self { count, first: first.unwrap_or_default(), lines: trace.lines.len() }
+    }
+
+    /// What is wrong: more than one line of so many. An interrupt between a program's look at the clock and its place in
+    /// the ring puts two records in the wrong order (docs/SEMANTICS.md, records); emulation makes that time long.
+    pub fn wrong(&self) -> Option<String> {
+        let one_of = if host::part() > 1 { 1000 } else { 5000 };
+        let wrong = self.count * one_of > self.lines;
+        wrong.then(|| {
+            format!("{} of {} lines are older than the line before:\n{}", self.count, self.lines, self.first)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_stands_is_found() {
+        let (mut live, mut dead) = (Apart::default(), Apart::default());
+        for hit in 0..1000_u64 {
+            let time = 5_000_000_000 + hit * 100_000;
+            live.take(time, time + 900);
+            dead.take(time, 5_000_000_000);
+        }
+        let bound = Bound { median: 20_000, p99: 80_000 };
+        assert_eq!(live.wrong(bound), None);
+        assert_eq!((live.quantile(0.5), live.quantile(1.0)), (900, 900));
+        assert!(dead.wrong(bound).is_some());
+        // Nothing compared is nothing shown.
+        assert!(Apart::default().wrong(bound).is_some());
+        // Two of a hundred are too many.
+        for hit in 0..25 {
+            live.take(0, 1_000_000 + hit);
+        }
+        assert!(live.wrong(bound).is_some());
+    }
+
+    #[test]
+    fn steps_back_are_counted() {
+        let line = |micros: u32| format!("{:>16}-7       [000] ..... 1.{micros:06}: a: 1\n", "task");
+        let trace = Trace::parse([line(3), line(4), line(2), line(2), line(1)].concat().as_bytes());
+        let found = Backwards::of(&trace);
+        assert_eq!(found.count, 2);
+        assert!(found.first.contains("time: 1000004000") && found.wrong().is_some(), "{found:?}");
+        let even = Backwards::of(&Trace::parse([line(1), line(1)].concat().as_bytes()));
+        assert_eq!((even.count, even.wrong()), (0, None));
+    }
+}

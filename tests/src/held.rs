@@ -1,0 +1,173 @@
+//! A file whose pages come when a test says so: whoever touches a mapping of it waits in a page fault until then.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context, Result};
+use fuser::{
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request, SessionACL,
+};
+
+/// Bytes of the file.
+const SIZE: u64 = 64 * 4096;
+/// The file's number.
+const PAGE: INodeNo = INodeNo(2);
+const TTL: Duration = Duration::from_secs(3600);
+
+#[derive(Default)]
+struct State {
+    /// Reads that wait; none once all are let go.
+    waiting: Mutex<Option<Vec<(ReplyData, u32)>>>,
+    reads: AtomicUsize,
+}
+
+impl State {
+    fn release(&self) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        for (reply, size) in waiting.into_iter().flatten() {
+            reply.data(&vec![0; size as usize]);
+        }
+    }
+}
+
+/// The file system, mounted until this is dropped.
+pub struct Held {
+    state: Arc<State>,
+    dir: PathBuf,
+    session: Option<BackgroundSession>,
+}
+
+impl Held {
+    /// Mounts it.
+    ///
+    /// # Errors
+    /// When it cannot be mounted.
+    pub fn mount(purpose: &str) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("tracer-held-{purpose}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let state = Arc::new(State { waiting: Mutex::new(Some(Vec::new())), ..State::default() });
+        let mut config = Config::default();
+        config.acl = SessionACL::All;
+        let files = Files(Arc::clone(&state));
+        let session = fuser::Session::new(files, &dir, &config)
+            .and_then(fuser::Session::spawn)
+            .context("a file system that holds pages")?;
+        Ok(Self { state, dir, session: Some(session) })
+    }
+
+    /// The file.
+    pub fn file(&self) -> PathBuf {
+        self.dir.join("page")
+    }
+
+    /// How many reads were asked for.
+    pub fn reads(&self) -> usize {
+        self.state.reads.load(Ordering::Acquire)
+    }
+
+    /// Lets all pages come, now and later.
+    pub fn release(&self) {
+        self.state.release();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.release();
+        drop(self.session.take());
+        let _ = rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::DETACH);
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+/// Opens the file as clients do.
+///
+/// # Errors
+/// Those of open(2).
+pub fn open(path: &Path) -> std::io::Result<File> {
+    File::options().read(true).write(true).open(path)
+}
+
+struct Files(Arc<State>);
+
+fn attributes(ino: INodeNo) -> FileAttr {
+    let is_dir = ino != PAGE;
+    FileAttr {
+        ino,
+        size: if is_dir { 0 } else { SIZE },
+        blocks: 0,
+        atime: SystemTime::UNIX_EPOCH,
+        mtime: SystemTime::UNIX_EPOCH,
+        ctime: SystemTime::UNIX_EPOCH,
+        crtime: SystemTime::UNIX_EPOCH,
+        kind: if is_dir { FileType::Directory } else { FileType::RegularFile },
+        perm: if is_dir { 0o755 } else { 0o666 },
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+impl Filesystem for Files {
+    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if name == "page" {
+            reply.entry(&TTL, &attributes(PAGE), Generation(0));
+        } else {
+            reply.error(Errno::ENOENT);
+        }
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&TTL, &attributes(ino));
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.0.reads.fetch_add(1, Ordering::AcqRel);
+        let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *waiting {
+            Some(waiting) => waiting.push((reply, size)),
+            None => reply.data(&vec![0; size as usize]),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: u64,
+        data: &[u8],
+        _: fuser::WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: fuser::ReplyWrite,
+    ) {
+        reply.written(data.len() as u32);
+    }
+}

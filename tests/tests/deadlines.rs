@@ -1,0 +1,386 @@
+//! Nobody waits for somebody else's request: mappings of streams, polls, marks and small requests beside large ones, and the end.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::event::epoll;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::pipe::{SpliceFlags, splice};
+use rustix::process::{Pid, Signal, kill_process};
+use tracer_tests::host;
+use tracer_tests::mirror::{Mounted, names, set, text};
+
+/// The last page of a stream, by which the kernel is told that it has no end.
+const LAST: u64 = (1 << 62) - 4096;
+/// How long anything small may take that does not wait, on a machine that does other things too.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Times are measured: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Runs a test that needs root, alone.
+fn alone(test: impl FnOnce() -> Result<()>) {
+    if host::is_emulated() {
+        eprintln!(
+            "skipped: an emulated machine, which is 10 to 20 times slower: deadlines are those of real ones"
+        );
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    host::as_root(test);
+}
+
+/// Does something in a thread of its own; none where it takes too long.
+fn within<T: Send + 'static>(limit: Duration, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, is_done) = channel();
+    std::thread::spawn(move || done.send(act()));
+    is_done.recv_timeout(limit).ok()
+}
+
+/// A process that is ended with the test.
+struct Client(Child);
+
+impl Client {
+    fn start(arguments: &[&str]) -> Result<Self> {
+        let program = host::binary("tracer-user-client", "TRACER_USER_CLIENT_BIN")?;
+        let child = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Ok(Self(child.context("cannot start a client")?))
+    }
+
+    /// The signal that ended it, if it did by itself within a time.
+    fn ended_by(&mut self, limit: Duration) -> Result<Option<i32>> {
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(status.signal());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn stream(dir: &Path) -> PathBuf {
+    dir.join("per_cpu/cpu0/trace_pipe_raw")
+}
+
+/// Opens a stream, takes what is in it by splice(2), and asks the mirror for something else.
+fn use_beside(dir: &Path) -> Result<usize> {
+    let file = rustix::fs::open(stream(dir), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    ensure!(text(dir, "tracing_on")? == "1\n", "tracing is off");
+    let (_reading, writing) = rustix::pipe::pipe()?;
+    let mut pages = 0;
+    loop {
+        match splice(&file, None, &writing, None, 4096, SpliceFlags::NONBLOCK) {
+            Ok(0) | Err(Errno::AGAIN) => return Ok(pages),
+            Ok(_) => pages += 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A page fault at a place of a stream that is mapped is a read that nobody sees waiting, with the page locked: it gets what is
+/// there, or an error.
+#[test]
+fn a_mapping_of_a_stream_keeps_nobody_waiting() {
+    alone(|| {
+        let mut mounted = Mounted::start("mapping")?;
+        let dir = mounted.dir().to_owned();
+        for offset in [LAST, 0, 4096] {
+            let path = stream(&dir).to_string_lossy().into_owned();
+            let mut client = Client::start(&["touch", &path, &offset.to_string()])?;
+            std::thread::sleep(Duration::from_millis(200));
+            let at = dir.clone();
+            let used = within(SOON, move || use_beside(&at));
+            let ended = if used.is_some() { client.ended_by(SOON)? } else { None };
+            if used.is_none() || ended.is_none() {
+                // Whoever waits gets an error by that, the daemon too.
+                let _ = unmount(&dir, UnmountFlags::DETACH | UnmountFlags::FORCE);
+                mounted.kill();
+            }
+            used.with_context(|| format!("the mirror hangs: a page at {offset} is touched"))??;
+            ensure!(ended == Some(libc::SIGBUS), "touching {offset} ended by {ended:?}");
+        }
+        // And one whose splice waits for records is served when there are some.
+        let path = stream(&dir);
+        let spliced = std::thread::spawn(move || -> Result<usize> {
+            let file = File::open(path)?;
+            let (_reading, writing) = rustix::pipe::pipe()?;
+            Ok(splice(&file, None, &writing, None, 4096, SpliceFlags::empty())?)
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let start = Instant::now();
+        while !spliced.is_finished() {
+            ensure!(start.elapsed() < SOON, "splice waits although there are records");
+            set(&dir, "trace_marker", "a mark")?;
+        }
+        let length = spliced.join().ok().context("splice")??;
+        ensure!(length == 4096, "{length} bytes were spliced");
+        Ok(())
+    });
+}
+
+/// Of `/proc/PID`: kilobytes of memory, and clock ticks on a CPU.
+fn used(pid: u32) -> Result<(u64, u64)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let memory = line.trim().trim_end_matches(" kB").parse()?;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let mut words = stat.rsplit(')').next().context("no stat")?.split_whitespace().skip(11);
+    let mut ticks = || words.next().context("no time")?.parse::<u64>().context("no number");
+    Ok((memory, ticks()? + ticks()?))
+}
+
+#[test]
+fn short_polls_leave_nothing() {
+    let times = 40_000 / host::part();
+    alone(|| {
+        let mounted = Mounted::start("polls")?;
+        let dir = mounted.dir();
+        let pipe = File::open(dir.join("trace_pipe"))?;
+        let poll = |times: u32| -> Result<()> {
+            let waiter = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            for _ in 0..times {
+                // As poll(2) with a short timeout: the kernel asks for a notification, and nobody waits for it any more.
+                epoll::add(&waiter, &pipe, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+                epoll::delete(&waiter, &pipe)?;
+            }
+            Ok(())
+        };
+        poll(500)?;
+        let (before, _) = used(mounted.pid())?;
+        poll(times)?;
+        let (after, _) = used(mounted.pid())?;
+        // Interest ends by itself, and with it the looking.
+        std::thread::sleep(Duration::from_millis(1500));
+        let (_, start) = used(mounted.pid())?;
+        std::thread::sleep(Duration::from_secs(2));
+        let (_, end) = used(mounted.pid())?;
+        println!("{times} polls: {before} kB before, {after} kB after; then {} ticks in 2 s", end - start);
+        ensure!(after < before + 1024, "{times} polls left {} kB", after - before);
+        ensure!(end - start <= 4, "an idle daemon used {} ticks in 2 s", end - start);
+        Ok(())
+    });
+}
+
+/// How long a small thing takes, over and over.
+struct Timed {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Result<Vec<Duration>>>,
+}
+
+impl Timed {
+    fn start(mut act: impl FnMut() -> Result<()> + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            while !ends.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                act()?;
+                all.push(start.elapsed());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(all)
+        });
+        Self { stop, thread }
+    }
+
+    /// How many there were, the 99th percentile and the longest.
+    fn end(self) -> Result<(usize, Duration, Duration)> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = self.thread.join().ok().context("a thread failed")??;
+        all.sort_unstable();
+        ensure!(all.len() >= 50, "only {} were timed", all.len());
+        Ok((all.len(), all[all.len() * 99 / 100], all[all.len() - 1]))
+    }
+}
+
+/// Two threads that wake each other by pipes: what the machine alone makes of a small request.
+fn machine() -> Result<Timed> {
+    let (asked, ask) = rustix::pipe::pipe()?;
+    let (answered, answer) = rustix::pipe::pipe()?;
+    let (mut asked, mut answer) = (File::from(asked), File::from(answer));
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while asked.read_exact(&mut byte).is_ok() && answer.write_all(&byte).is_ok() {}
+    });
+    let (mut ask, mut answered) = (File::from(ask), File::from(answered));
+    Ok(Timed::start(move || {
+        ask.write_all(&[1])?;
+        Ok(answered.read_exact(&mut [0])?)
+    }))
+}
+
+/// The system of most events of those that do not take minutes to be closed.
+fn largest(dir: &Path) -> Result<String> {
+    let count =
+        |system: &String| std::fs::read_dir(dir.join("events").join(system)).map_or(0, Iterator::count);
+    let systems = names(&dir.join("events"))?.into_iter();
+    let systems = systems.filter(|system| system != "syscalls" && count(system) < 150);
+    systems.max_by_key(count).context("no events")
+}
+
+#[test]
+fn marks_and_small_requests_do_not_wait_for_many_events() {
+    alone(|| {
+        let mounted = Mounted::start("marks")?;
+        let dir = mounted.dir().to_owned();
+        set(&dir, "set_event_pid", &std::process::id().to_string())?;
+        // What a daemon reads once, it has read by then.
+        set(&dir, "events/sched/sched_switch/enable", "1")?;
+        let system = largest(&dir)?;
+        let noise = machine()?;
+        let mut marker = File::options().write(true).open(dir.join("trace_marker"))?;
+        let marks = Timed::start(move || Ok(marker.write_all(b"a mark")?));
+        let at = dir.clone();
+        let reads = Timed::start(move || {
+            ensure!(text(&at, "tracing_on")? == "1\n", "tracing is off");
+            Ok(())
+        });
+        let start = Instant::now();
+        for value in ["1", "0", "1", "0"] {
+            set(&dir, "events/syscalls/enable", value)?;
+            set(&dir, &format!("events/{system}/enable"), value)?;
+        }
+        let took = start.elapsed();
+        let (_, machines, most) = noise.end()?;
+        let (count, usual, longest) = marks.end()?;
+        let (others, others_usual, others_longest) = reads.end()?;
+        println!(
+            "{took:?} for syscalls and {system}, twice on and off; {count} marks: {usual:?}, at most {longest:?}; {others} \
+             reads: {others_usual:?}, at most {others_longest:?}; the machine alone: {machines:?}, at most {most:?}"
+        );
+        ensure!(usual <= Duration::from_millis(10) + machines, "marks take {usual:?}");
+        ensure!(longest <= Duration::from_millis(25) + most, "a mark took {longest:?}");
+        ensure!(others_longest <= Duration::from_millis(50) + 2 * most, "a read took {others_longest:?}");
+        // All are there, or counted.
+        let shown = text(&dir, "trace")?.lines().filter(|line| line.contains("a mark")).count();
+        let gone = tracer_tests::mirror::stat(&dir, "overrun")?;
+        ensure!(
+            shown == count || (shown < count && gone > 0),
+            "{shown} of {count} marks, {gone} records gone"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_mark_is_there_for_the_next_read_and_in_its_place() {
+    alone(|| {
+        let mounted = Mounted::start("place")?;
+        let dir = mounted.instance("place")?;
+        set(&dir, "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
+        set(&dir, "events/syscalls/sys_enter_getpgid/enable", "1")?;
+        for clock in ["local", "boot", "counter"] {
+            set(&dir, "trace_clock", clock)?;
+            for round in 0..50 {
+                let _ = rustix::process::getpgid(None);
+                set(&dir, "trace_marker", &format!("mark {round}"))?;
+                let seen = text(&dir, "trace")?;
+                let lines: Vec<&str> = seen.lines().filter(|line| !line.starts_with('#')).collect();
+                ensure!(
+                    lines.len() == 2 * (round + 1),
+                    "{clock}: {} lines after {round}: {seen}",
+                    lines.len()
+                );
+                let kinds = [
+                    lines[2 * round].contains("sys_getpgid"),
+                    lines[2 * round + 1].contains(&format!("mark {round}")),
+                ];
+                ensure!(kinds == [true, true], "{clock}: not in order: {seen}");
+            }
+        }
+        // What the kernel refuses is refused.
+        let refused = |file: &str, value: &[u8]| tracer_tests::mirror::write(&dir, file, value, true).err();
+        ensure!(refused("trace_marker_raw", b"123") == Some(libc::EINVAL), "raw data without a number");
+        set(&dir, "tracing_on", "0")?;
+        ensure!(refused("trace_marker", b"x") == Some(libc::EBADF), "a mark while recording is off");
+        set(&dir, "tracing_on", "1")?;
+        set(&dir, "options/markers", "0")?;
+        ensure!(refused("trace_marker", b"x") == Some(libc::EINVAL), "a mark without the option");
+        Ok(())
+    });
+}
+
+/// How long a daemon takes to end after SIGTERM.
+fn end(mounted: Mounted) -> Result<Duration> {
+    let pid = Pid::from_raw(mounted.pid().cast_signed()).context("no process")?;
+    let start = Instant::now();
+    kill_process(pid, Signal::TERM)?;
+    mounted.stop_within(Duration::from_secs(30))?;
+    Ok(start.elapsed())
+}
+
+#[test]
+fn the_end_comes_within_two_seconds_in_every_state() {
+    alone(|| {
+        let check = |state: &str, took: Duration| {
+            println!("{state}: ended after {took:?}");
+            ensure!(took <= Duration::from_secs(2), "{state}: ended after {took:?}");
+            Ok(())
+        };
+        check("idle", end(Mounted::start("idle")?)?)?;
+
+        let mounted = Mounted::start("on")?;
+        set(mounted.dir(), "set_event_pid", &std::process::id().to_string())?;
+        set(mounted.dir(), "events/syscalls/enable", "1")?;
+        set(mounted.dir(), &format!("events/{}/enable", largest(mounted.dir())?), "1")?;
+        check("with many events on", end(mounted)?)?;
+
+        for wait in [20, 100, 300] {
+            let mounted = Mounted::start("enabling")?;
+            let dir = mounted.dir().to_owned();
+            set(&dir, "set_event_pid", &std::process::id().to_string())?;
+            let enabling = std::thread::spawn(move || {
+                let _ = set(&dir, "events/syscalls/enable", "1");
+                largest(&dir).map(|system| set(&dir, &format!("events/{system}/enable"), "1"))
+            });
+            std::thread::sleep(Duration::from_millis(wait));
+            check("while events are turned on", end(mounted)?)?;
+            let _ = enabling.join();
+        }
+
+        let mounted = Mounted::start("waiting")?;
+        let dir = mounted.dir().to_owned();
+        let mut pipe = File::open(dir.join("trace_pipe"))?;
+        let reader =
+            std::thread::spawn(move || pipe.read(&mut [0; 64]).map_err(|error| error.raw_os_error()));
+        let polled = rustix::fs::open(
+            dir.join("per_cpu/cpu0/trace_pipe_raw"),
+            OFlags::RDONLY | OFlags::NONBLOCK,
+            Mode::empty(),
+        )?;
+        let poller = std::thread::spawn(move || {
+            let mut fds = [rustix::event::PollFd::new(&polled, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut fds, None)
+        });
+        let path = dir.join("per_cpu/cpu1/trace_pipe_raw").to_string_lossy().into_owned();
+        let mut mapping = Client::start(&["touch", &path, "0"])?;
+        std::thread::sleep(Duration::from_millis(200));
+        ensure!(mapping.0.try_wait()?.is_none() && !reader.is_finished(), "nobody waits");
+        check("with a reader, a poller and a mapping that wait", end(mounted)?)?;
+        let ended = mapping.ended_by(SOON)?;
+        ensure!(ended == Some(libc::SIGBUS), "the mapping: {ended:?}, {:?}", mapping.0.try_wait()?);
+        ensure!(reader.join().is_ok_and(|read| read.is_err()), "the reader got something");
+        ensure!(poller.join().is_ok_and(|ready| ready.is_ok()), "the poller waits");
+        Ok(())
+    });
+}

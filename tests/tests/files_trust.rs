@@ -1,0 +1,410 @@
+//! Files that definitions name are users': their paths come to mean other files, their content changes, and their file systems may
+//! never answer. A probe stays at the file that was named, and nobody else waits for one.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use object::{Object, ObjectSegment};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::time::Timespec;
+use tracer_tests::events;
+use tracer_tests::host;
+use tracer_tests::mirror::{self, Answer, Mounted, set, text};
+use tracer_tests::tracer::Tracer;
+use tracer_user::sys::mount;
+
+/// A directory that goes when this is dropped, with what is mounted at its `fuse` and `mirror`.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(purpose: &str) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("tracer-files-{purpose}-{}", std::process::id()));
+        fs::create_dir_all(&dir)?;
+        Ok(Self(dir))
+    }
+
+    /// A program that ends at once, in a file of its own.
+    fn program(&self, name: &str) -> Result<PathBuf> {
+        let path = self.0.join(name);
+        fs::copy("/bin/true", &path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for mounted in ["fuse", "mirror"] {
+            let _ = unmount(self.0.join(mounted), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        }
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The offset in a program's file of its first instruction.
+fn entry(program: &Path) -> Result<u64> {
+    let bytes = fs::read(program)?;
+    let file = object::File::parse(&*bytes)?;
+    let address = file.entry();
+    let found = file.segments().find_map(|segment| {
+        let (offset, length) = segment.file_range();
+        let ahead = address.checked_sub(segment.address())?;
+        (ahead < length).then_some(offset + ahead)
+    });
+    found.context("an entry in the file")
+}
+
+fn run(program: &Path) -> Result<()> {
+    ensure!(Command::new(program).status()?.success(), "{}", program.display());
+    Ok(())
+}
+
+/// How many records of an event there are.
+fn hits(dir: &Path, event: &str) -> Result<usize> {
+    Ok(text(dir, "trace")?.lines().filter(|line| line.contains(&format!(" {event}: "))).count())
+}
+
+fn swap(link: &Path, to: &Path) -> Result<()> {
+    let new = link.with_extension("new");
+    symlink(to, &new)?;
+    Ok(fs::rename(&new, link)?)
+}
+
+#[test]
+fn a_probe_stays_at_the_file_that_was_named() {
+    host::as_root(|| {
+        let scratch = Scratch::new("swap")?;
+        let (old, new) = (scratch.program("old")?, scratch.program("new")?);
+        let link = scratch.0.join("link");
+        symlink(&old, &link)?;
+        let mounted = Mounted::start("swap")?;
+        let dir = mounted.dir();
+        let place = format!("{}:{:#x}", link.display(), entry(&old)?);
+        for (kind, args) in [("p", ""), ("r", "")] {
+            let event = format!("swap_{kind}");
+            // The entry of a program returns to nobody: what counts of `r` is that it can be put in place.
+            set(dir, "uprobe_events", &format!("{kind}:files/{event} {place}{args}"))?;
+            swap(&link, &new)?;
+            set(dir, &format!("events/files/{event}/enable"), "1")?;
+            run(&new)?;
+            run(&link)?;
+            ensure!(hits(dir, &event)? == 0, "the probe is at the new file: {}", text(dir, "trace")?);
+            if kind == "p" {
+                run(&old)?;
+                ensure!(hits(dir, &event)? == 1, "the probe is not at the old one: {}", text(dir, "trace")?);
+                // It stays there from one time that it is enabled to the next, without any name that leads to it.
+                set(dir, &format!("events/files/{event}/enable"), "0")?;
+                let other = scratch.0.join("other");
+                fs::rename(&old, &other)?;
+                set(dir, &format!("events/files/{event}/enable"), "1")?;
+                run(&other)?;
+                ensure!(hits(dir, &event)? == 2, "{}", text(dir, "trace")?);
+                fs::rename(&other, &old)?;
+            }
+            // What is shown is what was written.
+            let listed = text(dir, "uprobe_events")?;
+            ensure!(listed.contains(&link.display().to_string()), "{listed}");
+            set(dir, &format!("events/files/{event}/enable"), "0")?;
+            set(dir, "uprobe_events", "")?;
+            swap(&link, &old)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_file_that_changed_is_refused() {
+    host::as_root(|| {
+        let scratch = Scratch::new("change")?;
+        let program = scratch.program("program")?;
+        let mounted = Mounted::start("change")?;
+        let dir = mounted.dir();
+        let place = format!("{}:{:#x}", program.display(), entry(&program)?);
+        set(dir, "dynamic_events", &format!("p:files/change {place}"))?;
+        File::options().append(true).open(&program)?.write_all(b"more")?;
+        let done = mirror::write(dir, "events/files/change/enable", b"1", false);
+        ensure!(done == Err(libc::ESTALE), "{done:?}");
+        ensure!(text(dir, "events/files/change/enable")? == "0\n");
+        // Named again, it is the file that it is.
+        set(dir, "dynamic_events", &format!("p:files/again {place}"))?;
+        set(dir, "events/files/again/enable", "1")?;
+        run(&program)?;
+        ensure!(hits(dir, "again")? == 1 && hits(dir, "change")? == 0, "{}", text(dir, "trace")?);
+        let said = mounted.stop()?.stderr;
+        ensure!(said.contains("changed after offset"), "{said}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_program_of_events_stays_the_file_that_was_named() {
+    host::as_root(|| {
+        let scratch = Scratch::new("program")?;
+        let (old, new, link) = (scratch.0.join("old"), scratch.program("new")?, scratch.0.join("link"));
+        // This test brings events along, which the linker keeps as they are used.
+        events::round(0);
+        fs::copy(std::env::current_exe()?, &old)?;
+        symlink(&old, &link)?;
+        let mounted = Mounted::start("program")?;
+        let dir = mounted.dir();
+        let done = mirror::write(dir, "program_events", link.as_os_str().as_encoded_bytes(), false);
+        ensure!(done.is_ok(), "{done:?}");
+        let enable = "events/demo/everything/enable";
+        swap(&link, &new)?;
+        set(dir, enable, "1")?;
+        set(dir, enable, "0")?;
+        // Named anew, and then another content.
+        set(dir, "program_events", "")?;
+        set(dir, "program_events", old.to_str().context("a plain name")?)?;
+        File::options().append(true).open(&old)?.write_all(b"more")?;
+        let done = mirror::write(dir, enable, b"1", false);
+        ensure!(done == Err(libc::ESTALE), "{done:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_restored_is_at_the_same_file() {
+    host::as_root(|| {
+        let scratch = Scratch::new("restore")?;
+        let (old, new, same) = (scratch.program("old")?, scratch.program("new")?, scratch.program("same")?);
+        let link = scratch.0.join("link");
+        symlink(&old, &link)?;
+        let place = scratch.0.join("mirror");
+        let mut first = Mounted::at(place.clone())?;
+        for (event, path) in [("moved", &link), ("stays", &same)] {
+            let line = format!("p:files/{event} {}:{:#x}", path.display(), entry(&old)?);
+            mirror::write(&place, "uprobe_events", line.as_bytes(), true)
+                .map_err(std::io::Error::from_raw_os_error)?;
+            set(&place, &format!("events/files/{event}/enable"), "1")?;
+        }
+        first.kill();
+        swap(&link, &new)?;
+        let second = Mounted::with(place.clone(), &["--restore"])?;
+        let left = text(&place, "uprobe_events")?;
+        ensure!(!left.contains("files/moved") && left.contains("files/stays"), "{left}");
+        run(&same)?;
+        run(&new)?;
+        ensure!(hits(&place, "stays")? == 1, "{}", text(&place, "trace")?);
+        let said = second.stop()?.stderr;
+        ensure!(said.contains("files/moved") && said.contains("Stale file handle"), "{said}");
+        Ok(())
+    });
+}
+
+/// Writes in a thread of its own, as whoever writes may have to wait.
+fn write_beside(dir: &Path, file: &'static str, line: String) -> Receiver<(Answer, Duration)> {
+    let (to, answer) = channel();
+    let dir = dir.to_owned();
+    std::thread::spawn(move || {
+        let start = Instant::now();
+        let done = mirror::write(&dir, file, line.as_bytes(), true);
+        let _ = to.send((done, start.elapsed()));
+    });
+    answer
+}
+
+/// Uses other files until `done`; the times that it took.
+fn others(dir: &Path, mut done: impl FnMut() -> bool) -> Result<Vec<Duration>> {
+    let mut took = Vec::new();
+    while !done() || took.len() < 20 {
+        let (to, answer) = channel();
+        let own = dir.to_owned();
+        let start = Instant::now();
+        // Where everything hangs, this test must not.
+        std::thread::spawn(move || {
+            let read = text(&own, "tracing_on").and_then(|_| set(&own, "trace_marker", "still here"));
+            let _ = to.send(read.and_then(|()| text(&own, "uprobe_events")));
+        });
+        answer.recv_timeout(Duration::from_secs(10)).context("other files hang")??;
+        took.push(start.elapsed());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    took.sort();
+    Ok(took)
+}
+
+/// The three files, and a line that names a path.
+fn named(path: &Path) -> [(&'static str, String); 3] {
+    let path = path.display();
+    [
+        ("program_events", path.to_string()),
+        ("uprobe_events", format!("p:files/named {path}:0")),
+        ("dynamic_events", format!("p:files/named {path}:main")),
+    ]
+}
+
+#[test]
+fn nobody_waits_for_a_fifo_or_a_device() {
+    host::as_root(|| {
+        let scratch = Scratch::new("fifo")?;
+        let running = {
+            let (fifo, huge) = (scratch.0.join("fifo"), scratch.0.join("huge"));
+            rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR | Mode::WUSR)?;
+            File::create(&huge)?.set_len(3 << 30)?;
+            let place = scratch.0.join("mirror");
+            let running = Tracer::new([Path::new("mount"), &place])?.start()?;
+            for path in [&fifo, Path::new("/dev/zero"), Path::new("/dev/tty"), Path::new("/proc"), &huge] {
+                for (file, line) in named(path) {
+                    let answer = write_beside(&place, file, line);
+                    others(&place, || true)?;
+                    let (done, took) = answer
+                        .recv_timeout(Duration::from_secs(5))
+                        .with_context(|| format!("{} to {file} hangs", path.display()))?;
+                    let expected = match file {
+                        // An instruction of a file of whatever size.
+                        "uprobe_events" if path == huge => Ok(()),
+                        _ if path == huge => Err(libc::EFBIG),
+                        _ => Err(libc::EINVAL),
+                    };
+                    ensure!(done == expected, "{} to {file}: {done:?}", path.display());
+                    ensure!(took < Duration::from_secs(2), "{} to {file}: {took:?}", path.display());
+                }
+            }
+            running
+        };
+        let start = Instant::now();
+        running.signal(Signal::TERM)?;
+        running.wait()?.success()?;
+        ensure!(start.elapsed() < Duration::from_secs(2), "its end took {:?}", start.elapsed());
+        Ok(())
+    });
+}
+
+/// A FUSE file system that takes what it is asked for and never answers; all that wait for it are let go when this is dropped.
+struct Silent {
+    device: Option<OwnedFd>,
+}
+
+/// `FUSE_INIT`, and the size of the heads of a request and of an answer (include/uapi/linux/fuse.h).
+const INIT: u32 = 26;
+const IN_HEADER: usize = 40;
+
+impl Silent {
+    fn mount(at: &Path) -> Result<Self> {
+        fs::create_dir_all(at)?;
+        let (device, root) = mount::fuse("tracer-test")?;
+        let place = rustix::fs::open(at, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+        mount::attach(root.as_fd(), place.as_fd())?;
+        let mut requests = File::from(device.try_clone()?);
+        let mut request = vec![0; 1 << 17];
+        let length = requests.read(&mut request)?;
+        let word =
+            |at: usize| u32::from_le_bytes([request[at], request[at + 1], request[at + 2], request[at + 3]]);
+        ensure!(length >= IN_HEADER && word(4) == INIT, "the first request is FUSE_INIT");
+        // struct fuse_out_header, struct fuse_init_out of 7.31: versions, read-ahead, flags, background, the largest write.
+        let mut answer = Vec::new();
+        answer.extend(80_u32.to_le_bytes());
+        answer.extend(0_u32.to_le_bytes());
+        answer.extend(&request[8..16]);
+        for word in [7_u32, 31, 0, 0, 0, 4096, 1, 1] {
+            answer.extend(word.to_le_bytes());
+        }
+        answer.resize(80, 0);
+        requests.write_all(&answer)?;
+        // What is taken and not answered is waited for whatever signal comes.
+        std::thread::spawn(move || while requests.read(&mut request).is_ok_and(|length| length > 0) {});
+        Ok(Self { device: Some(device) })
+    }
+
+    /// Breaks the connection, as the thread that reads has it too; the mount itself may be busy.
+    fn end(&mut self, at: &Path) {
+        let _ = unmount(at, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+        drop(self.device.take());
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_file_system_that_never_answers() {
+    host::as_root(|| {
+        let scratch = Scratch::new("silent")?;
+        let at = scratch.0.join("fuse");
+        let mut silent = Silent::mount(&at)?;
+        let place = scratch.0.join("mirror");
+        let running = Tracer::new([Path::new("mount"), &place])?.start()?;
+        let process = pidfd_open(
+            Pid::from_raw(running.pid().cast_signed()).context("a process")?,
+            PidfdFlags::empty(),
+        )?;
+        let test = || -> Result<Vec<u32>> {
+            for (file, line) in named(&at.join("file")) {
+                let answer = write_beside(&place, file, line);
+                let mut came = None;
+                let took = others(&place, || {
+                    came = came.take().or_else(|| answer.try_recv().ok());
+                    came.is_some()
+                })?;
+                let (median, most) = (took[took.len() / 2], took[took.len() - 1]);
+                ensure!(
+                    median < Duration::from_millis(100),
+                    "{file}: others took {median:?}, {most:?} at most"
+                );
+                let (done, took) = came.context("an answer")?;
+                ensure!(done == Err(libc::ETIMEDOUT), "{file}: {done:?}");
+                ensure!((Duration::from_secs(2)..Duration::from_secs(5)).contains(&took), "{file}: {took:?}");
+                eprintln!("{file}: refused after {took:?}; others took {median:?}, {most:?} at most");
+            }
+            // Who has used up the places is refused at once; none comes back before the file system answers.
+            let said = as_nobody(&place, &at.join("file"), 6)?;
+            let answers: Vec<&str> = said.lines().collect();
+            ensure!(answers.len() == 6, "{said}");
+            ensure!(answers[..4].iter().all(|line| line.contains("timed out")), "{said}");
+            ensure!(answers[4..].iter().all(|line| line.contains("temporarily unavailable")), "{said}");
+            others(&place, || true)?;
+            let helpers = children(running.pid())?;
+            let waiting =
+                write_beside(&place, "uprobe_events", format!("p:files/x {}:0", at.join("x").display()));
+            std::thread::sleep(Duration::from_millis(50));
+            let start = Instant::now();
+            running.signal(Signal::TERM)?;
+            let limit = Timespec { tv_sec: 2, tv_nsec: 0 };
+            let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit))?;
+            ensure!(ended == 1, "it has not ended after {:?}", start.elapsed());
+            eprintln!("ended after {:?}", start.elapsed());
+            drop(waiting);
+            Ok(helpers)
+        };
+        let helpers = test();
+        // First: who waits for it cannot even be killed.
+        silent.end(&at);
+        let outcome = running.stop();
+        // Nothing of it stays once the file system is gone.
+        let end = Instant::now() + Duration::from_secs(10);
+        for pid in helpers? {
+            while Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok() {
+                ensure!(Instant::now() < end, "a helper stays");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        // It has ended: there is nobody to interrupt.
+        ensure!(outcome.is_err() || outcome?.status.success());
+        Ok(())
+    });
+}
+
+/// Names a file so many times, one after the other, as a user who may write `uprobe_events` and nothing else; what the shell says.
+fn as_nobody(place: &Path, file: &Path, times: u32) -> Result<String> {
+    let file = file.display();
+    let script = format!(
+        "chmod 755 . && chmod 666 uprobe_events && exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -c \
+         'for n in $(seq {times}); do /bin/echo p:files/n$n {file}:0 >> uprobe_events; done' 2>&1"
+    );
+    let output = Command::new("sh").args(["-c", &script]).current_dir(place).output()?;
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The processes that a process started.
+fn children(pid: u32) -> Result<Vec<u32>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}

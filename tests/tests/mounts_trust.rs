@@ -1,0 +1,180 @@
+//! What ending a daemon takes away, and what starting one takes for a mirror: only mounts of its own, whatever lies above them and
+//! however their place is named. And what it does not run.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
+use tracer_tests::host;
+use tracer_tests::mirror::{self, text};
+use tracer_tests::tracer::Tracer;
+
+/// A directory, taken away with all mounts in it when this is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(purpose: &str) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("tracer-mounts-{purpose}-{}", std::process::id()));
+        fs::create_dir_all(&dir)?;
+        Ok(Self(dir))
+    }
+
+    fn dir(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.0.join(name);
+        fs::create_dir_all(&dir)?;
+        Ok(dir)
+    }
+
+    /// The lines of mounts in it, as mount point and file system.
+    fn mounts(&self) -> Result<Vec<(String, String)>> {
+        let all = fs::read_to_string("/proc/self/mounts")?;
+        let here = self.0.to_str().context("a plain name")?;
+        let lines = all.lines().filter_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            Some((words.next()?.to_owned(), words.next()?.to_owned()))
+        });
+        Ok(lines.filter(|(at, _)| at.starts_with(here)).collect())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for (at, _) in self.mounts().unwrap_or_default().into_iter().rev() {
+            let _ = unmount(at.replace("\\040", " "), UnmountFlags::DETACH);
+        }
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn tmpfs(at: &Path) -> Result<()> {
+    Ok(mount("tracer-test", at, "tmpfs", MountFlags::empty(), None)?)
+}
+
+/// What starting a mirror says where it is refused.
+fn refusal(at: &Path) -> Result<String> {
+    match Tracer::new([Path::new("mount"), at])?.start() {
+        Err(error) => Ok(format!("{error:#}")),
+        Ok(running) => {
+            running.stop()?;
+            bail!("a mirror came up at {}", at.display())
+        }
+    }
+}
+
+#[test]
+fn what_lies_above_a_mirror_outlives_it() {
+    host::as_root(|| {
+        let scratch = Scratch::new("above")?;
+        let place = scratch.dir("place")?;
+        let mounted = Tracer::new([Path::new("mount"), &place])?.start()?;
+        tmpfs(&place)?;
+        fs::write(place.join("file"), "kept")?;
+        let outcome = mounted.stop()?;
+        let left = scratch.mounts()?;
+        ensure!(left.iter().any(|(_, kind)| kind == "tmpfs"), "the tmpfs is gone: {left:?}");
+        ensure!(fs::read_to_string(place.join("file"))? == "kept");
+        ensure!(outcome.status.success(), "{}", outcome.stderr);
+        ensure!(outcome.stderr.contains("something else is mounted above"), "{}", outcome.stderr);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_second_mirror_outlives_the_first() {
+    host::as_root(|| {
+        let scratch = Scratch::new("second")?;
+        let place = scratch.dir("place")?;
+        let first = Tracer::new([Path::new("mount"), &place])?.start()?;
+        let second = Tracer::new([Path::new("mount"), &place])?.args(["--over"]).start()?;
+        mirror::set(&place, "tracing_on", "0")?;
+        first.stop()?.success()?;
+        ensure!(text(&place, "tracing_on")? == "0\n", "the second one serves on");
+        second.stop()?.success()?;
+        ensure!(
+            scratch.mounts()?.is_empty(),
+            "the last one takes the dead one below along: {:?}",
+            scratch.mounts()?
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_live_mirror_is_known_by_every_name() {
+    host::as_root(|| {
+        let scratch = Scratch::new("names")?;
+        let place = scratch.dir("with a\tblank\\040")?;
+        let link = scratch.0.join("link");
+        symlink(&place, &link)?;
+        let mounted = Tracer::new([Path::new("mount"), &link])?.start()?;
+        let bound = scratch.dir("bound")?;
+        mount_bind(&place, &bound)?;
+        for name in [&place, &link, &bound, &scratch.0.join("./link/../link")] {
+            let said = refusal(name)?;
+            ensure!(said.contains("there is a mirror at"), "{}: {said}", name.display());
+        }
+        // A directory of the mirror is none, and neither is one beside it.
+        for name in [bound.join("events"), scratch.dir("beside")?] {
+            let outcome =
+                Tracer::new(["exec".as_ref(), "--mirror".as_ref(), name.as_os_str(), "true".as_ref()])?
+                    .run()?;
+            ensure!(outcome.stderr.contains("there is no mirror"), "{}: {}", name.display(), outcome.stderr);
+        }
+        ensure!(text(&link, "tracing_on")? == "1\n");
+        mounted.stop()?.success()?;
+        let left = scratch.mounts()?;
+        // Somebody else bound it there.
+        ensure!(left.len() == 1 && left[0].0.ends_with("/bound"), "{left:?}");
+        // What a dead one left goes, by a symlink as well.
+        let again = scratch.0.join("again");
+        symlink(&bound, &again)?;
+        let mounted = Tracer::new([Path::new("mount"), &again])?.start()?;
+        ensure!(scratch.mounts()?.len() == 1 && text(&bound, "tracing_on")? == "1\n");
+        mounted.stop()?.success()?;
+        ensure!(scratch.mounts()?.is_empty());
+        Ok(())
+    });
+}
+
+#[test]
+fn a_mirror_can_be_unmounted_by_others() {
+    host::as_root(|| {
+        let scratch = Scratch::new("others")?;
+        let place = scratch.dir("place")?;
+        let mounted = Tracer::new([Path::new("mount"), &place])?.start()?;
+        // Nothing of the daemon's keeps it: no MNT_DETACH.
+        unmount(&place, UnmountFlags::NOFOLLOW)?;
+        mounted.wait()?.success()?;
+        ensure!(scratch.mounts()?.is_empty());
+        Ok(())
+    });
+}
+
+#[test]
+fn no_program_is_run_to_mount() {
+    host::as_root(|| {
+        let scratch = Scratch::new("path")?;
+        let (place, bin) = (scratch.dir("place")?, scratch.dir("bin")?);
+        let ran = scratch.0.join("ran");
+        for name in ["fusermount3", "fusermount", "mount_fusefs", "mount", "umount"] {
+            let program = bin.join(name);
+            fs::write(&program, format!("#!/bin/sh\necho {name} \"$@\" >> {}\nexit 1\n", ran.display()))?;
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        }
+        // Without CAP_SYS_ADMIN mount(2) is refused with EPERM, whereupon a helper was looked for.
+        let binary = host::binary("tracer", "TRACER_BIN")?;
+        for drop in ["--bounding-set=-sys_admin", "--bounding-set=+sys_admin"] {
+            let mut command = Command::new("timeout");
+            command.args(["-s", "INT", "3", "setpriv", drop]).arg(&binary).arg("mount").arg(&place);
+            let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+            let output =
+                command.env("PATH", path).env("FUSERMOUNT_PATH", bin.join("fusermount3")).output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(!ran.exists(), "{drop}: it ran {}: {said}", fs::read_to_string(&ran)?);
+        }
+        Ok(())
+    });
+}

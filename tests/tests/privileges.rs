@@ -1,0 +1,235 @@
+//! What the processes of `tracer` may still do once they are set up, read from /proc/PID/status of every thread: few capabilities,
+//! `no_new_privs`, a filter of system calls. What they start for the user keeps the caller's privileges.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tracer_tests::host;
+use tracer_tests::mirror::{Mounted, set, text};
+use tracer_tests::tracer::Tracer;
+
+/// The daemon's.
+const MOST: u32 = 5;
+/// How long threads that were started before may take to end.
+const SETTLING: Duration = Duration::from_secs(20);
+
+/// What a thread's status says.
+#[derive(Debug, PartialEq, Eq)]
+struct Status {
+    name: String,
+    parent: u32,
+    /// Inheritable, permitted, effective, bounding, ambient.
+    sets: [u64; 5],
+    no_new_privs: bool,
+    filtered: bool,
+}
+
+impl Status {
+    fn parse(text: &str) -> Result<Self> {
+        let value = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            line.map(str::trim).with_context(|| format!("no {key} in {text}"))
+        };
+        let mut sets = [0; 5];
+        for (set, key) in sets.iter_mut().zip(["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]) {
+            *set = u64::from_str_radix(value(key)?, 16)?;
+        }
+        Ok(Self {
+            name: value("Name")?.to_owned(),
+            parent: value("PPid")?.parse()?,
+            sets,
+            no_new_privs: value("NoNewPrivs")? == "1",
+            filtered: value("Seccomp")? == "2",
+        })
+    }
+
+    fn is_confined(&self, most: u32) -> bool {
+        let [inheritable, permitted, effective, bounding, ambient] = self.sets;
+        let few = [permitted, effective, bounding].iter().all(|set| set.count_ones() <= most);
+        few && inheritable == 0 && ambient == 0 && self.no_new_privs && self.filtered
+    }
+}
+
+/// The threads of a process.
+fn threads(pid: u32) -> Result<Vec<Status>> {
+    let mut all = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid}"))? {
+        // A thread may end meanwhile.
+        if let Ok(status) = fs::read_to_string(task?.path().join("status")) {
+            all.push(Status::parse(&status)?);
+        }
+    }
+    ensure!(!all.is_empty(), "process {pid} has no threads");
+    Ok(all)
+}
+
+/// Processes that a process started and that live.
+fn children(pid: u32) -> Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(other) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        if let Ok(status) = fs::read_to_string(format!("/proc/{other}/status"))
+            && Status::parse(&status).is_ok_and(|status| status.parent == pid)
+        {
+            all.push(other);
+        }
+    }
+    Ok(all)
+}
+
+/// Wants every thread confined; threads from before may take a moment to end, or for a process just started to be.
+fn confined(pid: u32, most: u32) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let threads = threads(pid)?;
+        if threads.iter().all(|status| status.is_confined(most)) {
+            return Ok(());
+        }
+        ensure!(start.elapsed() < SETTLING, "process {pid}, at most {most} capabilities: {threads:#x?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The daemon and all processes that work for it.
+fn all_confined(mounted: &Mounted) -> Result<()> {
+    confined(mounted.pid(), MOST)?;
+    let helpers = children(mounted.pid())?;
+    ensure!(!helpers.is_empty(), "the daemon started no process for later");
+    for helper in helpers {
+        let name = threads(helper)?.swap_remove(0).name;
+        let most = if name == "tracer-closer" { 0 } else { 2 };
+        confined(helper, most).with_context(|| name)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_daemon_and_its_processes_keep_little() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let test = || -> Result<()> {
+        let mounted = Mounted::start("privileges")?;
+        all_confined(&mounted)?;
+        // With events on, few and many, threads and descriptors have come; only this thread is traced.
+        let dir = mounted.instance("kept")?;
+        set(&dir, "set_event_pid", &std::process::id().to_string())?;
+        set(&dir, "events/sched/sched_process_exit/enable", "1")?;
+        all_confined(&mounted)?;
+        set(&dir, "events/sched/enable", "1")?;
+        set(&dir, "events/kmem/enable", "1")?;
+        set(&dir, "events/block/enable", "1")?;
+        set(&dir, "events/ext4/enable", "1")?;
+        all_confined(&mounted)?;
+        set(&dir, "trace_marker", "a mark")?;
+        ensure!(text(&dir, "trace")?.contains("a mark"));
+        // Its end takes nothing that is gone: the mount goes, and what works for it.
+        let (pid, at) = (mounted.pid(), mounted.dir().to_owned());
+        let helpers = children(pid)?;
+        let outcome = mounted.stop()?;
+        ensure!(outcome.status.success() && outcome.stderr.is_empty(), "{outcome:?}");
+        let mounts = fs::read_to_string("/proc/self/mounts")?;
+        ensure!(!mounts.contains(at.to_str().context("a path")?), "{} is mounted still", at.display());
+        let start = Instant::now();
+        while helpers.iter().any(|helper| fs::exists(format!("/proc/{helper}/exe")).unwrap_or(false)) {
+            ensure!(start.elapsed() < SETTLING, "{helpers:?} outlive their daemon");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    };
+    test().unwrap();
+}
+
+/// The lines of its own status that a command shows.
+const OWN_STATUS: [&str; 3] = ["grep", "^CapEff:\\|^CapBnd:\\|^NoNewPrivs:\\|^Seccomp:", "/proc/self/status"];
+
+/// The same of this process.
+fn own_status() -> Result<String> {
+    let output = std::process::Command::new(OWN_STATUS[0]).args(&OWN_STATUS[1..]).output()?;
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn recordings_and_histograms_keep_little_once_attached() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let test = || -> Result<()> {
+        let own = std::process::id().to_string();
+        let few = ["record", "--pid", &own, "-e", "sched:sched_process_exit", "-o", "/dev/null"];
+        let many =
+            ["record", "--pid", &own, "-e", "sched:*", "-e", "kmem:*", "-e", "block:*", "-o", "/dev/null"];
+        let filter = format!("common_pid=={own}");
+        let hist = ["hist", "sched:sched_process_exit", "keys=common_pid", "if", &filter];
+        let probe = ["hist", "--own", "sched:sched_process_exit", "keys=common_pid", "if", &filter];
+        for command in [&few[..], &many, &hist, &probe] {
+            let running = Tracer::new(command)?.start()?;
+            confined(running.pid(), 2).with_context(|| format!("{command:?}"))?;
+            for helper in children(running.pid())? {
+                confined(helper, 0).with_context(|| format!("a process of {command:?}"))?;
+            }
+            let outcome = running.stop()?;
+            ensure!(outcome.status.success(), "{command:?}: {}", outcome.stderr);
+            ensure!(!outcome.stderr.contains("WARN"), "{command:?}: {}", outcome.stderr);
+        }
+        Ok(())
+    };
+    test().unwrap();
+}
+
+#[test]
+fn commands_keep_the_callers_privileges() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let test = || -> Result<()> {
+        let own = own_status()?;
+        for words in [&["record", "-e", "sched:sched_process_exit", "--"][..], &["exec", "--"]] {
+            let outcome = Tracer::new(words)?.args(OWN_STATUS).run()?;
+            let shown = String::from_utf8(outcome.stdout)?;
+            ensure!(shown.contains(&own), "{words:?}: {shown}, here {own}: {}", outcome.stderr);
+        }
+        Ok(())
+    };
+    test().unwrap();
+}
+
+#[test]
+fn the_service_manager_hears_that_the_daemon_lives() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let test = || -> Result<()> {
+        let dir = std::env::temp_dir().join(format!("tracer-watchdog-{}", std::process::id()));
+        fs::create_dir(&dir)?;
+        let (socket, at) = (dir.join("notify"), dir.join("mirror"));
+        let manager = UnixDatagram::bind(&socket)?;
+        manager.set_read_timeout(Some(SETTLING))?;
+        let running = Tracer::new(["mount".as_ref(), at.as_os_str()])?
+            .env("NOTIFY_SOCKET", &socket)
+            .env("WATCHDOG_USEC", "400000")
+            .start()?;
+        let hear = || -> Result<String> {
+            let mut said = [0; 64];
+            let length = manager.recv(&mut said).context("the daemon says nothing")?;
+            Ok(String::from_utf8_lossy(&said[..length]).into_owned())
+        };
+        ensure!(hear()? == "READY=1");
+        confined(running.pid(), MOST)?;
+        let start = Instant::now();
+        for _ in 0..6 {
+            ensure!(hear()? == "WATCHDOG=1");
+        }
+        // The first comes at once, each other after half of the time that there is.
+        let took = start.elapsed();
+        ensure!(took > Duration::from_millis(800), "six beats in {took:?}");
+        let outcome = running.stop()?;
+        ensure!(outcome.status.success() && outcome.stderr.is_empty(), "{outcome:?}");
+        Ok(fs::remove_dir_all(dir)?)
+    };
+    test().unwrap();
+}

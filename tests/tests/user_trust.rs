@@ -1,0 +1,375 @@
+//! Attacks on a mirror by its user events, as an unprivileged client makes them: pages that do not come, programs that take the place
+//! of others, more of everything than one may have; and what root sees of it.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use tracer_tests::{
+    held::Held,
+    host,
+    mirror::{Mounted, set, text},
+    user_events::{Data, Word},
+};
+
+/// nobody, and its group.
+const USER: u32 = 65_534;
+/// What turning an event on or off may take beside hostile clients.
+const CHANGE: Duration = Duration::from_millis(250);
+
+/// A time that something may take: emulated machines are 10 to 20 times slower than real ones.
+fn bound(time: Duration) -> Duration {
+    if host::is_emulated() { 20 * time } else { time }
+}
+
+fn told<T>(what: &str, done: Result<T, i32>) -> Result<T> {
+    done.map_err(std::io::Error::from_raw_os_error).with_context(|| what.to_owned())
+}
+
+/// A client, ended with its test.
+struct Client {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn start(uid: u32, words: &[&str]) -> Result<Self> {
+        let mut command = Command::new(host::binary("tracer-user-attack", "TRACER_USER_ATTACK_BIN")?);
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if uid != 0 {
+            command.uid(uid).gid(uid);
+        }
+        let mut child = command.spawn()?;
+        let lines = BufReader::new(child.stdout.take().context("its output")?);
+        Ok(Self { child, lines })
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line)?;
+        ensure!(!line.is_empty(), "it ended: {:?}", self.child.wait());
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Lets everybody register.
+fn open_to_all(dir: &Path) -> Result<()> {
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
+    fs::set_permissions(dir.join("user_events_data"), fs::Permissions::from_mode(0o666))?;
+    Ok(fs::set_permissions(dir.join("user_events_status"), fs::Permissions::from_mode(0o666))?)
+}
+
+/// A program of root's that anybody may run as root, until this is dropped.
+struct Setuid(PathBuf);
+
+impl Setuid {
+    fn make() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("tracer-setuid-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        fs::copy(host::binary("tracer-user-attack", "TRACER_USER_ATTACK_BIN")?, &path)?;
+        std::os::unix::fs::chown(&path, Some(0), Some(0))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4755))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Setuid {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A client whose page does not come is refused, and becomes a program of root's; then the page comes.
+fn attack(dir: &Path, how: &str) -> Result<()> {
+    let (held, program) = (Held::mount(how)?, Setuid::make()?);
+    let (page, path) = (held.file(), dir.to_str().context("a path")?);
+    let words =
+        ["become", path, page.to_str().context("a path")?, program.0.to_str().context("a path")?, how];
+    let mut client = Client::start(USER, &words)?;
+    let refused = client.line()?;
+    ensure!(refused.starts_with(&format!("refused Err({})", libc::EFAULT)), "{refused}");
+    ensure!(held.reads() > 0, "nobody waited for the page");
+    ensure!(client.line()? == "watching as root", "it is no program of root's");
+    // Whoever waited for the page goes on now.
+    held.release();
+    let ended = client.child.wait()?;
+    ensure!(ended.success(), "memory of a program of root's was written: {ended}");
+    Ok(())
+}
+
+#[test]
+fn a_setuid_program_in_a_clients_place_is_not_written() {
+    host::as_root(|| {
+        let mirror = Mounted::start("user-trust")?;
+        open_to_all(mirror.dir())?;
+        attack(mirror.dir(), "write")?;
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn nor_by_a_member_of_the_group_who_only_reads() {
+    host::as_root(|| {
+        let place = std::env::temp_dir().join(format!("tracer-user-group-{}", std::process::id()));
+        let mirror = Mounted::with(place, &["--gid", &USER.to_string(), "--mode", "750"])?;
+        attack(mirror.dir(), "read")?;
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+/// Runs something and says how long it took.
+fn timed(what: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let since = Instant::now();
+    what()?;
+    Ok(since.elapsed())
+}
+
+#[test]
+fn clients_that_wait_for_ever_keep_nobody_from_being_served() {
+    host::as_root(|| {
+        let mirror = Mounted::start("user-crowd-held")?;
+        let dir = mirror.dir();
+        open_to_all(dir)?;
+        let held = Held::mount("crowd")?;
+        let (page, path) = (held.file(), dir.to_str().context("a path")?);
+        let page = page.to_str().context("a path")?;
+        let mut crowd = Client::start(USER, &["crowd", path, page, "140"])?;
+        ensure!(crowd.line()? == "asking");
+        let end = Instant::now() + Duration::from_secs(10);
+        while held.reads() == 0 {
+            ensure!(Instant::now() < end, "nobody waits for the page");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        // Root is served meanwhile, and another client is.
+        let (data, word) = (Data::open(dir)?, Word::default());
+        let took = timed(|| told("register", data.register("mine u32 a", &word, 0, 0)).map(drop))?;
+        ensure!(took < bound(CHANGE), "root waited {took:?}");
+        let mut other = Client::start(USER - 1, &["flood", path, "1"])?;
+        ensure!(other.line()?.contains("made 1 "), "another client is refused");
+        let took = timed(|| set(dir, "events/user_events/mine/enable", "1"))?;
+        ensure!(took < bound(CHANGE) && word.get() == 1, "{took:?}, {:#x}", word.get());
+        eprintln!("beside 140 threads on a held page: enabling {took:?}");
+        // All are refused within their deadline.
+        let took = timed(|| {
+            ensure!(crowd.line()? == "refused");
+            Ok(())
+        })?;
+        ensure!(took < bound(Duration::from_secs(7)), "{took:?}");
+        held.release();
+        drop((crowd, other));
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn enabling_beside_clients_that_are_stuck_takes_no_time() {
+    host::as_root(|| {
+        let mirror = Mounted::start("user-stuck")?;
+        let dir = mirror.dir();
+        open_to_all(dir)?;
+        let held = Held::mount("stuck")?;
+        let (page, path) = (held.file(), dir.to_str().context("a path")?);
+        let page = page.to_str().context("a path")?;
+        let (data, word) = (Data::open(dir)?, Word::default());
+        told("register", data.register("stuck u32 a", &word, 0, 0))?;
+        // What a change takes without them, on a machine that may have other things to do; the first loads programs.
+        let change = |round: u32| {
+            let on = round.is_multiple_of(2);
+            let value = if on { "1" } else { "0" };
+            let took = timed(|| set(dir, "events/user_events/stuck/enable", value))?;
+            ensure!(word.get() == u32::from(on), "round {round}: {:#x}", word.get());
+            Ok(took)
+        };
+        let before = (0..12).map(change).skip(2).collect::<Result<Vec<Duration>>>()?;
+        let slowest = before.iter().max().copied().unwrap_or_default();
+        // More than a uid has threads for, of two uids.
+        let mut clients = Vec::new();
+        for number in 0..24 {
+            let mut client = Client::start(USER - number % 2, &["stuck", path, page])?;
+            ensure!(client.line()? == "stuck");
+            clients.push(client);
+        }
+        let times = (0..10).map(change).collect::<Result<Vec<Duration>>>()?;
+        eprintln!("beside 24 stuck clients each change took {times:?}; without them {before:?}");
+        ensure!(times.iter().all(|took| *took < bound(CHANGE) + slowest), "{times:?}, before {before:?}");
+        // They are remembered: only the first change waited.
+        let mut later = times[1..].to_vec();
+        later.sort_unstable();
+        ensure!(later[later.len() / 2] < bound(CHANGE) / 3 + slowest, "{times:?}, before {before:?}");
+        // The end of the daemon waits for nobody either.
+        set(dir, "events/user_events/stuck/enable", "1")?;
+        let took = timed(|| mirror.stop()?.success().map(drop))?;
+        ensure!(took < bound(Duration::from_secs(2)) && word.get() == 0, "{took:?}, {:#x}", word.get());
+        held.release();
+        Ok(())
+    });
+}
+
+#[test]
+fn a_client_has_so_many_events_and_none_that_persist() {
+    host::as_root(|| {
+        let mirror = Mounted::start("user-flood")?;
+        let dir = mirror.dir();
+        open_to_all(dir)?;
+        let path = dir.to_str().context("a path")?;
+        let count = host::share(29_177);
+        let mut client = Client::start(USER, &["flood", path, &count.to_string()])?;
+        let line = client.line()?;
+        eprintln!("{count} registrations: {line}");
+        let expected =
+            format!("persistent {} made 1024 refused {} errno {} ", libc::EPERM, 29_177 - 1024, libc::EMFILE);
+        ensure!(line.starts_with(&expected), "{line}");
+        // What they made does not outlive the daemon, and root makes more.
+        set(dir, "tracing_on", "0")?;
+        let state = text(Path::new("/run/tracer/state"), &state_name(dir))?;
+        ensure!(!state.contains("flood_"), "{state}");
+        let (data, word) = (Data::open(dir)?, Word::default());
+        let since = Instant::now();
+        for number in 0..2000 {
+            told("register", data.register_first_age(&format!("root_{number} u32 a")))?;
+        }
+        eprintln!("2,000 registrations of root's took {:?}", since.elapsed());
+        told("register", data.register("last u32 a", &word, 0, 0))?;
+        set(dir, "events/user_events/last/enable", "1")?;
+        ensure!(word.get() == 1);
+        drop((client, data));
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+/// The name of a mirror's state file.
+fn state_name(dir: &Path) -> String {
+    let path = dir.to_string_lossy().replace('-', "%2d").replace('/', "-");
+    path + ".json"
+}
+
+#[test]
+fn events_do_not_hide_files_and_the_page_is_not_written() {
+    host::as_root(|| {
+        let mirror = Mounted::start("user-names")?;
+        let dir = mirror.dir();
+        open_to_all(dir)?;
+        let (data, word) = (Data::open(dir)?, Word::default());
+        for (bit, name) in ["enable", "filter", "other"].into_iter().enumerate() {
+            told(name, data.register(&format!("{name} u32 a"), &word, bit as u8, 0))?;
+        }
+        for file in ["enable", "filter"] {
+            ensure!(fs::metadata(dir.join("events/user_events").join(file))?.is_file(), "{file}");
+        }
+        let listed = fs::read_dir(dir.join("events/user_events"))?.filter_map(Result::ok).count();
+        ensure!(listed == 3, "{listed} names");
+        set(dir, "events/user_events/enable", "1")?;
+        ensure!(word.get() == 0b111, "{:#x}", word.get());
+        let mut client = Client::start(USER, &["page", dir.to_str().context("a path")?])?;
+        ensure!(client.child.wait()?.success());
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn a_killed_helper_is_replaced_and_nothing_is_forgotten() {
+    host::as_root(|| {
+        let mirror = Mounted::start("user-helper")?;
+        let dir = mirror.dir();
+        let (data, word) = (Data::open(dir)?, Word::default());
+        told("register", data.register("kept u32 a", &word, 5, 0))?;
+        for round in 0..2 {
+            let helpers = helpers(mirror.pid())?;
+            ensure!(helpers.len() == 3 - round, "{helpers:?}");
+            // The first that was started is the one that works.
+            let first = helpers.iter().min().context("a helper")?;
+            rustix::process::kill_process(
+                rustix::process::Pid::from_raw(*first).context("a process")?,
+                rustix::process::Signal::KILL,
+            )?;
+            let end = Instant::now() + Duration::from_secs(20);
+            loop {
+                // What was under way is lost, what follows is not.
+                set(dir, "events/user_events/kept/enable", "0")?;
+                set(dir, "events/user_events/kept/enable", "1")?;
+                let done = data.register(&format!("more{round} u32 a"), &word, round as u8, 0);
+                if word.get() & 1 << 5 != 0 && matches!(done, Ok(_) | Err(libc::EADDRINUSE)) {
+                    break;
+                }
+                ensure!(Instant::now() < end, "{done:?} {:#x}", word.get());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        set(dir, "events/user_events/kept/enable", "0")?;
+        ensure!(word.get() == 0, "{:#x}", word.get());
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+/// Processes of a daemon's that reach memory.
+fn helpers(daemon: u32) -> Result<Vec<i32>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some((name, rest)) = stat.rsplit_once(") ") else { continue };
+        let mut words = rest.split(' ');
+        let (state, parent) = (words.next(), words.next().and_then(|word| word.parse::<u32>().ok()));
+        if name.ends_with("(tracer-memory") && parent == Some(daemon) && state != Some("Z") {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn no_race_writes_into_another_address_space() {
+    host::as_root(|| {
+        let mirror = Mounted::start("user-races")?;
+        let dir = mirror.dir();
+        let path = dir.to_str().context("a path")?;
+        let races = u64::from(host::share(100_000));
+        let (data, word) = (Data::open(dir)?, Word::default());
+        told("register", data.register("raced u32 a", &word, 0, 0))?;
+        let over = AtomicBool::new(false);
+        let (line, changes) = std::thread::scope(|scope| -> Result<_> {
+            let changer = scope.spawn(|| -> Result<u64> {
+                let mut changes = 0;
+                while !over.load(Ordering::Acquire) {
+                    let value = if changes % 2 == 0 { "1" } else { "0" };
+                    set(dir, "events/user_events/raced/enable", value)?;
+                    changes += 1;
+                }
+                Ok(changes)
+            });
+            let line = Client::start(0, &["races", path, &races.to_string(), "88172645463325252"])
+                .and_then(|mut client| client.line());
+            over.store(true, Ordering::Release);
+            let changes = changer.join().map_err(|_| anyhow::anyhow!("the changer"))??;
+            Ok((line?, changes))
+        })?;
+        eprintln!("{line}; {changes} changes");
+        let number = |key: &str| -> Result<u64> {
+            let mut words = line.split(' ').skip_while(|word| *word != key);
+            Ok(words.nth(1).context(key.to_owned())?.parse()?)
+        };
+        ensure!(number("races")? >= races, "{line}");
+        for kind in ["exit", "fork", "clone", "unmap", "exec"] {
+            ensure!(number(kind)? > 0, "{line}");
+        }
+        ensure!(number("stray")? == 0 && number("failed")? == 0, "{line}");
+        // Both took part: events were seen on, and changed all the time.
+        ensure!(number("on")? > 0 && changes > 10, "{line}; {changes} changes");
+        mirror.stop()?.success().map(drop)
+    });
+}
