@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{build, conformance, facts, lint, measure, setup, sources, test, vm};
+use crate::{build, conformance, facts, fuzz, lint, measure, setup, sources, test, vm};
 
 /// Set up, build, run, test and measure tracer.
 #[derive(Debug, Parser)]
@@ -29,7 +29,8 @@ enum Verb {
     Lint,
     /// Run a command as root in a virtual machine with one of Debian's kernels
     Vm(vm::Options),
-    /// Build a small kernel with user_events, which no kernel of Debian's has, for `--kernel IMAGE` of `vm`
+    /// Build a small kernel with user_events, which no kernel of Debian's has, for `--kernel IMAGE` of `vm`; `--test` compares user
+    /// events there
     Kernel(sources::Options),
     /// Run the kernel's own tests of tracefs in a virtual machine
     Conformance(conformance::Options),
@@ -37,6 +38,8 @@ enum Verb {
     Bench(measure::BenchOptions),
     /// Run the mirror under full load, with kills in between, and hold its counts to each other
     Soak(measure::SoakOptions),
+    /// Run the fuzz targets under address sanitizer, each for some seconds
+    Fuzz(fuzz::Options),
     /// Accept what the snapshot tests now give
     Bless(measure::BlessOptions),
     /// Freeze a kernel's event formats into tests/facts
@@ -52,10 +55,11 @@ pub(crate) fn run() -> Result<ExitCode> {
         Verb::Test(options) => return test::verb(&options),
         Verb::Lint => lint::verb()?,
         Verb::Vm(options) => return vm::verb(&options),
-        Verb::Kernel(options) => sources::verb(&options)?,
+        Verb::Kernel(options) => return sources::verb(&options),
         Verb::Conformance(options) => return conformance::verb(&options),
         Verb::Bench(options) => measure::bench(&options)?,
         Verb::Soak(options) => measure::soak(&options)?,
+        Verb::Fuzz(options) => fuzz::verb(&options)?,
         Verb::Bless(options) => measure::bless(&options)?,
         Verb::Facts(options) => facts::verb(&options)?,
     }

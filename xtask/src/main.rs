@@ -10,6 +10,7 @@ mod build;
 mod cli;
 mod conformance;
 mod facts;
+mod fuzz;
 mod host;
 mod lint;
 mod measure;

@@ -15,12 +15,15 @@ use crate::toolchain::{self, LLVM};
 /// The release of `bpf-linker` that is installed where none is found.
 const BPF_LINKER: &str = "0.13.0";
 
+/// The release of `cargo-deny`, likewise.
+const CARGO_DENY: &str = "0.20.2";
+
 /// What a verb may need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Group {
     /// Build and run: a C compiler, the eBPF compiler and its core sources, `bpf-linker`.
     Build,
-    /// rustfmt and clippy, for the eBPF compiler as well.
+    /// rustfmt and clippy, for the eBPF compiler as well; cargo-deny; systemd's opinion of the unit file.
     Lint,
     /// What makes the guests' images; QEMU itself need not be installed (`vm::emulator`).
     Vm,
@@ -59,6 +62,8 @@ struct Missing {
     foreign_arm64: bool,
     /// `cargo install bpf-linker` has to run.
     bpf_linker: bool,
+    /// `cargo install cargo-deny` has to run.
+    cargo_deny: bool,
 }
 
 impl Missing {
@@ -89,6 +94,7 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         if !answers("clippy") {
             missing.packages.push("rust-web-clippy");
         }
+        missing.cargo_deny = !answers("deny");
         // Clippy has to be of the same build as the compiler whose core sources it reads, which may be one that is
         // still to be installed.
         let answered = match toolchain::find_ebpf()? {
@@ -111,6 +117,8 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         }
     }
     let programs: &[(Group, &str, &[&'static str])] = &[
+        (Group::Lint, "systemd-analyze", &["systemd"]),
+        (Group::Lint, "git", &["git"]),
         (Group::Vm, "mke2fs", &["e2fsprogs"]),
         (Group::Vm, "depmod", &["kmod"]),
         (Group::Vm, "xz", &["xz-utils"]),
@@ -189,6 +197,9 @@ fn recipe(missing: &Missing, apt: bool) -> String {
              --locked --no-default-features --features llvm-{LLVM}"
         ));
     }
+    if missing.cargo_deny {
+        lines.push(format!("cargo install cargo-deny@{CARGO_DENY} --locked --no-default-features"));
+    }
     lines.iter().fold(String::new(), |text, line| text + "  " + line + "\n")
 }
 
@@ -254,6 +265,19 @@ fn install_bpf_linker() -> Result<()> {
     Ok(())
 }
 
+/// Builds `cargo-deny`; takes two minutes on two idle CPUs.
+fn install_cargo_deny() -> Result<()> {
+    host::step(format!("Building cargo-deny {CARGO_DENY}"));
+    let mut command = host::cargo();
+    // Without its features the databases are fetched by git, which is there anyway.
+    command.current_dir("/").args(["install", &format!("cargo-deny@{CARGO_DENY}")]);
+    command.args(["--locked", "--no-default-features"]);
+    if std::env::var_os("CI").is_some() {
+        command.arg("--quiet");
+    }
+    host::run(&mut command)
+}
+
 /// Makes sure that what `groups` need is there, and installs it where apt-get is.
 pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
     let apt = host::which("apt-get").is_some();
@@ -274,6 +298,9 @@ pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
             .with_context(|| format!("to install it all by hand:\n{}", recipe(&missing, apt)))?;
         if missing.bpf_linker {
             install_bpf_linker()?;
+        }
+        if missing.cargo_deny {
+            install_cargo_deny()?;
         }
         before = Some(missing);
     }
@@ -319,15 +346,20 @@ mod tests {
 
     #[test]
     fn the_recipe_names_every_command_in_order() {
-        let missing =
-            Missing { packages: vec!["llvm-22-dev", "rust-web-src"], foreign_arm64: true, bpf_linker: true };
+        let missing = Missing {
+            packages: vec!["llvm-22-dev", "rust-web-src"],
+            foreign_arm64: true,
+            bpf_linker: true,
+            cargo_deny: true,
+        };
         let text = recipe(&missing, true);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         assert_eq!(lines[0], "sudo dpkg --add-architecture arm64");
         assert_eq!(lines[1], "sudo apt-get update");
         assert_eq!(lines[2], "sudo apt-get install --no-install-recommends llvm-22-dev rust-web-src");
         assert!(lines[3].ends_with("--no-default-features --features llvm-22"), "{}", lines[3]);
-        assert_eq!(lines.len(), 4);
+        assert!(lines[4].starts_with("cargo install cargo-deny@"), "{}", lines[4]);
+        assert_eq!(lines.len(), 5);
     }
 
     #[test]

@@ -5,13 +5,13 @@
 //! installed. Nothing of them is ever committed.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::build::Arch;
 use crate::setup::{self, Group};
-use crate::{host, vm};
+use crate::{host, test, vm};
 
 /// Versions whose programs are tests, and where their header of user_events lies.
 const VERSIONS: [(&str, &str); 2] =
@@ -28,6 +28,8 @@ const PROGRAMS_OF: &str = "kernel-tests-";
 
 /// What the kernel of [`verb`] has.
 const CONFIG: &str = include_str!("../guest/user_events.config");
+/// The test program that compares user events with the kernel's own.
+const USER_EVENTS: &str = "user_differential";
 /// Architectures that are not unpacked, but for their Kconfig.
 const OTHERS: [&str; 8] = ["arm", "arm64", "mips", "powerpc", "s390", "sparc", "riscv", "parisc"];
 
@@ -82,13 +84,25 @@ pub(crate) struct Options {
     /// Version of Debian's kernel sources
     #[arg(long = "kernel", default_value = "6.12", value_name = "VERSION")]
     version: String,
+    /// Run the comparison of user events with the kernel's own in a machine with this kernel
+    #[arg(long)]
+    test: bool,
     /// Compilers at once
     #[arg(long, default_value_t = 2)]
     jobs: u32,
 }
 
-/// The verb: builds the kernel once, and prints where its image is.
-pub(crate) fn verb(options: &Options) -> Result<()> {
+/// The verb: builds the kernel once, and prints where its image is, or runs the comparison of user events there.
+pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
+    let image = image(options)?;
+    if options.test {
+        return test::on_image(&image, USER_EVENTS);
+    }
+    println!("{}", image.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn image(options: &Options) -> Result<PathBuf> {
     setup::ensure(&[Group::Kernel])?;
     if Arch::host()? != Arch::X86_64 {
         bail!("this is for x86-64 only");
@@ -98,8 +112,7 @@ pub(crate) fn verb(options: &Options) -> Result<()> {
         host::step(format!("Building Linux {version} with user_events (some 15 minutes)"));
         build(version, options.jobs, dir)
     })?;
-    println!("{}", dir.join("bzImage").display());
-    Ok(())
+    Ok(dir.join("bzImage"))
 }
 
 fn build(version: &str, jobs: u32, dir: &Path) -> Result<()> {

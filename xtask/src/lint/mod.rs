@@ -1,10 +1,12 @@
-//! `cargo xtask lint`: formatting, clippy, the direction of imports and the shape of files.
+//! `cargo xtask lint`: formatting, clippy, the direction of imports, the shape of files, dependencies and the unit file.
 //!
 //! All checks run even when one fails, cheap ones first, so that one run shows everything that is wrong.
 
 mod imports;
 mod scan;
 mod shape;
+mod supply;
+mod unit;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -73,6 +75,8 @@ pub(crate) struct Checked {
     pub(crate) what: String,
     /// What is wrong, in a line; the details have been printed.
     pub(crate) wrong: Option<String>,
+    /// Why it could not be made.
+    pub(crate) skipped: Option<String>,
     /// How long it took.
     pub(crate) time: Duration,
 }
@@ -83,13 +87,21 @@ struct Checks(Vec<Checked>);
 
 impl Checks {
     fn check(&mut self, what: &str, run: impl FnOnce() -> Result<()>) {
+        self.check_or_skip(what, || run().map(|()| None));
+    }
+
+    /// A check that may say why it cannot be made.
+    fn check_or_skip(&mut self, what: &str, run: impl FnOnce() -> Result<Option<String>>) {
         host::step(what);
         let start = Instant::now();
-        let wrong = run().err().map(|error| format!("{error:#}"));
-        if let Some(wrong) = &wrong {
-            eprintln!("{wrong}");
+        let (wrong, skipped) = match run() {
+            Ok(skipped) => (None, skipped),
+            Err(error) => (Some(format!("{error:#}")), None),
+        };
+        if let Some(text) = wrong.as_ref().or(skipped.as_ref()) {
+            eprintln!("{text}");
         }
-        self.0.push(Checked { what: what.to_owned(), wrong, time: start.elapsed() });
+        self.0.push(Checked { what: what.to_owned(), wrong, skipped, time: start.elapsed() });
     }
 }
 
@@ -104,6 +116,14 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
             eprintln!("{finding}");
         }
         if findings.is_empty() { Ok(()) } else { bail!("{} findings", findings.len()) }
+    });
+    checks.check("Unit file", || unit::check(root));
+    checks.check("Licences, duplicates and sources of dependencies", || supply::licences(root));
+    checks.check_or_skip("Advisories about dependencies", || {
+        Ok(match supply::advisories(root)? {
+            supply::Advisories::None => None,
+            supply::Advisories::Unknown(why) => Some(why),
+        })
     });
     let strict = ["--", "-D", "warnings"];
     checks.check("Formatting", || host::run(host::cargo().args(["fmt", "--all", "--check"])));
@@ -138,10 +158,16 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
 
 /// The verb itself.
 pub(crate) fn verb() -> Result<()> {
-    let failed: Vec<String> =
-        checks()?.into_iter().filter(|check| check.wrong.is_some()).map(|check| check.what).collect();
+    let checks = checks()?;
+    let failed: Vec<&str> =
+        checks.iter().filter(|check| check.wrong.is_some()).map(|check| &*check.what).collect();
     if !failed.is_empty() {
         bail!("lint: {}", failed.join(", "));
+    }
+    for check in &checks {
+        if let Some(why) = &check.skipped {
+            eprintln!("Skipped: {}: {why}", check.what);
+        }
     }
     eprintln!("Lint is clean.");
     Ok(())
@@ -162,8 +188,10 @@ mod tests {
         let mut checks = Checks::default();
         checks.check("one", || bail!("no"));
         checks.check("two", || Ok(()));
-        let came_to: Vec<_> = checks.0.iter().map(|c| (c.what.as_str(), c.wrong.as_deref())).collect();
-        assert_eq!(came_to, [("one", Some("no")), ("two", None)]);
+        checks.check_or_skip("three", || Ok(Some("why".to_owned())));
+        let came_to: Vec<_> =
+            checks.0.iter().map(|c| (&*c.what, c.wrong.as_deref(), c.skipped.as_deref())).collect();
+        assert_eq!(came_to, [("one", Some("no"), None), ("two", None, None), ("three", None, Some("why"))]);
     }
 
     #[test]

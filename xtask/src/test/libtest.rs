@@ -27,6 +27,8 @@ pub(super) enum Verdict {
 /// One test and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ended {
+    /// The binary that it is in.
+    pub(super) binary: String,
     pub(super) name: String,
     pub(super) verdict: Verdict,
     pub(super) time: Duration,
@@ -73,7 +75,7 @@ pub(super) fn parse(line: &str) -> Event {
         _ => return Event::Other,
     };
     let time = value["exec_time"].as_f64().and_then(|s| Duration::try_from_secs_f64(s).ok());
-    Event::Ended(Ended { name: text("name"), verdict, time: time.unwrap_or_default() })
+    Event::Ended(Ended { binary: String::new(), name: text("name"), verdict, time: time.unwrap_or_default() })
 }
 
 /// Collects a binary's events; knows which tests were running when it died.
@@ -98,17 +100,21 @@ impl Suite {
         }
     }
 
-    /// Ends the collection: a binary that died fails the tests it was running, or stands as a failure itself.
-    pub(super) fn finish(mut self, binary: &str, how: &str) -> Vec<Ended> {
+    /// Ends the collection: a binary that died fails the tests it was running, or stands as a failure itself. `name` is the
+    /// binary's among its tests.
+    pub(super) fn finish(mut self, binary: &str, name: &str, how: &str) -> Vec<Ended> {
         if !self.complete {
             let fail = |name: String| {
                 let verdict = Verdict::Failed(format!("{binary} {how} while this ran"));
-                Ended { name, verdict, time: Duration::ZERO }
+                Ended { binary: String::new(), name, verdict, time: Duration::ZERO }
             };
             if self.running.is_empty() {
                 self.running.push(format!("({binary})"));
             }
             self.ended.extend(self.running.drain(..).map(fail));
+        }
+        for test in &mut self.ended {
+            name.clone_into(&mut test.binary);
         }
         self.ended
     }
@@ -162,14 +168,14 @@ mod tests {
         suite.take(Event::Started("a".into()));
         suite.take(Event::Started("b".into()));
         suite.take(parse(r#"{ "type": "test", "name": "a", "event": "ok" }"#));
-        let tests = suite.finish("t", "ended with 134");
+        let tests = suite.finish("t", "n", "ended with 134");
         assert_eq!(tests.len(), 2);
-        assert_eq!(tests[1].name, "b");
+        assert_eq!((tests[0].binary.as_str(), tests[1].name.as_str()), ("n", "b"));
         assert_eq!(tests[1].verdict, Verdict::Failed("t ended with 134 while this ran".into()));
-        assert_eq!(Suite::default().finish("t", "ended with 1")[0].name, "(t)");
+        assert_eq!(Suite::default().finish("t", "n", "ended with 1")[0].name, "(t)");
         let mut suite = Suite::default();
         suite.take(parse(r#"{ "type": "suite", "event": "ok", "passed": 0 }"#));
-        assert_eq!(suite.finish("t", "ended with 0"), []);
+        assert_eq!(suite.finish("t", "n", "ended with 0"), []);
     }
 
     #[test]
@@ -182,7 +188,7 @@ mod tests {
             .unwrap();
         let mut suite = Suite::default();
         String::from_utf8(out.stdout).unwrap().lines().for_each(|line| suite.take(parse(line)));
-        let tests = suite.finish("self", "ended");
+        let tests = suite.finish("self", "n", "ended");
         assert_eq!(tests.len(), 1, "{tests:?}");
         assert_eq!(tests[0].verdict, Verdict::Passed);
     }

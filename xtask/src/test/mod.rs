@@ -7,6 +7,7 @@
 mod binaries;
 mod libtest;
 mod report;
+mod skips;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,11 +15,11 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use crate::build::Arch;
 use crate::setup::{self, Group};
-use crate::{host, lint, sources, vm};
+use crate::{conformance, host, lint, sources, vm};
 use binaries::{Built, TestBinary};
 use libtest::{Event, Suite};
 use report::Section;
@@ -32,6 +33,8 @@ const MACHINE_TIMEOUT: u64 = 1800;
 const MACHINE_PART: u32 = 13;
 /// So many lines of a failed test's output are shown at once; the end has them all.
 const FIRST_LINES: usize = 20;
+/// The kernel whose suite is run on the mirror.
+const SUITE_OF: &str = "6.12";
 /// Lines by which the guest's script separates the binaries.
 const BEGIN: &str = "@@ begin ";
 const END: &str = "@@ end ";
@@ -46,6 +49,11 @@ struct Target {
 impl Target {
     fn title(&self) -> String {
         format!("{} {}", self.version, self.arch.name())
+    }
+
+    /// By which its list of skipped tests is called; an image's path has none.
+    fn list(&self) -> Option<String> {
+        (!self.version.contains('/')).then(|| format!("{}-{}", self.version, self.arch.name()))
     }
 
     fn machine(&self) -> vm::Machine {
@@ -86,6 +94,9 @@ pub(crate) struct Options {
     /// Only the integration tests, and no lint
     #[arg(long)]
     integration: bool,
+    /// Only the test programs of these names, such as user_differential
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    program: Vec<String>,
     /// Only tests whose names contain one of these
     filter: Vec<String>,
 }
@@ -93,7 +104,24 @@ pub(crate) struct Options {
 impl Options {
     /// Whoever asks for a part of the tests does not ask for this.
     fn wants_lint(&self) -> bool {
-        !self.vm_only && !self.integration && self.filter.is_empty()
+        !self.vm_only && !self.integration && !self.is_part()
+    }
+
+    /// Whether only some of the tests are asked for.
+    fn is_part(&self) -> bool {
+        !self.filter.is_empty() || !self.program.is_empty()
+    }
+
+    /// Whether the tests of a program are asked for.
+    fn wants(&self, binary: &TestBinary) -> bool {
+        let is_it = |name: &String| binary.name.rsplit(' ').next() == Some(name);
+        self.program.is_empty() || self.program.iter().any(is_it)
+    }
+
+    /// Whether the kernel's own suite is run, on the machine that it is written for.
+    fn wants_suite(&self, targets: &[Target]) -> bool {
+        let has = targets.iter().any(|t| t.version == SUITE_OF && !t.arch.is_foreign());
+        has && !self.is_part() && !self.integration
     }
 
     fn targets(&self) -> Result<Vec<Target>> {
@@ -108,15 +136,51 @@ impl Options {
     }
 }
 
+/// Runs one integration test program in a machine with this kernel image; a test that is skipped there counts as failed, as the
+/// kernel was made for it.
+pub(crate) fn on_image(image: &Path, program: &str) -> Result<ExitCode> {
+    let target = parse_target(&image.to_string_lossy()).map_err(|error| anyhow!(error))?;
+    setup::ensure(&[&[Group::Build, Group::Test], vm::groups(target.arch)].concat())?;
+    let options = Options {
+        host_only: false,
+        vm_only: true,
+        vm: Vec::new(),
+        integration: true,
+        program: vec![program.to_owned()],
+        filter: Vec::new(),
+    };
+    let built = binaries::build(target.arch, false)?;
+    let mut section = on_machine(&target, &built, &options);
+    for test in &mut section.tests {
+        if let libtest::Verdict::Skipped(reason) = &test.verdict {
+            test.verdict = libtest::Verdict::Failed(format!("skipped: {reason}"));
+        }
+    }
+    ensure!(!section.tests.is_empty(), "no test of {program} ran");
+    let (text, fine) = report::summary(&[section]);
+    print!("{text}");
+    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 /// What lint came to, as tests.
 fn linted(checks: Vec<lint::Checked>) -> Section {
     let time = checks.iter().map(|check| check.time).sum();
     let ended = |check: lint::Checked| libtest::Ended {
+        binary: "lint".to_owned(),
         name: check.what,
-        verdict: check.wrong.map_or(libtest::Verdict::Passed, libtest::Verdict::Failed),
+        verdict: match (check.wrong, check.skipped) {
+            (Some(wrong), _) => libtest::Verdict::Failed(wrong),
+            (None, Some(why)) => libtest::Verdict::Skipped(why),
+            (None, None) => libtest::Verdict::Passed,
+        },
         time: check.time,
     };
-    Section { title: "lint".to_owned(), tests: checks.into_iter().map(ended).collect(), time }
+    Section {
+        title: "lint".to_owned(),
+        tests: checks.into_iter().map(ended).collect(),
+        time,
+        ..Section::default()
+    }
 }
 
 /// The verb itself.
@@ -129,8 +193,11 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     if options.wants_lint() {
         groups.push(Group::Lint);
     }
+    if options.wants_suite(&targets) {
+        groups.push(Group::Conformance);
+    }
     setup::ensure(&groups)?;
-    let sections = std::thread::scope(|scope| -> Result<Vec<Section>> {
+    let mut sections = std::thread::scope(|scope| -> Result<Vec<Section>> {
         // apt takes one at a time anyway.
         let programs = (!options.vm_only).then(|| scope.spawn(sources::programs));
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
@@ -154,11 +221,16 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
             .map(|t| binaries::build(t.arch, false))
             .transpose()?;
         fetching.join().map_err(|_| anyhow!("fetching the machines panicked"))??;
-        sections.extend(on_machines(&targets, &native, foreign.as_ref(), options));
+        let suite = options
+            .wants_suite(&targets)
+            .then(|| conformance::Part::of_commit(suite_machine()))
+            .transpose()?;
+        sections.extend(on_machines(&targets, suite.as_ref(), &native, foreign.as_ref(), options));
         Ok(sections)
     })?;
+    let said = skips::judge(host::root(), &mut sections, !options.is_part())?;
     let (text, fine) = report::summary(&sections);
-    print!("{text}");
+    print!("{said}{text}");
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -166,6 +238,9 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
 fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<Vec<Section>> {
     let mut sections = Vec::new();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    // The first two numbers: 6.18 of 6.18.5-generic.
+    let series: Vec<&str> = release.trim().splitn(3, ['.', '-']).take(2).collect();
+    let machine = Some(format!("host-{}", series.join(".")));
     let parts = [(false, "host, unit tests".to_owned()), (true, format!("host {}", release.trim()))];
     for (integration, title) in parts {
         if options.integration && !integration {
@@ -173,8 +248,8 @@ fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<
         }
         host::step(format!("Testing: {title}"));
         let start = Instant::now();
-        let mut section = Section { title, ..Section::default() };
-        for binary in built.tests.iter().filter(|b| b.integration == integration) {
+        let mut section = Section { title, machine: machine.clone(), ..Section::default() };
+        for binary in built.tests.iter().filter(|b| b.integration == integration && options.wants(b)) {
             let tests = run_here(binary, integration, &section.title, programs, options)?;
             if !integration {
                 eprintln!("{:40} {} tests", binary.name, tests.len());
@@ -207,7 +282,7 @@ fn run_here(
         take_line(&String::from_utf8_lossy(&line?), title, root, &mut suite);
     }
     let status = child.wait()?;
-    Ok(suite.finish(&binary.name, &format!("ended with {status}")))
+    Ok(suite.finish(&binary.name, &skips::binary_name(&binary.path), &format!("ended with {status}")))
 }
 
 /// Takes a line of a binary's report in, and shows tests as they end: all of them, or those that did not pass.
@@ -228,29 +303,66 @@ fn take_line(line: &str, title: &str, show: bool, suite: &mut Suite) {
 /// The integration tests on every machine, a few at a time. A machine that fails is a failed test.
 fn on_machines(
     targets: &[Target],
+    suite: Option<&conformance::Part>,
     native: &Built,
     foreign: Option<&Built>,
     options: &Options,
 ) -> Vec<Section> {
-    let todo = Mutex::new(targets.iter());
+    let todo = Mutex::new(targets.iter().map(Work::Tests).chain(suite.map(Work::Suite)));
     let done = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..MACHINES_AT_ONCE.min(targets.len()) {
+        for _ in 0..MACHINES_AT_ONCE.min(targets.len() + usize::from(suite.is_some())) {
             scope.spawn(|| {
                 loop {
-                    let Some(target) = todo.lock().unwrap_or_else(PoisonError::into_inner).next() else {
-                        return;
+                    let next = todo.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let section = match next {
+                        None => return,
+                        Some(Work::Suite(part)) => conform(part, native),
+                        Some(Work::Tests(target)) => {
+                            let built =
+                                if target.arch.is_foreign() { foreign.unwrap_or(native) } else { native };
+                            on_machine(target, built, options)
+                        }
                     };
-                    let built = if target.arch.is_foreign() { foreign.unwrap_or(native) } else { native };
-                    let section = on_machine(target, built, options);
                     done.lock().unwrap_or_else(PoisonError::into_inner).push(section);
                 }
             });
         }
     });
     let mut sections = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    sections.sort_by_key(|s: &Section| targets.iter().position(|t| s.title == t.title()));
+    let place = |s: &Section| targets.iter().position(|t| s.title == t.title()).unwrap_or(targets.len());
+    sections.sort_by_key(place);
     sections
+}
+
+/// What a machine is booted for.
+enum Work<'a> {
+    /// The integration tests.
+    Tests(&'a Target),
+    /// A part of the kernel's own suite.
+    Suite(&'a conformance::Part),
+}
+
+fn suite_machine() -> vm::Machine {
+    vm::Machine { timeout: MACHINE_TIMEOUT, ..vm::Machine::of(SUITE_OF, Arch::X86_64) }
+}
+
+/// The kernel's own suite on the mirror, each case as a test.
+fn conform(part: &conformance::Part, built: &Built) -> Section {
+    let start = Instant::now();
+    let title = part.title();
+    host::step(format!("Testing: {title}"));
+    let tracer = built.programs.iter().find(|p| p.file_name().is_some_and(|name| name == "tracer"));
+    let ran = tracer.context("no tracer was built").and_then(|tracer| part.run(tracer.clone()));
+    let ended = |name: String, wrong: Option<String>| {
+        let verdict = wrong.map_or(libtest::Verdict::Passed, libtest::Verdict::Failed);
+        libtest::Ended { binary: "ftracetest".to_owned(), name, verdict, time: Duration::ZERO }
+    };
+    let tests = match ran {
+        Ok(cases) => cases.into_iter().map(|case| ended(case.case, case.wrong)).collect(),
+        Err(error) => vec![ended("(the machine)".to_owned(), Some(format!("{error:#}")))],
+    };
+    Section { title, machine: None, tests, time: start.elapsed() }
 }
 
 fn on_machine(target: &Target, built: &Built, options: &Options) -> Section {
@@ -261,10 +373,15 @@ fn on_machine(target: &Target, built: &Built, options: &Options) -> Section {
         Ok(tests) => tests,
         Err(error) => {
             let verdict = libtest::Verdict::Failed(format!("{error:#}"));
-            vec![libtest::Ended { name: "(the machine)".to_owned(), verdict, time: start.elapsed() }]
+            vec![no_machine(verdict, start.elapsed())]
         }
     };
-    Section { title, tests, time: start.elapsed() }
+    Section { title, machine: target.list(), tests, time: start.elapsed() }
+}
+
+/// What stands for the tests of a machine that could not run them.
+fn no_machine(verdict: libtest::Verdict, time: Duration) -> libtest::Ended {
+    libtest::Ended { binary: "machine".to_owned(), name: "(the machine)".to_owned(), verdict, time }
 }
 
 /// Where a host's path lies in the guest: the tree is at the same place there.
@@ -276,7 +393,7 @@ fn in_guest(path: &Path) -> PathBuf {
 /// The job that runs every integration test of `built`.
 fn job(built: &Built, options: &Options) -> vm::Job {
     let root = host::root();
-    let tests: Vec<&TestBinary> = built.tests.iter().filter(|b| b.integration).collect();
+    let tests: Vec<&TestBinary> = built.tests.iter().filter(|b| b.integration && options.wants(b)).collect();
     let mut payload: Vec<(PathBuf, PathBuf)> = vec![(root.join("tests"), PathBuf::from("tests"))];
     payload.extend(tests.iter().map(|t| &t.path).chain(&built.programs).map(|p| (p.clone(), in_guest(p))));
     // The binaries' paths, then `--`, then what every one of them gets.
@@ -328,13 +445,13 @@ fn try_machine(
             // What ran until then is told; the death itself is the failure.
             let mut tests = guest.finish("was cut off");
             let verdict = libtest::Verdict::Failed(format!("{error:#}"));
-            tests.push(libtest::Ended { name: "(the machine)".to_owned(), verdict, time: Duration::ZERO });
+            tests.push(no_machine(verdict, Duration::ZERO));
             return Ok(tests);
         }
     };
     host::step(format!("{title}: Linux {} booted in {:.1} s", outcome.release, outcome.boot.as_secs_f64()));
     let tests = guest.finish("did not end");
-    if tests.is_empty() && options.filter.is_empty() {
+    if tests.is_empty() && !options.is_part() {
         bail!("no test ran there; the script ended with {}", outcome.code);
     }
     Ok(tests)
@@ -355,7 +472,8 @@ impl Guest<'_> {
             self.current = Some((binary.to_owned(), Suite::default()));
         } else if let Some(code) = line.strip_prefix(END) {
             if let Some((binary, suite)) = self.current.take() {
-                self.tests.extend(suite.finish(&binary, &format!("ended with {code}")));
+                let name = skips::binary_name(Path::new(&binary));
+                self.tests.extend(suite.finish(&binary, &name, &format!("ended with {code}")));
             }
         } else if let Some((_, suite)) = &mut self.current {
             take_line(line, self.title, true, suite);
@@ -364,7 +482,8 @@ impl Guest<'_> {
 
     fn finish(mut self, how: &str) -> Vec<libtest::Ended> {
         if let Some((binary, suite)) = self.current.take() {
-            self.tests.extend(suite.finish(&binary, how));
+            let name = skips::binary_name(Path::new(&binary));
+            self.tests.extend(suite.finish(&binary, &name, how));
         }
         self.tests
     }
@@ -395,6 +514,7 @@ mod tests {
         let check = |what: &str, wrong: Option<&str>| lint::Checked {
             what: what.into(),
             wrong: wrong.map(str::to_owned),
+            skipped: None,
             time: Duration::from_secs(1),
         };
         let section = linted(vec![check("a", None), check("b", Some("no"))]);
@@ -448,7 +568,14 @@ mod tests {
 
     impl Options {
         fn default_for_tests() -> Self {
-            Self { host_only: true, vm_only: false, vm: Vec::new(), integration: false, filter: Vec::new() }
+            Self {
+                host_only: true,
+                vm_only: false,
+                vm: Vec::new(),
+                integration: false,
+                program: Vec::new(),
+                filter: Vec::new(),
+            }
         }
     }
 }

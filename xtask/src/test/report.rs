@@ -13,6 +13,8 @@ const SLOW: Duration = Duration::from_secs(10);
 pub(super) struct Section {
     /// Where the tests ran.
     pub(super) title: String,
+    /// Whose list of skipped tests is for them, if there is one.
+    pub(super) machine: Option<String>,
     pub(super) tests: Vec<Ended>,
     /// From start to end, building not included.
     pub(super) time: Duration,
@@ -31,7 +33,7 @@ impl Section {
         self.count(|v| matches!(v, Verdict::Failed(_)))
     }
 
-    fn skipped(&self) -> usize {
+    pub(super) fn skipped(&self) -> usize {
         self.count(|v| matches!(v, Verdict::Skipped(_)))
     }
 }
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     fn test(name: &str, verdict: Verdict) -> Ended {
-        Ended { name: name.into(), verdict, time: Duration::from_millis(1500) }
+        Ended { binary: "t".into(), name: name.into(), verdict, time: Duration::from_millis(1500) }
     }
 
     #[test]
@@ -101,6 +103,7 @@ mod tests {
             title: "host".into(),
             tests: vec![test("a", Verdict::Passed), test("b", Verdict::Skipped("no BTF".into()))],
             time: Duration::from_secs(2),
+            ..Section::default()
         };
         let (text, fine) = summary(std::slice::from_ref(&good));
         assert!(fine);

@@ -2,7 +2,12 @@
 //!
 //! The suite (`tools/testing/selftests/ftrace`) comes from Debian's `linux-source` package and is never committed.
 //! It judges the guest kernel's tracefs, which is the measure for everything that imitates it, or with `--mirror` the
-//! mirror that `tracer mount` serves there, where no tracefs is to be seen; with `--host` the mirror in `tracer exec` here. All logs are left in `target/conformance`.
+//! mirror that `tracer mount` serves there, where no tracefs is to be seen; with `--host` the mirror in `tracer exec` here. All logs are
+//! left in `target/conformance`. What each case of the mirror is expected to come to is committed ([`baseline`]); a test run takes
+//! a part of the suite ([`selection`]) and fails on any result that differs.
+
+mod baseline;
+mod selection;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -15,6 +20,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::build::{self, Arch, Profile};
 use crate::setup::{self, Group};
 use crate::{host, vm};
+use baseline::Baseline;
 
 /// What the suite is asked for by default: what every kernel here passes.
 const DIRS: [&str; 5] = ["00basic", "event", "filter", "instances", "trigger"];
@@ -37,6 +43,12 @@ pub(crate) struct Options {
     /// Take the kernel's sample modules along, built with Debian's headers, for the cases that load them
     #[arg(long, conflicts_with = "host")]
     modules: bool,
+    /// Keep the results as those that are expected from now on (tests/conformance)
+    #[arg(long)]
+    bless: bool,
+    /// Only the core and this slice of the other cases, as a test run takes them
+    #[arg(long, value_name = "NUMBER", conflicts_with = "tests")]
+    slice: Option<usize>,
     /// Directories or files below the suite's test.d (default: 00basic event filter instances trigger)
     tests: Vec<String>,
 }
@@ -116,36 +128,160 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     }
     let machine = &options.machine;
     let suite = suite(&machine.version)?;
-    let tests: Vec<String> =
-        if options.tests.is_empty() { DIRS.map(str::to_owned).to_vec() } else { options.tests.clone() };
+    let tests = match options.slice {
+        Some(slice) => selection::of_slice(&selection::in_scope(&suite)?, slice),
+        None if options.tests.is_empty() => DIRS.map(str::to_owned).to_vec(),
+        None => options.tests.clone(),
+    };
     for test in &tests {
         if !suite.join("test.d").join(test).exists() {
             bail!("the suite has no test.d/{test}");
         }
     }
     let whose = match (options.host, options.mirror) {
-        (true, _) => "host".to_owned(),
+        (true, _) => format!("{}-host", version_here()?),
         (_, mirror) => {
             let whose = if mirror { "mirror" } else { "kernel" };
-            format!("{}-{}-{whose}", machine.version, machine.arch.name())
+            format!("{}-{}-{whose}", machine.version.replace('/', "-"), machine.arch.name())
         }
     };
+    let run = if options.host {
+        here(&suite, &tests, &logs(&whose)?)?
+    } else {
+        let tracer =
+            options.mirror.then(|| build::tracer(machine.arch, Profile::Release, false)).transpose()?;
+        in_machine(machine, &suite, &tests, tracer, options.modules, &logs(&whose)?)?
+    };
+    print!("{}", run.table());
+    println!("Linux {}, {:.0} s; logs in {}", run.release, run.time.as_secs_f64(), run.logs.display());
+    let path = baseline::path(&whose);
+    let results = run.by_case(&suite)?;
+    let known = Baseline::read(&path)?;
+    if options.bless {
+        let mut known = known.unwrap_or_default();
+        known.bless(&results);
+        std::fs::create_dir_all(path.parent().context("a directory")?)?;
+        std::fs::write(&path, known.text())?;
+        println!("{} cases kept in {}", results.len(), path.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(known) = known else {
+        return Ok(if run.has_bad() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    };
+    let differ: Vec<Checked> = check(&known, &files(&suite, &tests)?, &results)
+        .into_iter()
+        .filter(|case| case.wrong.is_some())
+        .collect();
+    for Checked { case, wrong, .. } in &differ {
+        println!("{case}: {}", wrong.as_deref().unwrap_or_default());
+    }
+    println!("{} of {} differ from {}", differ.len(), results.len(), path.display());
+    Ok(if differ.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A case beside what is expected of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Checked {
+    /// Its file below `test.d`, and whether it ran in an instance.
+    pub(crate) case: String,
+    /// What differs.
+    pub(crate) wrong: Option<String>,
+}
+
+/// Holds results to a baseline: each case of these files has the result that is committed, and each that is committed ran.
+fn check(known: &Baseline, files: &[String], results: &BTreeMap<String, String>) -> Vec<Checked> {
+    let mut checked: Vec<Checked> = results
+        .iter()
+        .map(|(case, result)| {
+            let wrong = match known.expected(case) {
+                Some(expected) if expected == result => None,
+                Some(expected) => Some(format!("{result}, where {expected} is expected")),
+                None => Some(format!("{result}, and nothing is known of this case (--bless)")),
+            };
+            Checked { case: case.clone(), wrong }
+        })
+        .collect();
+    checked.extend(
+        known
+            .missing(files, results)
+            .map(|case| Checked { case: case.to_owned(), wrong: Some("it did not run".to_owned()) }),
+    );
+    checked
+}
+
+/// The files below `test.d` that the suite runs for these arguments, which are files or directories.
+fn files(suite: &Path, tests: &[String]) -> Result<Vec<String>> {
+    let is_meant = |file: &String| {
+        tests.iter().any(|test| {
+            file == test
+                || file.strip_prefix(test.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'))
+        })
+    };
+    Ok(selection::in_scope(suite)?.into_iter().filter(is_meant).collect())
+}
+
+/// The part of the suite that a test run takes, on the mirror in a machine; the title says which part it is.
+pub(crate) struct Part {
+    machine: vm::Machine,
+    suite: PathBuf,
+    tests: Vec<String>,
+    slice: usize,
+}
+
+impl Part {
+    /// The part of this commit.
+    pub(crate) fn of_commit(machine: vm::Machine) -> Result<Self> {
+        let (suite, slice) = (suite(&machine.version)?, selection::slice()?);
+        let tests = selection::of_slice(&selection::in_scope(&suite)?, slice);
+        Ok(Self { machine, suite, tests, slice })
+    }
+
+    /// Which part it is.
+    pub(crate) fn title(&self) -> String {
+        let Self { machine, slice, .. } = self;
+        format!("{} suite, slice {slice}", machine.version)
+    }
+
+    /// Runs it.
+    pub(crate) fn run(&self, tracer: PathBuf) -> Result<Vec<Checked>> {
+        let whose = format!("{}-{}-mirror", self.machine.version, self.machine.arch.name());
+        let known = Baseline::read(&baseline::path(&whose))?.context("no baseline is committed")?;
+        let logs = logs(&format!("{whose}-slice"))?;
+        let run = in_machine(&self.machine, &self.suite, &self.tests, Some(tracer), false, &logs)?;
+        Ok(check(&known, &self.tests, &run.by_case(&self.suite)?))
+    }
+}
+
+/// The kernel's version here, such as 6.18.
+fn version_here() -> Result<String> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    Ok(release.split('.').take(2).collect::<Vec<_>>().join("."))
+}
+
+/// An empty directory for a run's logs.
+fn logs(whose: &str) -> Result<PathBuf> {
     let logs = host::root().join("target/conformance").join(whose);
     let _ = std::fs::remove_dir_all(&logs);
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
-    let tests: Vec<String> = tests.iter().map(|test| format!("test.d/{test}")).collect();
-    if options.host {
-        return here(&suite, &tests, &logs);
-    }
+    Ok(logs)
+}
+
+fn in_machine(
+    machine: &vm::Machine,
+    suite: &Path,
+    tests: &[String],
+    mirror: Option<PathBuf>,
+    modules: bool,
+    logs: &Path,
+) -> Result<Run> {
     let mut command = ["./ftracetest", "--keep", "--logdir", LOGS].map(str::to_owned).to_vec();
-    command.extend(tests);
-    let mut payload = vec![(suite, PathBuf::from("ftrace"))];
-    if options.mirror {
-        let tracer = build::tracer(machine.arch, Profile::Release, false)?;
-        payload.push((tracer, Path::new(vm::BIN).join("tracer")));
-    }
-    let mut script = if options.mirror { MIRROR.to_owned() } else { KERNEL.to_owned() };
-    if options.modules {
+    command.extend(tests.iter().map(|test| format!("test.d/{test}")));
+    let mut payload = vec![(suite.to_owned(), PathBuf::from("ftrace"))];
+    let mut script = if mirror.is_some() { MIRROR.to_owned() } else { KERNEL.to_owned() };
+    // FUSE is a module in some kernels.
+    let wanted = if mirror.is_some() { vec!["fuse".to_owned()] } else { Vec::new() };
+    payload.extend(mirror.map(|tracer| (tracer, Path::new(vm::BIN).join("tracer"))));
+    if modules {
         script.insert_str(0, MODULES);
         for module in vm::samples::get(machine, &archive(&machine.version)?)? {
             let name = module.file_name().context("a module's name")?.to_owned();
@@ -155,9 +291,8 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let job = vm::Job {
         command: ["sh", "-c", &script, "sh"].map(str::to_owned).into_iter().chain(command).collect(),
         payload,
-        // FUSE is a module in some kernels.
-        modules: if options.mirror { vec!["fuse".to_owned()] } else { Vec::new() },
-        keep: vec![(LOGS.into(), logs.clone())],
+        modules: wanted,
+        keep: vec![(LOGS.into(), logs.to_owned())],
         ..vm::Job::default()
     };
     host::step(format!("Running ftracetest on Linux {} ({})", machine.version, machine.arch.name()));
@@ -169,16 +304,17 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
         }
     })?;
     ensure!(!results.cases.is_empty(), "ftracetest ended with {} and no result", outcome.code);
-    results.conclude(&outcome.release, outcome.time, &logs)
+    results.conclude(&outcome.release, outcome.time, logs)
 }
 
 /// Runs the suite on this machine, where the mirror takes the place of tracefs in a namespace of its own.
-fn here(suite: &Path, tests: &[String], logs: &Path) -> Result<ExitCode> {
+fn here(suite: &Path, tests: &[String], logs: &Path) -> Result<Run> {
     let tracer = build::tracer(Arch::host()?, Profile::Dev, false)?;
     host::step("Running ftracetest on this machine");
     let start = Instant::now();
     let mut command = host::as_root(tracer)?;
-    command.args(["exec", "--", "./ftracetest", "--keep", "--logdir"]).arg(logs).args(tests);
+    command.args(["exec", "--", "./ftracetest", "--keep", "--logdir"]).arg(logs);
+    command.args(tests.iter().map(|test| format!("test.d/{test}")));
     let mut child = command.current_dir(suite).stdout(Stdio::piped()).spawn().context("tracer exec")?;
     let mut results = Results::default();
     if let Some(mut out) = child.stdout.take() {
@@ -216,16 +352,51 @@ impl Results {
         }
     }
 
-    /// Prints them all.
-    fn conclude(&self, release: &str, time: Duration, logs: &Path) -> Result<ExitCode> {
+    /// The whole run, with the files of the cases, which the logs name.
+    fn conclude(self, release: &str, time: Duration, logs: &Path) -> Result<Run> {
         let names = std::fs::read_dir(logs)?.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
         let files: BTreeMap<u32, String> = names
             .filter_map(|n| parse_log_name(&n).map(|(number, file)| (number, file.to_owned())))
             .collect();
-        print!("{}", table(&self.cases, &files));
-        println!("Linux {release}, {:.0} s; logs in {}", time.as_secs_f64(), logs.display());
-        let bad = self.cases.iter().any(|case| is_bad(&case.result));
-        Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(Run { cases: self.cases, files, release: release.to_owned(), time, logs: logs.to_owned() })
+    }
+}
+
+/// A run of the suite.
+#[derive(Debug)]
+struct Run {
+    cases: Vec<Case>,
+    /// Names of the cases' files, by number.
+    files: BTreeMap<u32, String>,
+    release: String,
+    time: Duration,
+    logs: PathBuf,
+}
+
+impl Run {
+    fn has_bad(&self) -> bool {
+        self.cases.iter().any(|case| is_bad(&case.result))
+    }
+
+    fn table(&self) -> String {
+        table(&self.cases, &self.files)
+    }
+
+    /// Results by case.
+    fn by_case(&self, suite: &Path) -> Result<BTreeMap<String, String>> {
+        let known = selection::in_scope(suite)?;
+        let mut results = BTreeMap::new();
+        for case in &self.cases {
+            let name =
+                self.files.get(&case.number).with_context(|| format!("no log of case {}", case.number))?;
+            let is_file = |file: &&String| file.rsplit('/').next() == Some(name);
+            let file = known.iter().find(is_file).unwrap_or(name);
+            results.insert(
+                baseline::case(file, case.description.starts_with("(instance)")),
+                case.result.clone(),
+            );
+        }
+        Ok(results)
     }
 }
 
@@ -258,6 +429,19 @@ mod tests {
         {
             assert_eq!(parse_case(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_result_that_differs_or_is_missing_is_wrong() {
+        let mut known = Baseline::default();
+        let of = |results: &[(&str, &str)]| -> BTreeMap<String, String> {
+            results.iter().map(|(case, result)| ((*case).to_owned(), (*result).to_owned())).collect()
+        };
+        known.bless(&of(&[("a.tc", "PASS"), ("b.tc", "FAIL"), ("c.tc", "PASS"), ("d.tc", "PASS")]));
+        let files = ["a.tc", "b.tc", "c.tc", "e.tc"].map(str::to_owned);
+        let checked = check(&known, &files, &of(&[("a.tc", "PASS"), ("b.tc", "PASS"), ("e.tc", "PASS")]));
+        let wrong: Vec<(&str, bool)> = checked.iter().map(|c| (c.case.as_str(), c.wrong.is_some())).collect();
+        assert_eq!(wrong, [("a.tc", false), ("b.tc", true), ("e.tc", true), ("c.tc", true)]);
     }
 
     #[test]

@@ -1,0 +1,85 @@
+//! Which of the suite's cases a test run takes: a core every time, and one slice of the others.
+//!
+//! The slice follows from the number of commits, so that a commit always runs the same cases and a series of commits runs
+//! all of them.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::host;
+
+/// Directories of `test.d` that are about what `tracer` does.
+const IN_SCOPE: [&str; 8] =
+    ["00basic", "event", "filter", "instances", "trigger", "trigger/inter-event", "dynevent", "kprobe"];
+/// Cases that every run takes: each is short, and each stands for a part of the mirror.
+const CORE: [&str; 14] = [
+    "00basic/basic2.tc",
+    "00basic/snapshot.tc",
+    "dynevent/add_remove_eprobe.tc",
+    "dynevent/add_remove_fprobe.tc",
+    "dynevent/generic_clear_event.tc",
+    "event/event-enable.tc",
+    "event/event-pid.tc",
+    "filter/event-filter-function.tc",
+    "instances/instance-event.tc",
+    "kprobe/kprobe_args_type.tc",
+    "trigger/inter-event/trigger-synthetic_event_syntax_errors.tc",
+    "trigger/inter-event/trigger-onmatch-action-hist.tc",
+    "trigger/trigger-filter.tc",
+    "trigger/trigger-hist.tc",
+];
+/// So many slices have all other cases.
+pub(super) const SLICES: usize = 8;
+
+/// The files of `test.d` in scope, sorted.
+pub(super) fn in_scope(suite: &Path) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    for dir in IN_SCOPE {
+        let path = suite.join("test.d").join(dir);
+        for entry in std::fs::read_dir(&path).with_context(|| path.display().to_string())? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if Path::new(&name).extension().is_some_and(|extension| extension == "tc") {
+                files.push(format!("{dir}/{name}"));
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The core and one slice of the others.
+pub(super) fn of_slice(all: &[String], slice: usize) -> Vec<String> {
+    let is_core = |file: &&String| CORE.contains(&file.as_str());
+    let others = all.iter().filter(|file| !is_core(file)).skip(slice % SLICES).step_by(SLICES);
+    all.iter().filter(is_core).chain(others).cloned().collect()
+}
+
+/// The slice of this commit.
+pub(super) fn slice() -> Result<usize> {
+    let mut git = Command::new("git");
+    git.current_dir(host::root()).args(["rev-list", "--count", "HEAD"]);
+    let count = host::output(&mut git)?;
+    Ok(count.trim().parse::<usize>().context("the number of commits")? % SLICES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_slices_together_are_all_cases() {
+        let mut all: Vec<String> = (0..40).map(|n| format!("event/{n:02}.tc")).collect();
+        all.extend(CORE.map(str::to_owned));
+        all.sort();
+        let mut seen = std::collections::BTreeSet::new();
+        for slice in 0..SLICES {
+            let taken = of_slice(&all, slice);
+            assert!(CORE.iter().all(|core| taken.contains(&(*core).to_owned())));
+            assert_eq!(taken.len(), CORE.len() + 40 / SLICES);
+            seen.extend(taken);
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), all);
+    }
+}

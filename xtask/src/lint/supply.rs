@@ -1,0 +1,127 @@
+//! What comes with the dependencies: `cargo deny` with `deny.toml`, over each lock file of the tree.
+//!
+//! Licences, duplicates and sources are checked from the locks alone. Advisories take RustSec's database, which is fetched each
+//! time; `TRACER_ADVISORY_DB` names a clone of it for machines that cannot. Where neither is there the check is a skip
+//! with its reason in the report, never a pass.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::host;
+
+/// Packages with a lock file each; the first is the workspace.
+const LOCKED: [&str; 4] = [".", "tracer-ebpf", "tests/fuzz", "tests/emitter"];
+/// Where the database comes from, as in `deny.toml`.
+const DATABASE: &str = "https://github.com/rustsec/advisory-db";
+/// Names a clone of it.
+const CLONE: &str = "TRACER_ADVISORY_DB";
+/// Exceptions of `deny.toml` are for all packages together, so that most are met in none of the others.
+const UNUSED: [&str; 8] = [
+    "-A",
+    "license-not-encountered",
+    "-A",
+    "license-exception-not-encountered",
+    "-A",
+    "unmatched-skip",
+    "-A",
+    "advisory-not-detected",
+];
+
+/// Beginnings of what cargo-deny says where the database cannot be had.
+const UNREACHABLE: &str = "failed to fetch advisory database";
+
+/// How the check of advisories ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Advisories {
+    /// No advisory is about what the locks name.
+    None,
+    /// Not known, and why.
+    Unknown(String),
+}
+
+fn deny(root: &Path, package: &str) -> Command {
+    let mut deny = host::cargo();
+    deny.arg("deny").arg("--manifest-path").arg(root.join(package).join("Cargo.toml"));
+    deny.arg("--config").arg(root.join("deny.toml"));
+    deny
+}
+
+/// Checks licences, duplicates and sources.
+pub(super) fn licences(root: &Path) -> Result<()> {
+    for package in LOCKED {
+        let mut deny = deny(root, package);
+        host::run(deny.arg("check").args(UNUSED).args(["licenses", "bans", "sources"]))
+            .with_context(|| format!("the dependencies of {package}"))?;
+    }
+    Ok(())
+}
+
+/// Checks advisories and versions that were taken back.
+pub(super) fn advisories(root: &Path) -> Result<Advisories> {
+    for package in LOCKED {
+        let mut deny = deny(root, package);
+        if let Some(clone) = std::env::var_os(CLONE) {
+            // git itself puts the clone in the place of the address.
+            let base =
+                Path::new(&clone).canonicalize().with_context(|| format!("{CLONE}={}", clone.display()))?;
+            deny.env("GIT_CONFIG_COUNT", "1")
+                .env("GIT_CONFIG_KEY_0", format!("url.{}.insteadOf", base.display()))
+                .env("GIT_CONFIG_VALUE_0", DATABASE);
+        }
+        let output = deny.arg("check").args(UNUSED).arg("advisories").output().context("cargo deny")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        eprint!("{said}");
+        if output.status.success() {
+            continue;
+        }
+        match unreachable(&said) {
+            Some(why) => return Ok(Advisories::Unknown(why)),
+            None => bail!("the dependencies of {package}"),
+        }
+    }
+    Ok(Advisories::None)
+}
+
+/// Why the database cannot be had, if that is what was said.
+fn unreachable(said: &str) -> Option<String> {
+    let line = said.lines().find(|line| line.contains(UNREACHABLE))?;
+    let cause = said.lines().rev().find_map(|line| line.strip_prefix("fatal: ")).unwrap_or(line);
+    Some(format!("no advisory database ({CLONE} can name a clone of {DATABASE}): {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_database_out_of_reach_leaves_it_open() {
+        let said = "2026-11-23 [ERROR] failed to fetch advisory database https://x with cli: failed to clone: []\n\
+                    Cloning into '/x'...\nfatal: unable to access 'https://x/': Could not resolve host: x\n";
+        let why = unreachable(said).unwrap();
+        assert!(why.ends_with("Could not resolve host: x") && why.contains(CLONE), "{why}");
+        for other in ["error[vulnerability]: x\n", "", "fatal: unable to access"] {
+            assert_eq!(unreachable(other), None);
+        }
+    }
+
+    #[test]
+    fn every_package_has_its_lock_and_every_exception_a_reason() {
+        for package in LOCKED {
+            assert!(host::root().join(package).join("Cargo.toml").is_file(), "{package}");
+        }
+        let config = std::fs::read_to_string(host::root().join("deny.toml")).unwrap();
+        assert!(config.contains(DATABASE));
+        let mut reason = false;
+        for line in config.lines().map(str::trim) {
+            if line.starts_with('#') {
+                reason = true;
+            } else if line.starts_with("{ crate") || line.starts_with('"') {
+                assert!(reason, "no reason for {line}");
+            } else {
+                reason = reason && line.ends_with('[');
+            }
+        }
+    }
+}
