@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -38,9 +39,12 @@ pub fn as_root(test: impl FnOnce() -> Result<()>) {
     }
 }
 
-/// Whether this is one of the emulated machines of a test run, whose times say nothing of real ones.
-pub fn is_emulated() -> bool {
-    std::env::var_os("TRACER_TESTS_PART").is_some()
+/// How often slower emulated machines are than real ones: 10 to 20 times.
+const EMULATED: u32 = 20;
+
+/// How long something may take on this machine that may take `time` on a real one.
+pub fn patience(time: Duration) -> Duration {
+    if std::env::var_os("TRACER_TESTS_PART").is_some() { EMULATED * time } else { time }
 }
 
 /// Which part of the cases that a test makes up is taken: every `n`th. 1, all of them, unless `TRACER_TESTS_PART` names

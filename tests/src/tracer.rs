@@ -178,6 +178,9 @@ fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
+        if std::env::var_os("TRACER_LOG").is_some() {
+            eprintln!("{}", String::from_utf8_lossy(&bytes));
+        }
         bytes
     })
 }

@@ -109,7 +109,7 @@ fn said_of(dir: &Path, state: &[u8]) -> Result<String> {
     let mounted = Mounted::with(dir.to_owned(), &["--restore"])?;
     ensure!(text(dir, "buffer_percent")? == "50\n");
     let took = begun.elapsed();
-    ensure!(took < SERVES_WITHIN, "served after {took:?}");
+    ensure!(took < host::patience(SERVES_WITHIN), "served after {took:?}");
     Ok(mounted.stop()?.stderr)
 }
 
@@ -169,7 +169,7 @@ fn a_bad_state_file_is_put_aside() {
         ensure!(Command::new("mkfifo").arg(kept(&dir)).status()?.success());
         let begun = Instant::now();
         let mounted = Mounted::with(dir.clone(), &["--restore"])?;
-        ensure!(begun.elapsed() < SERVES_WITHIN, "served after {:?}", begun.elapsed());
+        ensure!(begun.elapsed() < host::patience(SERVES_WITHIN), "served after {:?}", begun.elapsed());
         ensure!(mounted.stop()?.stderr.contains("not a regular file"));
         fs::remove_file(&aside)?;
         Ok(())
@@ -195,7 +195,7 @@ fn what_cannot_be_had_any_more_is_left_out() {
             fs::write(kept(&dir), state)?;
             let begun = Instant::now();
             let mounted = Mounted::with(dir.clone(), &["--restore"])?;
-            ensure!(begun.elapsed() < SERVES_WITHIN, "served after {:?}", begun.elapsed());
+            ensure!(begun.elapsed() < host::patience(SERVES_WITHIN), "served after {:?}", begun.elapsed());
             let usual = text(&mounted.instance("other")?, "per_cpu/cpu0/buffer_size_kb")?;
             ensure!(text(&below, "per_cpu/cpu0/buffer_size_kb")? == usual);
             mounted.stop()?.stderr

@@ -412,6 +412,7 @@ fn job(built: &Built, options: &Options) -> vm::Job {
     // On a disk, as on the host; /tmp is not.
     env.push(("TRACER_TESTS_DIR".to_owned(), "/var/tmp".to_owned()));
     env.push(("TRACER_TESTS_PART".to_owned(), MACHINE_PART.to_string()));
+    env.extend(std::env::var("TRACER_LOG").map(|level| ("TRACER_LOG".to_owned(), level)));
     for program in &built.programs {
         if program.file_name().is_some_and(|n| n == "tracer") {
             env.push(("TRACER_BIN".to_owned(), root.join(in_guest(program)).to_string_lossy().into_owned()));

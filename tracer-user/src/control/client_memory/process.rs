@@ -199,6 +199,15 @@ impl State {
             Ok(None) => return,
             Err(errno) => Err(errno),
         };
+        match &seen {
+            Ok(seen) => tracing::debug!(
+                "a request of task {}: {:?} {:?}",
+                look.thread,
+                seen.structure.as_ref().err(),
+                seen.text.as_ref().err()
+            ),
+            Err(errno) => tracing::debug!("a request of task {} cannot be looked at: {errno}", look.thread),
+        }
         self.report(&Report::Looked { id, seen });
     }
 
