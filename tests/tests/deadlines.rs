@@ -144,7 +144,7 @@ fn used(pid: u32) -> Result<(u64, u64)> {
 
 #[test]
 fn short_polls_leave_nothing() {
-    let times = 40_000 / host::part();
+    let times = host::share(40_000).max(20_000);
     alone(|| {
         let mounted = Mounted::start("polls")?;
         let dir = mounted.dir();
@@ -159,7 +159,16 @@ fn short_polls_leave_nothing() {
             Ok(())
         };
         poll(500)?;
-        let (before, _) = used(mounted.pid())?;
+        let (mut before, _) = used(mounted.pid())?;
+        // What a daemon reads once it has started, it has read by then.
+        loop {
+            std::thread::sleep(host::patience(Duration::from_millis(100)));
+            let (now, _) = used(mounted.pid())?;
+            if now == before {
+                break;
+            }
+            before = now;
+        }
         poll(times)?;
         let (after, _) = used(mounted.pid())?;
         // Interest ends by itself, and with it the looking.
@@ -168,7 +177,9 @@ fn short_polls_leave_nothing() {
         std::thread::sleep(Duration::from_secs(2));
         let (_, end) = used(mounted.pid())?;
         println!("{times} polls: {before} kB before, {after} kB after; then {} ticks in 2 s", end - start);
-        ensure!(after < before + 1024, "{times} polls left {} kB", after - before);
+        // A poll that is remembered takes more than that: 235 bytes once.
+        let most = u64::from(times) * 150 / 1024;
+        ensure!(after < before + most, "{times} polls left {} kB", after - before);
         ensure!(end - start <= 4, "an idle daemon used {} ticks in 2 s", end - start);
         Ok(())
     });

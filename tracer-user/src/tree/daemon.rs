@@ -49,8 +49,6 @@ const SIGNALS: Duration = Duration::from_millis(20);
 
 /// How long the end may take, but for handing events over to be closed.
 const END: Duration = Duration::from_millis(1500);
-/// How long programs may take to be detached once that has begun: on real machines a fraction of a second.
-const DETACHING: Duration = Duration::from_secs(10);
 
 /// A sign of life from the loop, which has heard from the tree's owner just before: a daemon whose tree is stuck gives none.
 pub struct Heartbeat {
@@ -209,7 +207,7 @@ async fn run(
     done
 }
 
-/// Ends everything within [`END`] and the time that the kernel takes to detach programs: no client that is stuck is waited for.
+/// Ends everything within [`END`]: neither a client that is stuck nor the kernel's detaching of programs is waited for any longer.
 fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::Result<()> {
     let since = Instant::now();
     hub.jobs().stop();
@@ -236,15 +234,11 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     let unmounted = mounted.map_or(Ok(()), Mounted::unmount);
     hub.waits.end();
     hub.forget_kept();
-    let (begin, begun) = channel();
     let (give, given) = channel();
     hub.post(OWN, "end", When::Ending, move |view| {
-        let _ = begin.send(());
         let _ = give.send(view.mirror().end());
     });
-    let left = || END.saturating_sub(since.elapsed());
-    // Taking everything off its hooks is the kernel's work, which an emulated machine needs longer for.
-    let ended = begun.recv_timeout(left()).ok().and_then(|()| given.recv_timeout(left() + DETACHING).ok());
+    let ended = given.recv_timeout(END.saturating_sub(since.elapsed())).ok();
     let is_over = ended.is_some();
     if let Some(events) = ended {
         closer::close(events);
