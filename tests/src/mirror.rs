@@ -57,6 +57,26 @@ impl Mounted {
         self.running.as_ref().map_or(0, Running::pid)
     }
 
+    /// Processes of this name that work for the daemon, in the order in which they were started.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn helpers(&self, name: &str) -> Result<Vec<i32>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc")?.flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
+            let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+            let Some((own, rest)) = stat.rsplit_once(") ") else { continue };
+            let mut words = rest.split(' ');
+            let (state, parent) = (words.next(), words.next().and_then(|word| word.parse::<u32>().ok()));
+            if own.ends_with(&format!("({name}")) && parent == Some(self.pid()) && state != Some("Z") {
+                found.push(pid);
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
     /// Makes an instance and gives its directory.
     ///
     /// # Errors

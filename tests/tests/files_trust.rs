@@ -123,6 +123,40 @@ fn a_probe_stays_at_the_file_that_was_named() {
 }
 
 #[test]
+fn a_killed_opener_is_replaced() {
+    host::as_root(|| {
+        let scratch = Scratch::new("opener")?;
+        let program = scratch.program("program")?;
+        let mounted = Mounted::start("opener")?;
+        let dir = mounted.dir();
+        for round in 0..3 {
+            let line = format!("p:files/opened_{round} {}:{:#x}", program.display(), entry(&program)?);
+            let end = Instant::now() + Duration::from_secs(20);
+            // What was under way when the process ended is lost, what follows is not.
+            while let Err(error) = mirror::write(dir, "dynamic_events", line.as_bytes(), true) {
+                ensure!(error == libc::EIO && Instant::now() < end, "{error}");
+            }
+            let helpers = mounted.helpers("tracer-opener")?;
+            ensure!(helpers.len() == 3 - round, "{helpers:?}");
+            let first = helpers.first().and_then(|pid| Pid::from_raw(*pid)).context("a process")?;
+            rustix::process::kill_process(first, Signal::KILL)?;
+            let end = Instant::now() + Duration::from_secs(20);
+            while mounted.helpers("tracer-opener")?.len() == helpers.len() {
+                ensure!(Instant::now() < end, "it lives");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        // With the last one gone, a file is an error and nothing else.
+        let line = format!("p:files/late {}:{:#x}", program.display(), entry(&program)?);
+        ensure!(mirror::write(dir, "dynamic_events", line.as_bytes(), true) == Err(libc::EIO));
+        set(dir, "events/files/opened_0/enable", "1")?;
+        run(&program)?;
+        ensure!(hits(dir, "opened_0")? == 1);
+        mounted.stop()?.success().map(drop)
+    });
+}
+
+#[test]
 fn a_file_that_changed_is_refused() {
     host::as_root(|| {
         let scratch = Scratch::new("change")?;

@@ -254,6 +254,42 @@ fn state_name(dir: &Path) -> String {
 }
 
 #[test]
+fn a_client_has_so_many_bytes_of_definitions() {
+    host::as_root(|| {
+        let mirror = Mounted::start("definitions")?;
+        let dir = mirror.dir();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
+        fs::set_permissions(dir.join("dynamic_events"), fs::Permissions::from_mode(0o666))?;
+        // Some 2,000 bytes for each of an event's fields, and two events on one more.
+        let fields: String = (0..60).map(|number| format!(" u64 a_field_with_a_long_name_{number};")).collect();
+        let script = "made=0; while [ $made -lt 400 ]; do \
+                      printf 's:filled_%d%s\n' $made \"$2\" >> $1/dynamic_events || break; \
+                      made=$((made + 1)); done; echo $made";
+        let fill = || -> Result<usize> {
+            let output = Command::new("sh")
+                .args(["-c", script, "sh", dir.to_str().context("a path")?, &fields])
+                .uid(USER)
+                .gid(USER)
+                .stdin(Stdio::null())
+                .output()?;
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            said.trim().parse().with_context(|| format!("{output:?}"))
+        };
+        let made = fill()?;
+        let bytes = made * (fields.len() + "s:filled_100".len());
+        println!("{made} definitions of {bytes} bytes");
+        ensure!((200 << 10..=256 << 10).contains(&bytes), "{made} definitions, {bytes} bytes");
+        ensure!(text(dir, "dynamic_events")?.lines().count() == made);
+        // Root goes on, and what is deleted counts no more.
+        set(dir, "synthetic_events", "")?;
+        set(dir, "dynamic_events", &format!("s:of_root{fields}"))?;
+        set(dir, "dynamic_events", "")?;
+        ensure!(fill()? == made);
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
 fn events_do_not_hide_files_and_the_page_is_not_written() {
     host::as_root(|| {
         let mirror = Mounted::start("user-names")?;
@@ -284,7 +320,7 @@ fn a_killed_helper_is_replaced_and_nothing_is_forgotten() {
         let (data, word) = (Data::open(dir)?, Word::default());
         told("register", data.register("kept u32 a", &word, 5, 0))?;
         for round in 0..2 {
-            let helpers = helpers(mirror.pid())?;
+            let helpers = mirror.helpers("tracer-memory")?;
             ensure!(helpers.len() == 3 - round, "{helpers:?}");
             // The first that was started is the one that works.
             let first = helpers.iter().min().context("a helper")?;
@@ -309,22 +345,6 @@ fn a_killed_helper_is_replaced_and_nothing_is_forgotten() {
         ensure!(word.get() == 0, "{:#x}", word.get());
         mirror.stop()?.success().map(drop)
     });
-}
-
-/// Processes of a daemon's that reach memory.
-fn helpers(daemon: u32) -> Result<Vec<i32>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let Ok(pid) = entry.file_name().to_string_lossy().parse::<i32>() else { continue };
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        let Some((name, rest)) = stat.rsplit_once(") ") else { continue };
-        let mut words = rest.split(' ');
-        let (state, parent) = (words.next(), words.next().and_then(|word| word.parse::<u32>().ok()));
-        if name.ends_with("(tracer-memory") && parent == Some(daemon) && state != Some("Z") {
-            found.push(pid);
-        }
-    }
-    Ok(found)
 }
 
 #[test]

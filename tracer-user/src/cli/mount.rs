@@ -42,6 +42,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     crate::sys::descriptors::close_on_exec().context("descriptors that were inherited")?;
     let helpers = Helpers::start();
     confine::drop_capabilities(Role::Daemon);
+    confine::hide_memory();
     let facts = Arc::new(Facts::running()?);
     let mut mirror = Mirror::new(facts)?;
     if let Some(dir) = &args.pin {

@@ -24,7 +24,7 @@ pub enum Kind {
     PendingRequests,
     /// User events that clients registered.
     UserEvents,
-    /// Bytes of the definitions of those.
+    /// Bytes of the definitions of those, and of dynamic and synthetic events.
     DefinitionBytes,
     /// Open `user_events_data`.
     UserEventFiles,
@@ -72,7 +72,7 @@ impl Kind {
         match self {
             Self::PendingRequests => "pending requests",
             Self::UserEvents => "user events",
-            Self::DefinitionBytes => "bytes of user events' definitions",
+            Self::DefinitionBytes => "bytes of events' definitions",
             Self::UserEventFiles => "open user_events_data files",
             Self::Enablers => "enable addresses of user events",
             Self::AddressSpaces => "address spaces with user events",

@@ -101,7 +101,8 @@ pub fn serve(mirror: Mirror, mut options: Options, ready: impl FnOnce() -> io::R
     let memory = std::mem::take(&mut options.helpers.memory).into_iter().map(Worker::into_socket);
     let memory = ClientMemory::start(memory.collect::<io::Result<_>>()?)?;
     mirror.user_reach_by(memory.clone());
-    let opener = Opener::new(options.helpers.opener.take().map(Worker::into_socket).transpose()?);
+    let openers = std::mem::take(&mut options.helpers.openers).into_iter().map(Worker::into_socket);
+    let opener = Opener::new(openers.collect::<Result<_, _>>()?);
     prepare(&mut mirror, keeper.as_mut(), &opener, &options);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(run(mirror, (memory, opener, place), keeper, options, ready))

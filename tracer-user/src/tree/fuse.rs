@@ -65,7 +65,9 @@ fn write_later(
     let apply = move |files: Files| {
         let hub = Arc::clone(&ours);
         ours.post(uid, "write", When::Alone, move |view| {
+            view.mirror().client = uid;
             let done = view.write_with(handle, &data, pid, &files);
+            view.mirror().client = 0;
             let news = hub.finish(view.mirror());
             if let Some(answer) = take(&later) {
                 hub.tell(news, move || answer(done));
@@ -263,7 +265,9 @@ impl Filesystem for Fuse {
             if !wanted.is_empty() {
                 return write_later(&hub, (uid, pid), handle, data, wanted, answer);
             }
+            view.mirror().client = uid;
             let done = view.write(handle, &data, pid);
+            view.mirror().client = 0;
             let news = hub.finish(view.mirror());
             hub.tell(news, move || answer(done));
         });

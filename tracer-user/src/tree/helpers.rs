@@ -5,14 +5,16 @@ use crate::{control::client_memory, sys::worker::Worker};
 
 /// Processes that reach clients' memory: one, and others for the case that it is killed.
 const MEMORY: usize = 3;
+/// Processes that open users' files, likewise.
+const OPENERS: usize = 3;
 
 /// The processes, each of which ends with the socket to it.
 #[derive(Debug)]
 pub struct Helpers {
     /// Closes perf tracepoints when the daemon ends or is killed.
     pub(super) closer: Option<Closer>,
-    /// Opens users' files.
-    pub(super) opener: Option<Worker>,
+    /// Open users' files, one after the other.
+    pub(super) openers: Vec<Worker>,
     /// Reach clients' memory, one after the other.
     pub(super) memory: Vec<Worker>,
 }
@@ -23,14 +25,15 @@ impl Helpers {
         let closer = Closer::start()
             .inspect_err(|error| tracing::warn!("no process closes events later: {error}"))
             .ok();
-        let opener = opener::start()
-            .inspect_err(|error| tracing::warn!("no process opens files, and none can be named: {error}"))
-            .ok();
+        let opener = || {
+            opener::start().inspect_err(|error| tracing::warn!("no process opens files: {error}")).ok()
+        };
         let start = || {
             client_memory::start()
                 .inspect_err(|error| tracing::warn!("clients' memory cannot be reached: {error}"))
                 .ok()
         };
-        Self { closer, opener, memory: (0..MEMORY).map_while(|_| start()).collect() }
+        let openers = (0..OPENERS).map_while(|_| opener()).collect();
+        Self { closer, openers, memory: (0..MEMORY).map_while(|_| start()).collect() }
     }
 }

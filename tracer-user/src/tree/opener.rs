@@ -22,7 +22,7 @@ use std::{
     process::Stdio,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        mpsc::{Sender, channel},
+        mpsc::{Receiver, Sender, channel},
     },
     time::{Duration, Instant},
 };
@@ -104,38 +104,57 @@ struct Waiting {
     gone: bool,
 }
 
-/// The daemon's side.
-pub(super) struct Opener {
-    socket: Option<Arc<OwnedFd>>,
+/// The daemon's side of one such process.
+struct Process {
+    socket: Arc<OwnedFd>,
     waiting: Arc<Mutex<Waiting>>,
+}
+
+/// The daemon's side: the first process that is there is asked, as none can be started once privileges are dropped.
+pub(super) struct Opener {
+    processes: Vec<Process>,
 }
 
 fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Opener {
-    /// What asks the process at the other end of a socket, which runs [`run`]; without one no file can be opened.
-    pub(super) fn new(socket: Option<OwnedFd>) -> Self {
-        let socket = socket.map(Arc::new);
-        let waiting: Arc<Mutex<Waiting>> = Arc::default();
-        if let Some(socket) = &socket {
-            let (socket, all) = (Arc::clone(socket), Arc::clone(&waiting));
-            let listens = std::thread::Builder::new().name("files".to_owned()).spawn(move || {
-                let error = listen(socket.as_fd(), &all);
-                tracing::warn!(
-                    "the process that opens files is gone, and none can be named any more: {error}"
-                );
-                let mut all = lock(&all);
-                all.gone = true;
-                all.by_number.clear();
-            });
-            if let Err(error) = listens {
-                tracing::warn!("no files can be named: {error}");
-                lock(&waiting).gone = true;
-            }
+impl Process {
+    fn new(socket: OwnedFd) -> Self {
+        let (socket, waiting) = (Arc::new(socket), Arc::<Mutex<Waiting>>::default());
+        let (its, all) = (Arc::clone(&socket), Arc::clone(&waiting));
+        let listens = std::thread::Builder::new().name("files".to_owned()).spawn(move || {
+            let error = listen(its.as_fd(), &all);
+            tracing::warn!("a process that opens files is gone: {error}");
+            let mut all = lock(&all);
+            all.gone = true;
+            all.by_number.clear();
+        });
+        if let Err(error) = listens {
+            tracing::warn!("no files can be named: {error}");
+            lock(&waiting).gone = true;
         }
         Self { socket, waiting }
+    }
+
+    /// A number for something that is asked for; none where nobody answers any more.
+    fn ask(&self, place: &Arc<Charge>) -> Option<(u64, Receiver<Answer>)> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.gone {
+            return None;
+        }
+        let (to, answer) = channel();
+        waiting.next += 1;
+        let number = waiting.next;
+        waiting.by_number.insert(number, Pending { to, _place: Arc::clone(place) });
+        Some((number, answer))
+    }
+}
+
+impl Opener {
+    /// What asks the processes at the other ends of some sockets, which run [`run`]; without one no file can be opened.
+    pub(super) fn new(sockets: Vec<OwnedFd>) -> Self {
+        Self { processes: sockets.into_iter().map(Process::new).collect() }
     }
 
     /// Looks at files for a client, one after the other until the time is up, and then does something with them, in a thread of its
@@ -170,24 +189,14 @@ impl Opener {
         if left.is_zero() {
             return Err(Errno::TIMEDOUT);
         }
-        let socket = self.socket.as_ref().ok_or(Errno::IO)?;
-        let (to, answer) = channel();
-        let number = {
-            let mut waiting = lock(&self.waiting);
-            if waiting.gone {
-                return Err(Errno::IO);
-            }
-            waiting.next += 1;
-            let number = waiting.next;
-            waiting.by_number.insert(number, Pending { to, _place: Arc::clone(place) });
-            number
-        };
+        let asked = self.processes.iter().find_map(|process| Some((process, process.ask(place)?)));
+        let (process, (number, answer)) = asked.ok_or(Errno::IO)?;
         let wanted = Wanted { path: absolute(&wanted.path), what: wanted.what.clone() };
         let message = serde_json::to_vec(&Asked { number, wanted: wanted.clone() });
         let message = message.ok().filter(|message| message.len() <= MESSAGE_MAX).ok_or(Errno::NAMETOOLONG);
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        if let Err(errno) = message.and_then(|message| send(socket, &message, flags)) {
-            lock(&self.waiting).by_number.remove(&number);
+        if let Err(errno) = message.and_then(|message| send(&process.socket, &message, flags)) {
+            lock(&process.waiting).by_number.remove(&number);
             return Err(errno);
         }
         match answer.recv_timeout(left) {
@@ -380,7 +389,7 @@ mod tests {
     fn what_is_found_comes_through_the_socket() {
         let (ours, theirs) = pair();
         let server = std::thread::spawn(move || serve(theirs));
-        let (opener, quotas) = (Opener::new(Some(ours)), Quotas::default());
+        let (opener, quotas) = (Opener::new(vec![ours]), Quotas::default());
         let program = std::env::current_exe().unwrap();
         let program = program.as_os_str().as_bytes();
         for what in [What::Identity, What::Symbol("main".to_owned()), What::Events] {
@@ -403,9 +412,9 @@ mod tests {
         assert_eq!(folder.unwrap_err(), Errno::INVAL);
         assert_eq!(quotas.used(0, Kind::PendingFiles), 0, "all were answered");
         // The other process sees the end of this one by the end of the socket.
-        rustix::net::shutdown(opener.socket.as_ref().unwrap(), rustix::net::Shutdown::Both).unwrap();
+        rustix::net::shutdown(&opener.processes[0].socket, rustix::net::Shutdown::Both).unwrap();
         server.join().unwrap().unwrap();
-        while !lock(&opener.waiting).gone {
+        while !lock(&opener.processes[0].waiting).gone {
             std::thread::yield_now();
         }
         assert_eq!(opener.look_now(&quotas, &wanted(program, What::Identity)).unwrap_err(), Errno::IO);
@@ -414,7 +423,7 @@ mod tests {
     #[test]
     fn who_gets_no_answer_waits_for_a_while_and_keeps_the_place() {
         let (ours, theirs) = pair();
-        let (opener, quotas) = (Arc::new(Opener::new(Some(ours))), Quotas::default());
+        let (opener, quotas) = (Arc::new(Opener::new(vec![ours])), Quotas::default());
         let most = Kind::PendingFiles.limits().per_uid;
         let (to, files) = channel();
         let start = Instant::now();

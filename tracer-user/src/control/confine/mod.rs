@@ -134,6 +134,13 @@ pub fn drop_capabilities(role: Role) {
     }
 }
 
+/// Keeps other processes of the same user from reading this one's memory, and the kernel from leaving it in a core dump.
+pub fn hide_memory() {
+    if let Err(error) = privileges::hide_memory() {
+        tracing::warn!("memory stays open to processes of the same user: {error}");
+    }
+}
+
 /// Allows all threads the role's system calls and no others. Programs can be started no more.
 pub fn filter_calls(role: Role) {
     if let Err(error) = filter(role, Scope::Process) {
@@ -148,9 +155,7 @@ fn filter(role: Role, scope: Scope) -> Result<(), seccomp::SeccompError> {
 /// All of it at once, for a process that has one thread and everything open.
 pub fn confine(role: Role) {
     drop_capabilities(role);
-    if let Err(error) = privileges::hide_memory() {
-        tracing::warn!("memory stays open to processes of the same user: {error}");
-    }
+    hide_memory();
     filter_calls(role);
 }
 

@@ -251,7 +251,13 @@ impl Mirror {
             Ok(Change::Nothing) => Ok(()),
             Ok(Change::Added { new_event }) => {
                 self.definitions += 1;
-                self.added(new_event)
+                let added = self.added(new_event, line.text().len());
+                if added.is_err()
+                    && let Some(last) = self.dynamic.set.probes().last().map(|defined| defined.serial)
+                {
+                    self.dynamic.set.remove(last);
+                }
+                added
             }
             Ok(Change::Deleted(gone)) => {
                 self.deleted(&gone);
@@ -281,12 +287,14 @@ impl Mirror {
         self.tell_busy_synthetic();
     }
 
-    /// A probe joined the set: it is a new event's, or one more of an event that may be on.
-    fn added(&mut self, new_event: bool) -> Result<(), Errno> {
+    /// A probe joined the set by a line of so many bytes: it is a new event's, or one more of an event that may be on.
+    fn added(&mut self, new_event: bool, bytes: usize) -> Result<(), Errno> {
         let Some(Defined { probe, .. }) = self.dynamic.set.probes().last() else { return Ok(()) };
-        let event = probe.event.clone();
+        let (event, number) = (probe.event.clone(), self.dynamic.number(probe));
+        let charge = self.charge_definition(bytes)?;
         if !new_event {
-            if let Some(number) = self.dynamic.number(probe) {
+            if let Some(number) = number {
+                self.keep_charge(number, charge);
                 self.rehang(number);
             }
             return Ok(());
@@ -298,6 +306,7 @@ impl Mirror {
             printer: probes::printer(&event, id),
         };
         let number = self.add_event(made)?;
+        self.keep_charge(number, charge);
         self.dynamic.numbers.insert((event.group, event.name), number);
         Ok(())
     }

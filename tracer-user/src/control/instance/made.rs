@@ -5,8 +5,22 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::{catalogue::Made, mirror::Mirror};
+use crate::control::quota::{Charge, Kind};
 
 impl Mirror {
+    /// Counts the bytes of a definition for the client that writes it.
+    ///
+    /// # Errors
+    /// `ENOMEM` when its uid has as many as it may have.
+    pub(super) fn charge_definition(&self, bytes: usize) -> Result<Charge, Errno> {
+        self.quotas.charge(self.client, Kind::DefinitionBytes, bytes).map_err(|_| Errno::NOMEM)
+    }
+
+    /// Counts them as long as the event is there.
+    pub(super) fn keep_charge(&mut self, event: u32, charge: Charge) {
+        self.definition_charges.entry(event).or_default().push(charge);
+    }
+
     /// Adds an event that the kernel does not know, and says its number.
     ///
     /// # Errors
@@ -50,6 +64,7 @@ impl Mirror {
         for state in self.all_mut() {
             state.forget(event);
         }
+        self.definition_charges.remove(&event);
         Arc::make_mut(&mut self.events).remove(event);
     }
 }

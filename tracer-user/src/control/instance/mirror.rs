@@ -1,7 +1,7 @@
 //! All instances, and what they share: the catalogue of events, facts of the kernel, names of threads.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
 };
@@ -25,7 +25,7 @@ use super::{
 use crate::{
     attach::{AttachError, INLINE_CLOSE_MAX},
     buffer::{CpuBuffer, PageSize},
-    control::{facts::Facts, quota::Quotas, tasks::TaskNames},
+    control::{facts::Facts, quota::{Charge, Quotas}, tasks::TaskNames},
     kernel::{Error, memory, modules},
     lang::hist,
 };
@@ -82,6 +82,10 @@ pub struct Mirror {
     pub(super) programs: Programs,
     /// What each uid's clients have.
     pub quotas: Quotas,
+    /// The uid of the client whose write is being done; 0 is the daemon itself, too.
+    pub client: u32,
+    /// Bytes of the definitions of dynamic and synthetic events, by the events' numbers.
+    pub(super) definition_charges: HashMap<u32, Vec<Charge>>,
     pub(super) turns: Turns,
     /// Whether what a mark comes to may have changed.
     pub(super) marks_stale: bool,
@@ -120,6 +124,8 @@ impl Mirror {
             user: UserEvents::default(),
             programs: Programs::default(),
             quotas: Quotas::default(),
+            client: 0,
+            definition_charges: HashMap::new(),
             turns: Turns::default(),
             marks_stale: true,
         })

@@ -109,7 +109,7 @@ impl Mirror {
             Ok(Change::Nothing) => Ok(()),
             Ok(Change::Added(event)) => {
                 self.definitions += 1;
-                let added = self.add_synthetic(&event);
+                let added = self.add_synthetic(&event, line.text().len());
                 if added.is_err() {
                     let _ = self.synthetic.set.delete(&event.name);
                 }
@@ -128,12 +128,14 @@ impl Mirror {
         }
     }
 
-    fn add_synthetic(&mut self, event: &Event) -> Result<(), Errno> {
+    fn add_synthetic(&mut self, event: &Event, bytes: usize) -> Result<(), Errno> {
+        let charge = self.charge_definition(bytes)?;
         let id = self.events.free_id().ok_or(Errno::NOSPC)?;
         let format = event.format(id);
         let printer = printer(event, &format, &self.facts);
         let made = Made { text: event.format_text(id), format, printer };
         let number = self.add_event(made)?;
+        self.keep_charge(number, charge);
         self.synthetic.numbers.insert(event.name.clone(), number);
         Ok(())
     }
