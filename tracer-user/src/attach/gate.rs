@@ -114,6 +114,27 @@ pub(super) struct Member {
     pub(super) behind: Arc<Behind>,
 }
 
+/// A link of functions that is to be made.
+pub(super) struct Planned {
+    gate: Prog,
+    /// Functions' addresses, and the cookie of each.
+    places: Vec<(u64, u64)>,
+    exit: bool,
+    members: Vec<Member>,
+}
+
+impl Planned {
+    /// Makes it, which takes the kernel a while: it changes its text at each function.
+    pub(super) fn link(&self) -> Result<OwnedFd, Errno> {
+        let (addresses, cookies): (Vec<u64>, Vec<u64>) = self.places.iter().copied().unzip();
+        self.gate.link_functions(&addresses, &cookies, self.exit)
+    }
+
+    pub(super) fn slots(&self) -> Vec<u32> {
+        self.members.iter().map(|member| member.slot).collect()
+    }
+}
+
 /// An event behind the gate. It hangs on its hook as long as this lives; [`super::Session::rest`] turns it
 /// off.
 #[derive(Debug)]
@@ -368,10 +389,10 @@ impl Gate {
         Ok(Hung { slot, via: via.clone(), behind, hook })
     }
 
-    /// Hangs events on their functions, all on entries or all on returns and none on the same as another, through one link. Where
-    /// that fails, their slots are the caller's still.
-    pub(super) fn hang_shared(&mut self, members: Vec<Member>, exit: bool) -> Result<Vec<Hung>, Cause> {
-        let Some(first) = members.first() else { return Ok(Vec::new()) };
+    /// Has events go on from their functions' gate, all on entries or all on returns and none on the same as another; what is left
+    /// is the link. Where that fails, their slots are the caller's still.
+    pub(super) fn plan_shared(&mut self, members: Vec<Member>, exit: bool) -> Result<Planned, Cause> {
+        let first = members.first().ok_or(Cause::Misplaced("a link of no functions"))?;
         let table = self.table(&first.via)?;
         table.load_first(Slot::CookieOfMany)?;
         let at = |member: &Member| match member.via {
@@ -379,15 +400,29 @@ impl Gate {
             _ => Err(Cause::Misplaced("a link of functions is for functions only")),
         };
         let places = members.iter().map(at).collect::<Result<Vec<_>, _>>()?;
-        let (addresses, cookies): (Vec<u64>, Vec<u64>) = places.into_iter().unzip();
+        let gate = table.gates.first().ok_or(Cause::Misplaced("no gate"))?;
+        let gate = gate.duplicate().map_err(|errno| Cause::Hook("kprobe.multi link", errno))?;
         let put = members.iter().try_for_each(|member| table.put(member.slot, &member.behind));
-        let link = put.and_then(|()| {
-            let refused = |errno| Cause::Hook("kprobe.multi link (CONFIG_FPROBE)", errno);
-            let gate = table.gates.first().ok_or(Cause::Misplaced("no gate"))?;
-            gate.link_functions(&addresses, &cookies, exit).map_err(refused)
-        });
-        let link =
-            link.inspect_err(|_| members.iter().for_each(|member| jump::clear(&table.map, member.slot)))?;
+        put.inspect_err(|_| members.iter().for_each(|member| jump::clear(&table.map, member.slot)))?;
+        Ok(Planned { gate, places, exit, members })
+    }
+
+    /// The events that hang by a link, or do not: then their slots are the caller's again.
+    pub(super) fn finish_shared(
+        &mut self,
+        planned: Planned,
+        link: Result<OwnedFd, Errno>,
+    ) -> Result<Vec<Hung>, Cause> {
+        let members = planned.members;
+        let link = match link {
+            Ok(link) => link,
+            Err(errno) => {
+                if let Some(table) = members.first().and_then(|first| self.known(&first.via)) {
+                    members.iter().for_each(|member| jump::clear(&table.map, member.slot));
+                }
+                return Err(Cause::Hook("kprobe.multi link (CONFIG_FPROBE)", errno));
+            }
+        };
         let slots = members.iter().map(|member| member.slot).collect();
         let link = Arc::new(SharedLink { link: Some(link), slots, common: Arc::clone(&self.common) });
         let hung = members.into_iter().map(|Member { slot, via, behind, .. }| {

@@ -64,6 +64,7 @@ pub use maps::Options;
 pub use peek::{Hashes, kernel_word};
 pub use relay::{Relay, Relayed, relayed};
 pub use request::{Request, Threads};
+pub use shared::{Linked, Together};
 pub use tasks::{TaskOffsets, Tasks};
 pub use uprobe::FilePlace;
 pub use via::Via;

@@ -4,9 +4,14 @@
 //! A trampoline or a probe for each has the kernel change its text and wait for all CPUs each time; so has taking it off.
 //! A function has one cookie in a link, so that events of the same function go to links of their own.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, os::fd::OwnedFd};
 
-use super::{Hung, Request, Session, Via, gate::Member, kprobe_multi};
+use super::{
+    Cause, Hung, Request, Session, Via,
+    gate::{Member, Planned},
+    kprobe_multi,
+};
+use crate::sys::Errno;
 
 /// What goes through one link.
 struct Round {
@@ -15,13 +20,35 @@ struct Round {
     members: Vec<(usize, Member)>,
 }
 
+/// Links that are to be made, and whose events go through each.
+pub struct Together {
+    count: usize,
+    rounds: Vec<(Vec<usize>, Planned)>,
+}
+
+/// Links that were made, or could not be.
+pub struct Linked {
+    count: usize,
+    rounds: Vec<(Vec<usize>, Planned, Result<OwnedFd, Errno>)>,
+}
+
+impl Together {
+    /// Makes the links. Nothing of the session is needed for that, and it takes as long as the kernel does.
+    pub fn link(self) -> Linked {
+        let link = |(places, planned): (Vec<usize>, Planned)| {
+            let link = planned.link();
+            (places, planned, link)
+        };
+        Linked { count: self.count, rounds: self.rounds.into_iter().map(link).collect() }
+    }
+}
+
 impl Session {
-    /// Hangs up events that are all [`Via::Shared`], with the programs that [`Session::prepare`] made where it did. None for what
-    /// the kernel does not take: it may yet take it by another hook.
-    pub fn hang_shared(&mut self, requests: &[Request<'_>]) -> Vec<Option<Hung>> {
-        let mut all: Vec<Option<Hung>> = requests.iter().map(|_| None).collect();
+    /// Plans how events hang that are all [`Via::Shared`], with the programs that [`Session::prepare`] made where it did.
+    pub fn plan_shared(&mut self, requests: &[Request<'_>]) -> Together {
+        let mut together = Together { count: requests.len(), rounds: Vec::new() };
         if !kprobe_multi::is_there() {
-            return all;
+            return together;
         }
         self.prepare(requests);
         let mut rounds: Vec<Round> = Vec::new();
@@ -39,8 +66,22 @@ impl Session {
         }
         for Round { exit, members, .. } in rounds {
             let (places, members): (Vec<usize>, Vec<Member>) = members.into_iter().unzip();
-            let slots: Vec<u32> = members.iter().map(|member| member.slot).collect();
-            match self.gate.hang_shared(members, exit) {
+            let slots = members.iter().map(|member| member.slot).collect();
+            match self.gate.plan_shared(members, exit) {
+                Ok(planned) => together.rounds.push((places, planned)),
+                Err(cause) => self.give_back_shared(slots, &cause),
+            }
+        }
+        together
+    }
+
+    /// The events that hang, in the order of the requests. None for what the kernel does not take: it may yet take it by another
+    /// hook.
+    pub fn finish_shared(&mut self, linked: Linked) -> Vec<Option<Hung>> {
+        let mut all: Vec<Option<Hung>> = (0..linked.count).map(|_| None).collect();
+        for (places, planned, link) in linked.rounds {
+            let slots = planned.slots();
+            match self.gate.finish_shared(planned, link) {
                 Ok(hung) => {
                     for (at, hung) in places.into_iter().zip(hung) {
                         if let Some(place) = all.get_mut(at) {
@@ -48,15 +89,17 @@ impl Session {
                         }
                     }
                 }
-                Err(cause) => {
-                    tracing::debug!("{} functions through one link: {cause}", slots.len());
-                    for slot in slots {
-                        self.gate.give_back(slot);
-                    }
-                }
+                Err(cause) => self.give_back_shared(slots, &cause),
             }
         }
         all
+    }
+
+    fn give_back_shared(&mut self, slots: Vec<u32>, cause: &Cause) {
+        tracing::debug!("{} functions through one link: {cause}", slots.len());
+        for slot in slots {
+            self.gate.give_back(slot);
+        }
     }
 
     /// Slot and program of an event.

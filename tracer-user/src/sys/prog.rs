@@ -385,6 +385,15 @@ impl Prog {
         call_fd(Command::RawTracepointOpen, &mut block)
     }
 
+    /// The same program by a descriptor of its own.
+    ///
+    /// # Errors
+    /// When there can be no further descriptor.
+    pub fn duplicate(&self) -> Result<Self, Errno> {
+        let fd = self.fd.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
+        Ok(Self { fd, kind: self.kind, attach_type: self.attach_type })
+    }
+
     /// Hangs a program of [`Purpose::Multi`] on the functions at these addresses (5.18 and later), each with its attach cookie
     /// where there are any.
     ///

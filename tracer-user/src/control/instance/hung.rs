@@ -2,7 +2,7 @@
 
 use super::live::{Live, Wanted};
 use crate::{
-    attach::{AttachError, Gated, Hung, Request, Session},
+    attach::{AttachError, Gated, Hung, Linked, Request, Session, Together},
     control::{
         facts::Facts,
         probes::{self, Candidate, Tried},
@@ -155,15 +155,19 @@ impl Live {
         }
     }
 
-    /// Hangs functions' events up through as few links as can be; [`Live::hang_probes`] finds them there.
-    pub(super) fn hang_together(&mut self, events: Vec<(u32, Candidate)>, wanted: &[Wanted<'_>]) {
+    /// Plans how functions' events hang through as few links as can be.
+    pub(super) fn plan_together(&mut self, events: &[(u32, Candidate)], wanted: &[Wanted<'_>]) -> Together {
         let requests: Vec<_> = events
             .iter()
             .zip(wanted)
             .map(|((_, candidate), wanted)| request(wanted, candidate, None))
             .collect();
-        let all = self.session().hang_shared(&requests);
-        drop(requests);
+        self.session().plan_shared(&requests)
+    }
+
+    /// Takes them up once the links are made; [`Live::hang_probes`] finds them there.
+    pub(super) fn finish_together(&mut self, events: Vec<(u32, Candidate)>, linked: Linked) {
+        let all = self.session().finish_shared(linked);
         let hung = events.into_iter().zip(all);
         self.together.extend(hung.filter_map(|((event, candidate), hung)| Some((event, (hung?, candidate)))));
     }

@@ -1,7 +1,9 @@
 //! Events of functions that are turned on at once: hung up through as few links as can be, before each is turned on as any other
-//! ([`Live::hang_together`](super::live::Live)).
+//! ([`Live::plan_together`](super::live::Live)). The links are made by a thread meanwhile.
 //!
 //! Left to themselves are events with triggers or several probes, whose programs refer to each other's slots.
+
+use std::collections::HashMap;
 
 use super::{
     live::{Live, Wanted},
@@ -9,6 +11,7 @@ use super::{
     state::Instance,
 };
 use crate::{
+    attach::Together,
     control::{
         hooks::FEW,
         probes::{self, Candidate},
@@ -23,44 +26,64 @@ impl Mirror {
             return;
         }
         let (facts, catalogue, kinds) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
-        let Some(state) = self.instances.get(&instance) else { return };
-        let plain = events.iter().filter(|event| {
-            !state.enabled.contains(event)
-                && state.triggers.of(**event).is_empty()
-                && !state.triggers.is_soft(**event)
-        });
-        let functions: Vec<(u32, &Format, Candidate)> = plain
-            .filter_map(|event| match self.dynamic.probes_of(*event)?.as_slice() {
-                [probe] => Some((*event, catalogue.format(*event, &facts)?, probes::shared(probe, &facts)?)),
-                _ => None,
-            })
+        let mut functions: Vec<(u32, Candidate)> = Vec::new();
+        for event in events {
+            self.turn();
+            let Some(state) = self.instances.get(&instance) else { return };
+            if state.enabled.contains(event)
+                || !state.triggers.of(*event).is_empty()
+                || state.triggers.is_soft(*event)
+            {
+                continue;
+            }
+            if let Some([probe]) = self.dynamic.probes_of(*event).as_deref()
+                && let Some(candidate) = probes::shared(probe, &facts)
+            {
+                functions.push((*event, candidate));
+            }
+        }
+        if functions.len() <= FEW {
+            return;
+        }
+        let formats: HashMap<u32, &Format> = functions
+            .iter()
+            .filter_map(|(event, _)| Some((*event, catalogue.format(*event, &facts)?)))
             .collect();
-        if functions.len() > FEW
-            && let Ok(state) = self.state(instance)
+        functions.retain(|(event, _)| formats.contains_key(event));
+        let Ok(state) = self.state(instance) else { return };
+        let Some(together) = state.plan_together(&functions, &formats, kinds) else { return };
+        let linked = self.aside(|| together.link());
+        if let Ok(state) = self.state(instance)
+            && let Some(live) = &mut state.live
         {
-            state.hang_together(&functions, kinds);
+            live.finish_together(functions, linked);
         }
     }
 }
 
 impl Instance {
-    fn hang_together(&mut self, functions: &[(u32, &Format, Candidate)], kinds: [u16; 2]) {
+    fn plan_together(
+        &mut self,
+        functions: &[(u32, Candidate)],
+        formats: &HashMap<u32, &Format>,
+        kinds: [u16; 2],
+    ) -> Option<Together> {
         let Self { live, filters, options, hists, .. } = self;
-        let Some(live): Option<&mut Live> = live.as_mut() else { return };
-        let wanted: Vec<Wanted<'_>> = functions
-            .iter()
-            .map(|(event, format, _)| Wanted {
-                format,
+        let live: &mut Live = live.as_mut()?;
+        let stacks = [options.is("stacktrace"), options.is("userstacktrace")];
+        let wanted = functions.iter().map(|(event, _)| {
+            Some(Wanted {
+                format: formats.get(event)?,
                 filter: filters.get(event).and_then(|filtering| filtering.filter.as_ref()),
                 triggers: &[],
                 soft: false,
                 counted: hists.counts_event(*event),
                 begins_off: false,
-                stacks: [options.is("stacktrace"), options.is("userstacktrace")],
+                stacks,
                 kinds,
             })
-            .collect();
-        let events = functions.iter().map(|(event, _, candidate)| (*event, candidate.clone())).collect();
-        live.hang_together(events, &wanted);
+        });
+        let wanted: Vec<Wanted<'_>> = wanted.collect::<Option<_>>()?;
+        Some(live.plan_together(functions, &wanted))
     }
 }
