@@ -275,7 +275,10 @@ fn marks_and_small_requests_do_not_wait_for_many_events() {
         );
         ensure!(usual <= host::patience(Duration::from_millis(10)) + machines, "marks take {usual:?}");
         ensure!(longest <= host::patience(Duration::from_millis(25)) + most, "a mark took {longest:?}");
-        ensure!(others_longest <= host::patience(Duration::from_millis(50)) + 2 * most, "a read took {others_longest:?}");
+        ensure!(
+            others_longest <= host::patience(Duration::from_millis(50)) + 2 * most,
+            "a read took {others_longest:?}"
+        );
         // All are there, or counted.
         let shown = text(&dir, "trace")?.lines().filter(|line| line.contains("a mark")).count();
         let gone = tracer_tests::mirror::stat(&dir, "overrun")?;

@@ -201,15 +201,25 @@ fn enabling_beside_clients_that_are_stuck_takes_no_time() {
         }
         let times = (0..10).map(change).collect::<Result<Vec<Duration>>>()?;
         eprintln!("beside 24 stuck clients each change took {times:?}; without them {before:?}");
-        ensure!(times.iter().all(|took| *took < host::patience(CHANGE) + slowest), "{times:?}, before {before:?}");
+        ensure!(
+            times.iter().all(|took| *took < host::patience(CHANGE) + slowest),
+            "{times:?}, before {before:?}"
+        );
         // They are remembered: only the first change waited.
         let mut later = times[1..].to_vec();
         later.sort_unstable();
-        ensure!(later[later.len() / 2] < host::patience(CHANGE) / 3 + slowest, "{times:?}, before {before:?}");
+        ensure!(
+            later[later.len() / 2] < host::patience(CHANGE) / 3 + slowest,
+            "{times:?}, before {before:?}"
+        );
         // The end of the daemon waits for nobody either.
         set(dir, "events/user_events/stuck/enable", "1")?;
         let took = timed(|| mirror.stop()?.success().map(drop))?;
-        ensure!(took < host::patience(Duration::from_secs(2)) && word.get() == 0, "{took:?}, {:#x}", word.get());
+        ensure!(
+            took < host::patience(Duration::from_secs(2)) && word.get() == 0,
+            "{took:?}, {:#x}",
+            word.get()
+        );
         held.release();
         Ok(())
     });
@@ -261,7 +271,9 @@ fn a_client_has_so_many_bytes_of_definitions() {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
         fs::set_permissions(dir.join("dynamic_events"), fs::Permissions::from_mode(0o666))?;
         // Some 2,000 bytes for each of an event's fields, and two events on one more.
-        let fields: String = (0..60).map(|number| format!(" u64 a_field_with_a_long_name_{number};")).collect();
+        let fields: Vec<_> =
+            (0..60).map(|number| format!(" u64 a_field_with_a_long_name_{number};")).collect();
+        let fields = fields.concat();
         let script = "made=0; while [ $made -lt 400 ]; do \
                       printf 's:filled_%d%s\n' $made \"$2\" >> $1/dynamic_events || break; \
                       made=$((made + 1)); done; echo $made";

@@ -418,7 +418,9 @@ impl Gate {
             Ok(link) => link,
             Err(errno) => {
                 if let Some(table) = members.first().and_then(|first| self.known(&first.via)) {
-                    members.iter().for_each(|member| jump::clear(&table.map, member.slot));
+                    for member in &members {
+                        jump::clear(&table.map, member.slot);
+                    }
                 }
                 return Err(Cause::Hook("kprobe.multi link (CONFIG_FPROBE)", errno));
             }

@@ -25,9 +25,8 @@ impl Helpers {
         let closer = Closer::start()
             .inspect_err(|error| tracing::warn!("no process closes events later: {error}"))
             .ok();
-        let opener = || {
-            opener::start().inspect_err(|error| tracing::warn!("no process opens files: {error}")).ok()
-        };
+        let opener =
+            || opener::start().inspect_err(|error| tracing::warn!("no process opens files: {error}")).ok();
         let start = || {
             client_memory::start()
                 .inspect_err(|error| tracing::warn!("clients' memory cannot be reached: {error}"))

@@ -31,6 +31,7 @@ const LOGS: &str = "/var/tmp/ftracetest";
 
 /// Options of `cargo xtask conformance`.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Options {
     #[command(flatten)]
     machine: vm::Machine,

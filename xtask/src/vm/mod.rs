@@ -202,6 +202,8 @@ fn last_words(release: &str, console: &Path) -> String {
 /// The initramfs: busybox, first drivers, and the job.
 fn make_initramfs(kernel: &kernel::Kernel, root: &root::Root, job: &Job) -> Result<Vec<u8>> {
     let tree = host::root().to_string_lossy();
+    // The guest mounts its own there, over the tree.
+    anyhow::ensure!(!tree.starts_with("/tmp/"), "{tree}: a tree below /tmp is not seen in a machine");
     let mut cpio = cpio::Cpio::default();
     for dir in ["bin", "modules", "job"] {
         cpio.dir(dir);

@@ -25,7 +25,11 @@ use super::{
 use crate::{
     attach::{AttachError, INLINE_CLOSE_MAX},
     buffer::{CpuBuffer, PageSize},
-    control::{facts::Facts, quota::{Charge, Quotas}, tasks::TaskNames},
+    control::{
+        facts::Facts,
+        quota::{Charge, Quotas},
+        tasks::TaskNames,
+    },
     kernel::{Error, memory, modules},
     lang::hist,
 };
