@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -161,7 +162,12 @@ fn short_polls_leave_nothing() {
         poll(500)?;
         let (mut before, _) = used(mounted.pid())?;
         // What a daemon reads once it has started, it has read by then.
+        let settled = Instant::now() + host::patience(Duration::from_secs(5));
         loop {
+            ensure!(
+                Instant::now() < settled,
+                "the memory of a daemon that has nothing to do grows: {before} kB"
+            );
             std::thread::sleep(host::patience(Duration::from_millis(100)));
             let (now, _) = used(mounted.pid())?;
             if now == before {
@@ -274,7 +280,9 @@ fn marks_and_small_requests_do_not_wait_for_many_events() {
              reads: {others_usual:?}, at most {others_longest:?}; the machine alone: {machines:?}, at most {most:?}"
         );
         ensure!(usual <= host::patience(Duration::from_millis(10)) + machines, "marks take {usual:?}");
-        ensure!(longest <= host::patience(Duration::from_millis(25)) + most, "a mark took {longest:?}");
+        // A machine that is busy excuses that much, and no more.
+        let most = most.min(host::patience(Duration::from_millis(25)));
+        ensure!(longest <= host::patience(Duration::from_millis(10)) + most, "a mark took {longest:?}");
         ensure!(
             others_longest <= host::patience(Duration::from_millis(50)) + 2 * most,
             "a read took {others_longest:?}"
@@ -287,6 +295,90 @@ fn marks_and_small_requests_do_not_wait_for_many_events() {
             "{shown} of {count} marks, {gone} records gone"
         );
         Ok(())
+    });
+}
+
+/// Many polls of one instance's files cost one look at its rings, and their turn ends.
+#[test]
+fn many_polls_keep_nobody_waiting() {
+    alone(|| {
+        let mounted = Mounted::start("many-polls")?;
+        let dir = mounted.dir().to_owned();
+        set(&dir, "set_event_pid", &std::process::id().to_string())?;
+        set(&dir, "events/syscalls/enable", "1")?;
+        set(&dir, &format!("events/{}/enable", largest(&dir)?), "1")?;
+        // Never so full that a poll ends.
+        set(&dir, "buffer_percent", "100")?;
+        let files: Vec<File> = (0..1000).map(|_| File::open(stream(&dir))).collect::<std::io::Result<_>>()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&stop);
+        let polls = std::thread::spawn(move || -> Result<usize> {
+            let mut rounds = 0;
+            while !ends.load(Ordering::Relaxed) {
+                // Again before interest ends, which is after a second.
+                let waiter = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+                for file in &files {
+                    epoll::add(&waiter, file, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+                }
+                std::thread::sleep(Duration::from_millis(500));
+                rounds += 1;
+            }
+            Ok(rounds)
+        });
+        std::thread::sleep(host::patience(Duration::from_millis(300)));
+        let (noise, at) = (machine()?, dir.clone());
+        let reads = Timed::start(move || {
+            ensure!(text(&at, "tracing_on")? == "1\n", "tracing is off");
+            Ok(())
+        });
+        std::thread::sleep(host::patience(Duration::from_secs(2)));
+        let (count, usual, longest) = reads.end()?;
+        let (_, machines, most) = noise.end()?;
+        stop.store(true, Ordering::Relaxed);
+        let rounds = polls.join().ok().context("the polls")??;
+        println!(
+            "{count} reads beside 1,000 polls, {rounds} times: {usual:?}, at most {longest:?}; the machine alone: \
+             {machines:?}, at most {most:?}"
+        );
+        let slack = most.min(host::patience(Duration::from_millis(25)));
+        ensure!(longest <= host::patience(Duration::from_millis(50)) + 2 * slack, "a read took {longest:?}");
+        Ok(())
+    });
+}
+
+/// Requests of many clients are steps of their own, and turns of their uids: what root changes does not stand behind all of them.
+#[test]
+fn a_change_does_not_stand_behind_requests_of_others() {
+    alone(|| {
+        let mounted = Mounted::start("requests")?;
+        let dir = mounted.dir().to_owned();
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;
+        std::fs::set_permissions(dir.join("user_events_data"), std::fs::Permissions::from_mode(0o666))?;
+        set(&dir, "dynamic_events", "u:asked u32 a")?;
+        let program = host::binary("tracer-user-attack", "TRACER_USER_ATTACK_BIN")?;
+        let path = dir.to_str().context("a path")?;
+        let mut clients = Vec::new();
+        for number in 0..16 {
+            let mut command = Command::new(&program);
+            command.args(["flood", path, "100000000"]).uid(60_000 + number % 4).gid(60_000);
+            command.stdin(Stdio::piped()).stdout(Stdio::null());
+            clients.push(Client(command.spawn()?));
+        }
+        std::thread::sleep(host::patience(Duration::from_millis(500)));
+        let mut times = Vec::new();
+        for round in 0..20 {
+            let start = Instant::now();
+            set(&dir, "events/user_events/asked/enable", if round % 2 == 0 { "1" } else { "0" })?;
+            times.push(start.elapsed());
+        }
+        for client in &mut clients {
+            ensure!(client.0.try_wait()?.is_none(), "a client ended");
+        }
+        times.sort_unstable();
+        println!("changes beside 16 clients that ask all the time: {:?}, at most {:?}", times[10], times[19]);
+        ensure!(times[19] <= host::patience(Duration::from_millis(250)), "{times:?}");
+        drop(clients);
+        mounted.stop()?.success().map(drop)
     });
 }
 
@@ -333,7 +425,7 @@ fn end(mounted: Mounted) -> Result<Duration> {
     let pid = Pid::from_raw(mounted.pid().cast_signed()).context("no process")?;
     let start = Instant::now();
     kill_process(pid, Signal::TERM)?;
-    mounted.stop_within(host::patience(Duration::from_secs(30)))?;
+    mounted.stop_within(host::patience(Duration::from_secs(30)))?.success()?;
     Ok(start.elapsed())
 }
 

@@ -38,6 +38,8 @@ pub enum Kind {
     WaitingReads,
     /// Writes whose files are being opened, and those that were never answered.
     PendingFiles,
+    /// Bytes of writes that wait for their turn.
+    QueuedBytes,
 }
 
 /// How much of a kind there may be.
@@ -65,6 +67,7 @@ impl Kind {
             Self::OpenFiles => limits(1024, 65_536, 8192),
             Self::WaitingReads => limits(64, 1024, 128),
             Self::PendingFiles => limits(4, 32, 8),
+            Self::QueuedBytes => limits(4 << 20, 64 << 20, 16 << 20),
         }
     }
 
@@ -79,6 +82,7 @@ impl Kind {
             Self::OpenFiles => "open files",
             Self::WaitingReads => "waiting reads",
             Self::PendingFiles => "files being opened",
+            Self::QueuedBytes => "bytes of writes that wait",
         }
     }
 }
@@ -184,6 +188,13 @@ impl Charge {
     /// Whose it is.
     pub fn uid(&self) -> u32 {
         self.uid
+    }
+}
+
+impl Charge {
+    /// How much it counts.
+    pub fn amount(&self) -> usize {
+        self.amount
     }
 }
 

@@ -1,45 +1,17 @@
 //! Requests by ioctl(2): to register user events.
 //!
 //! The caller's memory is read and written by a process of its own, as that may take as long as somebody else pleases. So a request
-//! is answered later, at the latest at its deadline, and no thread waits for it. One thread begins them all, as that takes the tree.
+//! is answered later, at the latest at its deadline, and no thread waits for it: each of its steps is a job of its caller's uid.
 
-use std::sync::{
-    Arc, OnceLock, Weak,
-    mpsc::{Sender, channel},
-};
+use std::sync::{Arc, Weak};
 
 use fuser::{Errno, ReplyIoctl};
 
-use super::{fuse::errno, hub::Hub};
+use super::{fuse::errno, hub::Hub, owner::When};
 use crate::control::{
     instance::user::{Access, Caller, Request},
     quota::Kind,
 };
-
-type Begin = Box<dyn FnOnce() + Send>;
-
-/// The thread that begins requests, once there was one.
-#[derive(Default)]
-pub(super) struct Asking {
-    requests: OnceLock<Option<Sender<Begin>>>,
-}
-
-impl Asking {
-    fn send(&self, begin: Begin) {
-        let start = || {
-            let (requests, taken) = channel::<Begin>();
-            let run = move || taken.into_iter().for_each(|begin| begin());
-            let started = std::thread::Builder::new().name("ioctl".to_owned()).spawn(run);
-            started
-                .map_err(|error| tracing::warn!("programs' requests are refused: {error}"))
-                .ok()
-                .map(|_| requests)
-        };
-        if let Some(requests) = self.requests.get_or_init(start) {
-            let _ = requests.send(begin);
-        }
-    }
-}
 
 /// Serves a request.
 pub(super) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: ReplyIoctl) {
@@ -47,25 +19,28 @@ pub(super) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: Rep
     let Ok(charge) = hub.quotas.charge(caller.uid, Kind::PendingRequests, 1) else {
         return reply.error(Errno::ENOMEM);
     };
-    // Whoever is served when the daemon ends gets an error by that.
-    let ours: Weak<Hub> = Arc::downgrade(hub);
+    // Whoever is served when the daemon ends gets an error by that: what is queued is dropped, and the reply with it.
+    let (ours, uid): (Weak<Hub>, u32) = (Arc::downgrade(hub), caller.uid);
+    let its = Weak::clone(&ours);
     let access: Access = Arc::new(move |act| {
-        if let Some(hub) = ours.upgrade() {
-            act(hub.tree().mirror());
+        if let Some(hub) = its.upgrade() {
+            hub.post(uid, "ioctl", When::Alone, move |view| act(view.mirror()));
         }
     });
-    let ours = Arc::downgrade(hub);
     let answer = move |done: Result<(), rustix::io::Errno>| {
-        drop(charge);
-        let Some(hub) = ours.upgrade() else { return reply.error(Errno::EIO) };
-        let news = hub.tree().mirror().user_news();
-        hub.keep_soon();
-        hub.tell(news, move || match done {
-            Ok(()) => reply.ioctl(0, &[]),
-            Err(error) => reply.error(errno(error)),
+        let Some(hub) = ours.upgrade() else { return };
+        let its = Weak::clone(&ours);
+        hub.post(uid, "answer", When::Alone, move |view| {
+            drop(charge);
+            let Some(hub) = its.upgrade() else { return };
+            let news = view.mirror().user_news();
+            hub.keep_soon();
+            hub.tell(news, move || match done {
+                Ok(()) => reply.ioctl(0, &[]),
+                Err(error) => reply.error(errno(error)),
+            });
+            hub.changed.notify_one();
         });
-        hub.changed.notify_one();
     };
-    // Where no thread begins it, the reply is dropped, and that answers it.
-    hub.asking.send(Box::new(move || caller.serve(request, access, Box::new(answer))));
+    caller.serve(request, access, Box::new(answer));
 }

@@ -25,7 +25,10 @@ use super::{
     whole::Access,
 };
 use crate::{
-    control::instance::{mark::Writer, user},
+    control::{
+        instance::{mark::Writer, user},
+        quota::Kind,
+    },
     lang::facts::{Files, Wanted},
 };
 
@@ -43,6 +46,9 @@ pub(super) fn errno(errno: rustix::io::Errno) -> Errno {
         _ => Errno::EIO,
     }
 }
+
+/// Bytes of a write to `user_events_data` that can matter: an index, and more than any record holds.
+const RECORD_MAX: usize = 4 + 2 * tracer_abi::MAX_PAYLOAD;
 
 /// The file system.
 pub(super) struct Fuse {
@@ -250,17 +256,24 @@ impl Filesystem for Fuse {
             if offset > 0 {
                 return answer(Ok(data.len()));
             }
-            let data = data.to_vec();
+            // More than a record holds is only counted.
+            let length = data.len();
+            let data = data.get(..RECORD_MAX).unwrap_or(data).to_vec();
             return self.hub.post(request.uid(), "record", When::File(handle), move |view| {
-                answer(view.write(handle, &data, pid));
+                answer(view.write(handle, &data, pid).map(|_| length));
                 // A hit like any other: nothing changed but for those who wait for one.
                 if !hub.waits.is_empty() {
                     hub.changed.notify_one();
                 }
             });
         }
-        let (data, uid) = (data.to_vec(), request.uid());
+        let uid = request.uid();
+        let Ok(charge) = hub.quotas.charge(uid, Kind::QueuedBytes, data.len()) else {
+            return answer(Err(rustix::io::Errno::NOMEM));
+        };
+        let data = data.to_vec();
         self.hub.post(uid, "write", When::Alone, move |view| {
+            let _charge = charge;
             let wanted = view.wanted(handle, &data);
             if !wanted.is_empty() {
                 return write_later(&hub, (uid, pid), handle, data, wanted, answer);

@@ -13,7 +13,6 @@ use fuser::{FileAttr, FileType, INodeNo, Notifier};
 use tokio::sync::Notify;
 
 use super::{
-    asked::Asking,
     keeper::Keeper,
     opener::Opener,
     owner::{Jobs, Lent, OWN, View, When},
@@ -57,8 +56,6 @@ pub(super) struct Hub {
     pub(super) notifier: OnceLock<Notifier>,
     /// Tells programs of user events.
     pub(super) teller: Teller,
-    /// Begins requests by ioctl(2).
-    pub(super) asking: Asking,
     /// What each uid's clients have.
     pub(super) quotas: Quotas,
     /// Opens the files that clients name.
@@ -103,7 +100,6 @@ impl Hub {
             keep_at: Mutex::default(),
             notifier: OnceLock::new(),
             teller: Teller::default(),
-            asking: Asking::default(),
             quotas,
             opener,
             charges: Mutex::default(),

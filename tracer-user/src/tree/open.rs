@@ -9,7 +9,7 @@ use std::{
 use rustix::io::Errno;
 
 use super::{
-    entry::{At, Entry, Result, Shows},
+    entry::{At, Entry, Names, Result, Shows},
     whole::{Access, Outcome, Ready},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
         Lines, Marks, Mirror, Pages, Pipe, Seen,
         mark::{Mark, Writer},
     },
-    lang::facts::{Files, Wanted},
+    lang::facts::Files,
 };
 
 /// What a file has between two reads.
@@ -229,12 +229,12 @@ impl Open {
         }
     }
 
-    /// The files of users that a write names.
-    pub(super) fn wanted(&self, data: &[u8]) -> Vec<Wanted> {
-        self.entry.names.map_or_else(Vec::new, |names| (names.wanted)(data))
+    /// What tells the files of users that a write names, and takes the write with them.
+    pub(super) fn names(&self) -> Option<Names> {
+        self.entry.names
     }
 
-    /// Writes, and says how much was taken. `files` are those of [`Open::wanted`].
+    /// Writes, and says how much was taken. `files` are those that [`Open::names`] tells.
     pub(super) fn write(
         &mut self,
         mirror: &mut Mirror,

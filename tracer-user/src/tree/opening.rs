@@ -63,6 +63,13 @@ impl Opening {
         if access.read && view.has_pages(handle) {
             // The kernel locks all pages of the file when it has our answer.
             hub.waits.end_pages(ino);
+            let its = Arc::clone(hub);
+            // Those that came meanwhile too: what was told before the answer may have taken long.
+            let answer = move || {
+                its.streams.opens(INodeNo(ino));
+                its.waits.end_pages(ino);
+                answer();
+            };
             return hub.streams.open(handle, INodeNo(ino), answer);
         }
         match news {

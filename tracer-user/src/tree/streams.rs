@@ -95,12 +95,16 @@ impl Streams {
 
     /// Lets splice(2) read a stream, and then does something.
     pub(super) fn open(&self, handle: u64, ino: INodeNo, then: impl FnOnce() + Send + 'static) {
+        self.opens(ino);
+        self.state().by_handle.insert(handle, Stream { ino, next: 0 });
+        self.send(Notice::Endless(ino, Box::new(then)));
+    }
+
+    /// A file is being opened: for a while from now nobody keeps a page of it locked.
+    pub(super) fn opens(&self, ino: INodeNo) {
         let mut state = self.state();
         state.opened.retain(|_, since| since.elapsed() < OPENING);
         state.opened.insert(ino.0, Instant::now());
-        state.by_handle.insert(handle, Stream { ino, next: 0 });
-        drop(state);
-        self.send(Notice::Endless(ino, Box::new(then)));
     }
 
     /// Forgets a stream, if it is one.

@@ -63,11 +63,20 @@ impl Teller {
 fn start(hub: Weak<Hub>) -> Option<Sender<Job>> {
     let (jobs, taken) = channel::<Job>();
     let run = move || {
-        for job in taken {
+        while let Ok(first) = taken.recv() {
+            // One page is all of theirs: nobody waits behind many others.
+            let jobs: Vec<Job> = std::iter::once(first).chain(taken.try_iter()).collect();
             if let Some(hub) = hub.upgrade() {
-                put_page(&hub, job.stale);
+                if jobs.iter().any(|job| job.stale) {
+                    put_page(&hub, true);
+                }
+                if jobs.iter().any(|job| !job.stale) {
+                    put_page(&hub, false);
+                }
             }
-            (job.then)();
+            for job in jobs {
+                (job.then)();
+            }
         }
     };
     let started = std::thread::Builder::new().name("tell".to_owned()).spawn(run);

@@ -9,10 +9,10 @@
 //! waits asks again then.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -26,6 +26,8 @@ use crate::control::quota::Charge;
 const INTEREST: Duration = Duration::from_secs(1);
 /// How long waiting reads are looked through at a time.
 const STEP: Duration = Duration::from_millis(8);
+/// Polls that are looked at between two looks at the clock, and how long they are looked through at a time.
+const POLLS: usize = 64;
 /// Threads that are looked at for signals at a time.
 const THREADS: usize = 64;
 
@@ -54,7 +56,9 @@ pub(super) struct Waits {
     reads: Mutex<Vec<Waiting>>,
     /// How many there are, those that are being looked at among them.
     count: AtomicUsize,
-    polls: Mutex<HashMap<u64, Polled>>,
+    polls: Mutex<BTreeMap<u64, Polled>>,
+    /// The open file at which looking through polls goes on.
+    next: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -100,16 +104,15 @@ impl Waits {
         let mut waiting = std::mem::take(&mut *lock(&self.reads));
         let mut left = Vec::new();
         let mut all = true;
-        let mut settled = HashSet::new();
+        // Records are taken in once for each instance, however many wait for them.
+        let mut settled = HashMap::new();
         while let Some(read) = waiting.pop() {
             if since.elapsed() > STEP {
                 left.push(read);
                 all = false;
                 break;
             }
-            if view.beside().is_busy(read.handle)
-                || (settled.insert(read.handle) && !view.settle(read.handle))
-            {
+            if view.beside().is_busy(read.handle) || !settle(view, &mut settled, read.handle) {
                 left.push(read);
                 all = false;
                 continue;
@@ -136,28 +139,57 @@ impl Waits {
         // Those that were not looked at come first the next time, which takes from the end.
         left.append(&mut waiting);
         lock(&self.reads).append(&mut left);
-        self.wake(view);
-        all
+        self.wake(view, &mut settled, since) && all
     }
 
     fn answered(&self, reads: usize) {
         self.count.fetch_sub(reads, Ordering::AcqRel);
     }
 
-    fn wake(&self, view: &mut View<'_>) {
-        let handles: Vec<(u64, bool)> = lock(&self.polls)
-            .iter()
-            .map(|(handle, polled)| (*handle, polled.by_clock && polled.since.elapsed() > INTEREST))
-            .collect();
-        for (handle, is_old) in handles {
-            if !is_old && (view.beside().is_busy(handle) || !view.is_awaited(handle)) {
+    /// Wakes those who poll what is ready; whether all were looked at.
+    fn wake(&self, view: &mut View<'_>, settled: &mut HashMap<u32, bool>, since: Instant) -> bool {
+        let first = self.next.load(Ordering::Relaxed);
+        let mut next = first;
+        let mut wrapped = first == 0;
+        loop {
+            let part: Vec<(u64, bool)> = lock(&self.polls)
+                .range(next..)
+                .take_while(|(handle, _)| !wrapped || first == 0 || **handle < first)
+                .take(POLLS)
+                .map(|(handle, polled)| (*handle, polled.by_clock && polled.since.elapsed() > INTEREST))
+                .collect();
+            let Some((last, _)) = part.last().copied() else {
+                if wrapped {
+                    self.next.store(0, Ordering::Relaxed);
+                    return true;
+                }
+                (next, wrapped) = (0, true);
                 continue;
+            };
+            for (handle, is_old) in part {
+                self.wake_one(view, settled, handle, is_old);
             }
-            let polled = lock(&self.polls).remove(&handle);
-            if let Some(polled) = polled {
-                // A caller of poll(2) may be gone.
-                let _ = polled.notifier.notify();
+            next = last + 1;
+            if since.elapsed() > STEP {
+                self.next.store(next, Ordering::Relaxed);
+                return false;
             }
+        }
+    }
+
+    fn wake_one(&self, view: &mut View<'_>, settled: &mut HashMap<u32, bool>, handle: u64, is_old: bool) {
+        if !is_old {
+            if view.beside().is_busy(handle) {
+                return;
+            }
+            settle(view, settled, handle);
+            if !view.is_awaited(handle) {
+                return;
+            }
+        }
+        if let Some(polled) = lock(&self.polls).remove(&handle) {
+            // A caller of poll(2) may be gone.
+            let _ = polled.notifier.notify();
         }
     }
 
@@ -200,6 +232,12 @@ impl Waits {
             read.reply.error(Errno::EINTR);
         }
     }
+}
+
+/// Takes in what was recorded for an open file's readers, once for each instance. Whether that was all.
+fn settle(view: &mut View<'_>, settled: &mut HashMap<u32, bool>, handle: u64) -> bool {
+    let Some(instance) = view.instance_of(handle) else { return true };
+    *settled.entry(instance).or_insert_with(|| view.settle(handle))
 }
 
 /// Whether a thread has a signal pending that it does not block, or is no more (proc(5)).

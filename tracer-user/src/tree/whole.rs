@@ -402,6 +402,11 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         self.with(handle, |open, mirror| open.read(mirror, offset, size))
     }
 
+    /// The instance of an open file.
+    pub(super) fn instance_of(&self, handle: u64) -> Option<u32> {
+        self.look(handle, |open| open.at.instance)
+    }
+
     /// Takes in what was recorded for an open file's readers, for a while. Whether that was all.
     pub(super) fn settle(&mut self, handle: u64) -> bool {
         let Some(instance) = self.look(handle, |open| open.at.instance) else { return true };
@@ -417,7 +422,9 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
 
     /// The files of users that a write to an open file names: they are to be looked at first, where nobody has to wait for it.
     pub fn wanted(&self, handle: u64, data: &[u8]) -> Vec<Wanted> {
-        self.look(handle, |open| open.wanted(data)).unwrap_or_default()
+        // It takes long for much text: not while the files are locked.
+        let names = self.look(handle, |open| open.names()).flatten();
+        names.map_or_else(Vec::new, |names| (names.wanted)(data))
     }
 
     /// Writes to an open file, and says how much was taken. Files that it names are opened while it waits.

@@ -33,7 +33,7 @@ use crate::{
 /// How long after a moment a record may still come that is older, in nanoseconds: its stamp was had, and the interrupt or
 /// the host of a virtual machine took its time.
 const SETTLED: u64 = 2_000_000;
-/// How often records that are being written are waited for.
+/// How often records that are being written are waited for, in all steps of a collection together.
 const PATIENCE: u32 = 100;
 
 /// How long a step goes on, and how many records are taken between two looks at the clock.
@@ -269,8 +269,8 @@ fn in_order(state: &mut Instance, books: &mut Books<'_>, part: &mut Part) -> boo
 
 /// Puts all records in order, with none missing that is older than the last snapshot. Whether that was all.
 fn settle(live: &mut Live, marks: &Marks, books: &mut Books<'_>, part: &mut Part) -> bool {
-    let Live { rings, taken, ordered, .. } = live;
-    for _ in 0..PATIENCE {
+    let Live { rings, taken, ordered, settling, .. } = live;
+    while *settling < PATIENCE {
         let mut busy = false;
         for (cpu, ring) in (0..).zip(&mut *rings) {
             let (over, writes) = drain(ring, cpu as usize, part, |stamp, payload| {
@@ -288,13 +288,19 @@ fn settle(live: &mut Live, marks: &Marks, books: &mut Books<'_>, part: &mut Part
         if !busy && wait == 0 {
             break;
         }
+        *settling += 1;
         std::thread::sleep(Duration::from_nanos(wait.max(20_000)));
         // Records that came meanwhile may be older.
         part.until = monotonic();
         for ((left, _), ring) in part.cpus.iter_mut().zip(&*rings) {
             *left = ring.pending();
         }
+        // The next step goes on with what was taken.
+        if part.since.elapsed() > STEP {
+            return false;
+        }
     }
+    *settling = 0;
     // From before a trigger was set that makes this necessary.
     for cpu in 0..rings.len() as u32 {
         let marks = marks.until(cpu, part.until).into_iter();

@@ -315,7 +315,9 @@ impl Mirror {
     fn deleted(&mut self, gone: &[Probe]) {
         for probe in gone {
             let Some(number) = self.dynamic.number(probe) else { continue };
-            if self.dynamic.probes_of(number).is_some_and(|left| !left.is_empty()) {
+            let left = self.dynamic.probes_of(number).map_or(0, |left| left.len());
+            if left > 0 {
+                self.keep_charges(number, left);
                 self.rehang(number);
                 continue;
             }

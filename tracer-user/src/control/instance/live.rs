@@ -46,6 +46,8 @@ pub(super) struct Live {
     /// Records out of the rings that are not in the buffers yet: as they came, and in order.
     pub(super) taken: Vec<Taken>,
     pub(super) ordered: VecDeque<Taken>,
+    /// How often records were waited for that are to be put in order with those.
+    pub(super) settling: u32,
     hung: HashMap<u32, (Hung, Chosen)>,
     /// Dynamic events.
     probes: HashMap<u32, HungProbes>,
@@ -120,6 +122,7 @@ impl Live {
             rings,
             taken: Vec::new(),
             ordered: VecDeque::new(),
+            settling: 0,
             hung: HashMap::new(),
             probes: HashMap::new(),
             together: HashMap::new(),

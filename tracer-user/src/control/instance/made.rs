@@ -21,6 +21,14 @@ impl Mirror {
         self.definition_charges.entry(event).or_default().push(charge);
     }
 
+    /// Counts so many of an event's definitions, the longest of them: others are gone.
+    pub(super) fn keep_charges(&mut self, event: u32, count: usize) {
+        if let Some(charges) = self.definition_charges.get_mut(&event) {
+            charges.sort_by_key(|charge| std::cmp::Reverse(charge.amount()));
+            charges.truncate(count);
+        }
+    }
+
     /// Adds an event that the kernel does not know, and says its number.
     ///
     /// # Errors

@@ -292,12 +292,11 @@ impl Pipe {
         Some(std::mem::replace(&mut self.left, rest))
     }
 
-    /// Whether a read would give something at once.
+    /// Whether a read would give something at once, of what has been taken in by now.
     pub fn is_ready(&self, mirror: &mut Mirror) -> bool {
         if !self.left.is_empty() {
             return true;
         }
-        mirror.collect(self.instance);
         let Some(state) = mirror.get(self.instance) else { return true };
         let ready = state.buffer.select(self.cpu).any(|(_, buffer)| !buffer.is_empty());
         ready || (!state.is_on() && self.read_before)
@@ -336,9 +335,8 @@ impl Pages {
         Some(std::mem::replace(&mut self.left, rest))
     }
 
-    /// Whether somebody who polls is to be woken: as full as `buffer_percent` says.
+    /// Whether somebody who polls is to be woken: as full as `buffer_percent` says, of what has been taken in by now.
     pub fn is_ready(&self, mirror: &mut Mirror) -> bool {
-        mirror.collect(self.instance);
         let Some(state) = mirror.get(self.instance).filter(|_| !self.snapshot) else { return true };
         let Some(buffer) = state.buffer.cpu(self.cpu) else { return true };
         let full = state.percent as usize;

@@ -72,8 +72,10 @@ pub struct Caller {
     pub head: [u8; 8],
 }
 
-/// Gives the mirror to a function.
-pub type Access = Arc<dyn Fn(&mut dyn FnMut(&mut Mirror)) + Send + Sync>;
+/// Something to be done with the mirror.
+pub(super) type Act = Box<dyn FnOnce(&mut Mirror) + Send>;
+/// Has it done by whoever owns the mirror, some time later; drops it where everything ends.
+pub type Access = Arc<dyn Fn(Act) + Send + Sync>;
 /// Takes what a request comes to.
 pub type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
@@ -95,33 +97,36 @@ impl Caller {
             Ok(parts) => parts,
             Err(errno) => return answer(Err(errno)),
         };
-        let mut memory = None;
-        let mut known = None;
-        access(&mut |mirror| {
+        let then = Arc::clone(&access);
+        access(Box::new(move |mirror| {
             mirror.user_learn();
-            memory = mirror.user.spaces.memory().cloned();
-            known = mirror.user.spaces.known(self.task);
-        });
-        let Some(memory) = memory else { return answer(Err(Errno::NOMEM)) };
-        let patience = if known.is_some_and(|(_, stuck)| stuck) { PATIENCE_OF_STUCK } else { PATIENCE };
-        let deadline = Instant::now() + patience;
-        let look = Look {
-            thread: self.task,
-            uid: self.uid,
-            number: self.number,
-            known: known.map_or(0, |(space, _)| space),
-            structure,
-            text,
-        };
-        let its = memory.clone();
-        let then = move |id, seen: Result<Seen, Errno>| match seen {
-            Ok(seen) => self.go_on(request, &its, (id, &seen), deadline, &access, answer),
-            Err(errno) => {
-                its.forget(id);
-                answer(Err(errno));
-            }
-        };
-        memory.look(look, deadline, Box::new(then));
+            let known = mirror.user.spaces.known(self.task);
+            let Some(memory) = mirror.user.spaces.memory().cloned() else { return answer(Err(Errno::NOMEM)) };
+            let patience = if known.is_some_and(|(_, stuck)| stuck) { PATIENCE_OF_STUCK } else { PATIENCE };
+            let deadline = Instant::now() + patience;
+            let look = Look {
+                thread: self.task,
+                uid: self.uid,
+                number: self.number,
+                known: known.map_or(0, |(space, _)| space),
+                structure,
+                text,
+            };
+            let its = memory.clone();
+            let then = move |id, seen: Result<Seen, Errno>| match seen {
+                Ok(seen) => {
+                    let access = Arc::clone(&then);
+                    then(Box::new(move |mirror| {
+                        self.go_on(request, mirror, &its, (id, &seen), deadline, access, answer);
+                    }));
+                }
+                Err(errno) => {
+                    its.forget(id);
+                    answer(Err(errno));
+                }
+            };
+            memory.look(look, deadline, Box::new(then));
+        }));
     }
 
     /// What a request comes to in the mirror with what was seen of its caller, where nothing can be written: for tests.
@@ -160,40 +165,29 @@ impl Caller {
     }
 
     /// Goes on with what was seen.
+    #[expect(clippy::too_many_arguments, reason = "what a request has, once, and where it goes on")]
     fn go_on(
         self,
         request: Request,
+        mirror: &mut Mirror,
         memory: &ClientMemory,
         (id, seen): (u64, &Seen),
         deadline: Instant,
-        access: &Access,
+        access: Access,
         answer: Answer,
     ) {
-        let mut answer = Some(answer);
-        let mut done = Some(Err(Errno::FAULT));
-        access(&mut |mirror| {
-            mirror.user_learn();
-            let asking = Asking { task: self.task, uid: self.uid, look: id, seen };
-            mirror.user.spaces.meet(asking);
-            let last = self.apply(request, mirror, asking);
-            let kept = mirror.user.spaces.has_space(id) || matches!(last, Ok(Some(Last::Words(_))));
-            if !kept {
-                memory.forget(id);
-            }
-            match last {
-                Ok(Some(last)) => {
-                    // Under the lock, so that what is written follows the order of what happened.
-                    if let Some(answer) = answer.take() {
-                        self.write(last, memory, deadline, Arc::clone(access), answer);
-                    }
-                    done = None;
-                }
-                Ok(None) => done = Some(Ok(())),
-                Err(errno) => done = Some(Err(errno)),
-            }
-        });
-        if let (Some(done), Some(answer)) = (done, answer) {
-            answer(done);
+        mirror.user_learn();
+        let asking = Asking { task: self.task, uid: self.uid, look: id, seen };
+        mirror.user.spaces.meet(asking);
+        let last = self.apply(request, mirror, asking);
+        if !(mirror.user.spaces.has_space(id) || matches!(last, Ok(Some(Last::Words(_))))) {
+            memory.forget(id);
+        }
+        match last {
+            // By the mirror's owner, so that what is written follows the order of what happened.
+            Ok(Some(last)) => self.write(last, memory, deadline, access, answer),
+            Ok(None) => answer(Ok(())),
+            Err(errno) => answer(Err(errno)),
         }
     }
 
@@ -205,7 +199,9 @@ impl Caller {
                 let then =
                     move |done: Result<(), Errno>| {
                         if done.is_err() {
-                            access(&mut |mirror| mirror.user.spaces.withdraw(space, address, bit, key));
+                            access(Box::new(move |mirror| {
+                                mirror.user.spaces.withdraw(space, address, bit, key);
+                            }));
                         }
                         // As the kernel has it, where it cannot write (`user_events_ioctl_reg()`).
                         answer(done.map_err(|errno| {
