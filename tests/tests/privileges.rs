@@ -1,8 +1,11 @@
 //! What the processes of `tracer` may still do once they are set up, read from /proc/PID/status of every thread: few capabilities,
 //! `no_new_privs`, a filter of system calls. What they start for the user keeps the caller's privileges.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -10,8 +13,46 @@ use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, set, text};
 use tracer_tests::tracer::Tracer;
 
-/// The daemon's.
-const MOST: u32 = 5;
+/// Capabilities by the names of capabilities(7), with their bits (include/uapi/linux/capability.h).
+const CAPABILITIES: [(&str, u64); 7] = [
+    ("CAP_DAC_OVERRIDE", 1 << 1),
+    ("CAP_DAC_READ_SEARCH", 1 << 2),
+    ("CAP_SYS_PTRACE", 1 << 19),
+    ("CAP_SYS_ADMIN", 1 << 21),
+    ("CAP_SYSLOG", 1 << 34),
+    ("CAP_PERFMON", 1 << 38),
+    ("CAP_BPF", 1 << 39),
+];
+
+/// What SECURITY.md says of each process: its name in `tracer doctor`, and the capabilities that it keeps.
+const KEPT: [(&str, &[&str]); 7] = [
+    ("mount", &["CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYSLOG", "CAP_SYS_PTRACE"]),
+    ("closer", &[]),
+    ("opener", &["CAP_DAC_READ_SEARCH"]),
+    ("client memory", &["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]),
+    ("record", &["CAP_BPF", "CAP_SYSLOG"]),
+    ("hist", &["CAP_BPF", "CAP_SYSLOG"]),
+    ("list", &[]),
+];
+
+/// The daemon's processes: their own names, those in `tracer doctor`, and how many of each there are at the start.
+const HELPERS: [(&str, &str, usize); 3] =
+    [("tracer-closer", "closer", 1), ("tracer-memory", "client memory", 3), ("tracer-opener", "opener", 3)];
+
+/// The bits of capabilities that are named.
+fn mask<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<u64> {
+    names.into_iter().try_fold(0, |all, name| {
+        let (_, bit) = CAPABILITIES.iter().find(|(other, _)| *other == name).context(name.to_owned())?;
+        Ok(all | bit)
+    })
+}
+
+/// The bits that a process of a role keeps.
+fn mask_of(role: &str) -> Result<u64> {
+    let (_, names) = KEPT.iter().find(|(name, _)| *name == role).context(role.to_owned())?;
+    mask(names.iter().copied())
+}
+
 /// How long threads that were started before may take to end.
 const SETTLING: Duration = Duration::from_secs(20);
 
@@ -45,11 +86,19 @@ impl Status {
         })
     }
 
-    fn is_confined(&self, most: u32) -> bool {
-        let [inheritable, permitted, effective, bounding, ambient] = self.sets;
-        let few = [permitted, effective, bounding].iter().all(|set| set.count_ones() <= most);
-        few && inheritable == 0 && ambient == 0 && self.no_new_privs && self.filtered
+    /// Whether it holds these capabilities, can gain none beside them, and is filtered.
+    fn is_confined(&self, mask: u64) -> bool {
+        self.sets == [0, mask, mask, mask, 0] && self.no_new_privs && self.filtered
     }
+}
+
+/// What a test that runs as root needs: all capabilities that any process keeps. Without one of them masks would differ.
+fn all_held() -> Result<()> {
+    let own = Status::parse(&fs::read_to_string("/proc/self/status")?)?;
+    let needed = mask(CAPABILITIES.iter().map(|(name, _)| *name))?;
+    let [_, permitted, effective, bounding, _] = own.sets;
+    ensure!(permitted & effective & bounding & needed == needed, "root lacks capabilities here: {own:#x?}");
+    Ok(())
 }
 
 /// The threads of a process.
@@ -81,29 +130,35 @@ fn children(pid: u32) -> Result<Vec<u32>> {
     Ok(all)
 }
 
-/// Wants every thread confined; threads from before may take a moment to end, or for a process just started to be.
-fn confined(pid: u32, most: u32) -> Result<()> {
+/// Wants every thread confined to a role's capabilities; threads from before may take a moment to end, or for a process just started
+/// to be.
+fn confined(pid: u32, role: &str) -> Result<()> {
+    let mask = mask_of(role)?;
     let start = Instant::now();
     loop {
         let threads = threads(pid)?;
-        if threads.iter().all(|status| status.is_confined(most)) {
+        if threads.iter().all(|status| status.is_confined(mask)) {
             return Ok(());
         }
-        ensure!(start.elapsed() < SETTLING, "process {pid}, at most {most} capabilities: {threads:#x?}");
+        let limit = host::patience(SETTLING);
+        ensure!(start.elapsed() < limit, "process {pid}, {role}, wants {mask:#x}: {threads:#x?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// The daemon and all processes that work for it.
+/// The daemon and all processes that work for it, of which none is missing and none unknown.
 fn all_confined(mounted: &Mounted) -> Result<()> {
-    confined(mounted.pid(), MOST)?;
-    let helpers = children(mounted.pid())?;
-    ensure!(!helpers.is_empty(), "the daemon started no process for later");
-    for helper in helpers {
+    confined(mounted.pid(), "mount")?;
+    let mut names = BTreeMap::<String, usize>::new();
+    for helper in children(mounted.pid())? {
         let name = threads(helper)?.swap_remove(0).name;
-        let most = if name == "tracer-closer" { 0 } else { 2 };
-        confined(helper, most).with_context(|| name)?;
+        let known = HELPERS.iter().find(|(other, ..)| *other == name);
+        let (_, role, _) = known.with_context(|| format!("an unknown process {name}"))?;
+        confined(helper, role).with_context(|| name.clone())?;
+        *names.entry(name).or_default() += 1;
     }
+    let expected = HELPERS.map(|(name, _, count)| (name.to_owned(), count));
+    ensure!(names == BTreeMap::from(expected), "processes of the daemon: {names:?}");
     Ok(())
 }
 
@@ -113,6 +168,7 @@ fn a_daemon_and_its_processes_keep_little() {
         return;
     }
     let test = || -> Result<()> {
+        all_held()?;
         let mounted = Mounted::start("privileges")?;
         all_confined(&mounted)?;
         // With events on, few and many, threads and descriptors have come; only this thread is traced.
@@ -144,6 +200,54 @@ fn a_daemon_and_its_processes_keep_little() {
     test().unwrap();
 }
 
+#[test]
+fn a_list_keeps_nothing() {
+    if !host::root_or_skip() {
+        return;
+    }
+    let test = || -> Result<()> {
+        all_held()?;
+        // Formats of all events are more than a pipe holds: it waits for its reader, confined.
+        let mut child = Command::new(host::binary("tracer", "TRACER_BIN")?)
+            .args(["list", "--formats", "*"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let confined = confined(child.id(), "list");
+        let mut text = String::new();
+        let read = child.stdout.take().context("a pipe")?.read_to_string(&mut text);
+        let output = child.wait_with_output()?;
+        confined?;
+        read?;
+        ensure!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        ensure!(text.len() > 1 << 17 && text.contains("name: sched_switch\n"), "{} bytes", text.len());
+        Ok(())
+    };
+    test().unwrap();
+}
+
+/// That processes hold what is listed here is what the other tests compare.
+#[test]
+fn doctor_lists_what_processes_keep() {
+    let test = || -> Result<()> {
+        let mut listed = BTreeMap::new();
+        for line in Tracer::new(["doctor", "--json"])?.run()?.success()?.json()? {
+            if line["group"] != "kept" {
+                continue;
+            }
+            let names = line["capabilities"].as_array().context("a list")?.iter();
+            let names: Vec<&str> = names.filter_map(|kept| kept["name"].as_str()).collect();
+            let process = line["process"].as_str().context("a process")?.to_owned();
+            ensure!(listed.insert(process, mask(names)?).is_none(), "listed twice: {line}");
+        }
+        let expected = KEPT.iter().map(|(role, _)| Ok(((*role).to_owned(), mask_of(role)?)));
+        let expected: BTreeMap<String, u64> = expected.collect::<Result<_>>()?;
+        ensure!(listed == expected, "listed {listed:#x?}, expected {expected:#x?}");
+        Ok(())
+    };
+    test().unwrap();
+}
+
 /// The lines of its own status that a command shows.
 const OWN_STATUS: [&str; 3] = ["grep", "^CapEff:\\|^CapBnd:\\|^NoNewPrivs:\\|^Seccomp:", "/proc/self/status"];
 
@@ -159,6 +263,7 @@ fn recordings_and_histograms_keep_little_once_attached() {
         return;
     }
     let test = || -> Result<()> {
+        all_held()?;
         let own = std::process::id().to_string();
         let few = ["record", "--pid", &own, "-e", "sched:sched_process_exit", "-o", "/dev/null"];
         let many =
@@ -168,9 +273,9 @@ fn recordings_and_histograms_keep_little_once_attached() {
         let probe = ["hist", "--own", "sched:sched_process_exit", "keys=common_pid", "if", &filter];
         for command in [&few[..], &many, &hist, &probe] {
             let running = Tracer::new(command)?.start()?;
-            confined(running.pid(), 2).with_context(|| format!("{command:?}"))?;
+            confined(running.pid(), command[0]).with_context(|| format!("{command:?}"))?;
             for helper in children(running.pid())? {
-                confined(helper, 0).with_context(|| format!("a process of {command:?}"))?;
+                confined(helper, "closer").with_context(|| format!("a process of {command:?}"))?;
             }
             let outcome = running.stop()?;
             ensure!(outcome.status.success(), "{command:?}: {}", outcome.stderr);
@@ -219,7 +324,7 @@ fn the_service_manager_hears_that_the_daemon_lives() {
             Ok(String::from_utf8_lossy(&said[..length]).into_owned())
         };
         ensure!(hear()? == "READY=1");
-        confined(running.pid(), MOST)?;
+        confined(running.pid(), "mount")?;
         let start = Instant::now();
         for _ in 0..6 {
             ensure!(hear()? == "WATCHDOG=1");
