@@ -4,11 +4,13 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
-use tracer_tests::host;
+use rustix::process::{Pid, Signal, kill_process};
+use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror::{self, text};
 use tracer_tests::tracer::Tracer;
 
@@ -153,9 +155,33 @@ fn a_mirror_can_be_unmounted_by_others() {
     });
 }
 
+/// How long a daemon may take to come up and to end on a real machine.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Waits until something holds; kills the child and fails where it never does.
+fn await_or_kill(child: &mut Child, mut holds: impl FnMut(&mut Child) -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !holds(child)? {
+        if start.elapsed() > host::patience(LIMIT) {
+            child.kill()?;
+            bail!("it neither serves nor ends: {:?}", child.wait());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Waits for a child's end, and gives what it said.
+fn ended(mut child: Child) -> Result<Output> {
+    await_or_kill(&mut child, |child| Ok(child.try_wait()?.is_some()))?;
+    Ok(child.wait_with_output()?)
+}
+
 #[test]
 fn no_program_is_run_to_mount() {
     host::as_root(|| {
+        // The daemon mounts tracefs where it is missing, which would be refused before the mirror is.
+        let _tracefs = Tracefs::find_or_mount()?;
         let scratch = Scratch::new("path")?;
         let (place, bin) = (scratch.dir("place")?, scratch.dir("bin")?);
         let ran = scratch.0.join("ran");
@@ -164,17 +190,41 @@ fn no_program_is_run_to_mount() {
             fs::write(&program, format!("#!/bin/sh\necho {name} \"$@\" >> {}\nexit 1\n", ran.display()))?;
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
         }
-        // Without CAP_SYS_ADMIN mount(2) is refused with EPERM, whereupon a helper was looked for.
         let binary = host::binary("tracer", "TRACER_BIN")?;
-        for drop in ["--bounding-set=-sys_admin", "--bounding-set=+sys_admin"] {
-            let mut command = Command::new("timeout");
-            command.args(["-s", "INT", "3", "setpriv", drop]).arg(&binary).arg("mount").arg(&place);
+        let start = |bounding: &str| -> Result<Child> {
             let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
-            let output =
-                command.env("PATH", path).env("FUSERMOUNT_PATH", bin.join("fusermount3")).output()?;
-            let said = String::from_utf8_lossy(&output.stderr);
-            ensure!(!ran.exists(), "{drop}: it ran {}: {said}", fs::read_to_string(&ran)?);
-        }
-        Ok(())
+            let mut command = Command::new("setpriv");
+            command.arg(format!("--bounding-set={bounding}sys_admin")).arg(&binary).arg("mount").arg(&place);
+            command.env("PATH", path).env("FUSERMOUNT_PATH", bin.join("fusermount3"));
+            let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+            child.context("setpriv of util-linux")
+        };
+        let none_ran = || -> Result<()> {
+            ensure!(!ran.exists(), "it ran {}", fs::read_to_string(&ran)?);
+            Ok(())
+        };
+        // Without CAP_SYS_ADMIN mount(2) is refused with EPERM, whereupon a helper was looked for.
+        let output = ended(start("-")?)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let expected = format!(
+            "error: cannot serve a mirror at {}: Operation not permitted (os error 1)\n",
+            place.display()
+        );
+        ensure!(said == expected && output.status.code() == Some(1), "{}: {said}", output.status);
+        ensure!(scratch.mounts()?.is_empty(), "{:?}", scratch.mounts()?);
+        none_ran()?;
+        // With it the mirror comes up, serves and goes.
+        let mut child = start("+")?;
+        let pid = Pid::from_child(&child);
+        await_or_kill(&mut child, |child| {
+            ensure!(child.try_wait()?.is_none(), "it ended instead");
+            Ok(!scratch.mounts()?.is_empty() && text(&place, "tracing_on").is_ok_and(|on| on == "1\n"))
+        })?;
+        kill_process(pid, Signal::INT)?;
+        let output = ended(child)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() && said.is_empty(), "{}: {said}", output.status);
+        ensure!(scratch.mounts()?.is_empty(), "{:?}", scratch.mounts()?);
+        none_ran()
     });
 }
