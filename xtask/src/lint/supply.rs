@@ -124,4 +124,50 @@ mod tests {
             }
         }
     }
+
+    fn text(path: &str) -> String {
+        std::fs::read_to_string(host::root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    /// The lines of a section of a TOML file, up to the next one.
+    fn section<'a>(toml: &'a str, name: &str) -> Vec<&'a str> {
+        let lines = toml.lines().map(str::trim).skip_while(|line| *line != name).skip(1);
+        lines.take_while(|line| !line.starts_with('[')).collect()
+    }
+
+    #[test]
+    fn an_overflow_ends_a_release_too() {
+        let manifest = text("Cargo.toml");
+        let release = section(&manifest, "[profile.release]");
+        assert!(release.contains(&"overflow-checks = true"), "{release:?}");
+        // A profile of a package or of a build for packaging would go its own way.
+        let set: Vec<&str> = manifest.lines().filter(|line| line.contains("overflow-checks")).collect();
+        assert_eq!(set, ["overflow-checks = true"]);
+        assert!(!manifest.contains("[profile.release."), "a package has a profile of its own");
+        assert_eq!(section("[a]\nx = 1\n[b]\ny = 2\n", "[a]"), ["x = 1"]);
+    }
+
+    #[test]
+    fn what_a_licence_asks_to_pass_on_is_there() {
+        assert!(text("SECURITY.md").contains("## Reporting"));
+        let notice = text("THIRD-PARTY.md");
+        let allowed = text("deny.toml");
+        let lock = text("Cargo.lock");
+        for package in ["btf-rs", "btf-rs-derive"] {
+            assert!(lock.contains(&format!("name = \"{package}\"")), "{package} is not used any more");
+            assert!(notice.contains(&format!("`{package}`")), "{package} is not named");
+            let exception = format!("{{ crate = \"{package}\", allow = [\"LGPL-2.1-or-later\"] }}");
+            assert!(allowed.contains(&exception), "{exception}");
+        }
+        assert!(notice.contains("## btf-rs (LGPL-2.1-or-later)") && notice.contains("LICENSES/LGPL-2.1.txt"));
+        let licence = text("LICENSES/LGPL-2.1.txt");
+        assert!(licence.contains("GNU LESSER GENERAL PUBLIC LICENSE") && licence.contains("Version 2.1"));
+        // The program itself says so to whoever has the binary alone, and both licences of its own are there.
+        assert!(text("tracer-user/src/cli/args.rs").contains("LICENSES/LGPL-2.1.txt"));
+        assert!(
+            text("LICENSE-MIT").contains("MIT License")
+                || text("LICENSE-MIT").contains("Permission is hereby")
+        );
+        assert!(text("LICENSE-APACHE").contains("Apache License"));
+    }
 }
