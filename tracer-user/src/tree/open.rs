@@ -277,6 +277,11 @@ impl Open {
         !matches!(self.body, Body::Hist(_))
     }
 
+    /// Whether its text may take long to be made; that is done beside the mirror's owner then, who must not be in a turn.
+    pub(super) fn takes_long(&self) -> bool {
+        matches!(self.body, Body::Hist(_))
+    }
+
     /// Whether a read would not wait.
     fn is_ready(&self, mirror: &mut Mirror) -> bool {
         match &self.body {

@@ -65,7 +65,7 @@ impl Job {
         match self.when {
             When::Alone | When::Ending => false,
             When::Any => true,
-            When::File(handle) => !beside.is_busy(handle),
+            When::File(handle) => beside.can_have_turn(handle),
             When::Closing(handle) => beside.closes_plainly(handle),
         }
     }

@@ -156,6 +156,13 @@ impl Beside {
         self.files().open.get(&handle).is_some_and(|slot| slot.open.is_none())
     }
 
+    /// Whether a request to an open file can be served in a turn: it is not being served, and does not take long.
+    pub(super) fn can_have_turn(&self, handle: u64) -> bool {
+        let files = self.files();
+        let Some(slot) = files.open.get(&handle) else { return true };
+        slot.open.as_ref().is_some_and(|open| !open.takes_long())
+    }
+
     /// Whether closing a file changes nothing but that it is closed.
     pub(super) fn closes_plainly(&self, handle: u64) -> bool {
         self.files().open.get(&handle).is_none_or(|slot| slot.plain)

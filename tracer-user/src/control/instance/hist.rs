@@ -163,14 +163,23 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENODEV` when the instance is gone.
-    pub fn hist_text(&self, instance: u32, event: u32) -> Result<Vec<u8>, Errno> {
+    pub fn hist_text(&mut self, instance: u32, event: u32) -> Result<Vec<u8>, Errno> {
         let state = self.get(instance).ok_or(Errno::NODEV)?;
-        let mut text = Vec::new();
-        for (number, trigger) in self.hists_of(instance, event).iter().enumerate() {
-            let read = state.hists.table(trigger.id).and_then(|table| table.counts.read().ok());
-            text.extend(shown(trigger, read.unwrap_or_default(), number, &self.facts));
-        }
-        Ok(text)
+        let with_counts = |trigger: Trigger| {
+            let counts = state.hists.table(trigger.id).map(|table| Arc::clone(&table.counts));
+            (trigger, counts)
+        };
+        let tables: Vec<_> = self.hists_of(instance, event).into_iter().map(with_counts).collect();
+        let facts = Arc::clone(&self.facts);
+        // A table has up to 131,072 entries to be read, sorted and shown.
+        Ok(self.aside(move || {
+            let mut text = Vec::new();
+            for (number, (trigger, counts)) in tables.iter().enumerate() {
+                let read = counts.as_ref().and_then(|counts| counts.read().ok());
+                text.extend(shown(trigger, read.unwrap_or_default(), number, &facts));
+            }
+            text
+        }))
     }
 
     /// How far an event's histograms have counted; the ring is written to at the next hit of any if somebody waits for that.
