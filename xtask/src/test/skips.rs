@@ -1,10 +1,13 @@
-//! Which tests may be skipped on which machine: `tests/skips/MACHINE.txt`, a line a test, `BINARY::TEST: the feature that
-//! is missing there`. A test that is skipped and not listed fails the run, so that a feature that is no longer found
-//! does not pass as one that was never there. A listed test that ran is named, as its line can go.
+//! Which tests may be skipped on which machine: `tests/skips/MACHINE.txt`, a line a test, `BINARY::TEST: "WORDS": the
+//! feature that is missing there`. A test that is skipped and not listed, or for a reason that the words are no part of,
+//! fails the run, so that a feature that is no longer found does not pass as one that was never there. A listed test
+//! that ran is named, as its line can go. The checks of the lint have a list too. A default machine must have one;
+//! others, such as a host with another kernel, are not judged without.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -14,20 +17,49 @@ use super::report::Section;
 /// Where the lists are, below the tree's root.
 const LISTS: &str = "tests/skips";
 
-/// The tests that a machine may skip, by `BINARY::TEST`, with the reasons.
+/// The list of the lint's checks, and their section's title. What they miss may be there the next time.
+const LINT: &str = "lint";
+
+/// The tests that a machine may skip, by `BINARY::TEST`, with words that the test says then.
 type List = BTreeMap<String, String>;
+
+/// Whose list is for a section.
+fn machine_of(section: &Section) -> Option<&str> {
+    section.machine.as_deref().or((section.title == LINT).then_some(LINT))
+}
+
+/// Whether a machine is tested where none is named.
+fn is_default(machine: &str) -> Result<bool> {
+    let none = super::Options {
+        host_only: false,
+        vm_only: true,
+        vm: Vec::new(),
+        integration: true,
+        program: Vec::new(),
+        filter: Vec::new(),
+    };
+    Ok(machine == LINT || none.targets()?.iter().any(|target| target.list().as_deref() == Some(machine)))
+}
 
 /// Judges the skipped tests of all sections by the lists; gives what is to be said of them. `whole` is whether all tests
 /// were to run.
 pub(super) fn judge(root: &Path, sections: &mut [Section], whole: bool) -> Result<String> {
     let mut text = String::new();
-    let mut machines: Vec<String> = sections.iter().filter_map(|s| s.machine.clone()).collect();
+    let mut machines: Vec<String> =
+        sections.iter().filter_map(|s| machine_of(s).map(str::to_owned)).collect();
     machines.dedup();
     for machine in machines {
         let path = root.join(LISTS).join(format!("{machine}.txt"));
         let mut of: Vec<&mut Section> =
-            sections.iter_mut().filter(|s| s.machine.as_ref() == Some(&machine)).collect();
+            sections.iter_mut().filter(|s| machine_of(s) == Some(&machine)).collect();
         let skipped: usize = of.iter().map(|section| section.skipped()).sum();
+        if !path.exists() && is_default(&machine)? {
+            let verdict =
+                Verdict::Failed(format!("{machine} is tested by default and has no list in {LISTS}"));
+            let (binary, name) = ("machine".to_owned(), "(its list of skipped tests)".to_owned());
+            of[0].tests.push(Ended { binary, name, verdict, time: Duration::ZERO });
+            continue;
+        }
         if !path.exists() {
             let _ = writeln!(
                 text,
@@ -50,11 +82,14 @@ pub(super) fn judge(root: &Path, sections: &mut [Section], whole: bool) -> Resul
 fn read(text: &str) -> Result<List> {
     let mut list = List::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let Some((name, why)) = line.split_once(": ") else { bail!("no reason: {line}") };
-        if !name.contains("::") || why.trim().is_empty() {
-            bail!("not BINARY::TEST: REASON: {line}");
-        }
-        if list.insert(name.to_owned(), why.to_owned()).is_some() {
+        let parts = || {
+            let (name, rest) = line.split_once(": \"")?;
+            let (words, why) = rest.split_once("\": ")?;
+            (name.contains("::") && !words.trim().is_empty() && !why.trim().is_empty())
+                .then_some((name, words))
+        };
+        let Some((name, words)) = parts() else { bail!("not BINARY::TEST: \"WORDS\": FEATURE: {line}") };
+        if list.insert(name.to_owned(), words.to_owned()).is_some() {
             bail!("twice: {name}");
         }
     }
@@ -66,14 +101,17 @@ fn by_list(tests: Vec<&mut Ended>, list: &List, machine: &str, whole: bool) -> V
     let (mut said, mut seen) = (Vec::new(), Vec::new());
     for test in tests {
         let name = format!("{}::{}", test.binary, test.name);
-        let listed = list.contains_key(&name);
+        let listed = list.get(&name);
         match &test.verdict {
-            Verdict::Skipped(reason) if !listed => {
+            Verdict::Skipped(reason) if listed.is_none_or(|words| !reason.contains(words)) => {
+                let for_that = listed.map_or(String::new(), |words| format!(" but for \"{words}\""));
                 test.verdict = Verdict::Failed(format!(
-                    "skipped ({reason}), which {LISTS}/{machine}.txt does not allow for {name}"
+                    "skipped ({reason}), which {LISTS}/{machine}.txt does not allow for {name}{for_that}"
                 ));
             }
-            Verdict::Passed if listed => said.push(format!("{name} is listed, and ran")),
+            Verdict::Passed if listed.is_some() && machine != LINT => {
+                said.push(format!("{name} is listed, and ran"))
+            }
             _ => {}
         }
         seen.push(name);
@@ -99,7 +137,6 @@ pub(super) fn binary_name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn test(name: &str, verdict: Verdict) -> Ended {
         Ended { binary: "hist".into(), name: name.into(), verdict, time: Duration::ZERO }
@@ -107,9 +144,10 @@ mod tests {
 
     #[test]
     fn a_skip_that_is_not_listed_fails() {
-        let list =
-            read("# what is missing\n\nhist::a: no histograms\nhist::c: no BTF\nhist::gone: nothing\n")
-                .unwrap();
+        let list = read(
+            "# what is missing\n\nhist::a: \"hy\": x\nhist::c: \"no BTF\": y\nhist::gone: \"nothing\": z\n",
+        )
+        .unwrap();
         let skipped = || Verdict::Skipped("why".to_owned());
         let mut tests = [
             test("a", skipped()),
@@ -123,6 +161,13 @@ mod tests {
         let Verdict::Failed(why) = &tests[1].verdict else { panic!("{:?}", tests[1]) };
         assert!(why.contains("tests/skips/6.1-x86_64.txt") && why.contains("hist::b"), "{why}");
         assert_eq!(tests[3].verdict, Verdict::Passed);
+        // For another reason than the listed one.
+        let mut tests = [test("a", Verdict::Skipped("not root".to_owned())), test("c", skipped())];
+        by_list(tests.iter_mut().collect(), &list, "6.1-x86_64", false);
+        for (test, words) in tests.iter().zip(["hy", "no BTF"]) {
+            let Verdict::Failed(why) = &test.verdict else { panic!("{test:?}") };
+            assert!(why.ends_with(&format!("but for \"{words}\"")), "{why}");
+        }
         // A part of the tests says nothing of those that are not among them.
         assert_eq!(by_list(Vec::new(), &list, "x", false), Vec::<String>::new());
     }
@@ -131,23 +176,47 @@ mod tests {
     fn sections_are_judged_by_their_machines_list() {
         let root = std::env::temp_dir().join(format!("tracer-skips-{}", std::process::id()));
         std::fs::create_dir_all(root.join(LISTS)).unwrap();
-        std::fs::write(root.join(LISTS).join("one.txt"), "hist::a: no histograms\n").unwrap();
+        std::fs::write(root.join(LISTS).join("one.txt"), "hist::a: \"why\": x\n").unwrap();
         let section = |machine: Option<&str>| Section {
             machine: machine.map(str::to_owned),
             tests: vec![test("a", Verdict::Skipped("why".into())), test("b", Verdict::Skipped("why".into()))],
             ..Section::default()
         };
-        let mut sections = [section(Some("one")), section(Some("two")), section(None)];
+        let mut sections =
+            [section(Some("one")), section(Some("two")), section(None), section(Some("6.12-aarch64"))];
         let text = judge(&root, &mut sections, true).unwrap();
         assert_eq!(text, "two has no list in tests/skips: its 2 skipped tests are not judged\n");
-        assert_eq!(sections.each_ref().map(Section::skipped), [1, 2, 2]);
+        assert_eq!(sections.each_ref().map(Section::skipped), [1, 2, 2, 2]);
+        let failed = |section: &Section| {
+            section.tests.iter().filter(|test| matches!(test.verdict, Verdict::Failed(_))).count()
+        };
+        assert_eq!(sections.each_ref().map(failed), [1, 0, 0, 1], "a default machine must have a list");
+        // The lint's checks, by the list of the tree.
+        let offline = || Verdict::Skipped("no advisory database: unable to access it".into());
+        let check = |name: &str, verdict| Ended { binary: LINT.into(), ..test(name, verdict) };
+        let (advisories, others) = ("Advisories about dependencies", "Licences");
+        for verdict in [offline(), Verdict::Passed] {
+            let tests = vec![check(advisories, verdict.clone()), check(others, offline())];
+            let mut lint = [Section { title: LINT.into(), tests, ..Section::default() }];
+            assert_eq!(judge(crate::host::root(), &mut lint, false).unwrap(), "");
+            assert_eq!(lint[0].tests[0].verdict, verdict);
+            assert_eq!(failed(&lint[0]), 1);
+        }
         std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
     fn lists_are_read_and_wrong_lines_told() {
-        assert_eq!(read("a::b: c: d\n").unwrap()["a::b"], "c: d");
-        for wrong in ["a::b", "a::b: ", "b: c", "a::b: c\na::b: c\n"] {
+        assert_eq!(read("a::b: \"c\": d\n").unwrap()["a::b"], "c");
+        for wrong in [
+            "a::b",
+            "a::b: ",
+            "a::b: c",
+            "b: \"c\": d",
+            "a::b: \"\": d",
+            "a::b: \"c\": ",
+            "a::b: \"c\": d\na::b: \"c\": d\n",
+        ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         assert_eq!(binary_name(Path::new("/x/deps/record_raw-0123456789abcdef")), "record_raw");
@@ -167,6 +236,10 @@ mod tests {
             );
             count += 1;
         }
-        assert!(count >= 4, "{count} lists");
+        for target in ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64", LINT] {
+            assert!(is_default(target).unwrap(), "{target}");
+        }
+        assert!(!is_default("6.6-x86_64").unwrap() && !is_default("host-6.18").unwrap());
+        assert!(count >= 5, "{count} lists");
     }
 }
