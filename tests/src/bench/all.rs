@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Plan, Tool, median};
+use super::{Plan, Tool, median, ratio};
 use crate::host;
 use crate::mirror::{Mounted, set};
 use crate::oracle::Oracle;
@@ -65,8 +65,9 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
         Tool::Tracer.name()
     );
     for (index, step) in STEPS.iter().enumerate() {
-        let [kernel, ours] = [&times[0], &times[1]].map(|side| median(&side[index]));
-        let _ = writeln!(table, "| {step} | {kernel:.3} | {ours:.3} | {:.2} |", ours / kernel);
+        let [kernel, ours] = [&times[0], &times[1]].map(|side| &side[index]);
+        let ratio = ratio(ours, kernel);
+        let _ = writeln!(table, "| {step} | {:.3} | {:.3} | {ratio} |", median(kernel), median(ours));
     }
     Ok(table)
 }
