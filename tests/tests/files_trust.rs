@@ -40,6 +40,50 @@ impl Scratch {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         Ok(path)
     }
+
+    /// A program that calls one function, which returns, and ends; and the function's offset in its file.
+    fn returning(&self, name: &str) -> Result<(PathBuf, u64)> {
+        let (code, function) = calls_once();
+        let path = self.0.join(name);
+        fs::write(&path, executable(&code))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok((path, CODE + function))
+    }
+}
+
+/// Where the code of [`executable`] begins: behind `Elf64_Ehdr` and one `Elf64_Phdr`.
+const CODE: u64 = 64 + 56;
+
+/// A file of one segment, all of it, which starts where the code does (include/uapi/linux/elf.h).
+fn executable(code: &[u8]) -> Vec<u8> {
+    const ADDRESS: u64 = 0x40_0000;
+    let machine: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+    let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    // ET_EXEC, EV_CURRENT, e_entry, e_phoff, e_shoff, e_flags.
+    file.extend([2_u16, machine].map(u16::to_le_bytes).as_flattened());
+    file.extend(1_u32.to_le_bytes());
+    file.extend([ADDRESS + CODE, 64, 0].map(u64::to_le_bytes).as_flattened());
+    file.extend(0_u32.to_le_bytes());
+    // e_ehsize, e_phentsize, e_phnum, and no sections.
+    file.extend([64_u16, 56, 1, 64, 0, 0].map(u16::to_le_bytes).as_flattened());
+    // PT_LOAD, PF_R | PF_X, p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align.
+    let size = CODE + code.len() as u64;
+    file.extend([1_u32, 5].map(u32::to_le_bytes).as_flattened());
+    file.extend([0, ADDRESS, ADDRESS, size, size, 0x1_0000].map(u64::to_le_bytes).as_flattened());
+    file.extend(code);
+    file
+}
+
+/// Code that calls a function and ends with exit(0), and where in it the function is.
+fn calls_once() -> (Vec<u8>, u64) {
+    if cfg!(target_arch = "aarch64") {
+        // bl +16; mov x0, #0; mov x8, #93; svc #0; nop; ret
+        let code = [0x9400_0004_u32, 0xd280_0000, 0xd280_0ba8, 0xd400_0001, 0xd503_201f, 0xd65f_03c0];
+        (code.map(u32::to_le_bytes).as_flattened().to_vec(), 16)
+    } else {
+        // call +9; mov $60, %eax; xor %edi, %edi; syscall; nop; ret
+        (b"\xe8\x09\0\0\0\xb8\x3c\0\0\0\x31\xff\x0f\x05\x90\xc3".to_vec(), 14)
+    }
 }
 
 impl Drop for Scratch {
@@ -84,33 +128,30 @@ fn swap(link: &Path, to: &Path) -> Result<()> {
 fn a_probe_stays_at_the_file_that_was_named() {
     host::as_root(|| {
         let scratch = Scratch::new("swap")?;
-        let (old, new) = (scratch.program("old")?, scratch.program("new")?);
+        let ((old, offset), (new, _)) = (scratch.returning("old")?, scratch.returning("new")?);
         let link = scratch.0.join("link");
         symlink(&old, &link)?;
         let mounted = Mounted::start("swap")?;
         let dir = mounted.dir();
-        let place = format!("{}:{:#x}", link.display(), entry(&old)?);
-        for (kind, args) in [("p", ""), ("r", "")] {
+        for kind in ["p", "r"] {
             let event = format!("swap_{kind}");
-            // The entry of a program returns to nobody: what counts of `r` is that it can be put in place.
-            set(dir, "uprobe_events", &format!("{kind}:files/{event} {place}{args}"))?;
+            set(dir, "uprobe_events", &format!("{kind}:files/{event} {}:{offset:#x}", link.display()))?;
             swap(&link, &new)?;
             set(dir, &format!("events/files/{event}/enable"), "1")?;
             run(&new)?;
             run(&link)?;
             ensure!(hits(dir, &event)? == 0, "the probe is at the new file: {}", text(dir, "trace")?);
-            if kind == "p" {
-                run(&old)?;
-                ensure!(hits(dir, &event)? == 1, "the probe is not at the old one: {}", text(dir, "trace")?);
-                // It stays there from one time that it is enabled to the next, without any name that leads to it.
-                set(dir, &format!("events/files/{event}/enable"), "0")?;
-                let other = scratch.0.join("other");
-                fs::rename(&old, &other)?;
-                set(dir, &format!("events/files/{event}/enable"), "1")?;
-                run(&other)?;
-                ensure!(hits(dir, &event)? == 2, "{}", text(dir, "trace")?);
-                fs::rename(&other, &old)?;
-            }
+            run(&old)?;
+            ensure!(hits(dir, &event)? == 1, "the probe is not at the old one: {}", text(dir, "trace")?);
+            // It stays there from one time that it is enabled to the next, without any name that leads to it.
+            set(dir, &format!("events/files/{event}/enable"), "0")?;
+            let other = scratch.0.join("other");
+            fs::rename(&old, &other)?;
+            set(dir, &format!("events/files/{event}/enable"), "1")?;
+            run(&other)?;
+            run(&new)?;
+            ensure!(hits(dir, &event)? == 2, "{event}: {}", text(dir, "trace")?);
+            fs::rename(&other, &old)?;
             // What is shown is what was written.
             let listed = text(dir, "uprobe_events")?;
             ensure!(listed.contains(&link.display().to_string()), "{listed}");
@@ -180,14 +221,35 @@ fn a_file_that_changed_is_refused() {
     });
 }
 
+/// Copies of this test are programs with events: each runs this, which hits them and tells whether somebody traces them.
+#[test]
+fn a_program_hits_its_events() {
+    let traced = events::trace_everything_enabled();
+    events::round(0);
+    assert_eq!(events::trace_everything_enabled(), traced, "the semaphore changed meanwhile");
+    println!("traced: {traced}");
+}
+
+/// Runs a copy of this test, which hits each event once; whether its semaphore is raised.
+fn hit(copy: &Path) -> Result<bool> {
+    let arguments = ["--exact", "--nocapture", "a_program_hits_its_events"];
+    let output = Command::new(copy).args(arguments).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && said.contains("1 passed"), "{}: {said}", copy.display());
+    match (said.contains("traced: true"), said.contains("traced: false")) {
+        (yes, no) if yes != no => Ok(yes),
+        _ => anyhow::bail!("{said}"),
+    }
+}
+
 #[test]
 fn a_program_of_events_stays_the_file_that_was_named() {
     host::as_root(|| {
         let scratch = Scratch::new("program")?;
-        let (old, new, link) = (scratch.0.join("old"), scratch.program("new")?, scratch.0.join("link"));
-        // This test brings events along, which the linker keeps as they are used.
-        events::round(0);
-        fs::copy(std::env::current_exe()?, &old)?;
+        let [old, new, link] = ["old", "new", "link"].map(|name| scratch.0.join(name));
+        for copy in [&old, &new] {
+            fs::copy(std::env::current_exe()?, copy)?;
+        }
         symlink(&old, &link)?;
         let mounted = Mounted::start("program")?;
         let dir = mounted.dir();
@@ -195,8 +257,23 @@ fn a_program_of_events_stays_the_file_that_was_named() {
         ensure!(done.is_ok(), "{done:?}");
         let enable = "events/demo/everything/enable";
         swap(&link, &new)?;
+        ensure!(!hit(&old)? && !hit(&new)?, "a semaphore is raised before anybody traces");
         set(dir, enable, "1")?;
+        ensure!(!hit(&new)? && !hit(&link)?, "the semaphore of the new file is raised");
+        ensure!(hits(dir, "everything")? == 0, "the probe is at the new file: {}", text(dir, "trace")?);
+        for count in 1..=3 {
+            ensure!(hit(&old)?, "the semaphore of the old file is not raised");
+            ensure!(hits(dir, "everything")? == count, "hit {count}: {}", text(dir, "trace")?);
+        }
         set(dir, enable, "0")?;
+        // What was attached is closed behind the write, which lowers the semaphore.
+        let (start, limit) = (Instant::now(), host::patience(Duration::from_secs(5)));
+        while hit(&old)? {
+            ensure!(start.elapsed() < limit, "the semaphore stays raised");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        eprintln!("the semaphore was raised for {:?} more", start.elapsed());
+        ensure!(hits(dir, "everything")? == 3, "hits that nobody traces: {}", text(dir, "trace")?);
         // Named anew, and then another content.
         set(dir, "program_events", "")?;
         set(dir, "program_events", old.to_str().context("a plain name")?)?;
@@ -248,10 +325,13 @@ fn write_beside(dir: &Path, file: &'static str, line: String) -> Receiver<(Answe
     answer
 }
 
-/// Uses other files until `done`; the times that it took.
+/// Uses other files until `done`, which may take as long as refusing a file does; the times that it took.
 fn others(dir: &Path, mut done: impl FnMut() -> bool) -> Result<Vec<Duration>> {
     let mut took = Vec::new();
+    let limit = host::patience(Duration::from_secs(10));
+    let begin = Instant::now();
     while !done() || took.len() < 20 {
+        ensure!(begin.elapsed() < limit, "no answer in {limit:?}, in which others had {}", took.len());
         let (to, answer) = channel();
         let own = dir.to_owned();
         let start = Instant::now();
@@ -433,7 +513,10 @@ fn as_nobody(place: &Path, file: &Path, times: u32) -> Result<String> {
         "chmod 755 . && chmod 666 uprobe_events && exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -c \
          'for n in $(seq {times}); do /bin/echo p:files/n$n {file}:0 >> uprobe_events; done' 2>&1"
     );
-    let output = Command::new("sh").args(["-c", &script]).current_dir(place).output()?;
+    // Four of the writes wait for two seconds each.
+    let limit = host::patience(Duration::from_secs(30)).as_secs().to_string();
+    let output = Command::new("timeout").args([&limit, "sh", "-c", &script]).current_dir(place).output()?;
+    ensure!(output.status.code() != Some(124), "not done in {limit} s: {output:?}");
     Ok(String::from_utf8(output.stdout)?)
 }
 
