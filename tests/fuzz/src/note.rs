@@ -2,8 +2,11 @@
 //!
 //! The first byte says what the rest is: a whole file, or the section `.note.tracer` of one that is made around it.
 
-use object::write::{Object, StandardSegment, Symbol, SymbolSection};
-use object::{Architecture, BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolKind, SymbolScope};
+use object::write::{self, StandardSegment, Symbol, SymbolSection};
+use object::{
+    Architecture, BinaryFormat, Endianness, Object as _, ObjectSegment as _, SectionKind, SymbolFlags,
+    SymbolKind, SymbolScope,
+};
 use tracer_user::event::program;
 use tracer_user::lang::facts::{function_names, symbol_offset};
 use tracer_user::render::Printer;
@@ -13,14 +16,24 @@ use super::frozen;
 /// Owner and type of a note of ours.
 const OWNER: &[u8; 8] = b"tracer\0\0";
 
+/// Where the function of a file that is made lies, in memory and in the file.
+const FUNCTION: u64 = 16;
+
 /// Reads any bytes as a program's file.
 pub fn run(data: &[u8]) {
-    let Some((how, rest)) = data.split_first() else { return };
-    match how % 4 {
-        0 => file(rest),
-        1 => file(&with_section(rest)),
-        _ => file(&with_section(&notes(rest))),
-    }
+    described(data);
+}
+
+/// The same; how many events the file describes.
+pub fn described(data: &[u8]) -> u64 {
+    let Some((how, rest)) = data.split_first() else { return 0 };
+    let made = match how % 4 {
+        0 => return file(rest),
+        1 => with_section(rest),
+        _ => with_section(&notes(rest)),
+    };
+    assert_eq!(symbol_offset(&*made, "f"), Some(FUNCTION), "a file that is made is read");
+    file(&made)
 }
 
 /// Notes of ours around texts, so that an input need not get lengths right: each is a place, a semaphore and texts up to two
@@ -38,14 +51,14 @@ fn notes(data: &[u8]) -> Vec<u8> {
     section
 }
 
-/// A file with such a section, a function and some text.
+/// A file with such a section, a function and some text, which is mapped whole from address 0 on.
 fn with_section(notes: &[u8]) -> Vec<u8> {
-    let mut object = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
-    let text = object.section_id(object::write::StandardSection::Text);
+    let mut object = write::Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
+    let text = object.section_id(write::StandardSection::Text);
     object.append_section_data(text, &[0x90; 64], 16);
     object.add_symbol(Symbol {
         name: b"f".to_vec(),
-        value: 16,
+        value: FUNCTION,
         size: 8,
         kind: SymbolKind::Text,
         scope: SymbolScope::Dynamic,
@@ -56,22 +69,50 @@ fn with_section(notes: &[u8]) -> Vec<u8> {
     let segment = object.segment_name(StandardSegment::Data).to_vec();
     let section = object.add_section(segment, b".note.tracer".to_vec(), SectionKind::Note);
     object.append_section_data(section, notes, 4);
-    object.write().unwrap_or_default()
+    loaded(object.write().expect("a file"))
 }
 
-fn file(bytes: &[u8]) {
+/// Puts a program header behind an object file, without which it has no place in memory: the events of a file that nothing maps are
+/// refused (`Elf64_Ehdr` and `Elf64_Phdr`, include/uapi/linux/elf.h).
+fn loaded(mut file: Vec<u8>) -> Vec<u8> {
+    file.resize(file.len().next_multiple_of(8), 0);
+    let (at, size) = (file.len() as u64, file.len() as u64 + 56);
+    // PT_LOAD, PF_R | PF_X, p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align.
+    file.extend([1_u32, 5].map(u32::to_le_bytes).as_flattened());
+    file.extend([0, 0, 0, size, size, 4096].map(u64::to_le_bytes).as_flattened());
+    // e_phoff, e_phentsize, e_phnum.
+    file[32..40].copy_from_slice(&at.to_le_bytes());
+    file[54..58].copy_from_slice([56_u16, 1].map(u16::to_le_bytes).as_flattened());
+    file
+}
+
+/// Whether so many bytes lie in what the file says of one of its segments, which may end behind the file itself: nobody looks before
+/// the kernel does, which refuses a probe there.
+fn in_a_segment(bytes: &[u8], offset: u64, size: u64) -> bool {
+    let Ok(file) = object::File::parse(bytes) else { return false };
+    let ranges = file.segments().map(|segment| segment.file_range());
+    let end = offset.checked_add(size);
+    ranges.into_iter().any(|(start, length)| start <= offset && end.is_some_and(|end| end - start <= length))
+}
+
+fn file(bytes: &[u8]) -> u64 {
     for name in function_names(bytes).iter().take(16).map(String::as_str).chain(["f"]) {
         if let Some(offset) = symbol_offset(bytes, name) {
-            assert!(offset <= u64::MAX / 2 || bytes.len() < 64, "{name} at {offset:#x}");
+            assert!(in_a_segment(bytes, offset, 1), "{name} at {offset:#x}");
         }
     }
     let events = match program::events(bytes) {
         Ok(events) => events,
         Err(error) => {
             let _ = error.to_string();
-            return;
+            return 0;
         }
     };
+    for event in &events {
+        let name = event.format.full_name();
+        assert!(in_a_segment(bytes, event.offset, 1), "{name} at {:#x}", event.offset);
+        assert!(in_a_segment(bytes, event.reference, 2), "{name} counts at {:#x}", event.reference);
+    }
     let facts = frozen::facts();
     for event in events.iter().take(8) {
         let _ = program::format_text(&event.format);
@@ -84,4 +125,5 @@ fn file(bytes: &[u8]) {
             printer.event_fields(&record, facts.as_ref(), &mut out);
         }
     }
+    events.len() as u64
 }

@@ -7,7 +7,12 @@ use super::frozen;
 
 /// Takes up any bytes as a state file.
 pub fn run(data: &[u8]) {
-    let Ok(saved) = Saved::parse(data) else { return };
+    taken(data);
+}
+
+/// The same; how many state files were taken up, which is one or none.
+pub fn taken(data: &[u8]) -> u64 {
+    let Ok(saved) = Saved::parse(data) else { return 0 };
     let written = serde_json::to_vec(&saved).expect("a state is JSON");
     assert_eq!(Saved::parse(&written).expect("what was read can be written"), saved);
     let mut mirror = frozen::mirror();
@@ -18,4 +23,5 @@ pub fn run(data: &[u8]) {
         .unwrap_or_else(|error| panic!("what we keep is not taken up: {error}: {kept:?}"));
     let mut second = frozen::mirror();
     let _ = second.restore(&again, &mut |wanted| Found::look(wanted));
+    1
 }

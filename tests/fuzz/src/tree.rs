@@ -193,10 +193,17 @@ struct Driven {
     numbers: Vec<u64>,
     handles: Vec<u64>,
     threads: [u32; 3],
+    /// Files opened, pieces read, and writes that were taken.
+    done: [u64; 3],
 }
 
 /// Asks anything of a tree.
 pub fn run(data: &[u8]) {
+    done(data);
+}
+
+/// The same; how many files were opened, pieces read, and writes taken.
+pub fn done(data: &[u8]) -> [u64; 3] {
     let mut input = Bytes(data);
     let mut tree = tree();
     let numbers = ["", "instances", "events", "trace", "dynamic_events"]
@@ -205,14 +212,21 @@ pub fn run(data: &[u8]) {
         .collect();
     let instances = tree.find("instances").expect("there are instances");
     let _ = tree.make_dir(instances, "c");
-    let mut driven =
-        Driven { tree, numbers, handles: Vec::new(), threads: [std::process::id(), 1, u32::MAX] };
+    let mut driven = Driven {
+        tree,
+        numbers,
+        handles: Vec::new(),
+        threads: [std::process::id(), 1, u32::MAX],
+        done: [0; 3],
+    };
     for _ in 0..REQUESTS {
         if driven.request(&mut input).is_none() {
             break;
         }
     }
+    let done = driven.done;
     driven.end(instances);
+    done
 }
 
 impl Driven {
@@ -294,6 +308,7 @@ impl Driven {
                 {
                     assert!(!self.handles.contains(&handle), "a handle is given once");
                     self.handles.push(handle);
+                    self.done[0] += 1;
                 }
             }
             7 | 8 => {
@@ -301,12 +316,14 @@ impl Driven {
                 let size = (input.number() as usize).min(WRITE_MAX);
                 if let Ok(Outcome::Data(data)) = self.tree.read(handle, offset, size) {
                     assert!(data.len() <= size, "more than was asked for");
+                    self.done[1] += u64::from(!data.is_empty());
                 }
             }
             9..=11 => {
                 let (handle, text) = (self.handle(input), Self::text(input));
                 if let Ok(taken) = self.tree.write(handle, &text, who) {
                     assert!(taken <= text.len(), "more than was written");
+                    self.done[2] += u64::from(taken > 0);
                 }
             }
             12 => {

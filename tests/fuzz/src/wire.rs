@@ -36,6 +36,20 @@ const DEFINITIONS: [&[u8]; 4] = [
 
 /// Drives records through a tree.
 pub fn run(data: &[u8]) {
+    pushed(data);
+}
+
+/// Records that the buffers of all CPUs took, and those that they refused.
+fn totals(tree: &mut Tree) -> (u64, u64) {
+    let state = tree.mirror().get(TOP);
+    let buffers = state.into_iter().flat_map(|state| state.buffer.select(None));
+    buffers.map(|(_, buffer)| buffer.stats()).fold((0, 0), |(taken, refused), stats| {
+        (taken + stats.entries + stats.overrun, refused + stats.dropped)
+    })
+}
+
+/// The same; how many records the buffers took.
+pub fn pushed(data: &[u8]) -> u64 {
     let mut input = Bytes(data);
     let mut tree = tree();
     for definition in DEFINITIONS {
@@ -46,7 +60,7 @@ pub fn run(data: &[u8]) {
         write(&mut tree, "trace_options", option);
     }
     let kinds = kinds(&mut tree);
-    let mut pushed = 0_u64;
+    let (mut taken, mut refused) = (0_u64, 0_u64);
     while let Some(what) = input.byte() {
         match what % 8 {
             0 => {
@@ -59,7 +73,12 @@ pub fn run(data: &[u8]) {
                 let values = input.short();
                 let path =
                     ["events/synthetic/many/synth_event_trace", "events/synthetic/one/synth_event_trace"];
+                let before = totals(&mut tree);
                 write(&mut tree, path[usize::from(what >> 7)], values);
+                let after = totals(&mut tree);
+                // A write traces an event once, if its values are understood.
+                assert!(after.0 - before.0 <= 1 && after.1 == before.1, "{before:?} {after:?}");
+                taken += after.0 - before.0;
                 let _ = with_values(values, |values| values.len());
             }
             _ => {
@@ -71,16 +90,18 @@ pub fn run(data: &[u8]) {
                 if what & 16 != 0 {
                     record.resize(record.len() * 40, what);
                 }
-                let Some(state) = tree.mirror().get_mut(TOP) else { return };
+                let state = tree.mirror().get_mut(TOP).expect("the top instance");
                 if let Some(buffer) = state.buffer.cpu_mut(cpu) {
-                    pushed += u64::from(buffer.push(time, &record));
+                    let fits = buffer.push(time, &record);
+                    taken += u64::from(fits);
+                    refused += u64::from(!fits);
                 }
             }
         }
     }
     let stats: Vec<_> =
         (0..CPUS).filter_map(|cpu| Some(tree.mirror().get(TOP)?.buffer.cpu(cpu)?.stats())).collect();
-    assert!(stats.iter().map(|stats| stats.entries + stats.overrun).sum::<u64>() >= pushed.min(1));
+    assert_eq!(totals(&mut tree), (taken, refused), "a record is in no count");
     let first = read(&mut tree, "trace", 700);
     assert_eq!(read(&mut tree, "trace", 70_000), first, "trace depends on how it is read");
     let _ = read(&mut tree, "per_cpu/cpu1/trace_pipe_raw", 4096);
@@ -91,6 +112,7 @@ pub fn run(data: &[u8]) {
         assert_eq!((after.entries, after.overrun), (0, before.overrun), "trace_pipe left something");
         assert_eq!(after.read, before.entries, "a record is in no count");
     }
+    taken
 }
 
 /// Kinds of all events, by reading their ids.
