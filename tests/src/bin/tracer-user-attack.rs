@@ -1,27 +1,34 @@
 //! A program that attacks a mirror by its user events, for tests; and what it becomes, a program that watches its memory.
 //!
-//! All pages that it tells the mirror of lie at one address, [`PLACE`], at which each program maps its own.
+//! All pages that it tells the mirror of lie at two addresses, [`ZEROES`] and [`ONES`], at which each program maps its own.
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     fs::File,
-    io::Write as _,
+    io::{Read as _, Write as _},
     os::unix::process::CommandExt,
     path::Path,
     process::{Command, ExitCode},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc, Barrier, Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use tracer_tests::{
     held,
-    user_events::{Data, PERSIST, Page, start_child, wait_for},
+    user_events::{Data, PERSIST, Page, fork_with, start_child, wait_for},
 };
 
-/// Where pages are mapped.
-const PLACE: u64 = 0x1000_0000_0000;
-/// What pages hold that nobody is to write.
-const CANARY: u8 = 0x5a;
+/// Where pages are mapped. Where nobody is to write, the first holds nothing but zeroes and the second nothing but ones: a bit that is
+/// set shows in the one, a bit that is cleared in the other.
+const ZEROES: u64 = 0x1000_0000_0000;
+/// See [`ZEROES`].
+const ONES: u64 = ZEROES + Page::SIZE as u64;
 /// What a watching program exits with when something was written.
 const TOUCHED: u8 = 99;
 
@@ -30,7 +37,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<u64>().unwrap_or(0);
     let done = match words[..] {
-        ["watch", micros] => return watch(Duration::from_micros(number(micros))),
+        ["watch", micros] => return watch(Duration::from_micros(number(micros)), false),
+        ["watch", micros, "aloud"] => return watch(Duration::from_micros(number(micros)), true),
         ["become", dir, page, program, how] => {
             become_another(dir, page, program, how).map(|never| match never {})
         }
@@ -38,8 +46,11 @@ fn main() -> ExitCode {
         ["stuck", dir, page] => stuck(dir, page),
         ["flood", dir, count] => flood(dir, number(count)),
         ["page", dir] => page(dir),
-        ["races", dir, races, seed] => races::run(Path::new(dir), number(races), number(seed)),
-        _ => Err("tracer-user-attack watch|become|crowd|stuck|flood|page|races ...".to_owned()),
+        ["take", what, dir, tries] => take(what, Path::new(dir), number(tries)),
+        ["races", dir, races, seed, micros] => {
+            races::run(Path::new(dir), number(races), number(seed), number(micros))
+        }
+        _ => Err("tracer-user-attack watch|become|crowd|stuck|flood|page|take|races ...".to_owned()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,24 +70,53 @@ fn told<T>(what: &str, done: Result<T, i32>) -> Result<T, String> {
     done.map_err(|error| format!("{what}: {}", std::io::Error::from_raw_os_error(error)))
 }
 
-fn canary() -> Result<Page, String> {
-    let page = told("a page", Page::fixed(PLACE, None))?;
-    page.put(0, &[CANARY; Page::SIZE]);
-    Ok(page)
+/// The two pages of a program that has asked for nothing.
+struct Canary {
+    zeroes: Page,
+    ones: Page,
 }
 
-/// Watches a page for a while.
-fn watch(time: Duration) -> ExitCode {
-    let Ok(page) = canary() else { return ExitCode::FAILURE };
-    let root = rustix::process::geteuid().is_root();
-    if !time.is_zero() {
-        said(if root { "watching as root" } else { "watching" });
+impl Canary {
+    fn map() -> Result<Self, String> {
+        let canary = Self {
+            zeroes: told("a page", Page::fixed(ZEROES, None))?,
+            ones: told("a page", Page::fixed(ONES, None))?,
+        };
+        canary.zeroes.put(0, &[0; Page::SIZE]);
+        canary.ones.put(0, &[0xff; Page::SIZE]);
+        Ok(canary)
     }
-    let end = Instant::now() + time;
-    while Instant::now() < end && page.is_all(CANARY) {
-        std::thread::sleep(Duration::from_micros(100));
+
+    /// Those of the program that this was forked from.
+    fn inherited() -> Self {
+        Self { zeroes: Page::at(ZEROES), ones: Page::at(ONES) }
     }
-    if page.is_all(CANARY) { ExitCode::SUCCESS } else { ExitCode::from(TOUCHED) }
+
+    fn is_untouched(&self) -> bool {
+        self.zeroes.is_all(0) && self.ones.is_all(0xff)
+    }
+
+    /// Looks at the words that programs ask for all the time, as what is written may be taken back, and at all else in the end; whether
+    /// nothing was written.
+    fn stays_untouched(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            if (0..32).any(|bit| self.zeroes.bit(bit) || !self.ones.bit(bit)) {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        self.is_untouched()
+    }
+}
+
+/// Watches its pages for a while.
+fn watch(time: Duration, aloud: bool) -> ExitCode {
+    let Ok(canary) = Canary::map() else { return ExitCode::FAILURE };
+    if aloud {
+        said(if rustix::process::geteuid().is_root() { "watching as root" } else { "watching" });
+    }
+    if canary.stays_untouched(time) { ExitCode::SUCCESS } else { ExitCode::from(TOUCHED) }
 }
 
 /// Asks to be told at a page that does not come, and runs another program when that is refused.
@@ -84,36 +124,120 @@ fn become_another(dir: &str, page: &str, program: &str, how: &str) -> Result<Inf
     let open = if how == "read" { Data::open_to_read } else { Data::open };
     let data = open(Path::new(dir)).map_err(|error| error.to_string())?;
     let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
-    told("the held page", Page::fixed(PLACE, Some(&file)))?;
+    // The bit of an event that is off is cleared.
+    told("the held page", Page::fixed(ONES, Some(&file)))?;
     let since = Instant::now();
-    let done = data.register_at("attack u32 a", PLACE, 3, 4, 0);
+    let done = data.register_at("attack u32 a", ONES, 3, 4, 0);
     said(&format!("refused {done:?} after {} ms", since.elapsed().as_millis()));
-    Err(Command::new(program).args(["watch", "5000000"]).exec().to_string())
+    Err(Command::new(program).args(["watch", "5000000", "aloud"]).exec().to_string())
 }
 
-/// Many threads ask to be told at pages that do not come.
+/// Many threads ask at once to be told at pages that do not come: how many were refused by which error, and after what time.
 fn crowd(dir: &str, page: &str, count: u64) -> Result<(), String> {
     let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
     let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
-    told("the held page", Page::fixed(PLACE, Some(&file)))?;
+    told("the held page", Page::fixed(ZEROES, Some(&file)))?;
     said("asking");
+    let (all, answers) = (Barrier::new(count as usize), Mutex::new(BTreeMap::<i32, Vec<Duration>>::new()));
     std::thread::scope(|scope| {
         for number in 0..count {
-            let data = &data;
-            scope.spawn(move || data.register_at("crowd u32 a", PLACE + number * 4, 3, 4, 0));
+            let (data, all, answers) = (&data, &all, &answers);
+            scope.spawn(move || {
+                all.wait();
+                let since = Instant::now();
+                let done = data.register_at("crowd u32 a", ZEROES + number * 4, 3, 4, 0);
+                let took = since.elapsed();
+                let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+                answers.entry(done.err().unwrap_or(0)).or_default().push(took);
+            });
         }
     });
-    said("refused");
+    let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let tally = answers.iter().map(|(error, times)| {
+        let (first, last) = (times.iter().min(), times.iter().max());
+        let millis = |time: Option<&Duration>| time.map_or(0, Duration::as_millis);
+        format!("errno {error} count {} from {} to {} ms", times.len(), millis(first), millis(last))
+    });
+    said(&tally.collect::<Vec<_>>().join(", "));
     Ok(())
+}
+
+/// Takes more and more of something, and keeps it: how much it got, how often it was refused and how.
+fn take(what: &str, dir: &Path, tries: u64) -> Result<(), String> {
+    // What refuses is the mirror, not the limit of this process.
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    setrlimit(Resource::Nofile, most).map_err(|error| error.to_string())?;
+    let number = |error: &std::io::Error| error.raw_os_error().unwrap_or(-1);
+    let (mut files, mut opened) = (Vec::new(), Vec::new());
+    let errors: Vec<i32> = match what {
+        "files" => {
+            let open = |_| File::open(dir.join("tracing_on")).map(|file| files.push(file));
+            (0..tries).map(open).filter_map(Result::err).map(|error| number(&error)).collect()
+        }
+        "user_events_data" => {
+            let open = |_| Data::open(dir).map(|data| opened.push(data));
+            (0..tries).map(open).filter_map(Result::err).map(|error| number(&error)).collect()
+        }
+        "reads" => reads(dir, tries)?,
+        "spaces" => {
+            let data = Data::open(dir).map_err(|error| error.to_string())?;
+            (0..tries).map(|_| space(&data)).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect()
+        }
+        _ => return Err("there is no such thing".to_owned()),
+    };
+    let refused = errors.len() as u64;
+    let kinds: std::collections::BTreeSet<i32> = errors.into_iter().collect();
+    said(&format!("taken {} refused {refused} errnos {kinds:?}", tries - refused));
+    let _ = std::io::stdin().read_line(&mut String::new());
+    Ok(())
+}
+
+/// Threads that read what has no records yet; how those were refused that do not wait.
+fn reads(dir: &Path, tries: u64) -> Result<Vec<i32>, String> {
+    let (send, answers) = std::sync::mpsc::channel();
+    // One file, as nobody else may open it meanwhile.
+    let file = Arc::new(File::open(dir.join("trace_pipe")).map_err(|error| error.to_string())?);
+    for _ in 0..tries {
+        let (file, send) = (Arc::clone(&file), send.clone());
+        std::thread::spawn(move || {
+            let done = (&*file).read(&mut [0; 64]);
+            send.send(done.err().and_then(|error| error.raw_os_error()).unwrap_or(-1))
+        });
+    }
+    // Whoever has no answer for so long waits.
+    let quiet = Duration::from_secs(1);
+    Ok(std::iter::from_fn(|| answers.recv_timeout(quiet).ok()).collect())
+}
+
+/// A process that asks to be told of an event, and stays; how that was refused.
+fn space(data: &Data) -> Result<Option<i32>, String> {
+    let (answer, its) = rustix::pipe::pipe().map_err(|error| error.to_string())?;
+    told(
+        "fork",
+        fork_with(|| {
+            let done = Page::fixed(ZEROES, None).and_then(|page| {
+                page.put(0, &[0]);
+                data.register_at("space u32 a", ZEROES, 3, 4, 0)
+            });
+            let _ = File::from(its).write_all(&done.err().unwrap_or(0).to_ne_bytes());
+            // Until the test lets go of all of them.
+            let _ = std::io::stdin().read_line(&mut String::new());
+            0
+        }),
+    )?;
+    let mut error = [0; 4];
+    File::from(answer).read_exact(&mut error).map_err(|error| error.to_string())?;
+    Ok(Some(i32::from_ne_bytes(error)).filter(|error| *error != 0))
 }
 
 /// Registers, and then has its page taken away by one that does not come.
 fn stuck(dir: &str, page: &str) -> Result<(), String> {
     let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
     let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
-    told("a page", Page::fixed(PLACE, None))?.put(0, &[0]);
-    told("register", data.register_at("stuck u32 a", PLACE, 3, 4, 0))?;
-    told("the held page", Page::fixed(PLACE, Some(&file)))?;
+    told("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
+    told("register", data.register_at("stuck u32 a", ZEROES, 3, 4, 0))?;
+    told("the held page", Page::fixed(ZEROES, Some(&file)))?;
     said("stuck");
     let _ = std::io::stdin().read_line(&mut String::new());
     Ok(())
@@ -122,8 +246,8 @@ fn stuck(dir: &str, page: &str) -> Result<(), String> {
 /// Registers as many events as it is let.
 fn flood(dir: &str, count: u64) -> Result<(), String> {
     let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
-    told("a page", Page::fixed(PLACE, None))?.put(0, &[0]);
-    let persistent = data.register_at("flood_persistent u32 a", PLACE, 0, 4, PERSIST);
+    told("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
+    let persistent = data.register_at("flood_persistent u32 a", ZEROES, 0, 4, PERSIST);
     let (mut made, mut refused) = (0, 0);
     let mut first = 0;
     let since = Instant::now();
@@ -154,7 +278,7 @@ fn page(dir: &str) -> Result<(), String> {
         }
     }
     let file = File::open(&path).map_err(|error| error.to_string())?;
-    match Page::fixed(PLACE, Some(&file)) {
+    match Page::fixed(ZEROES, Some(&file)) {
         Ok(_) => Err("it is mapped to be written".to_owned()),
         Err(_) => Ok(()),
     }
@@ -163,20 +287,22 @@ fn page(dir: &str) -> Result<(), String> {
 /// Address spaces that come and go while events are turned on and off.
 mod races {
     use super::{
-        AtomicU32, CANARY, Command, CommandExt, Data, Duration, Instant, Ordering, PLACE, Page, Path,
-        TOUCHED, canary, said, start_child, told, wait_for,
+        AtomicU32, AtomicU64, Canary, Command, CommandExt, Data, Duration, Instant, ONES, Ordering, Page,
+        Path, TOUCHED, ZEROES, fork_with, said, start_child, told, wait_for,
     };
 
     /// The file, for children that have nothing but globals.
     static DATA: std::sync::OnceLock<Data> = std::sync::OnceLock::new();
     static SEEN: AtomicU32 = AtomicU32::new(0);
+    /// How long whoever takes another's place watches its pages, in microseconds.
+    static WATCH: AtomicU64 = AtomicU64::new(0);
 
     fn word(page: &Page) -> bool {
         page.bit(7)
     }
 
-    fn register() -> bool {
-        DATA.get().is_some_and(|data| data.register_at("raced u32 a", PLACE, 7, 4, 0).is_ok())
+    fn register(place: u64) -> bool {
+        DATA.get().is_some_and(|data| data.register_at("raced u32 a", place, 7, 4, 0).is_ok())
     }
 
     extern "C" fn ends(_: *mut libc::c_void) -> i32 {
@@ -189,7 +315,8 @@ mod races {
     }
 
     extern "C" fn is_untouched(_: *mut libc::c_void) -> i32 {
-        i32::from(!Page::at(PLACE).is_all(CANARY))
+        let time = Duration::from_micros(WATCH.load(Ordering::Relaxed));
+        i32::from(!Canary::inherited().stays_untouched(time))
     }
 
     /// How one child races.
@@ -202,11 +329,12 @@ mod races {
         Exec,
     }
 
-    /// Races of a child that registers first; how it exits: bit 0 an event that was on was seen, 1 it could not register.
-    fn child(kind: Kind, own: &Path, times: u64) -> i32 {
-        let Ok(mut page) = Page::fixed(PLACE, None) else { return 2 };
+    /// Races of a child that registers first, at one of the two places; how it exits: bit 0 an event that was on was seen, 1 it could
+    /// not register.
+    fn child(kind: Kind, place: u64, own: &Path, times: u64) -> i32 {
+        let Ok(mut page) = Page::fixed(place, None) else { return 2 };
         page.put(0, &[0]);
-        if !register() {
+        if !register(place) {
             return 2;
         }
         match kind {
@@ -227,44 +355,49 @@ mod races {
                 for _ in 0..times {
                     page.unmap();
                     std::hint::spin_loop();
-                    let Ok(again) = Page::fixed(PLACE, None) else { return 2 };
+                    let Ok(again) = Page::fixed(place, None) else { return 2 };
                     page = again;
                     page.put(1, &[0]);
                 }
                 if let Some(data) = DATA.get() {
-                    let _ = data.unregister_at(PLACE, 7);
+                    let _ = data.unregister_at(place, 7);
                 }
             }
             Kind::Exec => {
-                let _ = Command::new(own).args(["watch", "0"]).exec();
+                let time = WATCH.load(Ordering::Relaxed).to_string();
+                let _ = Command::new(own).args(["watch", &time]).exec();
                 return 2;
             }
         }
         i32::from(word(&page))
     }
 
-    pub(super) fn run(dir: &Path, races: u64, seed: u64) -> Result<(), String> {
+    pub(super) fn run(dir: &Path, races: u64, seed: u64, micros: u64) -> Result<(), String> {
+        WATCH.store(micros, Ordering::Relaxed);
         let data = Data::open(dir).map_err(|error| error.to_string())?;
         let _ = DATA.set(data);
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         // This program has never asked for anything: nothing is written into it, nor into children that do not.
-        let canary = canary()?;
+        let canary = Canary::map()?;
         let (mut done, mut stray, mut on, mut failed, mut children) = (0, 0, 0, 0, 0);
+        // How often the number of a process that has ended was asked for, and how often another process got it.
+        let (mut asked, mut reused) = (0, 0);
         let mut kinds = [0_u64; 5];
         let mut numbers = seed | 1;
-        let end = Instant::now() + Duration::from_secs(120);
+        let end = Instant::now() + Duration::from_secs(240);
         while done < races && Instant::now() < end {
             numbers ^= numbers << 13;
             numbers ^= numbers >> 7;
             numbers ^= numbers << 17;
             let (index, kind, times) = match numbers % 32 {
                 0..4 => (0, Kind::Exit, 1),
-                4..12 => (1, Kind::Fork, 8),
-                12..22 => (2, Kind::Clone, 16),
-                22..31 => (3, Kind::Unmap, 64),
+                4..10 => (1, Kind::Fork, 8),
+                10..17 => (2, Kind::Clone, 16),
+                17..24 => (3, Kind::Unmap, 64),
                 _ => (4, Kind::Exec, 1),
             };
-            let child = start(|| child(kind, &own, times))?;
+            let place = if numbers & 0x100 == 0 { ZEROES } else { ONES };
+            let child = told("fork", fork_with(|| child(kind, place, &own, times)))?;
             let code = told("wait", wait_for(child))?;
             children += 1;
             match code {
@@ -279,22 +412,20 @@ mod races {
                 && std::fs::write("/proc/sys/kernel/ns_last_pid", (child - 1).to_string()).is_ok()
             {
                 let again = told("fork", start_child(false, is_untouched))?;
+                asked += 1;
+                reused += i32::from(again == child);
                 stray += told("wait", wait_for(again))?;
             }
-            if !canary.is_all(CANARY) {
+            if !canary.is_untouched() {
                 stray += 1;
                 break;
             }
         }
         said(&format!(
-            "races {done} exit {} fork {} clone {} unmap {} exec {} children {children} on {on} failed {failed} stray {stray}",
+            "races {done} exit {} fork {} clone {} unmap {} exec {} children {children} on {on} \
+             asked {asked} reused {reused} failed {failed} stray {stray}",
             kinds[0], kinds[1], kinds[2], kinds[3], kinds[4]
         ));
         Ok(())
-    }
-
-    /// Runs something in a child process.
-    fn start(act: impl FnOnce() -> i32) -> Result<i32, String> {
-        told("fork", tracer_tests::user_events::fork_with(act))
     }
 }
