@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tracer_tests::compare::columns::{KNOWN, RACE};
+use tracer_tests::compare::columns::{KNOWN, LEAST, RACE};
 use tracer_tests::compare::times::{Backwards, Bound};
 use tracer_tests::compare::{Comparison, Missed, compare, family};
 use tracer_tests::host;
@@ -42,6 +42,7 @@ fn report(name: &str, result: &Comparison) {
     println!("{name}: {calls} of the types are system calls");
     println!("{name}: {}", result.apart);
     println!("{name}: lost: {}", result.losses());
+    println!("{name}: set aside: {}", result.rules());
     print!("{}", result.columns);
 }
 
@@ -116,7 +117,8 @@ fn our_text_is_the_kernels() {
     report("kernel and tracer", &result);
     assert!(result.accounted_for(&missed), "{missed:?}: {result}");
     assert!(result.types() >= TYPES, "only {} event types", result.types());
-    let unequal = result.columns.wrong(KNOWN);
+    let mut unequal = result.columns.wrong(KNOWN);
+    unequal.extend(result.columns.too_few(LEAST));
     assert!(unequal.is_empty(), "columns of the latency field:\n{}", unequal.join("\n"));
     assert_eq!(result.apart.wrong(Bound::here()), None);
 }
