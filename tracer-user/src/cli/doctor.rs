@@ -91,7 +91,7 @@ fn unrendered(out: &mut impl Write) -> anyhow::Result<()> {
     let facts = match Facts::running() {
         Ok(facts) => facts,
         Err(error) => {
-            writeln!(out, "events:\n  {error}")?;
+            writeln!(out, "events:\n  {:#}", anyhow::Error::new(error))?;
             return Ok(());
         }
     };

@@ -42,5 +42,5 @@ pub(super) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: Rep
             hub.changed.notify_one();
         });
     };
-    caller.serve(request, access, Box::new(answer));
+    caller.serve(request, &access, Box::new(answer));
 }

@@ -430,7 +430,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     /// The files of users that a write to an open file names: they are to be looked at first, where nobody has to wait for it.
     pub fn wanted(&self, handle: u64, data: &[u8]) -> Vec<Wanted> {
         // It takes long for much text: not while the files are locked.
-        let names = self.look(handle, |open| open.names()).flatten();
+        let names = self.look(handle, Open::names).flatten();
         names.map_or_else(Vec::new, |names| (names.wanted)(data))
     }
 

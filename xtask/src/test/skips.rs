@@ -110,7 +110,7 @@ fn by_list(tests: Vec<&mut Ended>, list: &List, machine: &str, whole: bool) -> V
                 ));
             }
             Verdict::Passed if listed.is_some() && machine != LINT => {
-                said.push(format!("{name} is listed, and ran"))
+                said.push(format!("{name} is listed, and ran"));
             }
             _ => {}
         }

@@ -92,12 +92,12 @@ enum Last {
 
 impl Caller {
     /// Does what is asked for, and answers then.
-    pub fn serve(self, request: Request, access: Access, answer: Answer) {
+    pub fn serve(self, request: Request, access: &Access, answer: Answer) {
         let (structure, text) = match self.parts(request) {
             Ok(parts) => parts,
             Err(errno) => return answer(Err(errno)),
         };
-        let then = Arc::clone(&access);
+        let then = Arc::clone(access);
         access(Box::new(move |mirror| {
             mirror.user_learn();
             let known = mirror.user.spaces.known(self.task);
