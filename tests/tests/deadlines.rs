@@ -48,8 +48,11 @@ struct Client(Child);
 impl Client {
     fn start(arguments: &[&str]) -> Result<Self> {
         let program = host::binary("tracer-user-client", "TRACER_USER_CLIENT_BIN")?;
-        let child = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Ok(Self(child.context("cannot start a client")?))
+        let child = Command::new(program).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut client = Self(child.context("cannot start a client")?);
+        // It says when it is about to do what it is for.
+        client.0.stdout.as_mut().context("its output")?.read_exact(&mut [0])?;
+        Ok(client)
     }
 
     /// The signal that ended it, if it did by itself within a time.
@@ -162,7 +165,7 @@ fn short_polls_leave_nothing() {
         poll(500)?;
         let (mut before, _) = used(mounted.pid())?;
         // What a daemon reads once it has started, it has read by then.
-        let settled = Instant::now() + host::patience(Duration::from_secs(5));
+        let settled = Instant::now() + host::patience(Duration::from_secs(30));
         loop {
             ensure!(
                 Instant::now() < settled,

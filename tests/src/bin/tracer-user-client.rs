@@ -46,6 +46,7 @@ fn main() -> ExitCode {
 fn touch(file: &Path, offset: u64) -> Result<(), String> {
     let file = std::fs::File::open(file).map_err(|error| error.to_string())?;
     let page = Page::part(&file, offset).map_err(|error| error.to_string())?;
+    println!("mapped");
     println!("{}", page.bit(0));
     Ok(())
 }
