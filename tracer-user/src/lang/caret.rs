@@ -13,12 +13,13 @@ pub fn mark(column: usize) -> String {
 /// Two lines, indented by two: the text, and `^^^` under the span (one caret where the span is empty, and
 /// behind the text where it starts there). Bytes that a terminal would not show as one column are replaced.
 pub fn excerpt(text: &[u8], span: Span) -> String {
-    let shown = |bytes: &[u8]| -> String {
+    let shown = |start, end| -> String {
+        let bytes = Span::new(start, end).of(text);
         String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     };
     let start = span.start.min(text.len());
     let end = span.end.clamp(start, text.len());
-    let (before, inside, behind) = (shown(&text[..start]), shown(&text[start..end]), shown(&text[end..]));
+    let (before, inside, behind) = (shown(0, start), shown(start, end), shown(end, text.len()));
     let carets = "^".repeat(inside.chars().count().max(1));
     format!("  {before}{inside}{behind}\n  {:width$}{carets}", "", width = before.chars().count())
 }

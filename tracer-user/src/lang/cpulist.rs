@@ -2,7 +2,7 @@
 //! reads them (lib/bitmap-str.c). Regions are parted by commas or white space; a newline behind one ends the
 //! list, whatever follows.
 
-use super::ctype::is_space;
+use super::ctype::{is_space, rest, split_run};
 
 /// The CPUs of a list, sorted, each below `cpus` (the kernel's `nr_cpu_ids`). None for what the kernel refuses.
 pub fn parse(text: &[u8], cpus: u32) -> Option<Vec<u32>> {
@@ -24,7 +24,9 @@ pub fn parse(text: &[u8], cpus: u32) -> Option<Vec<u32>> {
         let mut at = region.start;
         while at <= region.end {
             let count = (region.end - at + 1).min(region.used);
-            set[at as usize..(at + count) as usize].fill(true);
+            for chosen in set.iter_mut().skip(at as usize).take(count as usize) {
+                *chosen = true;
+            }
             // 32 bits that wrap, as the kernel's do: a huge group walks backwards from its start.
             at = at.wrapping_add(region.group);
         }
@@ -32,7 +34,7 @@ pub fn parse(text: &[u8], cpus: u32) -> Option<Vec<u32>> {
             break;
         }
     }
-    Some((0..cpus).filter(|cpu| set[*cpu as usize]).collect())
+    Some((0..cpus).zip(set).filter_map(|(cpu, chosen)| chosen.then_some(cpu)).collect())
 }
 
 /// `start-end:used/group`: of each group of CPUs the first `used`.
@@ -63,16 +65,15 @@ impl Reader<'_> {
             self.at += 1;
             return Some(self.last);
         }
-        let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let text = std::str::from_utf8(&self.text[self.at..self.at + digits]).ok()?;
-        self.at += digits;
-        text.parse().ok()
+        let (digits, _) = split_run(rest(self.text, self.at), |byte| byte.is_ascii_digit());
+        self.at += digits.len();
+        std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
     /// One region, and whether the list goes on behind it.
     fn region(&mut self) -> Option<(Region, bool)> {
         let (start, end);
-        if self.text[self.at..].get(..3).is_some_and(|word| word.eq_ignore_ascii_case(b"all")) {
+        if rest(self.text, self.at).get(..3).is_some_and(|word| word.eq_ignore_ascii_case(b"all")) {
             (start, end) = (0, self.last);
             self.at += 3;
         } else {

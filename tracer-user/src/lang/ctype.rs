@@ -31,6 +31,23 @@ pub fn skip_space(text: &[u8], at: usize) -> usize {
     text.iter().skip(at).position(|byte| !is_space(*byte)).map_or(text.len().max(at), |n| at + n)
 }
 
+/// The text from `at` on; nothing where that lies behind its end.
+pub fn rest(text: &[u8], at: usize) -> &[u8] {
+    text.get(at..).unwrap_or_default()
+}
+
+/// What stands in front of the first byte that is `wanted`, and what stands behind it.
+pub fn split_once(text: &[u8], wanted: impl Fn(u8) -> bool) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().position(|byte| wanted(*byte))?;
+    Some((text.get(..at)?, text.get(at + 1..)?))
+}
+
+/// The bytes in front that are `wanted`, and all others.
+pub fn split_run(text: &[u8], wanted: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
+    let end = text.iter().position(|byte| !wanted(*byte)).unwrap_or(text.len());
+    text.split_at_checked(end).unwrap_or((text, &[]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,5 +62,16 @@ mod tests {
         assert_eq!(skip_space(b"a  b", 1), 3);
         assert_eq!(skip_space(b"a  ", 1), 3);
         assert_eq!(skip_space(b"a", 1), 1);
+    }
+
+    #[test]
+    fn splitting() {
+        assert_eq!((rest(b"ab", 1), rest(b"ab", 2), rest(b"ab", 3)), (&b"b"[..], &b""[..], &b""[..]));
+        assert_eq!(split_once(b"a/b/", |byte| byte == b'/'), Some((&b"a"[..], &b"b/"[..])));
+        assert_eq!(split_once(b"a/", |byte| byte == b'/'), Some((&b"a"[..], &b""[..])));
+        assert_eq!(split_once(b"a", |byte| byte == b'/'), None);
+        assert_eq!(split_run(b"a1 b", is_alnum), (&b"a1"[..], &b" b"[..]));
+        assert_eq!(split_run(b"a1", is_alnum), (&b"a1"[..], &b""[..]));
+        assert_eq!(split_run(b"", is_alnum), (&b""[..], &b""[..]));
     }
 }

@@ -7,7 +7,8 @@
 use rustix::io::Errno;
 
 use super::{
-    ctype::{is_alnum, is_space, skip_space, trim_end},
+    Span,
+    ctype::{is_alnum, is_space, rest, split_run, trim_end, trim_start},
     number,
 };
 use crate::event::{Field, FieldClass, Format};
@@ -64,28 +65,25 @@ fn named<'a>(format: &'a Format, name: &[u8]) -> Option<Named<'a>> {
 
 /// Reads a name at the text's start, and says what follows it.
 fn name(text: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
-    let start = skip_space(text, 0);
-    let is_word = |byte: u8| is_alnum(byte) || byte == b'_';
-    let length = text[start..].iter().take_while(|byte| is_word(**byte)).count();
-    if length == 0 {
+    let (name, behind) = split_run(trim_start(text), |byte| is_alnum(byte) || byte == b'_');
+    if name.is_empty() {
         return Err(Errno::INVAL);
     }
-    let name = &text[start..start + length];
-    let at = skip_space(text, start + length);
-    Ok((name, &text[at..]))
+    Ok((name, trim_start(behind)))
 }
 
 /// Reads the value behind a name, and says what follows it.
 fn value(text: &[u8]) -> Result<(Written<'_>, &[u8]), Errno> {
     let text = text.strip_prefix(b"=").ok_or(Errno::INVAL)?;
-    let text = &text[skip_space(text, 0)..];
+    let text = trim_start(text);
     match text.first() {
         Some(first) if first.is_ascii_digit() || *first == b'-' => {
             let sign = usize::from(*first == b'-');
-            let end = sign + text[sign..].iter().take_while(|byte| is_alnum(**byte)).count();
-            match text.get(end) {
+            let end = sign + text.iter().skip(sign).take_while(|byte| is_alnum(**byte)).count();
+            let (number, behind) = text.split_at_checked(end).ok_or(Errno::INVAL)?;
+            match behind.first() {
                 Some(next) if !is_space(*next) => Err(Errno::INVAL),
-                _ => Ok((Written::Number(&text[..end]), &text[end..])),
+                _ => Ok((Written::Number(number), behind)),
             }
         }
         Some(quote @ (b'\'' | b'"')) => {
@@ -101,7 +99,8 @@ fn value(text: &[u8]) -> Result<(Written<'_>, &[u8]), Errno> {
             if at > TEXT_LIMIT {
                 return Err(Errno::INVAL);
             }
-            Ok((Written::Text(&text[1..at]), &text[at + 1..]))
+            let inside = text.get(1..at).ok_or(Errno::INVAL)?;
+            Ok((Written::Text(inside), rest(text, at + 1)))
         }
         _ => Err(Errno::INVAL),
     }
@@ -155,7 +154,7 @@ pub fn record(text: &[u8], format: &Format, common: [u8; 8]) -> Result<Vec<u8>, 
             _ => {}
         }
     }
-    record[..common.len()].copy_from_slice(&common);
+    put(&mut record, 0, &common)?;
     let mut rest = trim_end(text);
     while !rest.is_empty() {
         let (name, behind) = name(rest)?;
@@ -165,14 +164,12 @@ pub fn record(text: &[u8], format: &Format, common: [u8; 8]) -> Result<Vec<u8>, 
         match (target, written) {
             (Named::Field(field), Written::Number(number)) if !field.class.is_string() => {
                 let bytes = number_of(field, number)?.to_le_bytes();
-                match field.size {
-                    size @ (1 | 2 | 4 | 8) => put(&mut record, field.offset, &bytes[..size])?,
-                    _ => return Err(Errno::INVAL),
-                }
+                let bytes = bytes.get(..field.size).filter(|bytes| matches!(bytes.len(), 1 | 2 | 4 | 8));
+                put(&mut record, field.offset, bytes.ok_or(Errno::INVAL)?)?;
             }
             (Named::Field(field), Written::Text(text)) => match field.class {
                 FieldClass::StaticString => {
-                    let text = &text[..text.len().min(field.size.saturating_sub(1))];
+                    let text = Span::new(0, field.size.saturating_sub(1)).of(text);
                     put(&mut record, field.offset, text)?;
                     put(&mut record, field.offset + text.len(), &[0])?;
                 }

@@ -1,6 +1,8 @@
 //! Integers as the kernel's `kstrtoull()` family reads them with base 0 (lib/kstrtox.c): `0x` and a hex digit
 //! is hex, another leading `0` octal, everything else decimal; one newline may follow, nothing else.
 
+use super::ctype::split_run;
+
 /// Why a text is no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberError {
@@ -65,15 +67,15 @@ fn radix(text: &[u8], base: u32) -> (u32, &[u8]) {
 
 fn magnitude(text: &[u8], base: u32) -> Result<u64, NumberError> {
     let (radix, digits) = radix(text, base);
-    let count = digits.iter().take_while(|byte| char::from(**byte).is_digit(radix)).count();
+    let (digits, behind) = split_run(digits, |byte| char::from(byte).is_digit(radix));
     let mut value = 0u64;
-    for byte in &digits[..count] {
+    for byte in digits {
         let digit = char::from(*byte).to_digit(radix).unwrap_or(0);
         let next = value.checked_mul(u64::from(radix)).and_then(|value| value.checked_add(u64::from(digit)));
         value = next.ok_or(NumberError::Range)?;
     }
-    match (count, &digits[count..]) {
-        (0, _) => Err(NumberError::Invalid),
+    match (digits, behind) {
+        ([], _) => Err(NumberError::Invalid),
         (_, b"" | b"\n") => Ok(value),
         _ => Err(NumberError::Invalid),
     }

@@ -30,7 +30,9 @@ pub(super) fn expanded(
     if replaced && in_place {
         // The kernel writes into the words that its log shows.
         for word in &words {
-            log.words[word.origin].clone_from(&word.text);
+            if let Some(shown) = log.words.get_mut(word.origin) {
+                shown.clone_from(&word.text);
+            }
         }
     }
     each(&words, line, log, checker)

@@ -50,8 +50,8 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
             }
             let text = words.join(&b' ');
             if let Err(error) = facts.filter(&format, &text) {
-                let start = line.spans()[at + 1].start;
-                let span = Span::new(start, line.text().len());
+                let end = line.text().len();
+                let span = Span::new(line.spans().get(at + 1).map_or(end, |first| first.start), end);
                 let finding =
                     Finding { kind: ErrorKind::BadFilter, word: at + 1, offset: 0, astray: false, span };
                 return Err(Refusal::new(Errno::INVAL, line, &log).with(finding).with_filter(error).into());

@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 
 use super::super::Span;
-use super::super::ctype::is_alnum;
+use super::super::ctype::{is_alnum, split_run};
 use super::super::facts::Facts;
 use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
 use super::error::{Log, Refusal};
@@ -63,15 +63,14 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
 /// The symbol, and whether it is about a return: by `%return`, or because an argument asks for what is returned.
 fn symbol<'a>(line: &Line<'a>, tracepoint: bool) -> Result<(&'a [u8], bool), (usize, Stop)> {
     let word = line.word(1);
-    let percent = word.iter().position(|byte| *byte == b'%');
-    let symbol = &word[..percent.unwrap_or(word.len())];
-    match percent {
-        Some(percent) if !tracepoint && &word[percent..] == b"%return" => return Ok((symbol, true)),
-        Some(percent) => {
-            let stop = Stop::invalid(ErrorKind::BadAddressSuffix, Span::new(percent, word.len()));
+    let (symbol, suffix) = split_run(word, |byte| byte != b'%');
+    match suffix {
+        b"" => {}
+        b"%return" if !tracepoint => return Ok((symbol, true)),
+        _ => {
+            let stop = Stop::invalid(ErrorKind::BadAddressSuffix, Span::new(symbol.len(), word.len()));
             return Err((1, stop));
         }
-        None => {}
     }
     let bad = symbol.iter().position(|byte| !is_alnum(*byte) && *byte != b'_');
     if let Some(bad) = bad.filter(|_| tracepoint) {

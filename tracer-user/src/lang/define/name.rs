@@ -3,9 +3,8 @@
 
 use rustix::io::Errno;
 
-use super::super::Span;
 use super::super::fetch::{ErrorKind, Fault, Stop, is_name};
-use super::super::number;
+use super::super::{Span, ctype, number};
 use crate::event::dynamic::{NAME_MAX, latin1};
 
 /// Returns that can be followed at a time: `KRETPROBE_MAXACTIVE_MAX`, `RETHOOK_MAXACTIVE_MAX`.
@@ -20,7 +19,7 @@ pub(super) struct Names {
 
 /// Reads the names that start at `start` of a word.
 pub(super) fn read(word: &[u8], start: usize) -> Result<Names, Stop> {
-    let text = &word[start..];
+    let text = ctype::rest(word, start);
     let refused = |kind, at, end| {
         Err(Stop::new(Errno::INVAL, Fault { kind, offset: at, span: Span::new(at, end), astray: false }))
     };
@@ -29,7 +28,7 @@ pub(super) fn read(word: &[u8], start: usize) -> Result<Names, Stop> {
     let mut names = Names::default();
     let mut at = start;
     if let Some(slash) = slash {
-        let (group, end) = (&text[..slash], start + slash);
+        let (group, end) = (Span::new(0, slash).of(text), start + slash);
         if group.is_empty() {
             return refused(ErrorKind::NoGroupName, at, end);
         }
@@ -42,7 +41,7 @@ pub(super) fn read(word: &[u8], start: usize) -> Result<Names, Stop> {
         names.group = Some(latin1(group));
         at = end + 1;
     }
-    let event = &word[at..];
+    let event = ctype::rest(word, at);
     if event.is_empty() {
         return if slash.is_some() { Ok(names) } else { refused(ErrorKind::NoEventName, at, at) };
     }

@@ -6,6 +6,7 @@
 use rustix::io::Errno;
 
 use super::super::Span;
+use super::super::ctype::split_once;
 use super::super::facts::{Facts, Feature};
 use super::super::fetch::{ErrorKind, Fault, Stop};
 use super::error::{Log, Refusal};
@@ -142,11 +143,11 @@ impl Set {
             other.group == event.group && other.name == event.name
         };
         let siblings: Vec<&Defined> = self.probes.iter().filter(same_name).collect();
-        let joins = event.kind() != Kind::Eprobe
-            && siblings.first().is_some_and(|defined| defined.probe.event.kind() == event.kind());
+        let first = siblings.first().map(|defined| &defined.probe.event);
+        let joined = first.filter(|first| event.kind() != Kind::Eprobe && first.kind() == event.kind());
+        let joins = joined.is_some();
         let busy = siblings.first().is_some_and(|defined| defined.busy);
-        if joins {
-            let first = &siblings[0].probe.event;
+        if let Some(first) = joined {
             if first.letter() != event.letter() || first.is_exit() != event.is_exit() {
                 return existing(0, ErrorKind::DifferentProbeType);
             }
@@ -224,11 +225,10 @@ pub fn deletion<'a>(line: &Line<'a>) -> Option<Named<'a>> {
     let names = match line.word(0) {
         [b'-', b':', names @ ..] => names,
         [b'-', ..] => return None,
-        head => &head[head.iter().position(|byte| *byte == b':')? + 1..],
+        head => split_once(head, |byte| byte == b':')?.1,
     };
-    let slash = names.iter().position(|byte| *byte == b'/');
-    let (group, name) = match slash {
-        Some(slash) => (Some(&names[..slash]), &names[slash + 1..]),
+    let (group, name) = match split_once(names, |byte| byte == b'/') {
+        Some((group, name)) => (Some(group), name),
         None => (None, names),
     };
     (group.is_some() || !name.is_empty()).then_some(Named { group, name })

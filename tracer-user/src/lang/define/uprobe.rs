@@ -37,7 +37,7 @@ pub(super) fn names(line: &Line<'_>) -> Option<Wanted> {
     }
     let word = line.word(1);
     let what = symbol(word).map_or(What::Identity, What::Symbol);
-    Some(Wanted { path: word[..path(word)?.colon].to_vec(), what })
+    Some(Wanted { path: Span::new(0, path(word)?.colon).of(word).to_vec(), what })
 }
 
 /// Reads a line.
@@ -55,8 +55,8 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
         return Err(Rejected::NotMine);
     }
     let refuse = |word, stop: Stop| Rejected::from(Refusal::in_word(line, &log, word, &stop));
-    let path = &word[..colon];
     let whole = Span::new(0, colon);
+    let path = whole.of(word);
     let symbol = symbol(word);
     let file = facts
         .file(path, symbol.as_deref())
@@ -107,7 +107,7 @@ struct Where {
 
 fn place(word: &[u8], start: usize) -> Result<Where, Stop> {
     let find = |from: usize, to: usize, wanted: u8| {
-        word[from..to].iter().position(|byte| *byte == wanted).map(|at| from + at)
+        Span::new(from, to).of(word).iter().position(|byte| *byte == wanted).map(|at| from + at)
     };
     let mut end = word.len();
     let mut reference = 0;
@@ -125,7 +125,7 @@ fn place(word: &[u8], start: usize) -> Result<Where, Stop> {
     }
     let percent = find(start, end, b'%');
     if let Some(percent) = percent {
-        if &word[percent..end] != b"%return" {
+        if Span::new(percent, end).of(word) != b"%return" {
             return Err(Stop::invalid(ErrorKind::BadAddressSuffix, Span::new(percent, end)));
         }
         end = percent;

@@ -20,7 +20,7 @@ impl<'a> Line<'a> {
         let mut words = Vec::new();
         let mut at = ctype::skip_space(text, 0);
         while at < text.len() {
-            let length = text[at..].iter().position(|byte| ctype::is_space(*byte));
+            let length = text.iter().skip(at).position(|byte| ctype::is_space(*byte));
             let end = length.map_or(text.len(), |length| at + length);
             words.push(Span::new(at, end));
             at = ctype::skip_space(text, end);
@@ -67,14 +67,12 @@ pub fn lines(written: &[u8]) -> impl Iterator<Item = Result<&[u8], &[u8]>> {
         if rest.is_empty() {
             return None;
         }
-        let end = rest.iter().position(|byte| *byte == b'\n');
-        let line = &rest[..end.unwrap_or(rest.len())];
-        let taken = end.map_or(rest.len(), |end| end + 1);
-        if taken > LINE_MAX {
+        let (line, behind) = ctype::split_once(rest, |byte| byte == b'\n').unwrap_or((rest, &[]));
+        if rest.len() - behind.len() > LINE_MAX {
             rest = &[];
             return Some(Err(line));
         }
-        rest = &rest[taken..];
+        rest = behind;
         Some(Ok(line))
     })
 }

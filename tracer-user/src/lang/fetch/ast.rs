@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use super::super::Span;
+use super::super::{Span, ctype};
 use super::error::Stop;
 use crate::event::dynamic::latin1;
 
@@ -132,7 +132,9 @@ impl Path {
             let text = Span::new(at, span.end).of(word);
             let end = text.iter().position(|byte| matches!(byte, b'.' | b'-'));
             let here = Span::new(at, end.map_or(span.end, |end| at + end));
-            let lone = end.is_some_and(|end| text[end] == b'-' && text.get(end + 1) != Some(&b'>'));
+            let sign = end.map_or(&b""[..], |end| ctype::rest(text, end));
+            let is_arrow = sign.starts_with(b"->");
+            let lone = !is_arrow && sign.first() == Some(&b'-');
             let name = if lone { text } else { here.of(word) }.to_vec();
             match arrow {
                 None => path.root = name,
@@ -143,7 +145,6 @@ impl Path {
                 path.hyphen = Some(at + end);
                 return path;
             }
-            let is_arrow = text[end] == b'-';
             at += end + 1 + usize::from(is_arrow);
             arrow = Some(is_arrow);
         }

@@ -183,5 +183,5 @@ impl<'a> Checker<'a> {
 }
 
 fn draft_name(word: &[u8], body: Span) -> Option<Vec<u8>> {
-    body.start.checked_sub(1).map(|end| word[..end].to_vec())
+    body.start.checked_sub(1).map(|end| Span::new(0, end).of(word).to_vec())
 }

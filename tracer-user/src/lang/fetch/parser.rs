@@ -64,10 +64,10 @@ pub fn parse(word: &[u8], at: At, language: Language) -> Draft {
             Err(stop(Errno::INVAL, ErrorKind::ArgNameTooLong, Span::new(0, length)))
         }
         Some(0) => Err(stop(Errno::INVAL, ErrorKind::NoArgName, Span::empty(0))),
-        Some(length) if !is_name(&word[..length], false) => {
+        Some(length) if !is_name(Span::new(0, length).of(word), false) => {
             Err(stop(Errno::INVAL, ErrorKind::BadArgName, Span::new(0, length)))
         }
-        Some(length) => Ok(Some(word[..length].to_vec())),
+        Some(length) => Ok(Some(Span::new(0, length).of(word).to_vec())),
         None => Ok(None),
     };
     let length = match body.len() {
@@ -89,9 +89,10 @@ fn type_spec(word: &[u8], span: Span) -> Result<TypeSpec, Stop> {
     let Some(open) = text.iter().position(|byte| *byte == b'[') else {
         return Ok(TypeSpec { name: text.to_vec(), count: 0, span });
     };
-    let name = &text[..open];
+    let name = Span::new(0, open).of(text);
     let inside = span.start + open + 1;
-    let Some(close) = text[open + 1..].iter().position(|byte| *byte == b']').map(|at| inside + at) else {
+    let close = Span::new(inside, span.end).of(word).iter().position(|byte| *byte == b']');
+    let Some(close) = close.map(|at| inside + at) else {
         return Err(Stop::invalid(ErrorKind::ArrayOpen, Span::empty(span.end)));
     };
     if close + 1 < span.end {
@@ -141,10 +142,12 @@ impl Reader<'_> {
                 Err(Stop { errno: Errno::INVAL, faults })
             }
             [b'%', name @ ..] => Ok(FetchKind::Register(name.to_vec())),
-            [b'@', b'0'..=b'9', ..] => match number::read_unsigned(&text[1..], 0) {
-                Ok(address) => Ok(FetchKind::Memory(address)),
-                Err(error) => refused(errno(error), ErrorKind::BadMemoryAddress, offset),
-            },
+            [b'@', digits @ ..] if matches!(digits, [b'0'..=b'9', ..]) => {
+                match number::read_unsigned(digits, 0) {
+                    Ok(address) => Ok(FetchKind::Memory(address)),
+                    Err(error) => refused(errno(error), ErrorKind::BadMemoryAddress, offset),
+                }
+            }
             [b'@', b'+', ..] if self.at.is_kernel() => refused(Errno::INVAL, ErrorKind::FileOnKprobe, offset),
             [b'@', b'+', digits @ ..] => match number::read_signed(digits) {
                 Ok(offset) => Ok(FetchKind::File(offset)),
@@ -153,7 +156,7 @@ impl Reader<'_> {
             [b'@', ..] if !self.at.is_kernel() => refused(Errno::INVAL, ErrorKind::SymbolOnUprobe, offset),
             [b'@', symbol @ ..] => Ok(FetchKind::Symbol(symbol.to_vec())),
             [b'+' | b'-', ..] => self.deref(span, offset),
-            [b'\\', b'"', ..] => self.text(span, offset),
+            [b'\\', b'"', text @ ..] => quoted(text, span, offset),
             [b'\\', digits @ ..] => match immediate(digits) {
                 Ok(value) => Ok(FetchKind::Immediate(value)),
                 Err(errno) => refused(errno, ErrorKind::BadImmediate, offset + 1),
@@ -178,27 +181,12 @@ impl Reader<'_> {
         self.at != At::Event && if later { name.starts_with(b"retval") } else { name == b"retval" }
     }
 
-    fn text(&self, span: Span, offset: usize) -> Result<FetchKind, Stop> {
-        let text = &span.of(self.word)[2..];
-        if let Some(text) = text.strip_suffix(b"\"") {
-            Ok(FetchKind::Text(text.to_vec()))
-        } else {
-            let fault = Fault {
-                kind: ErrorKind::TextOpen,
-                offset: offset + 2 + text.len(),
-                span: Span::empty(span.end),
-                astray: false,
-            };
-            Err(Stop::new(Errno::INVAL, fault))
-        }
-    }
-
     fn deref(&self, span: Span, offset: usize) -> Result<FetchKind, Stop> {
         let text = span.of(self.word);
         let user = text.get(1) == Some(&b'u');
         // Where the offset starts, without a plus, which the kernel takes off itself.
-        let digits = span.start + usize::from(user) + usize::from(text[0] == b'+');
-        let minus = text[0] == b'-';
+        let digits = span.start + usize::from(user) + usize::from(text.first() == Some(&b'+'));
+        let minus = text.first() == Some(&b'-');
         let refused =
             |errno, kind, offset, span| Err(Stop::new(errno, Fault { kind, offset, span, astray: false }));
         let rest = Span::new(digits, span.end).of(self.word);
@@ -225,6 +213,21 @@ impl Reader<'_> {
         };
         let inner = self.fetch(Span::new(inside.start, inside.start + close), believed);
         Ok(FetchKind::Deref { user, offset: value, inner: Box::new(inner) })
+    }
+}
+
+/// `text` stands behind the opening quote of what stands at `span`.
+fn quoted(text: &[u8], span: Span, offset: usize) -> Result<FetchKind, Stop> {
+    if let Some(text) = text.strip_suffix(b"\"") {
+        Ok(FetchKind::Text(text.to_vec()))
+    } else {
+        let fault = Fault {
+            kind: ErrorKind::TextOpen,
+            offset: offset + 2 + text.len(),
+            span: Span::empty(span.end),
+            astray: false,
+        };
+        Err(Stop::new(Errno::INVAL, fault))
     }
 }
 

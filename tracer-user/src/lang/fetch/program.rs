@@ -139,8 +139,8 @@ impl Program {
     /// Gives the symbols' addresses to the immediate values behind them.
     pub(crate) fn resolve<E>(&mut self, mut address: impl FnMut(&[u8]) -> Result<u64, E>) -> Result<(), E> {
         for at in 1..self.ops.len() {
-            if let Op::Symbol(symbol) = &self.ops[at - 1] {
-                self.ops[at] = Op::Load(Source::Immediate(address(symbol)?));
+            if let Some([Op::Symbol(symbol), value]) = self.ops.get_mut(at - 1..=at) {
+                *value = Op::Load(Source::Immediate(address(symbol)?));
             }
         }
         Ok(())

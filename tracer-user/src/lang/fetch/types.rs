@@ -5,7 +5,7 @@
 use rustix::io::Errno;
 
 use super::super::facts::{Facts, Feature, Language};
-use super::super::{Span, number};
+use super::super::{Span, ctype, number};
 use super::At;
 use super::ast::TypeSpec;
 use super::error::{ErrorKind, Fault, Stop};
@@ -23,8 +23,8 @@ fn named(name: &[u8], at: At, language: Language) -> Option<&'static FetchType> 
         return None;
     }
     if name.first() == Some(&b'b') {
-        let slash = name.iter().position(|byte| *byte == b'/')?;
-        return match number::unsigned(&name[slash + 1..])? {
+        let (_, container) = ctype::split_once(name, |byte| byte == b'/')?;
+        return match number::unsigned(container)? {
             bits @ (8 | 16 | 32 | 64) => FetchType::named(&format!("u{bits}")),
             _ => None,
         };
@@ -108,7 +108,7 @@ impl Value<'_, '_> {
         }
         // The kernel follows the type's word whatever kind of type it is.
         if is_char(facts.shape(shape.word), facts) {
-            self.push(Op::Deref { user: spec.name[0] == b'u', offset: 0 }, Errno::TOOBIG)?;
+            self.push(Op::Deref { user: spec.name.first() == Some(&b'u'), offset: 0 }, Errno::TOOBIG)?;
             return Ok(asked);
         }
         Err(self.stop(Errno::INVAL, ErrorKind::NotForString, 0))
@@ -199,7 +199,7 @@ impl Value<'_, '_> {
     /// `bWIDTH@OFFSET/CONTAINER`
     fn bits(&mut self, name: &[u8], ty: &'static FetchType, ahead: usize) -> Result<(), Stop> {
         let bad = |value: &Self| value.stop(Errno::INVAL, ErrorKind::BadBitfield, ahead);
-        let (width, rest) = number::prefix(&name[1..], 0);
+        let (width, rest) = number::prefix(ctype::rest(name, 1), 0);
         let Some(rest) = rest.strip_prefix(b"@").filter(|_| width != 0) else { return Err(bad(self)) };
         let (offset, tail) = number::prefix(rest, 0);
         if tail.len() == rest.len() || tail.first() != Some(&b'/') {

@@ -229,10 +229,11 @@ impl Value<'_, '_> {
                 return self.fail(Errno::NOENT, ErrorKind::NoTypesHere);
             }
             let root = latin1(&path.root);
-            let Some(index) = params.iter().position(|(name, _)| *name == root) else {
+            let mut params = params.iter().enumerate();
+            let Some((index, (_, ty))) = params.find(|(_, (name, _))| *name == root) else {
                 return self.fail(Errno::NOENT, ErrorKind::NoVariable);
             };
-            let (ty, index) = (params[index].1, index as u32);
+            let (ty, index) = (*ty, index as u32);
             if at.is_exit() {
                 let kept = self.types.keep(index);
                 self.load(Source::Kept(kept))?;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::super::{
     Span,
-    ctype::{is_alnum, is_space, skip_space},
+    ctype::{is_alnum, is_space, rest, skip_space},
 };
 use super::balance::Counts;
 use super::dialect::{Dialect, Feature};
@@ -184,7 +184,7 @@ impl Lexer<'_> {
         self.suffix(".ustring", Feature::UserText, TokenKind::UserText);
         let function = self.suffix(".function", Feature::Function, TokenKind::Function);
         let at = skip_space(self.text, self.at);
-        let rest = &self.text[at..];
+        let rest = rest(self.text, at);
         let Some(op) = Op::ALL.into_iter().find(|op| rest.starts_with(op.text().as_bytes())) else {
             return Err(Fault::at(ErrorKind::InvalidOp, at, Span::new(at, self.text.len().min(at + 1))));
         };
@@ -194,7 +194,7 @@ impl Lexer<'_> {
     }
 
     fn suffix(&mut self, text: &str, feature: Feature, kind: TokenKind) -> bool {
-        let found = self.dialect.has(feature) && self.text[self.at..].starts_with(text.as_bytes());
+        let found = self.dialect.has(feature) && rest(self.text, self.at).starts_with(text.as_bytes());
         if found {
             self.push(kind, self.at, self.at + text.len());
         }
@@ -219,7 +219,7 @@ impl Lexer<'_> {
         if self.function_event {
             return self.functions(start);
         }
-        if self.dialect.has(Feature::CpuSets) && self.text[start..].starts_with(b"CPUS") {
+        if self.dialect.has(Feature::CpuSets) && rest(self.text, start).starts_with(b"CPUS") {
             return self.cpus(start);
         }
         match first {

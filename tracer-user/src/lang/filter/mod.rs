@@ -55,5 +55,5 @@ pub fn request(written: &[u8]) -> Request<'_> {
         return Request::TooLong;
     }
     let text = ctype::trim_end(written);
-    if &text[ctype::skip_space(text, 0)..] == b"0" { Request::Clear } else { Request::Set(text) }
+    if ctype::trim_start(text) == b"0" { Request::Clear } else { Request::Set(text) }
 }

@@ -86,7 +86,7 @@ pub(super) struct Helper {
 impl Hist {
     /// The keys.
     pub fn keys(&self) -> &[Value] {
-        &self.fields[self.values..]
+        self.fields.get(self.values..).unwrap_or_default()
     }
 
     /// A variable of the command.
@@ -146,8 +146,8 @@ impl Hist {
     /// Texts and stacks that an entry keeps for variables.
     pub(super) fn texts(&self) -> usize {
         let is_text = |value: &Value| value.flags.has(Flags::STRING.and(Flags::STACKTRACE));
-        let own =
-            self.fields[..self.values].iter().filter(|value| value.flags.has(Flags::VAR) && is_text(value));
+        let values = self.fields.iter().take(self.values);
+        let own = values.filter(|value| value.flags.has(Flags::VAR) && is_text(value));
         let made = self.field_variables.iter().chain(&self.saved).filter(|(_, value)| is_text(value));
         own.count() + made.count()
     }
@@ -206,11 +206,11 @@ impl Making<'_> {
         hist.values = hist.fields.len();
         self.make_keys(&mut hist, &definitions, log)?;
         hist.sort = sort::read(&hist, &command.text, command.sort, log)?;
-        for at in 0..hist.fields.len() {
-            if hist.fields[at].flags.has(Flags::VAR) {
-                hist.fields[at].slot = hist.add_slot()?;
-            }
+        let mut fields = std::mem::take(&mut hist.fields);
+        for variable in fields.iter_mut().filter(|value| value.flags.has(Flags::VAR)) {
+            variable.slot = hist.add_slot()?;
         }
+        hist.fields = fields;
         Ok(hist)
     }
 
@@ -308,7 +308,7 @@ impl Making<'_> {
     ) -> Result<(), Errno> {
         let text = &self.command.text;
         for at in 0..definitions.len() {
-            let Definition { name, left } = definitions[at].clone();
+            let Some(Definition { name, left }) = definitions.get(at).cloned() else { break };
             if !hist.remove && self.set.finds_variable(hist, &name) {
                 // The name is looked up by its text, as everything.
                 log.add(ErrorKind::DuplicateVar, &name, None);
@@ -316,7 +316,9 @@ impl Making<'_> {
             }
             hist.variables += 1;
             let expr = Expr::read(text, left);
-            definitions[at].left = expr.left;
+            if let Some(definition) = definitions.get_mut(at) {
+                definition.left = expr.left;
+            }
             let mut resolver = self.resolver(hist, definitions, log);
             let mut value = resolver.expression(&expr, Flags::VAR, Some(&name))?;
             check_value_modifiers(&value)
@@ -415,8 +417,9 @@ impl Hist {
         };
         text.extend(self.keys().iter().map(key).collect::<Vec<_>>().join(&b','));
         text.extend(b":vals=");
+        let fields = self.fields.iter().take(self.values).enumerate();
         let (variables, values): (Vec<_>, Vec<_>) =
-            self.fields[..self.values].iter().enumerate().partition(|(_, value)| value.flags.has(Flags::VAR));
+            fields.partition(|(_, value)| value.flags.has(Flags::VAR));
         let shown = values.into_iter().filter_map(|(at, value)| match at {
             0 if self.no_hitcount => None,
             0 => Some(b"hitcount".to_vec()),
@@ -452,7 +455,7 @@ impl Hist {
     }
 
     pub(super) fn takes_snapshot_before(&self, end: usize) -> bool {
-        self.actions[..end].iter().any(|action| action.deed == Deed::Snapshot)
+        self.actions.iter().take(end).any(|action| action.deed == Deed::Snapshot)
     }
 
     /// The synthetic events that its actions cause.

@@ -68,7 +68,8 @@ impl Command {
             attributes = strip(given, Span::new(0, at - 1));
         }
         while let Some(at) = find(&command.text, attributes, b".sym-offset") {
-            command.text[at + 4] = b'X';
+            let Some(sign) = command.text.get_mut(at + 4) else { break };
+            *sign = b'X';
         }
         command.attributes(attributes, dialect, log)?;
         Ok(command)

@@ -35,7 +35,7 @@ impl Params<'_> {
     /// Looks into all actions.
     pub(super) fn create(&mut self) -> Result<(), Errno> {
         for at in 0..self.hist.actions.len() {
-            let mut action = self.hist.actions[at].clone();
+            let Some(mut action) = self.hist.actions.get(at).cloned() else { break };
             match &mut action.handler {
                 Handler::Match { .. } => {}
                 Handler::Max(tracked) | Handler::Change(tracked) => self.track(tracked)?,
@@ -52,7 +52,9 @@ impl Params<'_> {
                 }
                 Deed::Snapshot => {}
             }
-            self.hist.actions[at] = action;
+            if let Some(known) = self.hist.actions.get_mut(at) {
+                *known = action;
+            }
         }
         Ok(())
     }

@@ -89,9 +89,9 @@ impl Resolver<'_> {
         if own.is_none() && is_reference(name.name.of(text)) {
             let behind = Span::new(name.name.start + 1, name.name.end);
             let found = self.find_event_variable(event.as_ref(), behind.of(text), Some(behind));
-            match found.and_then(|found| self.hist.refer_to(&found, event)) {
-                Some(reference) => {
-                    let value = self.hist.references[reference].clone();
+            let reference = found.and_then(|found| self.hist.refer_to(&found, event));
+            match reference.and_then(|reference| self.hist.references.get(reference)).cloned() {
+                Some(value) => {
                     return Ok(match variable {
                         Some(variable) => alias(value, variable),
                         None => value,
@@ -114,11 +114,8 @@ impl Resolver<'_> {
         if event.is_some_and(|(system, event)| !self.hist.is_on(system, event)) {
             return None;
         }
-        let name = name.of(self.text);
-        if !is_reference(name) {
-            return None;
-        }
-        let own = self.definitions.iter().filter(|definition| definition.name == name[1..]);
+        let name = name.of(self.text).strip_prefix(b"$").filter(|name| !name.is_empty())?;
+        let own = self.definitions.iter().filter(|definition| definition.name == name);
         own.map(|definition| definition.left).find(|left| {
             let text = left.of(self.text);
             !has_operator(text) && !is_reference(text)
@@ -229,8 +226,10 @@ impl Resolver<'_> {
         let flags = flags.and(left.flags.only(Flags::TIMESTAMP.and(Flags::USECS)));
         let mut value = Value::make(None, flags, variable).ok_or(Errno::NOMEM)?;
         for operand in [&left, &right] {
-            if operand.flags.has(Flags::VAR_REF) {
-                self.hist.read_once[operand.reference] = true;
+            if operand.flags.has(Flags::VAR_REF)
+                && let Some(read_once) = self.hist.read_once.get_mut(operand.reference)
+            {
+                *read_once = true;
             }
         }
         value.function = match operator {
@@ -324,7 +323,7 @@ impl Resolver<'_> {
 
 /// Whether a text is `$` and a name.
 pub(super) fn is_reference(text: &[u8]) -> bool {
-    text.len() >= 2 && text[0] == b'$'
+    matches!(text, [b'$', _, ..])
 }
 
 /// A variable that stands for another one (`create_alias()`).

@@ -6,7 +6,7 @@ use super::super::Span;
 use super::checked::Hist;
 use super::error::{ErrorKind, Log};
 use super::split::Pieces;
-use super::value::Flags;
+use super::value::{Flags, Value};
 
 /// Fields to sort by: `TRACING_MAP_SORT_KEYS_MAX`.
 const SORT_MAX: usize = 2;
@@ -31,7 +31,7 @@ impl SortKey {
     pub(super) fn read_back(self, hist: &Hist) -> Vec<u8> {
         let mut text = match self.field {
             0 => b"hitcount".to_vec(),
-            _ => hist.fields[self.field_of(hist)].read_back(),
+            _ => hist.fields.get(self.field_of(hist)).map(Value::read_back).unwrap_or_default(),
         };
         if self.descending {
             text.extend(b".descending");

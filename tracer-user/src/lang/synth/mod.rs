@@ -44,7 +44,7 @@ pub enum Request {
 /// # Errors
 /// When the kernel would refuse it, whatever else there is.
 pub fn read(line: &[u8], file: File, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
-    let line = &line[ctype::skip_space(line, 0)..];
+    let line = ctype::trim_start(line);
     if line.is_empty() {
         return Ok(Request::Nothing);
     }
@@ -60,8 +60,8 @@ fn synthetic(reader: &Reader<'_>, has: &dyn Fn(&str) -> bool) -> Result<Request,
     let line = reader.line;
     let blank = line.iter().position(|byte| matches!(byte, b' ' | b'\t'));
     if let [b'!', name @ ..] = line {
-        let end = blank.map_or(name.len(), |blank| blank - 1);
-        return Ok(Request::Delete(name[..end].to_vec()));
+        let name = blank.and_then(|blank| name.get(..blank - 1)).unwrap_or(name);
+        return Ok(Request::Delete(name.to_vec()));
     }
     if !is_command(line) {
         return Err(reader.whole(ErrorKind::InvalidCommand));
@@ -73,24 +73,23 @@ fn synthetic(reader: &Reader<'_>, has: &dyn Fn(&str) -> bool) -> Result<Request,
 /// `create_synth_event()`
 fn dynamic(reader: &Reader<'_>, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
     let line = reader.line;
-    if !line.starts_with(b"s:") {
+    let Some(mut rest) = line.strip_prefix(b"s:") else {
         return Err(reader.untold(Errno::INVAL));
-    }
+    };
     let Some(blank) = line.iter().position(|byte| matches!(byte, b' ' | b'\t')) else {
         return Err(reader.whole(ErrorKind::InvalidCommand));
     };
-    let mut start = 2;
-    if line[start..].contains(&b'/') {
+    if rest.contains(&b'/') {
         let prefix = format!("{SYSTEM}/");
-        if !line[start..].starts_with(prefix.as_bytes()) {
+        let Some(behind) = rest.strip_prefix(prefix.as_bytes()) else {
             return Err(reader.whole(ErrorKind::InvalidDynCommand));
-        }
-        start += prefix.len();
+        };
+        rest = behind;
     }
-    if !is_command(&line[start..]) {
+    if !is_command(rest) {
         return Err(reader.whole(ErrorKind::InvalidCommand));
     }
-    define(reader, Span::new(start, blank), has)
+    define(reader, Span::new(line.len() - rest.len(), blank), has)
 }
 
 /// Whether a name and a field's type and name stand in front of the first semicolon (`check_command()`).
@@ -104,7 +103,7 @@ fn words(text: &[u8], start: usize) -> impl Iterator<Item = Span> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
         at = ctype::skip_space(text, at);
-        let length = text[at..].iter().position(|byte| ctype::is_space(*byte));
+        let length = text.iter().skip(at).position(|byte| ctype::is_space(*byte));
         let end = length.map_or(text.len(), |length| at + length);
         let word = Span::new(start + at, start + end);
         at = end;
@@ -127,7 +126,7 @@ fn define(reader: &Reader<'_>, name: Span, has: &dyn Fn(&str) -> bool) -> Result
     }
     let mut fields = Vec::new();
     let mut start = ctype::skip_space(line, name.end);
-    for piece in line[start..].split(|byte| *byte == b';') {
+    for piece in ctype::rest(line, start).split(|byte| *byte == b';') {
         let words: Vec<Span> = words(piece, start).collect();
         start += piece.len() + 1;
         let mut rest = &words[..];
@@ -137,7 +136,7 @@ fn define(reader: &Reader<'_>, name: Span, has: &dyn Fn(&str) -> bool) -> Result
                 return Err(reader.whole(ErrorKind::TooManyFields));
             }
             fields.push(field);
-            rest = &rest[taken.min(rest.len())..];
+            rest = rest.get(taken..).unwrap_or_default();
         }
     }
     if fields.is_empty() {

@@ -114,8 +114,9 @@ impl Set {
     /// # Errors
     /// ENOENT when there is none of this name, EBUSY when it is in use.
     pub fn delete(&mut self, name: &str) -> Result<Arc<Event>, Errno> {
-        let at = self.events.iter().position(|defined| defined.event.name == name).ok_or(Errno::NOENT)?;
-        if self.events[at].busy || self.events[at].referenced {
+        let mut events = self.events.iter().enumerate();
+        let (at, defined) = events.find(|(_, defined)| defined.event.name == name).ok_or(Errno::NOENT)?;
+        if defined.busy || defined.referenced {
             return Err(Errno::BUSY);
         }
         Ok(self.events.remove(at).event)

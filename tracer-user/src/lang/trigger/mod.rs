@@ -157,15 +157,15 @@ fn is_blank(byte: u8) -> bool {
 
 /// `strsep()`: what is in front of the first delimiter, and what is behind it if there is one.
 fn split(text: &[u8], delimits: impl Fn(u8) -> bool) -> (&[u8], Option<&[u8]>) {
-    match text.iter().position(|byte| delimits(*byte)) {
-        Some(at) => (&text[..at], Some(&text[at + 1..])),
+    match ctype::split_once(text, delimits) {
+        Some((front, behind)) => (front, Some(behind)),
         None => (text, None),
     }
 }
 
 /// The text without white space in front; none when nothing is left.
 fn trimmed(text: &[u8]) -> Option<&[u8]> {
-    let text = &text[ctype::skip_space(text, 0)..];
+    let text = ctype::trim_start(text);
     (!text.is_empty()).then_some(text)
 }
 
@@ -177,8 +177,7 @@ pub fn read(written: &[u8]) -> Result<Line<'_>, Errno> {
     if written.len() >= WRITE_MAX {
         return Err(Errno::INVAL);
     }
-    let text = ctype::trim_end(written);
-    let text = &text[ctype::skip_space(text, 0)..];
+    let text = ctype::trim_start(ctype::trim_end(written));
     let (word, rest) = split(text, |byte| byte == b':' || is_blank(byte));
     let rest = rest.and_then(trimmed);
     let (remove, word) = match word {
@@ -201,7 +200,7 @@ pub fn read(written: &[u8]) -> Result<Line<'_>, Errno> {
 /// `[N] [if FILTER]`: what does not begin with a digit is taken for the filter.
 fn optional(rest: Option<&[u8]>) -> Argument<'_> {
     match rest {
-        Some(text) if text[0].is_ascii_digit() => {
+        Some(text) if text.first().is_some_and(u8::is_ascii_digit) => {
             let (number, behind) = split(text, is_blank);
             Argument { number: Some(number), condition: behind.and_then(trimmed) }
         }
