@@ -59,11 +59,12 @@ fn number_field(
 ) {
     let value = match field.size {
         1 => {
-            if matches!(bytes[0], 0x20..=0x7e | 0xa0..) {
-                out.extend_from_slice(&[b'\'', bytes[0], b'\'']);
+            let byte = bytes.first().copied().unwrap_or_default();
+            if matches!(byte, 0x20..=0x7e | 0xa0..) {
+                out.extend_from_slice(&[b'\'', byte, b'\'']);
             }
             out.push(b'(');
-            decimal(out, u64::from(bytes[0]));
+            decimal(out, u64::from(byte));
             out.push(b')');
             return;
         }

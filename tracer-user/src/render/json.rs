@@ -124,7 +124,11 @@ fn numbers(out: &mut Vec<u8>, field: &Field, bytes: &[u8]) {
     }
     if !brackets {
         if field.ty == "bool" {
-            out.extend_from_slice(if bytes[0] != 0 { b"true" } else { b"false" });
+            out.extend_from_slice(if bytes.first().is_some_and(|byte| *byte != 0) {
+                b"true"
+            } else {
+                b"false"
+            });
         } else {
             number(out, word(bytes, size, field.signed), field.signed);
         }

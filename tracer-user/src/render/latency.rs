@@ -56,7 +56,7 @@ pub(super) fn context(
         };
         return out.extend_from_slice(times.as_bytes());
     }
-    let comm = &comm[..comm.len().min(8)];
+    let comm = comm.get(..8).unwrap_or(comm);
     repeat(out, b' ', 8 - comm.len());
     out.extend_from_slice(comm);
     out.push(b'-');

@@ -197,7 +197,7 @@ fn kind(out: &mut Vec<u8>, entry: &Entry) {
 
 /// A number as its bytes from the highest, and a space (`trace_seq_putmem_hex()`).
 fn hex_field(out: &mut Vec<u8>, value: u64, size: usize) {
-    for byte in &value.to_be_bytes()[8 - size..] {
+    for byte in value.to_be_bytes().iter().skip(8usize.saturating_sub(size)) {
         number::hex_byte(out, *byte);
     }
     out.push(b' ');
@@ -284,7 +284,11 @@ pub fn latency_flags(bits: u8, preempt_count: u8, lazy_flag: bool) -> [u8; 5] {
         (false, false, true) => b's',
         (false, false, false) => b'.',
     };
-    let depth = |nibble: u8| if nibble == 0 { b'.' } else { b"0123456789abcdef"[usize::from(nibble)] };
+    let depth = |nibble: u8| match nibble {
+        0 => b'.',
+        1..=9 => b'0' + nibble,
+        _ => b'a' + (nibble - 10),
+    };
     [irqs_off, resched, irq, depth(preempt_count & 15), depth(preempt_count >> 4)]
 }
 

@@ -172,7 +172,7 @@ impl Printer {
 
     /// As [`Printer::event`] with `options/fields` on.
     pub fn event_fields(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.head[..self.head.len() - 1]);
+        out.extend_from_slice(self.head.strip_suffix(b" ").unwrap_or(&self.head));
         if self.format.fields.is_empty() {
             out.extend_from_slice(b"No fields found");
         } else {
@@ -189,10 +189,11 @@ impl Printer {
     fn syscall(&self, record: &[u8], verbose: bool, out: &mut Vec<u8>) {
         let word = |offset: usize| u64::from_ne_bytes(take(record.get(offset..).unwrap_or(&[])));
         out.extend_from_slice(b"sys_");
-        let name = self.format.name.as_bytes();
+        let name = &self.format.name;
+        let short = |prefix| name.strip_prefix(prefix).unwrap_or(name).as_bytes();
         match &self.body {
             Body::SyscallEnter(arguments) => {
-                out.extend_from_slice(&name["sys_enter_".len()..]);
+                out.extend_from_slice(short("sys_enter_"));
                 out.push(b'(');
                 for (i, argument) in arguments.iter().enumerate() {
                     if i > 0 {
@@ -212,7 +213,7 @@ impl Printer {
                 out.push(b')');
             }
             Body::SyscallExit(offset) => {
-                out.extend_from_slice(&name["sys_exit_".len()..]);
+                out.extend_from_slice(short("sys_exit_"));
                 out.extend_from_slice(b" -> 0x");
                 hex(out, word(*offset));
             }

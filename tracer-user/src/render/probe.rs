@@ -4,7 +4,7 @@
 
 use super::env::RenderEnv;
 use super::printf::number::{decimal, hex};
-use super::printf::pointer::take;
+use super::printf::pointer::{take, until_nul};
 
 /// Bytes of the common fields.
 const COMMON: usize = tracer_abi::COMMON_SIZE;
@@ -123,10 +123,8 @@ fn text(record: &[u8], place: u32, out: &mut Vec<u8>) {
     if length == 0 {
         return out.extend_from_slice(b"(fault)");
     }
-    let bytes = record.get(offset..).unwrap_or(&[]);
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     out.push(b'"');
-    out.extend_from_slice(&bytes[..end]);
+    out.extend_from_slice(until_nul(record.get(offset..).unwrap_or(&[])));
     out.push(b'"');
 }
 

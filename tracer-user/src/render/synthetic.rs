@@ -69,7 +69,7 @@ pub(super) fn write(
                 out.push(b')');
             }
             SynthKind::Text(room) => {
-                text(out, &bytes[..bytes.len().min(*room)]);
+                text(out, bytes.get(..*room).unwrap_or(bytes));
                 space(out);
             }
             SynthKind::DynText => {
@@ -90,7 +90,7 @@ pub(super) fn write(
 
 /// A number as the kernel hands it to its conversion: a narrow one is never negative.
 fn number(out: &mut Vec<u8>, bytes: &[u8], size: usize, conversion: &str) {
-    let value = u64::from_ne_bytes(take(&bytes[..bytes.len().min(size)]));
+    let value = u64::from_ne_bytes(take(bytes.get(..size).unwrap_or(bytes)));
     let value = match (size, conversion.ends_with('d')) {
         (4, true) => i64::from((value as u32).cast_signed()),
         (_, true) => value.cast_signed(),

@@ -38,7 +38,7 @@ impl<'a> Eval<'a> {
             locals: vec![0; program.locals],
             faulted: false,
         };
-        eval.segs(out, &program.segs[program.main..]);
+        eval.segs(out, program.segs.get(program.main..).unwrap_or_default());
         !eval.faulted
     }
 
@@ -94,7 +94,7 @@ impl<'a> Eval<'a> {
                 self.print(out, node);
                 if spec != Spec::PLAIN {
                     // A NUL that a helper printed ends its text.
-                    let length = until_nul(&out[start..]).len();
+                    let length = until_nul(out.get(start..).unwrap_or_default()).len();
                     let length = usize::try_from(spec.precision).map_or(length, |limit| length.min(limit));
                     out.truncate(start + length);
                     number::widen(out, start, spec);
@@ -104,8 +104,7 @@ impl<'a> Eval<'a> {
                 let address = self.value(id);
                 if let Some(bytes) = self.bytes_at(address) {
                     // Bytes behind the precision need not be looked at.
-                    let limit = usize::try_from(spec.precision).map_or(bytes.len(), |p| bytes.len().min(p));
-                    number::text(out, until_nul(&bytes[..limit]), spec);
+                    number::text(out, until_nul(number::cut(bytes, spec.precision)), spec);
                 } else if let Some(word) = bad_address(address) {
                     let precision = if spec.precision == -1 { 16 } else { spec.precision };
                     number::text(out, word, Spec { precision, ..spec });
@@ -153,15 +152,17 @@ impl<'a> Eval<'a> {
                 }
             }
             Node::Jiffies => self.env.jiffies(),
-            Node::Local(local) => self.locals[local as usize],
+            Node::Local(local) => self.locals.get(local as usize).copied().unwrap_or_default(),
             Node::Set { local, value } => {
                 let value = self.value(value);
-                self.locals[local as usize] = value;
+                if let Some(local) = self.locals.get_mut(local as usize) {
+                    *local = value;
+                }
                 value
             }
             Node::Block { body, value } => {
                 let program = self.program;
-                for id in &program.lists[body.start as usize..(body.start + body.length) as usize] {
+                for id in program.list(body) {
                     self.value(*id);
                 }
                 self.value(value)
@@ -179,10 +180,7 @@ impl<'a> Eval<'a> {
             Node::Print(table) => {
                 let program = self.program;
                 let mut text = Vec::new();
-                self.segs(
-                    &mut text,
-                    &program.segs[table.start as usize..(table.start + table.length) as usize],
-                );
+                self.segs(&mut text, program.pieces(table));
                 self.scratch.extend_from_slice(&text);
                 0
             }
@@ -247,8 +245,9 @@ impl<'a> Eval<'a> {
                 out.push(b'}');
             }
             Node::HexDump(index) => {
-                let dump = self.program.dumps[index as usize];
-                self.hex_dump(out, dump);
+                if let Some(dump) = self.program.dumps.get(index as usize) {
+                    self.hex_dump(out, *dump);
+                }
             }
             _ => {}
         }
@@ -265,8 +264,8 @@ impl<'a> Eval<'a> {
         let ascii = self.value(dump.ascii) != 0;
         out.push(b'\n');
         let Some(bytes) = self.region(address) else { return };
-        let length = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
-        for (i, line) in bytes[..length].chunks(row).enumerate() {
+        let bytes = usize::try_from(length).ok().and_then(|length| bytes.get(..length)).unwrap_or(bytes);
+        for (i, line) in bytes.chunks(row).enumerate() {
             out.extend_from_slice(&prefix);
             match kind {
                 // DUMP_PREFIX_ADDRESS

@@ -73,7 +73,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, SyntaxError> {
                 Token::Name(text[start..at].to_owned())
             }
             _ => {
-                let rest = &bytes[at..];
+                let rest = bytes.get(at..).unwrap_or_default();
                 let Some(punct) = PUNCTS.iter().find(|punct| rest.starts_with(punct.as_bytes())) else {
                     return Err(SyntaxError::new(at, "a character that C has no use for"));
                 };

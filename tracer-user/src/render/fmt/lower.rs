@@ -182,9 +182,14 @@ impl Lower<'_> {
         })
     }
 
+    /// The innermost local of a name, and its number.
+    fn local(&self, name: &str) -> Option<(usize, &Local)> {
+        self.locals.iter().enumerate().rfind(|(_, local)| local.name == name)
+    }
+
     fn name(&mut self, name: &str) -> Result<Value> {
-        if let Some(at) = self.locals.iter().rposition(|local| local.name == name) {
-            let ty = self.locals[at].ty.clone();
+        if let Some((at, local)) = self.local(name) {
+            let ty = local.ty.clone();
             return Ok(self.value(Node::Local(at as u32), ty));
         }
         match name {
@@ -267,7 +272,7 @@ impl Lower<'_> {
         let ty = Type::Int(CType { size, signed: member.signed });
         let is_local = matches!(self.program.node(base.id), Node::Local(_));
         if is_local && !arrow {
-            if member.bit_offset + member.bits > 64 {
+            if member.bit_offset.saturating_add(member.bits) > 64 {
                 return Err(format!("{aggregate} is too large for a local"));
             }
             let node = Node::Bits {
@@ -362,11 +367,10 @@ impl Lower<'_> {
             },
             _ => return Err("assigns to what is no local".into()),
         };
-        let Some(at) = self.locals.iter().rposition(|local| local.name == *name) else {
+        let Some((at, declared)) = self.local(name) else {
             return Err(format!("assigns to {name}, which is no local"));
         };
-        let local = at as u32;
-        let ty = self.locals[at].ty.clone();
+        let (local, ty) = (at as u32, declared.ty.clone());
         let Some(member) = member else {
             let value = self.convert(&value, ty);
             return Ok(self.push(Node::Set { local, value: value.id }));
@@ -375,7 +379,7 @@ impl Lower<'_> {
         let layout = self
             .facts
             .member(&aggregate, member)
-            .filter(|layout| layout.bits > 0 && layout.bit_offset + layout.bits <= 64)
+            .filter(|layout| layout.bits > 0 && layout.bit_offset.saturating_add(layout.bits) <= 64)
             .ok_or_else(|| format!("the layout of {aggregate}.{member} is not known"))?;
         let old = self.push(Node::Local(local));
         let value = self.push(Node::WithBits {

@@ -165,18 +165,36 @@ pub struct Program {
 impl Program {
     #[inline]
     pub(super) fn node(&self, id: Id) -> Node {
-        self.nodes[id as usize]
+        self.nodes.get(id as usize).copied().unwrap_or(Node::Const(0))
     }
 
     #[inline]
     pub(super) fn bytes(&self, run: Run) -> &[u8] {
-        &self.pool[run.start as usize..(run.start + run.length) as usize]
+        part(&self.pool, run.start, run.length)
     }
 
     #[inline]
     pub(super) fn table(&self, table: Table) -> &[Entry] {
-        &self.entries[table.start as usize..(table.start + table.length) as usize]
+        part(&self.entries, table.start, table.length)
     }
+
+    /// The nodes of a block's body.
+    #[inline]
+    pub(super) fn list(&self, body: Table) -> &[Id] {
+        part(&self.lists, body.start, body.length)
+    }
+
+    /// What a block prints.
+    #[inline]
+    pub(super) fn pieces(&self, table: Table) -> &[Seg] {
+        part(&self.segs, table.start, table.length)
+    }
+}
+
+#[inline]
+fn part<T>(all: &[T], start: u32, length: u32) -> &[T] {
+    let behind = all.get(start as usize..).unwrap_or_default();
+    behind.get(..length as usize).unwrap_or_default()
 }
 
 /// Computes an operator other than `&&` and `||` on values of a type.

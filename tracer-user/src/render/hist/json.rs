@@ -44,7 +44,7 @@ impl Shower<'_> {
         if !self.hist.no_hitcount {
             row.insert("hitcount".to_owned(), self.layout.sum(entry, 0).into());
         }
-        let values = self.hist.fields[..self.layout.sums].iter().enumerate().skip(1);
+        let values = self.hist.fields.iter().take(self.layout.sums).enumerate().skip(1);
         let values: Map<String, Json> = values
             .filter(|(_, value)| !value.flags.has(Flags::EXPR))
             .map(|(at, value)| (text(&value.shown_name()), self.layout.sum(entry, at).into()))

@@ -86,7 +86,7 @@ impl<'a> Shower<'a> {
         if !self.hist.no_hitcount {
             self.sum(out, 0, b"hitcount", Flags::NONE, entry);
         }
-        let values = self.hist.fields[..self.layout.sums].iter().enumerate().skip(1);
+        let values = self.hist.fields.iter().take(self.layout.sums).enumerate().skip(1);
         for (at, value) in values.filter(|(_, value)| !value.flags.has(Flags::EXPR)) {
             out.push(b' ');
             self.sum(out, at, &value.shown_name(), value.flags, entry);
@@ -98,13 +98,12 @@ impl<'a> Shower<'a> {
     fn key(&self, out: &mut Vec<u8>, key: &[u8], comm: &[u8]) {
         out.extend(b"{ ");
         let mut multiline = false;
-        for (at, value) in self.hist.keys().iter().enumerate() {
+        for (at, (value, part)) in self.hist.keys().iter().zip(&self.layout.keys).enumerate() {
             if at > 0 {
                 out.extend(b", ");
             }
             multiline |= value.flags.has(Flags::STACKTRACE);
-            let part = self.layout.keys[at].of_key(key);
-            self.key_part(out, value, part, comm);
+            self.key_part(out, value, part.of_key(key), comm);
         }
         out.extend(if multiline { &b"}"[..] } else { b" }" });
     }
@@ -170,7 +169,7 @@ impl<'a> Shower<'a> {
 
     fn sum(&self, out: &mut Vec<u8>, at: usize, name: &[u8], flags: Flags, entry: &[u8]) {
         let value = self.layout.sum(entry, at);
-        let Extent { max, total } = self.extents[at];
+        let Extent { max, total } = self.extents.get(at).copied().unwrap_or_default();
         out.push(b' ');
         out.extend(name);
         if flags.has(Flags::PERCENT) {

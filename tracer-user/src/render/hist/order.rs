@@ -26,8 +26,10 @@ fn compare(key: SortKey, hist: &Hist, layout: &Layout, a: &Row, b: &Row) -> Orde
         layout.sum(&a.1, key.field).cmp(&layout.sum(&b.1, key.field))
     } else {
         let at = key.field - layout.sums;
-        let value = &hist.keys()[at];
-        compare_keys(value, layout.keys[at], &a.0, &b.0)
+        match (hist.keys().get(at), layout.keys.get(at)) {
+            (Some(value), Some(part)) => compare_keys(value, *part, &a.0, &b.0),
+            _ => Ordering::Equal,
+        }
     };
     if key.descending { ordering.reverse() } else { ordering }
 }

@@ -161,7 +161,7 @@ const INTERNAL: [(u64, &str); 18] = [
 /// The name of an error with its minus sign, `-ENOENT`.
 pub(super) fn name(number: u64) -> Option<String> {
     let name = match number {
-        1..=132 => VISIBLE[number as usize - 1],
+        1..=132 => VISIBLE.get(number as usize - 1).copied()?,
         _ => INTERNAL.iter().find(|(n, _)| *n == number).map(|(_, name)| *name)?,
     };
     (!name.is_empty()).then(|| format!("-{name}"))

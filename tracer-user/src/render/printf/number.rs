@@ -16,6 +16,10 @@ struct Digits {
 
 impl Digits {
     #[inline]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "64 bits have at most 22 digits; the hottest loop of all text"
+    )]
     fn of(mut value: u64, base: u8, lower: bool) -> Self {
         let mut digits = Self { buffer: [0; 24], start: 24 };
         if base == 10 {
@@ -49,7 +53,7 @@ impl Digits {
 
     #[inline]
     fn text(&self) -> &[u8] {
-        &self.buffer[self.start..]
+        self.buffer.get(self.start..).unwrap_or_default()
     }
 }
 
@@ -77,12 +81,18 @@ pub fn hex(out: &mut Vec<u8>, value: u64) {
 /// Writes a byte as two lower-case hexadecimal digits.
 #[inline]
 pub fn hex_byte(out: &mut Vec<u8>, value: u8) {
-    out.extend_from_slice(&[LOWER[usize::from(value >> 4)], LOWER[usize::from(value & 15)]]);
+    out.extend_from_slice(&pair(LOWER, value));
 }
 
 /// Writes a byte as two upper-case hexadecimal digits.
 pub fn hex_byte_upper(out: &mut Vec<u8>, value: u8) {
-    out.extend_from_slice(&[UPPER[usize::from(value >> 4)], UPPER[usize::from(value & 15)]]);
+    out.extend_from_slice(&pair(UPPER, value));
+}
+
+#[inline]
+#[expect(clippy::indexing_slicing, reason = "four bits count to 15; every byte of a dump comes here")]
+fn pair(digits: &[u8; 16], value: u8) -> [u8; 2] {
+    [digits[usize::from(value >> 4)], digits[usize::from(value & 15)]]
 }
 
 /// Writes a byte `count` times.
@@ -145,9 +155,14 @@ fn laid_out(out: &mut Vec<u8>, value: u64, negative: bool, conversion: Number, s
 #[inline]
 pub fn text(out: &mut Vec<u8>, text: &[u8], spec: Spec) {
     let start = out.len();
-    let length = usize::try_from(spec.precision).map_or(text.len(), |limit| text.len().min(limit));
-    out.extend_from_slice(&text[..length]);
+    out.extend_from_slice(cut(text, spec.precision));
     widen(out, start, spec);
+}
+
+/// The text up to a precision; all of it where that is negative or longer.
+#[inline]
+pub fn cut(text: &[u8], precision: i32) -> &[u8] {
+    usize::try_from(precision).ok().and_then(|limit| text.get(..limit)).unwrap_or(text)
 }
 
 /// Pads what was written since `start` to the width.
@@ -156,8 +171,8 @@ pub fn widen(out: &mut Vec<u8>, start: usize, spec: Spec) {
     let padding = usize::try_from(spec.width).unwrap_or(0).saturating_sub(out.len() - start);
     if padding > 0 {
         repeat(out, b' ', padding);
-        if !spec.left {
-            out[start..].rotate_right(padding);
+        if let Some(written) = out.get_mut(start..).filter(|_| !spec.left) {
+            written.rotate_right(padding);
         }
     }
 }

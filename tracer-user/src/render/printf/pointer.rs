@@ -125,9 +125,13 @@ pub fn pointer(
 
 /// The first bytes of a region; what lies behind its end reads as zero.
 pub fn take<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    if let Some(taken) = bytes.first_chunk() {
+        return *taken;
+    }
     let mut taken = [0; N];
-    let length = bytes.len().min(N);
-    taken[..length].copy_from_slice(&bytes[..length]);
+    for (to, from) in taken.iter_mut().zip(bytes) {
+        *to = *from;
+    }
     taken
 }
 
@@ -135,7 +139,7 @@ pub fn take<const N: usize>(bytes: &[u8]) -> [u8; N] {
 #[inline]
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
     let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    &bytes[..length]
+    bytes.get(..length).unwrap_or(bytes)
 }
 
 /// `0x` and as many digits as the size has.
@@ -197,12 +201,16 @@ pub fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, back: bool, spec: S
 }
 
 fn uuid(out: &mut Vec<u8>, bytes: &[u8; 16], upper: bool, little: bool) {
-    const GUID: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
-    for (i, swapped) in GUID.into_iter().enumerate() {
+    let mut bytes = *bytes;
+    if little {
+        bytes[..4].reverse();
+        bytes[4..6].reverse();
+        bytes[6..8].reverse();
+    }
+    for (i, byte) in bytes.into_iter().enumerate() {
         if matches!(i, 4 | 6 | 8 | 10) {
             out.push(b'-');
         }
-        let byte = bytes[if little { swapped } else { i }];
         if upper { hex_byte_upper(out, byte) } else { hex_byte(out, byte) }
     }
 }

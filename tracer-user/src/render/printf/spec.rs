@@ -92,13 +92,10 @@ pub fn pieces(format: &[u8]) -> Vec<Piece> {
     let mut found = Vec::new();
     let mut literal = Vec::new();
     let mut at = 0;
-    while at < format.len() {
-        // A NUL in the constant ends the string.
-        if format[at] == 0 {
-            break;
-        }
-        if format[at] != b'%' {
-            literal.push(format[at]);
+    // A NUL in the constant ends the string.
+    while let Some(byte) = format.get(at).copied().filter(|byte| *byte != 0) {
+        if byte != b'%' {
+            literal.push(byte);
             at += 1;
             continue;
         }
@@ -189,7 +186,7 @@ impl Reader<'_> {
                 while self.next().is_ascii_alphanumeric() {
                     self.at += 1;
                 }
-                Conversion::Pointer(Extension::parse(&self.format[start..self.at]))
+                Conversion::Pointer(Extension::parse(self.format.get(start..self.at).unwrap_or_default()))
             }
             _ => return None,
         };

@@ -119,7 +119,7 @@ impl Extension {
                 little: matches!(second, Some(b'l' | b'L')),
             },
             Some(kind @ (b'I' | b'i')) => Self::internet(kind == b'i', letters),
-            Some(b'E') => Self::Escaped(Escapes::parse(&letters[1..])),
+            Some(b'E') => Self::Escaped(Escapes::parse(letters.get(1..).unwrap_or_default())),
             Some(b'4') if letters.starts_with(b"4cc") => Self::FourCc,
             Some(b'N') if second == Some(b'F') => Self::Features,
             Some(b'u' | b'k') if second == Some(b's') => Self::Text,
@@ -139,7 +139,7 @@ impl Extension {
             Some(b'4') => Self::Ip4(Ip4 { zeros: bare, reversed: reversed(letters.get(2)) }),
             Some(b'6') => Self::Ip6 { compressed: !bare && letters.get(2) == Some(&b'c'), bare },
             Some(b'S') => {
-                let options = &letters[2..];
+                let options = letters.get(2..).unwrap_or_default();
                 let has = |letter| options.contains(&letter);
                 let order = options.iter().rfind(|letter| matches!(letter, b'h' | b'l' | b'n' | b'b'));
                 Self::Socket(Socket {

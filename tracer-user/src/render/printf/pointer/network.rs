@@ -5,32 +5,38 @@ use super::take;
 use crate::render::printf::number::{self, decimal, hex, hex_byte};
 
 pub(super) fn ip4(out: &mut Vec<u8>, bytes: [u8; 4], options: Ip4) {
-    for i in 0..4 {
+    let mut bytes = bytes;
+    if options.reversed {
+        bytes.reverse();
+    }
+    for (i, byte) in bytes.into_iter().enumerate() {
         if i > 0 {
             out.push(b'.');
         }
-        let byte = u64::from(bytes[if options.reversed { 3 - i } else { i }]);
-        number::decimal_padded(out, byte, if options.zeros { 3 } else { 1 }, b'0');
+        number::decimal_padded(out, u64::from(byte), if options.zeros { 3 } else { 1 }, b'0');
     }
 }
 
 pub(super) fn ip6(out: &mut Vec<u8>, bytes: &[u8; 16], bare: bool) {
-    for (i, pair) in bytes.chunks(2).enumerate() {
+    for (i, [first, second]) in bytes.as_chunks().0.iter().enumerate() {
         if i > 0 && !bare {
             out.push(b':');
         }
-        hex_byte(out, pair[0]);
-        hex_byte(out, pair[1]);
+        hex_byte(out, *first);
+        hex_byte(out, *second);
     }
 }
 
 pub(super) fn ip6_compressed(out: &mut Vec<u8>, bytes: &[u8; 16]) {
-    let words: [u16; 8] = std::array::from_fn(|i| u16::from_be_bytes([bytes[2 * i], bytes[2 * i + 1]]));
+    let mut words = [0; 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+        *word = u16::from_be_bytes(*bytes);
+    }
     let mapped = words[..5] == [0; 5] && words[5] == 0xffff;
     // ISATAP: the interface id is [02]00:5efe, whatever the universal bit says.
     let isatap = words[4] & !0x0200 == 0 && words[5] == 0x5efe;
     let count = if mapped || isatap { 6 } else { 8 };
-    let zeros = |from: usize| words[from..count].iter().take_while(|word| **word == 0).count();
+    let zeros = |from: usize| words.iter().take(count).skip(from).take_while(|word| **word == 0).count();
     // The longest run of zeros, the first of equals; a single zero is not worth it.
     let mut run = None;
     let mut longest = 1;
@@ -42,7 +48,7 @@ pub(super) fn ip6_compressed(out: &mut Vec<u8>, bytes: &[u8; 16]) {
     }
     let mut colon = false;
     let mut i = 0;
-    while i < count {
+    while let Some(word) = words.get(i).filter(|_| i < count) {
         if run == Some(i) {
             out.extend_from_slice(b"::");
             colon = false;
@@ -52,7 +58,7 @@ pub(super) fn ip6_compressed(out: &mut Vec<u8>, bytes: &[u8; 16]) {
         if colon {
             out.push(b':');
         }
-        hex(out, u64::from(words[i]));
+        hex(out, u64::from(*word));
         colon = true;
         i += 1;
     }
