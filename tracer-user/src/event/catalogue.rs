@@ -83,7 +83,7 @@ impl Glob {
                 Some(b'\\') if p + 1 == pattern.len() && t == text.len() => return true,
                 Some(b'\\') if p + 1 == pattern.len() => None,
                 Some(_) if t == text.len() => return false,
-                Some(_) => single(pattern, p, text[t]),
+                Some(_) => text.get(t).and_then(|byte| single(pattern, p, *byte)),
             };
             if let Some(next) = step {
                 p = next;
@@ -101,7 +101,7 @@ impl Glob {
 
 /// Matches one byte against the element at `p` and gives the element behind it.
 fn single(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
-    match pattern[p] {
+    match *pattern.get(p)? {
         b'?' => Some(p + 1),
         b'[' => match class(pattern, p, byte) {
             Some((true, next)) => Some(next),
@@ -128,8 +128,10 @@ fn class(pattern: &[u8], p: usize, byte: u8) -> Option<(bool, usize)> {
         first = false;
         at += 1;
         let mut high = low;
-        if pattern.get(at) == Some(&b'-') && pattern.get(at + 1).is_some_and(|end| *end != b']') {
-            high = pattern[at + 1];
+        if pattern.get(at) == Some(&b'-')
+            && let Some(end) = pattern.get(at + 1).filter(|end| **end != b']')
+        {
+            high = *end;
             at += 2;
         }
         // A range from high to low holds nothing.

@@ -193,10 +193,11 @@ impl Event {
             if ends.is_some() {
                 own.push(';');
             }
-            if rest[..taken].join(" ") != own {
+            let (words, behind) = rest.split_at_checked(taken).unwrap_or((rest, &[]));
+            if words.join(" ") != own {
                 return false;
             }
-            rest = &rest[taken..];
+            rest = behind;
         }
         rest.is_empty()
     }

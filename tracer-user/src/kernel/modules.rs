@@ -80,7 +80,8 @@ impl Changes {
             match recv(&self.socket, &mut text, RecvFlags::empty()) {
                 // `add@/module/NAME`, a NUL, and what else is known.
                 Ok((length, _)) => {
-                    let head = text[..length].split(|byte| *byte == 0).next().unwrap_or_default();
+                    let text = text.get(..length).unwrap_or_default();
+                    let head = text.split(|byte| *byte == 0).next().unwrap_or_default();
                     changed |= head
                         .split(|byte| *byte == b'@')
                         .nth(1)

@@ -53,17 +53,18 @@ impl Mount {
 fn unescape(text: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
-    while let Some((first, behind)) = rest.split_first() {
-        let digits = behind.get(..3).filter(|digits| {
-            *first == b'\\' && digits[0] <= b'3' && digits.iter().all(|digit| (b'0'..=b'7').contains(digit))
-        });
-        if let Some(digits) = digits {
-            bytes.push(digits.iter().fold(0, |byte, digit| byte << 3 | (digit - b'0')));
-            rest = &behind[3..];
-        } else {
-            bytes.push(*first);
-            rest = behind;
-        }
+    loop {
+        rest = match rest {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', behind @ ..] => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                behind
+            }
+            [first, behind @ ..] => {
+                bytes.push(*first);
+                behind
+            }
+            [] => break,
+        };
     }
     OsString::from_vec(bytes)
 }

@@ -154,7 +154,7 @@ impl Read for Content {
         if most == 0 && !into.is_empty() {
             return Err(io::Error::from(Errno::FBIG));
         }
-        let read = self.file.read(&mut into[..most])?;
+        let read = self.file.read(into.get_mut(..most).unwrap_or_default())?;
         self.left -= read as u64;
         Ok(read)
     }

@@ -137,7 +137,8 @@ impl Symbols {
         let mut at = 0;
         (0..=pages)
             .map(|page| {
-                while self.core.get(at).is_some_and(|entry| entry.address < start + page * PAGE) {
+                while self.core.get(at).is_some_and(|entry| entry.address < start.saturating_add(page * PAGE))
+                {
                     at += 1;
                 }
                 at as u32
@@ -156,7 +157,7 @@ impl Symbols {
             self.modules.push(name.into_owned());
             self.modules.len() - 1
         });
-        at as u16 + 1
+        u16::try_from(at + 1).unwrap_or(u16::MAX)
     }
 
     /// Which addresses the kernel looks up in its own table: everything from `_stext` to `_end` where data
@@ -191,7 +192,7 @@ impl Symbols {
             name: self.name(start),
             offset: address - start.address,
             size: end.map(|end| end - start.address),
-            module: (start.module != 0).then(|| self.modules[usize::from(start.module) - 1].as_str()),
+            module: self.module(start),
         })
     }
 
@@ -202,7 +203,7 @@ impl Symbols {
             Some((module, name)) => self
                 .extra
                 .iter()
-                .filter(|e| self.modules[usize::from(e.module) - 1] == module && self.name(**e) == name)
+                .filter(|e| self.module(**e) == Some(module) && self.name(**e) == name)
                 .map(|entry| entry.address)
                 .collect(),
             None => self.addresses_in(&self.core, name).chain(self.addresses_in(&self.extra, name)).collect(),
@@ -213,7 +214,7 @@ impl Symbols {
     /// kernel lists as its own additions (trampolines, probes) do not count, as nobody can probe them by name.
     pub fn count(&self, module: Option<&str>, name: &str) -> usize {
         let in_module = |entry: &&Entry| {
-            let own = self.modules[usize::from(entry.module) - 1].as_str();
+            let own = self.module(**entry).unwrap_or_default();
             module.map_or(own != "bpf" && !own.starts_with("__builtin__"), |module| own == module)
                 && self.name(**entry) == name
         };
@@ -224,8 +225,7 @@ impl Symbols {
     /// The modules that have a symbol of this name.
     pub fn modules_of(&self, name: &str) -> impl Iterator<Item = &str> {
         let own = self.extra.iter().filter(|entry| usize::from(entry.length) == name.len());
-        let own = own.filter(move |entry| entry.module != 0 && self.name(**entry) == name);
-        own.map(|entry| self.modules[usize::from(entry.module) - 1].as_str())
+        own.filter(move |entry| self.name(**entry) == name).filter_map(|entry| self.module(*entry))
     }
 
     /// The function that a filter's `.function` operand names (`parse_pred()`,
@@ -260,7 +260,13 @@ impl Symbols {
 
     fn name(&self, entry: Entry) -> &str {
         let start = entry.name as usize;
-        std::str::from_utf8(&self.names[start..start + usize::from(entry.length)]).unwrap_or("?")
+        let name = self.names.get(start..start + usize::from(entry.length));
+        name.and_then(|name| std::str::from_utf8(name).ok()).unwrap_or("?")
+    }
+
+    /// The name of an entry's module; None for the kernel image.
+    fn module(&self, entry: Entry) -> Option<&str> {
+        self.modules.get(usize::from(entry.module).checked_sub(1)?).map(String::as_str)
     }
 
     /// As [`first_at_or_below`] for the kernel image.
@@ -270,9 +276,9 @@ impl Symbols {
             Some((low, high)) => {
                 // The symbol may start on an earlier page, with all others of its address.
                 let (low, high) = (low as usize, high as usize);
-                match first_at_or_below(&self.core[low..high], address) {
+                match first_at_or_below(self.core.get(low..high)?, address) {
                     Some(at) => Some(low + at),
-                    None => first_at_or_below(&self.core[..low], address),
+                    None => first_at_or_below(self.core.get(..low)?, address),
                 }
             }
             None => first_at_or_below(&self.core, address),
@@ -283,21 +289,24 @@ impl Symbols {
     fn bounds(&self, address: u64) -> Option<(Entry, Option<u64>)> {
         if self.image.iter().any(|range| range.contains(&address)) {
             let start = self.core_at_or_below(address)?;
-            let next = self.core[start..].iter().find(|e| e.address > self.core[start].address);
+            let entry = *self.core.get(start)?;
+            let next = self.core.iter().skip(start).find(|e| e.address > entry.address);
             // Behind the last symbol the kernel takes the end of the section it lies in.
             let end = next
                 .map(|e| e.address)
                 .or_else(|| self.image.iter().find(|range| range.contains(&address)).map(|range| range.end));
-            return Some((self.core[start], end));
+            return Some((entry, end));
         }
         let start = first_at_or_below(&self.extra, address)?;
-        let entry = self.extra[start];
-        if self.modules[usize::from(entry.module) - 1] == "bpf" {
+        let entry = *self.extra.get(start)?;
+        if self.module(entry) == Some("bpf") {
             // The end is known to the kernel alone; a program's image is at most this long.
             return (address - entry.address < BPF_IMAGE_MAX).then_some((entry, None));
         }
-        let next = self.extra[start..]
+        let next = self
+            .extra
             .iter()
+            .skip(start)
             .find(|e| e.module == entry.module && e.address > entry.address)
             .map_or(u64::MAX, |e| e.address);
         // A module's text region ends at a page's end, and nothing tells which page: the symbol is taken to
@@ -324,11 +333,10 @@ enum Problem {
 
 /// The index of the first of the entries that share the greatest address not above this one.
 fn first_at_or_below(table: &[Entry], address: u64) -> Option<usize> {
-    let mut at = table.partition_point(|entry| entry.address <= address).checked_sub(1)?;
-    while at > 0 && table[at - 1].address == table[at].address {
-        at -= 1;
-    }
-    Some(at)
+    let (last, before) =
+        table.get(..table.partition_point(|entry| entry.address <= address))?.split_last()?;
+    let lower = before.iter().rposition(|entry| entry.address != last.address);
+    Some(lower.map_or(0, |lower| lower + 1))
 }
 
 /// One line: `ffffffff81000000 T name\t[module]`.
@@ -359,15 +367,14 @@ impl<'a> Line<'a> {
         if text.get(at + 2) != Some(&b' ') {
             return None;
         }
-        let rest = &text[at + 3..];
+        let rest = text.get(at + 3..)?;
         let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\t')).unwrap_or(rest.len());
-        let name = &rest[..end];
+        let (name, mut behind) = rest.split_at_checked(end)?;
         let mut line = Self { address, name, module: b"" };
-        let mut behind = &rest[end..];
         if behind.first() == Some(&b'\t') {
             let end = behind.iter().position(|byte| *byte == b'\n').unwrap_or(behind.len());
-            line.module = behind[1..end].strip_prefix(b"[")?.strip_suffix(b"]")?;
-            behind = &behind[end..];
+            line.module = behind.get(1..end)?.strip_prefix(b"[")?.strip_suffix(b"]")?;
+            behind = behind.get(end..)?;
         }
         *text = behind.strip_prefix(b"\n").unwrap_or(behind);
         (!name.is_empty()).then_some(line)

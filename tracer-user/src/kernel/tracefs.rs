@@ -154,7 +154,7 @@ impl Tracefs {
                 Ok(0) => break,
                 Ok(length) => {
                     bytes.reserve_exact(length);
-                    bytes.extend_from_slice(&piece[..length]);
+                    bytes.extend_from_slice(piece.get(..length).unwrap_or_default());
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(Error::io(self.shown(relative), errno)),

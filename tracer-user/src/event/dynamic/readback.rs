@@ -81,18 +81,21 @@ impl Event {
             Target::Event { system, name, .. } => {
                 let slash = place.iter().position(|byte| *byte == b'/');
                 match slash.or_else(|| place.iter().position(|byte| *byte == b'.')) {
-                    Some(at) => place[..at] == raw(system)[..] && place[at + 1..] == raw(name)[..],
+                    Some(at) => {
+                        place.get(..at) == Some(&raw(system)[..])
+                            && place.get(at + 1..) == Some(&raw(name)[..])
+                    }
                     None => false,
                 }
             }
             Target::File { path, .. } => {
-                let (own, head) = (self.place(), path.len() + 1);
-                let shown = &own[head..own.len().min(head + HEAD_MAX)];
-                place.starts_with(&own[..head]) && place[head..] == *shown
+                let own = self.place();
+                let (head, shown) = own.split_at_checked(path.len() + 1).unwrap_or((&own, &[]));
+                place.strip_prefix(head) == Some(shown.get(..HEAD_MAX).unwrap_or(shown))
             }
             _ => {
                 let own = self.place();
-                own[..own.len().min(HEAD_MAX)] == **place
+                own.get(..HEAD_MAX).unwrap_or(&own) == *place
             }
         };
         fits && args.len() <= self.args.len()

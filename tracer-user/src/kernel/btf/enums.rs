@@ -60,8 +60,10 @@ impl Enumerators {
     pub(super) fn value(&self, name: &str) -> Option<i64> {
         let hash = hash(name.as_bytes());
         let start = self.entries.partition_point(|entry| entry.0 < hash);
-        let mut values = self.entries[start..]
+        let mut values = self
+            .entries
             .iter()
+            .skip(start)
             .take_while(|entry| entry.0 == hash)
             .filter(|entry| text(&self.strings, entry.1) == Some(name.as_bytes()))
             .map(|entry| entry.2);

@@ -26,7 +26,7 @@ impl Index {
         let types = header + word(8)? as usize;
         let types_end = types + word(12)? as usize;
         let strings = header + word(16)? as usize;
-        let mut hashes = Vec::with_capacity((types_end - types) / 24);
+        let mut hashes = Vec::with_capacity((types_end - types).min(bytes.len()) / 24);
         // Type 0 is void.
         hashes.push(0);
         let mut at = types;

@@ -44,7 +44,7 @@ impl Btf {
         params.remove(0);
         if let Some(named) = self.function(&format!("__traceiter_{name}"))? {
             let same = named.params.len() == params.len() + 1
-                && named.params[1..].iter().zip(&params).all(|(a, b)| a.ty == b.ty);
+                && named.params.iter().skip(1).zip(&params).all(|(a, b)| a.ty == b.ty);
             if same {
                 for (param, named) in params.iter_mut().zip(named.params.into_iter().skip(1)) {
                     param.name = named.name;

@@ -33,28 +33,15 @@ fn calling(helper: u8) -> [u8; 24] {
 
 /// Reads eight bytes at address 0 by a `bpf_probe_read_*` helper, which may fault but not do harm.
 fn reading(helper: u8) -> Vec<u8> {
-    let mut program = vec![0; 40];
-    program[..8].copy_from_slice(&[
-        0xbf,
-        if cfg!(target_endian = "little") { 0xa1 } else { 0x1a },
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-    ]);
     // r1 = r10; r1 += -8; r2 = 8; r3 = 0; call
-    for (at, (op, register, value)) in
-        [(0x07, 1, -8), (0xb7, 2, 8), (0xb7, 3, 0), (0x85, 0, i32::from(helper))].into_iter().enumerate()
-    {
-        let register: u8 = if cfg!(target_endian = "little") { register } else { register << 4 };
-        let insn = &mut program[8 * (at + 1)..][..8];
-        insn[..2].copy_from_slice(&[op, register]);
-        insn[4..].copy_from_slice(&i32::to_ne_bytes(value));
-    }
-    program.extend(RETURN_0);
-    program
+    let insns =
+        [(0xbf, 0xa1, 0), (0x07, 0x01, -8), (0xb7, 0x02, 8), (0xb7, 0x03, 0), (0x85, 0, i32::from(helper))];
+    let insns = insns.into_iter().flat_map(|(op, registers, value): (u8, u8, i32)| {
+        let registers = if cfg!(target_endian = "little") { registers } else { registers.rotate_left(4) };
+        let [a, b, c, d] = value.to_ne_bytes();
+        [op, registers, 0, 0, a, b, c, d]
+    });
+    insns.chain(RETURN_0).collect()
 }
 
 pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
