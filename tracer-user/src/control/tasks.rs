@@ -159,7 +159,7 @@ impl TaskNames {
         if self.names.len() > self.kept {
             let mut ages: Vec<u64> = self.names.values().map(|(_, age)| *age).collect();
             ages.sort_unstable();
-            let oldest = ages[ages.len() - self.kept.max(1)];
+            let oldest = ages.iter().nth_back(self.kept.max(1) - 1).copied().unwrap_or_default();
             self.names.retain(|_, (_, age)| *age >= oldest);
         }
         let names = &self.names;

@@ -60,12 +60,15 @@ pub(super) fn hold(
     }
     session.set_tracing(false);
     drain.finish(|record| {
-        let head = &record.payload[..8];
-        let pid = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
-        let kind = u16::from_ne_bytes([head[0], head[1]]).wrapping_sub(FIRST_KIND);
+        let Some(([low, high, _, _, pid @ ..], fields)) = record.payload.split_first_chunk::<8>() else {
+            return;
+        };
+        let pid = u32::from_ne_bytes(*pid);
+        let kind = u16::from_ne_bytes([*low, *high]).wrapping_sub(FIRST_KIND);
         // Other threads of ours may be caught between the two programs when tracing goes on and off.
-        if let Some(trial) = trials.get_mut(usize::from(kind / 2)).filter(|_| pid == own_thread) {
-            trial.records[usize::from(kind % 2)].push(record.payload[8..].to_vec());
+        let trial = trials.get_mut(usize::from(kind / 2)).filter(|_| pid == own_thread);
+        if let Some(records) = trial.and_then(|trial| trial.records.get_mut(usize::from(kind % 2))) {
+            records.push(fields.to_vec());
         }
     });
     retire(trials.iter_mut().filter_map(|trial| trial.attachments.take()).flatten().collect());
@@ -74,7 +77,9 @@ pub(super) fn hold(
         .zip(trials)
         .map(|((format, plan), trial)| {
             trial.outcome?;
-            provoked[&plan.provoke].clone().map_err(|error| format!("it could not be provoked: {error}"))?;
+            if let Some(Err(error)) = provoked.get(&plan.provoke) {
+                return Err(format!("it could not be provoked: {error}"));
+            }
             judge(format, trial.records)
         })
         .collect()
@@ -122,7 +127,11 @@ fn judge(format: &Format, [event, planned]: [Vec<Vec<u8>>; 2]) -> Result<(), Str
     let size = format.fixed_size() - 8;
     let (seen, made) = (event.len(), planned.len());
     let cut = |records: Vec<Vec<u8>>| -> Vec<Vec<u8>> {
-        records.into_iter().map(|record| record[..size.min(record.len())].to_vec()).collect()
+        let cut = |mut record: Vec<u8>| {
+            record.truncate(size);
+            record
+        };
+        records.into_iter().map(cut).collect()
     };
     let mut left: HashMap<Vec<u8>, usize> = HashMap::new();
     for record in mask(format, cut(planned)) {
@@ -180,7 +189,9 @@ fn provoke(how: Provoke) -> Result<(), String> {
         Provoke::Fault => {
             // Large enough that the allocator maps it afresh.
             let mut fresh = vec![0_u8; 1 << 20];
-            fresh[4096] = std::hint::black_box(1);
+            if let Some(byte) = fresh.get_mut(4096) {
+                *byte = std::hint::black_box(1);
+            }
             std::hint::black_box(&fresh);
             Ok(())
         }

@@ -302,7 +302,7 @@ impl Shared {
                 Err(_) | Ok((0, _)) => return true,
                 Ok((length, _)) => length,
             };
-            if let Some(report) = Report::read(&packet[..length]) {
+            if let Some(report) = packet.get(..length).and_then(Report::read) {
                 self.lock().take(report);
             } else {
                 tracing::warn!("clients' memory: a report of {length} bytes that is none");

@@ -134,9 +134,9 @@ impl Put {
     }
 
     fn bytes(self, bytes: &[u8]) -> Self {
-        let length = bytes.len().min(usize::from(u16::MAX));
-        let mut put = self.u16(length as u16);
-        put.0.extend_from_slice(&bytes[..length]);
+        let bytes = bytes.get(..usize::from(u16::MAX)).unwrap_or(bytes);
+        let mut put = self.u16(bytes.len() as u16);
+        put.0.extend_from_slice(bytes);
         put
     }
 

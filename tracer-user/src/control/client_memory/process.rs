@@ -254,7 +254,7 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
             Err(Errno::CONNRESET) | Ok((0, _)) => return Ok(()),
             length => length?.0,
         };
-        let Some(order) = Order::read(&packet[..length]) else {
+        let Some(order) = packet.get(..length).and_then(Order::read) else {
             tracing::warn!("an order of {length} bytes that is none");
             continue;
         };

@@ -129,8 +129,8 @@ impl Space {
     fn read_some(&self, at: u64, length: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; self.reach(at, length, false)?];
         let mut done = 0;
-        while done < bytes.len() {
-            match self.mem.read_at(&mut bytes[done..], at + done as u64) {
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.mem.read_at(rest, at + done as u64) {
                 Ok(0) | Err(_) => break,
                 Ok(read) => done += read,
             }

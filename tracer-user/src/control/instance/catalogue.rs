@@ -158,7 +158,9 @@ impl Events {
     fn join(&mut self, event: Event) -> u32 {
         let again = if self.all.len() < NUMBERS { None } else { self.gone.pop_front() };
         let number = again.map_or(self.all.len() as u32, |(number, _)| number);
-        self.systems[event.system as usize].events.push(number);
+        if let Some(system) = self.systems.get_mut(event.system as usize) {
+            system.events.push(number);
+        }
         self.names.insert((event.system, event.name.clone()), number);
         match self.all.get_mut(number as usize) {
             Some(place) => *place = Some(Arc::new(event)),
@@ -208,11 +210,13 @@ impl Events {
         let Some(gone) = self.all.get_mut(event as usize).and_then(Option::take) else { return };
         let id = gone.format.get().and_then(Option::as_ref).map(|format| format.id);
         self.gone.push_back((event, id));
-        let all = &mut self.systems[gone.system as usize].events;
-        // In order, as long as numbers do not come again.
-        let place = all.binary_search(&event).ok().or_else(|| all.iter().position(|other| *other == event));
-        if let Some(place) = place {
-            all.remove(place);
+        if let Some(System { events: all, .. }) = self.systems.get_mut(gone.system as usize) {
+            // In order, as long as numbers do not come again.
+            let place =
+                all.binary_search(&event).ok().or_else(|| all.iter().position(|other| *other == event));
+            if let Some(place) = place {
+                all.remove(place);
+            }
         }
         self.names.remove(&(gone.system, gone.name.clone()));
         let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
@@ -294,10 +298,15 @@ impl Events {
             .filter(|number| self.get(*number).is_some_and(|event| !self.is_special(event.system)))
     }
 
+    /// A system's name, also where its last event is gone.
+    fn name_of(&self, system: u32) -> &str {
+        self.systems.get(system as usize).map_or("", |system| &system.name)
+    }
+
     /// `system:name`.
     pub fn full_name(&self, event: u32) -> String {
         match self.get(event) {
-            Some(event) => format!("{}:{}", self.systems[event.system as usize].name, event.name),
+            Some(event) => format!("{}:{}", self.name_of(event.system), event.name),
             None => String::new(),
         }
     }
@@ -305,20 +314,16 @@ impl Events {
     /// The text of an event's format file.
     pub fn format_text(&self, event: u32, facts: &Facts) -> Option<&str> {
         let known = self.get(event)?;
-        let read = || {
-            let system = &self.systems[known.system as usize].name;
-            facts.tracefs.format(system, &known.name).ok().flatten()
-        };
+        let read = || facts.tracefs.format(self.name_of(known.system), &known.name).ok().flatten();
         known.text.get_or_init(read).as_deref()
     }
 
     /// An event's format.
     pub fn format(&self, event: u32, facts: &Facts) -> Option<&Format> {
         let known = self.get(event)?;
-        let format = known.format.get_or_init(|| {
-            let system = &self.systems[known.system as usize].name;
-            Format::parse(system, self.format_text(event, facts)?).ok()
-        });
+        let format = known
+            .format
+            .get_or_init(|| Format::parse(self.name_of(known.system), self.format_text(event, facts)?).ok());
         let format = format.as_ref()?;
         let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
         ids.numbers.entry(format.id).or_insert(event);

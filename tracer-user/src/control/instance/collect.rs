@@ -165,7 +165,8 @@ fn drain(
     part: &mut Part,
     mut take: impl FnMut(u64, &[u8]),
 ) -> (bool, bool) {
-    let Some(&(mut left, mut last)) = part.cpus.get(cpu) else { return (false, false) };
+    let Some(place) = part.cpus.get_mut(cpu) else { return (false, false) };
+    let (mut left, mut last) = *place;
     let (until, since, mut records, mut over) = (part.until, part.since, 0_u32, false);
     let how = ring.drain(|record| {
         records += 1;
@@ -183,7 +184,7 @@ fn drain(
         left = left.saturating_sub((record.len() as u64 + 8).next_multiple_of(8));
         Seen::Taken
     });
-    part.cpus[cpu] = (left, last);
+    *place = (left, last);
     (over, how == Drained::Busy)
 }
 

@@ -124,14 +124,17 @@ struct Inputs {
 
 impl Inputs {
     fn build(&self, new: &[(u32, &Format, Chosen)], stop: &AtomicBool) -> Vec<Built> {
-        let wanted: Vec<Wanted<'_>> = (0..)
-            .zip(new)
-            .map(|(index, (_, format, _)): (usize, _)| Wanted {
+        let plans = self.filters.iter().zip(&self.plans);
+        let states = self.soft.iter().zip(&self.counted);
+        let wanted: Vec<Wanted<'_>> = new
+            .iter()
+            .zip(plans.zip(states))
+            .map(|((_, format, _), ((filter, triggers), (soft, counted)))| Wanted {
                 format,
-                filter: self.filters[index].as_ref(),
-                triggers: &self.plans[index],
-                soft: self.soft[index],
-                counted: self.counted[index],
+                filter: filter.as_ref(),
+                triggers,
+                soft: *soft,
+                counted: *counted,
                 begins_off: false,
                 stacks: self.stacks,
                 kinds: self.kinds,

@@ -104,7 +104,8 @@ impl Marks {
         let group = self.group(writer.pid);
         let mut state = self.lock();
         let present = state.present.as_ref()?;
-        let kind = present.kinds[usize::from(mark == Mark::Raw)];
+        let [text, raw] = present.kinds;
+        let kind = if mark == Mark::Raw { raw } else { text };
         let made = mark.record(written, kind, present.ip, writer.pid, present.page);
         let Written { record, taken } = match made {
             Ok(made) => made,
@@ -124,7 +125,9 @@ impl Marks {
         }
         // Stamped under the lock: marks of a CPU are in order.
         let waiting = Waiting { stamp: monotonic(), record, comm: writer.comm, group };
-        state.waiting[cpu].push_back(waiting);
+        if let Some(own) = state.waiting.get_mut(cpu) {
+            own.push_back(waiting);
+        }
         Some(Ok(taken))
     }
 
@@ -183,8 +186,8 @@ impl Waiting {
     /// The record, once its writer's name is known.
     pub(super) fn enter(self, tasks: &mut TaskNames) -> Vec<u8> {
         let pid = self.record.get(4..8).and_then(|pid| pid.try_into().ok()).map_or(0, i32::from_ne_bytes);
-        let end = self.comm.iter().position(|byte| *byte == 0).unwrap_or(self.comm.len());
-        tasks.met(pid, &self.comm[..end], self.group);
+        let comm = self.comm.split(|byte| *byte == 0).next().unwrap_or_default();
+        tasks.met(pid, comm, self.group);
         self.record
     }
 }

@@ -241,10 +241,8 @@ impl Caller {
             }
             Request::Unregister => {
                 let words = structure(asking.seen, UNREGISTER)?;
-                let (bit, reserved, address) = (words[4], &words[5..8], long(words, 8));
-                if reserved != [0; 3] {
-                    return Err(Errno::INVAL);
-                }
+                let &[_, _, _, _, bit, 0, 0, 0, ..] = words else { return Err(Errno::INVAL) };
+                let address = long(words, 8);
                 mirror.user_forget(self.task, address, bit).map(|placed| Some(Last::Clear(placed)))
             }
         }
@@ -269,8 +267,8 @@ impl Caller {
             return Ok(Last::Words(Op { space: asking.look, key: 0, bit: None, words }));
         }
         let words = structure(seen, NEW)?;
-        let (bit, size, flags) = (words[4], words[5], u16::from_ne_bytes([words[6], words[7]]));
-        let address = long(words, 8);
+        let &[_, _, _, _, bit, size, first, second, ..] = words else { return Err(Errno::INVAL) };
+        let (flags, address) = (u16::from_ne_bytes([first, second]), long(words, 8));
         if flags & !(PERSIST | MULTI_FORMAT) != 0
             || !matches!(size, 4 | 8)
             || !address.is_multiple_of(u64::from(size))

@@ -35,7 +35,7 @@ use crate::{
         quota::{Charge, Kind},
     },
     event::user::{Event, MULTI_SYSTEM, SYSTEM},
-    lang::{define::Line, user::Command},
+    lang::{ctype, define::Line, user::Command},
 };
 
 /// Nanoseconds after a change in which a child process may have been born with the state before.
@@ -356,7 +356,7 @@ impl Mirror {
     /// A line of `dynamic_events` that defines a user event.
     pub(super) fn user_define(&mut self, line: &[u8]) -> Result<(), Errno> {
         let text = line.strip_prefix(b"u:").ok_or(Errno::INVAL)?;
-        let text = &text[crate::lang::ctype::skip_space(text, 0)..];
+        let text = ctype::trim_start(text);
         self.user_find(Command::split(text)?, Registration { persists: true, multi: false }, 0, true)
             .map(drop)
     }
@@ -370,8 +370,8 @@ impl Mirror {
         let names = match head {
             [b'-', b':', names @ ..] => names,
             [b'-', ..] => return Ok(0),
-            _ => match head.iter().position(|byte| *byte == b':') {
-                Some(colon) => &head[colon + 1..],
+            _ => match ctype::split_once(head, |byte| byte == b':') {
+                Some((_, names)) => names,
                 None => return Ok(0),
             },
         };

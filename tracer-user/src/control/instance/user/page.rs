@@ -16,9 +16,8 @@ pub(super) struct Page {
 
 impl Default for Page {
     fn default() -> Self {
-        let mut given = vec![false; EVENTS_MAX as usize];
-        // Programs take it for a failure.
-        given[0] = true;
+        // Programs take the first one for a failure.
+        let given = (0..EVENTS_MAX).map(|bit| bit == 0).collect();
         Self { bytes: vec![0; BYTES], given, lowest: 1 }
     }
 }
