@@ -75,7 +75,9 @@ impl Calls {
             let layer = Layer { id: sides.made, dispatcher, used: BTreeSet::new() };
             sides.side(enter).push(layer);
         }
-        let layer = &mut sides.side(enter)[behind];
+        let Some(layer) = sides.side(enter).get_mut(behind) else {
+            return Err(Cause::Misplaced("no dispatcher of system calls"));
+        };
         // One that is new and has nothing goes with the next place that is given back.
         layer.dispatcher.set(number, program.as_fd())?;
         layer.used.insert(number);

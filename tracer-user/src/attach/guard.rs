@@ -193,7 +193,7 @@ fn receive(socket: BorrowedFd<'_>) -> Result<HashMap<u32, OwnedFd>, Errno> {
             }
             _ => {}
         }
-        let (numbers, _) = bytes[..came].as_chunks();
+        let (numbers, _) = bytes.get(..came).unwrap_or_default().as_chunks();
         let mut fds = Vec::new();
         for part in message.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = part {

@@ -68,8 +68,7 @@ pub fn module(name: &str) -> Result<Option<OwnedFd>, Errno> {
             info: std::ptr::from_mut(&mut info) as u64,
         };
         call(Command::ObjGetInfo, &mut block)?;
-        let length = own.iter().position(|byte| *byte == 0).unwrap_or(NAME_MAX);
-        if info.kernel_btf != 0 && own[..length] == *name.as_bytes() {
+        if info.kernel_btf != 0 && own.split(|byte| *byte == 0).next() == Some(name.as_bytes()) {
             return Ok(Some(fd));
         }
     }

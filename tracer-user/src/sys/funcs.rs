@@ -36,10 +36,11 @@ pub(super) struct FuncInfo {
 pub(super) fn of(insns: &[u8]) -> Option<Vec<FuncInfo>> {
     let mut starts = vec![0];
     let mut wanted = false;
-    for (slot, insn) in insns.chunks_exact(8).enumerate() {
-        let kind = (insn[0], insn[1] >> 4);
+    let (insns, _) = insns.as_chunks::<8>();
+    for (slot, [code, registers, _, _, immediate @ ..]) in insns.iter().enumerate() {
+        let kind = (*code, *registers >> 4);
         if kind == CALL || kind == ADDRESS {
-            let relative = i32::from_le_bytes([insn[4], insn[5], insn[6], insn[7]]);
+            let relative = i32::from_le_bytes(*immediate);
             starts.extend(u32::try_from(slot as i64 + 1 + i64::from(relative)));
             wanted |= kind == ADDRESS;
         }

@@ -256,7 +256,8 @@ impl Map {
         }
         let each = self.value_size.next_multiple_of(8);
         let values = self.copy_out(key)?;
-        Ok(values.map(|values| values.chunks(each).map(|value| value[..self.value_size].to_vec()).collect()))
+        let own = |value: &[u8]| value.get(..self.value_size).unwrap_or(value).to_vec();
+        Ok(values.map(|values| values.chunks(each).map(own).collect()))
     }
 
     /// All that the kernel copies for a key.

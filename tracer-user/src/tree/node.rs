@@ -154,7 +154,7 @@ impl Node {
             Dir::Events => {
                 let own = found.len();
                 for (number, system) in mirror.events.systems() {
-                    if !found[..own].iter().any(|(file, _)| *file == system.name) {
+                    if !found.iter().take(own).any(|(file, _)| *file == system.name) {
                         found.push((system.name.clone(), dir(Dir::System(number))));
                     }
                 }
@@ -163,7 +163,7 @@ impl Node {
                 let own = found.len();
                 for event in &mirror.events.system(system)?.events {
                     let name = &mirror.events.get(*event)?.name;
-                    if !found[..own].iter().any(|(file, _)| file == name) {
+                    if !found.iter().take(own).any(|(file, _)| file == name) {
                         found.push((name.clone(), dir(Dir::Event(*event))));
                     }
                 }

@@ -58,8 +58,8 @@ impl Read {
     /// Gives a part of the page that is mapped, or of its text to a program that reads it through the page cache, as all do
     /// before 6.6.
     fn page(self, hub: &Arc<Hub>, page: &[u8], reply: ReplyData) {
-        let from = page.len().min(usize::try_from(self.offset).unwrap_or(usize::MAX));
-        let part = page[from..page.len().min(from.saturating_add(self.size))].to_vec();
+        let behind = usize::try_from(self.offset).ok().and_then(|from| page.get(from..)).unwrap_or_default();
+        let part = behind.get(..self.size).unwrap_or(behind).to_vec();
         if hub.maps_directly() {
             return reply.data(&part);
         }
