@@ -169,7 +169,7 @@ fn text_size(ty: &str, length: impl Fn(&str) -> Option<u32>) -> Option<usize> {
     if close < start || close + 1 != ty.len() || close - start > 3 {
         return None;
     }
-    match &ty[start..close] {
+    match ty.get(start..close)? {
         "" => Some(0),
         digits => length(digits).map(|length| length as usize).filter(|length| *length <= TEXT_ROOM),
     }

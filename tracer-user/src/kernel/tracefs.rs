@@ -268,16 +268,17 @@ fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
 fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        let code = rest.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        if let Some(code) = code {
+    while let Some((front, behind)) = rest.split_once('\\') {
+        out.push_str(front);
+        let escape = behind.split_at_checked(3);
+        let code = escape.and_then(|(digits, behind)| Some((u8::from_str_radix(digits, 8).ok()?, behind)));
+        rest = if let Some((code, behind)) = code {
             out.push(char::from(code));
-            rest = &rest[at + 4..];
+            behind
         } else {
             out.push('\\');
-            rest = &rest[at + 1..];
-        }
+            behind
+        };
     }
     out + rest
 }

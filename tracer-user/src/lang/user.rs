@@ -103,8 +103,9 @@ fn field(text: &str) -> Result<Field, Errno> {
     let prefix =
         SPACED.into_iter().filter(|prefix| text.starts_with(prefix)).max_by_key(|prefix| prefix.len());
     let start = prefix.map_or(0, str::len);
-    let blank = text[start..].find(' ').ok_or(Errno::INVAL)? + start;
-    let (ty, mut rest) = (&text[..blank], text[blank + 1..].split(' '));
+    let blank = text.get(start..).and_then(|behind| behind.find(' ')).ok_or(Errno::INVAL)?;
+    let (ty, behind) = text.split_at_checked(start + blank).ok_or(Errno::INVAL)?;
+    let mut rest = behind.strip_prefix(' ').unwrap_or(behind).split(' ');
     let (name, size) = (rest.next().ok_or(Errno::INVAL)?, rest.next());
     if rest.next().is_some() {
         return Err(Errno::INVAL);

@@ -136,7 +136,7 @@ impl Streams {
     /// A page was filled.
     pub(super) fn filled(&self, handle: u64, offset: u64, length: usize) {
         if let Some(stream) = self.state().by_handle.get_mut(&handle) {
-            stream.next = offset + length as u64;
+            stream.next = offset.saturating_add(length as u64);
         }
     }
 }

@@ -153,9 +153,10 @@ pub(in crate::event) fn field(ty: &str, name: &str, offset: usize, size: usize, 
 /// A line of a format file. The kernel keeps no length for the arrays of dynamic events: their brackets stand empty
 /// behind the name, except where the type starts with `__data_loc`.
 fn show(text: &mut String, field: &Field, lengths: bool) {
-    let (ty, brackets) = match field.ty.find('[') {
-        Some(at) if !field.is_data_loc() => (&field.ty[..at], if lengths { &field.ty[at..] } else { "[]" }),
-        _ => (field.ty.as_str(), ""),
+    let bracket = field.ty.find('[').filter(|_| !field.is_data_loc());
+    let (ty, brackets) = match bracket.and_then(|at| field.ty.split_at_checked(at)) {
+        Some((ty, brackets)) => (ty, if lengths { brackets } else { "[]" }),
+        None => (field.ty.as_str(), ""),
     };
     let Field { name, offset, size, .. } = field;
     let signed = u8::from(field.signed);

@@ -84,7 +84,8 @@ impl Btf {
         let (id, ty) = self.plain(id).ok()?;
         let (class, word) = match &ty {
             Type::Int(of) => {
-                (Class::Int { bits: of.size() as u32 * 8, signed: of.is_signed() }, of.size() as u32)
+                let size = of.size() as u32;
+                (Class::Int { bits: size.saturating_mul(8), signed: of.is_signed() }, size)
             }
             Type::Enum(of) => (Class::Enum, of.size() as u32),
             Type::Enum64(of) => (Class::Enum64, of.size() as u32),
@@ -117,7 +118,7 @@ impl Btf {
         for (offset, ty) in nameless {
             let (inner, _) = self.plain(ty)?;
             if let Some(found) = self.bit_member(inner, name)? {
-                return Ok(Some(BitMember { offset: offset + found.offset, ..found }));
+                return Ok(Some(BitMember { offset: offset.saturating_add(found.offset), ..found }));
             }
         }
         Ok(None)

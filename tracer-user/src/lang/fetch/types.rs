@@ -131,7 +131,7 @@ impl Value<'_, '_> {
         match (spec, self.typed) {
             (Some(spec), _) if spec.name.first() == Some(&b'b') => self.bits(&spec.name, ty, ahead)?,
             (None, Some(typed)) if typed.bits % 8 != 0 || typed.offset != 0 => {
-                let left = 64u32.wrapping_sub(typed.bits + typed.offset) as u8;
+                let left = 64u32.wrapping_sub(typed.bits.wrapping_add(typed.offset)) as u8;
                 let right = 64u32.wrapping_sub(typed.bits) as u8;
                 self.push(Op::Bits { left, right, size: 8 }, Errno::INVAL)?;
             }

@@ -262,7 +262,7 @@ impl Value<'_, '_> {
             let Some(mut inside) = self.facts.shape(shape.word) else {
                 return self.fail(Errno::INVAL, ErrorKind::BadTypeId);
             };
-            let mut offset = 0;
+            let mut offset = 0_u32;
             while let Some(step) = steps.next() {
                 self.span = step.span;
                 if let (None, Some(hyphen)) = (steps.peek(), path.hyphen) {
@@ -274,7 +274,7 @@ impl Value<'_, '_> {
                 let Some(member) = self.facts.member(id, &latin1(&step.name)) else {
                     return self.fail(Errno::NOENT, ErrorKind::NoField);
                 };
-                offset += member.offset;
+                offset = offset.saturating_add(member.offset);
                 bits = member.bits;
                 inside = match self.facts.shape(member.ty) {
                     Some(inside) => inside,

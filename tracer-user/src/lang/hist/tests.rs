@@ -113,9 +113,9 @@ fn the_wake_up_latency_of_the_kernels_document() {
         "hist:keys=pid:vals=hitcount:d=common_timestamp.usecs-$ts0:sort=hitcount:size=2048:clock=global\
          :onmatch(test.start).trace(lat,$d,pid,comm) [active]\n"
     );
-    let gone = run(&[start, end, &format!("start !{}", &start[6..])]);
+    let gone = run(&[start, end, &start.replacen(' ', " !", 1)]);
     assert!(gone.starts_with("Device or resource busy"), "{gone}");
-    let gone = run(&[start, end, &format!("end !{}", &end[4..]), &format!("start !{}", &start[6..])]);
+    let gone = run(&[start, end, &end.replacen(' ', " !", 1), &start.replacen(' ', " !", 1)]);
     assert_eq!(gone, "");
 }
 
@@ -132,7 +132,7 @@ fn a_field_of_the_other_event_puts_a_histogram_there() {
          hist:keys=pid:vals=hitcount:synthetic_bytes=bytes:sort=hitcount:size=2048 if prio > 1 [active]\n\
          hist:keys=comm:vals=hitcount:sort=hitcount:size=2048 [active]\n"
     );
-    let shown = run(&[start, end, &format!("end !{}", &end[4..]), "start keys=comm"]);
+    let shown = run(&[start, end, &end.replacen(' ', " !", 1), "start keys=comm"]);
     assert_eq!(shown.lines().count(), 2, "{shown}");
 }
 

@@ -70,7 +70,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, SyntaxError> {
                 while bytes.get(at).is_some_and(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$')) {
                     at += 1;
                 }
-                Token::Name(text[start..at].to_owned())
+                Token::Name(text.get(start..at).unwrap_or_default().to_owned())
             }
             _ => {
                 let rest = bytes.get(at..).unwrap_or_default();
@@ -145,17 +145,17 @@ fn number(text: &str, at: &mut usize) -> Result<Token, SyntaxError> {
     while bytes.get(*at).is_some_and(u8::is_ascii_alphanumeric) {
         *at += 1;
     }
-    let word = text[start..*at].to_ascii_lowercase();
+    let word = text.get(start..*at).unwrap_or_default().to_ascii_lowercase();
     let body = word.trim_end_matches(['u', 'l']);
-    let suffix = &word[body.len()..];
+    let suffix = word.strip_prefix(body).unwrap_or_default();
     let unsigned = suffix.contains('u');
     let long = suffix.contains('l');
     let (digits, radix) = if let Some(hex) = body.strip_prefix("0x") {
         (hex, 16)
     } else if let Some(binary) = body.strip_prefix("0b") {
         (binary, 2)
-    } else if body.len() > 1 && body.starts_with('0') {
-        (&body[1..], 8)
+    } else if let Some(octal) = body.strip_prefix('0').filter(|digits| !digits.is_empty()) {
+        (octal, 8)
     } else {
         (body, 10)
     };
