@@ -12,7 +12,9 @@
     clippy::unimplemented,
     clippy::unreachable,
     clippy::unwrap_used,
-    clippy::get_unwrap
+    clippy::get_unwrap,
+    clippy::indexing_slicing,
+    clippy::string_slice
 )]
 
 #[allow(unsafe_code)]
@@ -24,8 +26,11 @@ pub mod event;
 
 pub mod lang;
 
+// What `plan` and `code` work on is made here, of what the layers before have checked: an index is our own.
+#[allow(clippy::indexing_slicing)]
 pub mod plan;
 
+#[allow(clippy::indexing_slicing)]
 pub mod code;
 
 pub mod attach;
