@@ -104,6 +104,14 @@ struct Waiting {
     gone: bool,
 }
 
+impl Waiting {
+    /// Nobody answers from now on.
+    fn lose(&mut self) {
+        self.gone = true;
+        self.by_number.clear();
+    }
+}
+
 /// The daemon's side of one such process.
 struct Process {
     socket: Arc<OwnedFd>,
@@ -126,15 +134,17 @@ impl Process {
         let listens = std::thread::Builder::new().name("files".to_owned()).spawn(move || {
             let error = listen(its.as_fd(), &all);
             tracing::warn!("a process that opens files is gone: {error}");
-            let mut all = lock(&all);
-            all.gone = true;
-            all.by_number.clear();
+            lock(&all).lose();
         });
         if let Err(error) = listens {
             tracing::warn!("no files can be named: {error}");
             lock(&waiting).gone = true;
         }
         Self { socket, waiting }
+    }
+
+    fn lose(&self) {
+        lock(&self.waiting).lose();
     }
 
     /// A number for something that is asked for; none where nobody answers any more.
@@ -189,16 +199,23 @@ impl Opener {
         if left.is_zero() {
             return Err(Errno::TIMEDOUT);
         }
-        let asked = self.processes.iter().find_map(|process| Some((process, process.ask(place)?)));
-        let (process, (number, answer)) = asked.ok_or(Errno::IO)?;
         let wanted = Wanted { path: absolute(&wanted.path), what: wanted.what.clone() };
-        let message = serde_json::to_vec(&Asked { number, wanted: wanted.clone() });
-        let message = message.ok().filter(|message| message.len() <= MESSAGE_MAX).ok_or(Errno::NAMETOOLONG);
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        if let Err(errno) = message.and_then(|message| send(&process.socket, &message, flags)) {
-            lock(&process.waiting).by_number.remove(&number);
-            return Err(errno);
-        }
+        let answer = loop {
+            let asked = self.processes.iter().find_map(|process| Some((process, process.ask(place)?)));
+            let (process, (number, answer)) = asked.ok_or(Errno::IO)?;
+            let message = serde_json::to_vec(&Asked { number, wanted: wanted.clone() });
+            let message = message.ok().filter(|message| message.len() <= MESSAGE_MAX);
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match message.ok_or(Errno::NAMETOOLONG).and_then(|message| send(&process.socket, &message, flags)) {
+                Ok(_) => break answer,
+                // It is gone, and its thread has not seen that yet.
+                Err(Errno::PIPE | Errno::CONNRESET) => process.lose(),
+                Err(errno) => {
+                    lock(&process.waiting).by_number.remove(&number);
+                    return Err(errno);
+                }
+            }
+        };
         match answer.recv_timeout(left) {
             Ok(answer) => answer,
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
