@@ -189,6 +189,25 @@ impl Charge {
     pub fn uid(&self) -> u32 {
         self.uid
     }
+
+    /// How much it counts.
+    pub fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Counts what another charge of the same uid and kind counted.
+    pub fn absorb(&mut self, mut other: Self) {
+        debug_assert_eq!((self.uid, self.kind), (other.uid, other.kind));
+        self.amount += std::mem::take(&mut other.amount);
+    }
+
+    /// Counts one less.
+    pub fn give_one_back(&mut self) {
+        if self.amount > 0 {
+            self.amount -= 1;
+            self.quotas.lock().give_back(self.uid, self.kind, 1);
+        }
+    }
 }
 
 impl Charge {
@@ -232,6 +251,12 @@ mod tests {
         let root: Vec<Charge> =
             (0..limits.reserved).map(|_| quotas.charge(0, Kind::PendingRequests, 1).unwrap()).collect();
         drop((root, held, again));
+        // Charges that became one.
+        let mut one = quotas.charge(7, Kind::Enablers, 1).unwrap();
+        one.absorb(quotas.charge(7, Kind::Enablers, 2).unwrap());
+        one.give_one_back();
+        assert_eq!((one.amount(), quotas.used(7, Kind::Enablers)), (2, 2));
+        drop(one);
         assert_eq!(quotas.lock().totals.values().sum::<usize>(), 0);
         assert!(quotas.lock().by_uid.is_empty());
     }

@@ -28,6 +28,9 @@ use super::{
 const THREADS_PER_UID: usize = 8;
 const THREADS: usize = 128;
 const THREADS_OF_ROOT: usize = 16;
+/// Jobs of a uid that may wait for threads. A client that keeps to its quotas has some hundreds of them, requests and address spaces;
+/// root may have more, and is not kept from anything.
+const WAITING_PER_UID: usize = 1024;
 /// How long a thread without anything to do stays.
 const IDLE: Duration = Duration::from_secs(10);
 /// Bytes of a thread's stack.
@@ -39,11 +42,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// A job that waits for a thread.
+struct Waiting {
+    /// The address space that it would open: it is not done any more once that is forgotten.
+    opens: Option<u64>,
+    job: Job,
+}
+
 /// Jobs and who does them.
 #[derive(Default)]
 struct Jobs {
     /// Jobs of a uid that has as many threads as it may have.
-    waiting: HashMap<u32, VecDeque<Job>>,
+    waiting: HashMap<u32, VecDeque<Waiting>>,
+    /// Whose job would open an address space.
+    openers: HashMap<u64, u32>,
     /// Uids with such jobs, who is next first.
     turn: VecDeque<u32>,
     running: HashMap<u32, usize>,
@@ -80,7 +92,10 @@ impl Jobs {
         let place = self.turn.iter().position(|uid| self.may_run(*uid))?;
         let next = self.turn.remove(place)?;
         let jobs = self.waiting.get_mut(&next)?;
-        let job = jobs.pop_front()?;
+        let Waiting { opens, job } = jobs.pop_front()?;
+        if let Some(id) = opens {
+            self.openers.remove(&id);
+        }
         if jobs.is_empty() {
             self.waiting.remove(&next);
         } else {
@@ -88,6 +103,33 @@ impl Jobs {
         }
         self.begin(next);
         Some((next, job))
+    }
+
+    /// Lets a job wait, if its uid may have one more that does.
+    fn wait(&mut self, uid: u32, job: Waiting) -> bool {
+        let own = self.waiting.entry(uid).or_default();
+        if uid != 0 && own.len() >= WAITING_PER_UID {
+            return false;
+        }
+        self.openers.extend(job.opens.map(|id| (id, uid)));
+        own.push_back(job);
+        if own.len() == 1 {
+            self.turn.push_back(uid);
+        }
+        true
+    }
+
+    /// Forgets a job that waits to open an address space; it, where there is one.
+    fn forget(&mut self, id: u64) -> Option<Waiting> {
+        let uid = self.openers.remove(&id)?;
+        let own = self.waiting.get_mut(&uid)?;
+        let place = own.iter().position(|job| job.opens == Some(id))?;
+        let job = own.remove(place);
+        if own.is_empty() {
+            self.waiting.remove(&uid);
+            self.turn.retain(|waits| *waits != uid);
+        }
+        job
     }
 }
 
@@ -98,22 +140,18 @@ struct Pool {
 }
 
 impl Pool {
-    /// Does a job as soon as its uid may have one more thread.
-    fn run(self: &Arc<Self>, uid: u32, job: Job) {
+    /// Does a job as soon as its uid may have one more thread; false where too many of the uid wait for that.
+    #[must_use]
+    fn run(self: &Arc<Self>, uid: u32, opens: Option<u64>, job: Job) -> bool {
         let mut jobs = lock(&self.jobs);
         if !jobs.may_run(uid) {
-            let own = jobs.waiting.entry(uid).or_default();
-            own.push_back(job);
-            if own.len() == 1 {
-                jobs.turn.push_back(uid);
-            }
-            return;
+            return jobs.wait(uid, Waiting { opens, job });
         }
         jobs.begin(uid);
         jobs.ready.push_back((uid, job));
         if jobs.ready.len() <= jobs.idle {
             self.more.notify_one();
-            return;
+            return true;
         }
         drop(jobs);
         let pool = Arc::clone(self);
@@ -122,6 +160,13 @@ impl Pool {
             // Some thread takes it once it has done its own.
             tracing::warn!("no thread for a client's memory: {error}");
         }
+        true
+    }
+
+    /// Drops a job that would open an address space and did not begin; whether there was one.
+    fn forget(&self, id: u64) -> bool {
+        let job = lock(&self.jobs).forget(id);
+        job.is_some()
     }
 
     fn work(&self) {
@@ -262,7 +307,10 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
         match order {
             Order::Look { id, look } => {
                 lock(&state.opening).insert(id, false);
-                pool.run(look.uid, Box::new(move || its.look(id, &look)));
+                if !pool.run(look.uid, Some(id), Box::new(move || its.look(id, &look))) {
+                    lock(&state.opening).remove(&id);
+                    state.report(&Report::Looked { id, seen: Err(Errno::NOMEM) });
+                }
             }
             Order::Open { id, uid, thread } => {
                 lock(&state.opening).insert(id, false);
@@ -274,12 +322,19 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
                     };
                     its.report(&Report::Opened { id, identity });
                 };
-                pool.run(uid, Box::new(open));
+                if !pool.run(uid, Some(id), Box::new(open)) {
+                    lock(&state.opening).remove(&id);
+                    state.report(&Report::Opened { id, identity: Err(Errno::NOMEM) });
+                }
             }
             Order::Write { batch, uid, ops } => {
                 let ops: Batch = Arc::new(ops.into_iter().map(|op| (op, AtomicBool::new(false))).collect());
                 lock(&state.batches).insert(batch, Arc::clone(&ops));
-                pool.run(uid, Box::new(move || its.write(batch, &ops)));
+                let count = ops.len();
+                if !pool.run(uid, None, Box::new(move || its.write(batch, &ops))) {
+                    lock(&state.batches).remove(&batch);
+                    state.report(&Report::Written { batch, done: vec![Err(Errno::NOMEM); count] });
+                }
             }
             Order::Cancel { batch, key } => {
                 let ops = lock(&state.batches).get(&batch).cloned();
@@ -289,7 +344,13 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
                     }
                 }
             }
-            Order::Forget { id } => state.forget(id),
+            Order::Forget { id } => {
+                if pool.forget(id) {
+                    lock(&state.opening).remove(&id);
+                } else {
+                    state.forget(id);
+                }
+            }
             Order::Ping => state.report(&Report::Pong),
         }
     }
@@ -326,24 +387,24 @@ mod tests {
             std::mem::take(&mut *all)
         };
         for _ in 0..THREADS_PER_UID + 3 {
-            pool.run(7, job(7, true));
+            assert!(pool.run(7, None, job(7, true)));
         }
         {
             let jobs = lock(&pool.jobs);
             assert_eq!((jobs.running[&7], jobs.waiting[&7].len()), (THREADS_PER_UID, 3));
         }
         // Others and root go on.
-        pool.run(8, job(8, false));
-        pool.run(0, job(0, false));
+        assert!(pool.run(8, None, job(8, false)));
+        assert!(pool.run(0, None, job(0, false)));
         let mut others = await_all(2);
         others.sort_unstable();
         assert_eq!(others, [0, 8]);
         // All uids together leave root its threads.
         for uid in 100..200 {
-            pool.run(uid, job(uid, true));
+            assert!(pool.run(uid, None, job(uid, true)));
         }
         for _ in 0..THREADS_OF_ROOT / 2 {
-            pool.run(0, job(0, false));
+            assert!(pool.run(0, None, job(0, false)));
         }
         await_all(THREADS_OF_ROOT / 2);
         assert!(lock(&pool.jobs).total <= THREADS - THREADS_OF_ROOT);
@@ -356,5 +417,61 @@ mod tests {
         }
         let jobs = lock(&pool.jobs);
         assert!(jobs.running.is_empty() && jobs.waiting.is_empty() && jobs.turn.is_empty());
+    }
+
+    #[test]
+    fn what_is_given_up_does_not_wait_and_not_too_much_does() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        std::thread::spawn(move || serve(theirs));
+        // Whoever looks at a thread that does not sleep waits for it, for seconds.
+        let (send_id, id) = std::sync::mpsc::channel();
+        let over = Arc::new(AtomicBool::new(false));
+        let its = Arc::clone(&over);
+        let busy = std::thread::spawn(move || {
+            send_id.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            while !its.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+        });
+        let thread = id.recv().unwrap();
+        let order = |order: Order| assert!(send(&ours, &order.packet(), SendFlags::NOSIGNAL).is_ok());
+        let look = |id: u64| {
+            let text = super::super::Text::None;
+            order(Order::Look { id, look: Look { thread, uid: 7, number: 0, known: 0, structure: 0, text } });
+        };
+        // What was reported up to now.
+        let reports = || {
+            order(Order::Ping);
+            let (mut packet, mut all) = (vec![0; PACKET_MAX], Vec::new());
+            loop {
+                let (length, _) = recv(&ours, &mut packet[..], RecvFlags::empty()).unwrap();
+                match Report::read(&packet[..length]).unwrap() {
+                    Report::Pong => return all,
+                    report => all.push(report),
+                }
+            }
+        };
+        let end = THREADS_PER_UID as u64;
+        (1..=end).for_each(look);
+        for id in 1000..5000 {
+            look(id);
+            order(Order::Forget { id });
+        }
+        assert_eq!(reports(), [], "nothing waits");
+        let most = 10_000 + WAITING_PER_UID as u64;
+        (10_000..most).for_each(look);
+        assert_eq!(reports(), []);
+        (most..most + 10).for_each(look);
+        let refused: Vec<_> =
+            (most..most + 10).map(|id| Report::Looked { id, seen: Err(Errno::NOMEM) }).collect();
+        assert_eq!(reports(), refused);
+        for id in (1..=end).chain(10_000..most) {
+            order(Order::Forget { id });
+        }
+        over.store(true, Ordering::Release);
+        busy.join().unwrap();
     }
 }
