@@ -25,15 +25,16 @@ pub const CALLS: &str = "CALLS";
 /// Numbers of system calls are below; the table of a dispatcher has so many places.
 pub const CALL_NUMBERS: u32 = 1024;
 
-/// `HASH`: thread id (u32, initial pid namespace) to a byte: who takes part in user events. At [`TASKS_LOST`] it says whether
-/// something happened to one of them that [`TASK_RING`] had no room for.
+/// `HASH`: process id (u32, initial pid namespace) to when that process began to take part in user events (u64, nanoseconds of
+/// `CLOCK_MONOTONIC`): no other process with its id has the same. At [`TASKS_LOST`] it is not 0 when something happened to one of
+/// them that [`TASK_RING`] had no room for.
 pub const TASKS: &str = "TASKS";
-/// The key in [`TASKS`] that is no thread's.
+/// The key in [`TASKS`] that is no process's.
 pub const TASKS_LOST: u32 = 0;
 /// `RINGBUF`: a [`TaskEvent`] each.
 pub const TASK_RING: &str = "TASK_RING";
 
-/// What became of a thread that takes part in user events.
+/// What became of a process that takes part in user events.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskEvent {
@@ -45,7 +46,7 @@ pub struct TaskEvent {
     pub other: u32,
     /// Whether the two have their memory in common.
     pub shares: u32,
-    /// When, by `CLOCK_MONOTONIC`, nanoseconds.
+    /// When the child was born, or when the one that is gone began to take part: the value of [`TASKS`].
     pub time: u64,
 }
 

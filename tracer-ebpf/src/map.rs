@@ -140,10 +140,10 @@ pub static CALLS: Map<u64> = Map::new(BPF_MAP_TYPE_ARRAY);
 #[unsafe(no_mangle)]
 pub static SYSCALLS: Map<u32> = Map::new(BPF_MAP_TYPE_PROG_ARRAY);
 
-/// Threads that take part in user events.
+/// Processes that take part in user events, and since when.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
-pub static TASKS: Map<u8> = Map::new(BPF_MAP_TYPE_HASH);
+pub static TASKS: Map<u64> = Map::new(BPF_MAP_TYPE_HASH);
 
 /// What becomes of them.
 #[unsafe(link_section = "maps")]

@@ -1,5 +1,7 @@
-//! Following the tasks that take part in user events: who is born to one of them, and which of them ends or becomes
+//! Following the processes that take part in user events: who is born to one of them, and which of them ends or becomes
 //! another program. The table says who they are; what happened goes to user space as [`tracer_abi::TaskEvent`].
+//!
+//! Threads are not followed: all of a process take part, and however many there are, the table has one entry for them.
 
 use aya_ebpf::{
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, generated::bpf_ringbuf_output},
@@ -13,11 +15,15 @@ use crate::{
     map::{TASK_RING, TASKS},
 };
 
-/// Byte offsets in `struct task_struct`; user space replaces the zeroes.
+/// Byte offsets in `struct task_struct`, and that of `live` in `struct signal_struct`; user space replaces the zeroes.
 #[unsafe(no_mangle)]
-static TASKS_PID: u32 = 0;
+static TASKS_TGID: u32 = 0;
 #[unsafe(no_mangle)]
 static TASKS_MM: u32 = 0;
+#[unsafe(no_mangle)]
+static TASKS_SIGNAL: u32 = 0;
+#[unsafe(no_mangle)]
+static TASKS_LIVE: u32 = 0;
 
 macro_rules! offset {
     ($name:ident) => {
@@ -26,11 +32,9 @@ macro_rules! offset {
     };
 }
 
-/// Tells user space, or, where there is no room, that something was not told.
+/// Tells user space, or, where there is no room, that something was not told; whether it was.
 #[inline(always)]
-fn tell(kind: u32, task: u32, other: u32, shares: u32) {
-    // SAFETY: no arguments.
-    let event = TaskEvent { kind, task, other, shares, time: unsafe { bpf_ktime_get_ns() } };
+fn tell(event: TaskEvent) -> bool {
     // SAFETY: the event lives through the call.
     let told = unsafe {
         bpf_ringbuf_output(
@@ -40,61 +44,91 @@ fn tell(kind: u32, task: u32, other: u32, shares: u32) {
             0,
         )
     };
-    if told != 0 {
-        lost();
-    }
-}
-
-#[inline(always)]
-fn lost() {
-    if let Some(lost) = TASKS.get(TASKS_LOST) {
+    if told != 0
+        && let Some(lost) = TASKS.get(TASKS_LOST)
+    {
         // SAFETY: a looked-up map value is valid for the program's run.
         unsafe { lost.write(1) };
     }
+    told == 0
+}
+
+/// When the process that runs began to take part.
+#[inline(always)]
+fn since(process: u32) -> Option<u64> {
+    if process == TASKS_LOST {
+        return None;
+    }
+    // SAFETY: a looked-up map value is valid for the program's run.
+    TASKS.get(process).map(|since| unsafe { since.read() })
+}
+
+#[inline(always)]
+fn current() -> u32 {
+    (bpf_get_current_pid_tgid() >> 32) as u32
 }
 
 /// `sched_process_fork(struct task_struct *parent, struct task_struct *child)`, hit by the parent before the child runs.
 #[raw_tracepoint]
 pub fn tasks_fork(ctx: RawTracePointContext) -> i32 {
-    let parent = bpf_get_current_pid_tgid() as u32;
-    if TASKS.get(parent).is_none() {
+    let parent = current();
+    if since(parent).is_none() {
         return 0;
     }
     let (from, child): (u64, u64) = (ctx.arg(0), ctx.arg(1));
-    let pid: u32 = peek(child + offset!(TASKS_PID));
-    let (mm, its): (u64, u64) = (peek(from + offset!(TASKS_MM)), peek(child + offset!(TASKS_MM)));
-    // A number that is still there is an ended task's whose end was not told.
-    TASKS.remove(pid);
-    if !TASKS.insert(pid, 1) {
-        lost();
+    let process: u32 = peek(child + offset!(TASKS_TGID));
+    if process == parent {
         return 0;
     }
-    tell(task_event::FORK, parent, pid, u32::from(mm == its));
+    let (mm, its): (u64, u64) = (peek(from + offset!(TASKS_MM)), peek(child + offset!(TASKS_MM)));
+    // SAFETY: no arguments.
+    let time = unsafe { bpf_ktime_get_ns() };
+    // A number that is still there is an ended process's whose end was not told.
+    TASKS.remove(process);
+    if !TASKS.insert(process, time) {
+        return 0;
+    }
+    let event = TaskEvent {
+        kind: task_event::FORK,
+        task: parent,
+        other: process,
+        shares: u32::from(mm == its),
+        time,
+    };
+    // Whom user space knows nothing of takes no place in the table: it would have it for as long as it likes.
+    if !tell(event) {
+        TASKS.remove(process);
+    }
     0
 }
 
-/// `sched_process_exec(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)`
+/// `sched_process_exec(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)`: whichever thread it was has its
+/// process's number by now.
 #[raw_tracepoint]
-pub fn tasks_exec(ctx: RawTracePointContext) -> i32 {
-    let own = bpf_get_current_pid_tgid() as u32;
-    let old: u64 = ctx.arg(1);
-    // A thread that does it takes the place of its process's first one.
-    gone(old as u32);
-    gone(own);
+pub fn tasks_exec(_ctx: RawTracePointContext) -> i32 {
+    let own = current();
+    if let Some(time) = since(own) {
+        gone(own, time);
+    }
     0
 }
 
-/// `sched_process_exit(struct task_struct *p, ...)`
+/// `sched_process_exit(struct task_struct *p, ...)`, hit by each thread; behind its part in `signal->live` is given back.
 #[raw_tracepoint]
-pub fn tasks_exit(_ctx: RawTracePointContext) -> i32 {
-    gone(bpf_get_current_pid_tgid() as u32);
+pub fn tasks_exit(ctx: RawTracePointContext) -> i32 {
+    let own = current();
+    let Some(time) = since(own) else { return 0 };
+    let task: u64 = ctx.arg(0);
+    let signal: u64 = peek(task + offset!(TASKS_SIGNAL));
+    let live: u32 = peek(signal + offset!(TASKS_LIVE));
+    if live == 0 {
+        gone(own, time);
+    }
     0
 }
 
 #[inline(always)]
-fn gone(task: u32) {
-    if task != TASKS_LOST && TASKS.get(task).is_some() {
-        TASKS.remove(task);
-        tell(task_event::GONE, task, 0, 0);
-    }
+fn gone(process: u32, time: u64) {
+    TASKS.remove(process);
+    tell(TaskEvent { kind: task_event::GONE, task: process, other: 0, shares: 0, time });
 }

@@ -1,4 +1,4 @@
-//! Tasks that take part in user events: who of them has children, ends, or runs another program, told by programs of our own
+//! Processes that take part in user events: who of them has children, ends, or runs another program, told by programs of our own
 //! in the order in which it happens, before any of those does its next system call.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,8 @@ use crate::{
     },
 };
 
-/// Threads that can take part at once.
+/// Processes that can take part at once: those that are charged to uids (`Kind::AddressSpaces`), and as many as can be in the ring
+/// that are not yet. So there is always a place for one more of root's.
 const ENTRIES: u32 = 65_536;
 /// Bytes of the ring: so many events may wait, some thousands.
 const RING_BYTES: u32 = 1 << 18;
@@ -23,13 +24,17 @@ const RING_BYTES: u32 = 1 << 18;
 /// How often a ring is looked at again in which something is being written: that takes less than a microsecond.
 const BUSY_TRIES: u32 = 1000;
 
-/// Byte offsets in the kernel's `struct task_struct`.
+/// Byte offsets in the kernel's `struct task_struct`, but for the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskOffsets {
-    /// Of `pid`.
-    pub pid: u32,
+    /// Of `tgid`.
+    pub tgid: u32,
     /// Of `mm`.
     pub mm: u32,
+    /// Of `signal`.
+    pub signal: u32,
+    /// Of `live` in `struct signal_struct`.
+    pub live: u32,
 }
 
 /// Follows tasks as long as it lives.
@@ -49,7 +54,7 @@ impl Tasks {
         let table = Map::create(&MapSpec {
             kind: MapKind::Hash,
             key_size: 4,
-            value_size: 1,
+            value_size: 8,
             max_entries: ENTRIES,
             flags: 0,
             inner: None,
@@ -66,40 +71,55 @@ impl Tasks {
             name: "tracer_births",
         })
         .map_err(|errno| Cause::Map("ring buffer", errno))?;
-        table.update(&TASKS_LOST.to_ne_bytes(), &[0]).map_err(|errno| Cause::Map("hash", errno))?;
+        table.update(&TASKS_LOST.to_ne_bytes(), &[0; 8]).map_err(|errno| Cause::Map("hash", errno))?;
         let templates = [
             ("tasks_fork", "sched_process_fork"),
             ("tasks_exec", "sched_process_exec"),
             ("tasks_exit", "sched_process_exit"),
         ];
-        let (pid, mm) = (offsets.pid.to_ne_bytes(), offsets.mm.to_ne_bytes());
-        let hooks =
-            follow::hang(&templates, &[("TASKS_PID", &pid), ("TASKS_MM", &mm)], cast, |map| match map {
-                TASKS => Some(table.as_fd()),
-                TASK_RING => Some(ring.as_fd()),
-                _ => None,
-            })?;
+        let (tgid, mm) = (offsets.tgid.to_ne_bytes(), offsets.mm.to_ne_bytes());
+        let (signal, live) = (offsets.signal.to_ne_bytes(), offsets.live.to_ne_bytes());
+        let constants: [(&str, &[u8]); 4] =
+            [("TASKS_TGID", &tgid), ("TASKS_MM", &mm), ("TASKS_SIGNAL", &signal), ("TASKS_LIVE", &live)];
+        let hooks = follow::hang(&templates, &constants, cast, |map| match map {
+            TASKS => Some(table.as_fd()),
+            TASK_RING => Some(ring.as_fd()),
+            _ => None,
+        })?;
         let ring = RingMemory::new(ring).map_err(|errno| Cause::Map("ring buffer", errno))?;
         Ok(Self { _hooks: hooks, table, ring })
     }
 
-    /// Lets a thread take part, and from then on its children.
+    /// Lets a process take part since `mark` (`CLOCK_MONOTONIC`), and from then on its children.
     ///
     /// # Errors
     /// `E2BIG` when too many do.
-    pub fn add(&self, task: u32) -> Result<(), crate::sys::Errno> {
-        self.table.update(&task.to_ne_bytes(), &[1])
+    pub fn add(&self, process: u32, mark: u64) -> Result<(), crate::sys::Errno> {
+        self.table.update(&process.to_ne_bytes(), &mark.to_ne_bytes())
     }
 
-    /// Whether a thread takes part.
-    pub fn has(&self, task: u32) -> bool {
-        matches!(self.table.lookup(&task.to_ne_bytes()), Ok(Some(_)))
+    /// Since when a process takes part, if it does. One that ended or runs another program does not, whether that was told or not.
+    pub fn mark(&self, process: u32) -> Option<u64> {
+        let value = self.table.lookup(&process.to_ne_bytes()).ok()??;
+        value.first_chunk().map(|mark| u64::from_ne_bytes(*mark))
     }
 
-    /// What happened since the last call, and whether something is missing from it.
-    pub fn news(&mut self) -> (Vec<TaskEvent>, bool) {
+    /// Lets a process that takes part since `mark` do so no more.
+    pub fn remove(&self, process: u32, mark: u64) {
+        // Whoever has its number since takes part itself. One that is born in between is not followed any more, and is forgotten
+        // with the next one of its number.
+        if self.mark(process) == Some(mark) {
+            let _ = self.table.delete(&process.to_ne_bytes());
+        }
+    }
+
+    /// What happened since the last call, the oldest `most` of it, and whether something is missing.
+    pub fn news(&mut self, most: usize) -> (Vec<TaskEvent>, bool) {
         let mut all = Vec::new();
         let mut take = |bytes: &[u8]| {
+            if all.len() == most {
+                return Seen::Left;
+            }
             let word = |at: usize| bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
             let word = |at| word(at).map_or(0, u32::from_ne_bytes);
             let time = u64::from(word(16)) | u64::from(word(20)) << 32;
@@ -114,9 +134,9 @@ impl Tasks {
             }
         }
         let key = TASKS_LOST.to_ne_bytes();
-        let lost = matches!(self.table.lookup(&key), Ok(Some(lost)) if lost != [0]);
+        let lost = matches!(self.table.lookup(&key), Ok(Some(lost)) if lost != [0; 8]);
         if lost {
-            let _ = self.table.update(&key, &[0]);
+            let _ = self.table.update(&key, &[0; 8]);
         }
         (all, lost)
     }

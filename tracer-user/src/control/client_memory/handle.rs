@@ -24,25 +24,14 @@ use super::{
 const CHANGE: Duration = Duration::from_millis(100);
 /// How long the process may take to answer that it is there.
 const PONG: Duration = Duration::from_secs(10);
-/// How long to wait where waiting fails.
+/// How long to wait where waiting fails; and after which time without listening the process has its time to answer once more.
 const APART: Duration = Duration::from_secs(1);
+
+/// How much time is between two calls for somebody who has more to do: others have theirs in it, and many who ask have one call.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// What is called with what a look showed; its number is the address space's.
 pub type Shown = Box<dyn FnOnce(u64, Result<Seen, Errno>) + Send>;
-
-/// What turned out not to be what it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// An address space that is gone, or another one's.
-    Space(u64),
-    /// A task that does not have this address space.
-    Task {
-        /// The task.
-        task: u32,
-        /// The address space.
-        space: u64,
-    },
-}
 
 struct Looking {
     deadline: Instant,
@@ -52,8 +41,7 @@ struct Looking {
 struct Opening {
     /// What its identity must be.
     identity: Arc<[u8]>,
-    failure: Failure,
-    lane: Option<u64>,
+    lane: u64,
 }
 
 #[derive(Default)]
@@ -63,13 +51,20 @@ struct State {
     opens: HashMap<u64, Opening>,
     socket: Option<Arc<OwnedFd>>,
     outbox: VecDeque<Vec<u8>>,
-    failures: Vec<Failure>,
+    /// Address spaces that are gone, or were another's.
+    failures: Vec<u64>,
+    /// Somebody has more to do.
+    again: bool,
+    /// When that was last the reason for a call.
+    called_again: Option<Instant>,
     shown: Vec<(Shown, u64, Result<Seen, Errno>)>,
     /// Counts the processes that there were.
     generation: u64,
     /// Processes that wait for their turn.
     spare: VecDeque<OwnedFd>,
     pinged: Option<Instant>,
+    /// Since when its answers are listened for, without a pause in which this side did something else.
+    listening: Option<Instant>,
 }
 
 struct Shared {
@@ -146,13 +141,22 @@ impl ClientMemory {
         Ok(Self(shared))
     }
 
-    /// What to call when there are [`ClientMemory::failures`] or the process is another one. Only the first is.
+    /// What to call when there are [`ClientMemory::failures`], the process is another one, or somebody wants to [`attend_again`].
+    /// Only the first is.
+    ///
+    /// [`attend_again`]: Self::attend_again
     pub fn on_attention(&self, call: impl Fn() + Send + Sync + 'static) {
         let _ = self.0.attention.set(Box::new(call));
     }
 
-    /// What turned out not to be what it was, since the last call, and which process it is by now.
-    pub fn failures(&self) -> (u64, Vec<Failure>) {
+    /// Has what [`ClientMemory::on_attention`] was given called once more, by the thread that takes reports.
+    pub fn attend_again(&self) {
+        self.0.lock().again = true;
+        self.0.wake();
+    }
+
+    /// Address spaces that turned out not to be what they were, since the last call, and which process it is by now.
+    pub fn failures(&self) -> (u64, Vec<u64>) {
         let mut state = self.0.lock();
         (state.generation, std::mem::take(&mut state.failures))
     }
@@ -166,6 +170,7 @@ impl ClientMemory {
                 return;
             }
             state.looks.insert(id, Looking { deadline, then });
+            state.lanes.reachable.insert(id);
             state.lanes.orders.push(Order::Look { id, look });
         });
     }
@@ -173,8 +178,12 @@ impl ClientMemory {
     /// Forgets an address space.
     pub fn forget(&self, id: u64) {
         self.0.with(|state| {
-            state.opens.remove(&id);
             state.lanes.orders.push(Order::Forget { id });
+            state.lanes.reachable.remove(&id);
+            // Others of its lane do not wait for it any more.
+            if let Some(opening) = state.opens.remove(&id) {
+                state.lanes.opened(opening.lane);
+            }
         });
     }
 
@@ -186,21 +195,11 @@ impl ClientMemory {
     /// Opens a thread's address space under a number, before anything else is written in its lane. It is to be one with this
     /// identity.
     pub fn open(&self, id: u64, uid: u32, thread: u32, identity: &Arc<[u8]>, lane: u64) {
-        let (identity, failure) = (Arc::clone(identity), Failure::Space(id));
+        let identity = Arc::clone(identity);
         self.0.with(|state| {
-            state.opens.insert(id, Opening { identity, failure, lane: Some(lane) });
-            state.lanes.opens(lane);
+            state.opens.insert(id, Opening { identity, lane });
+            state.lanes.opens(lane, id);
             state.lanes.orders.push(Order::Open { id, uid, thread });
-        });
-    }
-
-    /// Has it proved that a task's address space has this identity.
-    pub fn prove(&self, uid: u32, task: u32, space: u64, identity: &Arc<[u8]>) {
-        let (identity, failure) = (Arc::clone(identity), Failure::Task { task, space });
-        self.0.with(|state| {
-            let id = state.lanes.number();
-            state.opens.insert(id, Opening { identity, failure, lane: None });
-            state.lanes.orders.push(Order::Open { id, uid, thread: task });
         });
     }
 
@@ -226,9 +225,12 @@ impl ClientMemory {
     }
 
     /// Writes as a part of a change.
-    pub fn write(&self, lane: u64, op: Op, change: Option<&Ticket>) {
+    pub fn write(&self, lane: u64, ops: impl Iterator<Item = Op>, change: Option<&Ticket>) {
         let change = change.map(|ticket| ticket.change);
-        self.0.with(|state| state.lanes.write(lane, op, change, Instant::now()));
+        self.0.with(|state| {
+            let now = Instant::now();
+            ops.for_each(|op| state.lanes.write(lane, op, change, now));
+        });
     }
 
     /// Writes for a request that waits until a time.
@@ -265,13 +267,17 @@ impl Shared {
     /// Takes reports for ever.
     fn run(&self) {
         let mut packet = vec![0; PACKET_MAX];
+        let mut settled = Instant::now();
         loop {
+            let now = Instant::now();
             let (socket, waits, deadline) = {
                 let mut state = self.lock();
                 state.flush();
+                if now.duration_since(settled) > APART {
+                    state.listening = Some(now);
+                }
                 (state.socket.clone(), !state.outbox.is_empty(), state.deadline())
             };
-            let now = Instant::now();
             let left = deadline.map(|at| Timespec::try_from(at.saturating_duration_since(now)));
             let timeout = left.and_then(Result::ok);
             let mut flags = PollFlags::IN;
@@ -289,6 +295,7 @@ impl Shared {
                 Some(socket) => self.receive(socket, &mut packet),
                 None => false,
             };
+            settled = Instant::now();
             self.settle(gone);
         }
     }
@@ -314,7 +321,7 @@ impl Shared {
     fn settle(&self, gone: bool) {
         let now = Instant::now();
         let mut state = self.lock();
-        let silent = state.pinged.is_some_and(|since| now.duration_since(since) > PONG);
+        let silent = state.silent_at().is_some_and(|at| at < now);
         if (gone || silent) && state.socket.is_some() {
             state.lose();
             state.next();
@@ -335,7 +342,11 @@ impl Shared {
         state.flush();
         let calls = std::mem::take(&mut state.lanes.calls);
         let shown = std::mem::take(&mut state.shown);
-        let attention = !state.failures.is_empty() || gone || silent;
+        let again = state.again && state.called_again.is_none_or(|last| last + AGAIN <= now);
+        if again {
+            (state.again, state.called_again) = (false, Some(now));
+        }
+        let attention = !state.failures.is_empty() || gone || silent || again;
         drop(state);
         for (then, result) in calls {
             then(result);
@@ -375,8 +386,18 @@ impl State {
 
     fn deadline(&self) -> Option<Instant> {
         let looks = self.looks.values().map(|look| look.deadline);
-        let pong = self.pinged.map(|since| since + PONG);
-        looks.chain(self.lanes.deadline()).chain(pong).min()
+        looks.chain(self.lanes.deadline()).chain(self.silent_at()).chain(self.again_at()).min()
+    }
+
+    /// When somebody is to be called who has more to do.
+    fn again_at(&self) -> Option<Instant> {
+        self.again.then(|| self.called_again.map_or_else(Instant::now, |last| last + AGAIN))
+    }
+
+    /// When the process counts as one that does not answer.
+    fn silent_at(&self) -> Option<Instant> {
+        let since = self.pinged?;
+        Some(self.listening.map_or(since, |listening| listening.max(since)) + PONG)
     }
 
     fn expire(&mut self, now: Instant) {
@@ -384,10 +405,11 @@ impl State {
         let mut ping = !late.is_empty();
         for (id, look) in late {
             self.lanes.orders.push(Order::Forget { id });
+            self.lanes.reachable.remove(&id);
             self.shown.push((look.then, id, Err(Errno::FAULT)));
         }
         self.lanes.expire(now);
-        self.failures.extend(self.lanes.dead.drain(..).map(Failure::Space));
+        self.failures.append(&mut self.lanes.dead);
         let mut missed = std::mem::take(&mut self.lanes.missed);
         missed.sort_unstable();
         missed.dedup();
@@ -414,14 +436,11 @@ impl State {
                 let Some(opening) = self.opens.remove(&id) else { return };
                 let same = identity.is_ok_and(|identity| *identity == *opening.identity);
                 if !same {
-                    self.failures.push(opening.failure);
-                }
-                if !same || opening.lane.is_none() {
+                    self.failures.push(id);
                     self.lanes.orders.push(Order::Forget { id });
+                    self.lanes.reachable.remove(&id);
                 }
-                if let Some(lane) = opening.lane {
-                    self.lanes.opened(lane);
-                }
+                self.lanes.opened(opening.lane);
             }
             Report::Written { batch, done } => self.lanes.written(batch, &done, Instant::now()),
             Report::Pong => self.pinged = None,
@@ -439,5 +458,134 @@ impl State {
         }
         self.opens.clear();
         self.lanes.reset();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::super::message::Bit;
+    use super::*;
+
+    /// Some processes that reach memory, of which these are the other ends.
+    fn played(count: usize) -> (ClientMemory, Vec<OwnedFd>) {
+        let pair =
+            || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (ours, theirs) = (0..count).map(|_| pair()).unzip();
+        (ClientMemory::start(ours).unwrap(), theirs)
+    }
+
+    /// The next order that a process gets, if one comes within some time.
+    fn order(process: &OwnedFd, time: Duration) -> Option<Order> {
+        let mut packet = vec![0; PACKET_MAX];
+        let timeout = Timespec::try_from(time).unwrap();
+        if poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) == Ok(0) {
+            return None;
+        }
+        let (length, _) = recv(process, &mut packet[..], RecvFlags::empty()).unwrap();
+        Order::read(&packet[..length])
+    }
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    fn report(process: &OwnedFd, report: &Report) {
+        send(process, &report.packet(), SendFlags::NOSIGNAL).unwrap();
+    }
+
+    fn op(space: u64) -> Op {
+        Op { space, key: 1, bit: Some(Bit { at: 64, mask: 1, on: true }), words: Vec::new() }
+    }
+
+    fn identity() -> Arc<[u8]> {
+        Arc::from(&b"identity"[..])
+    }
+
+    #[test]
+    fn an_address_space_that_is_forgotten_holds_up_no_other() {
+        let (memory, processes) = played(1);
+        let lane = memory.lane(7);
+        let (first, second) = (memory.number(), memory.number());
+        for id in [first, second] {
+            memory.open(id, 7, 5, &identity(), lane);
+            assert_eq!(order(&processes[0], SOON), Some(Order::Open { id, uid: 7, thread: 5 }));
+        }
+        memory.forget(first);
+        assert_eq!(order(&processes[0], SOON), Some(Order::Forget { id: first }));
+        memory.write(lane, [op(second)].into_iter(), None);
+        assert_eq!(order(&processes[0], Duration::from_millis(50)), None, "it is not open yet");
+        // Whether it was forgotten before it was opened or not.
+        for id in [first, second] {
+            report(&processes[0], &Report::Opened { id, identity: Ok(identity().to_vec()) });
+        }
+        let Some(Order::Write { ops, .. }) = order(&processes[0], SOON) else { panic!("it is not written") };
+        assert_eq!(ops, [op(second)]);
+        assert_eq!(memory.failures(), (0, Vec::new()));
+    }
+
+    #[test]
+    fn what_the_next_process_was_not_told_of_is_not_gone() {
+        let (memory, mut processes) = played(2);
+        let (lane, id) = (memory.lane(7), memory.number());
+        let attention = Arc::new((Mutex::new(0), Condvar::new()));
+        let its = Arc::clone(&attention);
+        memory.on_attention(move || {
+            *its.0.lock().unwrap() += 1;
+            its.1.notify_all();
+        });
+        let await_attention = || {
+            let waits =
+                attention.1.wait_timeout_while(attention.0.lock().unwrap(), SOON, |times| *times == 0);
+            let (mut times, _) = waits.unwrap();
+            assert!(*times > 0);
+            *times = 0;
+        };
+        memory.open(id, 7, 5, &identity(), lane);
+        order(&processes[0], SOON).unwrap();
+        report(&processes[0], &Report::Opened { id, identity: Ok(identity().to_vec()) });
+        // The first is gone, and an event is turned on before that is known.
+        assert_eq!(memory.failures().0, 0);
+        drop(processes.remove(0));
+        await_attention();
+        let change = memory.change();
+        memory.write(lane, [op(id)].into_iter(), Some(&change));
+        if let Some(Order::Write { batch, .. }) = order(&processes[0], Duration::from_millis(100)) {
+            report(&processes[0], &Report::Written { batch, done: vec![Err(Errno::SRCH)] });
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        change.wait();
+        assert_eq!(memory.failures(), (1, Vec::new()), "nobody knows whether it is gone");
+        // It is opened again, and then it may turn out to be gone.
+        memory.open(id, 7, 5, &identity(), lane);
+        memory.write(lane, [op(id)].into_iter(), None);
+        assert_eq!(order(&processes[0], SOON), Some(Order::Open { id, uid: 7, thread: 5 }));
+        report(&processes[0], &Report::Opened { id, identity: Ok(identity().to_vec()) });
+        let Some(Order::Write { batch, .. }) = order(&processes[0], SOON) else {
+            panic!("it is not written")
+        };
+        report(&processes[0], &Report::Written { batch, done: vec![Err(Errno::SRCH)] });
+        await_attention();
+        assert_eq!(memory.failures(), (1, vec![id]));
+        // Whoever has more to do is called again, once for many times.
+        for _ in 0..100 {
+            memory.attend_again();
+        }
+        await_attention();
+        memory.attend_again();
+        await_attention();
+    }
+
+    #[test]
+    fn a_process_has_its_time_to_answer_while_somebody_listens() {
+        let start = Instant::now();
+        let mut state = State::default();
+        assert_eq!(state.silent_at(), None);
+        state.pinged = Some(start);
+        assert_eq!(state.silent_at(), Some(start + PONG));
+        // This side did something else for longer than that.
+        state.listening = Some(start + 2 * PONG);
+        assert_eq!((state.silent_at(), state.deadline()), (Some(start + 3 * PONG), Some(start + 3 * PONG)));
+        state.pinged = Some(start + 3 * PONG);
+        assert_eq!(state.silent_at(), Some(start + 4 * PONG));
     }
 }

@@ -10,7 +10,7 @@
 //! A request that is given up is answered `ETIMEDOUT` here. Nothing here knows the time or sends anything: what is to be sent and called is given back.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     time::{Duration, Instant},
 };
 
@@ -44,7 +44,8 @@ struct Lane {
     /// Address spaces that are being opened.
     opening: usize,
     running: Option<(u64, Vec<Write>)>,
-    pending: BTreeMap<u64, Write>,
+    /// By address space and key.
+    pending: BTreeMap<(u64, u64), Write>,
     stuck: bool,
     /// How often it was.
     misses: u32,
@@ -76,6 +77,7 @@ struct Change {
 struct Request {
     deadline: Instant,
     lane: u64,
+    space: u64,
     key: u64,
     then: Then,
 }
@@ -88,6 +90,8 @@ pub(super) struct Lanes {
     changes: HashMap<u64, Change>,
     requests: HashMap<u64, Request>,
     next: u64,
+    /// Address spaces that whoever writes was told to open. Of others it would say that they are gone.
+    pub(super) reachable: HashSet<u64>,
     /// To be sent.
     pub(super) orders: Vec<Order>,
     /// To be called.
@@ -175,13 +179,14 @@ impl Lanes {
             return;
         }
         let number = self.number();
-        self.requests.insert(number, Request { deadline, lane, key: op.key, then });
+        self.requests.insert(number, Request { deadline, lane, space: op.space, key: op.key, then });
         self.add(lane, op, Some(Waiter::Request(number)));
     }
 
     fn add(&mut self, number: u64, op: Op, waiter: Option<Waiter>) {
         let Some(lane) = self.all.get_mut(&number) else { return };
-        match lane.pending.get_mut(&op.key) {
+        let place = (op.space, op.key);
+        match lane.pending.get_mut(&place) {
             Some(write) => {
                 // What stands behind the bit is still to be written.
                 let words = std::mem::take(&mut write.op.words);
@@ -191,7 +196,7 @@ impl Lanes {
                 }
                 write.waiters.extend(waiter);
             }
-            None => drop(lane.pending.insert(op.key, Write { op, waiters: waiter.into_iter().collect() })),
+            None => drop(lane.pending.insert(place, Write { op, waiters: waiter.into_iter().collect() })),
         }
         self.pump(number);
     }
@@ -201,12 +206,17 @@ impl Lanes {
         if lane.running.is_some() || lane.opening > 0 || lane.pending.is_empty() {
             return;
         }
-        let mut writes = Vec::new();
+        let (mut writes, mut lost) = (Vec::new(), Vec::new());
         while writes.len() < OPS_MAX
-            && let Some((_, write)) = lane.pending.pop_first()
+            && let Some(((space, _), write)) = lane.pending.pop_first()
         {
-            writes.push(write);
+            if self.reachable.contains(&space) { writes.push(write) } else { lost.push(write) }
         }
+        // They are written again once their address space is opened again, by what events are then.
+        for write in lost {
+            self.complete(&write.waiters, Err(Errno::FAULT));
+        }
+        let Some(lane) = self.all.get_mut(&number).filter(|_| !writes.is_empty()) else { return };
         let ops = writes.iter().map(|write| write.op.clone()).collect();
         self.next += 1;
         let batch = self.next;
@@ -216,7 +226,8 @@ impl Lanes {
     }
 
     /// An address space of a lane is being opened: nothing is written before.
-    pub(super) fn opens(&mut self, lane: u64) {
+    pub(super) fn opens(&mut self, lane: u64, space: u64) {
+        self.reachable.insert(space);
         if let Some(lane) = self.all.get_mut(&lane) {
             lane.opening += 1;
         }
@@ -245,7 +256,8 @@ impl Lanes {
         }
         for (write, index) in writes.into_iter().zip(0..) {
             let result = done.get(index).copied().unwrap_or(Err(Errno::IO));
-            if result == Err(Errno::SRCH) {
+            // One that was forgotten, or is not open in a process that was another one, is not known to be gone.
+            if result == Err(Errno::SRCH) && self.reachable.contains(&write.op.space) {
                 self.dead.push(write.op.space);
             }
             self.complete(&write.waiters, result);
@@ -322,7 +334,7 @@ impl Lanes {
 
     /// A request took too long: what it asked for is not written, where that has not happened yet.
     fn give_up(&mut self, number: u64) {
-        let Some(Request { lane, key, then, .. }) = self.requests.remove(&number) else { return };
+        let Some(Request { lane, space, key, then, .. }) = self.requests.remove(&number) else { return };
         self.calls.push((then, Err(Errno::TIMEDOUT)));
         let Some(lane) = self.all.get_mut(&lane) else { return };
         lane.miss();
@@ -333,8 +345,8 @@ impl Lanes {
         {
             self.orders.push(Order::Cancel { batch: *batch, key });
         }
-        if lane.pending.get(&key).is_some_and(own)
-            && let Some(write) = lane.pending.remove(&key)
+        if lane.pending.get(&(space, key)).is_some_and(own)
+            && let Some(write) = lane.pending.remove(&(space, key))
         {
             self.complete(&write.waiters, Err(Errno::FAULT));
         }
@@ -343,6 +355,7 @@ impl Lanes {
     /// Whoever wrote is gone: nothing of what was under way can be relied on.
     pub(super) fn reset(&mut self) {
         self.batches.clear();
+        self.reachable.clear();
         let mut lost = Vec::new();
         self.all.retain(|_, lane| {
             let running = lane.running.take().into_iter().flat_map(|(_, writes)| writes);
@@ -365,6 +378,11 @@ mod tests {
 
     fn op(key: u64, on: bool) -> Op {
         Op { space: 1, key, bit: Some(Bit { at: 64, mask: 1, on }), words: Vec::new() }
+    }
+
+    /// Lanes, and one address space that is open.
+    fn lanes_of_one() -> Lanes {
+        Lanes { reachable: HashSet::from([1]), ..Lanes::default() }
     }
 
     /// What was sent: batches, and the state of each key.
@@ -390,7 +408,7 @@ mod tests {
 
     #[test]
     fn the_newest_state_goes_last_and_nothing_piles_up() {
-        let (mut lanes, now) = (Lanes::default(), Instant::now());
+        let (mut lanes, now) = (lanes_of_one(), Instant::now());
         let lane = lanes.lane(7);
         lanes.write(lane, op(1, true), None, now);
         let (first, states) = sent(&mut lanes).remove(0);
@@ -418,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_change_waits_once_for_a_lane_that_is_stuck() {
-        let (mut lanes, start) = (Lanes::default(), Instant::now());
+        let (mut lanes, start) = (lanes_of_one(), Instant::now());
         let patience = Duration::from_millis(100);
         let (good, bad) = (lanes.lane(7), lanes.lane(8));
         let change = lanes.change(start + patience);
@@ -458,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_request_that_took_too_long_writes_nothing_afterwards() {
-        let (mut lanes, start) = (Lanes::default(), Instant::now());
+        let (mut lanes, start) = (lanes_of_one(), Instant::now());
         let lane = lanes.lane(7);
         let answers = Arc::new(Mutex::new(Vec::new()));
         let then = || -> Then {
@@ -489,10 +507,37 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_before_an_address_space_is_open() {
-        let (mut lanes, now) = (Lanes::default(), Instant::now());
+    fn nothing_is_written_where_nothing_is_open() {
+        let (mut lanes, now) = (lanes_of_one(), Instant::now());
         let lane = lanes.lane(7);
-        lanes.opens(lane);
+        lanes.write(lane, op(1, true), None, now);
+        // Another process reaches memory: what it was not told to open is not dead.
+        lanes.reset();
+        lanes.orders.clear();
+        let change = lanes.change(now + Duration::from_secs(1));
+        lanes.write(lane, op(1, false), Some(change), now);
+        assert!(sent(&mut lanes).is_empty());
+        assert!(lanes.then(change, Box::new(|_| {})).is_some(), "nobody is waited for");
+        lanes.opens(lane, 1);
+        lanes.write(lane, op(1, false), None, now);
+        lanes.opened(lane);
+        let (batch, states) = sent(&mut lanes).remove(0);
+        assert_eq!(states, [(1, false)]);
+        lanes.written(batch, &[Err(Errno::SRCH)], now);
+        assert_eq!(lanes.dead, [1]);
+        // Two address spaces may be of one lane, a child's have its parent's keys.
+        lanes.opens(lane, 2);
+        lanes.write(lane, op(1, true), None, now);
+        lanes.write(lane, Op { space: 2, ..op(1, true) }, None, now);
+        lanes.opened(lane);
+        assert_eq!(sent(&mut lanes)[0].1.len(), 2);
+    }
+
+    #[test]
+    fn nothing_is_written_before_an_address_space_is_open() {
+        let (mut lanes, now) = (lanes_of_one(), Instant::now());
+        let lane = lanes.lane(7);
+        lanes.opens(lane, 1);
         lanes.write(lane, op(1, true), None, now);
         assert!(sent(&mut lanes).is_empty());
         lanes.opened(lane);

@@ -20,7 +20,7 @@ use std::{io, os::fd::AsFd, process::Stdio};
 use super::confine::{self, Role};
 use crate::sys::worker::Worker;
 
-pub use handle::{ClientMemory, Failure, Shown, Ticket};
+pub use handle::{ClientMemory, Shown, Ticket};
 pub use lanes::Then;
 pub use message::{Bit, Look, Op, Seen, Text};
 

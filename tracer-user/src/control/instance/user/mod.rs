@@ -15,6 +15,7 @@ mod spaces;
 use std::{
     collections::{BTreeMap, HashMap},
     fmt::Write as _,
+    time::{Duration, Instant},
 };
 
 use rustix::io::Errno;
@@ -32,6 +33,7 @@ use crate::{
     buffer::clock::monotonic,
     control::{
         client_memory::{ClientMemory, Ticket},
+        facts::Facts,
         quota::{Charge, Kind},
     },
     event::user::{Event, MULTI_SYSTEM, SYSTEM},
@@ -40,6 +42,9 @@ use crate::{
 
 /// Nanoseconds after a change in which a child process may have been born with the state before.
 const SETTLING: u64 = 2_000_000_000;
+/// How long births and ends are taken in at a time; and where somebody asks for something, who is to be among those that are known.
+const SLICE: Duration = Duration::from_millis(5);
+const SLICE_OF_REQUEST: Duration = Duration::from_millis(25);
 
 /// A user event.
 #[derive(Debug)]
@@ -112,6 +117,8 @@ pub(super) struct UserEvents {
     news: News,
     /// Events that lost a holder and may have none any more.
     loose: Vec<u32>,
+    /// When any of them was last turned on or off (`CLOCK_MONOTONIC`).
+    changed: u64,
     /// What instances had on when programs were last told: their numbers and how often that had changed.
     told: Vec<(u32, u64)>,
 }
@@ -132,7 +139,7 @@ impl UserEvents {
 
     /// Whether a file or a process holds an event, or an instance has it on.
     fn is_busy(&self, event: u32, on: bool) -> bool {
-        on || self.spaces.uses(event) > 0 || self.known.get(&event).is_some_and(|known| known.files > 0)
+        on || self.spaces.is_used(event) || self.known.get(&event).is_some_and(|known| known.files > 0)
     }
 
     /// An event may have nobody any more who holds it.
@@ -150,6 +157,15 @@ impl UserEvents {
         let meant = self.known.values().filter(move |known| known.persists && known.saved || !lasting);
         meant.map(|known| (known.serial, known.event.read_back().into_bytes()))
     }
+}
+
+/// What following tasks needs of the kernel's structures.
+fn task_offsets(facts: &Facts) -> Option<TaskOffsets> {
+    let btf = facts.btf()?;
+    let offset = |of, name| Some(btf.member(of, name).ok()??.offset);
+    let task = |name| offset("task_struct", name);
+    let live = offset("signal_struct", "live")?;
+    Some(TaskOffsets { tgid: task("tgid")?, mm: task("mm")?, signal: task("signal")?, live })
 }
 
 impl Mirror {
@@ -205,19 +221,28 @@ impl Mirror {
     }
 
     /// Learns what became of tasks that take part, and what of that changes for programs. Bits that are to be written since the
-    /// last call are on their way, and events that nobody holds any more are gone.
+    /// last call are on their way, and events that nobody holds any more are gone. Where there is more to learn than can be at a
+    /// time, this is asked for again ([`ClientMemory::on_attention`]).
     pub fn user_news(&mut self) -> News {
+        self.user_news_within(SLICE)
+    }
+
+    fn user_news_within(&mut self, slice: Duration) -> News {
         if self.user.known.is_empty() && self.user.spaces.is_empty() {
             return std::mem::take(&mut self.user.news);
         }
         let user = &mut self.user;
         user.spaces.attend(|event| user.known.get(&event).map(|known| known.on));
-        for born in user.spaces.learn() {
+        let (born, more) = user.spaces.learn(Instant::now() + slice);
+        for born in born.iter().filter(|born| born.time < user.changed.saturating_add(SETTLING)) {
             let state = |event: u32| {
                 let known = user.known.get(&event)?;
                 (born.time < known.changed.saturating_add(SETTLING)).then_some(known.on)
             };
-            user.spaces.tell_child(&born, state, &mut user.news.ticket);
+            user.spaces.tell_child(born, state, &mut user.news.ticket);
+        }
+        if more && let Some(memory) = user.spaces.memory() {
+            memory.attend_again();
         }
         self.user_tell();
         let user = &mut self.user;
@@ -245,6 +270,7 @@ impl Mirror {
                 continue;
             }
             (known.on, known.changed) = (on, now);
+            user.changed = now;
             user.spaces.tell(*number, on, &mut user.news.ticket);
             if let Some(bit) = known.bit {
                 user.page.set(bit, on);
@@ -284,9 +310,8 @@ impl Mirror {
         if self.user.spaces.followed().is_some() || !ids::is_initial() {
             return;
         }
-        let offset = |name| Some(self.facts.btf()?.member("task_struct", name).ok()??.offset);
-        let (Some(pid), Some(mm)) = (offset("pid"), offset("mm")) else { return };
-        match Tasks::follow(TaskOffsets { pid, mm }, None) {
+        let Some(offsets) = task_offsets(&self.facts) else { return };
+        match Tasks::follow(offsets, None) {
             Ok(tasks) => self.user.spaces.set_followed(tasks),
             Err(cause) => tracing::warn!("processes of user events are not followed: {cause}"),
         }
@@ -350,7 +375,7 @@ impl Mirror {
 
     /// Takes births and ends into account that happened before now; what is to be written of it waits.
     pub(super) fn user_learn(&mut self) {
-        self.user.news = self.user_news();
+        self.user.news = self.user_news_within(SLICE_OF_REQUEST);
     }
 
     /// A line of `dynamic_events` that defines a user event.
@@ -412,5 +437,69 @@ impl Mirror {
     pub(super) fn user_any_busy(&mut self) -> bool {
         self.user_learn();
         self.user.known.keys().any(|event| self.user.is_busy(*event, self.is_busy(*event)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use tracer_abi::{TaskEvent, task_event};
+
+    use super::*;
+
+    #[test]
+    fn processes_are_followed_and_not_threads() {
+        let Some(offsets) = Facts::running().ok().and_then(|facts| task_offsets(&facts)) else {
+            return eprintln!("skipped: no BTF");
+        };
+        let mut tasks = match Tasks::follow(offsets, None) {
+            Ok(tasks) => tasks,
+            Err(cause) => return eprintln!("skipped: {cause}"),
+        };
+        // Of children that other tests have meanwhile nothing is to be seen: only one of ours is followed.
+        let start = || Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut shell = Command::new("sh").args(["-c", "cat; exit"]).stdin(Stdio::piped()).spawn().unwrap();
+        let (parent, mark) = (shell.id(), monotonic());
+        tasks.add(parent, mark).unwrap();
+        assert_eq!(tasks.mark(parent), Some(mark));
+        tasks.remove(parent, mark + 1);
+        assert_eq!(tasks.mark(parent), Some(mark), "of another process");
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        assert_eq!(tasks.mark(parent), None, "it ended");
+        let (news, lost) = tasks.news(1000);
+        assert!(!lost);
+        let end = TaskEvent { kind: task_event::GONE, task: parent, other: 0, shares: 0, time: mark };
+        assert_eq!(news.iter().filter(|event| event.task == parent).last(), Some(&end));
+        // All births have their ends, with the same mark.
+        let of = |kind| news.iter().filter(move |event| event.kind == kind);
+        for birth in of(task_event::FORK) {
+            assert!(birth.time > mark && birth.task == parent, "{news:?}");
+            let ends = of(task_event::GONE).filter(|end| (end.task, end.time) == (birth.other, birth.time));
+            assert_eq!(ends.count(), 1, "{news:?}");
+        }
+        // Threads of a process that takes part are nobody, and it does so until the last of them is gone.
+        let own = std::process::id();
+        tasks.add(own, mark).unwrap();
+        for _ in 0..100 {
+            std::thread::spawn(|| {}).join().unwrap();
+        }
+        let mut child = start();
+        let born = |news: &[TaskEvent]| news.iter().any(|event| event.other == child.id());
+        let (news, _) = tasks.news(1000);
+        // Other tests have children too, but not threads that are some.
+        assert!(born(&news) && tasks.mark(own) == Some(mark), "{news:?}");
+        assert!(
+            news.len() < 100 && news.iter().all(|event| event.task != own || event.kind == task_event::FORK)
+        );
+        tasks.remove(own, mark);
+        assert_eq!(tasks.mark(own), None);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        // What is not taken stays.
+        let (news, _) = tasks.news(0);
+        assert!(news.is_empty());
+        assert!(tasks.news(1).0.len() <= 1);
     }
 }

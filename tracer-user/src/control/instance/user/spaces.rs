@@ -1,13 +1,17 @@
 //! Address spaces of processes that asked to be told by a bit in their memory whether an event is on.
 //!
-//! The kernel has what a task asked for at the task: threads born to it have it too, a child process has a copy, and with
-//! the last task, or its next program, it is gone. So it is here. A space is a number by which [`ClientMemory`] knows an address space;
-//! a task's number alone is never believed: each request shows whether its address space is still the one that is known, and after
-//! events were lost all tasks are asked for.
+//! What a process asked for is all its threads', a child process has a copy, and with the process's end, or its next program, it is gone.
+//! A space is a number by which [`ClientMemory`] knows an address space; a task's number alone is never believed: each request shows
+//! whether its address space is still the one that is known, and after events were lost all processes are looked for.
+//!
+//! A client may fork as often as it likes, and ask for thousands of addresses before: a birth and an end take the same time however
+//! many those are. A child shares its parent's list until either asks for something, and its memory is opened only if it is still
+//! there when all births and ends are known. What takes longer is done in parts.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::Instant,
 };
 
 use rustix::io::Errno;
@@ -15,11 +19,15 @@ use tracer_abi::{TaskEvent, task_event};
 
 use crate::{
     attach::Tasks,
+    buffer::clock::monotonic,
     control::{
-        client_memory::{Bit, ClientMemory, Failure, Op, Seen, Ticket},
+        client_memory::{Bit, ClientMemory, Op, Seen, Ticket},
         quota::{Charge, Kind, Quotas},
     },
 };
+
+/// Births and ends that are taken at a time, and processes that are looked for.
+const AT_ONCE: usize = 256;
 
 /// The byte of a word in which a bit is, and the bit in that.
 pub(super) fn place(address: u64, bit: u8) -> (u64, u8) {
@@ -28,36 +36,93 @@ pub(super) fn place(address: u64, bit: u8) -> (u64, u8) {
 }
 
 /// Who wants to know of which event.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Enabler {
     event: u32,
-    /// A number of its own, by which writes for it follow each other.
+    /// A number by which writes for it into one address space follow each other.
     key: u64,
-    _charge: Charge,
+    /// Whose it is.
+    uid: u32,
+}
+
+/// What some address spaces asked for, all of them the same.
+#[derive(Clone, Debug, Default)]
+struct Asked {
+    /// By address and bit.
+    enablers: BTreeMap<(u64, u8), Enabler>,
+    /// Event, address, bit.
+    by_event: BTreeSet<(u32, u64, u8)>,
+    spaces: BTreeSet<u64>,
+}
+
+impl Asked {
+    fn has_event(&self, event: u32) -> bool {
+        self.places(event).next().is_some()
+    }
+
+    fn places(&self, event: u32) -> impl Iterator<Item = (u64, u8)> {
+        let of_event = self.by_event.range((event, 0, 0)..=(event, u64::MAX, u8::MAX));
+        of_event.map(|(_, address, bit)| (*address, *bit))
+    }
+
+    /// Its events, each once.
+    fn events(&self) -> impl Iterator<Item = u32> {
+        let mut last = None;
+        self.by_event
+            .iter()
+            .filter_map(move |(event, ..)| (last.replace(*event) != Some(*event)).then_some(*event))
+    }
+
+    fn op(&self, space: u64, (address, bit): (u64, u8), on: bool) -> Option<Op> {
+        let key = self.enablers.get(&(address, bit))?.key;
+        Some(op(space, key, address, bit, on))
+    }
 }
 
 #[derive(Debug)]
 struct Space {
     uid: u32,
     process: u32,
-    lane: u64,
+    /// None before its memory is opened.
+    lane: Option<u64>,
     identity: Arc<[u8]>,
-    tasks: BTreeSet<u32>,
-    /// By address and bit.
-    enablers: BTreeMap<(u64, u8), Enabler>,
-    _charge: Charge,
+    /// Processes that have it, mostly one.
+    tasks: BTreeMap<u32, Charge>,
+    /// What it asked for.
+    asked: u64,
+    /// For that, one charge of each uid.
+    charges: Vec<Charge>,
 }
 
 impl Space {
-    fn op(&self, space: u64, address: u64, bit: u8, on: bool) -> Option<Op> {
-        let key = self.enablers.get(&(address, bit))?.key;
-        Some(op(space, key, address, bit, on))
+    fn count(&mut self, charge: Charge) {
+        match self.charges.iter_mut().find(|known| known.uid() == charge.uid()) {
+            Some(known) => known.absorb(charge),
+            None => self.charges.push(charge),
+        }
+    }
+
+    fn count_no_more(&mut self, uid: u32) {
+        // A child's are all of one uid.
+        let own = self.charges.iter().position(|charge| charge.uid() == uid && charge.amount() > 0);
+        let any = || self.charges.iter().position(|charge| charge.amount() > 0);
+        if let Some(charge) = own.or_else(any).and_then(|place| self.charges.get_mut(place)) {
+            charge.give_one_back();
+        }
     }
 }
 
 fn op(space: u64, key: u64, address: u64, bit: u8, on: bool) -> Op {
     let (at, mask) = place(address, bit);
     Op { space, key, bit: Some(Bit { at, mask, on }), words: Vec::new() }
+}
+
+/// A process that takes part.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    space: u64,
+    /// Since when: no other process of its number takes part since then.
+    mark: u64,
 }
 
 /// A task that waits for the answer to a request.
@@ -77,26 +142,43 @@ pub(super) struct Placed {
     pub(super) op: Op,
 }
 
+/// Processes are looked for, after events about them were lost.
+#[derive(Clone, Copy, Debug)]
+struct Check {
+    /// The next one.
+    from: u32,
+    /// Events were lost since it began.
+    again: bool,
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Spaces {
     memory: Option<ClientMemory>,
     quotas: Quotas,
     all: HashMap<u64, Space>,
-    tasks: HashMap<u32, u64>,
+    /// What spaces asked for, by numbers of their own.
+    asked: HashMap<u64, Asked>,
+    tasks: BTreeMap<u32, Task>,
+    /// The thread that asked last, and its process.
+    met: Option<(u32, u32)>,
     /// Lanes of processes, and how many spaces each is for.
     lanes: HashMap<u32, (u64, usize)>,
-    /// By event: space, address, bit.
-    by_event: HashMap<u32, BTreeSet<(u64, u64, u8)>>,
+    /// Lists that have an event.
+    by_event: HashMap<u32, BTreeSet<u64>>,
     keys: u64,
     /// Which process reaches memory.
     generation: u64,
     follow: Option<Tasks>,
+    /// Spaces of children whose memory is to be opened.
+    unopened: Vec<Born>,
+    check: Option<Check>,
     /// Events that fewer ask for than before.
     pub(super) released: Vec<u32>,
 }
 
 /// A child process that has a copy of what its parent asked for, and when it was born.
+#[derive(Debug)]
 pub(super) struct Born {
     space: u64,
     pub(super) time: u64,
@@ -122,9 +204,9 @@ impl Spaces {
         self.follow = Some(tasks);
     }
 
-    /// How many addresses there are for an event.
-    pub(super) fn uses(&self, event: u32) -> usize {
-        self.by_event.get(&event).map_or(0, BTreeSet::len)
+    /// Whether anybody asks for an event.
+    pub(super) fn is_used(&self, event: u32) -> bool {
+        self.by_event.contains_key(&event)
     }
 
     /// Whether nobody takes part.
@@ -132,25 +214,40 @@ impl Spaces {
         self.all.is_empty()
     }
 
-    /// The address space that a task is known to have, and whether it does not answer.
+    /// The address space that a process's first thread is known to have, and whether it does not answer.
     pub(super) fn known(&self, task: u32) -> Option<(u64, bool)> {
-        let number = *self.tasks.get(&task)?;
-        let stuck = self.memory.as_ref()?.is_stuck(self.all.get(&number)?.lane);
+        let number = self.tasks.get(&task)?.space;
+        let lane = self.all.get(&number)?.lane;
+        let stuck = lane.is_some_and(|lane| self.memory.as_ref().is_some_and(|memory| memory.is_stuck(lane)));
         Some((number, stuck))
     }
 
-    /// Forgets what is known of a task whose address space is another one by now.
+    /// Learns of which process a task is, and forgets what is known of that if its address space is another one by now.
     pub(super) fn meet(&mut self, asking: Asking<'_>) {
-        let known = self.tasks.get(&asking.task).and_then(|number| self.all.get(number));
-        if known.is_some_and(|space| !asking.seen.alive || *space.identity != *asking.seen.identity) {
+        let process = asking.seen.process;
+        self.met = Some((asking.task, process));
+        // Of others the address space was not known when they were looked at.
+        let first = asking.task == process;
+        if !first {
             self.gone(asking.task);
         }
+        let known = self.tasks.get(&process).and_then(|task| self.all.get(&task.space));
+        let dead = first && !asking.seen.alive;
+        if known.is_some_and(|space| dead || *space.identity != *asking.seen.identity) {
+            self.gone(process);
+        }
+    }
+
+    /// The process of a task, which was met just now or is a process's first.
+    fn process(&self, task: u32) -> u32 {
+        self.met.filter(|(met, _)| *met == task).map_or(task, |(_, process)| process)
     }
 
     /// Whether a task has asked for something at this place.
     pub(super) fn has(&self, task: u32, address: u64, bit: u8) -> bool {
-        let space = self.tasks.get(&task).and_then(|number| self.all.get(number));
-        space.is_some_and(|space| space.enablers.contains_key(&(address, bit)))
+        let space = self.tasks.get(&self.process(task)).and_then(|task| self.all.get(&task.space));
+        let asked = space.and_then(|space| self.asked.get(&space.asked));
+        asked.is_some_and(|asked| asked.enablers.contains_key(&(address, bit)))
     }
 
     /// Whether an address space that was looked at is one of these.
@@ -180,62 +277,98 @@ impl Spaces {
         on: bool,
     ) -> Result<Placed, Errno> {
         let charge = self.quotas.charge(asking.uid, Kind::Enablers, 1).map_err(|_| Errno::NOMEM)?;
-        let number = match self.tasks.get(&asking.task) {
-            Some(number) => *number,
+        let number = match self.tasks.get(&asking.seen.process) {
+            Some(task) => task.space,
             None => self.join(asking)?,
         };
         let key = self.key();
+        let list = self.own_list(number).ok_or(Errno::NOMEM)?;
         let space = self.all.get_mut(&number).ok_or(Errno::NOMEM)?;
-        space.enablers.insert((address, bit), Enabler { event, key, _charge: charge });
-        self.by_event.entry(event).or_default().insert((number, address, bit));
-        Ok(Placed { lane: space.lane, op: op(number, key, address, bit, on) })
+        let lane = space.lane.ok_or(Errno::NOMEM)?;
+        space.count(charge);
+        let asked = self.asked.entry(list).or_default();
+        asked.enablers.insert((address, bit), Enabler { event, key, uid: asking.uid });
+        asked.by_event.insert((event, address, bit));
+        self.by_event.entry(event).or_default().insert(list);
+        Ok(Placed { lane, op: op(number, key, address, bit, on) })
     }
 
     fn join(&mut self, asking: Asking<'_>) -> Result<u64, Errno> {
         let charge = self.quotas.charge(asking.uid, Kind::AddressSpaces, 1).map_err(|_| Errno::NOMEM)?;
+        let (process, mark) = (asking.seen.process, monotonic());
         if let Some(follow) = &self.follow {
-            follow.add(asking.task).map_err(|_| Errno::NOMEM)?;
+            follow.add(process, mark).map_err(|_| Errno::NOMEM)?;
         }
-        let process = asking.seen.process;
         let lane = self.lane(process, asking.uid).ok_or(Errno::NOMEM)?;
+        let asked = self.key();
+        let spaces = BTreeSet::from([asking.look]);
+        self.asked.insert(asked, Asked { spaces, ..Asked::default() });
         let space = Space {
             uid: asking.uid,
             process,
-            lane,
+            lane: Some(lane),
             identity: Arc::from(&asking.seen.identity[..]),
-            tasks: BTreeSet::from([asking.task]),
-            enablers: BTreeMap::new(),
-            _charge: charge,
+            tasks: BTreeMap::from([(process, charge)]),
+            asked,
+            charges: Vec::new(),
         };
         self.all.insert(asking.look, space);
-        self.tasks.insert(asking.task, asking.look);
+        self.tasks.insert(process, Task { space: asking.look, mark });
         Ok(asking.look)
+    }
+
+    /// The list of a space, which no other has from now on.
+    fn own_list(&mut self, number: u64) -> Option<u64> {
+        let list = self.all.get(&number)?.asked;
+        let shared = self.asked.get_mut(&list)?;
+        if shared.spaces.len() <= 1 {
+            return Some(list);
+        }
+        let asked = Asked { spaces: BTreeSet::from([number]), ..shared.clone() };
+        shared.spaces.remove(&number);
+        let own = self.key();
+        for event in asked.events() {
+            self.by_event.entry(event).or_default().insert(own);
+        }
+        self.asked.insert(own, asked);
+        self.all.get_mut(&number)?.asked = own;
+        Some(own)
     }
 
     /// Forgets what a task asked for at a place; what clears the bit.
     pub(super) fn forget(&mut self, task: u32, address: u64, bit: u8) -> Result<Placed, Errno> {
-        let number = *self.tasks.get(&task).ok_or(Errno::NOENT)?;
+        let number = self.tasks.get(&self.process(task)).ok_or(Errno::NOENT)?.space;
         let space = self.all.get(&number).ok_or(Errno::NOENT)?;
-        let op = space.op(number, address, bit, false).ok_or(Errno::NOENT)?;
-        let lane = space.lane;
+        let asked = self.asked.get(&space.asked).ok_or(Errno::NOENT)?;
+        let op = asked.op(number, (address, bit), false).ok_or(Errno::NOENT)?;
+        let lane = space.lane.ok_or(Errno::NOENT)?;
         self.withdraw(number, address, bit, op.key);
         Ok(Placed { lane, op })
     }
 
     /// Forgets what was asked for at a place of a space, if it is still the same.
     pub(super) fn withdraw(&mut self, number: u64, address: u64, bit: u8, key: u64) {
-        let Some(space) = self.all.get_mut(&number) else { return };
-        if space.enablers.get(&(address, bit)).is_some_and(|enabler| enabler.key == key)
-            && let Some(enabler) = space.enablers.remove(&(address, bit))
-        {
-            self.unuse(enabler.event, number, address, bit);
+        let known = self.all.get(&number).and_then(|space| self.asked.get(&space.asked));
+        if known.and_then(|asked| asked.enablers.get(&(address, bit))).is_none_or(|known| known.key != key) {
+            return;
+        }
+        let Some(list) = self.own_list(number) else { return };
+        let Some(asked) = self.asked.get_mut(&list) else { return };
+        let Some(enabler) = asked.enablers.remove(&(address, bit)) else { return };
+        asked.by_event.remove(&(enabler.event, address, bit));
+        if !asked.has_event(enabler.event) {
+            self.unuse(enabler.event, list);
+        }
+        if let Some(space) = self.all.get_mut(&number) {
+            space.count_no_more(enabler.uid);
         }
     }
 
-    fn unuse(&mut self, event: u32, number: u64, address: u64, bit: u8) {
-        if let Some(places) = self.by_event.get_mut(&event) {
-            places.remove(&(number, address, bit));
-            if places.is_empty() {
+    /// A list has an event no more.
+    fn unuse(&mut self, event: u32, list: u64) {
+        if let Some(lists) = self.by_event.get_mut(&event) {
+            lists.remove(&list);
+            if lists.is_empty() {
                 self.by_event.remove(&event);
                 self.released.push(event);
             }
@@ -244,14 +377,30 @@ impl Spaces {
 
     /// Tells all who ask for an event that it is on or off now, as a part of a change that is begun when there is anybody.
     pub(super) fn tell(&self, event: u32, on: bool, change: &mut Option<Ticket>) {
-        let (Some(memory), Some(places)) = (&self.memory, self.by_event.get(&event)) else { return };
+        let (Some(memory), Some(lists)) = (&self.memory, self.by_event.get(&event)) else { return };
         let change = &*change.get_or_insert_with(|| memory.change());
-        for (number, address, bit) in places {
-            let Some(space) = self.all.get(number) else { continue };
-            if let Some(op) = space.op(*number, *address, *bit, on) {
-                memory.write(space.lane, op, Some(change));
+        for asked in lists.iter().filter_map(|list| self.asked.get(list)) {
+            for number in &asked.spaces {
+                let Some(lane) = self.all.get(number).and_then(|space| space.lane) else { continue };
+                let ops = asked.places(event).filter_map(|place| asked.op(*number, place, on));
+                memory.write(lane, ops, Some(change));
             }
         }
+    }
+
+    /// What a space is to be told where `state` knows the event.
+    fn ops(
+        &self,
+        number: u64,
+        state: impl Fn(u32) -> Option<bool>,
+    ) -> Option<(u64, impl Iterator<Item = Op>)> {
+        let space = self.all.get(&number)?;
+        let asked = self.asked.get(&space.asked)?;
+        let events = asked.events().filter_map(move |event| Some((event, state(event)?)));
+        let ops = events.flat_map(move |(event, on)| {
+            asked.places(event).filter_map(move |place| asked.op(number, place, on))
+        });
+        Some((space.lane?, ops))
     }
 
     /// Tells a new process what `state` says of its events.
@@ -261,126 +410,186 @@ impl Spaces {
         state: impl Fn(u32) -> Option<bool>,
         change: &mut Option<Ticket>,
     ) {
-        let (Some(memory), Some(space)) = (&self.memory, self.all.get(&born.space)) else { return };
-        for ((address, bit), enabler) in &space.enablers {
-            let Some(on) = state(enabler.event) else { continue };
-            let change = &*change.get_or_insert_with(|| memory.change());
-            memory.write(space.lane, op(born.space, enabler.key, *address, *bit, on), Some(change));
+        let (Some(memory), Some((lane, ops))) = (&self.memory, self.ops(born.space, state)) else { return };
+        let mut ops = ops.peekable();
+        if ops.peek().is_some() {
+            memory.write(lane, ops, Some(&*change.get_or_insert_with(|| memory.change())));
         }
     }
 
     /// Learns what memory turned out to be. After another process reaches it, all is opened again, and told what `state` says.
     pub(super) fn attend(&mut self, state: impl Fn(u32) -> Option<bool>) {
         let Some(memory) = self.memory.clone() else { return };
-        let (generation, failures) = memory.failures();
-        for failure in failures {
-            match failure {
-                Failure::Space(number) => {
-                    let tasks = self.all.get(&number).map(|space| space.tasks.clone());
-                    tasks.into_iter().flatten().for_each(|task| self.gone(task));
+        let (generation, dead) = memory.failures();
+        for number in dead {
+            let tasks = self.all.get(&number).map(|space| space.tasks.keys().copied().collect::<Vec<_>>());
+            for task in tasks.into_iter().flatten() {
+                if let Some(Task { mark, .. }) = self.tasks.get(&task).copied() {
+                    self.gone(task);
+                    self.unfollow(task, mark);
                 }
-                Failure::Task { task, space } if self.tasks.get(&task) == Some(&space) => self.gone(task),
-                Failure::Task { .. } => {}
             }
         }
         if std::mem::replace(&mut self.generation, generation) == generation {
             return;
         }
         for (number, space) in &self.all {
-            let Some(task) = space.tasks.first() else { continue };
-            memory.open(*number, space.uid, *task, &space.identity, space.lane);
-            for ((address, bit), enabler) in &space.enablers {
-                if let Some(on) = state(enabler.event) {
-                    memory.write(space.lane, op(*number, enabler.key, *address, *bit, on), None);
-                }
+            let (Some((task, _)), Some(lane)) = (space.tasks.first_key_value(), space.lane) else { continue };
+            memory.open(*number, space.uid, *task, &space.identity, lane);
+            if let Some((lane, ops)) = self.ops(*number, &state) {
+                memory.write(lane, ops, None);
             }
         }
     }
 
-    /// Learns what became of tasks; the child processes among it that have memory of their own.
-    pub(super) fn learn(&mut self) -> Vec<Born> {
-        let Some(follow) = &mut self.follow else { return Vec::new() };
-        let (news, lost) = follow.news();
-        let mut born = Vec::new();
-        for event in news {
-            match event.kind {
-                task_event::FORK => born.extend(self.born(event)),
-                _ => self.gone(event.task),
+    /// Learns what became of processes, until a time: the child processes among it that have memory of their own, and whether there
+    /// is more to learn.
+    pub(super) fn learn(&mut self, until: Instant) -> (Vec<Born>, bool) {
+        let mut more = true;
+        while more {
+            let Some(follow) = &mut self.follow else { return (Vec::new(), false) };
+            let (news, lost) = follow.news(AT_ONCE);
+            more = news.len() == AT_ONCE;
+            if lost {
+                let next = Check { from: 0, again: false };
+                self.check = Some(self.check.map_or(next, |check| Check { again: true, ..check }));
+            }
+            news.into_iter().for_each(|event| self.take(event));
+            if Instant::now() >= until {
+                break;
             }
         }
-        if lost && let Some(follow) = &self.follow {
-            let (stay, gone): (Vec<u32>, Vec<u32>) = self.tasks.keys().partition(|task| follow.has(**task));
-            for task in gone {
-                self.gone(task);
-            }
-            // A number that is there may be another task's.
-            for task in stay {
-                let Some(number) = self.tasks.get(&task) else { continue };
-                if let (Some(space), Some(memory)) = (self.all.get(number), &self.memory) {
-                    memory.prove(space.uid, task, *number, &space.identity);
-                }
+        // Some are looked for however much there is to learn: otherwise who makes many events keeps others' ends from being known.
+        while self.look_for_some() && Instant::now() < until {}
+        (self.open_born(), more || self.check.is_some())
+    }
+
+    fn take(&mut self, event: TaskEvent) {
+        match event.kind {
+            task_event::FORK => self.born(event),
+            // Of another process that had the number before.
+            _ if self.tasks.get(&event.task).is_some_and(|task| task.mark != event.time) => {}
+            _ => self.gone(event.task),
+        }
+    }
+
+    /// Looks for some processes that may have ended; whether there are more.
+    fn look_for_some(&mut self) -> bool {
+        let (Some(follow), Some(check)) = (&self.follow, self.check) else { return false };
+        let some: Vec<(u32, u64)> =
+            self.tasks.range(check.from..).take(AT_ONCE).map(|(number, task)| (*number, task.mark)).collect();
+        let gone: Vec<u32> = some
+            .iter()
+            .filter(|(number, mark)| follow.mark(*number) != Some(*mark))
+            .map(|(number, _)| *number)
+            .collect();
+        gone.into_iter().for_each(|number| self.gone(number));
+        let next = some.last().filter(|_| some.len() == AT_ONCE).and_then(|(last, _)| last.checked_add(1));
+        self.check = match next {
+            Some(from) => Some(Check { from, ..check }),
+            None => check.again.then_some(Check { from: 0, again: false }),
+        };
+        self.check.is_some()
+    }
+
+    /// A process is not to be followed any more, as nothing is known of it here.
+    fn unfollow(&self, process: u32, mark: u64) {
+        if let Some(follow) = &self.follow {
+            follow.remove(process, mark);
+        }
+    }
+
+    fn born(&mut self, event: TaskEvent) {
+        // It asked by itself before this was known.
+        if self.tasks.get(&event.other).is_some_and(|task| task.mark > event.time) {
+            return;
+        }
+        // A number that comes again is another process's.
+        self.gone(event.other);
+        if self.inherit(event).is_none() {
+            self.unfollow(event.other, event.time);
+        }
+    }
+
+    /// Gives a child what its parent asked for; nothing where its uid has what it may have.
+    fn inherit(&mut self, event: TaskEvent) -> Option<()> {
+        let (child, time) = (event.other, event.time);
+        // Not one that has its number by now.
+        let number = self.tasks.get(&event.task).filter(|task| task.mark <= time)?.space;
+        let parent = self.all.get_mut(&number)?;
+        let charge = self.quotas.charge(parent.uid, Kind::AddressSpaces, 1).ok()?;
+        if event.shares != 0 {
+            parent.tasks.insert(child, charge);
+            self.tasks.insert(child, Task { space: number, mark: time });
+            return Some(());
+        }
+        let asked = self.asked.get_mut(&parent.asked).filter(|asked| !asked.enablers.is_empty())?;
+        let for_asked = self.quotas.charge(parent.uid, Kind::Enablers, asked.enablers.len()).ok()?;
+        let own = self.memory.as_ref()?.number();
+        asked.spaces.insert(own);
+        let space = Space {
+            uid: parent.uid,
+            process: child,
+            lane: None,
+            identity: Arc::clone(&parent.identity),
+            tasks: BTreeMap::from([(child, charge)]),
+            asked: parent.asked,
+            charges: vec![for_asked],
+        };
+        self.all.insert(own, space);
+        self.tasks.insert(child, Task { space: own, mark: time });
+        self.unopened.push(Born { space: own, time });
+        Some(())
+    }
+
+    /// Opens the memory of those that were born and are still there.
+    fn open_born(&mut self) -> Vec<Born> {
+        let mut born = std::mem::take(&mut self.unopened);
+        born.retain(|born| self.all.contains_key(&born.space));
+        for Born { space: number, .. } in &born {
+            let Some((process, uid)) = self.all.get(number).map(|space| (space.process, space.uid)) else {
+                continue;
+            };
+            let lane = self.lane(process, uid);
+            let Some(space) = self.all.get_mut(number) else { continue };
+            space.lane = lane;
+            // A process of its own has its first thread's number. Where it is another program by now, its memory is not as its
+            // parent's.
+            if let (Some(memory), Some(lane)) = (&self.memory, lane) {
+                memory.open(*number, uid, process, &space.identity, lane);
             }
         }
         born
     }
 
-    fn born(&mut self, event: TaskEvent) -> Option<Born> {
-        // A number that comes again is another task's.
-        self.gone(event.other);
-        let number = *self.tasks.get(&event.task)?;
-        let parent = self.all.get_mut(&number)?;
-        if event.shares != 0 {
-            parent.tasks.insert(event.other);
-            self.tasks.insert(event.other, number);
-            return None;
-        }
-        let (uid, identity) = (parent.uid, Arc::clone(&parent.identity));
-        let asked: Vec<((u64, u8), u32)> =
-            parent.enablers.iter().map(|(place, enabler)| (*place, enabler.event)).collect();
-        let charge = self.quotas.charge(uid, Kind::AddressSpaces, 1).ok()?;
-        let mut enablers = BTreeMap::new();
-        for (place, event) in asked {
-            let charge = self.quotas.charge(uid, Kind::Enablers, 1).ok()?;
-            enablers.insert(place, Enabler { event, key: self.key(), _charge: charge });
-        }
-        // A process of its own has its first thread's number. Where it is another program by now, its memory is not as its parent's.
-        let lane = self.lane(event.other, uid)?;
-        let memory = self.memory.as_ref()?;
-        let own = memory.number();
-        memory.open(own, uid, event.other, &identity, lane);
-        for ((address, bit), enabler) in &enablers {
-            self.by_event.entry(enabler.event).or_default().insert((own, *address, *bit));
-        }
-        let tasks = BTreeSet::from([event.other]);
-        let space = Space { uid, process: event.other, lane, identity, tasks, enablers, _charge: charge };
-        self.all.insert(own, space);
-        self.tasks.insert(event.other, own);
-        Some(Born { space: own, time: event.time })
-    }
-
-    fn gone(&mut self, task: u32) {
-        let Some(number) = self.tasks.remove(&task) else { return };
+    fn gone(&mut self, process: u32) {
+        let Some(Task { space: number, .. }) = self.tasks.remove(&process) else { return };
         let Some(space) = self.all.get_mut(&number) else { return };
-        space.tasks.remove(&task);
+        space.tasks.remove(&process);
         if !space.tasks.is_empty() {
             return;
         }
         let Some(space) = self.all.remove(&number) else { return };
-        for ((address, bit), enabler) in &space.enablers {
-            self.unuse(enabler.event, number, *address, *bit);
+        if let Some(asked) = self.asked.get_mut(&space.asked) {
+            asked.spaces.remove(&number);
+            if asked.spaces.is_empty()
+                && let Some(asked) = self.asked.remove(&space.asked)
+            {
+                asked.events().for_each(|event| self.unuse(event, space.asked));
+            }
         }
-        let Some(memory) = &self.memory else { return };
+        let (Some(memory), Some(lane)) = (&self.memory, space.lane) else { return };
         memory.forget(number);
-        if let Some((lane, spaces)) = self.lanes.get_mut(&space.process) {
+        if let Some((_, spaces)) = self.lanes.get_mut(&space.process) {
             *spaces -= 1;
             if *spaces == 0 {
-                memory.close_lane(*lane);
+                memory.close_lane(lane);
                 self.lanes.remove(&space.process);
             }
         }
     }
 
-    /// Tasks and address spaces that take part, for who asks whether any is left.
+    /// Processes and address spaces that take part, for who asks whether any is left.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.tasks.len(), self.all.len())
     }
@@ -433,6 +642,36 @@ mod tests {
         (number, seen)
     }
 
+    impl Spaces {
+        /// How many addresses there are for an event.
+        fn uses(&self, event: u32) -> usize {
+            let lists =
+                self.by_event.get(&event).into_iter().flatten().filter_map(|list| self.asked.get(list));
+            lists.map(|asked| asked.places(event).count() * asked.spaces.len()).sum()
+        }
+
+        /// Everything that is known is there for an address space that is there.
+        fn check(&self) {
+            for (number, asked) in &self.asked {
+                assert!(!asked.spaces.is_empty());
+                assert!(asked.spaces.iter().all(|space| self.all[space].asked == *number));
+                assert_eq!(asked.enablers.len(), asked.by_event.len());
+                assert!(asked.events().all(|event| self.by_event[&event].contains(number)));
+                let of = |number: &u64| self.all[number].charges.iter().map(Charge::amount).sum::<usize>();
+                assert!(asked.spaces.iter().all(|space| of(space) == asked.enablers.len()));
+            }
+            let lists = self.by_event.values().flatten();
+            assert!(lists.into_iter().all(|list| self.asked.contains_key(list)));
+            assert_eq!(self.asked.values().map(|asked| asked.spaces.len()).sum::<usize>(), self.all.len());
+            assert_eq!(self.all.values().map(|space| space.tasks.len()).sum::<usize>(), self.tasks.len());
+        }
+    }
+
+    /// A birth, now.
+    fn birth(task: u32, other: u32, shares: u32) -> TaskEvent {
+        TaskEvent { kind: task_event::FORK, task, other, shares, time: monotonic() }
+    }
+
     fn value(word: &u32) -> u32 {
         // Through the kernel, as the compiler knows nothing of the write.
         let at = std::ptr::from_ref(word).expose_provenance() as u64;
@@ -469,10 +708,11 @@ mod tests {
             change.unwrap().wait();
             assert_eq!(value(&word) != 0, on);
         }
-        // A thread shares it, and outlives the one that asked.
-        let thread = TaskEvent { kind: task_event::FORK, task, other: 77, shares: 1, time: 0 };
-        assert!(spaces.born(thread).is_none());
+        // A process shares it, and outlives the one that asked.
+        spaces.take(birth(task, 77, 1));
+        assert_eq!((spaces.counts(), spaces.unopened.len()), ((2, 1), 0));
         spaces.gone(task);
+        spaces.check();
         assert_eq!((spaces.uses(5), spaces.counts()), (1, (1, 1)));
         assert_eq!(spaces.forget(task, at, 9).err(), Some(Errno::NOENT));
         let placed = spaces.forget(77, at, 9).unwrap();
@@ -488,14 +728,20 @@ mod tests {
     fn a_task_whose_address_space_changed_is_not_believed() {
         let (mut spaces, memory) = spaces();
         let (look, seen) = own(&memory, &mut spaces);
+        let seen = Seen { process: 5, ..seen };
         let asking = Asking { task: 5, uid: 7, look, seen: &seen };
         spaces.ask(asking, 1, (64, 0), false).unwrap();
         spaces.meet(asking);
-        assert!(spaces.has(5, 64, 0));
+        assert!(spaces.has(5, 64, 0) && spaces.known(5).is_some() && spaces.known(6).is_none());
+        // Another of its threads has asked for it as well. What was known of a process with the thread's number is not of it.
+        let thread = Seen { alive: false, ..seen.clone() };
+        spaces.meet(Asking { task: 6, seen: &thread, ..asking });
+        assert!(spaces.has(6, 64, 0) && !spaces.has(7, 64, 0));
         let other = Seen { identity: vec![1; 16], ..seen.clone() };
         spaces.meet(Asking { seen: &other, ..asking });
         assert!(!spaces.has(5, 64, 0));
         let (look, seen) = own(&memory, &mut spaces);
+        let seen = Seen { process: 5, ..seen };
         spaces.ask(Asking { look, seen: &seen, ..asking }, 1, (64, 0), false).unwrap();
         let dead = Seen { alive: false, ..seen };
         spaces.meet(Asking { seen: &dead, ..asking });
@@ -511,8 +757,8 @@ mod tests {
         spaces.ask(asking, 1, (64, 0), false).unwrap();
         let mut child = std::process::Command::new("cat");
         let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let fork = TaskEvent { kind: task_event::FORK, task, other: child.id(), shares: 0, time: 0 };
-        let born = spaces.born(fork).unwrap();
+        spaces.take(birth(task, child.id(), 0));
+        let born = spaces.open_born().remove(0);
         assert_eq!(spaces.counts(), (2, 2));
         let mut change = None;
         spaces.tell_child(&born, |_| Some(true), &mut change);
@@ -531,16 +777,104 @@ mod tests {
     fn a_uid_has_so_many_addresses() {
         let (mut spaces, memory) = spaces();
         let (look, seen) = own(&memory, &mut spaces);
+        let seen = Seen { process: 5, ..seen };
         let asking = Asking { task: 5, uid: 7, look, seen: &seen };
         let limit = Kind::Enablers.limits().per_uid as u64;
         for at in 0..limit {
             spaces.ask(asking, 1, (at * 8, 0), false).unwrap();
         }
         assert_eq!(spaces.ask(asking, 1, (limit * 8, 0), false).err(), Some(Errno::NOMEM));
-        let child = TaskEvent { kind: task_event::FORK, task: 5, other: 6, shares: 0, time: 0 };
-        assert!(spaces.born(child).is_none());
+        spaces.take(birth(5, 6, 0));
         assert_eq!((spaces.counts(), spaces.uses(1)), ((1, 1), limit as usize));
         spaces.gone(5);
         assert_eq!(spaces.quotas.used(7, Kind::Enablers), 0);
+    }
+
+    /// One that asked for some addresses, process 5 of uid 7.
+    fn asked_much(spaces: &mut Spaces, memory: &ClientMemory, addresses: u32) -> Seen {
+        let (look, seen) = own(memory, spaces);
+        let seen = Seen { process: 5, ..seen };
+        let asking = Asking { task: 5, uid: 7, look, seen: &seen };
+        for at in 0..addresses {
+            spaces.ask(asking, at % 500, (u64::from(at) * 8, 0), false).unwrap();
+        }
+        seen
+    }
+
+    #[test]
+    fn a_birth_costs_the_same_however_much_was_asked_for() {
+        const BIRTHS: u32 = 2000;
+        let births = |spaces: &mut Spaces, addresses: usize| {
+            let since = Instant::now();
+            for child in 1000..1000 + BIRTHS {
+                let birth = birth(5, child, 0);
+                spaces.take(birth);
+                assert_eq!(spaces.counts(), (2, 2));
+                spaces.take(TaskEvent { kind: task_event::GONE, task: child, ..birth });
+            }
+            let took = since.elapsed();
+            // Nothing is opened of those that are not there any more.
+            assert!(spaces.open_born().is_empty() && spaces.lanes.len() == 1);
+            assert_eq!((spaces.counts(), spaces.quotas.used(7, Kind::Enablers)), ((1, 1), addresses));
+            spaces.check();
+            took
+        };
+        let ((mut spaces, memory), (mut others, their_memory)) = (spaces(), spaces());
+        asked_much(&mut others, &their_memory, 1);
+        asked_much(&mut spaces, &memory, 2000);
+        let much = (0..5).map(|_| births(&mut spaces, 2000)).min().unwrap();
+        let little = (0..5).map(|_| births(&mut others, 1)).min().unwrap();
+        eprintln!("{BIRTHS} births and ends of a client with 2,000 addresses {much:?}, with one {little:?}");
+        assert!(much < 4 * little, "{much:?} {little:?}");
+        assert_eq!(spaces.uses(7), 4);
+    }
+
+    #[test]
+    fn a_child_has_a_copy_that_is_its_own() {
+        let (mut spaces, memory) = spaces();
+        let seen = asked_much(&mut spaces, &memory, 2000);
+        spaces.take(birth(5, 6, 0));
+        assert_eq!((spaces.uses(7), spaces.asked.len()), (8, 1));
+        assert!(spaces.has(6, 8 * 7, 0));
+        spaces.open_born();
+        spaces.check();
+        // It gives one back: its parent's stays.
+        spaces.forget(6, 8 * 7, 0).unwrap();
+        spaces.check();
+        assert!(spaces.has(5, 8 * 7, 0) && !spaces.has(6, 8 * 7, 0));
+        assert_eq!((spaces.uses(7), spaces.quotas.used(7, Kind::Enablers)), (7, 3999));
+        // Its parent asks for one more: that is not the child's.
+        let asking = Asking { task: 5, uid: 7, look: 0, seen: &seen };
+        spaces.ask(asking, 1000, (64 << 10, 3), false).unwrap();
+        spaces.check();
+        assert!(spaces.has(5, 64 << 10, 3) && !spaces.has(6, 64 << 10, 3));
+        spaces.gone(5);
+        spaces.check();
+        assert_eq!((spaces.uses(7), spaces.uses(1000), spaces.released.clone()), (3, 0, vec![1000]));
+        spaces.gone(6);
+        spaces.check();
+        assert_eq!((spaces.quotas.used(7, Kind::Enablers), spaces.by_event.len()), (0, 0));
+        assert_eq!(spaces.quotas.used(7, Kind::AddressSpaces), 0);
+    }
+
+    #[test]
+    fn every_process_that_takes_part_counts() {
+        let (mut spaces, memory) = spaces();
+        let (look, seen) = own(&memory, &mut spaces);
+        let seen = Seen { process: 5, ..seen };
+        spaces.ask(Asking { task: 5, uid: 7, look, seen: &seen }, 1, (64, 0), false).unwrap();
+        let limit = Kind::AddressSpaces.limits().per_uid;
+        // Those that share its memory as well as those that do not.
+        for child in 0..2 * limit as u32 {
+            spaces.take(birth(5, 1000 + child, child % 2));
+        }
+        assert_eq!((spaces.counts(), spaces.uses(1)), ((limit, limit / 2 + 1), limit / 2 + 1));
+        spaces.check();
+        // What is told late is not believed of another process with the number.
+        spaces.take(TaskEvent { kind: task_event::GONE, task: 1000, other: 0, shares: 0, time: 1 });
+        spaces.take(TaskEvent { time: 1, ..birth(5, 1001, 0) });
+        spaces.take(TaskEvent { time: 1, ..birth(1001, 9999, 0) });
+        assert_eq!(spaces.counts(), (limit, limit / 2 + 1));
+        spaces.check();
     }
 }
