@@ -366,6 +366,28 @@ pub fn fork_with(act: impl FnOnce() -> i32) -> Answer<i32> {
     if child < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(child) }
 }
 
+/// Runs something in a thread of a process whose first thread ends meanwhile; ends the process with what it gives. For children that
+/// have nothing to lose.
+pub fn outlive_first_thread(act: impl FnOnce() -> i32 + Send + 'static) -> ! {
+    let own = rustix::process::getpid();
+    let ended = move || {
+        // `State:` of the first thread is `Z`.
+        let stat = std::fs::read_to_string(format!("/proc/{0}/task/{0}/stat", own.as_raw_nonzero()));
+        stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
+    };
+    std::thread::spawn(move || {
+        while !ended() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let code = act();
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(code) }
+    });
+    // SAFETY: ends this thread alone; nothing on its stack is anybody's but its own.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    unreachable!("a thread that ended")
+}
+
 /// Waits for a child process; what it exits with, or 128 and more for a signal.
 ///
 /// # Errors

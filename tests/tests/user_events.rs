@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::{fs::PermissionsExt, process::CommandExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +12,9 @@ use anyhow::{Context, Result, ensure};
 use rustix::mm::ProtFlags;
 use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, set, text, write};
-use tracer_tests::user_events::{Data, MULTI_FORMAT, PERSIST, Page, Tally, Word, in_child};
+use tracer_tests::user_events::{
+    Data, MULTI_FORMAT, PERSIST, Page, Tally, Word, fork_with, in_child, outlive_first_thread, wait_for,
+};
 
 /// How long something may take that happens behind everybody's back, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -469,6 +473,121 @@ fn who_is_in_another_pid_namespace_is_told_as_well() {
         let said = [ended.stdout, ended.stderr].concat();
         ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&said));
         await_true("an event without a holder goes", || !exists(dir, "user_events/apart"))?;
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn a_client_that_forks_without_end_keeps_nobody_waiting() {
+    // nobody's, who may have 4,096 addresses.
+    const USER: u32 = 65_534;
+    const ADDRESSES: u32 = 2000;
+    host::as_root(|| {
+        let mirror = Mounted::start("user-forks")?;
+        let dir = mirror.dir();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
+        fs::set_permissions(dir.join("user_events_data"), fs::Permissions::from_mode(0o666))?;
+        let (data, word) = (Data::open(dir)?, Word::default());
+        told("register", data.register("mine u32 a", &word, 0, 0))?;
+        let mut change = |round: u32| {
+            let (since, on) = (Instant::now(), round % 2);
+            set(dir, "events/user_events/mine/enable", &on.to_string())?;
+            ensure!(word.get() == on, "round {round}: {:#x}", word.get());
+            Ok(since.elapsed())
+        };
+        // The first change loads programs.
+        let before = (0..12).map(&mut change).skip(2).collect::<Result<Vec<_>>>()?;
+        let forks = host::share(4000);
+        let mut client = Command::new(host::binary("tracer-user-client", "TRACER_USER_CLIENT_BIN")?);
+        client.args(["forks", dir.to_str().context("a path")?]);
+        client.args([ADDRESSES.to_string(), forks.to_string()]).uid(USER).gid(USER);
+        let mut client = client.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut lines = BufReader::new(client.stdout.take().context("its output")?).lines();
+        let mut line = || lines.next().context("it ended")?.context("it ended");
+        ensure!(line()? == "registered");
+        let (since, mut times) = (Instant::now(), Vec::new());
+        let forked = std::thread::scope(|scope| -> Result<Duration> {
+            let forks = scope.spawn(|| line().map(|line| (line, since.elapsed())));
+            let mut round = 0;
+            // And some more: what was forked may be learned later.
+            while !forks.is_finished() || round < 20 {
+                times.push(change(round)?);
+                round += 1;
+            }
+            let (line, took) = forks.join().map_err(|_| anyhow::anyhow!("the reader"))??;
+            ensure!(line == "forked", "{line}");
+            Ok(took)
+        })?;
+        times.sort_unstable();
+        let slowest = times.last().copied().unwrap_or_default();
+        eprintln!(
+            "beside {forks} forks in {forked:?} of a client with {ADDRESSES} addresses {} changes took {:?} \
+             in the middle, {slowest:?} at most; without it {before:?}",
+            times.len(),
+            times[times.len() / 2]
+        );
+        ensure!(slowest < host::patience(Duration::from_millis(250)), "{times:?}, before {before:?}");
+        // It is told after all of that.
+        set(dir, "events/user_events/forked/enable", "1")?;
+        let status = client.wait()?;
+        ensure!(status.success(), "{status}");
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn all_threads_of_a_process_have_what_one_asked_for() {
+    host::as_root(|| {
+        let mirror = Mounted::start("user-threads")?;
+        let dir = mirror.dir().to_owned();
+        let enable =
+            |dir: &Path, on: &str| write(dir, "events/user_events/shared/enable", on.as_bytes(), true);
+        // A thread that was there before has a child, which has a copy.
+        let (data, word) = (Data::open(&dir)?, Word::default());
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let code = std::thread::scope(|scope| -> Result<i32> {
+            let (data, dir) = (&data, &dir);
+            let older = scope.spawn(move || {
+                let _ = gone.recv();
+                in_child(|| {
+                    let mut failed = i32::from(enable(dir, "1").is_err() || word.get() != 1 << 4);
+                    failed |= i32::from(enable(dir, "0").is_err() || word.get() != 0) << 1;
+                    failed |=
+                        i32::from(enable(dir, "1").is_err() || data.unregister(&word, 4) != Ok(())) << 2;
+                    failed | i32::from(word.get() != 0) << 3
+                })
+            });
+            told("register", data.register("shared u32 a", &word, 4, 0))?;
+            go.send(())?;
+            told("child", older.join().map_err(|_| anyhow::anyhow!("the thread"))?)
+        })?;
+        ensure!(code == 0 && word.get() == 1 << 4, "{code} {:#x}", word.get());
+        told("unregister", data.unregister(&word, 4))?;
+        // A process whose first thread ended is told as before, and has its end with the last one.
+        let its = dir.clone();
+        let child = told(
+            "fork",
+            fork_with(move || {
+                let Ok(data) = Data::open(&its) else { return 1 << 5 };
+                let word = Word::default();
+                if data.register("shared u32 a", &word, 7, 0).is_err() {
+                    return 1 << 5;
+                }
+                outlive_first_thread(move || {
+                    let mut failed = i32::from(enable(&its, "0").is_err() || word.get() != 0);
+                    failed |= i32::from(enable(&its, "1").is_err() || word.get() != 1 << 7) << 1;
+                    failed |=
+                        i32::from(data.register("shared u32 a", &word, 7, 0) != Err(libc::EADDRINUSE)) << 2;
+                    failed |= i32::from(data.unregister(&word, 7) != Ok(())) << 3;
+                    failed | i32::from(data.register("shared u32 a", &word, 8, 0).is_err()) << 4
+                })
+            }),
+        )?;
+        let code = told("wait", wait_for(child))?;
+        ensure!(code == 0, "{code:#b}");
+        told("off", enable(&dir, "0"))?;
+        drop(data);
+        await_true("an event without a holder goes", || !exists(&dir, "user_events/shared"))?;
         mirror.stop()?.success().map(drop)
     });
 }

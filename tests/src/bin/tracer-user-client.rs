@@ -28,9 +28,14 @@ fn main() -> ExitCode {
         ["harm", dir, seed, times] => {
             harm(Path::new(dir), seed.parse().unwrap_or(1), times.parse().unwrap_or(0))
         }
+        ["forks", dir, addresses, forks] => {
+            fork_often(Path::new(dir), addresses.parse().unwrap_or(0), forks.parse().unwrap_or(0))
+        }
         ["touch", file, offset] => touch(Path::new(file), offset.parse().unwrap_or(0)),
         _ => {
-            Err("tracer-user-client crowd DIR TALLY WHO | harm DIR SEED TIMES | touch FILE OFFSET".to_owned())
+            Err("tracer-user-client crowd DIR TALLY WHO | harm DIR SEED TIMES | forks DIR ADDRESSES FORKS | \
+                  touch FILE OFFSET"
+                .to_owned())
         }
     };
     match done {
@@ -48,6 +53,34 @@ fn touch(file: &Path, offset: u64) -> Result<(), String> {
     let page = Page::part(&file, offset).map_err(|error| error.to_string())?;
     println!("mapped");
     println!("{}", page.bit(0));
+    Ok(())
+}
+
+/// Asks to be told at so many addresses, and has so many children then that do nothing.
+fn fork_often(dir: &Path, addresses: u64, forks: u64) -> Result<(), String> {
+    let failed = |what: &'static str| {
+        move |error: i32| format!("{what}: {}", std::io::Error::from_raw_os_error(error))
+    };
+    let data = Data::open(dir).map_err(|error| error.to_string())?;
+    let page = Page::new(ProtFlags::READ | ProtFlags::WRITE).map_err(failed("memory"))?;
+    for number in 0..addresses {
+        let address = page.address() + number / 32 * 4;
+        data.register_at("forked u32 a", address, (number % 32) as u8, 4, 0).map_err(failed("register"))?;
+    }
+    println!("registered");
+    for _ in 0..forks {
+        in_child(|| 0).map_err(failed("fork"))?;
+    }
+    println!("forked");
+    // It is still told.
+    let told = page.bit(0);
+    let end = Instant::now() + Duration::from_secs(60);
+    while page.bit(0) == told || page.bit(addresses as u32 - 1) == told {
+        if Instant::now() > end {
+            return Err("it is not told any more".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     Ok(())
 }
 
