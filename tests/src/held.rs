@@ -1,4 +1,5 @@
-//! A file whose pages come when a test says so: whoever touches a mapping of it waits in a page fault until then.
+//! A file whose pages come when a test says so: whoever touches a mapping of it waits in a page fault until then. Opened with
+//! `O_DIRECT`, it goes past the page cache, which whoever maps it has to empty first.
 
 use std::{
     ffi::OsStr,
@@ -133,8 +134,10 @@ impl Filesystem for Files {
         reply.attr(&TTL, &attributes(ino));
     }
 
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    fn open(&self, _: &Request, _: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let direct = flags.0 & libc::O_DIRECT != 0;
+        let how = if direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::FOPEN_KEEP_CACHE };
+        reply.opened(FileHandle(0), how);
     }
 
     fn read(

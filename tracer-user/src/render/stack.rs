@@ -57,8 +57,7 @@ impl Stack {
             }
             Self::User => {
                 out.extend_from_slice(b"<user stack trace>\n");
-                let process: [u8; 4] = super::printf::pointer::take(record.get(8..).unwrap_or_default());
-                let process = options.sym_userobj.then_some(u32::from_ne_bytes(process));
+                let process = process(record).filter(|_| options.sym_userobj);
                 for address in addresses.take(USER_MAX).take_while(|address| *address != 0) {
                     out.extend_from_slice(b" => ");
                     user(out, address, process, options, env);
@@ -67,6 +66,11 @@ impl Stack {
             }
         }
     }
+}
+
+/// The process of a record of a thread's own stack.
+pub fn process(record: &[u8]) -> Option<u32> {
+    record.get(8..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
 /// Writes the name for an address of the kernel (`seq_print_ip_sym()`).

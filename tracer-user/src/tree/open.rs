@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     control::instance::{
-        Lines, Marks, Mirror, Pages, Pipe, Seen,
+        Filled, Lines, Marks, Mirror, Pages, Pipe, Seen,
         mark::{Mark, Writer},
     },
     lang::facts::Files,
@@ -107,8 +107,10 @@ impl Text {
         // Text in front of the offset, which may be any number, is made a piece at a time and dropped.
         while offset.saturating_sub(self.start) > self.made.len() as u64 {
             self.drop_first(self.made.len());
-            if !self.now.fill(mirror, &mut self.made, PIECE) && self.made.is_empty() {
-                return Some(Vec::new());
+            match self.now.fill(mirror, &mut self.made, PIECE) {
+                Filled::All if self.made.is_empty() => return Some(Vec::new()),
+                Filled::Later => return None,
+                Filled::All | Filled::More => {}
             }
             if since.elapsed() > STEP {
                 return None;
@@ -118,8 +120,10 @@ impl Text {
         self.drop_first(usize::try_from(offset.saturating_sub(self.start)).unwrap_or(usize::MAX));
         while self.made.len() < size {
             let piece = size.min(self.made.len().saturating_add(PIECE));
-            if !self.now.fill(mirror, &mut self.made, piece) {
-                break;
+            match self.now.fill(mirror, &mut self.made, piece) {
+                Filled::All => break,
+                Filled::Later => return None,
+                Filled::More => {}
             }
             if since.elapsed() > STEP {
                 return None;

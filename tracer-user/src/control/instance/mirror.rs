@@ -15,6 +15,7 @@ use super::{
     live::{self, Grounds, Live},
     many::Guarding,
     names::Names,
+    objects::Maps,
     options::TraceOptions,
     programs::Programs,
     state::Instance,
@@ -91,6 +92,8 @@ pub struct Mirror {
     /// Bytes of the definitions of dynamic and synthetic events, by the events' numbers.
     pub(super) definition_charges: HashMap<u32, Vec<Charge>>,
     pub(super) turns: Turns,
+    /// What processes have mapped.
+    pub(super) maps: Maps,
     /// Whether what a mark comes to may have changed.
     pub(super) marks_stale: bool,
 }
@@ -131,6 +134,7 @@ impl Mirror {
             client: 0,
             definition_charges: HashMap::new(),
             turns: Turns::default(),
+            maps: Maps::default(),
             marks_stale: true,
         })
     }

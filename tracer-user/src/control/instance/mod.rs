@@ -58,5 +58,5 @@ pub use saved::{BYTES_MAX as SAVED_MAX, Saved, SavedError, SavedInstance};
 pub use select::Selector;
 pub use state::{Instance, Size};
 pub use tables::HistFault;
-pub use text::{Lines, Pages, Pipe};
+pub use text::{Filled, Lines, Pages, Pipe};
 pub use turns::{Longest, Others};

@@ -1,16 +1,29 @@
 //! Records as text: the non-consuming reader behind `trace` and the consuming one behind `trace_pipe`.
 
-use std::{cell::RefCell, collections::HashMap};
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    sync::Arc,
+};
 
-use super::{catalogue::Events, mark, mirror::Mirror, objects::Objects, state::Instance};
+use super::{
+    catalogue::Events,
+    mark,
+    mirror::Mirror,
+    objects::{Maps, Objects},
+    state::Instance,
+};
 use crate::{
-    buffer::{Entry, Reader, TraceBuffer},
+    buffer::{
+        Entry, Reader, TraceBuffer,
+        clock::{Clock, Conversion, monotonic},
+    },
     control::{facts::Facts, tasks::TaskNames},
     render::{
         Pointers, RenderEnv, Symbol,
         latency::{self, Position},
         line::{self, BufferInfo, Stamp},
-        stack::Stack,
+        stack::{self, Stack},
     },
 };
 
@@ -19,7 +32,42 @@ struct Env<'a> {
     facts: &'a Facts,
     hashed: bool,
     /// Files that are mapped by processes that were asked for.
-    objects: RefCell<HashMap<u32, Objects>>,
+    objects: RefCell<HashMap<u32, Arc<Objects>>>,
+    maps: Maps,
+    since: Since,
+    /// The time of the record that is being shown.
+    time: Cell<u64>,
+}
+
+/// When processes started, by the trace clock.
+struct Since {
+    clock: Clock,
+    conversion: Conversion,
+    /// `CLOCK_BOOTTIME` less `CLOCK_MONOTONIC`.
+    slept: u64,
+    now: u64,
+}
+
+impl Since {
+    fn now(clock: Clock) -> Self {
+        let now = monotonic();
+        let slept = Conversion::now(Clock::Boot).time(now, 0).saturating_sub(now);
+        Self { clock, conversion: Conversion::now(clock), slept, now }
+    }
+
+    /// Whether a process that started then, by `CLOCK_BOOTTIME`, cannot be the one of a record of this time, which had its number
+    /// before. A machine that slept meanwhile may be wrong about what came right before.
+    fn is_later(&self, started: u64, time: u64) -> bool {
+        // Whoever counts records knows no time.
+        if self.clock == Clock::Counter {
+            return false;
+        }
+        let started = started.saturating_sub(self.slept);
+        // These do not keep the pace of the others.
+        let own_pace = matches!(self.clock, Clock::MonoRaw | Clock::Tsc);
+        let slack = if own_pace { self.now.saturating_sub(started) / 1000 } else { 0 };
+        time < self.conversion.time(started.saturating_sub(slack), 0)
+    }
 }
 
 impl RenderEnv for Env<'_> {
@@ -32,7 +80,8 @@ impl RenderEnv for Env<'_> {
     }
 
     fn object(&self, process: u32, address: u64) -> Option<(Vec<u8>, u64)> {
-        self.objects.borrow_mut().entry(process).or_insert_with(|| Objects::of(process)).find(address)
+        let objects = self.objects(process)?;
+        if self.since.is_later(objects.started, self.time.get()) { None } else { objects.find(address) }
     }
 
     fn pointers(&self) -> Pointers {
@@ -45,6 +94,18 @@ impl RenderEnv for Env<'_> {
 
     fn jiffies(&self) -> u64 {
         self.facts.jiffies()
+    }
+}
+
+impl Env<'_> {
+    /// What a process has mapped; None where it is to be asked again.
+    fn objects(&self, process: u32) -> Option<Arc<Objects>> {
+        if let Some(known) = self.objects.borrow().get(&process) {
+            return Some(Arc::clone(known));
+        }
+        let objects = self.maps.of(process)?;
+        self.objects.borrow_mut().insert(process, Arc::clone(&objects));
+        Some(objects)
     }
 }
 
@@ -76,21 +137,36 @@ struct Style<'a> {
 }
 
 impl<'a> Style<'a> {
-    fn of(state: &Instance, facts: &'a Facts, events: &'a Events, tasks: &'a TaskNames) -> Self {
+    fn of(state: &Instance, facts: &'a Facts, events: &'a Events, tasks: &'a TaskNames, maps: &Maps) -> Self {
         Self {
             options: state.options.line(state.clock.in_ns(), facts.version()),
             env: Env {
                 facts,
                 hashed: state.options.is("hash-ptr") && facts.hashes_pointers(),
                 objects: RefCell::default(),
+                maps: maps.clone(),
+                since: Since::now(state.clock),
+                time: Cell::default(),
             },
             events,
             tasks,
         }
     }
 
+    /// Whether a record cannot be shown yet: it is to show files of a process that was asked for them and did not answer.
+    fn awaits(&self, payload: &[u8]) -> bool {
+        let kind = payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
+        let event = self.events.by_id(kind).filter(|_| self.options.sym_userobj && !self.options.fields);
+        let Some(Special::Stack(Stack::User)) = event.and_then(|event| Special::of(self.events, event))
+        else {
+            return false;
+        };
+        stack::process(payload).is_some_and(|process| self.env.objects(process).is_none())
+    }
+
     /// Writes a record.
     fn line(&self, out: &mut Vec<u8>, entry: Entry<'_>) {
+        self.env.time.set(entry.time);
         let stamp = Stamp { cpu: entry.cpu, time: entry.time };
         let kind = entry.payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
         let Some(event) = self.events.by_id(kind) else { return };
@@ -121,6 +197,17 @@ pub struct Lines {
     header: Option<Header>,
     latency: bool,
     ended: bool,
+}
+
+/// Where lines ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// There are more.
+    More,
+    /// More once something is known that was asked for.
+    Later,
+    /// There are no more.
+    All,
 }
 
 /// What stands above the lines.
@@ -169,10 +256,11 @@ impl Lines {
         })
     }
 
-    /// Adds lines until there are so many bytes; false once there are no more.
-    pub fn fill(&mut self, mirror: &mut Mirror, out: &mut Vec<u8>, bytes: usize) -> bool {
-        let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else { return false };
-        let mut style = Style::of(state, facts, events, tasks);
+    /// Adds lines until there are so many bytes.
+    pub fn fill(&mut self, mirror: &mut Mirror, out: &mut Vec<u8>, bytes: usize) -> Filled {
+        let maps = mirror.maps.clone();
+        let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else { return Filled::All };
+        let mut style = Style::of(state, facts, events, tasks, &maps);
         if let Some(header) = self.header.take() {
             match header {
                 Header::Records(info) if self.latency => {
@@ -185,10 +273,17 @@ impl Lines {
         }
         let mut kept = Vec::new();
         while out.len() < bytes && !self.ended {
+            let before = style.options.sym_userobj.then(|| self.reader.clone());
             let Some(mut entry) = self.reader.advance() else {
                 self.ended = true;
                 break;
             };
+            if let Some(before) = before
+                && style.awaits(entry.payload)
+            {
+                self.reader = before;
+                return Filled::Later;
+            }
             if self.annotate && !self.seen.contains(&entry.cpu) {
                 self.seen.push(entry.cpu);
                 // The first two lines need no word on where they begin.
@@ -206,7 +301,7 @@ impl Lines {
             self.shown += 1;
             style.line(out, entry);
         }
-        !self.ended
+        if self.ended { Filled::All } else { Filled::More }
     }
 }
 
@@ -245,13 +340,24 @@ pub struct Pipe {
     latency: bool,
     left: Vec<u8>,
     read_before: bool,
+    /// A record that was taken and cannot be shown yet.
+    taken: Option<Taken>,
+}
+
+/// A record that was taken out of its buffer.
+#[derive(Debug)]
+struct Taken {
+    cpu: u32,
+    lost: u64,
+    time: u64,
+    payload: Vec<u8>,
 }
 
 impl Pipe {
     /// A reader of one CPU or of all.
     pub fn new(mirror: &Mirror, instance: u32, cpu: Option<u32>) -> Self {
         let latency = mirror.get(instance).is_some_and(|state| state.options.is("latency-format"));
-        Self { instance, cpu, latency, left: Vec::new(), read_before: false }
+        Self { instance, cpu, latency, left: Vec::new(), read_before: false, taken: None }
     }
 
     /// Text of at most so many bytes; None when there is nothing yet, empty at the end: recording was stopped, and
@@ -259,29 +365,43 @@ impl Pipe {
     pub fn read(&mut self, mirror: &mut Mirror, size: usize) -> Option<Vec<u8>> {
         if self.left.is_empty() {
             let until = mirror.collect(self.instance);
+            let maps = mirror.maps.clone();
             let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else {
                 return Some(Vec::new());
             };
-            let mut style = Style::of(state, facts, events, tasks);
+            let mut style = Style::of(state, facts, events, tasks, &maps);
             let most = size.min(PIPE_MAX);
+            let since = state.since;
             let (mut any, mut index) = (false, 0);
-            while self.left.len() < most {
-                let out = &mut self.left;
-                let taken = state.buffer.consume(self.cpu, until, |cpu, lost, time, payload| {
-                    if lost > 0 {
-                        line::lost(out, cpu, lost);
-                    }
-                    if self.latency {
-                        // Here the kernel takes the record itself for the one that comes next.
-                        index += 1;
-                        style.options.latency = Some(Position { start: state.since, next: time, index });
-                    }
-                    style.line(out, Entry { cpu, time, payload });
-                });
-                if taken.is_none() {
-                    break;
+            let mut show = |out: &mut Vec<u8>, cpu, lost, time, payload: &[u8]| {
+                if style.awaits(payload) {
+                    return Some(Taken { cpu, lost, time, payload: payload.to_vec() });
                 }
+                if lost > 0 {
+                    line::lost(out, cpu, lost);
+                }
+                if self.latency {
+                    // Here the kernel takes the record itself for the one that comes next.
+                    index += 1;
+                    style.options.latency = Some(Position { start: since, next: time, index });
+                }
+                style.line(out, Entry { cpu, time, payload });
                 any = true;
+                None
+            };
+            if let Some(Taken { cpu, lost, time, payload }) = self.taken.take() {
+                self.taken = show(&mut self.left, cpu, lost, time, &payload);
+            }
+            while self.left.len() < most && self.taken.is_none() {
+                let out = &mut self.left;
+                let taken = state
+                    .buffer
+                    .consume(self.cpu, until, |cpu, lost, time, payload| show(out, cpu, lost, time, payload));
+                let Some(taken) = taken else { break };
+                self.taken = taken;
+            }
+            if self.taken.is_some() && !any {
+                return None;
             }
             if !any {
                 return (!state.is_on() && self.read_before).then(Vec::new);
@@ -294,7 +414,7 @@ impl Pipe {
 
     /// Whether a read would give something at once, of what has been taken in by now.
     pub fn is_ready(&self, mirror: &mut Mirror) -> bool {
-        if !self.left.is_empty() {
+        if !self.left.is_empty() || self.taken.is_some() {
             return true;
         }
         let Some(state) = mirror.get(self.instance) else { return true };
@@ -352,4 +472,20 @@ fn online_cpus() -> u32 {
         last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
     };
     list.trim().split(',').filter_map(count).fold(0, u32::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_came_later_had_no_record_before() {
+        for clock in Clock::ALL {
+            let since = Since::now(*clock);
+            let record = Conversion::now(*clock).time(since.now, 0);
+            let boot = since.now + since.slept;
+            assert!(!since.is_later(boot - 1_000_000_000, record), "{clock:?}");
+            assert_eq!(since.is_later(boot + 1_000_000_000, record), *clock != Clock::Counter, "{clock:?}");
+        }
+    }
 }

@@ -1,0 +1,315 @@
+//! Processes that hold the lock of their address space for as long as they like: nobody waits for them, neither for the names of
+//! the files that they have mapped nor for probes of these.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use object::{Object, ObjectSegment};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::Signal;
+use tracer_tests::held::Held;
+use tracer_tests::host;
+use tracer_tests::mirror::{self, set, text};
+use tracer_tests::tracer::{Running, Tracer};
+
+/// A process that holds its address space's lock, as a user who may do nothing else. It lets go when this is dropped.
+struct Stuck {
+    held: Held,
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Stuck {
+    /// Starts it; it has `mapped` mapped.
+    fn start(purpose: &str, mapped: &Path) -> Result<Self> {
+        let held = Held::mount(purpose)?;
+        let program = host::binary("tracer-test-stuck", "TRACER_TEST_STUCK_BIN")?;
+        let mut command = Command::new(program);
+        command.arg(held.file()).arg(mapped).uid(65534).gid(65534);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let said = BufReader::new(child.stdout.take().context("a pipe")?);
+        let mut stuck = Self { held, child, said };
+        stuck.hear("ready")?;
+        Ok(stuck)
+    }
+
+    fn hear(&mut self, word: &str) -> Result<()> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        ensure!(line.trim() == word, "{line}");
+        Ok(())
+    }
+
+    /// Has it hold the lock.
+    fn hold(&mut self) -> Result<()> {
+        self.child.stdin.take().context("a pipe")?.write_all(b"\n")?;
+        self.hear("stuck")?;
+        // It says so before it does it.
+        let end = Instant::now() + host::patience(Duration::from_secs(5));
+        while !threads(self.child.id())?.contains(&'D') {
+            ensure!(Instant::now() < end, "it does not wait: {:?}", threads(self.child.id())?);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        self.held.release();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The states of a process's threads.
+fn threads(pid: u32) -> Result<Vec<char>> {
+    let mut states = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        states.extend(stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()));
+    }
+    Ok(states)
+}
+
+/// A directory that goes when this is dropped, with what is mounted at its `mirror`.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(purpose: &str) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("tracer-stuck-{purpose}-{}", std::process::id()));
+        fs::create_dir_all(&dir)?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
+        Ok(Self(dir))
+    }
+
+    /// A program in a file of its own.
+    fn program(&self, name: &str) -> Result<PathBuf> {
+        let path = self.0.join(name);
+        fs::copy("/bin/true", &path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(path)
+    }
+
+    fn mirror(&self) -> Result<(PathBuf, Running)> {
+        let place = self.0.join("mirror");
+        let running = Tracer::new([Path::new("mount"), &place])?.start()?;
+        Ok((place, running))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = unmount(self.0.join("mirror"), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Does something in a thread of its own, as it may never come back; what it gave, and how long it took.
+fn beside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Receiver<(T, Duration)> {
+    let (to, answer) = channel();
+    std::thread::spawn(move || {
+        let start = Instant::now();
+        let done = act();
+        let _ = to.send((done, start.elapsed()));
+    });
+    answer
+}
+
+/// How long others wait who look and who mark, for so long: mostly and at most.
+fn others(dir: &Path, time: Duration) -> Result<[Duration; 2]> {
+    let (since, mut all) = (Instant::now(), Vec::new());
+    while since.elapsed() < time {
+        let own = dir.to_owned();
+        let answer = beside(move || {
+            text(&own, "tracing_on")?;
+            // Who truncates a file as he opens it may change it: he waits for writes.
+            let done = mirror::write(&own, "trace_marker", b"still here", true);
+            done.map_err(|error| anyhow::anyhow!("a mark: {error}"))
+        });
+        let (done, took) =
+            answer.recv_timeout(host::patience(Duration::from_secs(4))).context("other files hang")?;
+        done?;
+        all.push(took);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    all.sort_unstable();
+    Ok([all[all.len() / 2], all[all.len() - 1]])
+}
+
+/// Whether others were served as always; the machine may be busy for a moment.
+fn served([median, longest]: [Duration; 2]) -> bool {
+    median < host::patience(Duration::from_millis(50)) && longest < host::patience(Duration::from_secs(1))
+}
+
+/// Ends the daemon by SIGTERM, within its two seconds.
+fn end(running: Running) -> Result<()> {
+    let start = Instant::now();
+    running.signal(Signal::TERM)?;
+    running.wait()?.success()?;
+    ensure!(start.elapsed() < host::patience(Duration::from_secs(2)), "its end took {:?}", start.elapsed());
+    Ok(())
+}
+
+/// Where the kernel shows that an address of a process's stack lies in which file.
+fn stacks(trace: &str) -> Vec<&str> {
+    let user = trace.split("<user stack trace>\n").skip(1);
+    user.filter_map(|stack| stack.lines().next().filter(|line| line.starts_with(" =>"))).collect()
+}
+
+#[test]
+fn nobody_waits_for_the_files_of_a_process_that_does_not_let_go() {
+    host::as_root(|| {
+        let scratch = Scratch::new("maps")?;
+        let (place, running) = scratch.mirror()?;
+        set(&place, "options/userstacktrace", "1")?;
+        set(&place, "options/sym-userobj", "1")?;
+        set(&place, "events/syscalls/sys_enter_getpgid/enable", "1")?;
+        let mut stuck = Stuck::start("maps", Path::new("/bin/true"))?;
+        set(&place, "events/syscalls/sys_enter_getpgid/enable", "0")?;
+        let before = text(&place, "trace")?;
+        ensure!(stacks(&before).len() == 3, "{before}");
+        ensure!(stacks(&before).iter().all(|line| line.contains("[+0x")), "{before}");
+        // What is known of it is soon forgotten.
+        std::thread::sleep(Duration::from_secs(2));
+        stuck.hold()?;
+        for reader in ["trace", "trace", "trace_pipe"] {
+            let own = place.clone();
+            let answer = beside(move || {
+                if reader == "trace" {
+                    return text(&own, reader);
+                }
+                let mut pipe = fs::File::open(own.join(reader))?;
+                let mut bytes = vec![0; 1 << 16];
+                let length = std::io::Read::read(&mut pipe, &mut bytes)?;
+                Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
+            });
+            let longest = others(&place, Duration::from_millis(600))?;
+            let (trace, took) =
+                answer.recv_timeout(host::patience(Duration::from_secs(4))).context("a read hangs")?;
+            let trace = trace?;
+            ensure!(stacks(&trace).len() == 3 || reader == "trace_pipe", "{trace}");
+            ensure!(stacks(&trace).iter().all(|line| line.starts_with(" =>  <")), "{trace}");
+            eprintln!("{reader}: {took:?}; others {longest:?}");
+            ensure!(took < host::patience(Duration::from_secs(1)), "{reader} took {took:?}");
+            ensure!(served(longest), "others took {longest:?}");
+        }
+        end(running)?;
+        ensure!(threads(stuck.pid())?.contains(&'D'), "it let go before");
+        Ok(())
+    });
+}
+
+/// The offset in a program's file of its first instruction.
+fn entry(program: &Path) -> Result<u64> {
+    let bytes = fs::read(program)?;
+    let file = object::File::parse(&*bytes)?;
+    let address = file.entry();
+    let found = file.segments().find_map(|segment| {
+        let (offset, length) = segment.file_range();
+        let ahead = address.checked_sub(segment.address())?;
+        (ahead < length).then_some(offset + ahead)
+    });
+    found.context("an entry in the file")
+}
+
+fn run(program: &Path) -> Result<()> {
+    ensure!(Command::new(program).status()?.success(), "{}", program.display());
+    Ok(())
+}
+
+/// How many records of an event there are.
+fn hits(dir: &Path, event: &str) -> Result<usize> {
+    Ok(text(dir, "trace")?.lines().filter(|line| line.contains(&format!(" {event}: "))).count())
+}
+
+/// Writes to a file that turns a probe on or off, whose kernel waits: the answer, how long it took, and how long others took
+/// meanwhile.
+fn enable(dir: &Path, event: &str, value: &'static str) -> Result<(mirror::Answer, Duration, [Duration; 2])> {
+    let (own, file) = (dir.to_owned(), format!("events/files/{event}/enable"));
+    let answer = beside(move || mirror::write(&own, &file, value.as_bytes(), false));
+    let longest = others(dir, Duration::from_secs(1))?;
+    let (done, took) =
+        answer.recv_timeout(host::patience(Duration::from_secs(5))).context("a write hangs")?;
+    Ok((done, took, longest))
+}
+
+/// One test, as all forks on the machine wait while a probe does (`dup_mmap_sem`), which is as short as it can be.
+#[test]
+fn nobody_waits_for_a_probe_of_a_file_that_such_a_process_has_mapped() {
+    host::as_root(|| {
+        let scratch = Scratch::new("probe")?;
+        let program = scratch.program("program")?;
+        let (place, running) = scratch.mirror()?;
+        let offset = entry(&program)?;
+        for (event, args) in [("first", ""), ("second", " %ip")] {
+            let line = format!("p:files/{event} {}:{offset:#x}{args}", program.display());
+            let done = mirror::write(&place, "dynamic_events", line.as_bytes(), true);
+            ensure!(done.is_ok(), "{line}: {done:?}");
+        }
+        set(&place, "events/files/second/enable", "1")?;
+        run(&program)?;
+        ensure!(hits(&place, "second")? == 1);
+        {
+            let mut stuck = Stuck::start("probe", &program)?;
+            stuck.hold()?;
+            let (done, took, longest) = enable(&place, "first", "1")?;
+            eprintln!("on: {done:?} after {took:?}; others {longest:?}");
+            ensure!(done == Err(libc::ETIMEDOUT), "{done:?}");
+            ensure!(served(longest), "others took {longest:?}");
+            // A write after it is done at once, and nothing that was to be on is.
+            let start = Instant::now();
+            set(&place, "events/syscalls/sys_enter_getsid/enable", "1")?;
+            ensure!(start.elapsed() < host::patience(Duration::from_secs(1)), "{:?}", start.elapsed());
+            ensure!(text(&place, "events/files/first/enable")? == "0\n");
+        }
+        // Whatever was made late went.
+        let (done, _, _) = enable(&place, "first", "1")?;
+        ensure!(done.is_ok(), "{done:?}");
+        run(&program)?;
+        ensure!(hits(&place, "first")? == 1 && hits(&place, "second")? == 2, "{}", text(&place, "trace")?);
+        let mut stuck = Stuck::start("off", &program)?;
+        stuck.hold()?;
+        let (done, took, longest) = enable(&place, "first", "0")?;
+        eprintln!("off: {done:?} after {took:?}; others {longest:?}");
+        ensure!(done.is_ok() && served(longest), "{done:?}, others took {longest:?}");
+        // The kernel does not let a process go whose thread waits for such a lock: its mirror goes, and it is nothing but that.
+        let pid = running.pid();
+        let start = Instant::now();
+        running.signal(Signal::TERM)?;
+        let is_mounted =
+            || fs::read_to_string("/proc/self/mounts").map(|all| all.contains(&place.display().to_string()));
+        while is_mounted()? || state(pid)? != 'Z' {
+            ensure!(
+                start.elapsed() < host::patience(Duration::from_secs(2)),
+                "{} {:?}",
+                state(pid)?,
+                threads(pid)?
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        eprintln!("ended but for threads {:?} after {:?}", threads(pid)?, start.elapsed());
+        let start = Instant::now();
+        drop(stuck);
+        running.wait()?.success()?;
+        eprintln!("gone {:?} after it let go", start.elapsed());
+        Ok(())
+    });
+}
+
+/// The state of a process, that is of its first thread.
+fn state(pid: u32) -> Result<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).context("a state")
+}
