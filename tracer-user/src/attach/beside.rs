@@ -58,6 +58,18 @@ impl Beside {
     }
 }
 
+impl Beside {
+    /// The same where the probe is a file's: its link is made with the probe's own.
+    pub(super) fn behind(&self) -> Option<&Prog> {
+        self.touch.as_ref().map(|(program, _)| program)
+    }
+
+    /// Takes such a link.
+    pub(super) fn take(&mut self, link: Link) {
+        self.links.push(link);
+    }
+}
+
 fn keeper(plan: &ProbePlan, via: &Via) -> Result<Option<(Prog, Map)>, Cause> {
     let (Some(function), Some(entry)) = (keep::keep(plan).map_err(Cause::Lower)?, via.entry()) else {
         return Ok(None);

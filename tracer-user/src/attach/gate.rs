@@ -23,6 +23,7 @@ use super::{
     Cause, Via,
     guard::Kept,
     jump::{self, Slot},
+    unlink::{FileHook, Hooks, Job},
     uprobe::{self, FilePlace},
 };
 use crate::sys::{
@@ -74,13 +75,35 @@ struct Common {
     missed: AtomicU64,
 }
 
+/// A slot that is free again once this goes.
+#[derive(Debug)]
+struct Held {
+    slot: u32,
+    common: Arc<Common>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.slot);
+    }
+}
+
+/// An event that is to hang at a file; its slot is free again when what links it goes.
+#[derive(Debug)]
+pub struct PlannedHang {
+    slot: u32,
+    via: Via,
+    kind: u16,
+    behind: Arc<Behind>,
+}
+
 /// What keeps a gate on its hook.
 #[derive(Debug)]
 enum Hook {
     /// A link to a perf event, and the event.
     Perf { link: OwnedFd, event: OwnedFd, kept: Option<Kept> },
-    /// A uprobe.multi link.
-    File { _link: OwnedFd },
+    /// A file's, which has the slot.
+    File { _hook: FileHook },
     /// A raw tracepoint, and the gate there.
     Raw { link: OwnedFd, gate: Prog },
     /// A place in a dispatcher: the session's business.
@@ -207,9 +230,9 @@ impl Resting {
                 self.common.missed.fetch_add(misses(&gate), Ordering::Relaxed);
                 None
             }
-            Hook::File { .. } | Hook::Call => None,
+            Hook::Call => None,
             // Its slot goes with the link.
-            Hook::Shared { .. } => return None,
+            Hook::File { .. } | Hook::Shared { .. } => return None,
         };
         self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
         left
@@ -255,27 +278,29 @@ impl Table {
         Ok(())
     }
 
-    /// Hangs the gate on an instruction of a file.
-    fn hang_file(&mut self, slot: u32, kind: u16, place: &FilePlace) -> Result<Hook, Cause> {
-        if !uprobe::has_multi() {
-            return self.hang_perf(slot, kind, uprobe::open(place, false)?);
-        }
+    /// Plans the gate's link at an instruction of a file.
+    fn plan_file(&mut self, slot: u32, kind: u16, place: &FilePlace) -> Result<uprobe::Planned, Cause> {
         self.load_first(Slot::Cookie)?;
         let gate = self.gates.first().ok_or(Cause::Misplaced("no gate"))?;
-        let link = uprobe::link(gate, place, false, tracer_abi::cookie(slot, kind))?;
-        Ok(Hook::File { _link: link })
+        uprobe::Planned::new(gate, place, false, tracer_abi::cookie(slot, kind))
     }
 
-    /// Hangs the gate on a perf event; `kind` is what records are to be.
+    /// Hangs the gate on a perf event.
     fn hang_perf(&mut self, slot: u32, kind: u16, event: OwnedFd) -> Result<Hook, Cause> {
+        let link = self.link_perf(slot, kind, event.as_fd())?;
+        Ok(Hook::Perf { link, event, kept: None })
+    }
+
+    /// Links the gate to a perf event; `kind` is what records are to be.
+    fn link_perf(&mut self, slot: u32, kind: u16, event: BorrowedFd<'_>) -> Result<OwnedFd, Cause> {
         let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
         for tried in 0..=COPIES {
             if tried == self.gates.len() {
                 self.gates.push(self.load(Slot::Cookie)?);
             }
             let Some(gate) = self.gates.get(tried) else { break };
-            match gate.link_perf_event(event.as_fd(), tracer_abi::cookie(slot, kind)) {
-                Ok(link) => return Ok(Hook::Perf { link, event, kept: None }),
+            match gate.link_perf_event(event, tracer_abi::cookie(slot, kind)) {
+                Ok(link) => return Ok(link),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(refused(errno)),
             }
@@ -370,6 +395,7 @@ impl Gate {
         behind: Arc<Behind>,
         opened: Option<Result<OwnedFd, Errno>>,
     ) -> Result<Hung, Cause> {
+        let common = Arc::clone(&self.common);
         let hook = if is_call(via) {
             Hook::Call
         } else {
@@ -381,12 +407,50 @@ impl Gate {
                     let event = event.map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
                     table.hang_perf(slot, kind, event)?
                 }
-                Via::Uprobe(place) => table.hang_file(slot, kind, place)?,
+                Via::Uprobe(place) => {
+                    let hook = table.plan_file(slot, kind, place)?.make()?;
+                    let hook = hook.linked(|event| table.link_perf(slot, kind, event))?;
+                    Hook::File { _hook: hook.keep(Held { slot, common }) }
+                }
                 Via::RawTracepoint(name) => table.hang_raw(slot, name)?,
                 _ => return Err(Cause::Misplaced("no gate is for such a hook")),
             }
         };
         Ok(Hung { slot, via: via.clone(), behind, hook })
+    }
+
+    /// Has an event go on from the gate of files; what is left is the link. Where this fails, the slot is the caller's still.
+    pub(super) fn plan_file(
+        &mut self,
+        slot: u32,
+        via: &Via,
+        kind: u16,
+        behind: Arc<Behind>,
+    ) -> Result<(PlannedHang, Job), Cause> {
+        let Via::Uprobe(place) = via else { return Err(Cause::Misplaced("a link of a file is for files")) };
+        let common = Arc::clone(&self.common);
+        let table = self.table(via)?;
+        let planned = table.plan_file(slot, kind, place)?;
+        table.put(slot, &behind)?;
+        let job = Job::new(vec![planned]).keep(Held { slot, common });
+        Ok((PlannedHang { slot, via: via.clone(), kind, behind }, job))
+    }
+
+    /// The event that hangs by its link, or does not.
+    pub(super) fn finish_file(&mut self, planned: PlannedHang, made: Hooks) -> Result<Hung, Cause> {
+        let PlannedHang { slot, via, kind, behind } = planned;
+        let table = self.table(&via)?;
+        let hook = made.and_then(|made| {
+            let hook = made.into_iter().next().ok_or(Cause::Misplaced("no link"))?;
+            hook.linked(|event| table.link_perf(slot, kind, event))
+        });
+        match hook {
+            Ok(hook) => Ok(Hung { slot, via, behind, hook: Hook::File { _hook: hook } }),
+            Err(cause) => {
+                jump::clear(&table.map, slot);
+                Err(cause)
+            }
+        }
     }
 
     /// Has events go on from their functions' gate, all on entries or all on returns and none on the same as another; what is left

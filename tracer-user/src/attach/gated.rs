@@ -5,9 +5,11 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::{
-    AttachError, Cause, Link, Request, Session, Via,
+    AttachError, Cause, FilePlace, Link, Request, Session, Via,
     beside::Beside,
     jump::{Jump, insn},
+    unlink::{Hooks, Job},
+    uprobe::{self, Planned},
 };
 use crate::sys::{
     map::{Map, MapKind, MapSpec},
@@ -30,6 +32,19 @@ pub struct Gated {
     scratch: Option<Map>,
     beside: Beside,
     /// Hits of the hook by CPU, whoever's they are.
+    hits: Map,
+}
+
+/// A dynamic event that has everything but its links at a file.
+#[derive(Debug)]
+pub struct PlannedGated {
+    /// Row of the counters.
+    pub slot: u32,
+    via: Via,
+    jump: Jump,
+    program: Prog,
+    scratch: Option<Map>,
+    beside: Beside,
     hits: Map,
 }
 
@@ -63,23 +78,33 @@ impl Session {
     /// # Errors
     /// When a program does not pass the verifier or the hook is refused.
     pub fn hang_gated(&mut self, request: &Request<'_>) -> Result<Gated, AttachError> {
-        let name = || request.format.full_name();
+        let planned = self.plan(request)?;
+        let slot = planned.slot;
+        let hung = self.hang_planned(planned);
+        if hung.is_err() {
+            self.gate.give_back(slot);
+        }
+        hung.map_err(|cause| AttachError::new(request.format.full_name(), cause))
+    }
+
+    /// Makes all that an event has but its links.
+    fn plan(&mut self, request: &Request<'_>) -> Result<PlannedGated, AttachError> {
         let slot = self.take_slot()?;
         if request.extras.soft_slot.is_none() {
             self.shared.set_soft(slot, request.extras.begins_off);
         }
-        let hung = self.gated(request, slot);
-        if hung.is_err() {
+        let planned = self.planned(request, slot);
+        if planned.is_err() {
             self.gate.give_back(slot);
         }
-        hung.map_err(|cause| match cause {
+        planned.map_err(|cause| match cause {
             Failed::Attach(error) => error,
-            Failed::Cause(cause) => AttachError::new(name(), cause),
+            Failed::Cause(cause) => AttachError::new(request.format.full_name(), cause),
         })
     }
 
-    fn gated(&mut self, request: &Request<'_>, slot: u32) -> Result<Gated, Failed> {
-        let mut beside = Beside::load(request)?;
+    fn planned(&mut self, request: &Request<'_>, slot: u32) -> Result<PlannedGated, Failed> {
+        let beside = Beside::load(request)?;
         let (program, scratch) = self.program(request, slot, None, &beside)?;
         let hits = Map::create(&MapSpec {
             kind: MapKind::PerCpuArray,
@@ -93,10 +118,66 @@ impl Session {
         .map_err(|errno| Cause::Map("array", errno))?;
         let kind = request.via.kind();
         let jump = Jump::to(&program, kind, request.purpose(), "tracer_probe", &count(&hits))?;
-        beside.hang_before(self, request.via)?;
-        let link = self.hook(jump.gate(), request.via)?;
-        beside.hang_behind(self, request.via);
-        Ok(Gated { slot, via: request.via.clone(), link, jump, program, scratch, beside, hits })
+        Ok(PlannedGated { slot, via: request.via.clone(), jump, program, scratch, beside, hits })
+    }
+
+    fn hang_planned(&mut self, planned: PlannedGated) -> Result<Gated, Cause> {
+        let PlannedGated { slot, via, jump, program, scratch, mut beside, hits } = planned;
+        beside.hang_before(self, &via)?;
+        let link = self.hook(jump.gate(), &via)?;
+        beside.hang_behind(self, &via);
+        Ok(Gated { slot, via, link, jump, program, scratch, beside, hits })
+    }
+
+    /// Plans how a dynamic event hangs at a file; what is left are its links.
+    ///
+    /// # Errors
+    /// As [`Session::hang_gated`], and for an event that is not at a file.
+    pub fn plan_gated(&mut self, request: &Request<'_>) -> Result<(PlannedGated, Job), AttachError> {
+        let planned = self.plan(request)?;
+        let links = match &planned.via {
+            Via::Uprobe(place) => links(&planned, place, false),
+            Via::Uretprobe(place) => links(&planned, place, true),
+            _ => Err(Cause::Misplaced("a link of a file is for files")),
+        };
+        match links {
+            Ok(links) => Ok((planned, Job::new(links))),
+            Err(cause) => {
+                self.gate.give_back(planned.slot);
+                Err(AttachError::new(request.format.full_name(), cause))
+            }
+        }
+    }
+
+    /// The event, once it is linked.
+    ///
+    /// # Errors
+    /// When it could not be.
+    pub fn finish_gated(&mut self, planned: PlannedGated, made: Hooks) -> Result<Gated, Cause> {
+        let PlannedGated { slot, via, jump, program, scratch, mut beside, hits } = planned;
+        let link = made.and_then(|made| {
+            let mut made = made.into_iter();
+            let first = made.next().ok_or(Cause::Misplaced("no link"))?;
+            let link = uprobe::finish(jump.gate(), first)?;
+            for hook in made {
+                let linked = beside.behind().map(|program| uprobe::finish(program, hook));
+                match linked {
+                    Some(Ok(link)) => beside.take(link),
+                    Some(Err(error)) => tracing::debug!("pages are not waited for: {error}"),
+                    None => {}
+                }
+            }
+            Ok(link)
+        });
+        match link {
+            Ok(link) => Ok(Gated { slot, via, link, jump, program, scratch, beside, hits }),
+            Err(cause) => {
+                // A link that is made yet finds nothing there.
+                jump.clear();
+                self.gate.give_back(slot);
+                Err(cause)
+            }
+        }
     }
 
     /// Gives a dynamic event another program: every hit is seen by the old or by the new one, and once.
@@ -118,6 +199,14 @@ impl Session {
         self.gate.give_back(gated.slot);
         drop(gated);
     }
+}
+
+/// The links of an event at a file: what has to be asked before it comes behind it, as of the programs at an instruction of a file
+/// the youngest is run first.
+fn links(planned: &PlannedGated, place: &FilePlace, exit: bool) -> Result<Vec<Planned>, Cause> {
+    let mut links = vec![Planned::new(planned.jump.gate(), place, exit, 0)?];
+    links.extend(planned.beside.behind().and_then(|program| Planned::new(program, place, exit, 0).ok()));
+    Ok(links)
 }
 
 /// An error with or without the event's name.

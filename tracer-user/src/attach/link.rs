@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::calls::Place;
+use super::{calls::Place, unlink::FileHook};
 use crate::sys::prog::link_missed;
 
 /// What keeps a program on its hook.
@@ -12,6 +12,8 @@ pub(super) enum Link {
     Fd { _fd: OwnedFd },
     /// The descriptor of a perf event that a link hangs on, and the link.
     Perf { _link: OwnedFd, _event: OwnedFd },
+    /// A file's.
+    File(FileHook),
     /// A place in a syscall dispatcher's table.
     Syscall { enter: bool, number: u32 },
     /// A place of a histogram behind such a dispatcher.
@@ -25,6 +27,7 @@ impl Link {
     pub(super) fn missed(&self) -> u64 {
         match self {
             Self::Fd { _fd: link } | Self::Perf { _link: link, .. } => link_missed(link.as_fd()).unwrap_or(0),
+            Self::File(hook) => hook.link().and_then(link_missed).unwrap_or(0),
             Self::Syscall { .. } | Self::Call { .. } | Self::None => 0,
         }
     }

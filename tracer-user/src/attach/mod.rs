@@ -42,6 +42,7 @@ mod shared;
 mod syscalls;
 mod tasks;
 mod tracepoint;
+mod unlink;
 mod uprobe;
 mod uretprobe;
 mod via;
@@ -52,8 +53,8 @@ pub use emitted::{Block, Emitted, emission};
 pub use error::{AttachError, Cause};
 pub use extras::{Extras, TracingSwitch};
 pub use fentry::{Function, ModuleTypes};
-pub use gate::{Hung, Resting};
-pub use gated::Gated;
+pub use gate::{Hung, PlannedHang, Resting};
+pub use gated::{Gated, PlannedGated};
 pub use guard::{Guard, INLINE_CLOSE_MAX, hand_over, hold};
 pub use hist::{Around as HistAround, Counted, Counting, Counts, part as hist_part};
 pub use inject::Writer;
@@ -66,6 +67,7 @@ pub use relay::{Relay, Relayed, relayed};
 pub use request::{Request, Threads};
 pub use shared::{Linked, Together};
 pub use tasks::{TaskOffsets, Tasks};
+pub use unlink::{Hooks, Job, Moment, closed_since, now as moment};
 pub use uprobe::FilePlace;
 pub use via::Via;
 
@@ -317,6 +319,36 @@ impl Session {
             self.gate.give_back(slot);
         }
         hung
+    }
+
+    /// Plans how an event hangs at a file, behind the gate; what is left is its link.
+    ///
+    /// # Errors
+    /// As [`Session::hang`].
+    pub fn plan_hang(&mut self, request: &Request<'_>) -> Result<(PlannedHang, Job), AttachError> {
+        let slot = self.take_slot()?;
+        self.shared.set_soft(slot, request.extras.begins_off);
+        let planned = self.behind_gate(request, slot).and_then(|behind| {
+            let named = |cause| AttachError::new(request.format.full_name(), cause);
+            self.gate.plan_file(slot, request.via, request.kind, behind).map_err(named)
+        });
+        if planned.is_err() {
+            self.gate.give_back(slot);
+        }
+        planned
+    }
+
+    /// The event, once it is linked.
+    ///
+    /// # Errors
+    /// When it could not be.
+    pub fn finish_hang(
+        &mut self,
+        name: &str,
+        planned: PlannedHang,
+        made: Hooks,
+    ) -> Result<Hung, AttachError> {
+        self.gate.finish_file(planned, made).map_err(|cause| AttachError::new(name, cause))
     }
 
     /// Gives an event behind the gate another program: every hit is seen by the old or by the new one, and once.

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::{Cause, Link, kprobe};
+use super::{Cause, Link, unlink::FileHook};
 use crate::{
     kernel::{ProbeUnit, opened::OpenedFile},
     sys::{
@@ -36,7 +36,7 @@ pub struct FilePlace {
 }
 
 /// Whether the kernel has uprobe.multi links.
-pub(super) fn has_multi() -> bool {
+fn has_multi() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| {
         let trial = Trial {
@@ -58,14 +58,44 @@ pub(super) fn purpose() -> Purpose<'static> {
 
 /// Hangs a program on an instruction of a file, or on the return of a function that begins there.
 pub(super) fn attach(program: &Prog, place: &FilePlace, exit: bool) -> Result<Link, Cause> {
-    if !program.is_for(purpose()) || !has_multi() {
-        return kprobe::link(program, open(place, exit)?);
+    finish(program, Planned::new(program, place, exit, 0)?.make()?)
+}
+
+/// Links a program, where what it hangs by is not yet.
+pub(super) fn finish(program: &Prog, hook: FileHook) -> Result<Link, Cause> {
+    let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
+    Ok(Link::File(hook.linked(|event| program.link_perf_event(event, 0).map_err(refused))?))
+}
+
+/// A program that is to hang at a file.
+#[derive(Debug)]
+pub(super) struct Planned {
+    /// None where it will be linked to a perf event.
+    program: Option<Prog>,
+    place: FilePlace,
+    exit: bool,
+    cookie: u64,
+}
+
+impl Planned {
+    pub(super) fn new(program: &Prog, place: &FilePlace, exit: bool, cookie: u64) -> Result<Self, Cause> {
+        let links = has_multi() && program.is_for(purpose());
+        let program = links.then(|| program.duplicate()).transpose();
+        let program = program.map_err(|errno| Cause::Hook(name(exit), errno))?;
+        Ok(Self { program, place: place.clone(), exit, cookie })
     }
-    Ok(Link::Fd { _fd: link(program, place, exit, 0)? })
+
+    /// Has the kernel put the probe into the file, for which it may take for ever.
+    pub(super) fn make(&self) -> Result<FileHook, Cause> {
+        Ok(match &self.program {
+            Some(program) => FileHook::new(link(program, &self.place, self.exit, self.cookie)?, false),
+            None => FileHook::new(open(&self.place, self.exit)?, true),
+        })
+    }
 }
 
 /// A uprobe.multi link with a cookie.
-pub(super) fn link(program: &Prog, place: &FilePlace, exit: bool, cookie: u64) -> Result<OwnedFd, Cause> {
+fn link(program: &Prog, place: &FilePlace, exit: bool, cookie: u64) -> Result<OwnedFd, Cause> {
     let hook = name(exit);
     let path = path(place, hook)?;
     program
@@ -88,7 +118,7 @@ fn name(exit: bool) -> &'static str {
 }
 
 /// Opens the perf event of an instruction or of the return of a function.
-pub(super) fn open(place: &FilePlace, exit: bool) -> Result<OwnedFd, Cause> {
+fn open(place: &FilePlace, exit: bool) -> Result<OwnedFd, Cause> {
     let unit = ProbeUnit::uprobe().ok_or(Cause::NotBuilt("uprobes", "CONFIG_UPROBE_EVENTS"))?;
     let hook = name(exit);
     let path = path(place, hook)?;

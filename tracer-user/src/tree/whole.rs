@@ -19,6 +19,7 @@ use super::{
     open::Open,
 };
 use crate::{
+    attach,
     control::instance::{Marks, Mirror, TOP, mark::Mark},
     lang::facts::{Files, Wanted},
 };
@@ -447,7 +448,9 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     /// # Errors
     /// As [`Tree::read`].
     pub fn write_with(&mut self, handle: u64, data: &[u8], who: u32, files: &Files) -> Result<usize> {
+        let moment = attach::moment();
         let done = self.with(handle, |open, mirror| open.write(mirror, data, who, files));
+        self.mirror().await_unlinked(moment);
         self.mirror().publish();
         done
     }

@@ -329,17 +329,27 @@ impl Mirror {
             probes.as_ref().and_then(|probes| self.sits_on(probes.first()?)).map(|(_, hook)| hook)
         };
         let chosen = self.programs.chosen(event, format).unwrap_or_else(|| self.choices.of(format));
-        let state = self.state(instance)?;
         let wants = Wants { format, stacks, begins_off };
+        let linked = match (&without, &probes) {
+            (Some(_), _) => Ok(()),
+            (None, Some(probes)) => self.link_probes(instance, event, probes, wants)?,
+            (None, None) => {
+                self.link_file(instance, event, &chosen, wants)?;
+                Ok(())
+            }
+        };
+        let state = self.state(instance)?;
         let mut no_hook = None;
         let hung = state.with_wanted(event, wants, |live, wanted| match (without, &probes) {
             _ if too_long => Ok(()),
             (Some(hook), _) => live.hang_emitted(event, hook, wanted).map_err(|error| live::told(&error)),
-            (None, Some(probes)) => live.hang_probes(event, probes, wanted, &facts).map_err(|tried| {
-                tracing::warn!("{}: {tried}", format.full_name());
-                no_hook = Some(tried.to_string());
-                tried.errno()
-            }),
+            (None, Some(probes)) => {
+                linked.and_then(|()| live.hang_probes(event, probes, wanted, &facts)).map_err(|tried| {
+                    tracing::warn!("{}: {tried}", format.full_name());
+                    no_hook = Some(tried.to_string());
+                    tried.errno()
+                })
+            }
             (None, None) => live.hang(event, &chosen, wanted).map_err(|error| live::told(&error)),
         });
         if let Some(why) = no_hook {

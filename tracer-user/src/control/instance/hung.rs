@@ -2,12 +2,16 @@
 
 use super::live::{Live, Wanted};
 use crate::{
-    attach::{AttachError, Gated, Hung, Linked, Request, Session, Together},
+    attach::{
+        AttachError, Cause, Gated, Hooks, Hung, Job, Linked, PlannedGated, Request, Session, Together,
+    },
     control::{
         facts::Facts,
         probes::{self, Candidate, Tried},
     },
+    event::{Format, dynamic::Target},
     lang::define::Probe,
+    sys::Errno,
 };
 
 /// A probe on its hook.
@@ -19,6 +23,9 @@ enum OnHook {
     /// Through a link with others.
     Shared(Hung),
 }
+
+/// The probes of one event that are at files, and have everything but their links.
+pub(super) type PlannedProbes = Vec<(PlannedGated, Candidate)>;
 
 /// The probes of one event, each with the hook that it was given.
 #[derive(Debug, Default)]
@@ -95,6 +102,10 @@ impl Live {
             self.put_probes(event, hung);
             return Ok(());
         }
+        if let Some(linked) = self.linked.remove(&event) {
+            self.put_probes(event, linked);
+            return Ok(());
+        }
         for probe in definitions {
             // As the kernel's, which are registered when the module comes.
             if probes::waits(probe, facts) == Some(true) {
@@ -112,6 +123,79 @@ impl Live {
         }
         self.put_probes(event, hung);
         Ok(())
+    }
+
+    /// Plans how probes at files hang; nothing for others.
+    pub(super) fn plan_probes(
+        &mut self,
+        definitions: &[Probe],
+        wanted: &Wanted<'_>,
+        facts: &Facts,
+    ) -> Result<(PlannedProbes, Vec<Job>), Tried> {
+        let (mut planned, mut jobs) = (PlannedProbes::new(), Vec::new());
+        for probe in definitions.iter().filter(|probe| matches!(probe.event.target, Target::File { .. })) {
+            let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);
+            let first = planned.first().map(|(planned, _)| planned.slot);
+            let mut done = Err(());
+            for candidate in usable {
+                match self.session().plan_gated(&request(wanted, &candidate, first)) {
+                    Ok((one, job)) => {
+                        planned.push((one, candidate));
+                        jobs.push(job);
+                        done = Ok(());
+                        break;
+                    }
+                    Err(error) => {
+                        tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());
+                        tried.refused(candidate.name(), &error);
+                    }
+                }
+            }
+            if done.is_err() {
+                let nothing = || Err(Cause::Hook("uprobe", Errno::CANCELED));
+                for (planned, _) in planned {
+                    let _ = self.session().finish_gated(planned, nothing());
+                }
+                return Err(tried);
+            }
+        }
+        Ok((planned, jobs))
+    }
+
+    /// Takes them up once their links are made, all or none; [`Live::hang_probes`] finds them there.
+    pub(super) fn finish_probes(
+        &mut self,
+        event: u32,
+        planned: PlannedProbes,
+        made: Result<Vec<Hooks>, Errno>,
+        format: &Format,
+    ) -> Result<(), Tried> {
+        let (made, missing) = match made {
+            Ok(made) => (made, Errno::CANCELED),
+            Err(errno) => (Vec::new(), errno),
+        };
+        let mut made = made.into_iter();
+        let (mut hung, mut tried) = (HungProbes::default(), None);
+        for (planned, candidate) in planned {
+            let hooks = made.next().unwrap_or(Err(Cause::Hook(candidate.name(), missing)));
+            match self.session().finish_gated(planned, hooks) {
+                Ok(gated) => hung.probes.push(Some((OnHook::Alone(gated), candidate))),
+                Err(cause) => {
+                    let error = AttachError::new(format.full_name(), cause);
+                    tried.get_or_insert_with(Tried::default).refused(candidate.name(), &error);
+                }
+            }
+        }
+        match tried {
+            Some(tried) => {
+                self.take_off(hung);
+                Err(tried)
+            }
+            None => {
+                self.linked.insert(event, hung);
+                Ok(())
+            }
+        }
     }
 
     fn hang_probe(

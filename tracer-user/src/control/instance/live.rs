@@ -15,8 +15,8 @@ pub(super) use super::hung::HungProbes;
 use super::{collect::Taken, rest::Rest};
 use crate::{
     attach::{
-        self, AttachError, Attachment, Block, Calls, Cause, Context, Emitted, Extras, Guard, Hung, Relay,
-        Request, Session, Threads, Via, Writer, ids,
+        self, AttachError, Attachment, Block, Calls, Cause, Context, Emitted, Extras, Guard, Hooks, Hung,
+        Job, PlannedHang, Relay, Request, Session, Threads, Via, Writer, ids,
     },
     control::{
         facts::Facts,
@@ -53,6 +53,8 @@ pub(super) struct Live {
     probes: HashMap<u32, HungProbes>,
     /// Dynamic events that were hung up together and are about to be turned on.
     pub(super) together: HashMap<u32, (Hung, Candidate)>,
+    /// Probes of files that are linked, for [`Live::hang_probes`].
+    pub(super) linked: HashMap<u32, HungProbes>,
     /// Synthetic events and probes on events that have no hook, and how their values are had.
     emitted: HashMap<u32, (Emitted, Hook)>,
     /// What hands the records of dynamic events to what follows them.
@@ -126,6 +128,7 @@ impl Live {
             hung: HashMap::new(),
             probes: HashMap::new(),
             together: HashMap::new(),
+            linked: HashMap::new(),
             emitted: HashMap::new(),
             relays: HashMap::new(),
             idle: BTreeSet::new(),
@@ -199,6 +202,36 @@ impl Live {
             // A filter may want what only the kernel's own record has.
             _ => self.hang_at(event, &Chosen::tracepoint(wanted.format, error.to_string()), wanted),
         })
+    }
+
+    /// Plans how an event hangs at a file; nothing for another one, and for one that rests there.
+    pub(super) fn plan_hang(
+        &mut self,
+        event: u32,
+        chosen: &Chosen,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<(PlannedHang, Job)>, AttachError> {
+        let is_there = self.hung.contains_key(&event) || self.rest.has(event);
+        if is_there || !matches!(chosen.via, Via::Uprobe(_)) {
+            return Ok(None);
+        }
+        self.session.plan_hang(&wanted.request(&chosen.via, &chosen.hook)).map(Some)
+    }
+
+    /// Takes it up once its link is made; [`Live::hang`] finds it there.
+    pub(super) fn finish_hang(
+        &mut self,
+        event: u32,
+        chosen: &Chosen,
+        planned: PlannedHang,
+        made: Hooks,
+        format: &Format,
+    ) -> Result<(), AttachError> {
+        let hung = self.session.finish_hang(&format.full_name(), planned, made)?;
+        self.hung.insert(event, (hung, chosen.clone()));
+        self.idle.remove(&event);
+        self.drop_injected(event);
+        Ok(())
     }
 
     fn hang_at(&mut self, event: u32, chosen: &Chosen, wanted: &Wanted<'_>) -> Result<(), AttachError> {

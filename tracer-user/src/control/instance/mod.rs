@@ -4,6 +4,7 @@
 //! A command that is refused says so with the kernel's error number and leaves the state that the kernel would leave;
 //! one that fails half-way for reasons of ours is taken back.
 
+mod aside;
 mod boot;
 pub mod catalogue;
 mod choice;

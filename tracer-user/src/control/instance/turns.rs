@@ -11,17 +11,44 @@ use std::{
     panic::Location,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::RecvTimeoutError,
     },
     time::{Duration, Instant},
 };
 
+use rustix::io::Errno;
+
 use super::mirror::Mirror;
+use crate::attach;
 
 /// How long an operation goes on before others have a turn.
 const STEP: Duration = Duration::from_millis(5);
 /// How often an operation whose work is done by a thread looks whether it is done.
 const PERIOD: Duration = Duration::from_micros(500);
+
+/// How long an operation waits for what the kernel does to files, which may take it for ever.
+pub(super) const ASIDE: Duration = Duration::from_secs(2);
+/// Threads that may be at it at once.
+const THREADS: usize = 16;
+
+/// A thread that counts among those.
+struct Counted;
+
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+impl Counted {
+    fn begin() -> Option<Self> {
+        let more = |running| (running < THREADS).then_some(running + 1);
+        RUNNING.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 /// Steps of this length are told of at debug level.
 const LONG: Duration = Duration::from_millis(20);
@@ -140,6 +167,57 @@ impl Mirror {
         self.turns.within = false;
         self.turns.others = Some(others);
         self.begin_step(name);
+    }
+
+    /// Has a thread do something that may take for ever, while others have turns. What takes too long, or is under way when everything
+    /// ends, is left to the thread, which drops what comes of it.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT`, `EINTR`, and `EAGAIN` where so many threads were left that there is to be no other.
+    #[track_caller]
+    pub(super) fn aside_for<T: Send + 'static>(
+        &mut self,
+        limit: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Errno> {
+        let thread = Counted::begin().ok_or(Errno::AGAIN)?;
+        let (give, given) = std::sync::mpsc::channel();
+        let started = std::thread::Builder::new().name("aside".to_owned()).spawn(move || {
+            let _ = give.send(work());
+            drop(thread);
+        });
+        if let Err(error) = started {
+            tracing::warn!("no thread: {error}");
+            return Err(Errno::AGAIN);
+        }
+        let since = Instant::now();
+        loop {
+            match given.recv_timeout(PERIOD) {
+                Ok(done) => return Ok(done),
+                Err(RecvTimeoutError::Disconnected) => return Err(Errno::IO),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.is_stopping() {
+                return Err(Errno::INTR);
+            }
+            if since.elapsed() > limit {
+                return Err(Errno::TIMEDOUT);
+            }
+            self.turn_for(Duration::ZERO);
+        }
+    }
+
+    /// Lets others have turns until the links of files that went since then are closed, for a while.
+    #[track_caller]
+    pub fn await_unlinked(&mut self, moment: attach::Moment) {
+        let since = Instant::now();
+        while !self.turns.within && !attach::closed_since(moment, PERIOD) && !self.is_stopping() {
+            if since.elapsed() > ASIDE {
+                tracing::warn!("probes of files do nothing and are not taken off yet");
+                return;
+            }
+            self.turn_for(Duration::ZERO);
+        }
     }
 
     /// Has a thread do something that does not need the mirror, while others have turns; where nobody has, does it at once.

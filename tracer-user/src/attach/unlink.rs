@@ -1,0 +1,250 @@
+//! Taking probes off files, beside everything else.
+//!
+//! To put a probe into a file or to take it off the kernel wants the lock of the address space of each process that has the file
+//! mapped, and a process can hold its own for as long as it likes; nobody can be interrupted who waits for it. So links are made by
+//! a thread that whoever asked for them need not wait for ([`Job`]), and closed by threads that nobody waits for.
+
+use std::{
+    any::Any,
+    collections::{BTreeSet, VecDeque},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::{Cause, uprobe::Planned};
+
+/// Threads that close.
+const THREADS: usize = 32;
+/// How long a thread without anything to do stays.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// What a program hangs at a file by. It is closed by a thread.
+#[derive(Debug)]
+pub struct FileHook {
+    /// In the order in which they are closed: a link first, then the perf event that it hangs on, if any.
+    fds: Vec<OwnedFd>,
+    /// Whether there is a perf event, and no link yet.
+    is_event: bool,
+    /// What goes once they are closed.
+    with: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl FileHook {
+    pub(super) fn new(fd: OwnedFd, is_event: bool) -> Self {
+        Self { fds: vec![fd], is_event, with: None }
+    }
+
+    /// Links the perf event, where there is one.
+    pub(super) fn linked(
+        mut self,
+        link: impl FnOnce(BorrowedFd<'_>) -> Result<OwnedFd, Cause>,
+    ) -> Result<Self, Cause> {
+        if self.is_event
+            && let Some(event) = self.fds.first()
+        {
+            let link = link(event.as_fd())?;
+            self.fds.insert(0, link);
+            self.is_event = false;
+        }
+        Ok(self)
+    }
+
+    /// Keeps something until all is closed.
+    pub(super) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
+        self.with = Some(Box::new(with));
+        self
+    }
+
+    /// The link.
+    pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
+        self.fds.first().map(AsFd::as_fd)
+    }
+}
+
+impl Drop for FileHook {
+    fn drop(&mut self) {
+        CLOSER.close(Left { fds: std::mem::take(&mut self.fds), _with: self.with.take() });
+    }
+}
+
+/// Links to files that are to be made; it needs nothing of its session, and may take for ever.
+#[derive(Debug)]
+pub struct Job {
+    /// The first one has to be.
+    links: Vec<Planned>,
+    /// What goes where there is no link, or with the first one.
+    with: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// Links, or why there is none.
+pub type Hooks = Result<Vec<FileHook>, Cause>;
+
+impl Job {
+    pub(super) fn new(links: Vec<Planned>) -> Self {
+        Self { links, with: None }
+    }
+
+    /// Keeps something as long as the first link is.
+    pub(super) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
+        self.with = Some(Box::new(with));
+        self
+    }
+
+    /// Makes them.
+    ///
+    /// # Errors
+    /// When the kernel refuses the first one.
+    pub fn run(mut self) -> Hooks {
+        let mut links = self.links.iter();
+        let mut made = Vec::new();
+        if let Some(first) = links.next() {
+            let mut first = first.make()?;
+            first.with = self.with.take();
+            made.push(first);
+        }
+        for link in links {
+            match link.make() {
+                Ok(link) => made.push(link),
+                Err(error) => tracing::debug!("pages are not waited for: {error}"),
+            }
+        }
+        Ok(made)
+    }
+}
+
+/// What is to be closed.
+struct Left {
+    fds: Vec<OwnedFd>,
+    _with: Option<Box<dyn Any + Send + Sync>>,
+}
+
+struct State {
+    next: u64,
+    waiting: VecDeque<(u64, Left)>,
+    /// Numbers of those that are not closed yet.
+    open: BTreeSet<u64>,
+    threads: usize,
+    idle: usize,
+}
+
+struct Closer {
+    state: Mutex<State>,
+    more: Condvar,
+    closed: Condvar,
+}
+
+static CLOSER: Closer = Closer {
+    state: Mutex::new(State {
+        next: 0,
+        waiting: VecDeque::new(),
+        open: BTreeSet::new(),
+        threads: 0,
+        idle: 0,
+    }),
+    more: Condvar::new(),
+    closed: Condvar::new(),
+};
+
+impl Closer {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&'static self, left: Left) {
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.open.insert(number);
+        state.waiting.push_back((number, left));
+        if state.waiting.len() <= state.idle {
+            self.more.notify_one();
+        } else if state.threads < THREADS {
+            let thread = std::thread::Builder::new().name("unlink".to_owned());
+            match thread.spawn(|| self.work()) {
+                Ok(_) => state.threads += 1,
+                Err(error) => tracing::warn!("no thread to close links of files: {error}"),
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some((number, left)) = state.waiting.pop_front() {
+                drop(state);
+                let Left { fds, _with } = left;
+                // One after the other: a link refers to its event.
+                fds.into_iter().for_each(drop);
+                drop(_with);
+                state = self.lock();
+                state.open.remove(&number);
+                self.closed.notify_all();
+                continue;
+            }
+            state.idle += 1;
+            let (again, waited) = self.more.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            state.idle -= 1;
+            if waited.timed_out() && state.waiting.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+/// A moment, for [`closed_since`].
+#[derive(Clone, Copy, Debug)]
+pub struct Moment(u64);
+
+/// Now.
+pub fn now() -> Moment {
+    Moment(CLOSER.lock().next)
+}
+
+/// Whether the links of files that went since then are closed, after so long at most.
+pub fn closed_since(Moment(since): Moment, limit: Duration) -> bool {
+    let end = Instant::now() + limit;
+    let mut state = CLOSER.lock();
+    while state.open.range(since..).next().is_some() {
+        let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
+            return false;
+        };
+        state = CLOSER.closed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Takes its time to go.
+    struct Slow(std::sync::mpsc::Receiver<()>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    #[test]
+    fn what_does_not_close_holds_nobody_up() {
+        let hook = || {
+            let (end, _) = rustix::pipe::pipe().unwrap();
+            FileHook::new(end, false)
+        };
+        let before = now();
+        let (go, gone) = channel();
+        drop(hook().keep(std::sync::Mutex::new(Slow(gone))));
+        let then = now();
+        drop(hook());
+        assert!(closed_since(then, Duration::from_secs(60)));
+        assert!(!closed_since(before, Duration::from_millis(10)));
+        drop(go);
+        assert!(closed_since(before, Duration::from_secs(60)));
+    }
+}
