@@ -64,7 +64,7 @@ impl FileHook {
 
 impl Drop for FileHook {
     fn drop(&mut self) {
-        CLOSER.close(Left { fds: std::mem::take(&mut self.fds), _with: self.with.take() });
+        CLOSER.close(Left { fds: std::mem::take(&mut self.fds), with: self.with.take() });
     }
 }
 
@@ -116,7 +116,7 @@ impl Job {
 /// What is to be closed.
 struct Left {
     fds: Vec<OwnedFd>,
-    _with: Option<Box<dyn Any + Send + Sync>>,
+    with: Option<Box<dyn Any + Send + Sync>>,
 }
 
 struct State {
@@ -173,10 +173,10 @@ impl Closer {
         loop {
             if let Some((number, left)) = state.waiting.pop_front() {
                 drop(state);
-                let Left { fds, _with } = left;
+                let Left { fds, with } = left;
                 // One after the other: a link refers to its event.
                 fds.into_iter().for_each(drop);
-                drop(_with);
+                drop(with);
                 state = self.lock();
                 state.open.remove(&number);
                 self.closed.notify_all();

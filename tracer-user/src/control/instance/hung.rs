@@ -186,16 +186,12 @@ impl Live {
                 }
             }
         }
-        match tried {
-            Some(tried) => {
-                self.take_off(hung);
-                Err(tried)
-            }
-            None => {
-                self.linked.insert(event, hung);
-                Ok(())
-            }
+        if let Some(tried) = tried {
+            self.take_off(hung);
+            return Err(tried);
         }
+        self.linked.insert(event, hung);
+        Ok(())
     }
 
     fn hang_probe(

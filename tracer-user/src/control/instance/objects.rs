@@ -237,7 +237,8 @@ impl Objects {
             Some(Mapping { start: number(start)?, end: number(end)?, path })
         };
         // A line may have been cut off.
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(&[][..], |end| &text[..end]);
+        let end = text.iter().rposition(|byte| *byte == b'\n');
+        let whole = end.and_then(|end| text.get(..end)).unwrap_or_default();
         let all = whole.split(|byte| *byte == b'\n').filter_map(mapping).collect();
         Self { started: 0, all, bytes: text.len() }
     }
