@@ -22,7 +22,7 @@ use tracer_user::api::trace::{
 };
 use tracer_user::api::{Errno, Files, Place};
 use tracer_user::control::facts::Facts;
-use tracer_user::control::instance::{Lines, Mirror, TOP};
+use tracer_user::control::instance::{Filled, Lines, Mirror, TOP};
 
 /// The fields of the kernel's test that come first, and those that it adds one by one.
 const FIRST: [(&str, &str); 4] =
@@ -276,7 +276,7 @@ fn the_kernels_test_in_this_process() {
             let mut mirror = mirror.borrow_mut();
             let mut text = Vec::new();
             if let Some(mut lines) = Lines::new(&mut mirror, TOP, None, false) {
-                while lines.fill(&mut mirror, &mut text, 1 << 16) {}
+                while lines.fill(&mut mirror, &mut text, 1 << 16) != Filled::All {}
             }
             Ok(bodies(&String::from_utf8(text)?))
         };

@@ -48,7 +48,8 @@ struct Client(Child);
 impl Client {
     fn start(arguments: &[&str]) -> Result<Self> {
         let program = host::binary("tracer-user-client", "TRACER_USER_CLIENT_BIN")?;
-        let child = Command::new(program).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let child =
+            Command::new(program).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut client = Self(child.context("cannot start a client")?);
         // It says when it is about to do what it is for.
         client.0.stdout.as_mut().context("its output")?.read_exact(&mut [0])?;

@@ -210,13 +210,6 @@ impl Charge {
     }
 }
 
-impl Charge {
-    /// How much it counts.
-    pub fn amount(&self) -> usize {
-        self.amount
-    }
-}
-
 impl Drop for Charge {
     fn drop(&mut self) {
         self.quotas.lock().give_back(self.uid, self.kind, self.amount);

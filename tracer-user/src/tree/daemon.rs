@@ -48,7 +48,7 @@ const PERIOD: Duration = Duration::from_millis(10);
 const SIGNALS: Duration = Duration::from_millis(20);
 
 /// How long the end may take, but for handing events over to be closed.
-const END: Duration = Duration::from_millis(1000);
+const END: Duration = Duration::from_secs(1);
 
 /// A sign of life from the loop, which has heard from the tree's owner just before: a daemon whose tree is stuck gives none.
 pub struct Heartbeat {

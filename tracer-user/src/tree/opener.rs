@@ -206,7 +206,8 @@ impl Opener {
             let message = serde_json::to_vec(&Asked { number, wanted: wanted.clone() });
             let message = message.ok().filter(|message| message.len() <= MESSAGE_MAX);
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match message.ok_or(Errno::NAMETOOLONG).and_then(|message| send(&process.socket, &message, flags)) {
+            match message.ok_or(Errno::NAMETOOLONG).and_then(|message| send(&process.socket, &message, flags))
+            {
                 Ok(_) => break answer,
                 // It is gone, and its thread has not seen that yet.
                 Err(Errno::PIPE | Errno::CONNRESET) => process.lose(),

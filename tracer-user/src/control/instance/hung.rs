@@ -2,9 +2,7 @@
 
 use super::live::{Live, Wanted};
 use crate::{
-    attach::{
-        AttachError, Cause, Gated, Hooks, Hung, Job, Linked, PlannedGated, Request, Session, Together,
-    },
+    attach::{AttachError, Cause, Gated, Hooks, Hung, Job, Linked, PlannedGated, Request, Session, Together},
     control::{
         facts::Facts,
         probes::{self, Candidate, Tried},

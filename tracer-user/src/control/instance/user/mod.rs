@@ -471,7 +471,7 @@ mod tests {
         let (news, lost) = tasks.news(1000);
         assert!(!lost);
         let end = TaskEvent { kind: task_event::GONE, task: parent, other: 0, shares: 0, time: mark };
-        assert_eq!(news.iter().filter(|event| event.task == parent).last(), Some(&end));
+        assert_eq!(news.iter().rfind(|event| event.task == parent), Some(&end));
         // All births have their ends, with the same mark.
         let of = |kind| news.iter().filter(move |event| event.kind == kind);
         for birth in of(task_event::FORK) {

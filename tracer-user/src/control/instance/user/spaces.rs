@@ -454,7 +454,9 @@ impl Spaces {
                 let next = Check { from: 0, again: false };
                 self.check = Some(self.check.map_or(next, |check| Check { again: true, ..check }));
             }
-            news.into_iter().for_each(|event| self.take(event));
+            for event in news {
+                self.take(event);
+            }
             if Instant::now() >= until {
                 break;
             }
@@ -483,7 +485,9 @@ impl Spaces {
             .filter(|(number, mark)| follow.mark(*number) != Some(*mark))
             .map(|(number, _)| *number)
             .collect();
-        gone.into_iter().for_each(|number| self.gone(number));
+        for number in gone {
+            self.gone(number);
+        }
         let next = some.last().filter(|_| some.len() == AT_ONCE).and_then(|(last, _)| last.checked_add(1));
         self.check = match next {
             Some(from) => Some(Check { from, ..check }),
