@@ -526,7 +526,10 @@ fn a_client_that_forks_without_end_keeps_nobody_waiting() {
             times.len(),
             times[times.len() / 2]
         );
-        ensure!(slowest < host::patience(Duration::from_millis(250)), "{times:?}, before {before:?}");
+        // What a change takes on a busy machine without the client is not the client's doing.
+        let slack =
+            before.iter().max().copied().unwrap_or_default().min(host::patience(Duration::from_millis(25)));
+        ensure!(slowest < host::patience(Duration::from_millis(250)) + slack, "{times:?}, before {before:?}");
         // It is told after all of that.
         set(dir, "events/user_events/forked/enable", "1")?;
         let status = client.wait()?;

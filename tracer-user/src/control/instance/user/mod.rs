@@ -6,6 +6,7 @@
 //! interface are, goes when it is deleted. Nothing here waits for anybody: what must be read from a program's memory is read
 //! before, and what must be written is handed to [`ClientMemory`], whose [`Ticket`] tells when it is.
 
+mod asked;
 mod caller;
 mod page;
 mod record;
