@@ -5,6 +5,7 @@ use std::{
 
 use super::{super::asked::place, *};
 use crate::control::client_memory::{self, Look, Text};
+use crate::control::quota::Charge;
 
 #[test]
 fn a_bit_has_a_byte() {
