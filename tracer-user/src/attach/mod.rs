@@ -67,7 +67,7 @@ pub use relay::{Relay, Relayed, relayed};
 pub use request::{Request, Threads};
 pub use shared::{Linked, Together};
 pub use tasks::{TaskOffsets, Tasks};
-pub use unlink::{Hooks, Job, Moment, closed_since, now as moment};
+pub use unlink::{Hooks, Job, Moment, close_files, closed_since, now as moment};
 pub use uprobe::FilePlace;
 pub use via::Via;
 

@@ -203,6 +203,14 @@ pub fn now() -> Moment {
     Moment(CLOSER.lock().next)
 }
 
+/// Waits until all links of files that went are closed, for so long at most; whether they are.
+///
+/// To be done before a process ends: a thread that is killed while it closes leaves the breakpoint and a raised reference counter
+/// behind, as the kernel does not take them out of a process's memory for one that is to die.
+pub fn close_files(limit: Duration) -> bool {
+    closed_since(Moment(0), limit)
+}
+
 /// Whether the links of files that went since then are closed, after so long at most.
 pub fn closed_since(Moment(since): Moment, limit: Duration) -> bool {
     let end = Instant::now() + limit;

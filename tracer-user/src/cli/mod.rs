@@ -14,7 +14,7 @@ mod notify;
 mod record;
 mod style;
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::{io::IsTerminal, process::ExitCode, time::Duration};
 
 use clap::Parser;
 
@@ -22,6 +22,9 @@ use args::{Args, Command};
 
 /// Exit code of a command line that makes no sense, as clap's own.
 const USAGE: u8 = 2;
+
+/// How long probes of files may take to be taken off at the end of a command.
+const UNLINK: Duration = Duration::from_secs(5);
 
 /// Runs the command line and gives the exit code: 0 done, 1 failed, 2 wrong usage; `record -- COMMAND` gives the
 /// command's own.
@@ -33,6 +36,7 @@ pub fn main() -> ExitCode {
     let stays = !matches!(&args.command, Command::Mount(args) if args.detached || args.log.is_some());
     let ansi = stays && std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(|| log::Log).init();
+    let is_daemon = matches!(&args.command, Command::Mount(_));
     let result = match args.command {
         Command::Record(args) => record::run(&args),
         Command::Hist(args) => hist::run(&args),
@@ -48,6 +52,10 @@ pub fn main() -> ExitCode {
             crate::control::client_memory::run().map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
     };
+    // A daemon has done so, and must not take longer.
+    if !is_daemon && !crate::attach::close_files(UNLINK) {
+        tracing::warn!("a process keeps probes of its files from being taken off; they go with this process");
+    }
     match result {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

@@ -31,6 +31,7 @@ use super::{
     whole::{Owner, Tree},
 };
 use crate::{
+    attach,
     control::{
         client_memory::ClientMemory,
         confine::{self, Role},
@@ -49,6 +50,9 @@ const SIGNALS: Duration = Duration::from_millis(20);
 
 /// How long the end may take, but for handing events over to be closed.
 const END: Duration = Duration::from_secs(1);
+
+/// How long probes of files may take to be taken off then.
+const UNLINK: Duration = Duration::from_millis(800);
 
 /// A sign of life from the loop, which has heard from the tree's owner just before: a daemon whose tree is stuck gives none.
 pub struct Heartbeat {
@@ -251,6 +255,9 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     if is_over {
         // It has nothing left to do.
         let _ = owner.join();
+    }
+    if !attach::close_files(UNLINK) {
+        tracing::warn!("a process keeps probes of its files from being taken off; they go with this process");
     }
     unmounted
 }

@@ -1,3 +1,5 @@
+//! Tests of address spaces that take part, and of what they asked for.
+
 use std::{
     sync::mpsc::channel,
     time::{Duration, Instant},
