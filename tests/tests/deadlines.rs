@@ -286,7 +286,9 @@ fn marks_and_small_requests_do_not_wait_for_many_events() {
         ensure!(usual <= host::patience(Duration::from_millis(10)) + machines, "marks take {usual:?}");
         // A machine that is busy excuses that much, and no more.
         let most = most.min(host::patience(Duration::from_millis(25)));
-        ensure!(longest <= host::patience(Duration::from_millis(10)) + most, "a mark took {longest:?}");
+        // Ten milliseconds of a release: what is tested is not optimized.
+        let limit = Duration::from_millis(if cfg!(debug_assertions) { 20 } else { 10 });
+        ensure!(longest <= host::patience(limit) + most, "a mark took {longest:?}");
         ensure!(
             others_longest <= host::patience(Duration::from_millis(50)) + 2 * most,
             "a read took {others_longest:?}"

@@ -19,6 +19,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     if args.background {
         return background::become_parent();
     }
+    crate::sys::heap::share();
     // The list of mounts has absolute paths.
     let at = std::path::absolute(&args.dir)?;
     let mut log = match &args.log {

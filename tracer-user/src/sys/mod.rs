@@ -11,6 +11,7 @@ pub mod cpus;
 pub mod descriptors;
 pub mod feature;
 mod funcs;
+pub mod heap;
 pub mod map;
 pub mod mapped;
 pub mod memory;
