@@ -249,7 +249,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
         closer::close(events);
     } else {
         // The guard closes what is left, as when this process is killed.
-        tracing::warn!("an operation did not end in time; what it attached goes with this process");
+        tracing::info!("an operation did not end in time; what it attached goes with this process");
     }
     hub.jobs().end();
     if is_over {
