@@ -1,8 +1,8 @@
-//! Taking probes off files, beside everything else.
+//! Attaching and detaching probes of files in the background.
 //!
-//! To put a probe into a file or to take it off the kernel wants the lock of the address space of each process that has the file
-//! mapped, and a process can hold its own for as long as it likes; nobody can be interrupted who waits for it. So links are made by
-//! a thread that whoever asked for them need not wait for ([`Job`]), and closed by threads that nobody waits for.
+//! To insert or remove a uprobe, the kernel takes the `mmap_lock` of each process that has the file mapped, and waits for it
+//! uninterruptibly. A process can hold its own lock indefinitely. So links are made by a thread that the caller can stop waiting
+//! for ([`Job`]), and closed by background threads.
 
 use std::{
     any::Any,
@@ -16,17 +16,17 @@ use super::{Cause, uprobe::Planned};
 
 /// Threads that close.
 const THREADS: usize = 32;
-/// How long a thread without anything to do stays.
+/// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What a program hangs at a file by. It is closed by a thread.
+/// The descriptors that attach a program to a file. After a drop, a background thread closes them.
 #[derive(Debug)]
 pub struct FileHook {
-    /// In the order in which they are closed: a link first, then the perf event that it hangs on, if any.
+    /// In the order of closing: the link first, then its perf event, if any.
     fds: Vec<OwnedFd>,
     /// Whether there is a perf event, and no link yet.
     is_event: bool,
-    /// What goes once they are closed.
+    /// A value that is dropped after they are closed.
     with: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -68,16 +68,16 @@ impl Drop for FileHook {
     }
 }
 
-/// Links to files that are to be made; it needs nothing of its session, and may take for ever.
+/// Links that are to be made to files. Making them needs nothing of the session and may block without a limit.
 #[derive(Debug)]
 pub struct Job {
-    /// The first one has to be.
+    /// If the first one fails, the job fails; the others are optional.
     links: Vec<Planned>,
-    /// What goes where there is no link, or with the first one.
+    /// A value that is dropped with the first link, or with the job if that link is not made.
     with: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Links, or why there is none.
+/// The links that were made, or the cause if the first one failed.
 pub type Hooks = Result<Vec<FileHook>, Cause>;
 
 impl Job {
@@ -91,7 +91,7 @@ impl Job {
         self
     }
 
-    /// Makes them.
+    /// Makes the links, which may block without a limit.
     ///
     /// # Errors
     /// When the kernel refuses the first one.
@@ -113,7 +113,7 @@ impl Job {
     }
 }
 
-/// What is to be closed.
+/// Descriptors that are to be closed.
 struct Left {
     fds: Vec<OwnedFd>,
     with: Option<Box<dyn Any + Send + Sync>>,
@@ -122,7 +122,7 @@ struct Left {
 struct State {
     next: u64,
     waiting: VecDeque<(u64, Left)>,
-    /// Numbers of those that are not closed yet.
+    /// Numbers of the entries that are not closed yet.
     open: BTreeSet<u64>,
     threads: usize,
     idle: usize,
@@ -194,24 +194,24 @@ impl Closer {
     }
 }
 
-/// A moment, for [`closed_since`].
+/// A point in the order of drops of [`FileHook`], for [`closed_since`].
 #[derive(Clone, Copy, Debug)]
 pub struct Moment(u64);
 
-/// Now.
+/// The point after all drops so far.
 pub fn now() -> Moment {
     Moment(CLOSER.lock().next)
 }
 
-/// Waits until all links of files that went are closed, for so long at most; whether they are.
+/// Waits until all dropped links of files are closed, at most for `limit`; returns whether they are.
 ///
-/// To be done before a process ends: a thread that is killed while it closes leaves the breakpoint and a raised reference counter
-/// behind, as the kernel does not take them out of a process's memory for one that is to die.
+/// Call it before the process ends. If a thread is killed while it closes a link, the breakpoint and a raised reference counter stay
+/// in programs: the kernel does not change another process's memory for a thread with a pending kill.
 pub fn close_files(limit: Duration) -> bool {
     closed_since(Moment(0), limit)
 }
 
-/// Whether the links of files that went since then are closed, after so long at most.
+/// Waits until the links of files that were dropped since `since` are closed, at most for `limit`; returns whether they are.
 pub fn closed_since(Moment(since): Moment, limit: Duration) -> bool {
     let end = Instant::now() + limit;
     let mut state = CLOSER.lock();

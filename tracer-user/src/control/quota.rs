@@ -1,8 +1,8 @@
-//! What one uid's clients may have of what all clients share.
+//! Quotas per uid of the resources that all clients share.
 //!
-//! Each kind of thing has a limit per uid, a limit for all of them, and a share that only uid 0 may use, so that root can go on after
-//! others have taken what they may. A [`Charge`] counts as long as it lives. Uid 0 is held to the limit for all alone. A refusal is
-//! logged once a minute for each uid and kind; the error number is the caller's, which knows what the kernel says there.
+//! Each kind of resource has a limit per uid, a total limit, and a part of the total that is reserved for uid 0, so that root can go
+//! on after other uids have reached their limits. A [`Charge`] counts until it is dropped. Only the total applies to uid 0. At most one
+//! refusal a minute is logged for each uid and kind. The caller chooses the error number, as the kernel's differs by operation.
 
 use std::{
     collections::HashMap,
@@ -12,37 +12,37 @@ use std::{
 
 use super::instance::EVENT_IDS;
 
-/// How long a uid's refusals of one kind are not logged again.
+/// Time between two log lines for one uid and kind.
 const QUIET: Duration = Duration::from_secs(60);
-/// Log lines that are remembered; more uids than that share their silence.
+/// Pairs of uid and kind whose last log line is remembered; while it is full, refusals of further pairs are not logged.
 const REMEMBERED: usize = 1024;
 
-/// What is counted.
+/// A kind of resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Requests by ioctl(2) whose callers wait for an answer.
+    /// ioctl(2) requests whose callers wait for an answer.
     PendingRequests,
     /// User events that clients registered.
     UserEvents,
-    /// Bytes of the definitions of those, and of dynamic and synthetic events.
+    /// Bytes of the definitions of user, dynamic and synthetic events.
     DefinitionBytes,
-    /// Open `user_events_data`.
+    /// Open files `user_events_data`.
     UserEventFiles,
-    /// Addresses at which programs want to be told of a user event.
+    /// Addresses of the bits that show programs whether a user event is enabled.
     Enablers,
-    /// Address spaces of programs that have any of those.
+    /// Address spaces with enable addresses.
     AddressSpaces,
-    /// Files open otherwise.
+    /// Open files other than `user_events_data`.
     OpenFiles,
     /// Reads that wait for records.
     WaitingReads,
-    /// Writes whose files are being opened, and those that were never answered.
+    /// Writes that name files which are being opened, including those that timed out and were not answered yet.
     PendingFiles,
-    /// Bytes of writes that wait for their turn.
+    /// Bytes of queued writes.
     QueuedBytes,
 }
 
-/// How much of a kind there may be.
+/// The limits of a kind, in units or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// For a uid that is not 0.
@@ -87,7 +87,7 @@ impl Kind {
     }
 }
 
-/// A uid has what it may have, or all have together.
+/// A charge would exceed the limit of a uid or the total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exceeded;
 
@@ -98,7 +98,7 @@ struct Counts {
     logged: HashMap<(u32, Kind), Instant>,
 }
 
-/// The counts of all uids. Clones count together.
+/// The counts of all uids. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct Quotas {
     counts: Arc<Mutex<Counts>>,
@@ -116,10 +116,10 @@ impl Quotas {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts something for a uid, until the charge is dropped.
+    /// Charges an amount to a uid until the charge is dropped.
     ///
     /// # Errors
-    /// When the uid has what it may have.
+    /// [`Exceeded`] if the amount does not fit the limits of the kind.
     pub fn charge(&self, uid: u32, kind: Kind, amount: usize) -> Result<Charge, Exceeded> {
         let limits = kind.limits();
         let mut counts = self.lock();
@@ -140,7 +140,7 @@ impl Quotas {
         Ok(Charge { quotas: self.clone(), uid, kind, amount })
     }
 
-    /// How much a uid has of a kind.
+    /// The amount of a kind that is charged to a uid.
     pub fn used(&self, uid: u32, kind: Kind) -> usize {
         self.lock().by_uid.get(&(uid, kind)).copied().unwrap_or(0)
     }
@@ -175,7 +175,7 @@ impl Counts {
     }
 }
 
-/// Something that counts for a uid as long as this lives.
+/// An amount charged to a uid until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     quotas: Quotas,
@@ -185,23 +185,23 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Whose it is.
+    /// The uid that is charged.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// How much it counts.
+    /// The amount that is charged.
     pub fn amount(&self) -> usize {
         self.amount
     }
 
-    /// Counts what another charge of the same uid and kind counted.
+    /// Takes over the amount of another charge of the same uid and kind.
     pub fn absorb(&mut self, mut other: Self) {
         debug_assert_eq!((self.uid, self.kind), (other.uid, other.kind));
         self.amount += std::mem::take(&mut other.amount);
     }
 
-    /// Counts one less.
+    /// Reduces the charge by one.
     pub fn give_one_back(&mut self) {
         if self.amount > 0 {
             self.amount -= 1;

@@ -1,12 +1,11 @@
-//! The process that opens users' files for a daemon: those that `uprobe_events`, `dynamic_events` and `program_events` name.
+//! The process that opens user files for a daemon: those that `uprobe_events`, `dynamic_events` and `program_events` name.
 //!
-//! To look a path up, to open a file and to read it takes as long as its file system pleases, and where that is served by a
-//! process (FUSE) it pleases for ever: not even a kill ends the thread that waits. So it is a thread of another process,
-//! which has nothing that anybody misses; the daemon waits with a deadline, and never with the tree's lock. What comes back is
-//! a descriptor, and what is to be known of the file.
+//! A path lookup, an open or a read can block without a limit if a process serves the file system (FUSE), and a kill does not end the
+//! blocked thread. So a thread of a separate process does this work. The daemon waits with a deadline, and never while it holds the
+//! tree. The answer is a descriptor and the facts about the file.
 //!
-//! A uid has as many places as [`Kind::PendingFiles`] allows. A place is taken until the answer is there, however late: files
-//! that never answer use up what their uid may have, and cost nothing more.
+//! [`Kind::PendingFiles`] limits the writes of a uid that wait for files. A write counts until its answer arrives, however late, so
+//! files that never answer use up only the quota of their uid.
 
 use std::{
     collections::HashMap,
@@ -48,14 +47,14 @@ use crate::{
     sys::worker::Worker,
 };
 
-/// The hidden command of this program that is the opener.
+/// The hidden command of this program that runs as the opener.
 pub const COMMAND: &str = "open-files";
 
 /// How long all files of one write may take together.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of a message: a path and a symbol of a line each, and what JSON makes of them.
+/// Maximum bytes of a message: a path and a symbol, each of one line at most, as JSON.
 const MESSAGE_MAX: usize = 64 * 1024;
-/// Threads that open files at a time, more than all uids may have.
+/// Maximum number of threads that open files at a time; more than the total of [`Kind::PendingFiles`].
 const THREADS_MAX: usize = 64;
 
 /// What is asked for.
@@ -314,10 +313,11 @@ pub(super) fn start() -> io::Result<Worker> {
     Worker::start(COMMAND, Stdio::null())
 }
 
-/// In that process: opens what it is asked for until the other end is closed, and then ends, whatever its threads wait for.
+/// Runs in the opener: opens the requested files until the other end of the socket is closed. The process then ends, even if its
+/// threads are blocked.
 ///
 /// # Errors
-/// When standard input is no such socket.
+/// When standard input is not a socket.
 pub fn run() -> io::Result<()> {
     // No terminal's signals, and none of its lines in ps.
     let _ = rustix::process::setsid();

@@ -1,5 +1,5 @@
-//! The daemon's side: orders go to the process that reaches clients' memory, and its reports come back by a thread that waits for
-//! nothing else. Nobody who gives an order waits for it; what comes next is a closure, which that thread calls.
+//! The daemon's side: sends orders to the process that reaches clients' memory. One thread receives the reports and waits for nothing
+//! else. Sending an order does not block; that thread calls a closure with the result.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,15 +22,15 @@ use super::{
 
 /// How long a change of events waits for programs.
 const CHANGE: Duration = Duration::from_millis(100);
-/// How long the process may take to answer that it is there.
+/// How long the process may take to answer a ping.
 const PONG: Duration = Duration::from_secs(10);
-/// How long to wait where waiting fails; and after which time without listening the process has its time to answer once more.
+/// How long to sleep if poll(2) fails. A pause in listening that is longer than this restarts the time to answer a ping.
 const APART: Duration = Duration::from_secs(1);
 
-/// How much time is between two calls for somebody who has more to do: others have theirs in it, and many who ask have one call.
+/// Minimum time between two calls because of [`ClientMemory::attend_again`]: it merges requests and leaves time for other work.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// What is called with what a look showed; its number is the address space's.
+/// Called with the number of the address space and the result of a look.
 pub type Shown = Box<dyn FnOnce(u64, Result<Seen, Errno>) + Send>;
 
 struct Looking {
@@ -73,7 +73,7 @@ struct Shared {
     attention: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// The memory of clients.
+/// Access to clients' memory; clones share it.
 #[derive(Clone)]
 pub struct ClientMemory(Arc<Shared>);
 
@@ -83,7 +83,7 @@ impl std::fmt::Debug for ClientMemory {
     }
 }
 
-/// Writes of one change of events, to be waited for together.
+/// The writes of one change of events, which are awaited together.
 #[derive(Debug)]
 pub struct Ticket {
     memory: ClientMemory,
@@ -91,7 +91,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Calls something once all is written, or the change's deadline has passed.
+    /// Calls `then` when all writes are done or the change's deadline (100 ms) has passed.
     pub fn then(self, then: impl FnOnce() + Send + 'static) {
         let done = self.memory.0.lock().lanes.then(self.change, Box::new(|_| then()));
         self.memory.0.wake();
@@ -100,7 +100,7 @@ impl Ticket {
         }
     }
 
-    /// Waits for that.
+    /// Blocks until all writes are done or the deadline has passed.
     pub fn wait(self) {
         let pair = Arc::new((Mutex::new(false), Condvar::new()));
         let its = Arc::clone(&pair);
@@ -123,8 +123,8 @@ impl Drop for Ticket {
 }
 
 impl ClientMemory {
-    /// Reaches memory by the first of some processes, by the sockets to them; and by the next when that is gone, as none can be
-    /// started once privileges are dropped.
+    /// Uses the first of the processes at the other ends of these sockets, and the next one when that is gone. None can be started
+    /// after privileges are dropped.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -141,27 +141,27 @@ impl ClientMemory {
         Ok(Self(shared))
     }
 
-    /// What to call when there are [`ClientMemory::failures`], the process is another one, or somebody wants to [`attend_again`].
-    /// Only the first is.
+    /// Sets the function to call when there are [`ClientMemory::failures`], when another process took over, or after
+    /// [`attend_again`]. Only the first call has an effect.
     ///
     /// [`attend_again`]: Self::attend_again
     pub fn on_attention(&self, call: impl Fn() + Send + Sync + 'static) {
         let _ = self.0.attention.set(Box::new(call));
     }
 
-    /// Has what [`ClientMemory::on_attention`] was given called once more, by the thread that takes reports.
+    /// Makes the thread that receives reports call the function of [`ClientMemory::on_attention`] once more.
     pub fn attend_again(&self) {
         self.0.lock().again = true;
         self.0.wake();
     }
 
-    /// Address spaces that turned out not to be what they were, since the last call, and which process it is by now.
+    /// The number of the process that is in use, and the address spaces that were lost or changed identity since the last call.
     pub fn failures(&self) -> (u64, Vec<u64>) {
         let mut state = self.0.lock();
         (state.generation, std::mem::take(&mut state.failures))
     }
 
-    /// Looks at a thread that waits; until a time.
+    /// Looks at a waiting thread and passes the result to `then`: `EFAULT` after the deadline.
     pub fn look(&self, look: Look, deadline: Instant, then: Shown) {
         self.0.with(|state| {
             let id = state.lanes.number();
@@ -175,7 +175,7 @@ impl ClientMemory {
         });
     }
 
-    /// Forgets an address space.
+    /// Closes an address space.
     pub fn forget(&self, id: u64) {
         self.0.with(|state| {
             state.lanes.orders.push(Order::Forget { id });
@@ -187,13 +187,12 @@ impl ClientMemory {
         });
     }
 
-    /// A number for an address space.
+    /// An unused number for an address space.
     pub fn number(&self) -> u64 {
         self.0.lock().lanes.number()
     }
 
-    /// Opens a thread's address space under a number, before anything else is written in its lane. It is to be one with this
-    /// identity.
+    /// Opens a thread's address space under a number, before further writes of its lane. Its identity must be `identity`.
     pub fn open(&self, id: u64, uid: u32, thread: u32, identity: &Arc<[u8]>, lane: u64) {
         let identity = Arc::clone(identity);
         self.0.with(|state| {
@@ -203,17 +202,17 @@ impl ClientMemory {
         });
     }
 
-    /// A lane for a process of a uid.
+    /// A new lane (a queue of writes) for a process of a uid.
     pub fn lane(&self, uid: u32) -> u64 {
         self.0.lock().lanes.lane(uid)
     }
 
-    /// Ends a lane.
+    /// Ends a lane; pending writes are dropped.
     pub fn close_lane(&self, lane: u64) {
         self.0.with(|state| state.lanes.close(lane));
     }
 
-    /// Whether a lane does not answer.
+    /// Whether a lane missed a deadline and has not answered since.
     pub fn is_stuck(&self, lane: u64) -> bool {
         self.0.lock().lanes.is_stuck(lane)
     }
@@ -224,7 +223,7 @@ impl ClientMemory {
         Ticket { memory: self.clone(), change }
     }
 
-    /// Writes as a part of a change.
+    /// Queues writes, as a part of a change if one is given.
     pub fn write(&self, lane: u64, ops: impl Iterator<Item = Op>, change: Option<&Ticket>) {
         let change = change.map(|ticket| ticket.change);
         self.0.with(|state| {
@@ -233,7 +232,7 @@ impl ClientMemory {
         });
     }
 
-    /// Writes for a request that waits until a time.
+    /// Queues a write for a request that waits for it until a deadline.
     pub fn request(&self, lane: u64, op: Op, deadline: Instant, then: Then) {
         self.0.with(|state| state.lanes.request(lane, op, deadline, then));
     }

@@ -1,13 +1,13 @@
-//! What is to be written into clients' memory, in order: one lane for each process.
+//! Queues of writes into clients' memory, in order: one lane for each process.
 //!
-//! In a lane one message is under way at a time. What comes meanwhile is kept, the newest for each address, and goes next. So a
-//! program sees the last state last, and memory that does not answer costs one place for each address, however often events change.
+//! A lane has one message in progress at a time. Meanwhile it keeps the newest write for each address, and sends those next. So a program
+//! sees the last state last, and memory that does not answer costs one entry for each address, however often events change.
 //!
-//! A change of events waits for all lanes at once and until one deadline. A lane that misses it is stuck: nobody waits for it until it
-//! has answered, and for a while longer each time that it happens again. A request of a client waits until its own deadline; what
-//! it asked for is not written any more after that.
+//! A change of events waits for all lanes until one deadline. A lane that misses it is stuck: later changes do not wait for it until it
+//! has answered and some time has passed, which doubles with each miss. A request of a client waits until its own deadline; its write is
+//! cancelled then, and the request is answered `ETIMEDOUT`.
 //!
-//! A request that is given up is answered `ETIMEDOUT` here. Nothing here knows the time or sends anything: what is to be sent and called is given back.
+//! This module neither reads the clock nor sends anything: it returns the orders to send and the closures to call.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -18,11 +18,11 @@ use rustix::io::Errno;
 
 use super::message::{OPS_MAX, Op, Order};
 
-/// How long a lane is not waited for once it has answered again, for the first time and at most.
+/// How long changes do not wait for a lane after it has answered again: after its first miss, and at most.
 const DISTRUST: Duration = Duration::from_secs(2);
 const DISTRUST_MAX: Duration = Duration::from_secs(300);
 
-/// What is called once something was written, or was not.
+/// Called with the result of a write.
 pub type Then = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 /// Who waits for a write.
@@ -82,7 +82,7 @@ struct Request {
     then: Then,
 }
 
-/// All lanes, and who waits for them.
+/// All lanes, and the changes and requests that wait for them.
 #[derive(Default)]
 pub(super) struct Lanes {
     all: HashMap<u64, Lane>,
@@ -90,13 +90,13 @@ pub(super) struct Lanes {
     changes: HashMap<u64, Change>,
     requests: HashMap<u64, Request>,
     next: u64,
-    /// Address spaces that whoever writes was told to open. Of others it would say that they are gone.
+    /// Address spaces that the writing process was told to open. It reports all others as gone.
     pub(super) reachable: HashSet<u64>,
-    /// To be sent.
+    /// Orders to send.
     pub(super) orders: Vec<Order>,
-    /// To be called.
+    /// Closures to call, with their results.
     pub(super) calls: Vec<(Then, Result<(), Errno>)>,
-    /// Address spaces that turned out to be nobody's.
+    /// Address spaces that no process uses any more.
     pub(super) dead: Vec<u64>,
     /// Uids whose lanes became stuck.
     pub(super) missed: Vec<u32>,
@@ -116,7 +116,7 @@ impl Lanes {
         number
     }
 
-    /// Ends a lane: what did not begin is not written.
+    /// Ends a lane: writes that were not sent are dropped.
     pub(super) fn close(&mut self, number: u64) {
         let Some(lane) = self.all.get_mut(&number) else { return };
         lane.closed = true;
@@ -129,19 +129,19 @@ impl Lanes {
         }
     }
 
-    /// Whether a lane does not answer.
+    /// Whether a lane missed a deadline and has not answered since.
     pub(super) fn is_stuck(&self, number: u64) -> bool {
         self.all.get(&number).is_some_and(|lane| lane.stuck)
     }
 
-    /// Begins a change, which waits until a time.
+    /// Begins a change, which waits until a deadline.
     pub(super) fn change(&mut self, deadline: Instant) -> u64 {
         let number = self.number();
         self.changes.insert(number, Change { left: 0, deadline, expired: false, then: None });
         number
     }
 
-    /// Says what comes behind a change; given back where it is done already.
+    /// Sets the closure to call after a change; returns it if the change is already done.
     pub(super) fn then(&mut self, change: u64, then: Then) -> Option<Then> {
         match self.changes.get_mut(&change) {
             Some(change) if change.left > 0 && !change.expired => {
@@ -162,7 +162,7 @@ impl Lanes {
         }
     }
 
-    /// Something is written as a part of a change, which waits for it where the lane can be trusted.
+    /// Queues a write. A change waits for it only if the lane is neither stuck nor distrusted.
     pub(super) fn write(&mut self, lane: u64, op: Op, change: Option<u64>, now: Instant) {
         let Some(known) = self.all.get(&lane) else { return };
         let trusted = !known.stuck && known.distrusted.is_none_or(|until| until <= now);
@@ -172,7 +172,7 @@ impl Lanes {
         self.add(lane, op, waiter);
     }
 
-    /// Something is written for a request, which waits until a time.
+    /// Queues a write for a request, which waits until a deadline.
     pub(super) fn request(&mut self, lane: u64, op: Op, deadline: Instant, then: Then) {
         if !self.all.contains_key(&lane) {
             self.calls.push((then, Err(Errno::SRCH)));
@@ -225,7 +225,7 @@ impl Lanes {
         self.orders.push(Order::Write { batch, uid: lane.uid, ops });
     }
 
-    /// An address space of a lane is being opened: nothing is written before.
+    /// Holds the writes of a lane back while one of its address spaces is being opened.
     pub(super) fn opens(&mut self, lane: u64, space: u64) {
         self.reachable.insert(space);
         if let Some(lane) = self.all.get_mut(&lane) {
@@ -233,7 +233,7 @@ impl Lanes {
         }
     }
 
-    /// It is open, or is not.
+    /// An address space of a lane was opened, or could not be.
     pub(super) fn opened(&mut self, number: u64) {
         if let Some(lane) = self.all.get_mut(&number) {
             lane.opening = lane.opening.saturating_sub(1);
@@ -286,14 +286,14 @@ impl Lanes {
         }
     }
 
-    /// When something is to be given up next.
+    /// The next deadline of a change or request.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let changes = self.changes.values().filter(|change| !change.expired && change.left > 0);
         let changes = changes.map(|change| change.deadline);
         changes.chain(self.requests.values().map(|request| request.deadline)).min()
     }
 
-    /// Gives up what took too long.
+    /// Gives up changes and requests whose deadline has passed.
     pub(super) fn expire(&mut self, now: Instant) {
         let late = |deadline: Instant| deadline <= now;
         let mut expired = Vec::new();
@@ -352,7 +352,7 @@ impl Lanes {
         }
     }
 
-    /// Whoever wrote is gone: nothing of what was under way can be relied on.
+    /// Resets all lanes after the writing process is gone: no write in progress can be relied on.
     pub(super) fn reset(&mut self) {
         self.batches.clear();
         self.reachable.clear();

@@ -22,7 +22,7 @@ pub enum Text {
     At(u16),
 }
 
-/// What is to be looked at of a thread that waits in ioctl(2).
+/// A request to read the arguments of a thread that waits in ioctl(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// The thread.
@@ -46,16 +46,16 @@ pub struct Bit {
     pub at: u64,
     /// The bit in it.
     pub mask: u8,
-    /// What it is to be.
+    /// Its new value.
     pub on: bool,
 }
 
-/// What is to be written into an address space at once: a bit, and words behind that succeeded.
+/// One write into an address space: a bit, then words if the bit succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
     /// The address space.
     pub space: u64,
-    /// What is written for: a later write for the same takes the place of one that did not begin.
+    /// The key: a later write with the same key replaces one that was not sent.
     pub key: u64,
     /// The bit.
     pub bit: Option<Bit>,
@@ -63,7 +63,7 @@ pub struct Op {
     pub words: Vec<(u64, u32)>,
 }
 
-/// To the process.
+/// An order to the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Look at a thread; its address space is known by `id` from then on.
@@ -72,15 +72,15 @@ pub(super) enum Order {
     Open { id: u64, uid: u32, thread: u32 },
     /// Write.
     Write { batch: u64, uid: u32, ops: Vec<Op> },
-    /// A write of a batch is not wanted any more.
+    /// Cancel a write of a batch.
     Cancel { batch: u64, key: u64 },
     /// Forget an address space.
     Forget { id: u64 },
-    /// Say something.
+    /// Reply, to show that the process is alive.
     Ping,
 }
 
-/// What a look showed.
+/// The result of a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// The process that the thread belongs to.
@@ -89,7 +89,7 @@ pub struct Seen {
     pub capable: bool,
     /// The address space that it was known to have is still in use, as far as that is open here.
     pub alive: bool,
-    /// What tells its address space from others.
+    /// The identity of its address space.
     pub identity: Vec<u8>,
     /// Where its argument points to.
     pub argument: u64,
@@ -99,7 +99,7 @@ pub struct Seen {
     pub text: Result<Vec<u8>, Errno>,
 }
 
-/// From the process.
+/// A report from the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
     Looked { id: u64, seen: Result<Seen, Errno> },

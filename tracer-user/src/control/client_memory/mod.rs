@@ -1,10 +1,10 @@
-//! The memory of clients, reached by a process of its own.
+//! Access to clients' memory, through a separate process.
 //!
-//! Clients say where they want to be told of user events. The daemon does not go there: an address may be a mapping of a file system
-//! that never answers, and by the time it is written the thread's number may be another program's. A second process does, with the two
-//! capabilities that it takes and nothing else, through descriptors that are bound to the address space that asked ([`space`]), in
-//! threads that may be stuck ([`process`]). The daemon gives orders ([`message`]), one at a time for each client ([`lanes`]), and waits
-//! for none of them longer than a deadline ([`handle`]).
+//! Clients register addresses at which user events set a bit. The daemon does not write there itself: the address may be a mapping of a
+//! file system that never answers, and the thread id may belong to another program by then. A second process does, with only the two
+//! capabilities that this needs. It uses descriptors that are bound to the address space that registered ([`space`]), in threads that
+//! may block ([`process`]). The daemon sends orders ([`message`]), one at a time for each client ([`lanes`]), and waits for none of them
+//! longer than a deadline ([`handle`]).
 //!
 //! `CAP_SYS_PTRACE` lets it pass the check of ptrace(2). `/proc/PID/mem` is a file of mode 0600 that belongs to the client's user, so
 //! `CAP_DAC_OVERRIDE` is needed as well.
@@ -24,22 +24,22 @@ pub use handle::{ClientMemory, Shown, Ticket};
 pub use lanes::Then;
 pub use message::{Bit, Look, Op, Seen, Text};
 
-/// The hidden command of this program that is that process.
+/// The hidden command of this program that runs as that process.
 pub const COMMAND: &str = "client-memory";
 
 /// Starts the process.
 ///
 /// # Errors
-/// When there can be no further process.
+/// When no process can be started.
 pub fn start() -> io::Result<Worker> {
     // A thread that waits in somebody's memory would keep standard error open when the daemon is gone.
     Worker::start(COMMAND, Stdio::null())
 }
 
-/// In that process: takes orders until the daemon is gone.
+/// Runs in that process: executes orders until the daemon is gone.
 ///
 /// # Errors
-/// When standard input is no such socket.
+/// When standard input is not a socket.
 pub fn run() -> io::Result<()> {
     // No terminal's signals, and none of its lines in ps.
     let _ = rustix::process::setsid();
@@ -51,13 +51,13 @@ pub fn run() -> io::Result<()> {
     std::process::exit(0)
 }
 
-/// Reads a packet as either side does, and writes what it says again: for tests, as no process of ours sends another.
+/// Decodes a packet as either side does and encodes the result again, for tests with packets that our processes never send.
 pub fn read_again(packet: &[u8]) -> [Option<Vec<u8>>; 2] {
     let order = message::Order::read(packet).map(|order| order.packet());
     [order, message::Report::read(packet).map(|report| report.packet())]
 }
 
-/// The memory of clients by threads of this process, for tests.
+/// Access to clients' memory from threads of this process, for tests.
 #[cfg(test)]
 pub(crate) fn in_process() -> ClientMemory {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -68,7 +68,7 @@ pub(crate) fn in_process() -> ClientMemory {
     ClientMemory::start(vec![ours]).unwrap()
 }
 
-/// What tells a process's address space from others, for tests.
+/// The identity of a process's address space, for tests.
 #[cfg(test)]
 pub(crate) fn identity_of(process: u32) -> rustix::io::Result<Vec<u8>> {
     space::Space::open(process).map(|space| space.identity().to_vec())

@@ -1,8 +1,8 @@
-//! The process that reaches clients' memory: takes orders, and does each in a thread of its own.
+//! The process that reaches clients' memory: receives orders and runs each in its own thread.
 //!
-//! A thread may wait in a client's memory as long as the client pleases, even while it opens it. So nothing but the reading of orders
-//! is done by the first thread, and the others are few for each uid: a client keeps itself, and those of its uid, from being served.
-//! The process ends when the daemon's side of the socket is closed, whatever its threads wait for.
+//! An access to a client's memory can block without a limit, even while it is opened. So the first thread only receives orders, and
+//! the number of other threads is limited for each uid: a client can block only itself and other clients of its uid.
+//! The process ends when the daemon's side of the socket is closed, even if threads are blocked.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,14 +24,14 @@ use super::{
     space::Space,
 };
 
-/// Threads that may be in memory of one uid's clients, and of all; the last ones are uid 0's alone.
+/// Maximum number of threads for clients of one uid, for all, and the part that is reserved for uid 0.
 const THREADS_PER_UID: usize = 8;
 const THREADS: usize = 128;
 const THREADS_OF_ROOT: usize = 16;
-/// Jobs of a uid that may wait for threads. A client that keeps to its quotas has some hundreds of them, requests and address spaces;
-/// root may have more, and is not kept from anything.
+/// Maximum number of waiting jobs of one uid. A client within its quotas has some hundreds (requests and address spaces). Uid 0 has
+/// no limit.
 const WAITING_PER_UID: usize = 1024;
-/// How long a thread without anything to do stays.
+/// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(10);
 /// Bytes of a thread's stack.
 const STACK: usize = 128 << 10;
@@ -44,12 +44,12 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// A job that waits for a thread.
 struct Waiting {
-    /// The address space that it would open: it is not done any more once that is forgotten.
+    /// The address space that the job would open; the job is dropped if that is forgotten first.
     opens: Option<u64>,
     job: Job,
 }
 
-/// Jobs and who does them.
+/// Jobs and the threads that run them.
 #[derive(Default)]
 struct Jobs {
     /// Jobs of a uid that has as many threads as it may have.
@@ -140,7 +140,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Does a job as soon as its uid may have one more thread; false where too many of the uid wait for that.
+    /// Runs a job as soon as its uid may have one more thread; returns false if too many jobs of the uid wait already.
     #[must_use]
     fn run(self: &Arc<Self>, uid: u32, opens: Option<u64>, job: Job) -> bool {
         let mut jobs = lock(&self.jobs);
@@ -196,7 +196,7 @@ impl Pool {
     }
 }
 
-/// Writes that are being done, each with whether it is not wanted any more.
+/// Writes in progress, each with a flag that cancels it.
 type Batch = Arc<Vec<(Op, AtomicBool)>>;
 
 struct State {
@@ -218,7 +218,7 @@ impl State {
         }
     }
 
-    /// Opens a thread's address space and keeps it; none where it was forgotten meanwhile.
+    /// Opens a thread's address space and keeps it; `None` if it was forgotten meanwhile.
     fn open(&self, id: u64, thread: u32) -> Result<Option<Arc<Space>>, Errno> {
         if lock(&self.opening).get(&id) != Some(&false) {
             lock(&self.opening).remove(&id);
@@ -280,10 +280,10 @@ impl State {
     }
 }
 
-/// Takes orders until the other side of the socket is closed.
+/// Executes orders until the other side of the socket is closed.
 ///
 /// # Errors
-/// When this is no socket.
+/// When `socket` is not a socket.
 pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
     let state = Arc::new(State {
         socket,

@@ -1,10 +1,10 @@
 //! An address space of a client, reached through descriptors that are bound to it.
 //!
-//! `/proc/TID/mem` is opened first: whatever becomes of the thread, the descriptor means the address space that it had then. `auxv`
-//! is opened last. A thread's address space only ever changes to a new one, so when `auxv` is still the old program's, so is what was
-//! opened before. Two runs of one program at the same addresses have the same `auxv`; they differ in the 16 bytes that the kernel
-//! leaves behind `AT_RANDOM`, which it writes before it publishes `auxv` and which are read through the descriptor. Both together are
-//! an address space's identity; a child process has its parent's until it runs another program.
+//! `/proc/TID/mem` is opened first: the descriptor stays bound to the address space that the thread had at that time. `auxv` is
+//! opened last. A thread's address space is only ever replaced by a new one, so if `auxv` belongs to the old program, so does each
+//! descriptor opened before. Two runs of one program at the same addresses have the same `auxv`; they differ in the 16 bytes that
+//! the kernel leaves behind `AT_RANDOM`, which it writes before it publishes `auxv` and which are read through the descriptor. Both
+//! together are an address space's identity; a child process has its parent's until it runs another program.
 //!
 //! `/proc/PID/mem` writes where the process itself may not (`FOLL_FORCE`). So every access is checked against the mappings of the
 //! same address space first, as the kernel's own access by `pin_user_pages_remote()` is.
@@ -48,7 +48,7 @@ pub(super) struct Space {
     maps: Mutex<File>,
     random_at: u64,
     identity: Vec<u8>,
-    /// Nobody wants anything of it any more.
+    /// Set once the address space is no longer needed; cancels its writes.
     pub(super) forgotten: AtomicBool,
 }
 
@@ -72,7 +72,7 @@ fn random_bytes_at(auxv: &[u8]) -> Option<u64> {
 }
 
 impl Space {
-    /// That of a thread.
+    /// Opens the address space of a thread.
     pub(super) fn open(thread: u32) -> Result<Self, Errno> {
         let open = |name: &str| File::open(format!("/proc/{thread}/{name}")).map_err(|error| errno(&error));
         let mem = File::options().read(true).write(true).open(format!("/proc/{thread}/mem"));
@@ -87,7 +87,7 @@ impl Space {
         Ok(Self { mem, maps, random_at, identity, forgotten: AtomicBool::new(false) })
     }
 
-    /// What tells it from others.
+    /// Its identity: `auxv` and the random bytes of `AT_RANDOM`.
     pub(super) fn identity(&self) -> &[u8] {
         &self.identity
     }
@@ -108,7 +108,7 @@ impl Space {
         }
     }
 
-    /// How many bytes from an address on the process may read, or write.
+    /// How many of `length` bytes at an address the process itself may read, or write.
     fn reach(&self, at: u64, length: usize, writes: bool) -> Result<usize, Errno> {
         let end = at.checked_add(length as u64).ok_or(Errno::FAULT)?;
         let mut upto = at;
@@ -125,7 +125,7 @@ impl Space {
         Ok((upto - at) as usize)
     }
 
-    /// What lies at an address, as far as it can be read.
+    /// Reads from an address, as many bytes as are readable.
     fn read_some(&self, at: u64, length: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; self.reach(at, length, false)?];
         let mut done = 0;
@@ -139,13 +139,13 @@ impl Space {
         Ok(bytes)
     }
 
-    /// What lies at an address, all of it.
+    /// Reads all bytes at an address, or fails with `EFAULT`.
     fn read(&self, at: u64, length: usize) -> Result<Vec<u8>, Errno> {
         let bytes = self.read_some(at, length)?;
         if bytes.len() == length { Ok(bytes) } else { Err(Errno::FAULT) }
     }
 
-    /// A text, without its NUL: `EINVAL` for one that is too long.
+    /// Reads a text, without its NUL; `EINVAL` if it is too long.
     fn text(&self, at: u64) -> Result<Vec<u8>, Errno> {
         // What lies behind the text may be nobody's.
         let mut text = self.read_some(at, COMMAND_MAX)?;
@@ -159,7 +159,7 @@ impl Space {
         }
     }
 
-    /// Writes, unless it is not wanted any more by then.
+    /// Writes, unless the write was cancelled.
     fn write(&self, at: u64, bytes: &[u8], cancelled: &AtomicBool) -> Result<(), Errno> {
         if self.reach(at, bytes.len(), true)? < bytes.len() {
             return Err(Errno::FAULT);
@@ -170,7 +170,7 @@ impl Space {
         self.mem.write_all_at(bytes, at).map_err(|_| Errno::FAULT)
     }
 
-    /// Writes a bit. The others of its byte stay, unless the program changes them at the same moment.
+    /// Writes a bit by reading and writing its byte. A concurrent change of the other bits by the program may be lost.
     fn put(&self, bit: Bit, cancelled: &AtomicBool) -> Result<(), Errno> {
         let mut byte = [0];
         if self.reach(bit.at, 1, true)? == 0 {
@@ -185,7 +185,7 @@ impl Space {
         if new == byte[0] { Ok(()) } else { self.write(bit.at, &[new], cancelled) }
     }
 
-    /// Does what is to be written at once.
+    /// Writes the bit of an operation, then its words; only the bit's result counts.
     pub(super) fn run(&self, op: &Op, cancelled: &AtomicBool) -> Result<(), Errno> {
         if let Some(bit) = op.bit {
             self.put(bit, cancelled)?;

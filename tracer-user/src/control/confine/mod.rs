@@ -1,11 +1,11 @@
-//! What each process of this program keeps once it is set up: capabilities and system calls, and why.
+//! The capabilities and system calls that each process of this program keeps after its setup, with reasons.
 //!
-//! A [`Role`] is a process's task. Its capabilities are a table with reasons, which `tracer doctor` prints, and its system calls
-//! ([`calls`]) are what its code and the libraries below it use. Capabilities are dropped before threads start, as they belong to
-//! a thread; the filter comes when everything is set up, and covers all threads.
+//! A [`Role`] is the task of a process. Its capabilities are a table with reasons, which `tracer doctor` prints. Its system calls
+//! ([`calls`]) are those that its code and libraries use. Capabilities belong to a thread, so they are dropped before other threads
+//! start. The filter is installed when everything is set up, and covers all threads.
 //!
-//! A host that refuses the one or the other is told of in one warning; the program then goes on with what it has. That
-//! is no way around a security module: it is less protection, not more access.
+//! If the host refuses one of the two, the program logs one warning and continues. This does not work around a security module: it
+//! means less protection, not more access.
 
 mod calls;
 
@@ -14,16 +14,16 @@ use crate::sys::{
     seccomp::{self, Rule, Scope},
 };
 
-/// What a process is for.
+/// The task of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// `tracer mount`: serves the mirror.
     Daemon,
-    /// Closes perf tracepoints in the daemon's place; holds descriptors and nothing else.
+    /// Closes perf tracepoints for the daemon; holds only descriptors.
     Closer,
-    /// Opens users' files in the daemon's place.
+    /// Opens user files for the daemon.
     Opener,
-    /// Reads and writes clients' memory in the daemon's place.
+    /// Reads and writes clients' memory for the daemon.
     ClientMemory,
     /// `tracer record` once everything is attached.
     Recorder,
@@ -33,14 +33,14 @@ pub enum Role {
     Reader,
 }
 
-/// A capability with its name and what it is kept for.
+/// A capability with its name and the reason to keep it.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     /// The capability.
     pub set: CapabilitySet,
-    /// As in capabilities(7).
+    /// Its name as in capabilities(7).
     pub name: &'static str,
-    /// What fails without it.
+    /// The operations that need it.
     pub reason: &'static str,
 }
 
@@ -79,7 +79,7 @@ const CLIENT_MEMORY: &[Kept] = &[
     kept(CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "open /proc/PID/mem of processes of other users"),
 ];
 
-/// Of `tracer record` and `tracer hist`.
+/// Capabilities of `tracer record` and `tracer hist`.
 const RECORDER: &[Kept] = &[
     kept(
         CapabilitySet::BPF,
@@ -101,7 +101,7 @@ impl Role {
         (Self::Reader, "list"),
     ];
 
-    /// The capabilities that it keeps, with reasons.
+    /// The capabilities that the role keeps, with reasons.
     pub fn capabilities(self) -> &'static [Kept] {
         match self {
             Self::Daemon => DAEMON,
@@ -134,14 +134,14 @@ pub fn drop_capabilities(role: Role) {
     }
 }
 
-/// Keeps other processes of the same user from reading this one's memory, and the kernel from leaving it in a core dump.
+/// Makes this process non-dumpable: other processes of the same user cannot read its memory, and it leaves no core dump.
 pub fn hide_memory() {
     if let Err(error) = privileges::hide_memory() {
         tracing::warn!("memory stays open to processes of the same user: {error}");
     }
 }
 
-/// Allows all threads the role's system calls and no others. Programs can be started no more.
+/// Allows all threads the role's system calls and no others. From then on this process cannot execute programs.
 pub fn filter_calls(role: Role) {
     if let Err(error) = filter(role, Scope::Process) {
         tracing::warn!("system calls are not filtered: {error}");
@@ -152,7 +152,7 @@ fn filter(role: Role, scope: Scope) -> Result<(), seccomp::SeccompError> {
     seccomp::allow(role.rules(), calls::ABSENT, scope)
 }
 
-/// All of it at once, for a process that has one thread and everything open.
+/// Drops capabilities, hides memory and filters system calls, for a process with one thread that has everything open.
 pub fn confine(role: Role) {
     drop_capabilities(role);
     hide_memory();
