@@ -54,13 +54,13 @@ const DAEMON: &[Kept] = &[
     kept(
         CapabilitySet::SYS_ADMIN,
         "CAP_SYS_ADMIN",
-        "mount and unmount the mirror; look BPF objects of modules up by id; read /proc/PID/stack",
+        "unmount the mirror; look BPF objects of modules up by id; read /proc/PID/stack",
     ),
     kept(CapabilitySet::SYSLOG, "CAP_SYSLOG", "read kernel addresses where kernel.kptr_restrict is 1"),
     kept(
         CapabilitySet::SYS_PTRACE,
         "CAP_SYS_PTRACE",
-        "see what a client waits for that reads a page of user_events_status",
+        "see what a client waits for, the stack of a mark's writer, the files of a traced process",
     ),
 ];
 
