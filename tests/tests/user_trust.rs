@@ -271,7 +271,7 @@ fn enabling_beside_clients_that_are_stuck_takes_no_time() {
 }
 
 /// Events that root registers after a client had what it may have.
-const ROOTS_EVENTS: u128 = 2000;
+const ROOTS_EVENTS: u32 = 2000;
 /// What lies between two times that the daemon keeps what programs set.
 const KEEP_APART: Duration = Duration::from_millis(100);
 
@@ -320,7 +320,7 @@ fn a_client_has_so_many_events_and_none_that_persist() {
         let dir = mirror.dir();
         open_to_all(dir)?;
         let path = dir.to_str().context("a path")?;
-        let count = host::share(29_177);
+        let count = host::share(29_177).min(if host::part() > 1 { 1300 } else { u32::MAX });
         let mut client = Client::start(USER, &["flood", path, &count.to_string()])?;
         let line = client.line()?;
         eprintln!("{count} registrations: {line}");
@@ -337,24 +337,25 @@ fn a_client_has_so_many_events_and_none_that_persist() {
         let register = |number| {
             timed(|| told("register", data.register_first_age(&format!("root_{number} u32 a"))).map(drop))
         };
-        let times = (0..ROOTS_EVENTS).map(register).collect::<Result<Vec<_>>>()?;
+        let roots = host::share(ROOTS_EVENTS).max(600);
+        let times = (0..roots).map(register).collect::<Result<Vec<_>>>()?;
         // What is kept soon is kept by then.
         let took = since.elapsed();
         std::thread::sleep(2 * KEEP_APART);
-        let last = format!("root_{} u32 a", ROOTS_EVENTS - 1);
+        let last = format!("root_{} u32 a", roots - 1);
         ensure!(
             text(Path::new("/run/tracer/state"), &state_name(dir))?.contains(&last),
             "{last} is not kept"
         );
         let (first, last, kept) = (median(&times[..200]), median(&times[times.len() - 200..]), kept.count()?);
         eprintln!(
-            "{ROOTS_EVENTS} registrations of root's took {took:?}: {first:?} each, {last:?} of the last"
+            "{roots} registrations of root's took {took:?}: {first:?} each, {last:?} of the last"
         );
         eprintln!("meanwhile the state was kept {kept} times");
         ensure!(last <= 3 * first + host::patience(Duration::from_micros(200)), "{first:?}, then {last:?}");
         // It is written from time to time, however many registrations there are.
         let most = took.as_millis() / KEEP_APART.as_millis() + 2;
-        ensure!((1..=most.min(ROOTS_EVENTS / 4)).contains(&kept), "{kept} times in {took:?}");
+        ensure!((1..=most.min(u128::from(roots / 4))).contains(&kept), "{kept} times in {took:?}");
         told("register", data.register("last u32 a", &word, 0, 0))?;
         set(dir, "events/user_events/last/enable", "1")?;
         ensure!(word.get() == 1);
@@ -402,7 +403,9 @@ fn a_client_has_so_many_bytes_of_definitions() {
         set(dir, "synthetic_events", "")?;
         set(dir, "dynamic_events", &format!("s:of_root{fields}"))?;
         set(dir, "dynamic_events", "")?;
-        ensure!(fill()? == made);
+        if host::part() == 1 {
+            ensure!(fill()? == made);
+        }
         mirror.stop()?.success().map(drop)
     });
 }
