@@ -563,7 +563,8 @@ mod tests {
             integration: true,
         };
         let built = Built { tests: vec![test("/x/a"), test("/x/b")], programs: Vec::new() };
-        let mut command = job(&built, &Options::default_for_tests()).command;
+        let target = parse_target("6.12-x86_64").unwrap();
+        let mut command = job(&target, &built, &Options::default_for_tests()).command;
         let root = host::root().join(vm::BIN);
         assert_eq!(command[4..7], [root.join("a").to_str().unwrap(), root.join("b").to_str().unwrap(), "--"]);
         // The same script over binaries that exist everywhere.
