@@ -27,7 +27,7 @@ use report::Section;
 /// How many machines run at once.
 const MACHINES_AT_ONCE: usize = 2;
 /// A machine's time limit in seconds: emulation is 10 to 20 times slower than the host.
-const MACHINE_TIMEOUT: u64 = 1800;
+const MACHINE_TIMEOUT: u64 = 2700;
 /// A machine takes every so many of the cases that tests make up (a prime, so that no kind of case is always left out); the
 /// host takes all.
 const MACHINE_PART: u32 = 13;
