@@ -12,6 +12,31 @@ use crate::host;
 /// The package whose tests also run in virtual machines.
 const INTEGRATION: &str = "tracer-tests";
 
+/// Programs whose tests are of texts, of files and of the daemon, and not of what differs between architectures: a run of all tests
+/// leaves them out on a foreign one, as they run on the host and on two kernels already. `--program` runs them there too.
+const NOT_OF_ARCHITECTURE: &[&str] = &[
+    "cli",
+    "deadlines",
+    "define_language",
+    "filter_language",
+    "hist_cli",
+    "hist_language",
+    "hostile_input",
+    "mirror_control",
+    "mirror_differential",
+    "mirror_docs",
+    "mirror_exec",
+    "mirror_owner",
+    "mirror_restore",
+    "mirror_soak",
+    "mirror_tree",
+    "mounts_trust",
+    "output_trust",
+    "render_frozen",
+    "synth_language",
+    "user_actions",
+];
+
 /// A binary full of tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TestBinary {
@@ -22,6 +47,14 @@ pub(super) struct TestBinary {
     pub(super) dir: PathBuf,
     /// One of the integration tests, which need root and a kernel to trace.
     pub(super) integration: bool,
+}
+
+impl TestBinary {
+    /// Whether its tests are of what differs between architectures.
+    pub(super) fn is_of_architecture(&self) -> bool {
+        let name = self.name.rsplit(' ').next().unwrap_or_default();
+        !NOT_OF_ARCHITECTURE.contains(&name)
+    }
 }
 
 /// What a build made.

@@ -390,38 +390,11 @@ fn in_guest(path: &Path) -> PathBuf {
         .map_or_else(|_| Path::new(vm::BIN).join(path.file_name().unwrap_or_default()), Path::to_path_buf)
 }
 
-/// Programs whose tests are of texts, of files and of the daemon, and not of what differs between architectures: a run of all tests
-/// leaves them out on a foreign one, as they run on the host and on two kernels already. `--program` runs them there too.
-const NOT_OF_ARCHITECTURE: &[&str] = &[
-    "cli",
-    "deadlines",
-    "define_language",
-    "filter_language",
-    "hist_cli",
-    "hist_language",
-    "hostile_input",
-    "mirror_control",
-    "mirror_differential",
-    "mirror_docs",
-    "mirror_exec",
-    "mirror_owner",
-    "mirror_restore",
-    "mirror_soak",
-    "mirror_tree",
-    "mounts_trust",
-    "output_trust",
-    "render_frozen",
-    "synth_language",
-    "user_actions",
-];
-
 /// The job that runs every integration test of `built` that is for a machine.
 fn job(target: &Target, built: &Built, options: &Options) -> vm::Job {
     let root = host::root();
-    let left_out = |binary: &TestBinary| {
-        let name = binary.name.rsplit(' ').next().unwrap_or_default();
-        target.arch.is_foreign() && !options.is_part() && NOT_OF_ARCHITECTURE.contains(&name)
-    };
+    let left_out =
+        |binary: &TestBinary| target.arch.is_foreign() && !options.is_part() && !binary.is_of_architecture();
     let wanted = |binary: &&TestBinary| binary.integration && options.wants(binary) && !left_out(binary);
     let tests: Vec<&TestBinary> = built.tests.iter().filter(wanted).collect();
     let mut payload: Vec<(PathBuf, PathBuf)> = vec![(root.join("tests"), PathBuf::from("tests"))];
