@@ -248,7 +248,7 @@ fn enable(dir: &Path, event: &str, value: &'static str) -> Result<(mirror::Answe
 /// One test, as all forks on the machine wait while a probe does (`dup_mmap_sem`), which is as short as it can be.
 #[test]
 fn nobody_waits_for_a_probe_of_a_file_that_such_a_process_has_mapped() {
-    // By perf events, every fork on the machine waits as well: that of this test, too.
+    // On 6.1, which has perf events only, the test and the threads that link hung for minutes. Why is not known (docs/STATUS.md).
     if host::kernel() < (6, 6) {
         return eprintln!("skipped: the kernel has no uprobe.multi links (6.6 and later)");
     }
