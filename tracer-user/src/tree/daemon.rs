@@ -239,8 +239,10 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     let unmounted = mounted.map_or(Ok(()), Mounted::unmount);
     hub.waits.end();
     hub.forget_kept();
+    let (begin, begun) = channel();
     let (give, given) = channel();
     hub.post(OWN, "end", When::Ending, move |view| {
+        let _ = begin.send(());
         let _ = give.send(view.mirror().end());
     });
     let ended = given.recv_timeout(END.saturating_sub(since.elapsed())).ok();
@@ -249,7 +251,11 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
         closer::close(events);
     } else {
         // The guard closes what is left, as when this process is killed.
-        tracing::info!("an operation did not end in time; what it attached goes with this process");
+        if begun.try_recv().is_ok() {
+            tracing::info!("the kernel takes long to detach programs; they go with this process");
+        } else {
+            tracing::warn!("an operation did not end in time; what it attached goes with this process");
+        }
     }
     hub.jobs().end();
     if is_over {
