@@ -34,8 +34,11 @@ const AGAIN: Duration = Duration::from_millis(5);
 pub type Shown = Box<dyn FnOnce(u64, Result<Seen, Errno>) + Send>;
 
 struct Looking {
+    look: Look,
     deadline: Instant,
     then: Shown,
+    /// Whether a process was lost that had been asked.
+    again: bool,
 }
 
 struct Opening {
@@ -62,6 +65,8 @@ struct State {
     generation: u64,
     /// Processes that wait for their turn.
     spare: VecDeque<OwnedFd>,
+    /// The process has not reported anything yet: it may still be starting.
+    is_new: bool,
     pinged: Option<Instant>,
     /// Since when its answers are listened for, without a pause in which this side did something else.
     listening: Option<Instant>,
@@ -161,7 +166,8 @@ impl ClientMemory {
         (state.generation, std::mem::take(&mut state.failures))
     }
 
-    /// Looks at a waiting thread and passes the result to `then`: `EFAULT` after the deadline.
+    /// Looks at a waiting thread and passes the result to `then`: `EFAULT` after the deadline. While the process that looks is still
+    /// starting, the deadline is the one by which it must answer a ping. If a process ends meanwhile, the next one looks again, once.
     pub fn look(&self, look: Look, deadline: Instant, then: Shown) {
         self.0.with(|state| {
             let id = state.lanes.number();
@@ -169,9 +175,9 @@ impl ClientMemory {
                 state.shown.push((then, id, Err(Errno::NOMEM)));
                 return;
             }
-            state.looks.insert(id, Looking { deadline, then });
             state.lanes.reachable.insert(id);
             state.lanes.orders.push(Order::Look { id, look });
+            state.looks.insert(id, Looking { look, deadline, then, again: false });
         });
     }
 
@@ -360,9 +366,23 @@ impl Shared {
 }
 
 impl State {
-    /// Takes the next process.
+    /// Takes the next process, and asks it what the last one was asked.
     fn next(&mut self) {
         self.socket = self.spare.pop_front().map(Arc::new);
+        self.is_new = self.socket.is_some();
+        if self.is_new {
+            self.pinged = Some(Instant::now());
+            self.lanes.orders.push(Order::Ping);
+        }
+        for (id, look) in std::mem::take(&mut self.looks) {
+            if look.again || !self.is_new {
+                self.shown.push((look.then, id, Err(Errno::FAULT)));
+                continue;
+            }
+            self.lanes.reachable.insert(id);
+            self.lanes.orders.push(Order::Look { id, look: look.look });
+            self.looks.insert(id, Looking { again: true, ..look });
+        }
     }
 
     /// Sends what there is to send, as far as the socket takes it.
@@ -384,7 +404,7 @@ impl State {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let looks = self.looks.values().map(|look| look.deadline);
+        let looks = self.looks.values().filter(|_| !self.is_new).map(|look| look.deadline);
         looks.chain(self.lanes.deadline()).chain(self.silent_at()).chain(self.again_at()).min()
     }
 
@@ -400,7 +420,8 @@ impl State {
     }
 
     fn expire(&mut self, now: Instant) {
-        let late = self.looks.extract_if(|_, look| look.deadline <= now).collect::<Vec<_>>();
+        let is_new = self.is_new;
+        let late = self.looks.extract_if(|_, look| !is_new && look.deadline <= now).collect::<Vec<_>>();
         let mut ping = !late.is_empty();
         for (id, look) in late {
             self.lanes.orders.push(Order::Forget { id });
@@ -424,6 +445,7 @@ impl State {
     }
 
     fn take(&mut self, report: Report) {
+        self.is_new = false;
         match report {
             Report::Looked { id, seen } => {
                 // One that took too long was forgotten.
@@ -452,9 +474,6 @@ impl State {
         self.outbox.clear();
         self.lanes.orders.clear();
         self.generation += 1;
-        for (id, look) in self.looks.drain() {
-            self.shown.push((look.then, id, Err(Errno::FAULT)));
-        }
         self.opens.clear();
         self.lanes.reset();
     }
@@ -475,15 +494,20 @@ mod tests {
         (ClientMemory::start(ours).unwrap(), theirs)
     }
 
-    /// The next order that a process gets, if one comes within some time.
+    /// The next order that a process gets but for pings, if one comes within some time.
     fn order(process: &OwnedFd, time: Duration) -> Option<Order> {
         let mut packet = vec![0; PACKET_MAX];
         let timeout = Timespec::try_from(time).unwrap();
-        if poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) == Ok(0) {
-            return None;
+        loop {
+            if poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) == Ok(0) {
+                return None;
+            }
+            let (length, _) = recv(process, &mut packet[..], RecvFlags::empty()).unwrap();
+            let order = Order::read(&packet[..length]);
+            if order != Some(Order::Ping) {
+                return order;
+            }
         }
-        let (length, _) = recv(process, &mut packet[..], RecvFlags::empty()).unwrap();
-        Order::read(&packet[..length])
     }
 
     const SOON: Duration = Duration::from_secs(60);
@@ -572,6 +596,48 @@ mod tests {
         await_attention();
         memory.attend_again();
         await_attention();
+    }
+
+    const LOOK: Look = Look {
+        thread: 5,
+        uid: 7,
+        number: 1,
+        known: 0,
+        structure: 8,
+        text: super::super::message::Text::None,
+    };
+
+    #[test]
+    fn a_look_waits_for_a_process_that_starts_and_is_done_again_once() {
+        let (memory, mut processes) = played(3);
+        let (to, answers) = std::sync::mpsc::channel();
+        let look = |deadline| {
+            let to = to.clone();
+            memory.look(LOOK, deadline, Box::new(move |_, seen| to.send(seen).unwrap()));
+        };
+        // Its deadline is over, but the process may be one that is not there yet.
+        look(Instant::now());
+        assert!(matches!(order(&processes[0], SOON), Some(Order::Look { .. })));
+        assert!(answers.recv_timeout(Duration::from_millis(50)).is_err());
+        report(&processes[0], &Report::Pong);
+        assert_eq!(answers.recv_timeout(SOON).unwrap(), Err(Errno::FAULT));
+        assert!(matches!(order(&processes[0], SOON), Some(Order::Forget { .. })));
+        // What two processes were lost with is not asked of the third.
+        look(Instant::now() + SOON);
+        let asked = order(&processes[0], SOON);
+        assert!(matches!(asked, Some(Order::Look { .. })));
+        drop(processes.remove(0));
+        assert_eq!(order(&processes[0], SOON), asked);
+        assert!(answers.try_recv().is_err());
+        drop(processes.remove(0));
+        assert_eq!(answers.recv_timeout(SOON).unwrap(), Err(Errno::FAULT));
+        assert_eq!(order(&processes[0], Duration::from_millis(50)), None);
+        // No process is left that it could be asked of.
+        look(Instant::now() + SOON);
+        drop(processes);
+        assert_eq!(answers.recv_timeout(SOON).unwrap(), Err(Errno::FAULT));
+        look(Instant::now() + SOON);
+        assert_eq!(answers.recv_timeout(SOON).unwrap(), Err(Errno::NOMEM));
     }
 
     #[test]
