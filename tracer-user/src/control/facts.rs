@@ -111,6 +111,10 @@ impl Facts {
         if let Some(answer) = self.loose_end.get() {
             let _ = fresh.loose_end.set(answer.clone());
         }
+        // It may take a mount, which the daemon cannot make any more.
+        if let Some(words) = self.preemption.get() {
+            let _ = fresh.preemption.set(words.clone());
+        }
         Ok(fresh)
     }
 

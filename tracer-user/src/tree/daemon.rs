@@ -154,10 +154,12 @@ async fn run(
     let mounted = place.attach(&root)?;
     // It would keep the mirror from being unmounted by others.
     drop(root);
+    // This may take a mount, which calls are filtered from below.
+    let _ = facts.preemption();
     let ours = Arc::clone(&hub);
     let warmed = std::thread::Builder::new().name("facts".to_owned()).spawn(move || {
         // A request that needs none of them goes first.
-        let _ = rustix::process::nice(10);
+        let _ = rustix::process::setpriority_process(None, 10);
         facts.warm();
         // Marks need the address of a function.
         ours.post(OWN, "marks", When::Any, |view| view.mirror().stale_marks());

@@ -69,6 +69,9 @@ const RUNTIME: &[c_long] = &[
     libc::SYS_writev,
 ];
 
+/// A thread of low priority reads facts of the kernel before they are needed.
+const PRIORITY: &[Rule] = &[rule(libc::SYS_setpriority, &[argument(0, Test::Is(libc::PRIO_PROCESS))])];
+
 /// Older names of the same, which libc still uses on x86-64.
 #[cfg(target_arch = "x86_64")]
 const OLD_RUNTIME: &[c_long] = &[
@@ -280,7 +283,7 @@ pub(super) fn daemon() -> Vec<Rule> {
         OLD_CHANGING,
         TRACING,
     ];
-    all(&lists, &[LIMITED, SOCKETS, OPENING, &[IOCTL]])
+    all(&lists, &[LIMITED, SOCKETS, OPENING, PRIORITY, &[IOCTL]])
 }
 
 /// Receives descriptors and closes them; opens one file to give way to tracers that open many.
