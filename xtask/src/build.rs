@@ -72,6 +72,8 @@ pub(crate) enum Profile {
     Release,
     /// Quick to compile.
     Dev,
+    /// As `Dev`, but quicker on an emulated machine.
+    Emulated,
 }
 
 impl Profile {
@@ -80,6 +82,7 @@ impl Profile {
         match self {
             Self::Release => "release",
             Self::Dev => "debug",
+            Self::Emulated => "emulated",
         }
     }
 
@@ -88,6 +91,7 @@ impl Profile {
         match self {
             Self::Release => Some("--release"),
             Self::Dev => None,
+            Self::Emulated => Some("--profile=emulated"),
         }
     }
 }

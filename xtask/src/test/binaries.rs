@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::build::{self, Arch};
+use crate::build::{self, Arch, Profile};
 use crate::host;
 
 /// The package whose tests also run in virtual machines.
@@ -66,12 +66,13 @@ pub(super) struct Built {
 }
 
 /// Builds programs and tests for `arch`: all tests, or those of integration.
-pub(super) fn build(arch: Arch, all: bool) -> Result<Built> {
+pub(super) fn build(arch: Arch, profile: Profile, all: bool) -> Result<Built> {
     build::ebpf(arch, false)?;
     host::step(format!("Building the tests ({})", arch.name()));
     let (mut cargo, _) = build::user_cargo(arch)?;
     // One command for programs and tests, so that dependencies are compiled once.
     cargo.args(["build", "--workspace", "--bins", "--message-format=json-render-diagnostics"]);
+    cargo.args(profile.flag());
     if arch.is_foreign() {
         cargo.args(["--exclude", "xtask"]);
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use crate::build::Arch;
+use crate::build::{Arch, Profile};
 use crate::setup::{self, Group};
 use crate::{conformance, host, lint, sources, vm};
 use binaries::{Built, TestBinary};
@@ -149,7 +149,7 @@ pub(crate) fn on_image(image: &Path, program: &str) -> Result<ExitCode> {
         program: vec![program.to_owned()],
         filter: Vec::new(),
     };
-    let built = binaries::build(target.arch, false)?;
+    let built = binaries::build(target.arch, Profile::Emulated, false)?;
     let mut section = on_machine(&target, &built, &options);
     for test in &mut section.tests {
         if let libtest::Verdict::Skipped(reason) = &test.verdict {
@@ -202,7 +202,8 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
         let programs = (!options.vm_only).then(|| scope.spawn(sources::programs));
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
         let mut sections = Vec::new();
-        let native = binaries::build(Arch::host()?, !options.vm_only && !options.integration)?;
+        let profile = if targets.is_empty() { Profile::Dev } else { Profile::Emulated };
+        let native = binaries::build(Arch::host()?, profile, !options.vm_only && !options.integration)?;
         if options.wants_lint() {
             sections.push(linted(lint::checks()?));
         }
@@ -218,7 +219,7 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
         let foreign = targets
             .iter()
             .find(|t| t.arch.is_foreign())
-            .map(|t| binaries::build(t.arch, false))
+            .map(|t| binaries::build(t.arch, Profile::Emulated, false))
             .transpose()?;
         fetching.join().map_err(|_| anyhow!("fetching the machines panicked"))??;
         let suite = options
