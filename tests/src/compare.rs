@@ -171,13 +171,13 @@ impl Comparison {
     }
 
     /// Events that miss more lines than one program inside another explains: all of three or more, or more than eight and
-    /// over a third of their own. Where an event's own program counts them, up to three quarters: the callbacks of
-    /// a whole soft interrupt that found a program running lost 99 of 242. A total hides that an event is never seen.
+    /// over a third of their own. Where an event's own program counts them, up to half: the callbacks of a whole soft
+    /// interrupt that found a program running lost 99 of 242. A total hides that an event is never seen.
     pub fn starved(&self, missed: &Missed) -> Vec<&str> {
         let equal = |event: &String| self.equal.get(event).copied().unwrap_or(0);
         let starves = |event: &String, lines: u64| {
             let counted = host::counts_missed() && missed.own.get(event).is_some_and(|own| lines <= *own);
-            let over = if counted { lines > equal(event) * 3 } else { lines * 2 > equal(event) };
+            let over = if counted { lines > equal(event) } else { lines * 2 > equal(event) };
             (lines >= 3 && equal(event) == 0) || (lines > 8 && over)
         };
         self.missing_by

@@ -150,7 +150,7 @@ fn others(dir: &Path, time: Duration) -> Result<[Duration; 2]> {
 
 /// Whether others were served as always; the machine may be busy for a moment.
 fn served([median, longest]: [Duration; 2]) -> bool {
-    median < host::patience(Duration::from_millis(50)) && longest < host::patience(Duration::from_secs(1))
+    median < host::patience(Duration::from_millis(50)) && longest < host::patience(Duration::from_millis(250))
 }
 
 /// Ends the daemon by SIGTERM, within its two seconds.
