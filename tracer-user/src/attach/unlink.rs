@@ -13,6 +13,7 @@ use std::{
 };
 
 use super::{Cause, uprobe::Planned};
+use crate::sys::event_mutex;
 
 /// Threads that close.
 const THREADS: usize = 32;
@@ -64,7 +65,8 @@ impl FileHook {
 
 impl Drop for FileHook {
     fn drop(&mut self) {
-        CLOSER.close(Left { fds: std::mem::take(&mut self.fds), with: self.with.take() });
+        let is_event = self.is_event || self.fds.len() > 1;
+        CLOSER.close(Left { fds: std::mem::take(&mut self.fds), is_event, with: self.with.take() });
     }
 }
 
@@ -116,6 +118,8 @@ impl Job {
 /// Descriptors that are to be closed.
 struct Left {
     fds: Vec<OwnedFd>,
+    /// Whether one is a perf event.
+    is_event: bool,
     with: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -173,9 +177,11 @@ impl Closer {
         loop {
             if let Some((number, left)) = state.waiting.pop_front() {
                 drop(state);
-                let Left { fds, with } = left;
+                let Left { fds, is_event, with } = left;
+                let held = is_event.then(event_mutex::hold);
                 // One after the other: a link refers to its event.
                 fds.into_iter().for_each(drop);
+                drop(held);
                 drop(with);
                 state = self.lock();
                 state.open.remove(&number);

@@ -13,7 +13,7 @@ use rustix::fs::{Dir, Mode, OFlags, open, openat, statfs};
 use rustix::io::Errno;
 
 use super::Error;
-use crate::sys::mount;
+use crate::sys::{event_mutex, mount};
 
 /// `TRACEFS_MAGIC`, include/uapi/linux/magic.h.
 const TRACEFS_MAGIC: i64 = 0x7472_6163;
@@ -144,6 +144,8 @@ impl Tracefs {
     /// # Errors
     /// When it is there and cannot be read.
     pub fn read(&self, relative: &str) -> Result<Option<String>, Error> {
+        // The kernel takes it for nearly all of these files.
+        let _entered = event_mutex::enter().map_err(|errno| Error::io(self.shown(relative), errno))?;
         let Some(file) = self.open_file(relative, OFlags::RDONLY)? else {
             return Ok(None);
         };

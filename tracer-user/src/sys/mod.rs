@@ -9,6 +9,7 @@ pub mod call;
 pub mod counter;
 pub mod cpus;
 pub mod descriptors;
+pub mod event_mutex;
 pub mod feature;
 mod funcs;
 pub mod heap;

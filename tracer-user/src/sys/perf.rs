@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use super::{Errno, check, cpus::Cpus};
+use super::{Errno, check, cpus::Cpus, event_mutex};
 
 /// `PERF_TYPE_TRACEPOINT`.
 const TYPE_TRACEPOINT: u32 = 2;
@@ -43,18 +43,20 @@ const _: () = assert!(size_of::<Attr>() == 72);
 /// of that CPU whenever one comes or goes.
 ///
 /// # Errors
-/// `EINVAL` or `ENOENT` for an unknown id, `EACCES` or `EPERM` without `CAP_PERFMON`, `EMFILE`.
+/// `EINVAL` or `ENOENT` for an unknown id, `EACCES` or `EPERM` without `CAP_PERFMON`, `EMFILE`; that of [`event_mutex::enter`].
 pub fn open_tracepoint(id: u16) -> Result<OwnedFd, Errno> {
+    let _entered = event_mutex::enter()?;
     open(&Attr { kind: TYPE_TRACEPOINT, config: u64::from(id), ..Attr::default() })
 }
 
 /// Opens the perf event of an instruction of a file (`kind` and `config` as the kernel's `uprobe` unit wants them), for all
-/// tasks; as for [`open_tracepoint`], the event stays disabled and programs run all the same.
+/// tasks; as for [`open_tracepoint`], the event stays disabled and programs run all the same. May block without a limit.
 ///
 /// # Errors
 /// `ENOENT` for a file that is gone, `EINVAL` for an offset that cannot be probed, `EACCES` or `EPERM` without
 /// `CAP_PERFMON`.
 pub fn open_uprobe(kind: u32, config: u64, path: &CStr, offset: u64) -> Result<OwnedFd, Errno> {
+    let _held = event_mutex::hold();
     open(&Attr { kind, config, config1: path.as_ptr() as u64, config2: offset, ..Attr::default() })
 }
 
@@ -63,8 +65,9 @@ pub fn open_uprobe(kind: u32, config: u64, path: &CStr, offset: u64) -> Result<O
 ///
 /// # Errors
 /// `ENOENT` for an unknown symbol, `EINVAL` or `EILSEQ` for a place that cannot be probed, `EADDRNOTAVAIL` for a symbol
-/// that is not the only one of its name.
+/// that is not the only one of its name; that of [`event_mutex::enter`].
 pub fn open_kprobe(kind: u32, config: u64, symbol: Option<&CStr>, offset: u64) -> Result<OwnedFd, Errno> {
+    let _entered = event_mutex::enter()?;
     let config1 = symbol.map_or(0, |symbol| symbol.as_ptr() as u64);
     open(&Attr { kind, config, config1, config2: offset, ..Attr::default() })
 }
@@ -114,8 +117,9 @@ fn open_on(attr: &Attr, cpu: u32) -> Result<OwnedFd, Errno> {
 /// Sets an event filter on a tracepoint's perf event, which may have none yet.
 ///
 /// # Errors
-/// `EINVAL` for a filter that the kernel's parser refuses, `EEXIST` where there is one.
+/// `EINVAL` for a filter that the kernel's parser refuses, `EEXIST` where there is one; that of [`event_mutex::enter`].
 pub fn set_filter(event: BorrowedFd<'_>, filter: &CStr) -> Result<(), Errno> {
+    let _entered = event_mutex::enter()?;
     // SAFETY: the kernel copies the string, which ends with a NUL.
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), SET_FILTER, filter.as_ptr()) })).map(drop)
 }

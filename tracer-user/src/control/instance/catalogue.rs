@@ -18,6 +18,7 @@ use crate::{
     event::{Catalogue, Format},
     kernel::Error,
     render::Printer,
+    sys::event_mutex,
 };
 
 /// The system of the events that are no trace events: they are recorded by themselves and cannot be turned on.
@@ -53,7 +54,7 @@ pub struct Event {
     pub name: String,
     text: OnceLock<Option<String>>,
     format: OnceLock<Option<Format>>,
-    printer: OnceLock<Option<Printer>>,
+    printer: OnceLock<Printer>,
 }
 
 impl Event {
@@ -179,7 +180,7 @@ impl Events {
         let id = format.id;
         event.text = OnceLock::from(Some(text));
         event.format = OnceLock::from(Some(format));
-        event.printer = OnceLock::from(Some(printer));
+        event.printer = OnceLock::from(printer);
         let number = self.join(event);
         self.ids.write().unwrap_or_else(PoisonError::into_inner).numbers.insert(id, number);
         Ok(number)
@@ -314,20 +315,36 @@ impl Events {
     /// The text of an event's format file.
     pub fn format_text(&self, event: u32, facts: &Facts) -> Option<&str> {
         let known = self.get(event)?;
-        let read = || facts.tracefs.format(self.name_of(known.system), &known.name).ok().flatten();
-        known.text.get_or_init(read).as_deref()
+        if let Some(text) = known.text.get() {
+            return text.as_deref();
+        }
+        // What cannot be read now may be read later.
+        let text = facts.tracefs.format(self.name_of(known.system), &known.name).ok()?;
+        known.text.get_or_init(|| text).as_deref()
     }
 
     /// An event's format.
     pub fn format(&self, event: u32, facts: &Facts) -> Option<&Format> {
         let known = self.get(event)?;
-        let format = known
-            .format
-            .get_or_init(|| Format::parse(self.name_of(known.system), self.format_text(event, facts)?).ok());
+        let format = if let Some(format) = known.format.get() {
+            format
+        } else {
+            let text = self.format_text(event, facts)?;
+            known.format.get_or_init(|| Format::parse(self.name_of(known.system), text).ok())
+        };
         let format = format.as_ref()?;
         let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
         ids.numbers.entry(format.id).or_insert(event);
         Some(format)
+    }
+
+    /// An event's format, or why there is none.
+    ///
+    /// # Errors
+    /// `ENODEV`; `ETIMEDOUT` while the kernel does not tell, as an operation on a uprobe takes long ([`event_mutex`]).
+    pub fn try_format(&self, event: u32, facts: &Facts) -> Result<&Format, Errno> {
+        let format = self.format(event, facts);
+        format.ok_or_else(|| if event_mutex::enter().is_err() { Errno::TIMEDOUT } else { Errno::NODEV })
     }
 
     /// Reads the formats of many events, by more than one thread.
@@ -342,9 +359,8 @@ impl Events {
 
     /// What prints an event's records.
     pub fn printer(&self, event: u32, facts: &Facts) -> Option<&Printer> {
-        let known = self.get(event)?;
-        let compile = || Some(Printer::compile(self.format(event, facts)?, facts));
-        known.printer.get_or_init(compile).as_ref()
+        let (known, format) = (self.get(event)?, self.format(event, facts)?);
+        Some(known.printer.get_or_init(|| Printer::compile(format, facts)))
     }
 
     /// The event of an id, if its format was read before, as that of every event is that was ever turned on.

@@ -318,7 +318,7 @@ impl Mirror {
             return self.changed(instance, event);
         }
         let (facts, catalogue, stacks) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
-        let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
+        let format = catalogue.try_format(event, &facts)?;
         let probes = self.dynamic.probes_of(event);
         let user = self.user.has(event);
         // No record of it could be recorded.
@@ -389,7 +389,7 @@ impl Mirror {
             return Ok(());
         }
         let (facts, catalogue, stacks) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
-        let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
+        let format = catalogue.try_format(event, &facts)?;
         let special = catalogue.get(event).is_some_and(|known| catalogue.is_special(known.system));
         let state = self.state(instance)?;
         let wants = Wants { format, stacks, begins_off: false };
@@ -405,7 +405,7 @@ impl Mirror {
     }
 
     pub(super) fn resolve(&self, event: u32, text: &[u8]) -> Result<Result<Filter, FilterError>, Errno> {
-        let format = self.events.format(event, &self.facts).ok_or(Errno::NODEV)?;
+        let format = self.events.try_format(event, &self.facts)?;
         Ok(resolve::filter(text, format, self.facts.as_ref()))
     }
 

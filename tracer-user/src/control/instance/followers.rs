@@ -111,7 +111,7 @@ impl Mirror {
         let mut parts = self.hist_parts(instance, event, Entry::Record, outer)?;
         let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
         for (probe, hook) in self.probes_on(event) {
-            let format = catalogue.format(probe, &facts).ok_or(Errno::NODEV)?;
+            let format = catalogue.try_format(probe, &facts)?;
             let state = self.state(instance)?;
             if state.live.is_none() {
                 break;
@@ -197,7 +197,7 @@ impl Mirror {
         let probes = self.dynamic.probes_of(event).unwrap_or_default();
         let hooks: Vec<Hook> = probes.iter().filter_map(|probe| Some(self.sits_on(probe)?.1)).collect();
         let (catalogue, facts) = (self.events.clone(), self.facts.clone());
-        let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
+        let format = catalogue.try_format(event, &facts)?;
         let Some(live) = &mut self.state(instance)?.live else { return Ok(()) };
         live.relays.remove(&event);
         if parts.is_empty() {
@@ -256,7 +256,7 @@ impl Mirror {
                     each.push((probe, parts));
                 }
                 let (catalogue, facts) = (self.events.clone(), self.facts.clone());
-                let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
+                let format = catalogue.try_format(event, &facts)?;
                 let Some(live) = &mut self.state(instance)?.live else { return Err(Errno::NODEV) };
                 live.relay(event, format, each, &facts)
             }

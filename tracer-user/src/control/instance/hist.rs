@@ -206,7 +206,7 @@ impl Mirror {
         text: Option<&[u8]>,
         remove: bool,
     ) -> Result<(), Errno> {
-        let format = Arc::new(self.events.format(event, &self.facts).ok_or(Errno::NODEV)?.clone());
+        let format = Arc::new(self.events.try_format(event, &self.facts)?.clone());
         let mut set = self.histograms.clone();
         let result = set.apply(&format, text, remove, &Around { mirror: self, instance });
         let entries = match &result {

@@ -20,7 +20,7 @@ impl Mirror {
             return Err(Errno::INVAL);
         }
         let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
-        let format = catalogue.format(event, &facts).ok_or(Errno::NODEV)?;
+        let format = catalogue.try_format(event, &facts)?;
         let mut common = [0; COMMON_SIZE];
         common[..2].copy_from_slice(&format.id.to_ne_bytes());
         common[4..].copy_from_slice(&writer.pid.to_ne_bytes());

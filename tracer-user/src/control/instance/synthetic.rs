@@ -209,7 +209,7 @@ impl Mirror {
     fn synthetic_record(&self, event: u32, values: &[Value<'_>], writer: Writer) -> Result<Vec<u8>, Errno> {
         let name = &self.events.get(event).ok_or(Errno::NODEV)?.name;
         let known = self.find_synthetic(name).ok_or(Errno::NODEV)?;
-        let id = self.events.format(event, &self.facts).ok_or(Errno::NODEV)?.id;
+        let id = self.events.try_format(event, &self.facts)?.id;
         let mut record = known.encode(values).ok_or(Errno::INVAL)?;
         let ([low, high], pid) = (id.to_ne_bytes(), writer.pid.to_ne_bytes());
         let head = record.first_chunk_mut::<{ tracer_abi::COMMON_SIZE }>().ok_or(Errno::INVAL)?;

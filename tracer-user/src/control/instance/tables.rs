@@ -34,7 +34,7 @@ impl Mirror {
     /// # Errors
     /// When the command is wrong, changes one that is there, or the kernel refuses something.
     pub fn add_hist(&mut self, instance: u32, event: u32, command: &[u8]) -> Result<TriggerId, HistFault> {
-        let format = Arc::new(self.events.format(event, &self.facts).ok_or(Errno::NODEV)?.clone());
+        let format = Arc::new(self.events.try_format(event, &self.facts)?.clone());
         // Tried on a copy, which gives the new one the same number.
         let mut set = self.histograms.clone();
         let taken = set.apply(&format, Some(command), false, &Around { mirror: self, instance });

@@ -1,0 +1,130 @@
+//! Whether this process has taken the kernel's `event_mutex` for long.
+//!
+//! Before Linux 6.6, uprobes are perf events. While the kernel opens or closes such an event, it holds `event_mutex` and waits for the
+//! `mmap_lock` of each process that has the file mapped; a process can hold that lock indefinitely. Every other thread that opens a perf
+//! event of the kernel's tracing or reads a file of tracefs then waits for `event_mutex`, uninterruptibly. So threads of this process
+//! wait here instead, where waiting has a limit: [`hold`] for operations on uprobes, [`enter`] for all others.
+
+use std::{
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::Errno;
+
+/// How long others wait for an operation on a uprobe, from its start.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+struct State {
+    /// When the operation on a uprobe began that is in progress.
+    held: Option<Instant>,
+    /// Other operations in progress.
+    entered: usize,
+}
+
+#[derive(Debug)]
+struct EventMutex {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+static EVENT_MUTEX: EventMutex = EventMutex::new();
+
+/// An operation on a uprobe, until this is dropped.
+#[derive(Debug)]
+pub struct Held<'a>(&'a EventMutex);
+
+/// Another operation that needs the mutex for a short time, until this is dropped.
+#[derive(Debug)]
+pub struct Entered<'a>(&'a EventMutex);
+
+/// Begins an operation on a uprobe's perf event, once no other operation is in progress. May block without a limit.
+pub fn hold() -> Held<'static> {
+    EVENT_MUTEX.hold()
+}
+
+/// Begins another operation that needs the mutex.
+///
+/// # Errors
+/// `ETIMEDOUT` if an operation on a uprobe has been in progress for two seconds.
+pub fn enter() -> Result<Entered<'static>, Errno> {
+    EVENT_MUTEX.enter(PATIENCE)
+}
+
+impl EventMutex {
+    const fn new() -> Self {
+        Self { state: Mutex::new(State { held: None, entered: 0 }), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(&self) -> Held<'_> {
+        let is_busy = |state: &mut State| state.held.is_some() || state.entered > 0;
+        let mut state = self.changed.wait_while(self.lock(), is_busy).unwrap_or_else(PoisonError::into_inner);
+        state.held = Some(Instant::now());
+        Held(self)
+    }
+
+    fn enter(&self, patience: Duration) -> Result<Entered<'_>, Errno> {
+        let mut state = self.lock();
+        while let Some(since) = state.held {
+            let left = patience.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return Err(Errno::TIMEDOUT);
+            }
+            (state, _) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.entered += 1;
+        Ok(Entered(self))
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.lock().held = None;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.entered = state.entered.saturating_sub(1);
+        drop(state);
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn others_wait_for_an_operation_on_a_uprobe_for_so_long() {
+        let mutex = EventMutex::new();
+        let both = [mutex.enter(SOON).unwrap(), mutex.enter(SOON).unwrap()];
+        std::thread::scope(|scope| {
+            let holder = scope.spawn(|| drop(mutex.hold()));
+            std::thread::sleep(SHORT);
+            assert!(!holder.is_finished(), "others are in it");
+            drop(both);
+        });
+        let held = mutex.hold();
+        assert_eq!(mutex.enter(SHORT).unwrap_err(), Errno::TIMEDOUT);
+        // What is known to take long is not waited for again.
+        let start = Instant::now();
+        assert_eq!(mutex.enter(SHORT).unwrap_err(), Errno::TIMEDOUT);
+        assert!(start.elapsed() < SHORT);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| mutex.enter(SOON).map(drop));
+            drop(held);
+            assert_eq!(other.join().unwrap(), Ok(()));
+        });
+    }
+}
