@@ -2,7 +2,7 @@
 //!
 //! Test binaries are run by themselves, and not through cargo, so that host and guests are treated alike: the same
 //! binaries, the same report, the same way to skip. While the host's tests build and run, the machines' kernels and
-//! roots are fetched; the machines then run two at a time, as emulation uses one CPU each.
+//! roots are fetched; the machines then run three at a time, as a test waits for a third of its time.
 
 mod binaries;
 mod libtest;
@@ -25,7 +25,7 @@ use libtest::{Event, Suite};
 use report::Section;
 
 /// How many machines run at once.
-const MACHINES_AT_ONCE: usize = 2;
+const MACHINES_AT_ONCE: usize = 3;
 /// A machine's time limit in seconds: emulation is 10 to 20 times slower than the host.
 const MACHINE_TIMEOUT: u64 = 2700;
 /// A machine takes every so many of the cases that tests make up (a prime, so that no kind of case is always left out); the
