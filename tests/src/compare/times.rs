@@ -99,7 +99,12 @@ impl Backwards {
     /// What is wrong: more than one line of so many. An interrupt between a program's look at the clock and its place in
     /// the ring puts two records in the wrong order (docs/SEMANTICS.md, records); emulation makes that time long.
     pub fn wrong(&self) -> Option<String> {
-        let one_of = if host::part() > 1 { 1000 } else { 5000 };
+        let one_of = match (host::part() > 1, std::env::consts::ARCH) {
+            (false, _) => 5000,
+            // 21 of 14,779 were seen on a busy host.
+            (true, "aarch64") => 500,
+            (true, _) => 1000,
+        };
         let wrong = self.count * one_of > self.lines;
         wrong.then(|| {
             format!("{} of {} lines are older than the line before:\n{}", self.count, self.lines, self.first)
