@@ -12,6 +12,10 @@ use crate::host;
 /// The package whose tests also run in virtual machines.
 const INTEGRATION: &str = "tracer-tests";
 
+/// Programs whose tests are of parsers alone, with inputs that are made up: whole runs have them on the host only, as they take minutes
+/// on an emulated machine.
+const NOT_OF_KERNEL: &[&str] = &["hostile_input", "render_frozen"];
+
 /// Programs whose tests are of texts, of files and of the daemon, and not of what differs between architectures: a run of all tests
 /// leaves them out on a foreign one, as they run on the host and on two kernels already. `--program` runs them there too.
 const NOT_OF_ARCHITECTURE: &[&str] = &[
@@ -21,7 +25,6 @@ const NOT_OF_ARCHITECTURE: &[&str] = &[
     "filter_language",
     "hist_cli",
     "hist_language",
-    "hostile_input",
     "mirror_control",
     "mirror_differential",
     "mirror_docs",
@@ -32,7 +35,6 @@ const NOT_OF_ARCHITECTURE: &[&str] = &[
     "mirror_tree",
     "mounts_trust",
     "output_trust",
-    "render_frozen",
     "synth_language",
     "user_actions",
 ];
@@ -50,10 +52,10 @@ pub(super) struct TestBinary {
 }
 
 impl TestBinary {
-    /// Whether its tests are of what differs between architectures.
-    pub(super) fn is_of_architecture(&self) -> bool {
+    /// Whether a whole run of a machine has it, which is of a foreign architecture or of the host's.
+    pub(super) fn is_for_machines(&self, is_foreign: bool) -> bool {
         let name = self.name.rsplit(' ').next().unwrap_or_default();
-        !NOT_OF_ARCHITECTURE.contains(&name)
+        !(NOT_OF_KERNEL.contains(&name) || is_foreign && NOT_OF_ARCHITECTURE.contains(&name))
     }
 }
 

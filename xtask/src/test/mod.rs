@@ -395,7 +395,7 @@ fn in_guest(path: &Path) -> PathBuf {
 fn job(target: &Target, built: &Built, options: &Options) -> vm::Job {
     let root = host::root();
     let left_out =
-        |binary: &TestBinary| target.arch.is_foreign() && !options.is_part() && !binary.is_of_architecture();
+        |binary: &TestBinary| !options.is_part() && !binary.is_for_machines(target.arch.is_foreign());
     let wanted = |binary: &&TestBinary| binary.integration && options.wants(binary) && !left_out(binary);
     let tests: Vec<&TestBinary> = built.tests.iter().filter(wanted).collect();
     let mut payload: Vec<(PathBuf, PathBuf)> = vec![(root.join("tests"), PathBuf::from("tests"))];
