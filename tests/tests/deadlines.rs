@@ -24,7 +24,9 @@ use tracer_tests::mirror::{Mounted, names, set, text};
 /// The last page of a stream, by which the kernel is told that it has no end.
 const LAST: u64 = (1 << 62) - 4096;
 /// How long anything small may take that does not wait, on a machine that does other things too.
-const SOON: Duration = Duration::from_secs(5);
+fn soon() -> Duration {
+    host::patience(Duration::from_secs(5))
+}
 
 /// Times are measured: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -107,8 +109,8 @@ fn a_mapping_of_a_stream_keeps_nobody_waiting() {
             let mut client = Client::start(&["touch", &path, &offset.to_string()])?;
             std::thread::sleep(Duration::from_millis(200));
             let at = dir.clone();
-            let used = within(SOON, move || use_beside(&at));
-            let ended = if used.is_some() { client.ended_by(SOON)? } else { None };
+            let used = within(soon(), move || use_beside(&at));
+            let ended = if used.is_some() { client.ended_by(soon())? } else { None };
             if used.is_none() || ended.is_none() {
                 // Whoever waits gets an error by that, the daemon too.
                 let _ = unmount(&dir, UnmountFlags::DETACH | UnmountFlags::FORCE);
@@ -127,7 +129,7 @@ fn a_mapping_of_a_stream_keeps_nobody_waiting() {
         std::thread::sleep(Duration::from_millis(100));
         let start = Instant::now();
         while !spliced.is_finished() {
-            ensure!(start.elapsed() < SOON, "splice waits although there are records");
+            ensure!(start.elapsed() < soon(), "splice waits although there are records");
             set(&dir, "trace_marker", "a mark")?;
         }
         let length = spliced.join().ok().context("splice")??;
@@ -477,7 +479,7 @@ fn the_end_comes_within_two_seconds_in_every_state() {
         std::thread::sleep(Duration::from_millis(200));
         ensure!(mapping.0.try_wait()?.is_none() && !reader.is_finished(), "nobody waits");
         check("with a reader, a poller and a mapping that wait", end(mounted)?)?;
-        let ended = mapping.ended_by(SOON)?;
+        let ended = mapping.ended_by(soon())?;
         ensure!(ended == Some(libc::SIGBUS), "the mapping: {ended:?}, {:?}", mapping.0.try_wait()?);
         ensure!(reader.join().is_ok_and(|read| read.is_err()), "the reader got something");
         ensure!(poller.join().is_ok_and(|ready| ready.is_ok()), "the poller waits");
