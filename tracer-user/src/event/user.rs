@@ -167,6 +167,11 @@ impl Event {
         format!("u:{}{blank}{}\n", self.name, fields.join("; "))
     }
 
+    /// What [`fields_key`] gives for the fields as they are read back.
+    pub fn key(&self) -> String {
+        self.fields.iter().flat_map(|field| ["\n".to_owned(), field.written(true)]).collect()
+    }
+
     /// Whether words of a command, split at blanks, say the same fields (`user_fields_match()`).
     pub fn has_fields(&self, words: &[String]) -> bool {
         self.says(words, true)
@@ -293,8 +298,7 @@ mod tests {
         let all: [&[(&str, &str, u32)]; 3] = [&[], &[("u32", "a", 4)], &[("u32", "a", 4), ("u32", "b", 4)]];
         for own in all {
             let one = event(own);
-            let key = one.fields.iter().map(|field| field.written(true)).collect::<Vec<_>>().join("; ");
-            let key = fields_key(&words(&key));
+            let key = one.key();
             for text in texts {
                 assert_eq!(fields_key(&words(text)) == key, one.has_fields(&words(text)), "{text} {key}");
             }

@@ -335,7 +335,9 @@ impl Mirror {
         }
         if let Some(named) = self.user.names.get_mut(&known.event.name) {
             if known.event.multi.is_some() {
-                named.formats.remove(&known.fields);
+                if named.formats.get(&known.fields) == Some(&event) {
+                    named.formats.remove(&known.fields);
+                }
             } else {
                 named.single = None;
             }

@@ -75,6 +75,8 @@ impl Mirror {
         let multi = kind.multi.then_some(self.user.next_multi);
         self.user.next_multi += u64::from(kind.multi);
         let event = Event { name: command.name.to_owned(), multi, fields: command.fields()? };
+        // Not those of the command: a lone semicolon, say, is no field, and yet not what an event without fields is asked for by.
+        let fields = event.key();
         let count = self.quotas.charge(uid, Kind::UserEvents, 1).map_err(|_| Errno::MFILE)?;
         let bytes = event.name.len() + fields.len();
         let bytes = self.quotas.charge(uid, Kind::DefinitionBytes, bytes).map_err(|_| Errno::NOMEM)?;
@@ -86,7 +88,7 @@ impl Mirror {
         let number = self.add_event(made)?;
         let named = self.user.names.entry(event.name.clone()).or_default();
         if kind.multi {
-            named.formats.insert(fields.clone(), number);
+            named.formats.entry(fields.clone()).or_insert(number);
         } else {
             named.single = Some(number);
         }
