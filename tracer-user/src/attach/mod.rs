@@ -60,7 +60,7 @@ pub use hist::{Around as HistAround, Counted, Counting, Counts, part as hist_par
 pub use inject::Writer;
 pub use kprobe::{KernelPlace, try_kprobe};
 pub use make::{Built, BulkBuilder};
-pub use many::{Ahead, Opening, close, make_way, take_off};
+pub use many::{Ahead, Opening, close, make_way, take_off, take_unused};
 pub use maps::Options;
 pub use peek::{Hashes, kernel_word};
 pub use relay::{Relay, Relayed, relayed};

@@ -24,7 +24,7 @@ use super::{
     user::UserEvents,
 };
 use crate::{
-    attach::{AttachError, INLINE_CLOSE_MAX},
+    attach::{AttachError, INLINE_CLOSE_MAX, take_unused},
     buffer::{CpuBuffer, PageSize},
     control::{
         facts::Facts,
@@ -260,7 +260,9 @@ impl Mirror {
         self.guarding.dismiss();
         let lives: Vec<Live> = self.all_mut().filter_map(|state| state.live.take()).collect();
         self.rest();
-        let events: Vec<OwnedFd> = lives.into_iter().flat_map(Live::end).collect();
+        let mut events: Vec<OwnedFd> = lives.into_iter().flat_map(Live::end).collect();
+        // What was opened for a change that did not come to its end.
+        events.extend(take_unused());
         if events.len() > INLINE_CLOSE_MAX { self.guarding.close(events) } else { events }
     }
 
