@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tracer_user::control::facts::Facts;
-use tracer_user::control::instance::Mirror;
-use tracer_user::tree::{Access, Outcome, Owner, Tree};
+use tracer_user::engine::facts::Facts;
+use tracer_user::engine::instance::Mirror;
+use tracer_user::fs::{Access, Outcome, Owner, Tree};
 
 use crate::host;
 

@@ -17,8 +17,8 @@ use tracer_user::api::kprobe::{
     kprobe_event_gen_cmd_start, kretprobe_event_gen_cmd_end, kretprobe_event_gen_cmd_start,
 };
 use tracer_user::api::{Errno, Files, Place};
-use tracer_user::control::facts::Facts;
-use tracer_user::control::instance::Mirror;
+use tracer_user::engine::facts::Facts;
+use tracer_user::engine::instance::Mirror;
 use tracer_user::lang::define;
 
 /// The first four arguments of a function, as the kernel's test has them on this architecture.

@@ -21,8 +21,8 @@ use tracer_user::api::trace::{
     synth_event_trace_array, synth_event_trace_end, synth_event_trace_start,
 };
 use tracer_user::api::{Errno, Files, Place};
-use tracer_user::control::facts::Facts;
-use tracer_user::control::instance::{Filled, Lines, Mirror, TOP};
+use tracer_user::engine::facts::Facts;
+use tracer_user::engine::instance::{Filled, Lines, Mirror, TOP};
 
 /// The fields of the kernel's test that come first, and those that it adds one by one.
 const FIRST: [(&str, &str); 4] =

@@ -10,8 +10,8 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use rustix::process::{getppid, getsid};
 use rustix::thread::gettid;
 use tracer_tests::host::{self, Tracefs};
-use tracer_user::control::facts::Facts;
-use tracer_user::control::hist::{Histogram, Options};
+use tracer_user::engine::facts::Facts;
+use tracer_user::engine::hist::{Histogram, Options};
 
 /// The tests count the same events.
 static TURN: Mutex<()> = Mutex::new(());

@@ -7,10 +7,10 @@ use tracer_abi::Counters;
 use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_user::{
-    attach::{Attachment, Context, Extras, Options, Request, Session, Threads, Via, Writer},
+    attach::{AttachPoint, Attachment, Context, HitActions, Options, Request, Session, Threads, Writer},
     event::Format,
     lang::filter::Dialect,
-    plan::{filter::Filter, resolve, source::Hook},
+    plan::{filter::Filter, resolve, source::ProgramContext},
     ring::Drain,
     sys::ring::RingMemory,
 };
@@ -99,14 +99,14 @@ fn attach(session: &mut Session, format: &Format, filter: Option<&Filter>) -> At
     session
         .attach(&Request {
             format,
-            hook: &Hook::Inject,
-            via: &Via::Inject,
+            hook: &ProgramContext::Inject,
+            via: &AttachPoint::Inject,
             filter,
             irqs_off: false,
             kind: format.id,
             threads: Threads::Every,
             other: None,
-            extras: Extras::default(),
+            extras: HitActions::default(),
         })
         .unwrap_or_else(|error| panic!("{error}\n{}", error.verifier_log().unwrap_or_default()))
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use tracer_tests::host;
-use tracer_user::control::{facts::Facts, pages};
+use tracer_user::engine::{facts::Facts, pages};
 use tracer_user::event::Format;
 use tracer_user::kernel::syscalls::Numbers;
 use tracer_user::kernel::{Btf, Symbols, Tracefs};

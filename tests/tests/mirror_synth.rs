@@ -9,11 +9,11 @@ use tracer_tests::tree::{APPEND, TRUNCATE, read, tree, write};
 use tracer_user::attach::Block;
 use tracer_user::code::asm::{Alu, Assembler, Cond, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width};
 use tracer_user::code::join;
-use tracer_user::control::instance::mark::Writer;
+use tracer_user::engine::instance::mark::Writer;
 use tracer_user::event::synthetic::Value;
+use tracer_user::fs::Tree;
 use tracer_user::sys::map::{Map, MapKind, MapSpec};
 use tracer_user::sys::prog::{Prog, ProgKind};
-use tracer_user::tree::Tree;
 
 fn set(tree: &mut Tree, path: &str, text: &str) {
     write(tree, path, text, APPEND).unwrap_or_else(|error| panic!("{text:?} to {path}: {error}"));

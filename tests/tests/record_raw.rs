@@ -6,10 +6,10 @@ use tracer_tests::compare::{Missed, compare, family};
 use tracer_tests::host;
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::workload::Job;
-use tracer_user::attach::Via;
-use tracer_user::control::facts::Facts;
-use tracer_user::control::recorder::{Options, Recorder};
-use tracer_user::control::selection;
+use tracer_user::attach::AttachPoint;
+use tracer_user::engine::facts::Facts;
+use tracer_user::engine::recorder::{Options, Recorder};
+use tracer_user::engine::selection;
 use tracer_user::event::Format;
 use tracer_user::plan::raw;
 use tracer_user::render::line::{self, Stamp};
@@ -59,7 +59,7 @@ fn run() -> Result<()> {
 
     let mut accepted = Vec::new();
     for (format, chosen) in recorder.hooks() {
-        if matches!(chosen.via, Via::Tracepoint(_)) {
+        if matches!(chosen.via, AttachPoint::Tracepoint(_)) {
             println!("{}: no raw tracepoint: {}", format.full_name(), chosen.reason);
         } else {
             accepted.push(format.full_name());

@@ -12,7 +12,7 @@ use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_tests::rawpage::{Layout, Record};
 use tracer_tests::workload::{self, Job};
-use tracer_user::control::facts::Facts;
+use tracer_user::engine::facts::Facts;
 use tracer_user::event::{FieldClass, Format};
 use tracer_user::render::line::{BufferInfo, Options, Stamp, Tasks, header, line};
 use tracer_user::render::{KernelFacts, Printer, version_of};

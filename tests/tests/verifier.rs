@@ -14,7 +14,7 @@ use tracer_user::kernel::{Btf, Tracefs};
 use tracer_user::plan::eval::{self, EvalEnv};
 use tracer_user::plan::filter::{Filter, NumberOp, Pattern, Place, Test, Text};
 use tracer_user::plan::raw;
-use tracer_user::plan::source::Hook;
+use tracer_user::plan::source::ProgramContext;
 use tracer_user::sys::map::Map;
 use tracer_user::sys::prog::{Prog, ProgInfo, ProgKind};
 
@@ -38,7 +38,13 @@ fn formats(count: usize) -> Vec<Format> {
 }
 
 /// Loads filter and record; panics with plan, listing and log when the verifier refuses.
-fn load(scratch: &Map, kind: ProgKind, format: &Format, hook: &Hook, plan: &Filter) -> (Prog, usize) {
+fn load(
+    scratch: &Map,
+    kind: ProgKind,
+    format: &Format,
+    hook: &ProgramContext,
+    plan: &Filter,
+) -> (Prog, usize) {
     let filter = lower::filter(plan, hook).unwrap_or_else(|error| panic!("{plan}: {error}"));
     let record =
         lower::record(format, hook).unwrap_or_else(|error| panic!("{}: {error}", format.full_name()));
@@ -98,7 +104,8 @@ fn tracepoint_programs_load() {
         let mut random = Random::new(number as u64);
         for tests in [1, 4, 16] {
             let plan = plans::filter(&mut random, format, tests);
-            let (prog, insns) = load(&scratch, ProgKind::Tracepoint, format, &Hook::Tracepoint, &plan);
+            let (prog, insns) =
+                load(&scratch, ProgKind::Tracepoint, format, &ProgramContext::Tracepoint, &plan);
             dearest.see(&prog, insns, || format!("{}: {plan}", format.full_name()));
             count += 1;
         }
@@ -144,7 +151,7 @@ fn injection_programs_give_what_the_evaluator_gives() {
             if plan.tests().iter().any(common) {
                 continue;
             }
-            let (prog, _) = load(&scratch, ProgKind::Syscall, format, &Hook::Inject, &plan);
+            let (prog, _) = load(&scratch, ProgKind::Syscall, format, &ProgramContext::Inject, &plan);
             for _ in 0..10 {
                 let record = plans::record(&mut random, format, &pointers);
                 let expected = eval::matches(&plan, &record, &EvalEnv { cpu, comm: name, read: &read });
@@ -182,7 +189,7 @@ fn raw_tracepoint_programs_load() {
         let Some(text) = tracefs.format(system, name).unwrap() else { continue };
         let format = Format::parse(system, &text).unwrap();
         let Ok(plan) = raw::plan(&format, &btf, None) else { continue };
-        let hook = Hook::RawTracepoint(plan.fields);
+        let hook = ProgramContext::RawTracepoint(plan.fields);
         let mut random = Random::new(5000 + number as u64);
         for tests in [1, 1, 1, 4, 4, 16, 40] {
             let plan = plans::filter(&mut random, &format, tests);
@@ -270,7 +277,7 @@ fn the_longest_filters_load() {
         ("400 names", &switch, many(&|n| text(array, Pattern::Full(letters(n))), 400, true)),
     ];
     for (what, format, plan) in cases {
-        let (prog, insns) = load(&scratch, ProgKind::Tracepoint, format, &Hook::Tracepoint, &plan);
+        let (prog, insns) = load(&scratch, ProgKind::Tracepoint, format, &ProgramContext::Tracepoint, &plan);
         println!("{what}: {insns} instructions, {} looked at", prog.info().unwrap().verified);
     }
 }

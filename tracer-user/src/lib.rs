@@ -1,8 +1,8 @@
 //! Linux event tracing with the semantics of tracefs, done by eBPF.
 //!
-//! One room a module; data flows one way, and a module imports only from those listed before it
+//! Each module is a layer. Data flows one way: a module imports only from those listed before it
 //! (`cargo xtask lint` checks it): `sys < kernel < event < lang < plan < code < attach < ring <
-//! buffer < render < control < api < tree < cli`. docs/ARCHITECTURE.md tells what lives where and why.
+//! buffer < render < engine < api < fs < cli`. docs/ARCHITECTURE.md describes the layers.
 
 // The daemon of a release build ends at a panic: what comes from outside makes an error, and what stands must say why it holds.
 #![warn(
@@ -41,10 +41,10 @@ pub mod buffer;
 
 pub mod render;
 
-pub mod control;
+pub mod engine;
 
 pub mod api;
 
-pub mod tree;
+pub mod fs;
 
 pub mod cli;

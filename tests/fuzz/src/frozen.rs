@@ -5,10 +5,10 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use tracer_user::control::facts::Facts;
-use tracer_user::control::instance::Mirror;
+use tracer_user::engine::facts::Facts;
+use tracer_user::engine::instance::Mirror;
+use tracer_user::fs::{Owner, Tree};
 use tracer_user::kernel::Tracefs;
-use tracer_user::tree::{Owner, Tree};
 
 /// CPUs of the kernel that is not there.
 pub const CPUS: u32 = 3;

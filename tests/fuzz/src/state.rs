@@ -1,7 +1,7 @@
 //! State files: what is taken up is within limits, restoring it panics at nothing, and what is kept of the outcome can be taken up
 //! again.
 
-use tracer_user::{control::instance::Saved, lang::facts::Found};
+use tracer_user::{engine::instance::Saved, lang::facts::Found};
 
 use super::frozen;
 

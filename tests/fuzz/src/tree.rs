@@ -5,9 +5,9 @@
 //! files are closed nothing is held: every instance can be removed.
 
 use rustix::io::Errno;
-use tracer_user::control::client_memory::Seen;
-use tracer_user::control::instance::user::Caller;
-use tracer_user::tree::{Access, Outcome, Tree};
+use tracer_user::engine::client_memory::Seen;
+use tracer_user::engine::instance::user::Caller;
+use tracer_user::fs::{Access, Outcome, Tree};
 
 use super::bytes::Bytes;
 use super::frozen::tree;

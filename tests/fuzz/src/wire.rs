@@ -3,9 +3,9 @@
 //! process that reaches clients' memory.
 
 use tracer_user::api::wire::with_values;
-use tracer_user::control::client_memory::read_again;
-use tracer_user::control::instance::TOP;
-use tracer_user::tree::{Access, Outcome, Tree};
+use tracer_user::engine::client_memory::read_again;
+use tracer_user::engine::instance::TOP;
+use tracer_user::fs::{Access, Outcome, Tree};
 
 use super::bytes::Bytes;
 use super::frozen::{CPUS, tree};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use tracer_tests::facts::Facts;
-use tracer_user::control::facts::Facts as Running;
+use tracer_user::engine::facts::Facts as Running;
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);

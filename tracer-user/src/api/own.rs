@@ -9,7 +9,7 @@ use super::{
     place::{Held, Place, SynthField, fields, line},
 };
 use crate::{
-    control::instance::{Command, Instance, Mirror, Selector, TOP, mark::Writer},
+    engine::instance::{Command, Instance, Mirror, Selector, TOP, mark::Writer},
     event::synthetic::Value,
     lang::define::File,
 };

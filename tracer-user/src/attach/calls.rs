@@ -65,7 +65,7 @@ impl Calls {
     }
 
     /// Hangs a program on the entry or the exit of the call with this number, behind those that are there.
-    pub(super) fn hang(&self, enter: bool, number: u32, program: &Prog) -> Result<Place, Cause> {
+    pub(super) fn attach_hook(&self, enter: bool, number: u32, program: &Prog) -> Result<Place, Cause> {
         let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
         let side = sides.side(enter);
         let behind = side.iter().rposition(|layer| layer.used.contains(&number)).map_or(0, |last| last + 1);

@@ -15,7 +15,7 @@ use rustix::{
 };
 use tracer_abi::{FOUND, Params, params};
 
-use super::{Cause, Via, maps::Shared, object, tracepoint};
+use super::{AttachPoint, Cause, maps::Shared, object, tracepoint};
 use crate::{
     kernel::{Cast, syscalls::Registers},
     sys::{
@@ -70,7 +70,7 @@ pub struct Context {
 
 impl Context {
     /// Puts what is known into a program's parameters.
-    pub(super) fn apply(&self, fixed: &mut Params, via: &Via) {
+    pub(super) fn apply(&self, fixed: &mut Params, via: &AttachPoint) {
         match self.preempt {
             Preempt::Unknown => {}
             Preempt::PerCpu { bias, .. } => {
@@ -83,14 +83,16 @@ impl Context {
                 fixed.preempt_bias = bias;
             }
         }
-        if let (Some(task), true) = (self.task, *via != Via::Inject) {
+        if let (Some(task), true) = (self.task, *via != AttachPoint::Inject) {
             fixed.bits |= params::TASK;
             fixed.task_pid = task.pid;
             fixed.task_tgid = task.tgid;
         }
         // The kernel's syscall events leave 32-bit calls out (raw_syscalls does not).
-        if let (Some(registers), Via::SysEnter(_) | Via::SysEnterAlone(_) | Via::SysExit(_)) =
-            (self.registers, via)
+        if let (
+            Some(registers),
+            AttachPoint::SysEnter(_) | AttachPoint::SysEnterAlone(_) | AttachPoint::SysExit(_),
+        ) = (self.registers, via)
         {
             fixed.bits |= params::COMPAT;
             fixed.compat_offset = registers.compat.task_offset;

@@ -8,7 +8,9 @@ use std::{
 
 use tracer_abi::INJECT_SIZE;
 
-use super::{AttachError, Cause, Request, Session, Via, Writer, beside::Beside, inject, relay};
+use super::{
+    AttachError, AttachPoint, Cause, Request, Session, Writer, companions::Companions, inject, relay,
+};
 use crate::{
     code::{
         asm::{Function, Insn},
@@ -96,15 +98,15 @@ pub struct Emitted {
 }
 
 impl Session {
-    /// Turns a synthetic event on; the request is [`Via::Inject`].
+    /// Turns a synthetic event on; the request is [`AttachPoint::Inject`].
     ///
     /// # Errors
     /// When its program does not pass the verifier.
-    pub fn hang_emitted(&mut self, request: &Request<'_>) -> Result<Emitted, AttachError> {
-        debug_assert_eq!(*request.via, Via::Inject);
+    pub fn attach_emitted(&mut self, request: &Request<'_>) -> Result<Emitted, AttachError> {
+        debug_assert_eq!(*request.via, AttachPoint::Inject);
         let slot = self.take_slot()?;
         self.shared.set_soft(slot, request.extras.begins_off);
-        match self.program(request, slot, None, &Beside::default()) {
+        match self.program(request, slot, None, &Companions::default()) {
             Ok((program, scratch)) => Ok(Emitted { slot, program, scratch }),
             Err(error) => {
                 self.gate.give_back(slot);
@@ -123,24 +125,24 @@ impl Session {
         request: &Request<'_>,
     ) -> Result<(), AttachError> {
         let (program, scratch) =
-            self.program(request, emitted.slot, emitted.scratch.as_ref(), &Beside::default())?;
+            self.program(request, emitted.slot, emitted.scratch.as_ref(), &Companions::default())?;
         emitted.program = program;
         emitted.scratch = scratch.or(emitted.scratch.take());
         Ok(())
     }
 
-    /// What a program that emits the event does with the record for this session; the request is [`Via::Emitted`].
+    /// What a program that emits the event does with the record for this session; the request is [`AttachPoint::Emitted`].
     ///
     /// # Errors
     /// When there is no code for it, or the kernel refuses a map.
     pub fn block(&self, emitted: &Emitted, request: &Request<'_>) -> Result<Block, AttachError> {
-        debug_assert_eq!(*request.via, Via::Emitted);
-        let (image, scratch) = self.image(request, emitted.slot, None, &Beside::default())?;
+        debug_assert_eq!(*request.via, AttachPoint::Emitted);
+        let (image, scratch) = self.image(request, emitted.slot, None, &Companions::default())?;
         Ok(Block::new(image.insns, image.constants.into_iter().chain(scratch).map(Arc::new).collect()))
     }
 
     /// Turns a synthetic event off.
-    pub fn unhang_emitted(&mut self, emitted: Emitted) {
+    pub fn detach_emitted(&mut self, emitted: Emitted) {
         self.gate.give_back(emitted.slot);
         drop(emitted);
     }

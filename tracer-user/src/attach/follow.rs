@@ -20,24 +20,24 @@ impl Follow {
         let offset = task_pid.to_ne_bytes();
         let templates = [("follow_fork", "sched_process_fork"), ("follow_free", "sched_process_free")];
         let pids = |map: &str| (map == PIDS).then(|| shared.pids());
-        let hooks = hang(&templates, &[("TASK_PID", &offset)], cast, pids)?;
+        let hooks = attach_hook(&templates, &[("TASK_PID", &offset)], cast, pids)?;
         Ok(Self { _hooks: hooks })
     }
 }
 
 /// Hangs templates without generated functions on raw tracepoints.
-pub(super) fn hang<'a>(
+pub(super) fn attach_hook<'a>(
     templates: &[(&str, &str)],
     constants: &[(&str, &[u8])],
     cast: Option<Cast>,
     map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
 ) -> Result<Vec<(Prog, OwnedFd)>, Cause> {
-    let hang = |(template, tracepoint): &(&str, &str)| {
+    let attach_hook = |(template, tracepoint): &(&str, &str)| {
         let image = object::plain(template, constants, cast, &map)?;
         let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), template)
             .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
         let link = program.attach_raw_tracepoint(tracepoint);
         Ok((program, link.map_err(|errno| Cause::Hook("raw tracepoint", errno))?))
     };
-    templates.iter().map(hang).collect()
+    templates.iter().map(attach_hook).collect()
 }

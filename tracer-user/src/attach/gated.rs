@@ -1,13 +1,13 @@
 //! Dynamic events on their hooks, each behind a gate of its own.
 //!
-//! Every probe has a [`Jump`]. In front of it the gate counts, as the kernel's profiles do: whoever hits.
+//! Every probe has a [`SwapPoint`]. In front of it the gate counts, as the kernel's profiles do: whoever hits.
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::{
-    AttachError, Cause, FilePlace, Link, Request, Session, Via,
-    beside::Beside,
-    jump::{Jump, insn},
+    AttachError, AttachPoint, Cause, FilePlace, Link, Request, Session,
+    companions::Companions,
+    swap_point::{SwapPoint, insn},
     unlink::{Hooks, Job},
     uprobe::{self, Planned},
 };
@@ -24,13 +24,13 @@ const LOOKUP: i32 = 1;
 pub struct Gated {
     /// Row of the counters.
     pub slot: u32,
-    via: Via,
+    via: AttachPoint,
     // The link first: it goes before what it refers to.
     link: Link,
-    jump: Jump,
+    jump: SwapPoint,
     program: Prog,
     scratch: Option<Map>,
-    beside: Beside,
+    beside: Companions,
     /// Hits of the hook by CPU, whoever's they are.
     hits: Map,
 }
@@ -40,11 +40,11 @@ pub struct Gated {
 pub struct PlannedGated {
     /// Row of the counters.
     pub slot: u32,
-    via: Via,
-    jump: Jump,
+    via: AttachPoint,
+    jump: SwapPoint,
     program: Prog,
     scratch: Option<Map>,
-    beside: Beside,
+    beside: Companions,
     hits: Map,
 }
 
@@ -67,7 +67,7 @@ impl Gated {
     }
 
     /// The hook.
-    pub fn via(&self) -> &Via {
+    pub fn via(&self) -> &AttachPoint {
         &self.via
     }
 }
@@ -77,14 +77,14 @@ impl Session {
     ///
     /// # Errors
     /// When a program does not pass the verifier or the hook is refused.
-    pub fn hang_gated(&mut self, request: &Request<'_>) -> Result<Gated, AttachError> {
+    pub fn attach_gated(&mut self, request: &Request<'_>) -> Result<Gated, AttachError> {
         let planned = self.plan(request)?;
         let slot = planned.slot;
-        let hung = self.hang_planned(planned);
-        if hung.is_err() {
+        let attached = self.attach_planned(planned);
+        if attached.is_err() {
             self.gate.give_back(slot);
         }
-        hung.map_err(|cause| AttachError::new(request.format.full_name(), cause))
+        attached.map_err(|cause| AttachError::new(request.format.full_name(), cause))
     }
 
     /// Makes all that an event has but its links.
@@ -104,7 +104,7 @@ impl Session {
     }
 
     fn planned(&mut self, request: &Request<'_>, slot: u32) -> Result<PlannedGated, Failed> {
-        let beside = Beside::load(request)?;
+        let beside = Companions::load(request)?;
         let (program, scratch) = self.program(request, slot, None, &beside)?;
         let hits = Map::create(&MapSpec {
             kind: MapKind::PerCpuArray,
@@ -117,27 +117,27 @@ impl Session {
         })
         .map_err(|errno| Cause::Map("array", errno))?;
         let kind = request.via.kind();
-        let jump = Jump::to(&program, kind, request.purpose(), "tracer_probe", &count(&hits))?;
+        let jump = SwapPoint::to(&program, kind, request.purpose(), "tracer_probe", &count(&hits))?;
         Ok(PlannedGated { slot, via: request.via.clone(), jump, program, scratch, beside, hits })
     }
 
-    fn hang_planned(&mut self, planned: PlannedGated) -> Result<Gated, Cause> {
+    fn attach_planned(&mut self, planned: PlannedGated) -> Result<Gated, Cause> {
         let PlannedGated { slot, via, jump, program, scratch, mut beside, hits } = planned;
-        beside.hang_before(self, &via)?;
+        beside.attach_before(self, &via)?;
         let link = self.hook(jump.gate(), &via)?;
-        beside.hang_behind(self, &via);
+        beside.attach_shared_program(self, &via);
         Ok(Gated { slot, via, link, jump, program, scratch, beside, hits })
     }
 
     /// Plans how a dynamic event hangs at a file; what is left are its links.
     ///
     /// # Errors
-    /// As [`Session::hang_gated`], and for an event that is not at a file.
+    /// As [`Session::attach_gated`], and for an event that is not at a file.
     pub fn plan_gated(&mut self, request: &Request<'_>) -> Result<(PlannedGated, Job), AttachError> {
         let planned = self.plan(request)?;
         let links = match &planned.via {
-            Via::Uprobe(place) => links(&planned, place, false),
-            Via::Uretprobe(place) => links(&planned, place, true),
+            AttachPoint::Uprobe(place) => links(&planned, place, false),
+            AttachPoint::Uretprobe(place) => links(&planned, place, true),
             _ => Err(Cause::Misplaced("a link of a file is for files")),
         };
         match links {
@@ -193,7 +193,7 @@ impl Session {
     }
 
     /// Takes a dynamic event off its hook.
-    pub fn unhang_gated(&mut self, gated: Gated) {
+    pub fn detach_gated(&mut self, gated: Gated) {
         // At once; the rest waits for all CPUs.
         gated.jump.clear();
         self.gate.give_back(gated.slot);

@@ -32,7 +32,7 @@ use rustix::{
     time::Timespec,
 };
 
-use super::{Hung, Session, close, many::close_links};
+use super::{Attached, Session, bulk::close_links, close};
 use crate::sys::Errno;
 
 /// Descriptors of a message; the kernel takes 253 (`SCM_MAX_FD`).
@@ -120,22 +120,22 @@ impl Drop for Kept {
 
 impl Session {
     /// Has the perf tracepoints among these guarded that are not yet.
-    pub fn guard<'a>(guard: &Arc<Guard>, hung: impl Iterator<Item = &'a mut Hung>) {
-        let mut new: Vec<(u32, &mut Hung)> = hung
-            .filter(|hung| hung.unguarded().is_some())
-            .map(|hung| (guard.next.fetch_add(1, Ordering::Relaxed) & !LINK, hung))
+    pub fn guard<'a>(guard: &Arc<Guard>, attached: impl Iterator<Item = &'a mut Attached>) {
+        let mut new: Vec<(u32, &mut Attached)> = attached
+            .filter(|attached| attached.unguarded().is_some())
+            .map(|attached| (guard.next.fetch_add(1, Ordering::Relaxed) & !LINK, attached))
             .collect();
         for part in new.chunks_mut(BATCH / 2) {
             let numbered: Vec<(u32, BorrowedFd<'_>)> = part
                 .iter()
-                .filter_map(|(number, hung)| Some((number, hung.unguarded()?)))
+                .filter_map(|(number, attached)| Some((number, attached.unguarded()?)))
                 .flat_map(|(number, [link, event])| [(*number, event), (*number | LINK, link)])
                 .collect();
             if guard.hold(&numbered).is_none() {
                 return;
             }
-            for (number, hung) in part {
-                hung.set_kept(Kept { guard: Arc::clone(guard), number: *number });
+            for (number, attached) in part {
+                attached.set_kept(Kept { guard: Arc::clone(guard), number: *number });
             }
         }
     }

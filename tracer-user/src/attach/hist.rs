@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{
-    AttachError, Block, Calls, Cause, Link, Session, Via, Writer, inject, jump::Jump, raw_tp, tracepoint,
+    AttachError, AttachPoint, Block, Calls, Cause, Link, Session, Writer, inject, raw_tp,
+    swap_point::SwapPoint, tracepoint,
 };
 use crate::{
     code::{
@@ -17,7 +18,7 @@ use crate::{
     lang::hist::{Hist, action::Deed},
     plan::{
         hist::{COMM_SIZE, Layout, snapshot, word},
-        source::Hook,
+        source::ProgramContext,
     },
     sys::{
         map::{Map, MapKind, MapSpec},
@@ -42,10 +43,10 @@ pub struct Counts {
 pub struct Counting {
     program: Prog,
     /// What hangs in the program's place, where that may be exchanged.
-    jump: Option<Jump>,
+    jump: Option<SwapPoint>,
     _link: Link,
     kind: ProgKind,
-    hook: Hook,
+    hook: ProgramContext,
 }
 
 /// What a histogram needs of others.
@@ -102,7 +103,7 @@ impl Counting {
     /// When a value is not to be had at the hook, or the kernel refuses a map, the program or the hook.
     pub fn start(
         request: &hist::Request<'_>,
-        via: &Via,
+        via: &AttachPoint,
         counts: &Counts,
         around: &Around<'_>,
     ) -> Result<Self, AttachError> {
@@ -112,25 +113,25 @@ impl Counting {
 
     fn try_start(
         request: &hist::Request<'_>,
-        via: &Via,
+        via: &AttachPoint,
         counts: &Counts,
         around: &Around<'_>,
     ) -> Result<Self, Cause> {
         let kind = via.kind();
         let program = load(request, kind, counts, around)?;
         let emits = request.hist.synthetic_events().next().is_some();
-        let jump = || Jump::to(&program, kind, via.purpose(), "tracer_hist", &[]);
+        let jump = || SwapPoint::to(&program, kind, via.purpose(), "tracer_hist", &[]);
         let jump = (emits && kind != ProgKind::Syscall).then(jump).transpose()?;
-        let hung = jump.as_ref().map_or(&program, Jump::gate);
+        let attached = jump.as_ref().map_or(&program, SwapPoint::gate);
         let link = match via {
-            Via::Tracepoint(id) => tracepoint::attach(hung, *id),
-            Via::RawTracepoint(name) => raw_tp::attach(hung, name),
-            Via::SysEnter(number) | Via::SysExit(number) => {
+            AttachPoint::Tracepoint(id) => tracepoint::attach(attached, *id),
+            AttachPoint::RawTracepoint(name) => raw_tp::attach(attached, name),
+            AttachPoint::SysEnter(number) | AttachPoint::SysExit(number) => {
                 let calls = around.calls.ok_or(Cause::NoRegisters)?;
-                let place = calls.hang(matches!(via, Via::SysEnter(_)), *number, hung)?;
+                let place = calls.attach_hook(matches!(via, AttachPoint::SysEnter(_)), *number, attached)?;
                 Ok(Link::Call { _place: place })
             }
-            Via::Inject => Ok(Link::None),
+            AttachPoint::Inject => Ok(Link::None),
             _ => Err(Cause::NoHook("histograms hang on tracepoints only".to_owned())),
         }?;
         Ok(Self { program, jump, _link: link, kind, hook: request.hook.clone() })
@@ -156,11 +157,11 @@ impl Counting {
     }
 
     /// How it has its values.
-    pub fn hook(&self) -> &Hook {
+    pub fn hook(&self) -> &ProgramContext {
         &self.hook
     }
 
-    /// Counts a record of user space's ([`Via::Inject`]).
+    /// Counts a record of user space's ([`AttachPoint::Inject`]).
     ///
     /// # Errors
     /// What the kernel says.

@@ -15,7 +15,7 @@ pub struct Writer {
 }
 
 impl Session {
-    /// Hands a record to an event attached through [`super::Via::Inject`]; what its triggers ask for ([`tracer_abi::asked`]).
+    /// Hands a record to an event attached through [`super::AttachPoint::Inject`]; what its triggers ask for ([`tracer_abi::asked`]).
     ///
     /// # Errors
     /// What the kernel says.

@@ -29,9 +29,9 @@ pub(super) fn attach(program: &Prog, place: &KernelPlace) -> Result<Link, Cause>
 pub(super) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
     let unit = ProbeUnit::kprobe().ok_or(Cause::NotBuilt("kprobes", "CONFIG_KPROBE_EVENTS"))?;
     let symbol = match &place.symbol {
-        Some(symbol) => {
-            Some(CString::new(symbol.as_str()).map_err(|_| Cause::Hook("kprobe", super::via::NO_NAME))?)
-        }
+        Some(symbol) => Some(
+            CString::new(symbol.as_str()).map_err(|_| Cause::Hook("kprobe", super::attach_point::NO_NAME))?,
+        ),
         None => None,
     };
     let config = unit.config(exit, 0).unwrap_or_default();

@@ -7,69 +7,69 @@
 //! aya's object layer parses and relocates; maps and programs are made through `sys`, because sharing maps among
 //! objects, cookies and `BPF_PROG_TYPE_SYSCALL` are beyond aya 0.14's loader.
 
-mod beside;
+mod attach_point;
+mod bulk;
 mod calls;
+mod companions;
 mod context;
+mod dispatch_table;
 mod emitted;
 mod error;
-mod extras;
 mod fentry;
 mod fexit;
 mod follow;
-mod gate;
 mod gated;
 mod guard;
 mod hist;
+mod hit_actions;
 pub mod ids;
 mod inject;
-mod jump;
+mod kernel_read;
 mod kprobe;
 mod kprobe_multi;
 mod kretprobe;
 mod link;
 #[cfg(feature = "bpf-log")]
 mod logs;
-mod make;
-mod many;
 mod maps;
 mod object;
-mod peek;
+mod program_builder;
 pub mod published;
 mod raw_tp;
 mod relay;
 mod request;
 mod shared;
+mod swap_point;
 mod syscalls;
 mod tasks;
 mod tracepoint;
 mod unlink;
 mod uprobe;
 mod uretprobe;
-mod via;
 
+pub use attach_point::AttachPoint;
+pub use bulk::{Ahead, Opening, close, make_way, take_off, take_unused};
 pub use calls::Calls;
 pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
+pub use dispatch_table::{Attached, Parked, PlannedAttach};
 pub use emitted::{Block, Emitted, emission};
 pub use error::{AttachError, Cause};
-pub use extras::{Extras, TracingSwitch};
 pub use fentry::{Function, ModuleTypes};
-pub use gate::{Hung, PlannedHang, Resting};
 pub use gated::{Gated, PlannedGated};
 pub use guard::{Guard, INLINE_CLOSE_MAX, hand_over, hold};
 pub use hist::{Around as HistAround, Counted, Counting, Counts, part as hist_part};
+pub use hit_actions::{HitActions, TracingSwitch};
 pub use inject::Writer;
+pub use kernel_read::{Hashes, kernel_word};
 pub use kprobe::{KernelPlace, try_kprobe};
-pub use make::{Built, BulkBuilder};
-pub use many::{Ahead, Opening, close, make_way, take_off, take_unused};
 pub use maps::Options;
-pub use peek::{Hashes, kernel_word};
+pub use program_builder::{Built, BulkBuilder};
 pub use relay::{Relay, Relayed, relayed};
 pub use request::{Request, Threads};
 pub use shared::{Linked, Together};
 pub use tasks::{TaskOffsets, Tasks};
 pub use unlink::{Hooks, Job, Moment, close_files, closed_since, now as moment};
 pub use uprobe::FilePlace;
-pub use via::Via;
 
 use std::{collections::HashMap, os::fd::AsFd, sync::Arc};
 
@@ -78,20 +78,20 @@ use tracer_abi::{Counters, halted};
 use crate::{
     event::Format,
     kernel::Cast,
-    plan::{filter::Filter, probe::Given, source::Hook},
+    plan::{filter::Filter, probe::ProbeContext, source::ProgramContext},
     sys::{
         map::Map,
         prog::{Prog, ProgInfo},
         ring::RingMemory,
     },
 };
-use beside::Beside;
+use companions::Companions;
+use dispatch_table::{DispatchTable, SharedProgram};
 use follow::Follow;
-use gate::{Behind, Gate};
 use link::Link;
-use make::load;
 use maps::Shared;
 use object::{Functions, Image};
+use program_builder::load;
 use syscalls::Dispatcher;
 
 /// An attached event. It hangs on its hook as long as this lives.
@@ -102,7 +102,7 @@ pub struct Attachment {
     program: Prog,
     _scratch: Option<Map>,
     link: Link,
-    _beside: Beside,
+    _beside: Companions,
 }
 
 impl Attachment {
@@ -123,10 +123,10 @@ pub struct Session {
     enter: Option<Dispatcher>,
     exit: Option<Dispatcher>,
     follow: Option<Follow>,
-    gate: Gate,
+    gate: DispatchTable,
     /// Perf events that are opened ahead, and programs that were made ahead, by kind.
     ahead: Option<Ahead>,
-    prepared: HashMap<u16, Arc<Behind>>,
+    prepared: HashMap<u16, Arc<SharedProgram>>,
     #[cfg(feature = "bpf-log")]
     logs: Option<logs::Logs>,
     next_slot: u32,
@@ -147,7 +147,7 @@ impl Session {
                 enter: None,
                 exit: None,
                 follow: None,
-                gate: Gate::new(options.slots),
+                gate: DispatchTable::new(options.slots),
                 ahead: None,
                 prepared: HashMap::new(),
                 #[cfg(feature = "bpf-log")]
@@ -227,11 +227,11 @@ impl Session {
             return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots())));
         }
         let named = |cause| AttachError::new(request.format.full_name(), cause);
-        let mut beside = Beside::load(request).map_err(named)?;
+        let mut beside = Companions::load(request).map_err(named)?;
         let (program, scratch) = self.program(request, slot, None, &beside)?;
-        beside.hang_before(self, request.via).map_err(named)?;
+        beside.attach_before(self, request.via).map_err(named)?;
         let link = self.hook(&program, request.via).map_err(named)?;
-        beside.hang_behind(self, request.via);
+        beside.attach_shared_program(self, request.via);
         #[cfg(feature = "bpf-log")]
         if self.logs.is_none() {
             self.logs = program.info().ok().and_then(|info| logs::Logs::of(info.id));
@@ -246,7 +246,7 @@ impl Session {
         request: &Request<'_>,
         slot: u32,
         known: Option<&Map>,
-        beside: &Beside,
+        beside: &Companions,
     ) -> Result<(Prog, Option<Map>), AttachError> {
         let (image, scratch) = self.image(request, slot, known, beside)?;
         Ok((load(request, &image)?, scratch))
@@ -258,7 +258,7 @@ impl Session {
         request: &Request<'_>,
         slot: u32,
         known: Option<&Map>,
-        beside: &Beside,
+        beside: &Companions,
     ) -> Result<(Image, Option<Map>), AttachError> {
         let functions = request.functions()?;
         let maker = self.maker();
@@ -267,22 +267,22 @@ impl Session {
     }
 
     /// Hangs a program on its hook.
-    fn hook(&mut self, program: &Prog, via: &Via) -> Result<Link, Cause> {
+    fn hook(&mut self, program: &Prog, via: &AttachPoint) -> Result<Link, Cause> {
         match via {
-            Via::Tracepoint(id) => tracepoint::attach(program, *id),
-            Via::RawTracepoint(name) => raw_tp::attach(program, name),
-            Via::SysEnter(number) => self.syscall(true, *number, program),
-            Via::SysEnterAlone(_) => raw_tp::attach(program, "sys_enter"),
-            Via::SysExit(number) => self.syscall(false, *number, program),
-            Via::Kprobe(place) => kprobe::attach(program, place),
-            Via::Kretprobe(place) => kretprobe::attach(program, place),
-            Via::Uprobe(place) => uprobe::attach(program, place, false),
-            Via::Uretprobe(place) => uretprobe::attach(program, place),
-            Via::Fentry(_) => fentry::attach(program),
-            Via::Fexit(_) => fexit::attach(program),
-            Via::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
-            Via::Shared { address, exit } => kprobe_multi::attach(program, &[*address], *exit),
-            Via::Inject | Via::Emitted => Ok(Link::None),
+            AttachPoint::Tracepoint(id) => tracepoint::attach(program, *id),
+            AttachPoint::RawTracepoint(name) => raw_tp::attach(program, name),
+            AttachPoint::SysEnter(number) => self.syscall(true, *number, program),
+            AttachPoint::SysEnterAlone(_) => raw_tp::attach(program, "sys_enter"),
+            AttachPoint::SysExit(number) => self.syscall(false, *number, program),
+            AttachPoint::Kprobe(place) => kprobe::attach(program, place),
+            AttachPoint::Kretprobe(place) => kretprobe::attach(program, place),
+            AttachPoint::Uprobe(place) => uprobe::attach(program, place, false),
+            AttachPoint::Uretprobe(place) => uretprobe::attach(program, place),
+            AttachPoint::Fentry(_) => fentry::attach(program),
+            AttachPoint::Fexit(_) => fexit::attach(program),
+            AttachPoint::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
+            AttachPoint::Shared { address, exit } => kprobe_multi::attach(program, &[*address], *exit),
+            AttachPoint::Inject | AttachPoint::Emitted => Ok(Link::None),
         }
     }
 
@@ -302,30 +302,30 @@ impl Session {
     /// Hangs an event up behind the gate, where it can be changed and taken off while it fires.
     ///
     /// # Errors
-    /// When the program does not pass the verifier or the hook is refused, as [`Via::Inject`] and [`Via::SysEnterAlone`] are.
-    pub fn hang(&mut self, request: &Request<'_>) -> Result<Hung, AttachError> {
+    /// When the program does not pass the verifier or the hook is refused, as [`AttachPoint::Inject`] and [`AttachPoint::SysEnterAlone`] are.
+    pub fn attach_hook(&mut self, request: &Request<'_>) -> Result<Attached, AttachError> {
         let slot = self.take_slot()?;
         self.shared.set_soft(slot, request.extras.begins_off);
-        let hung = self.behind_gate(request, slot).and_then(|behind| {
+        let attached = self.behind_gate(request, slot).and_then(|behind| {
             let named = |cause| AttachError::new(request.format.full_name(), cause);
             self.set_call(request.via, Some((&behind, request.cookie(slot)))).map_err(named)?;
             let opened = match request.via {
-                Via::Tracepoint(id) => self.ahead.as_mut().and_then(|ahead| ahead.take(*id)),
+                AttachPoint::Tracepoint(id) => self.ahead.as_mut().and_then(|ahead| ahead.take(*id)),
                 _ => None,
             };
-            self.gate.hang(slot, request.via, request.kind, behind, opened).map_err(named)
+            self.gate.attach_hook(slot, request.via, request.kind, behind, opened).map_err(named)
         });
-        if hung.is_err() {
+        if attached.is_err() {
             self.gate.give_back(slot);
         }
-        hung
+        attached
     }
 
     /// Plans how an event hangs at a file, behind the gate; what is left is its link.
     ///
     /// # Errors
-    /// As [`Session::hang`].
-    pub fn plan_hang(&mut self, request: &Request<'_>) -> Result<(PlannedHang, Job), AttachError> {
+    /// As [`Session::attach_hook`].
+    pub fn plan_attach(&mut self, request: &Request<'_>) -> Result<(PlannedAttach, Job), AttachError> {
         let slot = self.take_slot()?;
         self.shared.set_soft(slot, request.extras.begins_off);
         let planned = self.behind_gate(request, slot).and_then(|behind| {
@@ -342,12 +342,12 @@ impl Session {
     ///
     /// # Errors
     /// When it could not be.
-    pub fn finish_hang(
+    pub fn finish_attach(
         &mut self,
         name: &str,
-        planned: PlannedHang,
+        planned: PlannedAttach,
         made: Hooks,
-    ) -> Result<Hung, AttachError> {
+    ) -> Result<Attached, AttachError> {
         self.gate.finish_file(planned, made).map_err(|cause| AttachError::new(name, cause))
     }
 
@@ -355,32 +355,32 @@ impl Session {
     ///
     /// # Errors
     /// When the program does not pass the verifier, or the request is for another hook; the old one goes on then.
-    pub fn change(&mut self, hung: &mut Hung, request: &Request<'_>) -> Result<(), AttachError> {
-        request.must_be_at(&hung.via)?;
-        let behind = self.behind_gate(request, hung.slot)?;
-        let put = if gate::is_call(&hung.via) {
-            self.set_call(&hung.via, Some((&behind, request.cookie(hung.slot))))
+    pub fn change(&mut self, attached: &mut Attached, request: &Request<'_>) -> Result<(), AttachError> {
+        request.must_be_at(&attached.via)?;
+        let behind = self.behind_gate(request, attached.slot)?;
+        let put = if dispatch_table::is_call(&attached.via) {
+            self.set_call(&attached.via, Some((&behind, request.cookie(attached.slot))))
         } else {
-            self.gate.put(&hung.via, hung.slot, &behind)
+            self.gate.put(&attached.via, attached.slot, &behind)
         };
         put.map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
-        hung.behind = behind;
+        attached.behind = behind;
         Ok(())
     }
 
     /// Turns an event behind the gate off, at once and on all CPUs.
-    pub fn rest(&mut self, hung: Hung) -> Resting {
+    pub fn rest(&mut self, attached: Attached) -> Parked {
         // A place in a table can be cleared.
-        let _ = self.set_call(&hung.via, None);
-        self.gate.rest(hung)
+        let _ = self.set_call(&attached.via, None);
+        self.gate.rest(attached)
     }
 
     /// Turns an event on again.
     ///
     /// # Errors
-    /// When the program does not pass the verifier, or the request is for another hook than [`Resting::via`]; the event is taken
+    /// When the program does not pass the verifier, or the request is for another hook than [`Parked::via`]; the event is taken
     /// off its hook then.
-    pub fn resume(&mut self, resting: Resting, request: &Request<'_>) -> Result<Hung, AttachError> {
+    pub fn resume(&mut self, resting: Parked, request: &Request<'_>) -> Result<Attached, AttachError> {
         request.must_be_at(resting.via())?;
         let behind = self.behind_gate(request, resting.slot())?;
         self.shared.set_soft(resting.slot(), request.extras.begins_off);
@@ -389,14 +389,14 @@ impl Session {
         self.gate.resume(resting, behind).map_err(named)
     }
 
-    /// Hits of events behind the gate for which the kernel ran no program, since another was running on that CPU; `hung`
+    /// Hits of events behind the gate for which the kernel ran no program, since another was running on that CPU; `attached`
     /// are those that are on.
-    pub fn missed<'a>(&self, hung: impl Iterator<Item = &'a Hung>) -> u64 {
-        self.gate.missed(hung)
+    pub fn missed<'a>(&self, attached: impl Iterator<Item = &'a Attached>) -> u64 {
+        self.gate.missed(attached)
     }
 
     /// Sets or clears a system call's place in its dispatcher; nothing for other hooks.
-    fn set_call(&mut self, via: &Via, behind: Option<(&Behind, u64)>) -> Result<(), Cause> {
+    fn set_call(&mut self, via: &AttachPoint, behind: Option<(&SharedProgram, u64)>) -> Result<(), Cause> {
         let Some((enter, number)) = via.call() else { return Ok(()) };
         match behind {
             Some((behind, cookie)) => {
@@ -464,7 +464,7 @@ impl Session {
 /// When the plan has no code at this hook.
 pub fn listing(
     format: &Format,
-    hook: &Hook,
+    hook: &ProgramContext,
     filter: Option<&Filter>,
     linked: bool,
     cast: Option<Cast>,
@@ -475,16 +475,16 @@ pub fn listing(
         return Ok(functions.listing());
     }
     let template = match hook {
-        Hook::Tracepoint => "trace_event",
-        Hook::Probe(plan) => match plan.given {
-            Given::Registers(_) => "kprobe_event",
-            Given::Arguments(_) => "raw_event",
-            Given::Call { exit: false, .. } => "fentry_event",
-            Given::Call { exit: true, .. } => "fexit_event",
-            Given::Record => "trace_event",
+        ProgramContext::Tracepoint => "trace_event",
+        ProgramContext::Probe(plan) => match plan.given {
+            ProbeContext::Registers(_) => "kprobe_event",
+            ProbeContext::Arguments(_) => "raw_event",
+            ProbeContext::Call { exit: false, .. } => "fentry_event",
+            ProbeContext::Call { exit: true, .. } => "fexit_event",
+            ProbeContext::Record => "trace_event",
         },
-        Hook::Handed(_) => "uprobe_event",
-        Hook::RawTracepoint(_) | Hook::Inject => "raw_event",
+        ProgramContext::UserRecord(_) => "uprobe_event",
+        ProgramContext::RawTracepoint(_) | ProgramContext::Inject => "raw_event",
     };
     functions.linked(template, cast).map_err(|cause| AttachError::new(format.full_name(), cause))
 }

@@ -17,11 +17,11 @@ use crate::{
         asm::{Assembler, Function, Insn, KEPT, Reg, SYMBOL_FORMAT},
         link, listing,
         lower::{self, Needs},
-        whole::{self, Frozen, Known},
+        opt::{self, Frozen, Known},
     },
     event::Format,
     kernel::Cast,
-    plan::{filter::Filter, source::Hook, trigger::Trigger},
+    plan::{filter::Filter, source::ProgramContext, trigger::Trigger},
     sys::map::{Map, MapKind, MapSpec, flag},
 };
 
@@ -42,7 +42,7 @@ impl Functions {
     /// Generates filter, record and triggers. For what there is not, there is a function that the template never calls.
     pub(super) fn generate(
         format: &Format,
-        hook: &Hook,
+        hook: &ProgramContext,
         filter: Option<&Filter>,
         triggers: &[Trigger],
     ) -> Result<Self, Cause> {
@@ -231,7 +231,7 @@ fn finish<'a>(
         if given { frozen.iter().map(|(fd, bytes)| Frozen { fd: *fd, bytes }).collect() } else { Vec::new() };
     let singles = singles.iter().filter(|_| given).filter_map(|name| Some(map(name)?.as_raw_fd()));
     let singles: Vec<RawFd> = singles.collect();
-    let mut insns = whole::improve(insns, &Known { cast, frozen: &known, singles: &singles });
+    let mut insns = opt::improve(insns, &Known { cast, frozen: &known, singles: &singles });
     let mut read = Vec::new();
     for (name, bytes) in &frozen {
         let mut users =

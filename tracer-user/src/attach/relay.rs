@@ -8,11 +8,11 @@ use std::{
 
 use tracer_abi::SCRATCH_SIZE;
 
-use super::{AttachError, Block, Cause, Link, Session, Via, Writer, inject, jump::Jump};
+use super::{AttachError, AttachPoint, Block, Cause, Link, Session, Writer, inject, swap_point::SwapPoint};
 use crate::{
     code::lower::relay::{self, AREA_SIZE, ROWS},
     event::Format,
-    plan::source::Hook,
+    plan::source::ProgramContext,
     sys::{
         map::{Map, MapKind, MapSpec},
         prog::Prog,
@@ -22,17 +22,17 @@ use crate::{
 /// A relay on its hook.
 #[derive(Debug)]
 pub struct Relay {
-    via: Via,
+    via: AttachPoint,
     /// What it hangs on its hook by; nothing where it has none.
-    hung: Option<Behind>,
+    attached: Option<RelayProgram>,
     program: Prog,
 }
 
 #[derive(Debug)]
-struct Behind {
+struct RelayProgram {
     // The link first: it goes before what it refers to.
     _link: Link,
-    jump: Jump,
+    jump: SwapPoint,
 }
 
 /// What a relay is made for.
@@ -41,7 +41,7 @@ pub struct Relayed<'a> {
     /// The event.
     pub format: &'a Format,
     /// How its values are had: from another event's record where the relay is a part.
-    pub hook: &'a Hook,
+    pub hook: &'a ProgramContext,
     /// Programs at its hook are preempted by others of their kind.
     pub nests: bool,
     /// It is a part of a program that has records of another event.
@@ -106,22 +106,22 @@ impl Session {
     ///
     /// # Errors
     /// When a program does not pass the verifier or the hook is refused.
-    pub fn hang_relay(
+    pub fn attach_relay(
         &mut self,
         format: &Format,
-        hook: &Hook,
-        via: &Via,
+        hook: &ProgramContext,
+        via: &AttachPoint,
         parts: &[Block],
     ) -> Result<Relay, AttachError> {
         let failed = |cause| AttachError::new(format.full_name(), cause);
         let program = self.relay(format, hook, via, parts)?;
-        if *via == Via::Inject {
-            return Ok(Relay { via: via.clone(), hung: None, program });
+        if *via == AttachPoint::Inject {
+            return Ok(Relay { via: via.clone(), attached: None, program });
         }
-        let jump = Jump::to(&program, via.kind(), via.purpose(), "tracer_relay", &[]).map_err(failed)?;
+        let jump = SwapPoint::to(&program, via.kind(), via.purpose(), "tracer_relay", &[]).map_err(failed)?;
         let link = self.hook(jump.gate(), via).map_err(failed)?;
-        let hung = Some(Behind { _link: link, jump });
-        Ok(Relay { via: via.clone(), hung, program })
+        let attached = Some(RelayProgram { _link: link, jump });
+        Ok(Relay { via: via.clone(), attached, program })
     }
 
     /// Gives a relay other parts: every hit is seen by the old or by the new ones, and once.
@@ -132,11 +132,11 @@ impl Session {
         &self,
         relay: &mut Relay,
         format: &Format,
-        hook: &Hook,
+        hook: &ProgramContext,
         parts: &[Block],
     ) -> Result<(), AttachError> {
         let program = self.relay(format, hook, &relay.via, parts)?;
-        if let Some(Behind { jump, .. }) = &relay.hung {
+        if let Some(RelayProgram { jump, .. }) = &relay.attached {
             jump.exchange(&program).map_err(|cause| AttachError::new(format.full_name(), cause))?;
         }
         relay.program = program;
@@ -152,10 +152,16 @@ impl Session {
         done.map(drop).map_err(|cause| AttachError::new("a record of user space", cause))
     }
 
-    fn relay(&self, format: &Format, hook: &Hook, via: &Via, parts: &[Block]) -> Result<Prog, AttachError> {
+    fn relay(
+        &self,
+        format: &Format,
+        hook: &ProgramContext,
+        via: &AttachPoint,
+        parts: &[Block],
+    ) -> Result<Prog, AttachError> {
         let own = self.shared.excluded_tgid();
-        let but_process = (own != 0 && *via != Via::Inject).then_some(own);
-        let is_injected = *via == Via::Inject;
+        let but_process = (own != 0 && *via != AttachPoint::Inject).then_some(own);
+        let is_injected = *via == AttachPoint::Inject;
         let what = Relayed { format, hook, nests: via.nests(), is_part: false, but_process, is_injected };
         let block = relayed(&what, self.shared.cpus(), parts)?;
         let kind = via.kind();

@@ -2,12 +2,12 @@
 
 use tracer_abi::{Params, params};
 
-use super::{AttachError, Cause, Extras, Via, object::Functions, uprobe};
+use super::{AttachError, AttachPoint, Cause, HitActions, object::Functions, uprobe};
 use crate::{
     event::Format,
     plan::{
         filter::Filter,
-        source::{Hook, Other, Source},
+        source::{Other, ProgramContext, Source},
     },
     sys::prog::Purpose,
 };
@@ -28,7 +28,10 @@ impl Request<'_> {
     /// What its program is loaded for: what hangs on files hangs on uprobe.multi links.
     pub(super) fn purpose(&self) -> Purpose<'_> {
         match (self.via, self.hook) {
-            (Via::Uprobe(_) | Via::Uretprobe(_), Hook::Probe(_) | Hook::Handed(_)) => uprobe::purpose(),
+            (
+                AttachPoint::Uprobe(_) | AttachPoint::Uretprobe(_),
+                ProgramContext::Probe(_) | ProgramContext::UserRecord(_),
+            ) => uprobe::purpose(),
             _ => self.via.purpose(),
         }
     }
@@ -40,9 +43,9 @@ pub struct Request<'a> {
     /// The event.
     pub format: &'a Format,
     /// How its values are had at the hook.
-    pub hook: &'a Hook,
+    pub hook: &'a ProgramContext,
     /// The hook.
-    pub via: &'a Via,
+    pub via: &'a AttachPoint,
     /// Hits that do not match are counted and dropped.
     pub filter: Option<&'a Filter>,
     /// The event only ever happens with interrupts off.
@@ -54,12 +57,12 @@ pub struct Request<'a> {
     /// Another thread that the event is about: where it is traced, the hit is.
     pub other: Option<Other>,
     /// What a hit does beside being recorded.
-    pub extras: Extras<'a>,
+    pub extras: HitActions<'a>,
 }
 
 impl Request<'_> {
     /// That what it is for hangs at this hook.
-    pub(super) fn must_be_at(&self, via: &Via) -> Result<(), AttachError> {
+    pub(super) fn must_be_at(&self, via: &AttachPoint) -> Result<(), AttachError> {
         if self.via == via {
             return Ok(());
         }
@@ -93,8 +96,9 @@ impl Request<'_> {
     /// constant in it.
     pub(super) fn told_at_the_hit(&self) -> u32 {
         match (self.via, self.hook) {
-            (Via::Tracepoint(_) | Via::Shared { .. }, _) | (_, Hook::Handed(_)) => params::COOKIE,
-            (Via::SysEnter(_) | Via::SysExit(_), Hook::RawTracepoint(fields))
+            (AttachPoint::Tracepoint(_) | AttachPoint::Shared { .. }, _)
+            | (_, ProgramContext::UserRecord(_)) => params::COOKIE,
+            (AttachPoint::SysEnter(_) | AttachPoint::SysExit(_), ProgramContext::RawTracepoint(fields))
                 if !fields.iter().any(|field| matches!(field.source, Source::Const(_))) =>
             {
                 params::BY_CALL

@@ -7,8 +7,8 @@
 use std::{collections::HashSet, os::fd::OwnedFd};
 
 use super::{
-    Cause, Hung, Request, Session, Via,
-    gate::{Member, Planned},
+    AttachPoint, Attached, Cause, Request, Session,
+    dispatch_table::{Member, Planned},
     kprobe_multi,
 };
 use crate::sys::Errno;
@@ -44,7 +44,7 @@ impl Together {
 }
 
 impl Session {
-    /// Plans how events hang that are all [`Via::Shared`], with the programs that [`Session::prepare`] made where it did.
+    /// Plans how events hang that are all [`AttachPoint::Shared`], with the programs that [`Session::prepare`] made where it did.
     pub fn plan_shared(&mut self, requests: &[Request<'_>]) -> Together {
         let mut together = Together { count: requests.len(), rounds: Vec::new() };
         if !kprobe_multi::is_there() {
@@ -53,7 +53,7 @@ impl Session {
         self.prepare(requests);
         let mut rounds: Vec<Round> = Vec::new();
         for (at, request) in requests.iter().enumerate() {
-            let Via::Shared { address, exit } = *request.via else { continue };
+            let AttachPoint::Shared { address, exit } = *request.via else { continue };
             let Some(member) = self.member(request) else { continue };
             let open =
                 rounds.iter_mut().find(|round| round.exit == exit && !round.addresses.contains(&address));
@@ -77,15 +77,15 @@ impl Session {
 
     /// The events that hang, in the order of the requests. None for what the kernel does not take: it may yet take it by another
     /// hook.
-    pub fn finish_shared(&mut self, linked: Linked) -> Vec<Option<Hung>> {
-        let mut all: Vec<Option<Hung>> = (0..linked.count).map(|_| None).collect();
+    pub fn finish_shared(&mut self, linked: Linked) -> Vec<Option<Attached>> {
+        let mut all: Vec<Option<Attached>> = (0..linked.count).map(|_| None).collect();
         for (places, planned, link) in linked.rounds {
             let slots = planned.slots();
             match self.gate.finish_shared(planned, link) {
-                Ok(hung) => {
-                    for (at, hung) in places.into_iter().zip(hung) {
+                Ok(attached) => {
+                    for (at, attached) in places.into_iter().zip(attached) {
                         if let Some(place) = all.get_mut(at) {
-                            *place = Some(hung);
+                            *place = Some(attached);
                         }
                     }
                 }

@@ -81,7 +81,7 @@ impl Tasks {
         let (signal, live) = (offsets.signal.to_ne_bytes(), offsets.live.to_ne_bytes());
         let constants: [(&str, &[u8]); 4] =
             [("TASKS_TGID", &tgid), ("TASKS_MM", &mm), ("TASKS_SIGNAL", &signal), ("TASKS_LIVE", &live)];
-        let hooks = follow::hang(&templates, &constants, cast, |map| match map {
+        let hooks = follow::attach_hook(&templates, &constants, cast, |map| match map {
             TASKS => Some(table.as_fd()),
             TASK_RING => Some(ring.as_fd()),
             _ => None,

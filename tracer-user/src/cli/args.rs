@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::tree::Owner;
+use crate::fs::Owner;
 
 /// What `--version` says: the version, and the notice that the licence of btf-rs asks for.
 const LONG_VERSION: &str = concat!(
@@ -47,13 +47,13 @@ pub(super) enum Command {
     #[command(hide = true)]
     Hold(HoldArgs),
     /// Close the events that a daemon had on when it ended. Used by `mount`.
-    #[command(hide = true, name = crate::tree::CLOSER)]
+    #[command(hide = true, name = crate::fs::CLOSER)]
     CloseEvents,
     /// Reach the memory of programs with user events for a daemon. Used by `mount`.
-    #[command(hide = true, name = crate::control::client_memory::COMMAND)]
+    #[command(hide = true, name = crate::engine::client_memory::COMMAND)]
     ClientMemory,
     /// Open the files that a daemon is named. Used by `mount`.
-    #[command(hide = true, name = crate::tree::OPENER)]
+    #[command(hide = true, name = crate::fs::OPENER)]
     OpenFiles,
 }
 

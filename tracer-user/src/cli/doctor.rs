@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::args::DoctorArgs;
 use crate::{
-    control::{confine::Role, facts::Facts},
+    engine::{confine::Role, facts::Facts},
     event::{Catalogue, Format},
     kernel::{
         Answer,

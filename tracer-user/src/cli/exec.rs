@@ -15,7 +15,7 @@ use anyhow::{Context, ensure};
 use rustix::mount::{MountFlags, mount, mount_bind};
 
 use super::{args::ExecArgs, background, hold};
-use crate::{kernel::Tracefs, sys::mount::private_namespace, tree};
+use crate::{fs, kernel::Tracefs, sys::mount::private_namespace};
 
 /// Where tools look for tracefs.
 const TRACEFS: &str = "/sys/kernel/tracing";
@@ -27,7 +27,7 @@ const BELOW_DEBUGFS: &str = "/sys/kernel/debug/tracing";
 pub(super) fn run(args: &ExecArgs) -> anyhow::Result<ExitCode> {
     let (program, rest) = args.command.split_first().context("no command")?;
     if let Some(dir) = &args.mirror {
-        ensure!(tree::is_mirror(&std::path::absolute(dir)?), "there is no mirror at {}", dir.display());
+        ensure!(fs::is_mirror(&std::path::absolute(dir)?), "there is no mirror at {}", dir.display());
     }
     private_namespace().context("no mounts of our own (CAP_SYS_ADMIN)")?;
     lay_out(args)?;

@@ -7,13 +7,13 @@ use anyhow::Context;
 use super::args::ExplainArgs;
 use crate::{
     attach,
-    control::{
+    engine::{
         facts::Facts,
-        hooks::Chosen,
+        hooks::AttachPlan,
         probes, recorder,
         selection::{self, Selected},
     },
-    plan::{resolve, source::Hook},
+    plan::{resolve, source::ProgramContext},
 };
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
@@ -45,7 +45,7 @@ fn one(
     out: &mut impl Write,
     event: &Selected,
     args: &ExplainArgs,
-    mut chosen: Chosen,
+    mut chosen: AttachPlan,
     facts: &Facts,
 ) -> anyhow::Result<()> {
     let format = &event.format;
@@ -63,15 +63,15 @@ fn one(
     let cast = recorder::cast(facts);
     let listing = attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked, cast);
     let listing = match listing {
-        Err(error) if chosen.hook != Hook::Tracepoint => {
-            chosen = Chosen::tracepoint(format, error.to_string());
+        Err(error) if chosen.hook != ProgramContext::Tracepoint => {
+            chosen = AttachPlan::tracepoint(format, error.to_string());
             attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked, cast)?
         }
         other => other?,
     };
     writeln!(out, "\nhook\n  {:?}", chosen.via)?;
     if chosen.reason.is_empty() {
-        if let Hook::RawTracepoint(fields) = &chosen.hook {
+        if let ProgramContext::RawTracepoint(fields) = &chosen.hook {
             for field in fields {
                 let name = format.fields.iter().find(|f| f.offset == usize::from(field.offset));
                 writeln!(out, "    {} <- {:?}", name.map_or("?", |f| f.name.as_str()), field.source)?;
@@ -102,7 +102,7 @@ fn probe(out: &mut impl Write, event: &Selected, args: &ExplainArgs, facts: &Fac
     writeln!(out, "\nhooks, best first")?;
     for candidate in &usable {
         writeln!(out, "  {}", candidate.name())?;
-        if let Hook::Probe(plan) = &candidate.hook {
+        if let ProgramContext::Probe(plan) = &candidate.hook {
             writeln!(out, "{}", indent(&indent(&plan.to_string())))?;
         }
     }

@@ -11,12 +11,12 @@ use std::{
 use anyhow::{Context, bail};
 
 use super::{args::HistArgs, record::Signals};
-use crate::control::{
+use crate::engine::{
     confine::{self, Role},
     facts::Facts,
     hist::{
         HistError, Histogram, Options,
-        several::{Histograms, Wanted},
+        several::{HistRequest, Histograms},
     },
 };
 
@@ -82,7 +82,7 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn start(args: &HistArgs, facts: &Arc<Facts>) -> anyhow::Result<Counting> {
-    let wanted = Wanted {
+    let wanted = HistRequest {
         synthetic: args.synthetic.clone(),
         dynamic: args.probes.clone(),
         histograms: pairs(&args.histograms)?,

@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use super::args::ListArgs;
 use crate::{
-    control::confine::{self, Role},
+    engine::confine::{self, Role},
     event::{Catalogue, Format},
     kernel::Tracefs,
 };

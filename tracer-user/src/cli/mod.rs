@@ -46,10 +46,10 @@ pub fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Exec(args) => exec::run(&args),
         Command::Hold(args) => hold::run(&args),
-        Command::OpenFiles => crate::tree::open_files().map(|()| ExitCode::SUCCESS).map_err(Into::into),
-        Command::CloseEvents => crate::tree::close_events().map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Command::OpenFiles => crate::fs::open_files().map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Command::CloseEvents => crate::fs::close_events().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::ClientMemory => {
-            crate::control::client_memory::run().map(|()| ExitCode::SUCCESS).map_err(Into::into)
+            crate::engine::client_memory::run().map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
     };
     // A daemon has done so, and must not take longer.
@@ -61,7 +61,7 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{} {}", style::error("error:"), style::chain(&error));
-            let usage = error.downcast_ref::<crate::control::selection::SelectError>().is_some();
+            let usage = error.downcast_ref::<crate::engine::selection::SelectError>().is_some();
             ExitCode::from(if usage { USAGE } else { 1 })
         }
     }

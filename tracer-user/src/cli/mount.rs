@@ -7,12 +7,12 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{args::MountArgs, background, log, notify};
 use crate::{
-    control::{
+    engine::{
         confine::{self, Role},
         facts::Facts,
         instance::{Boot, Mirror},
     },
-    tree::{self, Heartbeat, Helpers, Options},
+    fs::{self, Heartbeat, Helpers, Options},
 };
 
 pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
@@ -36,7 +36,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
             pidfd_open(pid, PidfdFlags::empty()).context("the process to watch")
         })
         .transpose()?;
-    tree::allow_descriptors();
+    fs::allow_descriptors();
     // Before privileges go: the place may be another user's, and nothing can be started later.
     // (Where a dead mirror is in the way, `serve` makes it, and tells what is wrong.)
     let _ = std::fs::create_dir_all(&at);
@@ -76,6 +76,6 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let keep = until.is_none();
     let options =
         Options { at, owner, helpers, heartbeat, over: args.over, until, keep, restore: args.restore, boot };
-    tree::serve(mirror, options, ready)
+    fs::serve(mirror, options, ready)
         .with_context(|| format!("cannot serve a mirror at {}", args.dir.display()))
 }

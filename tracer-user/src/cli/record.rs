@@ -15,18 +15,18 @@ use anyhow::{Context, bail};
 
 use super::{args::RecordArgs, style};
 use crate::{
-    control::{
+    engine::{
         confine::{self, Role},
         facts::Facts,
         probes, programs,
         recorder::{Count, Options, Recorder, Shown},
         selection::{self, Selected},
     },
+    fs,
     render::{
         json,
         line::{self, BufferInfo, Stamp},
     },
-    tree,
 };
 
 /// Bytes of text that are written at once.
@@ -54,7 +54,7 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot catch signals")?;
     recorder.waiter().add(&signals.pipe)?;
     let ready = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
-    let closer = tree::Closer::start_for(recorder.events());
+    let closer = fs::Closer::start_for(recorder.events());
     // The command was started before, with the caller's privileges.
     confine::confine(Role::Recorder);
     recorder.go();

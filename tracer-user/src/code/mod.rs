@@ -10,4 +10,4 @@ pub mod link;
 pub mod listing;
 pub mod lower;
 pub mod machine;
-pub mod whole;
+pub mod opt;

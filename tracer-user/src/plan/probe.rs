@@ -1,7 +1,7 @@
 //! A dynamic event at a hook: where each of its values comes from there.
 //!
 //! The language leaves steps that speak of registers, arguments and what is returned ([`crate::lang::fetch`]). Which of
-//! them a hook can give depends on what its program is handed ([`Given`]): a plan names places in that, or says why there
+//! them a hook can give depends on what its program is handed ([`ProbeContext`]): a plan names places in that, or says why there
 //! is none, and then another hook may do. Calling conventions are those that the kernel goes by itself
 //! (`regs_get_kernel_argument()`, arch/x86/include/asm/ptrace.h and arch/arm64/include/asm/ptrace.h).
 
@@ -19,7 +19,7 @@ use crate::{
 
 /// What a program is handed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Given {
+pub enum ProbeContext {
     /// `struct pt_regs`.
     Registers(Arch),
     /// A raw tracepoint's arguments, so many words.
@@ -55,7 +55,7 @@ pub struct Addresses {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbePlan {
     /// What the program is handed.
-    pub given: Given,
+    pub given: ProbeContext,
     /// Whether memory is the user's, whatever its address.
     pub user: bool,
     /// The words behind the common fields.
@@ -159,9 +159,9 @@ pub enum Origin {
 
 /// Why a hook cannot give what an event asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lacks(pub String);
+pub struct Unavailable(pub String);
 
-impl fmt::Display for Lacks {
+impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
@@ -251,7 +251,7 @@ fn registers(arch: Arch) -> &'static Registers {
 ///
 /// # Errors
 /// What the hook lacks.
-pub fn plan(probe: &Probe, given: Given, addresses: Addresses) -> Result<ProbePlan, Lacks> {
+pub fn plan(probe: &Probe, given: ProbeContext, addresses: Addresses) -> Result<ProbePlan, Unavailable> {
     let planner = Planner { probe, given, addresses, user: !probe.at.is_kernel() };
     let head_size = probe.event.head_size();
     let fixed = head_size + probe.event.args.iter().map(|arg| arg.size() as usize).sum::<usize>();
@@ -269,7 +269,7 @@ pub fn plan(probe: &Probe, given: Given, addresses: Addresses) -> Result<ProbePl
 
 struct Planner<'a> {
     probe: &'a Probe,
-    given: Given,
+    given: ProbeContext,
     addresses: Addresses,
     user: bool,
 }
@@ -282,14 +282,14 @@ impl Planner<'_> {
     /// The function or instruction that is probed.
     fn place(&self) -> Value {
         match self.given {
-            Given::Registers(arch) if self.user && !self.event().is_exit() => {
+            ProbeContext::Registers(arch) if self.user && !self.event().is_exit() => {
                 Value::of(Origin::Context(registers(arch).ip))
             }
-            Given::Registers(_) if self.user => Value::of(match self.addresses.in_task {
+            ProbeContext::Registers(_) if self.user => Value::of(match self.addresses.in_task {
                 Some((utask, vaddr)) => Origin::FunctionInTask { utask, vaddr },
                 None => Origin::Function,
             }),
-            Given::Registers(arch) if !self.event().is_exit() => {
+            ProbeContext::Registers(arch) if !self.event().is_exit() => {
                 let Registers { ip, ahead, .. } = registers(arch);
                 if !self.addresses.by_fprobe {
                     Value { from: Origin::Context(*ip), plus: -ahead }
@@ -299,13 +299,13 @@ impl Planner<'_> {
                     Value::number(self.addresses.ip)
                 }
             }
-            Given::Registers(_) if self.addresses.ip == 0 => Value::of(Origin::Function),
+            ProbeContext::Registers(_) if self.addresses.ip == 0 => Value::of(Origin::Function),
             _ => Value::number(self.addresses.ip),
         }
     }
 
-    fn head(&self) -> Result<Vec<Value>, Lacks> {
-        if self.given == Given::Record {
+    fn head(&self) -> Result<Vec<Value>, Unavailable> {
+        if self.given == ProbeContext::Record {
             return Ok(Vec::new());
         }
         let place = self.place();
@@ -313,21 +313,23 @@ impl Planner<'_> {
             return Ok(vec![place]);
         }
         let back = match self.given {
-            Given::Registers(arch) => Value::of(Origin::Context(registers(arch).ip)),
+            ProbeContext::Registers(arch) => Value::of(Origin::Context(registers(arch).ip)),
             // Behind the arguments: what is returned, the frame pointer, the way back into the function, and that to its
             // caller (`arch_prepare_bpf_trampoline()`, arch/x86/net/bpf_jit_comp.c).
-            Given::Call { words, arch: Arch::X86_64, .. } => Value::of(Origin::Call(words + 3)),
+            ProbeContext::Call { words, arch: Arch::X86_64, .. } => Value::of(Origin::Call(words + 3)),
             // What is returned, x19, x20, perhaps padding, frame pointer, way back, frame pointer, caller.
-            Given::Call { words, arch: Arch::Arm64, .. } => {
+            ProbeContext::Call { words, arch: Arch::Arm64, .. } => {
                 let Addresses { ip, end, .. } = self.addresses;
                 Value::of(Origin::CallReturn { at: words + 6, start: ip, size: end.saturating_sub(ip) })
             }
-            Given::Arguments(_) | Given::Record => return Err(Lacks("nothing returns there".to_owned())),
+            ProbeContext::Arguments(_) | ProbeContext::Record => {
+                return Err(Unavailable("nothing returns there".to_owned()));
+            }
         };
         Ok(vec![place, back])
     }
 
-    fn arg(&self, arg: &Checked, head_size: usize) -> Result<ArgPlan, Lacks> {
+    fn arg(&self, arg: &Checked, head_size: usize) -> Result<ArgPlan, Unavailable> {
         let mut value = None;
         let mut derefs = Vec::new();
         let mut store = None;
@@ -342,7 +344,7 @@ impl Planner<'_> {
             }
         }
         let (Some(value), Some((store, store_offset, size))) = (value, store) else {
-            return Err(Lacks(format!("{} has no value", arg.arg.name)));
+            return Err(Unavailable(format!("{} has no value", arg.arg.name)));
         };
         Ok(ArgPlan {
             name: arg.arg.name.clone(),
@@ -360,13 +362,13 @@ impl Planner<'_> {
     /// What a program at the entry has to keep.
     fn kept(&self) -> Vec<Value> {
         match self.given {
-            Given::Registers(arch) => self.probe.kept.iter().map(|n| argument(arch, *n)).collect(),
+            ProbeContext::Registers(arch) => self.probe.kept.iter().map(|n| argument(arch, *n)).collect(),
             _ => Vec::new(),
         }
     }
 
-    fn source(&self, source: &Source) -> Result<Value, Lacks> {
-        let lacks = |what: &str| Err(Lacks(format!("{what} cannot be had there")));
+    fn source(&self, source: &Source) -> Result<Value, Unavailable> {
+        let lacks = |what: &str| Err(Unavailable(format!("{what} cannot be had there")));
         Ok(match (source, self.given) {
             (Source::Immediate(value), _) => Value::number(*value),
             (Source::Comm, _) => Value::of(Origin::Comm),
@@ -374,35 +376,43 @@ impl Planner<'_> {
             // kernel/trace/trace_uprobe.c).
             (Source::Text(_), _) if self.user => Value::number(0),
             (Source::Text(text), _) => Value::of(Origin::Text(text.clone())),
-            (Source::Field(field), Given::Record) => Value::of(Origin::Field(field.clone())),
-            (Source::Register(place), Given::Registers(_)) => Value::of(Origin::Context(*place as u16)),
+            (Source::Field(field), ProbeContext::Record) => Value::of(Origin::Field(field.clone())),
+            (Source::Register(place), ProbeContext::Registers(_)) => {
+                Value::of(Origin::Context(*place as u16))
+            }
             (Source::Register(_), _) => return lacks("a register"),
-            (Source::StackPointer, Given::Registers(arch)) => Value::of(Origin::Context(registers(arch).sp)),
-            (Source::Stack(n), Given::Registers(_)) => Value::of(Origin::Stack(*n)),
+            (Source::StackPointer, ProbeContext::Registers(arch)) => {
+                Value::of(Origin::Context(registers(arch).sp))
+            }
+            (Source::Stack(n), ProbeContext::Registers(_)) => Value::of(Origin::Stack(*n)),
             (Source::StackPointer | Source::Stack(_), _) => return lacks("the stack"),
-            (Source::Retval, Given::Registers(arch)) => Value::of(Origin::Context(registers(arch).retval)),
-            (Source::Retval, Given::Call { words, exit: true, .. }) => Value::of(Origin::Call(words)),
+            (Source::Retval, ProbeContext::Registers(arch)) => {
+                Value::of(Origin::Context(registers(arch).retval))
+            }
+            (Source::Retval, ProbeContext::Call { words, exit: true, .. }) => Value::of(Origin::Call(words)),
             (Source::Retval, _) => return lacks("what is returned"),
-            (Source::Argument(n), Given::Registers(arch)) => argument(arch, *n),
-            (Source::Argument(n), Given::Call { words, .. }) if *n < u32::from(words) => {
+            (Source::Argument(n), ProbeContext::Registers(arch)) => argument(arch, *n),
+            (Source::Argument(n), ProbeContext::Call { words, .. }) if *n < u32::from(words) => {
                 Value::of(Origin::Call(*n as u8))
             }
             // A tracepoint's are counted from 1, as the function behind it has one more.
-            (Source::Argument(n), Given::Arguments(words)) if (1..=u32::from(words)).contains(n) => {
+            (Source::Argument(n), ProbeContext::Arguments(words)) if (1..=u32::from(words)).contains(n) => {
                 Value::of(Origin::Context((*n as u16 - 1) * 8))
             }
-            (Source::Argument(_), Given::Arguments(_)) => Value::number(0),
+            (Source::Argument(_), ProbeContext::Arguments(_)) => Value::number(0),
             (Source::Argument(n), _) => return lacks(&format!("argument {}", n + 1)),
-            (Source::Kept(offset), Given::Call { words, exit: true, .. }) => {
+            (Source::Kept(offset), ProbeContext::Call { words, exit: true, .. }) => {
                 let index = self.probe.kept.get(*offset as usize / 8).copied().unwrap_or(u32::MAX);
                 if index >= u32::from(words) {
                     return lacks(&format!("argument {}", index.wrapping_add(1)));
                 }
                 Value::of(Origin::Call(index as u8))
             }
-            (Source::Kept(offset), Given::Registers(_)) => Value::of(Origin::Kept((*offset / 8) as u8)),
+            (Source::Kept(offset), ProbeContext::Registers(_)) => {
+                Value::of(Origin::Kept((*offset / 8) as u8))
+            }
             (Source::Kept(_), _) => return lacks("what a function was called with"),
-            (Source::File(offset), Given::Registers(_)) => {
+            (Source::File(offset), ProbeContext::Registers(_)) => {
                 let crate::event::dynamic::Target::File { offset: own, .. } = self.event().target else {
                     return lacks("an offset in a file");
                 };

@@ -1,6 +1,6 @@
 //! Where the bytes of a record come from at a hook.
 //!
-//! A filter and a record plan name record offsets only; a [`Hook`] says how generated code gets at them. At a
+//! A filter and a record plan name record offsets only; a [`ProgramContext`] says how generated code gets at them. At a
 //! perf tracepoint and in the injection program the context is the record itself; at a raw tracepoint each
 //! field has a [`Source`] of its own.
 
@@ -9,7 +9,7 @@ use crate::{event::Format, lang::facts::Arch};
 
 /// The kind of hook a program hangs on; one template each in `tracer-ebpf/src/probe/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hook {
+pub enum ProgramContext {
     /// A perf tracepoint: the context is the kernel's own record, its first eight bytes hidden.
     Tracepoint,
     /// `BPF_PROG_TYPE_SYSCALL`: the context is the record, whole, that user space made.
@@ -19,12 +19,12 @@ pub enum Hook {
     /// A dynamic event's: what the context is, the plan says.
     Probe(Box<ProbePlan>),
     /// A place in a program where it hands over a record that it made, common fields left free: the context is the registers.
-    Handed(Handed),
+    UserRecord(UserRecord),
 }
 
 /// Where a program's record is found at the place where it hands it over (`.note.tracer` of the crate `tracer-events`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handed {
+pub struct UserRecord {
     /// Byte offset in `struct pt_regs` of the register that has its address.
     pub address: u16,
     /// The same of its length.
@@ -35,7 +35,7 @@ pub struct Handed {
     pub varies: bool,
 }
 
-impl Handed {
+impl UserRecord {
     /// The first two arguments of a function: a record's address and its length.
     pub fn of(format: &Format, arch: Arch) -> Self {
         let (address, length) = match arch {

@@ -1,5 +1,5 @@
 //! Pieces from which the running kernel's answers to rendering are made: BTF for constants and layouts,
-//! `printk_formats` for the strings that events point to, the clocks for the tick. `control::facts` puts them
+//! `printk_formats` for the strings that events point to, the clocks for the tick. `engine::facts` puts them
 //! together.
 
 use std::collections::HashMap;

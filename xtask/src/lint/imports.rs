@@ -1,22 +1,22 @@
-//! The direction of imports in `tracer-user`: a room sees only those to its left.
+//! The direction of imports in `tracer-user`: a layer imports only from those to its left.
 //!
 //! Every path that starts at the crate's root is looked at, be it in a `use`, in an expression or in a macro:
-//! `crate::room`, groups such as `crate::{a, b::c}`, and `super::super::room` where that climbs to the root. Test
-//! modules follow the same rule. `lib.rs` and `main.rs`, which stand above the rooms, are free.
+//! `crate::layer`, groups such as `crate::{a, b::c}`, and `super::super::layer` where that climbs to the root. Test
+//! modules follow the same rule. `lib.rs` and `main.rs`, which stand above the layers, are free.
 
 use std::path::Path;
 
 use super::Finding;
 use super::scan::{self, Token};
 
-/// The rooms, each of which may import from those before it.
+/// The layers, each of which may import from those before it.
 const ORDER: [&str; 15] = [
-    "sys", "kernel", "event", "lang", "plan", "code", "attach", "ring", "buffer", "render", "control", "api",
-    "tree", "export", "cli",
+    "sys", "kernel", "event", "lang", "plan", "code", "attach", "ring", "buffer", "render", "export",
+    "engine", "api", "fs", "cli",
 ];
 
-fn rank(room: &str) -> Option<usize> {
-    ORDER.iter().position(|r| *r == room)
+fn rank(layer: &str) -> Option<usize> {
+    ORDER.iter().position(|r| *r == layer)
 }
 
 /// The module path of a file below `src`: `lang/filter/mod.rs` is `[lang, filter]`.
@@ -115,9 +115,9 @@ fn reaches(module: &[String], tokens: &[Token]) -> Vec<Reach> {
 pub(super) fn check(file: &Path, inside: &Path, text: &str) -> Vec<Finding> {
     let module = module_of(inside);
     let finding = |line, text| Finding { file: file.to_path_buf(), line, text };
-    let Some(room) = module.first().filter(|r| *r != "lib" && *r != "main") else { return Vec::new() };
-    let Some(own) = rank(room) else {
-        return vec![finding(1, format!("`{room}` is none of the rooms: {}", ORDER.join(" < ")))];
+    let Some(layer) = module.first().filter(|r| *r != "lib" && *r != "main") else { return Vec::new() };
+    let Some(own) = rank(layer) else {
+        return vec![finding(1, format!("`{layer}` is none of the layers: {}", ORDER.join(" < ")))];
     };
     reaches(&module, &scan::tokens(text))
         .into_iter()
@@ -126,12 +126,12 @@ pub(super) fn check(file: &Path, inside: &Path, text: &str) -> Vec<Finding> {
                 let name = &reach.name;
                 Some(finding(
                     reach.line,
-                    format!("`{room}` must not import from `{name}`, which is right of it"),
+                    format!("`{layer}` must not import from `{name}`, which is right of it"),
                 ))
             }
-            // A macro or a re-export at the root would hide its room, and with it the direction.
+            // A macro or a re-export at the root would hide its layer, and with it the direction.
             None if reach.name != "self" => {
-                Some(finding(reach.line, format!("name the room: `crate::{}` is none", reach.name)))
+                Some(finding(reach.line, format!("name the layer: `crate::{}` is none", reach.name)))
             }
             _ => None,
         })

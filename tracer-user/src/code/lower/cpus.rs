@@ -8,7 +8,7 @@ use crate::{
     code::asm::{Alu, Cond, Helper, Operand, Reg, Width},
     plan::{
         filter::{CpusOp, CpusSubject, Place},
-        source::Hook,
+        source::ProgramContext,
     },
 };
 
@@ -72,7 +72,7 @@ impl Lower<'_> {
 
     /// A cpumask in the record against a set.
     fn cpumask(&mut self, offset: u16, op: CpusOp, set: &[u32], exits: Exits) -> Result<(), LowerError> {
-        if matches!(self.hook, Hook::RawTracepoint(_)) {
+        if matches!(self.hook, ProgramContext::RawTracepoint(_)) {
             return Err(LowerError::NoData);
         }
         let mut words = [0_u64; WORDS_MAX];

@@ -2,7 +2,7 @@
 //!
 //! It builds the event's record in memory of its own, laid out as a record that user space injects ([`tracer_abi::INJECT_SIZE`]),
 //! and hands it to parts of the program, one for each instance where the event is on: what they do with it, filter, triggers,
-//! histograms, is lowered for [`Hook::Inject`](crate::plan::source::Hook). A value is a number, or the address of a text or of
+//! histograms, is lowered for [`ProgramContext::Inject`](crate::plan::source::Hook). A value is a number, or the address of a text or of
 //! a stack (a word that says how many addresses follow); `ctx` is the context of the hook.
 
 use tracer_abi::{COMMON_SIZE, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, MAX_PAYLOAD};

@@ -7,7 +7,7 @@ use crate::{
     code::asm::{Alu, Helper, Reg, Width},
     plan::{
         filter::Place,
-        source::{FieldSource, Hook, Source},
+        source::{FieldSource, ProgramContext, Source},
     },
 };
 
@@ -17,21 +17,27 @@ impl Lower<'_> {
         let (offset, size) = (usize::from(place.offset), usize::from(place.size));
         let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
         match self.hook {
-            Hook::Tracepoint | Hook::RawTracepoint(_) if offset + size <= COMMON_SIZE => {
+            ProgramContext::Tracepoint | ProgramContext::RawTracepoint(_) if offset + size <= COMMON_SIZE => {
                 self.common_field(offset, size);
             }
-            Hook::Tracepoint | Hook::Inject | Hook::Probe(_) | Hook::Handed(_)
+            ProgramContext::Tracepoint
+            | ProgramContext::Inject
+            | ProgramContext::Probe(_)
+            | ProgramContext::UserRecord(_)
                 if offset.is_multiple_of(size) =>
             {
                 self.asm.load(width, Reg::R0, self.ctx, offset as i16);
             }
-            Hook::Tracepoint | Hook::Inject | Hook::Probe(_) | Hook::Handed(_) => {
+            ProgramContext::Tracepoint
+            | ProgramContext::Inject
+            | ProgramContext::Probe(_)
+            | ProgramContext::UserRecord(_) => {
                 // The verifier takes aligned loads of the context only.
                 let slot = self.frame.take(size, 0);
                 self.read_context(slot, offset, size);
                 self.asm.load(width, Reg::R0, Reg::R10, slot);
             }
-            Hook::RawTracepoint(fields) => {
+            ProgramContext::RawTracepoint(fields) => {
                 let field = covering(fields, offset, size)?;
                 let inner = offset - usize::from(field.offset);
                 self.sourced(&field.source, inner, width);

@@ -18,15 +18,15 @@ fn text(text: Text, pattern: Pattern) -> Filter {
     Filter::Test(Test::Text { text, pattern, not: false })
 }
 
-fn listed(plan: &Filter, hook: &Hook) -> String {
+fn listed(plan: &Filter, hook: &ProgramContext) -> String {
     listing::functions(&filter(plan, hook).unwrap().functions)
 }
 
 /// sched_switch by its arguments, at offsets that some kernel has.
-fn switch() -> Hook {
+fn switch() -> ProgramContext {
     let memory =
         |offset, size, arg, at| FieldSource { offset, size, source: Source::Memory { arg, path: vec![at] } };
-    Hook::RawTracepoint(vec![
+    ProgramContext::RawTracepoint(vec![
         memory(8, 16, 1, 2968),
         memory(24, 4, 1, 2488),
         memory(28, 4, 1, 132),
@@ -39,7 +39,7 @@ fn switch() -> Hook {
 #[test]
 fn a_number_of_the_record_is_one_load() {
     // raw_syscalls:sys_enter, id == 9999
-    insta::assert_snapshot!(listed(&number(8, 8, NumberOp::Eq, 9999), &Hook::Tracepoint), @r"
+    insta::assert_snapshot!(listed(&number(8, 8, NumberOp::Eq, 9999), &ProgramContext::Tracepoint), @r"
     tracer_filter:
           ; s64 at 8: == 0x270f
         0  r0 = *(u64 *)(r1 + 8)
@@ -50,7 +50,7 @@ fn a_number_of_the_record_is_one_load() {
         4  r0 = 0
         5  exit
     ");
-    let raw = Hook::RawTracepoint(vec![FieldSource { offset: 8, size: 8, source: Source::Arg(1) }]);
+    let raw = ProgramContext::RawTracepoint(vec![FieldSource { offset: 8, size: 8, source: Source::Arg(1) }]);
     insta::assert_snapshot!(listed(&number(8, 8, NumberOp::Eq, 9999), &raw), @r"
     tracer_filter:
           ; s64 at 8: == 0x270f
@@ -113,7 +113,7 @@ fn a_name_is_read_once_and_compared_by_words() {
 fn a_search_has_a_callback() {
     let filename = Text::Pointer { place: Place { offset: 24, size: 8 }, user: true };
     let plan = text(filename, Pattern::Middle(b"passwd".into()));
-    insta::assert_snapshot!(listed(&plan, &Hook::Tracepoint), @r#"
+    insta::assert_snapshot!(listed(&plan, &ProgramContext::Tracepoint), @r#"
     tracer_filter:
         0  r6 = r1
         1  r7 = r2
@@ -179,7 +179,7 @@ fn records_are_copied_by_words_or_read_with_their_data() {
     let fixed = parse(
         "\tfield:int pid;\toffset:8;\tsize:4;\tsigned:1;\n\tfield:u64 at;\toffset:16;\tsize:8;\tsigned:0;\n",
     );
-    let code = record(&fixed, &Hook::Tracepoint).unwrap();
+    let code = record(&fixed, &ProgramContext::Tracepoint).unwrap();
     assert_eq!(code.size, Some(24));
     insta::assert_snapshot!(listing::functions(&code.functions), @r"
     tracer_record:
@@ -194,7 +194,7 @@ fn records_are_copied_by_words_or_read_with_their_data() {
     let variable = parse(
         "\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;\n\tfield:u8 on;\toffset:12;\tsize:1;\tsigned:0;\n",
     );
-    let code = record(&variable, &Hook::Tracepoint).unwrap();
+    let code = record(&variable, &ProgramContext::Tracepoint).unwrap();
     assert_eq!(code.size, None);
     insta::assert_snapshot!(listing::functions(&code.functions), @r"
     tracer_record:
@@ -241,7 +241,7 @@ fn a_trigger_counts_in_three_steps() {
         Trigger { action: Action::StackTrace, count: None, filter: Some(number(8, 8, NumberOp::Lt, 3)) },
         Trigger { action: Action::Event { slot: 5, enable: true }, count: None, filter: None },
     ];
-    insta::assert_snapshot!(listing::functions(&trigger(&list, &Hook::Tracepoint).unwrap().functions), @r"
+    insta::assert_snapshot!(listing::functions(&trigger(&list, &ProgramContext::Tracepoint).unwrap().functions), @r"
     tracer_trigger:
         0  *(u64 *)(r10 - 8) = r4
         1  *(u64 *)(r10 - 16) = 0
@@ -294,7 +294,7 @@ fn a_trigger_counts_in_three_steps() {
 fn an_unconditional_trigger_is_a_few_instructions() {
     use crate::plan::trigger::{Action, Trigger};
     let list = [Trigger { action: Action::TraceOn, count: None, filter: None }];
-    insta::assert_snapshot!(listing::functions(&trigger(&list, &Hook::Tracepoint).unwrap().functions), @r"
+    insta::assert_snapshot!(listing::functions(&trigger(&list, &ProgramContext::Tracepoint).unwrap().functions), @r"
     tracer_trigger:
           ; traceon
         0  r2 = r4
@@ -311,8 +311,12 @@ fn an_unconditional_trigger_is_a_few_instructions() {
 
 #[test]
 fn of_a_record_handed_over_only_the_numbers_asked_for_are_read() {
-    let hook =
-        Hook::Handed(crate::plan::source::Handed { address: 112, length: 104, fixed: 36, varies: true });
+    let hook = ProgramContext::UserRecord(crate::plan::source::UserRecord {
+        address: 112,
+        length: 104,
+        fixed: 36,
+        varies: true,
+    });
     let plan = Filter::And(vec![number(28, 4, NumberOp::Lt, 0), number(24, 4, NumberOp::Gt, 7)]);
     let code = filter(&plan, &hook).unwrap();
     assert!(!code.needs.scratch);

@@ -12,7 +12,7 @@ use crate::{
     plan::{
         filter::{CpusSubject, Filter, Test, Text},
         probe::{ArgPlan, ProbePlan},
-        source::Hook,
+        source::ProgramContext,
     },
 };
 
@@ -29,7 +29,7 @@ impl Lower<'_> {
         }
         let Some(when) = &plan.when else { return Ok(()) };
         let counts = self.asm.label();
-        let hook = std::mem::replace(&mut self.hook, &Hook::Tracepoint);
+        let hook = std::mem::replace(&mut self.hook, &ProgramContext::Tracepoint);
         self.texts = text::Texts::for_filter(when);
         self.branch(when, Exits { yes: counts, no, next: Next::Yes })?;
         self.bind(counts);

@@ -11,7 +11,7 @@ use crate::{
     code::asm::{Alu, Cond, Helper, Label, Reg, Width},
     plan::{
         filter::{CpusSubject, Filter, Pattern, Place, Test, Text},
-        source::{FieldSource, Hook, Source, SwitchState, SyscallArgs},
+        source::{FieldSource, ProgramContext, Source, SwitchState, SyscallArgs},
     },
 };
 
@@ -119,9 +119,9 @@ pub(super) struct Memory {
 
 impl Memory {
     /// The groups that a filter may read.
-    pub(super) fn for_filter(filter: &Filter, hook: &Hook) -> Self {
+    pub(super) fn for_filter(filter: &Filter, hook: &ProgramContext) -> Self {
         let mut wanted = Vec::new();
-        if let Hook::RawTracepoint(fields) = hook {
+        if let ProgramContext::RawTracepoint(fields) = hook {
             want_filter(filter, fields, &mut wanted);
         }
         Self::of(wanted)

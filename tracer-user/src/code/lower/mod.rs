@@ -9,27 +9,27 @@
 mod compare;
 mod cpus;
 mod emission;
+pub mod entry_args;
 mod fetch;
 mod glob;
-mod handed;
 pub mod hist;
 mod image;
-pub mod keep;
 mod memory;
 mod number;
+pub mod prefault;
 mod probe;
 mod record;
 pub mod relay;
 mod search;
 mod text;
-pub mod touch;
 mod trigger;
+mod user_record;
 
 use crate::{
     code::asm::{Alu, Assembler, Cond, Function, Helper, Label, Operand, Reg, Width},
     plan::{
         filter::{Filter, Test},
-        source::Hook,
+        source::ProgramContext,
     },
 };
 
@@ -86,7 +86,7 @@ pub enum LowerError {
 ///
 /// # Errors
 /// When the hook cannot give a value that the filter compares.
-pub fn filter(filter: &Filter, hook: &Hook) -> Result<Code, LowerError> {
+pub fn filter(filter: &Filter, hook: &ProgramContext) -> Result<Code, LowerError> {
     let mut uses = Uses::default();
     // The first pass finds what is used, the second lowers for that.
     lower_filter(filter, hook, &mut uses)?;
@@ -96,13 +96,17 @@ pub fn filter(filter: &Filter, hook: &Hook) -> Result<Code, LowerError> {
     Ok(Code { functions, needs, size: None })
 }
 
-fn lower_filter(filter: &Filter, hook: &Hook, uses: &mut Uses) -> Result<Vec<Function>, LowerError> {
+fn lower_filter(
+    filter: &Filter,
+    hook: &ProgramContext,
+    uses: &mut Uses,
+) -> Result<Vec<Function>, LowerError> {
     let plan = match hook {
-        Hook::Probe(plan) if *filter != Filter::Const(true) || plan.when.is_some() => Some(plan),
+        ProgramContext::Probe(plan) if *filter != Filter::Const(true) || plan.when.is_some() => Some(plan),
         _ => None,
     };
     let handed = match hook {
-        Hook::Handed(handed) if *filter != Filter::Const(true) => Some(*handed),
+        ProgramContext::UserRecord(handed) if *filter != Filter::Const(true) => Some(*handed),
         _ => None,
     };
     if plan.is_some() || handed.is_some() {
@@ -181,7 +185,7 @@ impl Exits {
 /// State of lowering one function.
 struct Lower<'a> {
     asm: Assembler,
-    hook: &'a Hook,
+    hook: &'a ProgramContext,
     /// As the first pass found it; completed while lowering.
     uses: Uses,
     /// Where the context is.
@@ -210,7 +214,7 @@ impl Frame {
 }
 
 impl<'a> Lower<'a> {
-    fn new(hook: &'a Hook, uses: Uses) -> Self {
+    fn new(hook: &'a ProgramContext, uses: Uses) -> Self {
         let (ctx, common) = if uses.calls { (Reg::R6, Reg::R8) } else { (Reg::R1, Reg::R3) };
         Self {
             asm: Assembler::new(),
@@ -357,7 +361,7 @@ impl<'a> Lower<'a> {
 
     /// R0 = the CPU of the hit.
     fn current_cpu(&mut self) {
-        if *self.hook == Hook::Inject {
+        if *self.hook == ProgramContext::Inject {
             self.asm.load(Width::W, Reg::R0, self.ctx, tracer_abi::INJECT_CPU as i16);
         } else {
             self.call(Helper::GetSmpProcessorId);

@@ -15,8 +15,8 @@ use crate::{
     event::Field,
     lang::fetch::Store,
     plan::{
-        probe::{ArgPlan, Given, Origin, ProbePlan, Value},
-        source::Hook,
+        probe::{ArgPlan, Origin, ProbeContext, ProbePlan, Value},
+        source::ProgramContext,
     },
 };
 
@@ -51,7 +51,7 @@ pub(super) fn record(plan: &ProbePlan) -> Result<Code, LowerError> {
     if size > MAX_PAYLOAD {
         return Err(LowerError::RecordSize(size));
     }
-    let mut lower = Lower::new(&Hook::Inject, Uses { calls: true, ..Uses::default() });
+    let mut lower = Lower::new(&ProgramContext::Inject, Uses { calls: true, ..Uses::default() });
     lower.asm.mov(Reg::R6, Reg::R1);
     lower.asm.mov(Reg::R7, Reg::R2);
     if let Some(base) = &plan.base {
@@ -103,7 +103,7 @@ impl Lower<'_> {
         let values = head.iter().map(|(_, value)| *value).chain(args.iter().map(|arg| &arg.value));
         let keeps = values.into_iter().any(|value| matches!(value.from, Origin::Kept(_)));
         let kept = match plan.given {
-            Given::Registers(arch) if keeps => Some(self.kept_words(arch, plan.kept.len(), whole)),
+            ProbeContext::Registers(arch) if keeps => Some(self.kept_words(arch, plan.kept.len(), whole)),
             _ => None,
         };
         let mut fetch = Fetch { plan, call, kept, slot: None };
@@ -268,7 +268,7 @@ impl Lower<'_> {
 
     /// R9 = a word of the stack; 0 where that is no kernel stack any more.
     fn stack_word(&mut self, fetch: &mut Fetch<'_>, number: u32) {
-        let Given::Registers(arch) = fetch.plan.given else { return };
+        let ProbeContext::Registers(arch) = fetch.plan.given else { return };
         let sp = arch.register("sp").unwrap_or_default();
         let slot = fetch.slot(self);
         let done = self.asm.label();

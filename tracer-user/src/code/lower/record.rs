@@ -6,7 +6,7 @@ use super::{Code, Lower, LowerError, Needs, Uses, memory::Memory};
 use crate::{
     code::asm::{Alu, Cond, Helper, Reg, Width},
     event::{Field, Format},
-    plan::source::{FieldSource, Hook, Source},
+    plan::source::{FieldSource, ProgramContext, Source},
 };
 
 /// Fixed records up to this many bytes are copied word by word; above, one helper call is cheaper.
@@ -18,19 +18,19 @@ const ALIGNMENT: usize = 4;
 ///
 /// # Errors
 /// When the record has data behind its fields that the hook does not give, or is too long.
-pub fn record(format: &Format, hook: &Hook) -> Result<Code, LowerError> {
-    if let Hook::Probe(plan) = hook {
+pub fn record(format: &Format, hook: &ProgramContext) -> Result<Code, LowerError> {
+    if let ProgramContext::Probe(plan) = hook {
         return super::probe::record(plan);
     }
-    if let Hook::Handed(handed) = hook {
-        return super::handed::record(*handed, struct_size(format).next_multiple_of(ALIGNMENT));
+    if let ProgramContext::UserRecord(handed) = hook {
+        return super::user_record::record(*handed, struct_size(format).next_multiple_of(ALIGNMENT));
     }
     let mut uses = Uses::default();
     lower_record(format, hook, &mut uses)?;
     lower_record(format, hook, &mut uses)
 }
 
-fn lower_record(format: &Format, hook: &Hook, uses: &mut Uses) -> Result<Code, LowerError> {
+fn lower_record(format: &Format, hook: &ProgramContext, uses: &mut Uses) -> Result<Code, LowerError> {
     let mut lower = Lower::new(hook, *uses);
     let size = struct_size(format).next_multiple_of(ALIGNMENT);
     if size > MAX_PAYLOAD {
@@ -41,23 +41,29 @@ fn lower_record(format: &Format, hook: &Hook, uses: &mut Uses) -> Result<Code, L
         lower.asm.mov(Reg::R6, Reg::R1);
         lower.asm.mov(Reg::R7, Reg::R2);
     }
-    let varies = format.is_variable() || (*hook == Hook::Inject && format.is_open());
+    let varies = format.is_variable() || (*hook == ProgramContext::Inject && format.is_open());
     let fixed = match (hook, varies) {
-        (Hook::RawTracepoint(_), true) => return Err(LowerError::NoData),
-        (Hook::RawTracepoint(fields), false) => {
+        (ProgramContext::RawTracepoint(_), true) => return Err(LowerError::NoData),
+        (ProgramContext::RawTracepoint(fields), false) => {
             lower.gather(fields, size, payload)?;
             Some(size)
         }
-        (Hook::Tracepoint | Hook::Inject | Hook::Probe(_) | Hook::Handed(_), false) => {
+        (
+            ProgramContext::Tracepoint
+            | ProgramContext::Inject
+            | ProgramContext::Probe(_)
+            | ProgramContext::UserRecord(_),
+            false,
+        ) => {
             lower.copy_fixed(format.fixed_size(), size, payload);
             Some(size)
         }
-        (Hook::Tracepoint | Hook::Probe(_) | Hook::Handed(_), true) => {
+        (ProgramContext::Tracepoint | ProgramContext::Probe(_) | ProgramContext::UserRecord(_), true) => {
             lower.copy_variable(format, payload);
             None
         }
         // Whoever wrote the record knows best where it ends.
-        (Hook::Inject, true) => {
+        (ProgramContext::Inject, true) => {
             lower.copy_written(size, payload);
             None
         }

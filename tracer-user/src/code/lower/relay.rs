@@ -13,7 +13,7 @@ use super::{LowerError, filter, record};
 use crate::{
     code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, Insn, Reg, Width},
     event::Format,
-    plan::{filter::Filter, source::Hook},
+    plan::{filter::Filter, source::ProgramContext},
 };
 
 /// Symbol of a relay.
@@ -37,7 +37,7 @@ pub struct Request<'a> {
     /// The event.
     pub format: &'a Format,
     /// How its values are had.
-    pub hook: &'a Hook,
+    pub hook: &'a ProgramContext,
     /// It is a part of a program itself: the context is another event's record, the second argument the hook's own.
     pub is_part: bool,
     /// It is a program that a record of user space is run through: the context is another event's record, and who hits is who
@@ -60,7 +60,9 @@ pub struct Request<'a> {
 pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, LowerError> {
     let code = record(request.format, request.hook)?;
     let when = match request.hook {
-        Hook::Probe(plan) if plan.when.is_some() => Some(filter(&Filter::Const(true), request.hook)?),
+        ProgramContext::Probe(plan) if plan.when.is_some() => {
+            Some(filter(&Filter::Const(true), request.hook)?)
+        }
         _ => None,
     };
     let mut asm = Assembler::new();

@@ -12,7 +12,7 @@ use crate::{
         checker::{self, Argument},
         listing,
         machine::{Access, Machine},
-        whole::{Known, improve},
+        opt::{Known, improve},
     },
     event::Format,
     kernel::Cast,
@@ -272,12 +272,12 @@ impl Given {
     }
 
     /// What the code says, with the record as context.
-    fn by_record(&self, code: &Code, hook: &Hook) -> bool {
+    fn by_record(&self, code: &Code, hook: &ProgramContext) -> bool {
         let mut machine = self.machine();
         let mut context = self.record();
         context.resize(0x20_000, 0);
         let mut visible = FIXED;
-        if *hook == Hook::Inject {
+        if *hook == ProgramContext::Inject {
             // The writer is told; who runs the program is somebody else.
             visible = tracer_abi::INJECT_SIZE;
             context[tracer_abi::INJECT_CPU..][..4].copy_from_slice(&self.cpu.to_le_bytes());
@@ -358,9 +358,9 @@ fn filters_over_records_agree_with_the_evaluator() {
     let passed = [const { std::cell::Cell::new(0) }; 2];
     runner(600)
         .run(&(filters(test()), prop::collection::vec(given(), 8)), |(plan, givens)| {
-            for hook in [Hook::Tracepoint, Hook::Inject] {
+            for hook in [ProgramContext::Tracepoint, ProgramContext::Inject] {
                 let code = filter(&plan, &hook).unwrap();
-                checked(&code, if hook == Hook::Tracepoint { 8 } else { 0 });
+                checked(&code, if hook == ProgramContext::Tracepoint { 8 } else { 0 });
                 for given in &givens {
                     let expected = given.expected(&plan);
                     passed[usize::from(expected)].update(|seen| seen + 1);

@@ -19,7 +19,7 @@ use crate::{
     code::asm::{Alu, Cond, Helper, Label, Operand, Reg, Width},
     plan::{
         filter::{POINTER_TEXT_MAX, Pattern, Place, Text},
-        source::{Hook, Source},
+        source::{ProgramContext, Source},
     },
 };
 
@@ -124,10 +124,13 @@ impl Lower<'_> {
         };
         let offset = usize::from(place.offset);
         match self.hook {
-            Hook::Tracepoint | Hook::Inject | Hook::Probe(_) | Hook::Handed(_) => {
+            ProgramContext::Tracepoint
+            | ProgramContext::Inject
+            | ProgramContext::Probe(_)
+            | ProgramContext::UserRecord(_) => {
                 Ok(Bytes { base: self.ctx, off: offset as i32, room: len, aligned: true })
             }
-            Hook::RawTracepoint(fields) => {
+            ProgramContext::RawTracepoint(fields) => {
                 let field = covering(fields, offset, len)?;
                 let Source::Memory { arg, path } = &field.source else {
                     return Err(LowerError::NoSource { offset, end: offset + len });
@@ -149,7 +152,7 @@ impl Lower<'_> {
             None => *self.texts.comm.insert(self.frame.take(COMM_SIZE, 0)),
         };
         if !self.texts.fetched.has(&COMM) {
-            if *self.hook == Hook::Inject {
+            if *self.hook == ProgramContext::Inject {
                 for at in [0, 8] {
                     self.asm.load(Width::D, Reg::R0, self.ctx, INJECT_COMM as i16 + at);
                     self.asm.store(Width::D, Reg::R10, slot + at, Reg::R0);
@@ -174,10 +177,13 @@ impl Lower<'_> {
         if let Text::Static(place) = text {
             let offset = usize::from(place.offset);
             match self.hook {
-                Hook::Tracepoint | Hook::Inject | Hook::Probe(_) | Hook::Handed(_) => {
+                ProgramContext::Tracepoint
+                | ProgramContext::Inject
+                | ProgramContext::Probe(_)
+                | ProgramContext::UserRecord(_) => {
                     self.asm.address(Reg::R3, self.ctx, offset as i32);
                 }
-                Hook::RawTracepoint(fields) => {
+                ProgramContext::RawTracepoint(fields) => {
                     let field = covering(fields, offset, len)?;
                     let no_source = LowerError::NoSource { offset, end: offset + len };
                     let Source::Memory { arg, path } = &field.source else { return Err(no_source) };
@@ -240,7 +246,7 @@ impl Lower<'_> {
 
     /// Text behind a `__data_loc` or `__rel_loc` word.
     fn data_text(&mut self, text: Text, pattern: &Pattern, outcome: Outcome) -> Result<(), LowerError> {
-        if matches!(self.hook, Hook::RawTracepoint(_)) {
+        if matches!(self.hook, ProgramContext::RawTracepoint(_)) {
             return Err(LowerError::NoData);
         }
         match pattern {
@@ -380,7 +386,7 @@ impl Lower<'_> {
     fn pointer_text(&mut self, text: Text, pattern: &Pattern, outcome: Outcome) -> Result<(), LowerError> {
         let Text::Pointer { place, user } = text else { return Err(LowerError::NoData) };
         // Pointers in a program's record are the program's.
-        let user = user || matches!(self.hook, Hook::Handed(_));
+        let user = user || matches!(self.hook, ProgramContext::UserRecord(_));
         let region = self.texts.region(text, Part::String, POINTER_TEXT_MAX - 1);
         if !self.texts.fetched.has(&region) {
             self.value(place)?;
@@ -408,7 +414,7 @@ impl Lower<'_> {
         pattern: &Pattern,
         outcome: Outcome,
     ) -> Result<(), LowerError> {
-        if matches!(self.hook, Hook::RawTracepoint(_)) {
+        if matches!(self.hook, ProgramContext::RawTracepoint(_)) {
             return Err(LowerError::NoData);
         }
         // What goes by the length alone finds no text.

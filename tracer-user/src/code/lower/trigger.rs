@@ -13,7 +13,7 @@ use crate::{
     code::asm::{Alu, Atomic, Cond, Function, Label, Reg, Width},
     plan::{
         filter::Filter,
-        source::Hook,
+        source::ProgramContext,
         trigger::{Action, Count, Trigger},
     },
 };
@@ -32,7 +32,7 @@ const CALLBACKS: &str = "trigger_";
 ///
 /// # Errors
 /// When the hook cannot give a value that a filter compares.
-pub fn trigger(triggers: &[Trigger], hook: &Hook) -> Result<Code, LowerError> {
+pub fn trigger(triggers: &[Trigger], hook: &ProgramContext) -> Result<Code, LowerError> {
     let mut uses = Uses::default();
     // As for filters: the first pass finds what is used.
     lower_triggers(triggers, hook, &mut uses)?;
@@ -40,18 +40,24 @@ pub fn trigger(triggers: &[Trigger], hook: &Hook) -> Result<Code, LowerError> {
     Ok(Code { functions, needs: Needs { scratch: uses.scratch, flags: uses.flags, more: true }, size: None })
 }
 
-fn lower_triggers(triggers: &[Trigger], hook: &Hook, uses: &mut Uses) -> Result<Vec<Function>, LowerError> {
+fn lower_triggers(
+    triggers: &[Trigger],
+    hook: &ProgramContext,
+    uses: &mut Uses,
+) -> Result<Vec<Function>, LowerError> {
     let mut lower = Lower::new(hook, *uses);
     let filters: Vec<Filter> = triggers.iter().filter_map(|trigger| trigger.filter.clone()).collect();
     let filtered = !filters.is_empty();
     // What any of them reads; each is lowered by itself.
     let all = Filter::Or(filters);
     let handed = match hook {
-        Hook::Handed(handed) if filtered => Some(*handed),
+        ProgramContext::UserRecord(handed) if filtered => Some(*handed),
         _ => None,
     };
     let plan = match hook {
-        Hook::Probe(plan) if filtered || (plan.when.is_some() && !triggers.is_empty()) => Some(plan),
+        ProgramContext::Probe(plan) if filtered || (plan.when.is_some() && !triggers.is_empty()) => {
+            Some(plan)
+        }
         _ => None,
     };
     if handed.is_some() || plan.is_some() {

@@ -30,7 +30,7 @@ pub use set::{Change, Defined, Named, Set, deletion};
 pub use words::{LINE_MAX, Line, lines};
 
 use self::error::Log;
-use super::facts::{Facts, Feature, FileFact, Wanted};
+use super::facts::{Facts, Feature, FileFact, FileRequest};
 use super::fetch::{At, Checked, ErrorKind};
 use crate::event::dynamic::Event;
 
@@ -59,7 +59,7 @@ impl Probe {
 }
 
 /// The files that lines written to a file of definitions name, to be looked at before they are taken.
-pub fn files(file: File, written: &[u8]) -> Vec<Wanted> {
+pub fn files(file: File, written: &[u8]) -> Vec<FileRequest> {
     if file == File::Kprobe {
         return Vec::new();
     }

@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 
 use super::super::Span;
-use super::super::facts::{Facts, Feature, Wanted, What};
+use super::super::facts::{Facts, Feature, FileRequest, What};
 use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
 use super::super::number::{self, NumberError};
 use super::error::{Log, Refusal};
@@ -31,13 +31,13 @@ fn symbol(word: &[u8]) -> Option<String> {
 }
 
 /// The file that a line names, if it is one of ours: what [`read`] will ask for.
-pub(super) fn names(line: &Line<'_>) -> Option<Wanted> {
+pub(super) fn names(line: &Line<'_>) -> Option<FileRequest> {
     if !matches!(line.word(0).first(), Some(b'p' | b'r')) || line.len() < 2 {
         return None;
     }
     let word = line.word(1);
     let what = symbol(word).map_or(What::Identity, What::Symbol);
-    Some(Wanted { path: Span::new(0, path(word)?.colon).of(word).to_vec(), what })
+    Some(FileRequest { path: Span::new(0, path(word)?.colon).of(word).to_vec(), what })
 }
 
 /// Reads a line.

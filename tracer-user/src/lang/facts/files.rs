@@ -1,7 +1,7 @@
 //! The files that definitions name, looked at in advance: opening a file and reading its symbols takes as long as its file
 //! system pleases, and whoever takes a definition must not wait for that.
 //!
-//! [`super::super::define::files`] says what a text names ([`Wanted`]), somebody opens it ([`Found`]), and the definition is checked
+//! [`super::super::define::files`] says what a text names ([`FileRequest`]), somebody opens it ([`Found`]), and the definition is checked
 //! against what was found ([`Files`]).
 
 use std::{
@@ -24,7 +24,7 @@ const PATH_MAX: usize = 4096;
 
 /// A file that a text names, and what is to be known of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct FileRequest {
     /// Its path.
     pub path: Vec<u8>,
     /// What is to be known.
@@ -58,7 +58,7 @@ impl Found {
     ///
     /// # Errors
     /// What opening and reading it says.
-    pub fn look(wanted: &Wanted) -> Result<Self, Errno> {
+    pub fn look(wanted: &FileRequest) -> Result<Self, Errno> {
         if wanted.path.len() >= PATH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
@@ -80,7 +80,7 @@ impl Found {
 /// Files that were looked at.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    found: BTreeMap<Wanted, Result<Found, Errno>>,
+    found: BTreeMap<FileRequest, Result<Found, Errno>>,
     /// Others are looked at when they are asked for.
     at_once: bool,
 }
@@ -92,7 +92,7 @@ impl Files {
     }
 
     /// Those that `look` finds.
-    pub fn of(wanted: Vec<Wanted>, mut look: impl FnMut(&Wanted) -> Result<Found, Errno>) -> Self {
+    pub fn of(wanted: Vec<FileRequest>, mut look: impl FnMut(&FileRequest) -> Result<Found, Errno>) -> Self {
         let mut found = BTreeMap::new();
         for one in wanted {
             if let Entry::Vacant(place) = found.entry(one) {
@@ -107,7 +107,7 @@ impl Files {
     ///
     /// # Errors
     /// What opening it said; `ENOENT` for what nobody looked at.
-    pub fn get(&self, wanted: &Wanted) -> Result<Found, Errno> {
+    pub fn get(&self, wanted: &FileRequest) -> Result<Found, Errno> {
         match self.found.get(wanted) {
             Some(found) => found.clone(),
             None if self.at_once => Found::look(wanted),
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_file_is_looked_at_once() {
         let program = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
-        let wanted = |what| Wanted { path: program.clone(), what };
+        let wanted = |what| FileRequest { path: program.clone(), what };
         let main = wanted(What::Symbol("main".to_owned()));
         let mut looks = 0;
         let files = Files::of(vec![main.clone(), main.clone()], |one| {
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(direct.get(&wanted(What::Identity)).unwrap().file, files.get(&main).unwrap().file);
         let none = direct.get(&wanted(What::Symbol("no_such_function".to_owned()))).unwrap();
         assert_eq!(none.symbol, None);
-        let long = Wanted { path: vec![b'/'; PATH_MAX], what: What::Identity };
+        let long = FileRequest { path: vec![b'/'; PATH_MAX], what: What::Identity };
         assert_eq!(direct.get(&long).unwrap_err(), Errno::NAMETOOLONG);
     }
 }

@@ -13,7 +13,7 @@ use object::ReadCache;
 use rustix::io::Errno;
 
 use super::types::Types;
-use super::{Arch, Facts, FileFact, Files, Found, Language, Spot, Wanted, What, elf};
+use super::{Arch, Facts, FileFact, FileRequest, Files, Found, Language, Spot, What, elf};
 use crate::event::{Format, Glob};
 use crate::kernel::btf::{BitMember, Shape, Signature};
 use crate::kernel::opened::OpenedFile;
@@ -318,7 +318,7 @@ impl Facts for Machine<'_> {
 
     fn file(&self, path: &[u8], symbol: Option<&str>) -> Result<FileFact, Errno> {
         let what = symbol.map_or(What::Identity, |symbol| What::Symbol(symbol.to_owned()));
-        let wanted = Wanted { path: path.to_vec(), what };
+        let wanted = FileRequest { path: path.to_vec(), what };
         let Found { file, symbol, .. } = match self.files {
             Some(files) => files.get(&wanted)?,
             None => Found::look(&wanted)?,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 pub use self::elf::{function_names, symbol_offset};
-pub use self::files::{Files, Found, Wanted, What};
+pub use self::files::{FileRequest, Files, Found, What};
 pub use self::fixed::Fixed;
 pub use self::language::{Feature, Language};
 pub use self::machine::{EventCheck, FilterCheck, Machine, MadeEvents, ProbeCheck, Sites};

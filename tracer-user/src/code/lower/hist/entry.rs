@@ -8,7 +8,7 @@ use crate::code::{
     asm::{Alu, Cond, Helper, Insn, Reg, Width},
     lower::Lower,
 };
-use crate::plan::source::Hook;
+use crate::plan::source::ProgramContext;
 
 /// `BPF_NOEXIST`
 const NO_EXIST: i32 = 1;
@@ -150,7 +150,7 @@ impl Lower<'_> {
     fn task_name(&mut self, base: Reg, at: i16) {
         const IDLE: [u8; 8] = *b"<idle>\0\0";
         let (busy, done) = (self.asm.label(), self.asm.label());
-        if *self.hook == Hook::Inject {
+        if *self.hook == ProgramContext::Inject {
             self.uses.common = true;
             self.asm.mov(Reg::R0, Reg::R8);
             self.asm.alu(Alu::Rsh, Reg::R0, 32);

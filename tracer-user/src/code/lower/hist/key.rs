@@ -10,7 +10,7 @@ use crate::{
     lang::facts::Arch,
     plan::{
         hist::{KeyKind, STACK_BYTES},
-        source::Hook,
+        source::ProgramContext,
     },
 };
 
@@ -85,7 +85,7 @@ impl Lower<'_> {
     }
 
     pub(super) fn needs_record(&self) -> Result<(), LowerError> {
-        let has = matches!(self.hook, Hook::Tracepoint | Hook::Inject);
+        let has = matches!(self.hook, ProgramContext::Tracepoint | ProgramContext::Inject);
         has.then_some(()).ok_or(LowerError::NoData)
     }
 
@@ -105,7 +105,7 @@ impl Lower<'_> {
     pub(super) fn copy_stack(&mut self, to: KeyPlace, known: &Known<'_>) {
         match known.context {
             Some(context) => self.asm.load(Width::D, Reg::R1, Reg::R10, context),
-            None if *self.hook == Hook::Inject => {
+            None if *self.hook == ProgramContext::Inject => {
                 // Who injects has no stack to show.
                 self.asm.mov(Reg::R0, -1);
                 return;
@@ -147,11 +147,11 @@ impl Lower<'_> {
 /// How many addresses of a stack, as the helper gives it, are the tracer's own. At a raw tracepoint it starts with the program and who
 /// calls it, on arm64 through a stub; and there the kernel's record of registers at a tracepoint makes it start with the
 /// same address twice (`perf_arch_fetch_caller_regs()`, arch/arm64/include/asm/perf_event.h).
-fn own_frames(hook: &Hook, arch: Arch) -> i32 {
+fn own_frames(hook: &ProgramContext, arch: Arch) -> i32 {
     match (hook, arch) {
-        (Hook::RawTracepoint(_), Arch::X86_64) => 2,
-        (Hook::RawTracepoint(_), Arch::Arm64) => 4,
-        (Hook::Tracepoint, Arch::Arm64) => 1,
+        (ProgramContext::RawTracepoint(_), Arch::X86_64) => 2,
+        (ProgramContext::RawTracepoint(_), Arch::Arm64) => 4,
+        (ProgramContext::Tracepoint, Arch::Arm64) => 1,
         _ => 0,
     }
 }

@@ -31,7 +31,7 @@ use crate::{
     plan::{
         filter::{Filter, NumberOp, Place, Test},
         hist::{COMM_SIZE, Layout, References},
-        source::Hook,
+        source::ProgramContext,
     },
 };
 
@@ -59,8 +59,8 @@ pub const SCRATCH_SIZE: usize = ADDRESS_AT + 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// As a program, by its hook.
-    Hook,
-    /// As a function, with a record as [`Hook::Inject`] has it and with the context of the program's hook.
+    ProgramContext,
+    /// As a function, with a record as [`ProgramContext::Inject`] has it and with the context of the program's hook.
     Record,
     /// As a function of a program that has no hook, with such a record of user space.
     Injected,
@@ -81,7 +81,7 @@ pub struct Request<'a> {
     /// Which hits count.
     pub filter: Option<&'a Filter>,
     /// How values are had.
-    pub hook: &'a Hook,
+    pub hook: &'a ProgramContext,
     /// `common_type` of the event's records.
     pub kind: u16,
     /// A process whose hits do not count.
@@ -223,7 +223,7 @@ impl Lower<'_> {
             self.asm.store(Width::D, Reg::R10, slot, Reg::R2);
             slot
         });
-        if *request.hook == Hook::Inject {
+        if *request.hook == ProgramContext::Inject {
             if self.uses.common {
                 self.asm.load(Width::D, Reg::R8, Reg::R6, 0);
             }
@@ -260,7 +260,7 @@ impl Lower<'_> {
 
     /// The name of who hits, 16 bytes.
     fn who(&mut self, to: KeyPlace) {
-        if *self.hook == Hook::Inject {
+        if *self.hook == ProgramContext::Inject {
             for word in (0..COMM_SIZE as i16).step_by(8) {
                 self.asm.load(Width::D, Reg::R1, Reg::R6, INJECT_COMM as i16 + word);
                 self.asm.store(Width::D, to.base, to.at + word, Reg::R1);

@@ -16,7 +16,7 @@ fn made(command: &str) -> (Hist, References) {
 fn program(command: &str) -> Program {
     let (made, references) = made(command);
     assert_eq!(unsupported(&made), None, "{command}");
-    let (hook, references) = (Hook::Tracepoint, &references);
+    let (hook, references) = (ProgramContext::Tracepoint, &references);
     let request = Request {
         hist: &made,
         references,
@@ -25,7 +25,7 @@ fn program(command: &str) -> Program {
         kind: 7,
         but_process: None,
         but_compat: None,
-        entry: Entry::Hook,
+        entry: Entry::ProgramContext,
         within: None,
         emits: &[],
     };

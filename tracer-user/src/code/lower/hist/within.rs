@@ -15,7 +15,7 @@ use crate::{
         asm::{Alu, Atomic, Cond, Helper, Label, Reg, Width},
         lower::Lower,
     },
-    plan::source::{Hook, Other},
+    plan::source::{Other, ProgramContext},
 };
 
 /// `BPF_RB_FORCE_WAKEUP`
@@ -57,7 +57,7 @@ impl Lower<'_> {
         self.jump_if(Cond::Eq, Reg::R2, 0, none);
         let (in_force, mine) = (self.frame.take(8, 0), self.frame.take(8, 0));
         self.asm.store(Width::D, Reg::R10, in_force, Reg::R2);
-        if *request.hook == Hook::Inject {
+        if *request.hook == ProgramContext::Inject {
             self.asm.load(Width::W, Reg::R0, Reg::R6, 4);
         } else {
             self.call(Helper::GetCurrentPidTgid);

@@ -6,7 +6,7 @@ use tracer_abi::{RECORD_AREA, SCRATCH_SIZE, STAMP_SIZE};
 use super::*;
 use crate::{
     lang::{facts::Arch, fetch::Store},
-    plan::probe::{ArgPlan, Deref, Given, Origin, ProbePlan, Value},
+    plan::probe::{ArgPlan, Deref, Origin, ProbeContext, ProbePlan, Value},
 };
 
 /// Where memory of the kernel and of user space lies.
@@ -194,7 +194,7 @@ fn plan() -> impl Strategy<Value = ProbePlan> {
             fixed += arg.bytes();
         }
         let head = vec![Value { from: Origin::Context(128), plus: -1 }];
-        let given = Given::Registers(Arch::X86_64);
+        let given = ProbeContext::Registers(Arch::X86_64);
         ProbePlan { given, user: false, head, args, fixed, kept: Vec::new(), base: None, when: None }
     })
 }
@@ -262,7 +262,7 @@ proptest! {
         value[..arg.size as usize].copy_from_slice(&record[arg.offset..][..arg.size as usize]);
         let value = u64::from_le_bytes(value) ^ u64::from(flip);
         let filter = Filter::Test(Test::Number { place, signed: false, op, value });
-        let code = super::super::filter(&filter, &Hook::Probe(Box::new(plan.clone()))).unwrap();
+        let code = super::super::filter(&filter, &ProgramContext::Probe(Box::new(plan.clone()))).unwrap();
         let (mut machine, context, scratch) = machine(&registers, &comm);
         let common = 0x11_0203_8001;
         let passed = machine

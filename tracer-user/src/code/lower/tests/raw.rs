@@ -185,7 +185,7 @@ fn raw_records_hold_what_the_sources_say() {
     runner(1200)
         .run(&(sources(), hit()), |(fields, hit)| {
             let format = format_of(&fields);
-            let code = record(&format, &Hook::RawTracepoint(fields.clone())).unwrap();
+            let code = record(&format, &ProgramContext::RawTracepoint(fields.clone())).unwrap();
             let listed = listing::functions(&code.functions);
             checker::check(&code.functions[0], &[Argument::Context(0), Argument::Memory]).unwrap();
             let (mut machine, ctx) = hit.machine();
@@ -225,7 +225,7 @@ fn raw_filters_agree_with_the_evaluator() {
     runner(600)
         .run(&(sources(), filters_of(tests), prop::collection::vec(hit(), 4)), |(fields, shape, hits)| {
             let plan = resolved(&shape, &fields);
-            let code = filter(&plan, &Hook::RawTracepoint(fields.clone())).unwrap();
+            let code = filter(&plan, &ProgramContext::RawTracepoint(fields.clone())).unwrap();
             checked(&code, 0);
             let size = format_of(&fields).fixed_size();
             for hit in &hits {

@@ -120,7 +120,7 @@ fn triggers_do_what_the_kernels_do() {
                         count.limited = words.counts[usize::from(count.place)] < 1 << 63;
                     }
                 }
-                let code = trigger(&triggers, &Hook::Tracepoint).unwrap();
+                let code = trigger(&triggers, &ProgramContext::Tracepoint).unwrap();
                 let arguments = [Argument::Context(8), Argument::Memory, Argument::Number, Argument::Memory];
                 if let Err(fault) = checker::check(&code.functions[0], &arguments) {
                     panic!("{fault}\n{}", listing::functions(&code.functions));
@@ -160,8 +160,8 @@ fn callbacks_have_names_of_their_own() {
     let wanted = Filter::Test(Test::Text { text, pattern: Pattern::Middle(b"ab".into()), not: false });
     let list = [Trigger { action: Action::TraceOn, count: None, filter: Some(wanted.clone()) }];
     let names = |code: Code| code.functions.into_iter().map(|function| function.name).collect::<Vec<_>>();
-    let triggers = names(trigger(&list, &Hook::Tracepoint).unwrap());
-    let filters = names(filter(&wanted, &Hook::Tracepoint).unwrap());
+    let triggers = names(trigger(&list, &ProgramContext::Tracepoint).unwrap());
+    let filters = names(filter(&wanted, &ProgramContext::Tracepoint).unwrap());
     assert_eq!(triggers.len(), 2);
     assert!(triggers.iter().all(|name| !filters.contains(name)), "{triggers:?} and {filters:?}");
 }

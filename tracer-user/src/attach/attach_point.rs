@@ -1,0 +1,188 @@
+//! What programs hang on, and what follows from that for how they are loaded.
+
+use super::{
+    fentry::{self, Function},
+    kprobe::KernelPlace,
+    kprobe_multi,
+    uprobe::FilePlace,
+};
+use crate::sys::prog::{ProgKind, Purpose};
+
+/// The errno for a name that no C string can be.
+pub(super) const NO_NAME: crate::sys::Errno = crate::sys::Errno::INVAL;
+
+/// What an event's program hangs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttachPoint {
+    /// The perf tracepoint of this event id.
+    Tracepoint(u16),
+    /// The raw tracepoint of this name.
+    RawTracepoint(String),
+    /// The entry of the system call with this number.
+    SysEnter(u32),
+    /// The same, for a session that traces the entry of no other system call: without a dispatcher in front.
+    SysEnterAlone(u32),
+    /// The exit of the system call with this number.
+    SysExit(u32),
+    /// An instruction of the kernel.
+    Kprobe(KernelPlace),
+    /// The return of a kernel function.
+    Kretprobe(KernelPlace),
+    /// An instruction of a file.
+    Uprobe(FilePlace),
+    /// The return of a function of a file.
+    Uretprobe(FilePlace),
+    /// The entry of a kernel function.
+    Fentry(Function),
+    /// The exit of a kernel function.
+    Fexit(Function),
+    /// The entries of kernel functions at these addresses, or their returns.
+    KprobeMulti {
+        /// Addresses.
+        addresses: Vec<u64>,
+        /// Whether it is about the returns.
+        exit: bool,
+    },
+    /// The entry of a kernel function, or its return, through a kprobe.multi link that many events share
+    /// ([`super::Session::hang_shared`]).
+    Shared {
+        /// Where the function begins.
+        address: u64,
+        /// Whether it is about the return.
+        exit: bool,
+    },
+    /// Nothing: user space hands records in.
+    Inject,
+    /// Programs of other events: a part of them.
+    Emitted,
+}
+
+impl AttachPoint {
+    /// The hook's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Tracepoint(_) => "perf tracepoint",
+            Self::RawTracepoint(_) | Self::SysEnter(_) | Self::SysEnterAlone(_) | Self::SysExit(_) => {
+                "raw tracepoint"
+            }
+            Self::Kprobe(_) => "kprobe",
+            Self::Kretprobe(_) => "kretprobe",
+            Self::Uprobe(_) => "uprobe",
+            Self::Uretprobe(_) => "uretprobe",
+            Self::Fentry(_) => "fentry",
+            Self::Fexit(_) => "fexit",
+            Self::KprobeMulti { .. } | Self::Shared { .. } => "kprobe.multi",
+            Self::Inject => "injection",
+            Self::Emitted => "emission",
+        }
+    }
+
+    /// The template that takes its hits.
+    pub(super) fn template(&self) -> &'static str {
+        match self {
+            Self::Tracepoint(_) => "trace_event",
+            Self::RawTracepoint(_) | Self::SysEnter(_) | Self::SysEnterAlone(_) | Self::SysExit(_) => {
+                "raw_event"
+            }
+            Self::Kprobe(_) => "kprobe_event",
+            Self::Kretprobe(_) => "kretprobe_event",
+            Self::Uprobe(_) => "uprobe_event",
+            Self::Uretprobe(_) => "uretprobe_event",
+            Self::Fentry(_) => "fentry_event",
+            Self::Fexit(_) => "fexit_event",
+            Self::KprobeMulti { .. } | Self::Shared { .. } => "kprobe_multi_event",
+            Self::Inject => "inject",
+            Self::Emitted => "synthetic_event",
+        }
+    }
+
+    /// Whether it is a system call's entry, behind a dispatcher, or its exit, and the call's number.
+    pub(super) fn call(&self) -> Option<(bool, u32)> {
+        match self {
+            Self::SysEnter(number) => Some((true, *number)),
+            Self::SysExit(number) => Some((false, *number)),
+            _ => None,
+        }
+    }
+
+    /// Whether events with the same code share a program at such a hook.
+    pub fn shares(&self) -> bool {
+        matches!(self, Self::Tracepoint(_)) || self.is_call()
+    }
+
+    /// Whether its place is behind a dispatcher.
+    pub fn is_call(&self) -> bool {
+        self.call().is_some()
+    }
+
+    /// What its programs are.
+    pub(super) fn kind(&self) -> ProgKind {
+        match self {
+            Self::Tracepoint(_) => ProgKind::Tracepoint,
+            // What is emitted becomes part of programs of whatever kind.
+            Self::RawTracepoint(_)
+            | Self::SysEnter(_)
+            | Self::SysEnterAlone(_)
+            | Self::SysExit(_)
+            | Self::Emitted => ProgKind::RawTracepoint,
+            Self::Kprobe(_)
+            | Self::Kretprobe(_)
+            | Self::Uprobe(_)
+            | Self::Uretprobe(_)
+            | Self::KprobeMulti { .. }
+            | Self::Shared { .. } => ProgKind::Kprobe,
+            Self::Fentry(_) | Self::Fexit(_) => ProgKind::Tracing,
+            Self::Inject => ProgKind::Syscall,
+        }
+    }
+
+    /// What they are loaded for.
+    pub(super) fn purpose(&self) -> Purpose<'_> {
+        match self {
+            Self::Fentry(function) => fentry::purpose(function, false),
+            Self::Fexit(function) => fentry::purpose(function, true),
+            Self::KprobeMulti { .. } | Self::Shared { .. } => kprobe_multi::purpose(),
+            _ => Purpose::Any,
+        }
+    }
+
+    /// The entry of the functions that this is the return of; none for what shows arguments by itself, and for files.
+    pub(super) fn entry(&self) -> Option<Self> {
+        match self {
+            Self::Kretprobe(place) => Some(Self::Kprobe(place.clone())),
+            Self::KprobeMulti { addresses, exit: true } => {
+                Some(Self::KprobeMulti { addresses: addresses.clone(), exit: false })
+            }
+            _ => None,
+        }
+    }
+
+    /// How much deeper the kernel shows preemption to be off in a dynamic event's record than a program at this hook does
+    /// that is counted as at a tracepoint: the kernel makes the record elsewhere, in an fprobe or while another event is
+    /// recorded (seen on 6.12).
+    pub(super) fn kernels_depth(&self) -> u32 {
+        match self {
+            Self::RawTracepoint(_) | Self::Uprobe(_) | Self::Uretprobe(_) => 1,
+            Self::Fentry(_) | Self::Fexit(_) | Self::Tracepoint(_) => 2,
+            _ => 0,
+        }
+    }
+
+    /// Whether the kernel lets a program be preempted by itself there.
+    pub(super) fn nests(&self) -> bool {
+        matches!(self, Self::Uprobe(_) | Self::Uretprobe(_))
+    }
+
+    /// Whether of all programs at hooks of its sort only one runs at a time on a CPU (`bpf_prog_active`), so that they
+    /// can share memory.
+    pub(super) fn is_exclusive(&self) -> bool {
+        matches!(
+            self,
+            Self::Tracepoint(_)
+                | Self::Kprobe(_)
+                | Self::Kretprobe(_)
+                | Self::KprobeMulti { .. }
+                | Self::Shared { .. }
+        )
+    }
+}

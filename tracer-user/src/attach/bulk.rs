@@ -1,0 +1,250 @@
+//! Many events at once: perf events that are opened ahead by a thread of its own, and taking events off their hooks.
+//!
+//! To close a perf tracepoint's descriptors the kernel waits for all CPUs twice: at the link to a program, where many can wait
+//! together, and at the event itself, where it holds a lock that everybody needs who turns any event on or off, and takes
+//! some 30 ms for each. Without its link an event does nothing; so links go at once, and the events are handed out to be
+//! closed by whoever has the time.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    fs::File,
+    os::fd::OwnedFd,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, channel},
+    },
+    time::Duration,
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::{Parked, Session};
+use crate::sys::{Errno, perf};
+
+/// Threads that close links.
+const THREADS: usize = 32;
+/// A file that every tracer can open, on this kernel only, whatever it sees of the file system.
+const MEETING: &str = "/sys/kernel/btf/vmlinux";
+/// How long a closer lets others go first, in steps.
+const PATIENCE: u32 = 400;
+const STEP: Duration = Duration::from_millis(5);
+
+/// Takes events off their hooks: no program is left behind. What is left are perf events that do nothing.
+pub fn take_off(resting: impl IntoIterator<Item = Parked>) -> Vec<OwnedFd> {
+    let (links, events): (Vec<OwnedFd>, Vec<OwnedFd>) =
+        resting.into_iter().filter_map(Parked::take_apart).map(|[link, event]| (link, event)).unzip();
+    close_links(links);
+    events
+}
+
+/// Closes links, many of which the kernel can wait for together.
+pub(super) fn close_links(mut links: Vec<OwnedFd>) {
+    std::thread::scope(|scope| {
+        let share = links.len().div_ceil(THREADS).max(1);
+        while !links.is_empty() {
+            let part = links.split_off(links.len().saturating_sub(share));
+            scope.spawn(|| drop(part));
+        }
+    });
+}
+
+/// Perf events of tracepoints that a thread opens while hooks are chosen and programs made. It does little else than to wait
+/// for all CPUs to see each tracepoint's code change, as the kernel's own tracefs does.
+#[derive(Debug)]
+pub struct Ahead {
+    /// Those that did not come yet.
+    due: HashSet<u16>,
+    coming: Receiver<(u16, Result<OwnedFd, Errno>)>,
+    came: HashMap<u16, Result<OwnedFd, Errno>>,
+}
+
+impl Ahead {
+    /// Opens the perf events of these ids, in this order.
+    pub fn start(ids: Vec<u16>) -> Self {
+        let due = ids.iter().copied().collect();
+        let (give, coming) = channel();
+        std::thread::spawn(move || {
+            ids.into_iter().try_for_each(|id| give.send((id, perf::open_tracepoint(id))))
+        });
+        Self { due, coming, came: HashMap::new() }
+    }
+
+    /// Whether the perf event of an id is still to come.
+    fn is_due(&mut self, id: u16) -> bool {
+        for (other, event) in self.coming.try_iter() {
+            self.due.remove(&other);
+            self.came.insert(other, event);
+        }
+        self.due.contains(&id)
+    }
+
+    /// The perf event of an id, if it is one of those that are opened.
+    pub(super) fn take(&mut self, id: u16) -> Option<Result<OwnedFd, Errno>> {
+        if let Some(came) = self.came.remove(&id) {
+            return Some(came);
+        }
+        if !self.due.contains(&id) {
+            return None;
+        }
+        for (other, event) in &self.coming {
+            self.due.remove(&other);
+            if other == id {
+                return Some(event);
+            }
+            self.came.insert(other, event);
+        }
+        None
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        let came = std::mem::take(&mut self.came).into_values();
+        let left: Vec<OwnedFd> =
+            came.chain(self.coming.try_iter().map(|(_, event)| event)).filter_map(Result::ok).collect();
+        // Events that something failed for.
+        UNUSED.close(left);
+    }
+}
+
+/// Perf events that were opened and are not used, which a thread closes one after the other.
+#[derive(Debug)]
+struct Unused(Mutex<(VecDeque<OwnedFd>, bool)>);
+
+static UNUSED: Unused = Unused(Mutex::new((VecDeque::new(), false)));
+
+impl Unused {
+    fn lock(&self) -> MutexGuard<'_, (VecDeque<OwnedFd>, bool)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&'static self, events: Vec<OwnedFd>) {
+        let mut state = self.lock();
+        state.0.extend(events);
+        if !state.0.is_empty() && !state.1 {
+            state.1 = true;
+            std::thread::spawn(|| {
+                // The lock is not held while one is closed.
+                while let Some(event) = self.next() {
+                    make_way();
+                    drop(event);
+                }
+            });
+        }
+    }
+
+    fn next(&self) -> Option<OwnedFd> {
+        let mut state = self.lock();
+        let event = state.0.pop_front();
+        state.1 = event.is_some();
+        event
+    }
+}
+
+/// Gives out the unused perf events that are not closed yet. At the end of a process the kernel would close them one after the other.
+pub fn take_unused() -> Vec<OwnedFd> {
+    UNUSED.lock().0.drain(..).collect()
+}
+
+impl Session {
+    /// Takes what [`Session::attach_hook`] will find opened, until [`Session::forget_ahead`].
+    pub fn open_ahead(&mut self, ahead: Ahead) {
+        self.ahead = Some(ahead);
+    }
+
+    /// Whether [`Session::attach_hook`] would wait for a perf event that is being opened.
+    pub fn is_being_opened(&mut self, id: u16) -> bool {
+        self.ahead.as_mut().is_some_and(|ahead| ahead.is_due(id))
+    }
+
+    /// Forgets perf events and programs that were made ahead and are not used.
+    pub fn forget_ahead(&mut self) {
+        self.ahead = None;
+        self.prepared.clear();
+    }
+}
+
+/// While this lives, closers of this kernel's tracers wait: many events are opened.
+#[derive(Debug)]
+pub struct Opening {
+    #[cfg_attr(not(test), expect(dead_code, reason = "the lock ends with it"))]
+    meeting: Option<File>,
+}
+
+impl Opening {
+    /// Holds closers up. Where they cannot be told, opening takes longer.
+    pub fn begin() -> Self {
+        let lock = |file: &File| {
+            (0..10).any(|_| {
+                // A closer that looks has it for a moment.
+                let locked = flock(file, FlockOperation::NonBlockingLockShared).is_ok();
+                if !locked {
+                    std::thread::sleep(STEP);
+                }
+                locked
+            })
+        };
+        Self { meeting: File::open(MEETING).ok().filter(lock) }
+    }
+}
+
+/// Closes perf events one after the other, while nobody opens many.
+pub fn close(events: impl IntoIterator<Item = OwnedFd>) {
+    for event in events {
+        make_way();
+        drop(event);
+    }
+}
+
+/// Waits for tracers that open many events; not for ever, as others can hold the same lock.
+pub fn make_way() {
+    let Ok(file) = File::open(MEETING) else { return };
+    for _ in 0..PATIENCE {
+        // It ends with the file.
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return;
+        }
+        std::thread::sleep(STEP);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn unused_events_are_closed_or_given_out() {
+        let files = || (0..64).map(|_| OwnedFd::from(File::open("/dev/null").unwrap())).collect::<Vec<_>>();
+        // A tracer that opens many events holds the thread up, as far as the machine lets it.
+        let opening = Opening::begin();
+        UNUSED.close(files());
+        let given = take_unused().len();
+        assert!(given <= 64 && (opening.meeting.is_none() || given >= 62), "{given}");
+        drop(opening);
+        UNUSED.close(files());
+        let start = Instant::now();
+        while UNUSED.lock().1 {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(STEP);
+        }
+        assert!(take_unused().is_empty());
+    }
+
+    #[test]
+    fn closers_wait_for_openers() {
+        let opening = Opening::begin();
+        if opening.meeting.is_none() {
+            return;
+        }
+        let start = Instant::now();
+        let closer = std::thread::spawn(move || {
+            make_way();
+            start.elapsed()
+        });
+        std::thread::sleep(8 * STEP);
+        drop(opening);
+        assert!(closer.join().unwrap() >= 8 * STEP);
+    }
+}

@@ -1,0 +1,550 @@
+//! Events that come, go and change while others run: programs behind a gate.
+//!
+//! What hangs on a hook is a tiny program, the gate: it jumps to the program that stands in a table at the event's slot.
+//! To change an event's filter is to exchange that entry, one word: every hit runs either the old program or the new one,
+//! never both and never neither. To turn an event off is to clear it; the slow part, closing the descriptors behind it,
+//! can wait or be spared ([`Parked`]).
+//!
+//! Hooks that hand a program their attach cookie share one gate, which takes the slot from there; so do the programs
+//! behind it, and events with the same code share one. At a raw tracepoint each event has a gate of its own, which knows
+//! its slot. A system call's entry or exit has its place in a dispatcher, which is a gate by itself. Functions that many
+//! events are of share a link as well ([`AttachPoint::Shared`]), which stays until all of these events are off.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::{
+    AttachPoint, Cause,
+    guard::Kept,
+    swap_point::{self, Slot},
+    unlink::{FileHook, Hooks, Job},
+    uprobe::{self, FilePlace},
+};
+use crate::sys::{
+    Errno,
+    map::Map,
+    perf,
+    prog::{Prog, ProgKind, Purpose},
+};
+
+/// Programs that an event takes at most (`BPF_TRACE_MAX_PROGS`, kernel/trace/bpf_trace.c).
+const COPIES: usize = 64;
+
+/// What tells programs apart that events may share: the generated code and the parameters.
+pub(super) type Key = Vec<u8>;
+
+/// A program behind the gate, and memory of its own.
+#[derive(Debug)]
+pub(super) struct SharedProgram {
+    pub(super) program: Prog,
+    pub(super) _scratch: Option<Map>,
+}
+
+/// Programs of one kind, behind one table.
+#[derive(Debug)]
+struct Table {
+    kind: ProgKind,
+    /// Whether its programs are for kprobe.multi.
+    multi: bool,
+    map: Map,
+    /// The gate that asks for its cookie, as often as it had to be loaded: a hook takes no program twice, and one that
+    /// was turned off a moment ago may still have it.
+    gates: Vec<Prog>,
+    shared: HashMap<Key, Weak<SharedProgram>>,
+}
+
+/// The tables, and what their events have in common.
+#[derive(Debug)]
+pub(super) struct DispatchTable {
+    places: u32,
+    tables: Vec<Table>,
+    common: Arc<Common>,
+}
+
+#[derive(Debug, Default)]
+struct Common {
+    /// Slots that were used before and are free again.
+    free: Mutex<Vec<u32>>,
+    /// Hits that gates missed that are no more.
+    missed: AtomicU64,
+}
+
+/// A slot that is free again once this goes.
+#[derive(Debug)]
+struct Held {
+    slot: u32,
+    common: Arc<Common>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.slot);
+    }
+}
+
+/// An event that is to hang at a file; its slot is free again when what links it goes.
+#[derive(Debug)]
+pub struct PlannedAttach {
+    slot: u32,
+    via: AttachPoint,
+    kind: u16,
+    behind: Arc<SharedProgram>,
+}
+
+/// What keeps a gate on its hook.
+#[derive(Debug)]
+enum AttachHandle {
+    /// A link to a perf event, and the event.
+    Perf { link: OwnedFd, event: OwnedFd, kept: Option<Kept> },
+    /// A file's, which has the slot.
+    File { _hook: FileHook },
+    /// A raw tracepoint, and the gate there.
+    Raw { link: OwnedFd, gate: Prog },
+    /// A place in a dispatcher: the session's business.
+    Call,
+    /// A link to functions of many events.
+    Shared { _link: Arc<SharedLink> },
+}
+
+/// A link to functions of many events, with their slots: these stay taken as long as hits come in their names.
+#[derive(Debug)]
+struct SharedLink {
+    link: Option<OwnedFd>,
+    slots: Vec<u32>,
+    common: Arc<Common>,
+}
+
+impl Drop for SharedLink {
+    fn drop(&mut self) {
+        // The link first.
+        drop(self.link.take());
+        let mut free = self.common.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.append(&mut self.slots);
+    }
+}
+
+/// An event that is to hang on a function through a link with others.
+pub(super) struct Member {
+    pub(super) slot: u32,
+    pub(super) kind: u16,
+    pub(super) via: AttachPoint,
+    pub(super) behind: Arc<SharedProgram>,
+}
+
+/// A link of functions that is to be made.
+pub(super) struct Planned {
+    gate: Prog,
+    /// Functions' addresses, and the cookie of each.
+    places: Vec<(u64, u64)>,
+    exit: bool,
+    members: Vec<Member>,
+}
+
+impl Planned {
+    /// Makes it, which takes the kernel a while: it changes its text at each function.
+    pub(super) fn link(&self) -> Result<OwnedFd, Errno> {
+        let (addresses, cookies): (Vec<u64>, Vec<u64>) = self.places.iter().copied().unzip();
+        self.gate.link_functions(&addresses, &cookies, self.exit)
+    }
+
+    pub(super) fn slots(&self) -> Vec<u32> {
+        self.members.iter().map(|member| member.slot).collect()
+    }
+}
+
+/// An event behind the gate. It hangs on its hook as long as this lives; [`super::Session::rest`] turns it
+/// off.
+#[derive(Debug)]
+pub struct Attached {
+    /// Row of the counters, and place in the table.
+    pub slot: u32,
+    /// The hook.
+    pub(super) via: AttachPoint,
+    /// Kept for its memory; the table holds the program by itself.
+    pub(super) behind: Arc<SharedProgram>,
+    hook: AttachHandle,
+}
+
+impl Attached {
+    /// Link and event of a perf tracepoint that no other process has.
+    pub(super) fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        match &self.hook {
+            AttachHandle::Perf { link, event, kept: None }
+                if matches!(self.via, AttachPoint::Tracepoint(_)) =>
+            {
+                Some([link.as_fd(), event.as_fd()])
+            }
+            _ => None,
+        }
+    }
+
+    /// Another process has them now.
+    pub(super) fn set_kept(&mut self, by: Kept) {
+        if let AttachHandle::Perf { kept, .. } = &mut self.hook {
+            *kept = Some(by);
+        }
+    }
+}
+
+/// An event that was turned off and still hangs on its hook, behind which there is nothing: [`super::Session::resume`]
+/// turns it on again. To drop it closes its descriptors, for which the kernel may wait for all CPUs, and sets its slot
+/// free.
+#[derive(Debug)]
+pub struct Parked {
+    via: AttachPoint,
+    slot: u32,
+    /// Taken by what ends it.
+    attached: Option<Attached>,
+    common: Arc<Common>,
+}
+
+impl Parked {
+    /// Where it hangs.
+    pub fn via(&self) -> &AttachPoint {
+        &self.via
+    }
+
+    /// Row of the counters.
+    pub(super) fn slot(&self) -> u32 {
+        self.slot
+    }
+}
+
+impl Parked {
+    /// Ends it; what a perf tracepoint hung on, a link and an event, is the caller's to close, in this order.
+    pub(super) fn take_apart(mut self) -> Option<[OwnedFd; 2]> {
+        let tracepoint = matches!(self.via(), AttachPoint::Tracepoint(_));
+        self.end().filter(|_| tracepoint)
+    }
+
+    fn end(&mut self) -> Option<[OwnedFd; 2]> {
+        let Attached { slot, hook, .. } = self.attached.take()?;
+        let left = match hook {
+            AttachHandle::Perf { link, event, .. } => Some([link, event]),
+            AttachHandle::Raw { link, gate } => {
+                drop(link);
+                self.common.missed.fetch_add(misses(&gate), Ordering::Relaxed);
+                None
+            }
+            AttachHandle::Call => None,
+            // Its slot goes with the link.
+            AttachHandle::File { .. } | AttachHandle::Shared { .. } => return None,
+        };
+        self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        left
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        // The link first: it refers to the event.
+        drop(self.end());
+    }
+}
+
+fn misses(program: &Prog) -> u64 {
+    program.info().map_or(0, |info| info.misses)
+}
+
+impl Table {
+    fn is_for(&self, via: &AttachPoint) -> bool {
+        self.kind == via.kind() && self.multi == is_shared(via)
+    }
+
+    fn put(&self, slot: u32, behind: &SharedProgram) -> Result<(), Cause> {
+        swap_point::put(&self.map, slot, &behind.program)
+    }
+
+    fn load(&self, slot: Slot) -> Result<Prog, Cause> {
+        let purpose = match self.kind {
+            _ if self.multi => Purpose::Multi,
+            // Of what hangs on perf's probes and files, only files are behind this gate.
+            ProgKind::Kprobe => uprobe::purpose(),
+            _ => Purpose::Any,
+        };
+        Prog::load_for(self.kind, purpose, &swap_point::code(&self.map, slot), "tracer_gate")
+            .map_err(|error| Cause::Load(self.kind, error))
+    }
+
+    /// Makes sure that there is a gate.
+    fn load_first(&mut self, slot: Slot) -> Result<(), Cause> {
+        if self.gates.is_empty() {
+            self.gates.push(self.load(slot)?);
+        }
+        Ok(())
+    }
+
+    /// Plans the gate's link at an instruction of a file.
+    fn plan_file(&mut self, slot: u32, kind: u16, place: &FilePlace) -> Result<uprobe::Planned, Cause> {
+        self.load_first(Slot::Cookie)?;
+        let gate = self.gates.first().ok_or(Cause::Misplaced("no gate"))?;
+        uprobe::Planned::new(gate, place, false, tracer_abi::cookie(slot, kind))
+    }
+
+    /// Hangs the gate on a perf event.
+    fn attach_perf(&mut self, slot: u32, kind: u16, event: OwnedFd) -> Result<AttachHandle, Cause> {
+        let link = self.link_perf(slot, kind, event.as_fd())?;
+        Ok(AttachHandle::Perf { link, event, kept: None })
+    }
+
+    /// Links the gate to a perf event; `kind` is what records are to be.
+    fn link_perf(&mut self, slot: u32, kind: u16, event: BorrowedFd<'_>) -> Result<OwnedFd, Cause> {
+        let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
+        for tried in 0..=COPIES {
+            if tried == self.gates.len() {
+                self.gates.push(self.load(Slot::Cookie)?);
+            }
+            let Some(gate) = self.gates.get(tried) else { break };
+            match gate.link_perf_event(event, tracer_abi::cookie(slot, kind)) {
+                Ok(link) => return Ok(link),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(refused(errno)),
+            }
+        }
+        Err(refused(Errno::EXIST))
+    }
+
+    /// Hangs a gate of its own on a raw tracepoint.
+    fn attach_raw(&self, slot: u32, tracepoint: &str) -> Result<AttachHandle, Cause> {
+        let gate = self.load(Slot::Fixed(slot))?;
+        let link =
+            gate.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
+        Ok(AttachHandle::Raw { link, gate })
+    }
+}
+
+/// Whether an event hangs on its hook through a link with others.
+fn is_shared(via: &AttachPoint) -> bool {
+    matches!(via, AttachPoint::Shared { .. })
+}
+
+/// Whether an event's place is in a dispatcher.
+pub(super) fn is_call(via: &AttachPoint) -> bool {
+    via.call().is_some()
+}
+
+impl DispatchTable {
+    /// With so many places in each table.
+    pub(super) fn new(places: u32) -> Self {
+        Self { places, tables: Vec::new(), common: Arc::default() }
+    }
+
+    /// The table of a hook's programs, made for the first of them.
+    fn table(&mut self, via: &AttachPoint) -> Result<&mut Table, Cause> {
+        if !self.tables.iter().any(|table| table.is_for(via)) {
+            let map = swap_point::table(self.places, "tracer_gate")?;
+            let (kind, multi) = (via.kind(), is_shared(via));
+            self.tables.push(Table { kind, multi, map, gates: Vec::new(), shared: HashMap::new() });
+        }
+        let made = self.tables.iter_mut().find(|table| table.is_for(via));
+        made.ok_or(Cause::Misplaced("a table that was just made"))
+    }
+
+    fn known(&self, via: &AttachPoint) -> Option<&Table> {
+        self.tables.iter().find(|table| table.is_for(via))
+    }
+
+    /// A slot that was used before and is free again.
+    pub(super) fn free_slot(&self) -> Option<u32> {
+        self.common.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// Gives a slot back that nothing was hung at.
+    pub(super) fn give_back(&self, slot: u32) {
+        self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+    }
+
+    /// The program of a key, when an event has it.
+    pub(super) fn find(&self, via: &AttachPoint, key: &Key) -> Option<Arc<SharedProgram>> {
+        self.known(via)?.shared.get(key).and_then(Weak::upgrade)
+    }
+
+    /// All programs that events have, by kind and key.
+    pub(super) fn all_known(&self) -> HashMap<(u32, Key), Arc<SharedProgram>> {
+        let known = self.tables.iter().flat_map(|table| {
+            let programs = table.shared.iter();
+            programs.filter_map(|(key, behind)| Some(((table.kind as u32, key.clone()), behind.upgrade()?)))
+        });
+        known.collect()
+    }
+
+    /// Remembers the program of a key as long as an event has it.
+    pub(super) fn remember(
+        &mut self,
+        via: &AttachPoint,
+        key: Key,
+        behind: &Arc<SharedProgram>,
+    ) -> Result<(), Cause> {
+        let shared = &mut self.table(via)?.shared;
+        shared.retain(|_, known| known.strong_count() > 0);
+        shared.insert(key, Arc::downgrade(behind));
+        Ok(())
+    }
+
+    /// Puts a program behind the gate at a slot, in place of what is there.
+    pub(super) fn put(&self, via: &AttachPoint, slot: u32, behind: &SharedProgram) -> Result<(), Cause> {
+        self.known(via).ok_or(Cause::Misplaced("nothing hangs at such a hook"))?.put(slot, behind)
+    }
+
+    /// Hangs a gate on an event's hook, whose records are of a kind; `opened` is its perf event, if there is one already. For a
+    /// system call's there is nothing to do.
+    pub(super) fn attach_hook(
+        &mut self,
+        slot: u32,
+        via: &AttachPoint,
+        kind: u16,
+        behind: Arc<SharedProgram>,
+        opened: Option<Result<OwnedFd, Errno>>,
+    ) -> Result<Attached, Cause> {
+        let common = Arc::clone(&self.common);
+        let hook = if is_call(via) {
+            AttachHandle::Call
+        } else {
+            let table = self.table(via)?;
+            table.put(slot, &behind)?;
+            match via {
+                AttachPoint::Tracepoint(id) => {
+                    let event = opened.unwrap_or_else(|| perf::open_tracepoint(*id));
+                    let event = event.map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
+                    table.attach_perf(slot, kind, event)?
+                }
+                AttachPoint::Uprobe(place) => {
+                    let hook = table.plan_file(slot, kind, place)?.make()?;
+                    let hook = hook.linked(|event| table.link_perf(slot, kind, event))?;
+                    AttachHandle::File { _hook: hook.keep(Held { slot, common }) }
+                }
+                AttachPoint::RawTracepoint(name) => table.attach_raw(slot, name)?,
+                _ => return Err(Cause::Misplaced("no gate is for such a hook")),
+            }
+        };
+        Ok(Attached { slot, via: via.clone(), behind, hook })
+    }
+
+    /// Has an event go on from the gate of files; what is left is the link. Where this fails, the slot is the caller's still.
+    pub(super) fn plan_file(
+        &mut self,
+        slot: u32,
+        via: &AttachPoint,
+        kind: u16,
+        behind: Arc<SharedProgram>,
+    ) -> Result<(PlannedAttach, Job), Cause> {
+        let AttachPoint::Uprobe(place) = via else {
+            return Err(Cause::Misplaced("a link of a file is for files"));
+        };
+        let common = Arc::clone(&self.common);
+        let table = self.table(via)?;
+        let planned = table.plan_file(slot, kind, place)?;
+        table.put(slot, &behind)?;
+        let job = Job::new(vec![planned]).keep(Held { slot, common });
+        Ok((PlannedAttach { slot, via: via.clone(), kind, behind }, job))
+    }
+
+    /// The event that hangs by its link, or does not.
+    pub(super) fn finish_file(&mut self, planned: PlannedAttach, made: Hooks) -> Result<Attached, Cause> {
+        let PlannedAttach { slot, via, kind, behind } = planned;
+        let table = self.table(&via)?;
+        let hook = made.and_then(|made| {
+            let hook = made.into_iter().next().ok_or(Cause::Misplaced("no link"))?;
+            hook.linked(|event| table.link_perf(slot, kind, event))
+        });
+        match hook {
+            Ok(hook) => Ok(Attached { slot, via, behind, hook: AttachHandle::File { _hook: hook } }),
+            Err(cause) => {
+                swap_point::clear(&table.map, slot);
+                Err(cause)
+            }
+        }
+    }
+
+    /// Has events go on from their functions' gate, all on entries or all on returns and none on the same as another; what is left
+    /// is the link. Where that fails, their slots are the caller's still.
+    pub(super) fn plan_shared(&mut self, members: Vec<Member>, exit: bool) -> Result<Planned, Cause> {
+        let first = members.first().ok_or(Cause::Misplaced("a link of no functions"))?;
+        let table = self.table(&first.via)?;
+        table.load_first(Slot::CookieOfMany)?;
+        let at = |member: &Member| match member.via {
+            AttachPoint::Shared { address, .. } => {
+                Ok((address, tracer_abi::cookie(member.slot, member.kind)))
+            }
+            _ => Err(Cause::Misplaced("a link of functions is for functions only")),
+        };
+        let places = members.iter().map(at).collect::<Result<Vec<_>, _>>()?;
+        let gate = table.gates.first().ok_or(Cause::Misplaced("no gate"))?;
+        let gate = gate.duplicate().map_err(|errno| Cause::Hook("kprobe.multi link", errno))?;
+        let put = members.iter().try_for_each(|member| table.put(member.slot, &member.behind));
+        put.inspect_err(|_| members.iter().for_each(|member| swap_point::clear(&table.map, member.slot)))?;
+        Ok(Planned { gate, places, exit, members })
+    }
+
+    /// The events that hang by a link, or do not: then their slots are the caller's again.
+    pub(super) fn finish_shared(
+        &mut self,
+        planned: Planned,
+        link: Result<OwnedFd, Errno>,
+    ) -> Result<Vec<Attached>, Cause> {
+        let members = planned.members;
+        let link = match link {
+            Ok(link) => link,
+            Err(errno) => {
+                if let Some(table) = members.first().and_then(|first| self.known(&first.via)) {
+                    for member in &members {
+                        swap_point::clear(&table.map, member.slot);
+                    }
+                }
+                return Err(Cause::Hook("kprobe.multi link (CONFIG_FPROBE)", errno));
+            }
+        };
+        let slots = members.iter().map(|member| member.slot).collect();
+        let link = Arc::new(SharedLink { link: Some(link), slots, common: Arc::clone(&self.common) });
+        let attached = members.into_iter().map(|Member { slot, via, behind, .. }| {
+            let hook = AttachHandle::Shared { _link: Arc::clone(&link) };
+            Attached { slot, via, behind, hook }
+        });
+        Ok(attached.collect())
+    }
+
+    /// Takes an event's program away: no hit is seen from here on.
+    pub(super) fn rest(&self, attached: Attached) -> Parked {
+        if let (false, Some(table)) = (is_call(&attached.via), self.known(&attached.via)) {
+            swap_point::clear(&table.map, attached.slot);
+        }
+        Parked {
+            via: attached.via.clone(),
+            slot: attached.slot,
+            attached: Some(attached),
+            common: Arc::clone(&self.common),
+        }
+    }
+
+    /// Gives an event a program again.
+    pub(super) fn resume(&self, mut resting: Parked, behind: Arc<SharedProgram>) -> Result<Attached, Cause> {
+        let mut attached = resting.attached.take().ok_or(Cause::Misplaced("what was ended cannot go on"))?;
+        if !is_call(&attached.via)
+            && let Err(cause) = self.put(&attached.via, attached.slot, &behind)
+        {
+            resting.attached = Some(attached);
+            return Err(cause);
+        }
+        attached.behind = behind;
+        Ok(attached)
+    }
+
+    /// Hits for which the kernel did not run a gate. `attached` are the events that hang.
+    pub(super) fn missed<'a>(&self, attached: impl Iterator<Item = &'a Attached>) -> u64 {
+        let shared = self.tables.iter().flat_map(|table| &table.gates).map(misses).sum::<u64>();
+        let own = attached.map(|attached| match &attached.hook {
+            AttachHandle::Raw { gate, .. } => misses(gate),
+            AttachHandle::Perf { .. }
+            | AttachHandle::File { .. }
+            | AttachHandle::Call
+            | AttachHandle::Shared { .. } => 0,
+        });
+        shared + own.sum::<u64>() + self.common.missed.load(Ordering::Relaxed)
+    }
+}

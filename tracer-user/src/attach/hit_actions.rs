@@ -1,0 +1,138 @@
+//! What a program does at a hit beside recording it: triggers, stacks.
+
+use std::sync::Arc;
+
+use tracer_abi::{Params, halted, params};
+
+use super::{Session, maps::Shared};
+use crate::plan::trigger::{self, Trigger};
+
+/// What a hit does beside being recorded; by default nothing.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a part of a program by itself")]
+pub struct HitActions<'a> {
+    /// The event's triggers, in order.
+    pub triggers: &'a [Trigger],
+    /// Triggers turn the event on and off ([`super::Session::soft`]).
+    pub soft: bool,
+    /// The slot at which they do, where it is another's: several programs make one event.
+    pub soft_slot: Option<u32>,
+    /// An event that comes to hang on its hook is turned off in that sense at first.
+    pub begins_off: bool,
+    /// Each record is followed by one of the kernel's stack.
+    pub kernel_stack: bool,
+    /// Each record is followed by one of the thread's own stack.
+    pub user_stack: bool,
+    /// Kinds of these two records.
+    pub stacks: [u16; 2],
+    /// Only triggers run; nothing is recorded.
+    pub no_record: bool,
+    /// Several programs make the event, and count in one row.
+    pub shared_row: bool,
+    /// Histograms stand behind the triggers, so that all of them look at the record.
+    pub counted: bool,
+}
+
+impl HitActions<'_> {
+    pub(super) fn wants_stack(&self) -> bool {
+        let asks = |trigger: &Trigger| trigger.action == trigger::Action::StackTrace;
+        self.kernel_stack || self.user_stack || self.triggers.iter().any(asks)
+    }
+
+    /// Sets the parameters that say so.
+    pub(super) fn apply(&self, fixed: &mut Params, slot: u32) {
+        let triggers = self.triggers;
+        for (holds, bit) in [
+            (!triggers.is_empty(), params::TRIGGERS),
+            (
+                trigger::sees_record(triggers) || !triggers.is_empty() && (self.no_record || self.counted),
+                params::SEES_RECORD,
+            ),
+            (trigger::turns_on(triggers), params::TURNS_ON),
+            (trigger::stack_first(triggers), params::STACK_FIRST),
+            (self.soft, params::SOFT),
+            (self.kernel_stack, params::KERNEL_STACK),
+            (self.user_stack, params::USER_STACK),
+            (self.no_record, params::NO_RECORD),
+            (self.shared_row, params::SHARED_ROW),
+        ] {
+            if holds {
+                fixed.bits |= bit;
+            }
+        }
+        if self.soft {
+            fixed.soft = self.soft_slot.unwrap_or(slot);
+        }
+        if self.wants_stack() {
+            fixed.stacks = u32::from(self.stacks[0]) | u32::from(self.stacks[1]) << 16;
+        }
+    }
+}
+
+/// Says whether a session takes hits.
+#[derive(Clone, Debug)]
+pub struct TracingSwitch(Arc<Shared>);
+
+impl TracingSwitch {
+    /// Whether it does, as user space or a trigger said last.
+    pub fn is_on(&self) -> bool {
+        self.0.halted() & halted::OFF == 0
+    }
+}
+
+impl Session {
+    /// Whether hits are taken, as user space or a trigger said last.
+    pub fn is_tracing(&self) -> bool {
+        self.shared.halted() & halted::OFF == 0
+    }
+
+    /// What says so, for other threads.
+    pub fn switch(&self) -> TracingSwitch {
+        TracingSwitch(Arc::clone(&self.shared))
+    }
+
+    /// Stops the taking of hits beside [`Session::set_tracing`], for as long as somebody reads.
+    pub fn pause(&self, paused: bool) {
+        self.shared.halt(halted::PAUSED, paused);
+    }
+
+    /// Whether an event at a slot is turned off by a trigger, or as one would do it.
+    pub fn soft(&self, slot: u32) -> bool {
+        self.shared.soft(slot)
+    }
+
+    /// Turns an event whose request says [`HitActions::soft`] off or on.
+    pub fn set_soft(&self, slot: u32, off: bool) {
+        self.shared.set_soft(slot, off);
+    }
+
+    /// How often a trigger may still act; `place` as in [`trigger::Count`].
+    pub fn count(&self, place: u16) -> u64 {
+        self.shared.count(place)
+    }
+
+    /// Says how often a trigger may act.
+    pub fn set_count(&self, place: u16, count: u64) {
+        self.shared.set_count(place, count);
+    }
+
+    /// Whether a histogram does not count for now, as user space or a trigger said last.
+    pub fn hist_paused(&self, place: u16) -> bool {
+        self.shared.hist_paused(place)
+    }
+
+    /// Says whether a histogram counts.
+    pub fn pause_hist(&self, place: u16, paused: bool) {
+        self.shared.pause_hist(place, paused);
+    }
+
+    /// Asks something of the next hit that a histogram counts ([`tracer_abi::hist`]); whether there was one since the last call.
+    pub fn await_hist(&self, place: u16, what: u32) -> bool {
+        self.shared.await_hist(place, what)
+    }
+
+    /// Whether a trigger asked for a snapshot and found the ring full, since the last call.
+    pub fn lost_snapshot(&self) -> bool {
+        self.shared.lost_snapshot()
+    }
+}

@@ -1,0 +1,333 @@
+//! From a request to a loaded program: its parameters, linking, and the making of many at once.
+//!
+//! Events with the same code share a program behind the gate; slot and kind are told to it at the hit. Where many events are
+//! turned on, their programs are made ahead by several threads, each program once ([`Session::prepare`]); they need the session
+//! neither for that nor meanwhile ([`BulkBuilder`]).
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    num::NonZero,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use tracer_abi::{Params, params};
+
+use super::{
+    AttachError, AttachPoint, Cause, Context, Request, Session, Threads,
+    companions::Companions,
+    dispatch_table::{Key, SharedProgram},
+    maps::Shared,
+    object::{self, Functions, Image, Memory},
+};
+use crate::{
+    plan::source::ProgramContext,
+    sys::{
+        map::Map,
+        prog::{Prog, ProgKind},
+    },
+};
+
+/// Threads that make programs at most.
+const MAKERS: usize = 8;
+
+/// Where a program will be that a thread makes.
+type Place = Arc<OnceLock<Arc<SharedProgram>>>;
+
+/// What programs are made of, beside their requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProgramBuilder<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) context: &'a Context,
+}
+
+/// A request whose code is known.
+struct Coded {
+    functions: Functions,
+    fixed: Params,
+    /// What tells its program apart; none where it shares it with nobody.
+    key: Option<Key>,
+}
+
+impl ProgramBuilder<'_> {
+    /// The program of a request whose functions and parameters are known, and memory of its own where it needs some (`known`, if
+    /// it has some).
+    pub(super) fn linked(
+        &self,
+        request: &Request<'_>,
+        functions: &Functions,
+        fixed: &Params,
+        known: Option<&Map>,
+        beside: &Companions,
+    ) -> Result<(Image, Option<Map>), AttachError> {
+        let named = |cause| AttachError::new(request.format.full_name(), cause);
+        let (via, title) = (request.via, &request.format.name);
+        let wants_scratch = wants_scratch(request, functions);
+        if via.nests() && wants_scratch {
+            self.shared.prepare_nesting().map_err(named)?;
+        }
+        let known = known.or(self.shared.nesting_scratch().filter(|_| via.nests()));
+        let on_another = matches!(request.hook, ProgramContext::Probe(plan) if plan.base.is_some());
+        let scratch = if on_another && known.is_none() {
+            Some(self.shared.scratch(title, tracer_abi::BASE_AREA)?)
+        } else if wants_scratch && !via.is_exclusive() && known.is_none() {
+            Some(self.shared.scratch(title, 0)?)
+        } else {
+            None
+        };
+        let casts = matches!(via.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
+        let cast = self.context.cast.filter(|_| casts && *via != AttachPoint::Emitted);
+        let own = scratch.as_ref().or(known);
+        let memory = Memory { shared: self.shared, scratch: own, kept: beside.kept() };
+        let image = object::image(via.template(), functions, fixed, cast, &memory).map_err(named)?;
+        Ok((image, scratch))
+    }
+
+    /// What is fixed when a request's program is loaded.
+    pub(super) fn params(&self, request: &Request<'_>, functions: &Functions, slot: u32) -> Params {
+        let mut fixed = Params {
+            bits: 0,
+            slot,
+            cpus: self.shared.cpus(),
+            size: functions.size,
+            kind: u32::from(request.kind),
+            watermark: self.shared.watermark(),
+            own_tgid: match request.threads {
+                Threads::Traced => self.shared.excluded_tgid(),
+                Threads::Every => 0,
+                Threads::Own => self.shared.own_tgid(),
+            },
+            ..Params::default()
+        };
+        let counts = matches!(request.hook, ProgramContext::Probe(plan) if plan.when.is_some());
+        if request.filter.is_some() || counts {
+            fixed.bits |= params::FILTER;
+        }
+        if functions.needs.scratch {
+            fixed.bits |= params::FILTER_SCRATCH;
+        }
+        if functions.needs.flags {
+            fixed.bits |= params::FILTER_FLAGS;
+        }
+        let lists = self.shared.pid_lists();
+        if (self.shared.pid_gate() || lists) && request.threads == Threads::Traced {
+            fixed.bits |= if lists { params::PID_LISTS } else { params::PIDS };
+            request.tell_other(&mut fixed);
+        }
+        if request.threads == Threads::Own {
+            fixed.bits |= params::OWN_ONLY;
+        }
+        if request.irqs_off {
+            fixed.bits |= params::IRQS_OFF;
+        }
+        if let AttachPoint::SysEnterAlone(number) = request.via {
+            fixed.bits |= params::ONE_CALL;
+            fixed.call = *number;
+        }
+        if request.via.nests() {
+            fixed.bits |= params::NESTS;
+            if wants_scratch(request, functions) {
+                fixed.bits |= params::CLAIM;
+            }
+        }
+        if self.shared.one_table() {
+            fixed.bits |= params::ONE_TABLE;
+            fixed.rows = self.shared.slots() * self.shared.cpus();
+        }
+        request.extras.apply(&mut fixed, slot);
+        // What its definition's condition drops is no hit, and the condition is looked at with the record.
+        let conditional = matches!(request.hook, ProgramContext::Probe(plan) if plan.when.is_some());
+        if conditional && fixed.bits & params::TRIGGERS != 0 {
+            fixed.bits |= params::SEES_RECORD;
+        }
+        self.context.apply(&mut fixed, request.via);
+        if matches!(request.hook, ProgramContext::Probe(_)) && fixed.preempt_bias > 0 {
+            fixed.preempt_bias = fixed.preempt_bias.wrapping_sub(request.via.kernels_depth());
+        }
+        // Of a hit that the filter drops nobody needs to know whose it is.
+        let asked_before = params::PIDS
+            | params::PID_LISTS
+            | params::OWN_ONLY
+            | params::COMPAT
+            | params::NESTS
+            | params::TRIGGERS
+            | params::SOFT;
+        if request.filter.is_some()
+            && !functions.needs.more
+            && !matches!(request.via, AttachPoint::Inject | AttachPoint::Emitted)
+            && fixed.bits & asked_before == 0
+        {
+            fixed.bits |= params::OWN_LATE;
+        }
+        fixed
+    }
+
+    /// Generates a request's code and says whether others may share its program.
+    fn coded(&self, request: &Request<'_>, slot: u32) -> Result<Coded, AttachError> {
+        let functions = request.functions()?;
+        let told = request.told_at_the_hit();
+        let mut fixed = self.params(request, &functions, if told == 0 { slot } else { 0 });
+        if told == 0 {
+            return Ok(Coded { functions, fixed, key: None });
+        }
+        // With slot and kind told at the hit, events with the same code share the program.
+        fixed.kind = 0;
+        fixed.bits |= told;
+        if let Some((false, _)) = request.via.call() {
+            fixed.call = self.context.registers.map_or(0, |registers| registers.number);
+        }
+        let mut key = fixed.bytes().to_vec();
+        functions.encode(&mut key);
+        Ok(Coded { functions, fixed, key: Some(key) })
+    }
+
+    /// Makes and loads the program.
+    fn make(&self, request: &Request<'_>, coded: &Coded) -> Result<Arc<SharedProgram>, AttachError> {
+        let (image, scratch) =
+            self.linked(request, &coded.functions, &coded.fixed, None, &Companions::default())?;
+        Ok(Arc::new(SharedProgram { program: load(request, &image)?, _scratch: scratch }))
+    }
+}
+
+impl Session {
+    pub(super) fn maker(&self) -> ProgramBuilder<'_> {
+        ProgramBuilder { shared: &self.shared, context: &self.context }
+    }
+
+    /// The program of a request behind the gate: one that is there, or a new one.
+    pub(super) fn behind_gate(
+        &mut self,
+        request: &Request<'_>,
+        slot: u32,
+    ) -> Result<Arc<SharedProgram>, AttachError> {
+        if let Some(behind) = self.prepared.remove(&request.kind) {
+            return Ok(behind);
+        }
+        let maker = self.maker();
+        let coded = maker.coded(request, slot)?;
+        let Some(key) = &coded.key else { return maker.make(request, &coded) };
+        if let Some(behind) = self.gate.find(request.via, key) {
+            return Ok(behind);
+        }
+        let behind = maker.make(request, &coded)?;
+        self.remember(request, key.clone(), &behind)?;
+        Ok(behind)
+    }
+
+    fn remember(
+        &mut self,
+        request: &Request<'_>,
+        key: Key,
+        behind: &Arc<SharedProgram>,
+    ) -> Result<(), AttachError> {
+        self.gate
+            .remember(request.via, key, behind)
+            .map_err(|cause| AttachError::new(request.format.full_name(), cause))
+    }
+
+    /// Makes the programs of events that are about to be hung up with just these requests, which differ in their kinds; until
+    /// [`Session::forget_ahead`]. What cannot be made is left to [`Session::attach_hook`], which says why.
+    pub fn prepare(&mut self, requests: &[Request<'_>]) {
+        let built = self.bulk_builder().build(requests, &AtomicBool::new(false));
+        self.take_built(built);
+    }
+
+    /// What makes programs of this session while the session is used for something else.
+    pub fn bulk_builder(&self) -> BulkBuilder {
+        BulkBuilder {
+            shared: Arc::clone(&self.shared),
+            context: self.context.clone(),
+            known: self.gate.all_known(),
+        }
+    }
+
+    /// Takes programs that [`Session::attach_hook`] will find made.
+    pub fn take_built(&mut self, built: Vec<Built>) {
+        for Built { kind, via, name, key, place } in built {
+            let Some(behind) = place.get() else { continue };
+            let remembered = key.is_none_or(|key| {
+                let done = self.gate.remember(&via, key, behind);
+                done.inspect_err(|cause| tracing::debug!("{name}: {cause}")).is_ok()
+            });
+            if remembered {
+                self.prepared.insert(kind, Arc::clone(behind));
+            }
+        }
+    }
+}
+
+/// Makes programs for a session ahead.
+pub struct BulkBuilder {
+    shared: Arc<Shared>,
+    context: Context,
+    /// Programs that events have already.
+    known: HashMap<(u32, Key), Arc<SharedProgram>>,
+}
+
+/// A program that was made ahead for an event.
+pub struct Built {
+    kind: u16,
+    via: AttachPoint,
+    name: String,
+    /// What tells the program apart, for the first of its events.
+    key: Option<Key>,
+    place: Place,
+}
+
+impl BulkBuilder {
+    /// Makes the programs of these requests, until it is to stop.
+    pub fn build(&self, requests: &[Request<'_>], stop: &AtomicBool) -> Vec<Built> {
+        let maker = ProgramBuilder { shared: &self.shared, context: &self.context };
+        let made: Mutex<HashMap<(u32, Key), Place>> = Mutex::default();
+        let next = AtomicUsize::new(0);
+        // Each takes the next request; the thread that is first with a key makes the program.
+        let work = || {
+            let mut done = Vec::new();
+            while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let Ok(coded) = maker.coded(request, 0) else { continue };
+                let Some(key) = &coded.key else { continue };
+                let of_kind = (request.via.kind() as u32, key.clone());
+                let (place, is_first) = {
+                    let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+                    match made.entry(of_kind.clone()) {
+                        Entry::Occupied(known) => (Arc::clone(known.get()), false),
+                        Entry::Vacant(new) => (Arc::clone(new.insert(Place::default())), true),
+                    }
+                };
+                let make = || self.known.get(&of_kind).cloned().or_else(|| maker.make(request, &coded).ok());
+                if let Some(behind) = is_first.then(make).flatten() {
+                    let _ = place.set(behind);
+                }
+                done.push(Built {
+                    kind: request.kind,
+                    via: request.via.clone(),
+                    name: request.format.full_name(),
+                    key: is_first.then(|| key.clone()),
+                    place,
+                });
+            }
+            done
+        };
+        let others = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAKERS) - 1;
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
+            let own = work();
+            others.into_iter().filter_map(|other| other.join().ok()).flatten().chain(own).collect()
+        })
+    }
+}
+
+pub(super) fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
+    let kind = request.via.kind();
+    Prog::load_for(kind, request.purpose(), &image.bytes(), &request.format.name)
+        .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))
+}
+/// Whether a request's program needs memory of its own or of its CPU's.
+fn wants_scratch(request: &Request<'_>, functions: &Functions) -> bool {
+    functions.size == 0 || functions.needs.scratch || request.extras.wants_stack()
+}

@@ -1,0 +1,431 @@
+//! The events there are, by number: a tree of files and the state of instances refer to them so.
+//!
+//! Names are read at the start, everything else when it is asked for first: most events are never looked at. Events
+//! come and go while others are used ([`Events::add`], [`Events::remove`]). A number is not given again before all others were,
+//! so that an open file of an event that is gone does not come to mean another; a system that comes back has its old one.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::Range,
+    sync::{Arc, OnceLock, PoisonError, RwLock},
+};
+
+use rustix::io::Errno;
+use tracer_abi::control;
+
+use crate::{
+    engine::facts::Facts,
+    event::{Catalogue, Format},
+    kernel::Error,
+    render::Printer,
+    sys::event_mutex,
+};
+
+/// The system of the events that are no trace events: they are recorded by themselves and cannot be turned on.
+pub const SPECIAL: &str = "ftrace";
+
+/// Ids of events that the kernel does not know. The kernel counts its own from 1 on and has some thousands.
+const MADE_IDS: Range<u16> = 0x8000..control::FIRST;
+/// How many there are.
+pub const IDS: usize = (MADE_IDS.end - MADE_IDS.start) as usize;
+
+/// Events that can be numbered: what fits into the number of a file.
+const NUMBERS: usize = 1 << 20;
+/// Threads that read the formats of many events.
+const READERS: usize = 2;
+
+/// An event that the kernel does not know: all that it would tell of one of its own.
+#[derive(Debug)]
+pub struct Made {
+    /// Its format, with an id of [`Events::free_id`].
+    pub format: Format,
+    /// The text of its `format` file.
+    pub text: String,
+    /// What prints its records.
+    pub printer: Printer,
+}
+
+/// An event.
+#[derive(Debug)]
+pub struct Event {
+    /// Number of its system.
+    pub system: u32,
+    /// Name.
+    pub name: String,
+    text: OnceLock<Option<String>>,
+    format: OnceLock<Option<Format>>,
+    printer: OnceLock<Printer>,
+}
+
+impl Event {
+    fn new(system: u32, name: String) -> Self {
+        Self { system, name, text: OnceLock::new(), format: OnceLock::new(), printer: OnceLock::new() }
+    }
+}
+
+/// A system of events.
+#[derive(Clone, Debug)]
+pub struct System {
+    /// Name.
+    pub name: String,
+    /// Numbers of its events.
+    pub events: Vec<u32>,
+}
+
+/// All events.
+#[derive(Clone, Debug)]
+pub struct Events {
+    /// By number; none where one is gone.
+    all: Vec<Option<Arc<Event>>>,
+    /// Numbers of those that are gone, in that order, and the ids that they had.
+    gone: VecDeque<(u32, Option<u16>)>,
+    /// How many there were at the start; systems as well.
+    first: (u32, u32),
+    /// By number; those without events are not there.
+    systems: Vec<System>,
+    names: HashMap<(u32, String), u32>,
+    system_names: HashMap<String, u32>,
+    ids: Arc<RwLock<Ids>>,
+}
+
+/// Ids of events.
+#[derive(Debug)]
+struct Ids {
+    /// Numbers by id, of those whose format was read.
+    numbers: HashMap<u16, u32>,
+    /// None of [`MADE_IDS`] before this one is free.
+    lowest: u16,
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        Self { numbers: HashMap::new(), lowest: MADE_IDS.start }
+    }
+}
+
+impl Events {
+    /// Reads the names.
+    ///
+    /// # Errors
+    /// When the kernel's list cannot be read.
+    pub fn read(facts: &Facts) -> Result<Self, Error> {
+        let mut names: Vec<(String, String)> = Catalogue::parse(&facts.tracefs.available_events()?)
+            .iter()
+            .map(|(system, name)| (system.to_owned(), name.to_owned()))
+            .collect();
+        let special = facts.tracefs.path("events").join(SPECIAL);
+        let mut more: Vec<String> = std::fs::read_dir(special)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| !matches!(name.as_str(), "enable" | "filter"))
+            .collect();
+        more.sort();
+        names.extend(more.into_iter().map(|name| (SPECIAL.to_owned(), name)));
+        Ok(Self::of(names))
+    }
+
+    /// The events of these names.
+    pub fn of(names: impl IntoIterator<Item = (String, String)>) -> Self {
+        let mut known = Self {
+            all: Vec::new(),
+            gone: VecDeque::new(),
+            first: (0, 0),
+            systems: Vec::new(),
+            names: HashMap::new(),
+            system_names: HashMap::new(),
+            ids: Arc::default(),
+        };
+        for (system, name) in names {
+            let system = known.number_of(&system);
+            known.join(Event::new(system, name));
+        }
+        known.first = (known.all.len() as u32, known.systems.len() as u32);
+        known
+    }
+
+    /// The number of a system, which is given one if it has none.
+    fn number_of(&mut self, system: &str) -> u32 {
+        if let Some(number) = self.system_names.get(system) {
+            return *number;
+        }
+        let number = self.systems.len() as u32;
+        self.systems.push(System { name: system.to_owned(), events: Vec::new() });
+        self.system_names.insert(system.to_owned(), number);
+        number
+    }
+
+    fn join(&mut self, event: Event) -> u32 {
+        let again = if self.all.len() < NUMBERS { None } else { self.gone.pop_front() };
+        let number = again.map_or(self.all.len() as u32, |(number, _)| number);
+        if let Some(system) = self.systems.get_mut(event.system as usize) {
+            system.events.push(number);
+        }
+        self.names.insert((event.system, event.name.clone()), number);
+        match self.all.get_mut(number as usize) {
+            Some(place) => *place = Some(Arc::new(event)),
+            None => self.all.push(Some(Arc::new(event))),
+        }
+        number
+    }
+
+    /// Adds an event, and says its number.
+    ///
+    /// # Errors
+    /// `EEXIST` for a name that is taken, `ENOSPC` when numbers are used up.
+    pub fn add(&mut self, made: Made) -> Result<u32, Errno> {
+        let Made { format, text, printer } = made;
+        let mut event = self.newcomer(&format.system, &format.name)?;
+        let id = format.id;
+        event.text = OnceLock::from(Some(text));
+        event.format = OnceLock::from(Some(format));
+        event.printer = OnceLock::from(printer);
+        let number = self.join(event);
+        self.ids.write().unwrap_or_else(PoisonError::into_inner).numbers.insert(id, number);
+        Ok(number)
+    }
+
+    /// Adds an event that the kernel has by now, as modules bring some, and says its number.
+    ///
+    /// # Errors
+    /// As [`Events::add`].
+    pub fn add_known(&mut self, system: &str, name: &str) -> Result<u32, Errno> {
+        let event = self.newcomer(system, name)?;
+        Ok(self.join(event))
+    }
+
+    fn newcomer(&mut self, system: &str, name: &str) -> Result<Event, Errno> {
+        if self.all.len() == NUMBERS && self.gone.is_empty() {
+            return Err(Errno::NOSPC);
+        }
+        let system = self.number_of(system);
+        if self.find(system, name).is_some() {
+            return Err(Errno::EXIST);
+        }
+        Ok(Event::new(system, name.to_owned()))
+    }
+
+    /// Takes an event away.
+    pub fn remove(&mut self, event: u32) {
+        let Some(gone) = self.all.get_mut(event as usize).and_then(Option::take) else { return };
+        let id = gone.format.get().and_then(Option::as_ref).map(|format| format.id);
+        self.gone.push_back((event, id));
+        if let Some(System { events: all, .. }) = self.systems.get_mut(gone.system as usize) {
+            // In order, as long as numbers do not come again.
+            let place =
+                all.binary_search(&event).ok().or_else(|| all.iter().position(|other| *other == event));
+            if let Some(place) = place {
+                all.remove(place);
+            }
+        }
+        self.names.remove(&(gone.system, gone.name.clone()));
+        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = id
+            && ids.numbers.get(&id) == Some(&event)
+        {
+            ids.numbers.remove(&id);
+            if MADE_IDS.contains(&id) {
+                ids.lowest = ids.lowest.min(id);
+            }
+        }
+    }
+
+    /// The id of an event, also of one that is gone.
+    pub fn id(&self, event: u32, facts: &Facts) -> Option<u16> {
+        let gone = || self.gone.iter().find(|(number, _)| *number == event)?.1;
+        self.format(event, facts).map(|format| format.id).or_else(gone)
+    }
+
+    /// An id for one more event, the lowest that is free; none when all are used.
+    pub fn free_id(&self) -> Option<u16> {
+        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
+        let free = (ids.lowest..MADE_IDS.end).find(|id| !ids.numbers.contains_key(id));
+        ids.lowest = free.unwrap_or(MADE_IDS.end);
+        free
+    }
+
+    /// An event.
+    pub fn get(&self, event: u32) -> Option<&Event> {
+        self.all.get(event as usize)?.as_deref()
+    }
+
+    /// Whether a definition made an event, not the kernel.
+    pub fn is_made(&self, event: u32, facts: &Facts) -> bool {
+        self.format(event, facts).is_some_and(|format| MADE_IDS.contains(&format.id))
+    }
+
+    /// Whether an event was there at the start: such an event stays.
+    pub fn is_lasting(&self, event: u32) -> bool {
+        event < self.first.0
+    }
+
+    /// Whether a system was there at the start.
+    pub fn is_lasting_system(&self, system: u32) -> bool {
+        system < self.first.1
+    }
+
+    /// A system.
+    pub fn system(&self, system: u32) -> Option<&System> {
+        self.systems.get(system as usize).filter(|system| !system.events.is_empty())
+    }
+
+    /// All systems, by number.
+    pub fn systems(&self) -> impl Iterator<Item = (u32, &System)> {
+        (0..).zip(&self.systems).filter(|(_, system)| !system.events.is_empty())
+    }
+
+    /// The number of a system.
+    pub fn find_system(&self, name: &str) -> Option<u32> {
+        self.system_names.get(name).copied().filter(|number| self.system(*number).is_some())
+    }
+
+    /// The number of an event.
+    pub fn find(&self, system: u32, name: &str) -> Option<u32> {
+        self.names.get(&(system, name.to_owned())).copied()
+    }
+
+    /// Whether a system's events cannot be turned on.
+    pub fn is_special(&self, system: u32) -> bool {
+        self.system(system).is_some_and(|system| system.name == SPECIAL)
+    }
+
+    /// Numbers of all events that can be turned on, in the kernel's order: the youngest first, then those of the start
+    /// as they were listed.
+    pub fn ordinary(&self) -> impl Iterator<Item = u32> {
+        let young = (self.first.0..self.all.len() as u32).rev();
+        young
+            .chain(0..self.first.0)
+            .filter(|number| self.get(*number).is_some_and(|event| !self.is_special(event.system)))
+    }
+
+    /// A system's name, also where its last event is gone.
+    fn name_of(&self, system: u32) -> &str {
+        self.systems.get(system as usize).map_or("", |system| &system.name)
+    }
+
+    /// `system:name`.
+    pub fn full_name(&self, event: u32) -> String {
+        match self.get(event) {
+            Some(event) => format!("{}:{}", self.name_of(event.system), event.name),
+            None => String::new(),
+        }
+    }
+
+    /// The text of an event's format file.
+    pub fn format_text(&self, event: u32, facts: &Facts) -> Option<&str> {
+        let known = self.get(event)?;
+        if let Some(text) = known.text.get() {
+            return text.as_deref();
+        }
+        // What cannot be read now may be read later.
+        let text = facts.tracefs.format(self.name_of(known.system), &known.name).ok()?;
+        known.text.get_or_init(|| text).as_deref()
+    }
+
+    /// An event's format.
+    pub fn format(&self, event: u32, facts: &Facts) -> Option<&Format> {
+        let known = self.get(event)?;
+        let format = if let Some(format) = known.format.get() {
+            format
+        } else {
+            let text = self.format_text(event, facts)?;
+            known.format.get_or_init(|| Format::parse(self.name_of(known.system), text).ok())
+        };
+        let format = format.as_ref()?;
+        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
+        ids.numbers.entry(format.id).or_insert(event);
+        Some(format)
+    }
+
+    /// An event's format, or why there is none.
+    ///
+    /// # Errors
+    /// `ENODEV`; `ETIMEDOUT` while the kernel does not tell, as an operation on a uprobe takes long ([`event_mutex`]).
+    pub fn try_format(&self, event: u32, facts: &Facts) -> Result<&Format, Errno> {
+        let format = self.format(event, facts);
+        format.ok_or_else(|| if event_mutex::enter().is_err() { Errno::TIMEDOUT } else { Errno::NODEV })
+    }
+
+    /// Reads the formats of many events, by more than one thread.
+    pub(super) fn read_formats(&self, events: &[u32], facts: &Facts) {
+        let share = events.len().div_ceil(READERS).max(1);
+        std::thread::scope(|scope| {
+            for part in events.chunks(share) {
+                scope.spawn(|| part.iter().filter(|event| self.format(**event, facts).is_some()).count());
+            }
+        });
+    }
+
+    /// What prints an event's records.
+    pub fn printer(&self, event: u32, facts: &Facts) -> Option<&Printer> {
+        let (known, format) = (self.get(event)?, self.format(event, facts)?);
+        Some(known.printer.get_or_init(|| Printer::compile(format, facts)))
+    }
+
+    /// The event of an id, if its format was read before, as that of every event is that was ever turned on.
+    pub fn by_id(&self, id: u16) -> Option<u32> {
+        self.ids.read().unwrap_or_else(PoisonError::into_inner).numbers.get(&id).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_found_by_name_and_number() {
+        let names =
+            [("sched", "sched_switch"), ("irq", "softirq_entry"), ("sched", "x"), ("ftrace", "print")];
+        let events = Events::of(names.map(|(system, name)| (system.to_owned(), name.to_owned())));
+        let sched = events.find_system("sched").unwrap();
+        assert_eq!(events.system(sched).unwrap().events, [0, 2]);
+        assert_eq!(events.find(sched, "x"), Some(2));
+        assert_eq!(events.find(sched, "softirq_entry"), None);
+        assert_eq!(events.full_name(1), "irq:softirq_entry");
+        assert_eq!(events.ordinary().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    fn made(system: &str, name: &str, id: u16) -> Made {
+        let text = format!("name: {name}\nID: {id}\nformat:\n\nprint fmt: \"\"\n");
+        let format = Format::parse(system, &text).unwrap();
+        Made { printer: Printer::compile(&format, &()), format, text }
+    }
+
+    #[test]
+    fn events_come_and_go() {
+        let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
+        assert_eq!(events.free_id(), Some(0x8000));
+        let first = events.add(made("mine", "a", 0x8000)).unwrap();
+        let second = events.add(made("sched", "b", 0x8001)).unwrap();
+        assert_eq!(events.add(made("mine", "a", 0x8002)), Err(Errno::EXIST));
+        assert_eq!(events.ordinary().collect::<Vec<_>>(), [second, first, 0]);
+        assert_eq!((events.by_id(0x8001), events.free_id()), (Some(second), Some(0x8002)));
+        let mine = events.find_system("mine").unwrap();
+        assert!(events.is_lasting(0) && !events.is_lasting(second) && !events.is_lasting_system(mine));
+        // Others may still look at how it was.
+        let before = events.clone();
+        events.remove(first);
+        assert_eq!((events.find_system("mine"), events.system(mine).is_none()), (None, true));
+        assert_eq!((events.get(first).is_none(), events.free_id()), (true, Some(0x8000)));
+        assert_eq!(before.full_name(first), "mine:a");
+        let again = events.add(made("mine", "a", 0x8000)).unwrap();
+        assert!(again > second);
+        assert_eq!(events.find_system("mine"), Some(mine));
+        assert_eq!(events.systems().count(), 2);
+    }
+
+    #[test]
+    fn numbers_come_again_when_all_were_given() {
+        let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
+        let first = events.add(made("mine", "a", 0x8000)).unwrap();
+        events.remove(first);
+        assert_eq!((first, events.add(made("mine", "a", 0x8000))), (1, Ok(2)));
+        events.remove(2);
+        // As after a million of them.
+        events.all.resize(NUMBERS, None);
+        assert_eq!(events.add(made("mine", "a", 0x8000)), Ok(1));
+        assert_eq!(events.add(made("mine", "b", 0x8001)), Ok(2));
+        assert_eq!(events.full_name(2), "mine:b");
+    }
+}

@@ -1,0 +1,411 @@
+//! All instances, and what they share: the catalogue of events, facts of the kernel, names of threads.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use rustix::io::Errno;
+
+use super::{
+    bulk_enable::Guarding,
+    catalogue::Events,
+    choice::Choices,
+    dynamic::Dynamic,
+    names::Names,
+    objects::Maps,
+    options::TraceOptions,
+    programs::Programs,
+    session::{self, InstanceSession, SessionFactory},
+    state::Instance,
+    synthetic::Synthetic,
+    turns::Turns,
+    user::UserEvents,
+};
+use crate::{
+    attach::{AttachError, INLINE_CLOSE_MAX, take_unused},
+    buffer::{CpuBuffer, PageSize},
+    engine::{
+        facts::Facts,
+        quota::{Charge, Quotas},
+        tasks::TaskNames,
+    },
+    kernel::{Error, memory, modules},
+    lang::hist,
+};
+
+/// Number of the top instance.
+pub const TOP: u32 = 0;
+
+/// Numbers of instances: what fits into the number of a file.
+const NUMBERS: u32 = 1 << 24;
+
+/// Bytes of a directory's name at most (`NAME_MAX`).
+const NAME_MAX: usize = 255;
+
+/// Whether this can be a directory's name.
+pub(super) fn is_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && name.len() <= NAME_MAX && !name.contains(['/', '\0'])
+}
+
+/// Instances below the top at most.
+const INSTANCES: usize = 1024;
+
+/// The option that says where `trace_printk()` writes.
+const PRINTK: &str = "trace_printk_dest";
+
+/// All instances.
+#[derive(Debug)]
+pub struct Mirror {
+    /// Facts of the kernel.
+    pub facts: Arc<Facts>,
+    /// The events.
+    pub events: Arc<Events>,
+    pub(super) instances: BTreeMap<u32, Instance>,
+    next: u32,
+    pub(super) grounds: Option<Arc<SessionFactory>>,
+    pub(super) choices: Choices,
+    pub(super) guarding: Guarding,
+    pub(super) names: Option<Names>,
+    changes: u64,
+    /// Tells of modules that come and go, where anything does.
+    pub(super) modules: Option<modules::Changes>,
+    /// Names of threads.
+    pub tasks: TaskNames,
+    pub(super) dynamic: Dynamic,
+    /// Events that somebody holds, and how often.
+    pub(super) held: BTreeMap<u32, usize>,
+    /// What programs of others emit.
+    pub(super) published: Option<super::published::Published>,
+    pub(super) synthetic: Synthetic,
+    /// The histogram triggers of all instances.
+    pub(super) histograms: hist::Set,
+    /// How many dynamic events were ever defined.
+    pub(super) definitions: u64,
+    pub(super) user: UserEvents,
+    pub(super) programs: Programs,
+    /// What each uid's clients have.
+    pub quotas: Quotas,
+    /// The uid of the client whose write is being done; 0 is the daemon itself, too.
+    pub client: u32,
+    /// Bytes of the definitions of dynamic and synthetic events, by the events' numbers.
+    pub(super) definition_charges: HashMap<u32, Vec<Charge>>,
+    pub(super) turns: Turns,
+    /// What processes have mapped.
+    pub(super) maps: Maps,
+    /// Whether what a mark comes to may have changed.
+    pub(super) marks_stale: bool,
+}
+
+impl Mirror {
+    /// The top instance, as the kernel has it at the start.
+    ///
+    /// # Errors
+    /// When the kernel's events cannot be read.
+    pub fn new(facts: Arc<Facts>) -> Result<Self, Error> {
+        // First, so that no change is missed.
+        let modules = modules::Changes::watch();
+        let events = Arc::new(Events::read(&facts)?);
+        let options = facts.tracefs.read("trace_options")?.unwrap_or_default();
+        let options = TraceOptions::named(&options).and_of_tracers(facts.tracefs.options()?);
+        let top = Instance::new("", options, facts.cpus(), PageSize::LEAST);
+        Ok(Self {
+            facts,
+            events,
+            instances: BTreeMap::from([(TOP, top)]),
+            next: TOP + 1,
+            grounds: None,
+            choices: Choices::default(),
+            guarding: Guarding::default(),
+            names: None,
+            changes: 0,
+            modules,
+            tasks: TaskNames::default(),
+            dynamic: Dynamic::default(),
+            held: BTreeMap::new(),
+            published: None,
+            synthetic: Synthetic::default(),
+            histograms: hist::Set::default(),
+            definitions: 0,
+            user: UserEvents::default(),
+            programs: Programs::default(),
+            quotas: Quotas::default(),
+            client: 0,
+            definition_charges: HashMap::new(),
+            turns: Turns::default(),
+            maps: Maps::default(),
+            marks_stale: true,
+        })
+    }
+
+    /// Counts up whenever something may have been set.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// What becomes readable when modules came or went.
+    pub fn module_changes(&self) -> Option<OwnedFd> {
+        self.modules.as_ref()?.as_fd().try_clone_to_owned().ok()
+    }
+
+    /// Says that something was set.
+    pub fn touch(&mut self) {
+        self.changes += 1;
+        self.marks_stale = true;
+    }
+
+    /// An instance.
+    pub fn get(&self, instance: u32) -> Option<&Instance> {
+        self.instances.get(&instance)
+    }
+
+    /// An instance, to be read by what takes from it.
+    pub fn get_mut(&mut self, instance: u32) -> Option<&mut Instance> {
+        self.instances.get_mut(&instance)
+    }
+
+    pub(super) fn state(&mut self, instance: u32) -> Result<&mut Instance, Errno> {
+        self.instances.get_mut(&instance).ok_or(Errno::NODEV)
+    }
+
+    /// All instances with their numbers.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (u32, &Instance)> {
+        self.instances.iter().map(|(number, state)| (*number, state))
+    }
+
+    /// All instances.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.values()
+    }
+
+    /// All instances, to be changed.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Instance> {
+        self.instances.values_mut()
+    }
+
+    /// What showing an instance's records needs.
+    pub(super) fn parts(&mut self, instance: u32) -> Option<(&Facts, &Events, &TaskNames, &mut Instance)> {
+        let Self { facts, events, tasks, instances, .. } = self;
+        Some((facts, events, tasks, instances.get_mut(&instance)?))
+    }
+
+    /// Numbers of all instances, the top first.
+    pub(super) fn numbers(&self) -> impl DoubleEndedIterator<Item = u32> {
+        self.instances.keys().copied()
+    }
+
+    /// Numbers and names of the instances below the top.
+    pub fn below(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.instances.iter().skip(1).map(|(number, instance)| (*number, instance.name.as_str()))
+    }
+
+    /// The number of an instance below the top.
+    pub fn find(&self, name: &str) -> Option<u32> {
+        self.below().find(|(_, known)| *known == name).map(|(number, _)| number)
+    }
+
+    /// Makes an instance.
+    ///
+    /// # Errors
+    /// `EEXIST`; `EINVAL` for what can be no directory's name; `ENOSPC` when numbers are used up, and `ENOMEM` where there
+    /// are as many instances as there may be.
+    pub fn make(&mut self, name: &str) -> Result<u32, Errno> {
+        if self.find(name).is_some() {
+            return Err(Errno::EXIST);
+        }
+        if !is_name(name) {
+            return Err(Errno::INVAL);
+        }
+        // A number is given once, and has to fit those of files.
+        if self.next >= NUMBERS {
+            return Err(Errno::NOSPC);
+        }
+        if self.instances.len() > INSTANCES {
+            return Err(Errno::NOMEM);
+        }
+        let version = self.facts.version();
+        let options = self.state(TOP)?.options.inherited(version);
+        let number = self.next;
+        self.next += 1;
+        self.touch();
+        self.instances.insert(number, Instance::new(name, options, self.facts.cpus(), PageSize::LEAST));
+        Ok(number)
+    }
+
+    /// Takes an instance away, with everything it has in the kernel.
+    ///
+    /// # Errors
+    /// `ENOENT`, or `EBUSY` while one of its files is open.
+    pub fn remove(&mut self, name: &str) -> Result<(), Errno> {
+        let number = self.find(name).ok_or(Errno::NOENT)?;
+        if self.state(number)?.users > 0 {
+            return Err(Errno::BUSY);
+        }
+        if self.state(number)?.options.is(PRINTK) {
+            self.printk_destination(TOP, true)?;
+        }
+        let on: Vec<u32> = self.state(number)?.enabled.iter().copied().collect();
+        self.keep_counts(number, &on);
+        self.forget_hists(number);
+        self.instances.remove(&number);
+        self.touch();
+        self.rest();
+        Ok(())
+    }
+
+    /// Takes everything off its hooks. What is left are perf events that do nothing, and take a while to be closed: many of them
+    /// by who guards them ([`Mirror::guard_with`]), others by the caller.
+    pub fn end(&mut self) -> Vec<OwnedFd> {
+        self.guarding.dismiss();
+        let lives: Vec<InstanceSession> = self.all_mut().filter_map(|state| state.live.take()).collect();
+        self.rest();
+        let mut events: Vec<OwnedFd> = lives.into_iter().flat_map(InstanceSession::end).collect();
+        // What was opened for a change that did not come to its end.
+        events.extend(take_unused());
+        if events.len() > INLINE_CLOSE_MAX { self.guarding.close(events) } else { events }
+    }
+
+    /// Whether there is memory for a buffer, or for those of all CPUs, of so many bytes each. Pages are taken as they are filled:
+    /// what buffers were promised and do not have yet counts as taken.
+    ///
+    /// # Errors
+    /// `ENOMEM`, as `ring_buffer_resize()` says when there is not as much memory as it would take.
+    pub(super) fn find_memory(&self, instance: u32, cpu: Option<u32>, bytes: usize) -> Result<(), Errno> {
+        let owed = |buffer: &CpuBuffer, size: usize| size.saturating_sub(buffer.taken()) as u64;
+        let (mut more, mut promised) = (0_u64, 0_u64);
+        for (number, state) in &self.instances {
+            for (at, buffer) in state.buffer.select(None) {
+                let resized = *number == instance && cpu.is_none_or(|cpu| cpu == at);
+                let size = if resized { bytes } else { buffer.size() };
+                more =
+                    more.saturating_add(if resized { bytes.saturating_sub(buffer.size()) as u64 } else { 0 });
+                promised = promised.saturating_add(owed(buffer, size));
+            }
+            for (_, spare) in state.snapshot.iter().flat_map(|snapshot| snapshot.select(None)) {
+                promised = promised.saturating_add(owed(spare, spare.size()));
+            }
+        }
+        // What makes a buffer no larger is never refused.
+        if more == 0 || memory::available().is_none_or(|available| promised <= available) {
+            return Ok(());
+        }
+        Err(Errno::NOMEM)
+    }
+
+    /// Counts an open file in.
+    ///
+    /// # Errors
+    /// `ENODEV` when the instance is gone.
+    pub fn hold(&mut self, instance: u32) -> Result<(), Errno> {
+        self.state(instance)?.users += 1;
+        Ok(())
+    }
+
+    /// Counts an open file out.
+    pub fn release(&mut self, instance: u32) {
+        if let Some(state) = self.get_mut(instance) {
+            state.users = state.users.saturating_sub(1);
+        }
+    }
+
+    /// Reserves the reading of one CPU's `trace_pipe`, or of the one of all.
+    ///
+    /// # Errors
+    /// `EBUSY` while somebody else reads it, or one that it takes from.
+    pub fn take_pipe(&mut self, instance: u32, cpu: Option<u32>) -> Result<(), Errno> {
+        let pipes = &mut self.state(instance)?.pipes;
+        let taken = match cpu {
+            None => !pipes.is_empty(),
+            Some(_) => pipes.contains(&None) || pipes.contains(&cpu),
+        };
+        if taken {
+            return Err(Errno::BUSY);
+        }
+        pipes.push(cpu);
+        Ok(())
+    }
+
+    /// Ends a [`Mirror::take_pipe`].
+    pub fn give_pipe(&mut self, instance: u32, cpu: Option<u32>) {
+        if let Some(state) = self.get_mut(instance) {
+            state.pipes.retain(|taken| *taken != cpu);
+        }
+    }
+
+    /// Stops recording for a reader (`pause-on-trace`), or lets it go on.
+    pub fn pause(&mut self, instance: u32, on: bool) {
+        if let Some(state) = self.get_mut(instance) {
+            state.pause(on);
+        }
+        self.marks_stale = true;
+    }
+
+    /// Byte offset of `pid` in the kernel's `struct task_struct`.
+    pub(super) fn task_pid(&self) -> Option<u32> {
+        Some(self.facts.btf()?.member("task_struct", "pid").ok()??.offset)
+    }
+
+    /// One instance at a time is where `trace_printk()` writes: one takes it from another, none gives it away but the
+    /// top gets it back.
+    pub(super) fn printk_destination(&mut self, instance: u32, on: bool) -> Result<(), Errno> {
+        let option = self.state(instance)?.options.find(PRINTK).ok_or(Errno::INVAL)?;
+        if self.state(instance)?.options.get(option) == on {
+            return Ok(());
+        }
+        if instance == TOP && !on {
+            return Err(Errno::INVAL);
+        }
+        let target = if on { instance } else { TOP };
+        for (number, state) in &mut self.instances {
+            state.options.set(option, *number == target);
+        }
+        Ok(())
+    }
+
+    /// Makes an instance's session, where it has none yet.
+    pub(super) fn make_live(&mut self, instance: u32) -> Result<(), Errno> {
+        if self.state(instance)?.live.is_some() {
+            return Ok(());
+        }
+        if self.facts.is_frozen() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let told = |error: AttachError| {
+            tracing::warn!("{error}");
+            session::errno(&error)
+        };
+        let facts = self.facts.clone();
+        let grounds = match &self.grounds {
+            Some(grounds) => Arc::clone(grounds),
+            None => Arc::new(self.aside(|| SessionFactory::find(&facts)).map_err(told)?),
+        };
+        self.grounds = Some(Arc::clone(&grounds));
+        if self.names.is_none() {
+            self.names = Some(self.aside(|| Names::follow(&grounds, &facts)).map_err(told)?);
+        }
+        let task_pid = self.task_pid();
+        let live = self.aside(|| InstanceSession::new(&grounds, &facts)).map_err(told)?;
+        self.marks_stale = true;
+        self.state(instance)?.enliven(live, task_pid)
+    }
+
+    /// Follows names no more once no instance is left that has anything in the kernel.
+    fn rest(&mut self) {
+        if self.instances.values().all(|state| state.live.is_none()) {
+            self.names = None;
+        }
+    }
+
+    /// The rings of all instances, and that of the tasks that take part in user events.
+    pub fn rings(&self) -> impl Iterator<Item = &crate::sys::ring::RingMemory> {
+        let live = self.instances.values().filter_map(|state| state.live.as_ref());
+        live.flat_map(|live| &live.rings).chain(self.user_ring())
+    }
+
+    /// Numbers of the instances that record at this moment.
+    pub fn recording(&self) -> Vec<u32> {
+        let recording = self.instances.iter().filter(|(_, state)| state.live.is_some());
+        recording.map(|(number, _)| *number).collect()
+    }
+}

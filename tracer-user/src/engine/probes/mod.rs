@@ -1,0 +1,468 @@
+//! Hooks of dynamic events: which can give what a definition asks for, best first, and why the others cannot.
+//!
+//! | asked for | hook, best first |
+//! |---|---|
+//! | `f` a function's entry, `%return` | fentry, fexit; kprobe.multi; kprobe, kretprobe |
+//! | `f` a glob | kprobe.multi |
+//! | `f`, many turned on at once | one kprobe.multi for all of them |
+//! | `t` | raw tracepoint |
+//! | `p` in the kernel | kprobe; fentry where no register is asked for |
+//! | `r` in the kernel | fexit where no register is asked for; kretprobe |
+//! | `p`, `r` in a file | uprobe, uretprobe |
+//! | `e` | the perf tracepoint of the event it sits on |
+//!
+//! Whether the kernel lets a hook be used is only known when it is: the next one is tried then, and the error names them all
+//! ([`Tried`]).
+
+mod hint;
+mod select;
+mod text;
+
+use std::{collections::HashSet, fmt};
+
+pub use select::{DefineError, bases, id, select};
+pub use text::printer;
+
+use crate::{
+    attach::{
+        self, AttachError, AttachPoint, Cause, FilePlace, Function, KernelPlace, ModuleTypes, kernel_word,
+    },
+    engine::{facts::Facts, hooks},
+    event::{
+        Format, Glob,
+        dynamic::{Kind, Place, Target},
+    },
+    kernel::{Btf, Symbols, btf::Prototype, modules},
+    lang::{define::Probe, facts::Arch},
+    plan::{
+        filter::Filter,
+        probe::{self, Addresses, ProbeContext, ProbePlan, Unavailable},
+        resolve,
+        source::ProgramContext,
+    },
+    sys::Errno,
+};
+
+/// The kernel that first tells a program at a uretprobe which function returns (a3c485a5d8d4).
+const TELLS_FUNCTION: (u32, u32) = (6, 6);
+
+/// A hook that can give what a definition asks for.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// How values are had.
+    pub hook: ProgramContext,
+    /// Where the program hangs.
+    pub via: AttachPoint,
+    /// It only ever happens with interrupts off.
+    pub irqs_off: bool,
+}
+
+/// The hooks of a probe.
+#[derive(Clone, Debug, Default)]
+pub struct Candidates {
+    /// Those that can give everything, best first.
+    pub usable: Vec<Candidate>,
+    /// The others, and why not.
+    pub lacking: Tried,
+}
+
+/// Hooks that could not be used, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tried {
+    reasons: Vec<(&'static str, String)>,
+    errno: Option<Errno>,
+}
+
+impl Tried {
+    /// Notes a hook.
+    pub fn add(&mut self, hook: &'static str, why: impl fmt::Display) {
+        self.reasons.push((hook, why.to_string()));
+    }
+
+    /// Notes a hook that the kernel refused.
+    pub fn refused(&mut self, hook: &'static str, error: &AttachError) {
+        let errno = match error.cause() {
+            Cause::Hook(_, errno) | Cause::System(_, errno) | Cause::Map(_, errno) => Some(*errno),
+            Cause::Load(_, error) => Some(error.errno),
+            _ => None,
+        };
+        self.errno = self.errno.or(errno);
+        self.add(hook, error.cause());
+    }
+
+    /// The error number to fail with: the kernel's for the best hook that it was asked for.
+    pub fn errno(&self) -> Errno {
+        self.errno.unwrap_or(Errno::OPNOTSUPP)
+    }
+
+    /// Hooks and reasons.
+    pub fn reasons(&self) -> &[(&'static str, String)] {
+        &self.reasons
+    }
+}
+
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (hook, why)) in self.reasons.iter().enumerate() {
+            write!(f, "{}{hook}: {why}", if at == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+impl Candidate {
+    /// The hook's name.
+    pub fn name(&self) -> &'static str {
+        self.via.name()
+    }
+}
+
+/// Whether the kernel lets an instruction be probed, by probing it for a moment. Where that cannot be told, it may be.
+///
+/// # Errors
+/// `EILSEQ` inside an instruction, `EINVAL` where probes are forbidden.
+pub fn may_probe(address: u64) -> Result<(), Errno> {
+    match attach::try_kprobe(address) {
+        Err(errno @ (Errno::ILSEQ | Errno::INVAL)) => Err(errno),
+        _ => Ok(()),
+    }
+}
+
+/// A hook with a function's arguments as words.
+struct Called {
+    function: Function,
+    words: u8,
+}
+
+/// Finds the hooks of a probe; `base` is a probe of the event that an event probe sits on, where that is a dynamic one: the hooks
+/// are that one's then.
+pub fn candidates(probe: &Probe, base: Option<&Probe>, facts: &Facts) -> Candidates {
+    let mut found = Candidates::default();
+    if let (Some(base), Target::Event { filter, .. }) = (base, &probe.event.target) {
+        on_another(probe, base, filter.as_deref(), facts, &mut found);
+        return found;
+    }
+    let registers = ProbeContext::Registers(Arch::native());
+    match &probe.event.target {
+        Target::File { path, offset, reference, exit } => {
+            let hook = if *exit { "uretprobe" } else { "uprobe" };
+            let Some(file) = probe.file.as_ref().and_then(|file| file.opened.clone()) else {
+                found.lacking.add(hook, "the file is not open");
+                return found;
+            };
+            let place = FilePlace { file, path: path.clone(), offset: *offset, reference: *reference };
+            let via = if *exit { AttachPoint::Uretprobe(place) } else { AttachPoint::Uprobe(place) };
+            let offset = |of, member| Some(facts.btf()?.member(of, member).ok()??.offset);
+            let in_task = offset("task_struct", "utask").zip(offset("uprobe_task", "vaddr"));
+            let in_task = in_task.filter(|_| facts.version() < TELLS_FUNCTION);
+            found.offer(probe, registers, Addresses { in_task, ..Addresses::default() }, via);
+        }
+        Target::Tracepoint { name } => tracepoint(probe, name, facts, &mut found),
+        Target::Function { symbol, exit } if symbol.contains(['*', '?', '[']) => {
+            many(probe, symbol, *exit, facts, &mut found);
+        }
+        Target::Function { symbol, exit } => {
+            trampoline(probe, symbol, *exit, facts, &mut found);
+            many(probe, symbol, *exit, facts, &mut found);
+            let place = KernelPlace { symbol: Some(symbol.clone()), offset: 0 };
+            kprobe(probe, place, *exit, facts, &mut found);
+        }
+        Target::Kernel { place: Place::Symbol { name, offset }, exit } => {
+            let place = KernelPlace { symbol: Some(name.clone()), offset: u64::from(*offset) };
+            // Perf's kretprobes follow as many calls as they like, whatever MAXACTIVE says; a trampoline follows them all.
+            if *exit && *offset == 0 {
+                trampoline(probe, name, *exit, facts, &mut found);
+            }
+            kprobe(probe, place, *exit, facts, &mut found);
+            if !*exit && *offset == 0 {
+                trampoline(probe, name, *exit, facts, &mut found);
+            }
+        }
+        Target::Kernel { place: Place::Address(address), exit } => {
+            kprobe(probe, KernelPlace { symbol: None, offset: *address }, *exit, facts, &mut found);
+        }
+        Target::Event { system, name, filter } => {
+            event(probe, (system, name), filter.as_deref(), facts, &mut found);
+        }
+    }
+    found
+}
+
+impl Candidates {
+    fn offer(&mut self, probe: &Probe, given: ProbeContext, addresses: Addresses, via: AttachPoint) {
+        match probe::plan(probe, given, addresses) {
+            Ok(plan) => {
+                let irqs_off = hooks::probe_irqs_off(probe);
+                self.usable.push(Candidate { hook: ProgramContext::Probe(Box::new(plan)), via, irqs_off });
+            }
+            Err(Unavailable(why)) => self.lacking.add(via.name(), why),
+        }
+    }
+}
+
+/// The perf tracepoint of an event that an event probe sits on.
+fn event(
+    probe: &Probe,
+    (system, name): (&str, &str),
+    filter: Option<&[u8]>,
+    facts: &Facts,
+    found: &mut Candidates,
+) {
+    let hook = "perf tracepoint";
+    let format = facts.tracefs.format(system, name).ok().flatten();
+    let Some(format) = format.and_then(|text| Format::parse(system, &text).ok()) else {
+        return found.lacking.add(hook, "the kernel has no such event");
+    };
+    match on_record(probe, filter, &format, facts) {
+        Ok(hook) => {
+            found.usable.push(Candidate { hook, via: AttachPoint::Tracepoint(format.id), irqs_off: false });
+        }
+        Err(why) => found.lacking.add(hook, why),
+    }
+}
+
+/// How an event probe has its values from a record of the event that it sits on.
+///
+/// # Errors
+/// Why it has not.
+pub fn on_record(
+    probe: &Probe,
+    filter: Option<&[u8]>,
+    format: &Format,
+    facts: &Facts,
+) -> Result<ProgramContext, String> {
+    let (plan, when) = plan_on_record(probe, filter, format, facts)?;
+    Ok(ProgramContext::Probe(Box::new(ProbePlan { when, ..plan })))
+}
+
+fn plan_on_record(
+    probe: &Probe,
+    filter: Option<&[u8]>,
+    format: &Format,
+    facts: &Facts,
+) -> Result<(ProbePlan, Option<Filter>), String> {
+    let when = filter.map(|text| resolve::filter(text, format, facts)).transpose();
+    let when = when.map_err(|error| error.to_string())?;
+    let plan =
+        probe::plan(probe, ProbeContext::Record, Addresses::default()).map_err(|Unavailable(why)| why)?;
+    Ok((plan, when))
+}
+
+/// Another dynamic event's hooks: its record is made there, and looked at.
+fn on_another(probe: &Probe, base: &Probe, filter: Option<&[u8]>, facts: &Facts, found: &mut Candidates) {
+    let (plan, when) = match plan_on_record(probe, filter, &base.event.format(0), facts) {
+        Ok(planned) => planned,
+        Err(why) => return found.lacking.add("event probe", why),
+    };
+    let Candidates { usable, lacking } = candidates(base, None, facts);
+    found.lacking = lacking;
+    for candidate in usable {
+        let ProgramContext::Probe(base) = candidate.hook else { continue };
+        let hook = ProgramContext::Probe(Box::new(plan.clone().on(*base, when.clone())));
+        found.usable.push(Candidate { hook, ..candidate });
+    }
+}
+
+/// Which dynamic events event probes may sit on: those of functions and tracepoints (`find_and_get_event()`,
+/// kernel/trace/trace_eprobe.c).
+pub fn is_probed_by_events(probe: &Probe) -> bool {
+    probe.event.kind() == Kind::Fprobe
+}
+
+/// A tracepoint of the kernel itself.
+fn own_tracepoint(name: &str, facts: &Facts) -> Option<Prototype> {
+    facts.btf()?.tracepoint(name).ok()?
+}
+
+/// A tracepoint of a module that is loaded.
+fn module_tracepoint(name: &str, facts: &Facts) -> Option<Prototype> {
+    let calls = format!("__traceiter_{name}");
+    let module = facts.symbols()?.modules_of(&calls).next()?;
+    facts.btf()?.module(module).ok()??.tracepoint(name).ok()?
+}
+
+/// Whether a probe waits for its module: the one that it names, or whichever has its tracepoint. None for a probe of the
+/// kernel itself.
+pub fn waits(probe: &Probe, facts: &Facts) -> Option<bool> {
+    match &probe.event.target {
+        Target::Tracepoint { name } if facts.btf().is_some() && own_tracepoint(name, facts).is_none() => {
+            Some(module_tracepoint(name, facts).is_none())
+        }
+        Target::Kernel { place: Place::Symbol { name, .. }, .. } => {
+            Some(!modules::is_loaded(name.split_once(':')?.0))
+        }
+        _ => None,
+    }
+}
+
+fn tracepoint(probe: &Probe, name: &str, facts: &Facts, found: &mut Candidates) {
+    let hook = "raw tracepoint";
+    if facts.btf().is_none() {
+        return found.lacking.add(hook, "the kernel shows no BTF");
+    }
+    let Some(prototype) = own_tracepoint(name, facts).or_else(|| module_tracepoint(name, facts)) else {
+        let meant = hint::tracepoint(name, facts).map_or_else(String::new, |hint| format!(": {hint}"));
+        return found.lacking.add(hook, format!("BTF does not know the tracepoint{meant}"));
+    };
+    let words = prototype.params.len() as u8;
+    // The kernel probes a stub that every hit calls.
+    let stub = [format!("__probestub_{name}"), format!("__traceiter_{name}")];
+    let ip = stub.iter().find_map(|stub| address(stub, facts)).unwrap_or_default();
+    let addresses = Addresses { ip, ..Addresses::default() };
+    found.offer(
+        probe,
+        ProbeContext::Arguments(words),
+        addresses,
+        AttachPoint::RawTracepoint(name.to_owned()),
+    );
+}
+
+/// The types that a function, `MODULE:` in front of it or not, has: the kernel's, else those of the module that it is in.
+fn typed(symbol: &str, facts: &Facts) -> Result<Called, String> {
+    let btf = facts.btf().ok_or("the kernel shows no BTF")?;
+    let (module, name) = match symbol.split_once(':') {
+        Some((module, name)) => (Some(module), name),
+        None => (None, symbol),
+    };
+    let called = |types: &Btf, module: Option<&str>| {
+        let id = types.function_id(name).ok()??;
+        let prototype = types.function(name).ok()??;
+        let words: u32 = prototype.params.iter().map(|param| param.info.size.div_ceil(8).max(1)).sum();
+        Some((id, u8::try_from(words).ok()?, module.map(str::to_owned)))
+    };
+    let own = if module.is_none() { called(btf, None) } else { None };
+    let in_modules = || {
+        let module = module.or_else(|| facts.symbols()?.modules_of(name).next())?;
+        called(btf.module(module).ok()??.as_ref(), Some(module))
+    };
+    let (id, words, module) = own.or_else(in_modules).ok_or("BTF does not know the function")?;
+    let module = match module {
+        Some(module) => {
+            let types = ModuleTypes::of(&module);
+            Some(types.map_err(|errno| format!("the types of module {module}: {errno}"))?)
+        }
+        None => None,
+    };
+    Ok(Called { function: Function { id, module }, words })
+}
+
+/// Whether several functions have a name, `MODULE:` in front of it or not.
+fn is_several(symbols: &Symbols, name: &str) -> bool {
+    let (module, name) = name.split_once(':').map_or((None, name), |(module, name)| (Some(module), name));
+    symbols.count(module, name) > 1
+}
+
+/// fentry and fexit.
+fn trampoline(probe: &Probe, symbol: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
+    let hook = if exit { "fexit" } else { "fentry" };
+    // The kernel's events are of all of them.
+    if facts.symbols().is_some_and(|symbols| is_several(symbols, symbol)) {
+        return found.lacking.add(hook, "several functions have this name, and a trampoline is of one");
+    }
+    let Called { function, words } = match typed(symbol, facts) {
+        Ok(called) => called,
+        Err(why) => return found.lacking.add(hook, why),
+    };
+    let Some(ip) = address(symbol, facts) else {
+        return found.lacking.add(hook, "no symbol tells where the function is");
+    };
+    let end = facts.symbols().and_then(|symbols| symbols.range(ip)).map_or(ip, |range| range.end);
+    let via = if exit { AttachPoint::Fexit(function) } else { AttachPoint::Fentry(function) };
+    let addresses = Addresses { ip, end, ..Addresses::default() };
+    found.offer(probe, ProbeContext::Call { words, exit, arch: Arch::native() }, addresses, via);
+}
+
+/// kprobe.multi.
+fn many(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
+    let via = |addresses| AttachPoint::KprobeMulti { addresses, exit };
+    let mut lacking = |why: &str| found.lacking.add("kprobe.multi", why);
+    let Some(symbols) = facts.symbols() else { return lacking("the kernel hides the addresses of symbols") };
+    let is_glob = pattern.contains(['*', '?', '[']);
+    // Of several functions of one name, some may be none that can be traced.
+    let starts = if is_glob || is_several(symbols, pattern) {
+        let Some(starts) = traceable(pattern, facts) else {
+            return lacking("the kernel does not list the functions that can be traced");
+        };
+        starts
+    } else {
+        symbols.addresses(pattern)
+    };
+    if starts.is_empty() {
+        return lacking("there is no such function");
+    }
+    let ip = if is_glob || starts.len() > 1 { 0 } else { address(pattern, facts).unwrap_or_default() };
+    let addresses = Addresses { ip, by_fprobe: true, ..Addresses::default() };
+    found.offer(probe, ProbeContext::Registers(Arch::native()), addresses, via(starts));
+}
+
+/// How a function's event is had through one link with others, where many are turned on at once: not where the function is a
+/// module's, as the link would hold the module while others of its events are on, and not where something must be kept at the
+/// entry for the return.
+pub fn shared(probe: &Probe, facts: &Facts) -> Option<Candidate> {
+    let Target::Function { symbol, exit } = &probe.event.target else { return None };
+    let symbols = facts.symbols()?;
+    if symbol.contains(['*', '?', '[', ':']) || symbols.modules_of(symbol).next().is_some() {
+        return None;
+    }
+    let [address] = symbols.addresses(symbol)[..] else { return None };
+    let addresses = Addresses { by_fprobe: true, ..Addresses::default() };
+    let plan = probe::plan(probe, ProbeContext::Registers(Arch::native()), addresses).ok()?;
+    plan.kept.is_empty().then(|| Candidate {
+        hook: ProgramContext::Probe(Box::new(plan)),
+        via: AttachPoint::Shared { address, exit: *exit },
+        irqs_off: hooks::probe_irqs_off(probe),
+    })
+}
+
+/// Where the functions of a glob are traced. Kernels before 6.5 list names only.
+fn traceable(pattern: &str, facts: &Facts) -> Option<Vec<u64>> {
+    let glob = Glob::new(pattern);
+    let read = |file| facts.tracefs.read(file).ok().flatten();
+    let name = |text: &'_ str| glob.matches(text.split([' ', '\t']).next().unwrap_or_default());
+    let mut places: Vec<u64> = if let Some(text) = read("available_filter_functions_addrs") {
+        let places = text.lines().filter_map(|line| line.split_once(' '));
+        let places = places.filter(|(_, function)| name(function));
+        places.filter_map(|(place, _)| u64::from_str_radix(place, 16).ok()).collect()
+    } else {
+        let text = read("available_filter_functions")?;
+        let names: HashSet<&str> = text
+            .lines()
+            .filter(|line| name(line))
+            .filter_map(|line| line.split([' ', '\t']).next())
+            .collect();
+        facts.symbols()?.iter().filter(|(_, name)| names.contains(name)).map(|(address, _)| address).collect()
+    };
+    places.sort_unstable();
+    places.dedup();
+    Some(places)
+}
+
+fn kprobe(probe: &Probe, place: KernelPlace, exit: bool, facts: &Facts, found: &mut Candidates) {
+    let ip = match &place.symbol {
+        // What the kernel probes where it is asked for a function.
+        Some(symbol) if place.offset == 0 => address(symbol, facts),
+        Some(symbol) => start(symbol, facts).map(|start| start.wrapping_add(place.offset)),
+        None => Some(place.offset),
+    };
+    let addresses = Addresses { ip: ip.unwrap_or_default(), ..Addresses::default() };
+    let via = if exit { AttachPoint::Kretprobe(place) } else { AttachPoint::Kprobe(place) };
+    found.offer(probe, ProbeContext::Registers(Arch::native()), addresses, via);
+}
+
+/// Where a symbol is.
+fn start(symbol: &str, facts: &Facts) -> Option<u64> {
+    facts.symbols()?.addresses(symbol).first().copied()
+}
+
+/// Where a function is probed: behind the instruction that marks it as a target of indirect branches, if it starts with one
+/// (`arch_adjust_kprobe_addr()`, and where the compiler puts the function tracer's call).
+fn address(function: &str, facts: &Facts) -> Option<u64> {
+    // `endbr64`, and the no-operation that the kernel puts in place of those that it does not need.
+    const ENDBR: [u32; 2] = [0xfa1e_0ff3, 0x001f_0f66];
+    let start = start(function, facts)?;
+    if Arch::native() != Arch::X86_64 {
+        return Some(start);
+    }
+    let marked = kernel_word(start).is_ok_and(|word| ENDBR.contains(&(word as u32)));
+    Some(if marked { start + 4 } else { start })
+}

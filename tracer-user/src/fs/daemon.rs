@@ -1,0 +1,324 @@
+//! What keeps the tree going: mounting, signals, records on their way, readers that wait.
+//!
+//! While nobody waits for records nothing runs: full rings wake the daemon, everything else is done when a file is read.
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{Arc, mpsc::channel},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use fuser::{Config, Session, SessionACL};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::{
+    io::unix::{AsyncFd, AsyncFdReadyGuard},
+    signal::unix::{SignalKind, signal},
+};
+
+use super::{
+    dispatch::{Owner, Tree},
+    fuse::Fuse,
+    helpers::Helpers,
+    hub::Hub,
+    opener::Opener,
+    owner::{OWN, When},
+    place::{Mounted, Place, SOURCE},
+    reaper,
+    state_file::Keeper,
+};
+use crate::{
+    attach,
+    engine::{
+        client_memory::ClientMemory,
+        confine::{self, Role},
+        instance::{Boot, Mirror},
+    },
+    ring::Waiter,
+    sys::mount,
+    sys::worker::Worker,
+};
+
+/// How often the rings are looked at while somebody waits for what may be in them.
+const PERIOD: Duration = Duration::from_millis(10);
+
+/// How often signals of threads are looked for whose reads wait.
+const SIGNALS: Duration = Duration::from_millis(20);
+
+/// How long the end may take, but for handing events over to be closed.
+const END: Duration = Duration::from_secs(1);
+
+/// How long probes of files may take to be taken off then.
+const UNLINK: Duration = Duration::from_millis(800);
+
+/// A sign of life from the loop, which has heard from the tree's owner just before: a daemon whose tree is stuck gives none.
+pub struct Heartbeat {
+    /// How often.
+    pub every: Duration,
+    /// Gives it.
+    pub beat: Box<dyn Fn()>,
+}
+
+impl std::fmt::Debug for Heartbeat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Heartbeat").field("every", &self.every).finish_non_exhaustive()
+    }
+}
+
+/// What a mirror is served with.
+#[derive(Debug)]
+pub struct Options {
+    /// Where.
+    pub at: PathBuf,
+    /// Whose the files are.
+    pub owner: Owner,
+    /// Mount over whatever is there, another mirror included.
+    pub over: bool,
+    /// The processes that work for it.
+    pub helpers: Helpers,
+    /// What hears that it is alive.
+    pub heartbeat: Option<Heartbeat>,
+    /// A process (its pidfd) to end with.
+    pub until: Option<OwnedFd>,
+    /// Keep what is set in a file while the daemon runs.
+    pub keep: bool,
+    /// Take up what a killed daemon had kept.
+    pub restore: bool,
+    /// What to do first where nothing was taken up.
+    pub boot: Vec<Boot>,
+}
+
+/// Serves a mirror until SIGINT or SIGTERM comes or somebody unmounts it. `ready` is called once it is mounted.
+///
+/// # Errors
+/// When it cannot be mounted, or the place is taken.
+pub fn serve(mirror: Mirror, mut options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let place = Place::prepare(&options.at, options.over)?;
+    allow_descriptors();
+    let (mut mirror, mut keeper) = (mirror, options.keep.then(|| Keeper::new(place.path())));
+    if let Some(closer) = options.helpers.closer.take() {
+        mirror.guard_with(closer.into_socket()?);
+    }
+    let memory = std::mem::take(&mut options.helpers.memory).into_iter().map(Worker::into_socket);
+    let memory = ClientMemory::start(memory.collect::<io::Result<_>>()?)?;
+    mirror.user_reach_by(memory.clone());
+    let openers = std::mem::take(&mut options.helpers.openers).into_iter().map(Worker::into_socket);
+    let opener = Opener::new(openers.collect::<Result<_, _>>()?);
+    prepare(&mut mirror, keeper.as_mut(), &opener, &options);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(run(mirror, (memory, opener, place), keeper, options, ready))
+}
+
+async fn run(
+    mirror: Mirror,
+    (memory, opener, place): (ClientMemory, Opener, Place),
+    keeper: Option<Keeper>,
+    options: Options,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let waiter = Arc::new(Waiter::new(&[])?);
+    // Deprecated for types whose descriptor may change or be closed; a waiter owns its one to its end.
+    #[expect(deprecated)]
+    let rings = AsyncFd::new(Arc::clone(&waiter))?;
+    #[expect(deprecated)]
+    let until = options.until.map(AsyncFd::new).transpose()?;
+    let ended = async {
+        match &until {
+            Some(process) => drop(process.readable().await),
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(ended);
+    #[expect(deprecated)]
+    let modules = mirror.module_changes().map(AsyncFd::new).transpose()?;
+    let facts = Arc::clone(&mirror.facts);
+    let hub = Hub::new(Tree::new(mirror, options.owner), keeper, waiter, opener);
+    let its = Arc::downgrade(&hub);
+    memory.on_attention(move || {
+        if let Some(hub) = its.upgrade() {
+            hub.learn_tasks();
+        }
+    });
+    let mut config = Config::default();
+    config.acl = SessionACL::All;
+    // One: closing a file is told of behind the back of who closed it, and must be heard of before what that one asks next, or
+    // a file that nobody has open any more is still busy. It makes jobs for the tree's owner and waits for nothing.
+    config.n_threads = Some(1);
+    let (device, root) = mount::fuse(SOURCE)?;
+    let session = Session::from_fd(Fuse { hub: Arc::clone(&hub) }, device, SessionACL::All, config)?;
+    let mounted = place.attach(&root)?;
+    // It would keep the mirror from being unmounted by others.
+    drop(root);
+    // This may take a mount, which calls are filtered from below.
+    let _ = facts.preemption();
+    let ours = Arc::clone(&hub);
+    let warmed = std::thread::Builder::new().name("facts".to_owned()).spawn(move || {
+        // A request that needs none of them goes first.
+        let _ = rustix::process::setpriority_process(None, 10);
+        facts.warm();
+        // Marks need the address of a function.
+        ours.post(OWN, "marks", When::Any, |view| view.mirror().stale_marks());
+    });
+    if let Err(error) = warmed {
+        tracing::debug!("facts are read when they are needed: {error}");
+    }
+    // From here on no request is served by a process that may do more than it needs.
+    confine::filter_calls(Role::Daemon);
+    let owner = hub.jobs().start()?;
+    let session = session.spawn()?;
+    let _ = hub.notifier.set(session.notifier());
+    hub.streams.tell_by(session.notifier());
+    ready()?;
+    let mut beats = options.heartbeat.as_ref().map(|heartbeat| tokio::time::interval(heartbeat.every));
+    let mut looked = tokio::time::interval(SIGNALS);
+    looked.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let served = loop {
+        tokio::select! {
+            _ = interrupt.recv() => break true,
+            _ = terminate.recv() => break true,
+            () = &mut ended => break true,
+            () = hub.gone.notified() => break false,
+            full = rings.readable() => {
+                full?.clear_ready();
+                // What woke us is to wake us again only by happening again.
+                rings.get_ref().wait(Duration::ZERO)?;
+                hub.collect();
+                hub.learn_tasks();
+            }
+            changed = readable(modules.as_ref()) => {
+                changed?.clear_ready();
+                hub.post(OWN, "modules", When::Alone, |view| Hub::learn_modules(view.mirror()));
+            }
+            () = tick(beats.as_mut()) => {
+                let ours = Arc::clone(&hub);
+                hub.post(OWN, "beat", When::Any, move |_| ours.alive.notify_one());
+            }
+            () = hub.alive.notified() => {
+                if let Some(heartbeat) = &options.heartbeat {
+                    (heartbeat.beat)();
+                }
+            }
+            () = hub.changed.notified() => hub.serve(),
+            () = tokio::time::sleep(PERIOD), if hub.waits.is_awaited() => hub.serve(),
+            _ = looked.tick(), if hub.waits.has_reads() => hub.waits.end_interrupted(),
+            () = hub.keep_due() => hub.keep_now(),
+        }
+    };
+    let done = end(&hub, owner, served.then_some(mounted));
+    drop(session);
+    done
+}
+
+/// Ends everything within [`END`]: neither a client that is stuck nor the kernel's detaching of programs is waited for any longer.
+fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::Result<()> {
+    let since = Instant::now();
+    hub.jobs().stop();
+    let (give, given) = channel();
+    hub.post(OWN, "end", When::Ending, move |view| {
+        let mirror = view.mirror();
+        let farewell = mirror.user_farewell();
+        let step = mirror.longest_step();
+        tracing::debug!(name = step.name, ms = step.took.as_millis(), "longest step");
+        let _ = give.send(farewell);
+    });
+    if let Ok(Some(told)) = given.recv_timeout(END / 3) {
+        // Programs' memory may be anybody's.
+        let (done, is_done) = channel();
+        let wait = move || {
+            told.wait();
+            let _ = done.send(());
+        };
+        if std::thread::Builder::new().name("farewell".to_owned()).spawn(wait).is_ok() {
+            let _ = is_done.recv_timeout(END / 3);
+        }
+    }
+    // Whoever still has a file open gets errors from it, and whoever waits for an answer an error at once.
+    let unmounted = mounted.map_or(Ok(()), Mounted::unmount);
+    hub.waits.end();
+    hub.forget_kept();
+    let (begin, begun) = channel();
+    let (give, given) = channel();
+    hub.post(OWN, "end", When::Ending, move |view| {
+        let _ = begin.send(());
+        let _ = give.send(view.mirror().end());
+    });
+    let ended = given.recv_timeout(END.saturating_sub(since.elapsed())).ok();
+    let is_over = ended.is_some();
+    if let Some(events) = ended {
+        reaper::close(events);
+    } else {
+        // The guard closes what is left, as when this process is killed.
+        if begun.try_recv().is_ok() {
+            tracing::info!("the kernel takes long to detach programs; they go with this process");
+        } else {
+            tracing::warn!("an operation did not end in time; what it attached goes with this process");
+        }
+    }
+    hub.jobs().end();
+    if is_over {
+        // It has nothing left to do.
+        let _ = owner.join();
+    }
+    if !attach::close_files(UNLINK) {
+        tracing::warn!("a process keeps probes of its files from being taken off; they go with this process");
+    }
+    unmounted
+}
+
+/// Takes all descriptors that we may have: each event that is on costs two, each probe some, each process that is told of user
+/// events one. Who may raise what may be had takes as many as there can be.
+pub fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|most| most.trim().parse().ok());
+    let most = most.max(limit.maximum);
+    if limit.maximum.is_some() && setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_ok()
+    {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!("the limit on open files stays at {:?}: {error}", limit.current);
+    }
+}
+
+/// Waits for the next beat; for ever where there is none.
+async fn tick(beats: Option<&mut tokio::time::Interval>) {
+    match beats {
+        Some(beats) => drop(beats.tick().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until there is something to read; for ever where there is nothing to read from.
+async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
+    match fd {
+        Some(fd) => fd.readable().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Takes up what a killed daemon had, or else does what is asked for at the start.
+fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, opener: &Opener, options: &Options) {
+    let told = |failed: Vec<(String, Errno)>| {
+        for (what, error) in failed {
+            tracing::warn!("{what}: {error}");
+        }
+    };
+    let saved = keeper.as_ref().filter(|_| options.restore).and_then(|keeper| keeper.load());
+    if let Some(saved) = saved {
+        let quotas = mirror.quotas.clone();
+        told(mirror.restore(&saved, &mut |wanted| opener.look_now(&quotas, wanted)));
+    } else {
+        if let Some(keeper) = &keeper {
+            keeper.forget();
+        }
+        options.boot.iter().for_each(|boot| told(mirror.boot(boot)));
+    }
+    if let Some(keeper) = keeper {
+        keeper.keep(mirror);
+    }
+}

@@ -1,0 +1,90 @@
+//! `README`
+
+use crate::fs::entry::{Entry, Shows};
+
+/// In our own words; scripts look here for what a kernel can do.
+const TEXT: &str = "\
+Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the kernel's tracing files.
+
+  echo 1 > events/sched/sched_switch/enable           turn an event on
+  echo 'traceoff:1 if prev_pid == 0' > events/sched/sched_switch/trigger
+  echo 'prev_comm ~ \"ba*\"' > events/sched/sched_switch/filter
+  cat trace                                           what was recorded
+  cat trace_pipe                                      what is being recorded; it is gone once read
+  echo > trace                                        forget what was recorded
+
+ Events
+  available_events      events that can be turned on
+  set_event             events that are on; write SYSTEM:EVENT, !SYSTEM:EVENT, SYSTEM:, :EVENT, *:*
+  set_event_pid         record only these threads
+  set_event_notrace_pid record all but these threads
+  events/enable         all events; 0, 1, or X for some
+  events/SYSTEM/enable, events/SYSTEM/EVENT/enable
+  events/SYSTEM/filter, events/SYSTEM/EVENT/filter    record only hits for which this holds; 0 takes it away
+  events/SYSTEM/EVENT/format                          fields of a record
+  events/SYSTEM/EVENT/trigger                         what else a hit does; `!` in front takes a trigger away
+                        traceon, traceoff, snapshot, stacktrace, each with [:N] and [if FILTER]
+                        enable_event:<system>:<event> and disable_event:<system>:<event>, likewise
+                        hist:keys=<field1[,field2,...]>, counts hits in a table, with
+                            [:values=<field1[,field2,...]>] [:sort=<field1[.descending][,field2...]>]
+                            [:<var1>=<field|var_ref|numeric_literal>[,...]] [:size=#entries] [:name=histname]
+                            [:nohitcount] [:pause|continue|clear] [:<handler>.<action>] [if FILTER]
+                        handlers: onmatch(matching.event) for a hit whose key that event had, onmax(var) and
+                            onchange(var) for one whose variable is greater than ever, or another one
+                        actions: <synthetic_event>(param list), trace(<synthetic_event>,param list),
+                            save(field,...), snapshot()
+                        keys can be any field, or the special string 'common_stacktrace'
+                        fields with .hex .sym .sym-offset .execname .syscall .log2 .buckets=size .usecs .percent .graph
+  events/SYSTEM/EVENT/hist                            the tables
+  error_log             what was wrong with the last filters
+
+ Recording
+  tracing_on            1 while records are taken
+  trace_clock           clock of the time stamps
+  trace_options, options/                             how records are taken and shown
+  tracing_cpumask       CPUs whose records are taken
+  trace_marker          text written here is recorded
+  trace_marker_raw      a number and bytes written here are recorded
+
+ Dynamic events
+  dynamic_events        Create/append/remove/show the events that definitions make, a line a probe
+  kprobe_events         the same, for probes of the kernel's text
+  uprobe_events         the same, for probes of files
+  synthetic_events      Create/append/remove/show synthetic events, a line an event; `!NAME` takes one away
+                        example: echo 'myevent u64 lat; char name[]; long[] stack' >> synthetic_events
+  kprobe_profile        hits and misses of each kprobe
+  uprobe_profile        hits of each uprobe
+  program_events        Create/append/remove/show the programs whose own events (crate tracer-events) are events here
+
+    p[:[<group>/][<event>]] <place> [<args>]
+    r[maxactive][:[<group>/][<event>]] <place> [<args>]
+    f[:[<group>/][<event>]] <func-name>[%return] [<args>]
+    t[:[<group>/][<event>]] <tracepoint> [<args>]
+    e[:[<group>/][<event>]] <attached-group>.<attached-event> [<args>] [if <filter>]
+    s:[synthetic/]<event> <field> [<field>]
+    -:[<group>/][<event>]
+
+    place: [<module>:]<symbol>[+<offset>]|<memaddr>
+    place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
+    place (uprobe): <path>:<offset>[%return][(ref_ctr_offset)]
+    place (uprobe), ours alone: <path>:<function>
+    args: <name>=fetcharg[:type]
+    fetcharg: (%<register>|$<efield>), @<address>, @<symbol>[+|-<offset>], $stack<index>, $stack, $retval, $comm,
+              $arg<N>, <argname>[->field[->field|.field...]], +|-[u]<offset>(<fetcharg>), \\imm-value, \\\"imm-string\"
+    type: s8/16/32/64, u8/16/32/64, x8/16/32/64, char, string, symbol, symstr, %pd/%pD, ustring,
+          b<bit-width>@<bit-offset>/<container-size>, <type>\\[<array-size>\\]
+    kernel return probes support: %return suffix (<symbol>[+<offset>]%return)
+
+ Buffers
+  buffer_size_kb        KiB of each CPU's buffer
+  buffer_total_size_kb  KiB of all of them
+  buffer_subbuf_size_kb KiB of a page of a buffer
+  snapshot              1 exchanges the buffers for spare ones, to be read here; 0 frees these, 2 empties them
+  free_buffer           gives the buffers back when it is closed
+  per_cpu/cpuN/         trace, trace_pipe, trace_pipe_raw, stats and size of one CPU's buffer
+
+ Instances
+  instances/            mkdir makes an instance with events, filters, options and buffers of its own
+";
+
+pub(super) const FILE: Entry = Entry::read("README", Shows::Text(|_, _| Ok(TEXT.as_bytes().to_vec()))).top();

@@ -1,0 +1,422 @@
+//! The kernel's side of the tree: FUSE requests, passed on to the thread that owns the [`Tree`]. No file's meaning is known here.
+//!
+//! One thread takes the kernel's requests, makes jobs of them and waits for nothing; jobs answer their requests themselves.
+//! [`Hub`](super::hub::Hub) is what both share.
+
+use std::{
+    ffi::OsStr,
+    sync::{Arc, Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use fuser::{
+    Errno, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenAccMode, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyPoll, ReplyStatfs,
+    ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+
+use super::{
+    dispatch::Access,
+    hub::{Hub, TTL, kept},
+    ioctl,
+    opening::Opening,
+    owner::When,
+    reads::Read,
+};
+use crate::{
+    engine::{
+        instance::{mark::Writer, user},
+        quota::Kind,
+    },
+    lang::facts::{FileRequest, Files},
+};
+
+/// The first number that is no error to a program: the kernel's own, some of which reach us from its system calls.
+const INTERNAL: i32 = 512;
+/// `ENOTSUPP`, with which the kernel refuses what a driver or architecture does not have.
+const ENOTSUPP: i32 = 524;
+
+/// An error as the kernel takes it from a file system. It refuses an answer with a number of its own, and the caller would wait
+/// for ever.
+pub(super) fn errno(errno: rustix::io::Errno) -> Errno {
+    match errno.raw_os_error() {
+        ENOTSUPP => Errno::EOPNOTSUPP,
+        number @ 1..INTERNAL => Errno::from_i32(number),
+        _ => Errno::EIO,
+    }
+}
+
+/// Bytes of a write to `user_events_data` that can matter: an index, and more than any record holds.
+const RECORD_MAX: usize = 4 + 2 * tracer_abi::MAX_PAYLOAD;
+
+/// The file system.
+pub(super) struct Fuse {
+    pub(super) hub: Arc<Hub>,
+}
+
+/// Takes a write whose files have to be looked at first, and answers it then; requests of others go on meanwhile.
+fn write_later(
+    hub: &Arc<Hub>,
+    (uid, pid): (u32, u32),
+    handle: u64,
+    data: Vec<u8>,
+    wanted: Vec<FileRequest>,
+    answer: impl FnOnce(Result<usize, rustix::io::Errno>) + Send + 'static,
+) {
+    // The first to have an answer takes it.
+    let answer = Arc::new(Mutex::new(Some(answer)));
+    let take = |answer: &Mutex<Option<_>>| answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let (ours, later) = (Arc::clone(hub), Arc::clone(&answer));
+    let apply = move |files: Files| {
+        let hub = Arc::clone(&ours);
+        ours.post(uid, "write", When::Alone, move |view| {
+            view.mirror().client = uid;
+            let done = view.write_with(handle, &data, pid, &files);
+            view.mirror().client = 0;
+            let news = hub.finish(view.mirror());
+            if let Some(answer) = take(&later) {
+                hub.tell(news, move || answer(done));
+            }
+        });
+    };
+    if let Err(error) = hub.opener.look_then((&hub.quotas, uid), wanted, apply)
+        && let Some(answer) = take(&answer)
+    {
+        answer(Err(error));
+    }
+}
+
+impl Filesystem for Fuse {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Of a stream nothing may be read before it is asked for; less than a page is none.
+        let _ = config.set_max_readahead(1);
+        let maps = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
+        self.hub.set_maps_directly(maps);
+        // Emptying a file is part of opening it, as files here mean different things by the two.
+        config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC).map_err(|_| {
+            std::io::Error::new(std::io::ErrorKind::Unsupported, "the kernel's FUSE has no atomic O_TRUNC")
+        })
+    }
+
+    fn destroy(&mut self) {
+        self.hub.gone.notify_one();
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
+        self.hub.post(request.uid(), "lookup", When::Any, move |view| {
+            Hub::learn_modules(view.mirror());
+            let found = name.to_str().ok_or(rustix::io::Errno::NOENT);
+            match found.and_then(|name| view.lookup(parent.0, name)) {
+                Ok(found) => reply.entry(&kept(&found), &hub.attr(&found, view.since()), Generation(0)),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let hub = Arc::clone(&self.hub);
+        self.hub.post(request.uid(), "getattr", When::Any, move |view| match view.attributes(ino.0) {
+            Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, view.since())),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        _size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<fuser::BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let hub = Arc::clone(&self.hub);
+        self.hub.post(request.uid(), "setattr", When::Any, move |view| {
+            match view.change(ino.0, mode.map(|mode| (mode & 0o7777) as u16), uid, gid) {
+                Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, view.since())),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
+        self.hub.post(request.uid(), "mkdir", When::Alone, move |view| {
+            let named = name.to_str().ok_or(rustix::io::Errno::INVAL);
+            let made = named.and_then(|name| view.make_dir(parent.0, name));
+            hub.keep_state(view.mirror());
+            match made {
+                Ok(made) => reply.entry(&TTL, &hub.attr(&made, view.since()), Generation(0)),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
+        self.hub.post(request.uid(), "rmdir", When::Alone, move |view| {
+            let named = name.to_str().ok_or(rustix::io::Errno::NOENT);
+            let done = named.and_then(|name| view.remove_dir(parent.0, name));
+            let news = hub.finish(view.mirror());
+            hub.tell(news, move || match done {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(error)),
+            });
+        });
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+        reply.error(Errno::EACCES);
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let mode = flags.acc_mode();
+        let access = Access {
+            read: mode != OpenAccMode::O_WRONLY,
+            write: mode != OpenAccMode::O_RDONLY,
+            truncate: flags.0 & libc::O_TRUNC != 0,
+            uid: request.uid(),
+        };
+        let opening = Opening { pid: request.pid(), ino: ino.0, access };
+        opening.start(&self.hub, reply);
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let read = Read {
+            uid: request.uid(),
+            pid: request.pid(),
+            ino: ino.0,
+            handle: handle.0,
+            offset,
+            size: size as usize,
+            waits: flags.0 & libc::O_NONBLOCK == 0,
+            // Only a read of pages is nobody's: that of a mapping or of splice(2), or on older kernels any.
+            of_page: owner.is_none(),
+        };
+        read.start(&self.hub, reply);
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let answer = move |done: Result<usize, _>| match done {
+            Ok(taken) => reply.written(taken as u32),
+            Err(error) => reply.error(errno(error)),
+        };
+        let (hub, pid, handle) = (Arc::clone(&self.hub), request.pid(), handle.0);
+        if let Some((marks, mark)) = hub.marks(handle)
+            && let Some(done) = marks.take(mark, data, || Writer::of(pid))
+        {
+            answer(done);
+            if !hub.waits.is_empty() {
+                hub.changed.notify_one();
+            }
+            return;
+        }
+        if self.hub.user_file(handle).is_some() {
+            // What comes behind the first part of a write is more than any record can hold.
+            if offset > 0 {
+                return answer(Ok(data.len()));
+            }
+            // More than a record holds is only counted.
+            let length = data.len();
+            let data = data.get(..RECORD_MAX).unwrap_or(data).to_vec();
+            return self.hub.post(request.uid(), "record", When::File(handle), move |view| {
+                answer(view.write(handle, &data, pid).map(|_| length));
+                // A hit like any other: nothing changed but for those who wait for one.
+                if !hub.waits.is_empty() {
+                    hub.changed.notify_one();
+                }
+            });
+        }
+        let uid = request.uid();
+        let Ok(charge) = hub.quotas.charge(uid, Kind::QueuedBytes, data.len()) else {
+            return answer(Err(rustix::io::Errno::NOMEM));
+        };
+        let data = data.to_vec();
+        self.hub.post(uid, "write", When::Alone, move |view| {
+            let _charge = charge;
+            let wanted = view.wanted(handle, &data);
+            if !wanted.is_empty() {
+                return write_later(&hub, (uid, pid), handle, data, wanted, answer);
+            }
+            view.mirror().client = uid;
+            let done = view.write(handle, &data, pid);
+            view.mirror().client = 0;
+            let news = hub.finish(view.mirror());
+            hub.tell(news, move || answer(done));
+        });
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.error(Errno::EINVAL);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (hub, handle) = (Arc::clone(&self.hub), handle.0);
+        hub.waits.forget(handle);
+        hub.streams.close(handle);
+        // The kernel says it in nobody's name.
+        self.hub.post(0, "release", When::Closing(handle), move |view| {
+            let of_program = view.user_file(handle).is_some();
+            view.close(handle);
+            hub.let_go(handle);
+            reply.ok();
+            if of_program {
+                hub.keep_soon();
+                let news = hub.attend(view.mirror());
+                hub.tell(news, || {});
+            } else if !view.mirror().is_within_turn() {
+                let news = hub.finish(view.mirror());
+                hub.tell(news, || {});
+            }
+        });
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        self.hub.post(request.uid(), "readdir", When::Any, move |view| match view.list(ino.0) {
+            Ok(all) => {
+                for (index, (number, name, is_dir)) in (0..).zip(all).skip(offset as usize) {
+                    let kind = if is_dir { FileType::Directory } else { FileType::RegularFile };
+                    if reply.add(INodeNo(number), index + 1, kind, name) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        reply.statfs(0, 0, 0, 0, 0, 4096, 255, 4096);
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        flags: IoctlFlags,
+        number: u32,
+        data: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        let file = self.hub.user_file(handle.0);
+        // The kernel has none for 32-bit programs.
+        let known = user::Request::of(number).filter(|_| !flags.contains(IoctlFlags::FUSE_IOCTL_COMPAT));
+        match (file, known, data.try_into()) {
+            (Some(file), Some(known), Ok(head)) => {
+                let caller = user::Caller { task: request.pid(), uid: request.uid(), file, number, head };
+                ioctl::serve(&self.hub, caller, known, reply);
+            }
+            _ => reply.error(Errno::ENOTTY),
+        }
+    }
+
+    fn poll(
+        &self,
+        request: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        notifier: PollNotifier,
+        _: PollEvents,
+        flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        let waits = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY);
+        let (hub, handle) = (Arc::clone(&self.hub), handle.0);
+        self.hub.post(request.uid(), "poll", When::File(handle), move |view| {
+            view.settle(handle);
+            let ready = view.poll(handle, waits);
+            let by_clock = view.needs_looking_at(handle);
+            // A caller that is not interested in what it is ready for sleeps nevertheless.
+            if waits && (!ready.any() || !by_clock) {
+                hub.waits.poll(handle, notifier, by_clock);
+                hub.changed.notify_one();
+            }
+            let mut events = PollEvents::empty();
+            if ready.input {
+                events |= PollEvents::POLLIN | PollEvents::POLLRDNORM;
+            }
+            if ready.news {
+                events |= PollEvents::POLLPRI;
+            }
+            reply.poll(events);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_gets_no_error_that_it_refuses() {
+        let told = |number| errno(rustix::io::Errno::from_raw_os_error(number)).code();
+        assert_eq!(told(524), libc::EOPNOTSUPP);
+        assert_eq!((told(512), told(530), told(4095)), (libc::EIO, libc::EIO, libc::EIO));
+        for number in 1..INTERNAL {
+            assert_eq!(told(number), number);
+        }
+    }
+}

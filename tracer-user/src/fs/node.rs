@@ -1,0 +1,292 @@
+//! Numbers of files and directories, and names to numbers.
+//!
+//! A number says by itself what it stands for, so that nothing has to be remembered: the instance, the kind of
+//! directory, its index (which event, which CPU), and which entry of its table, 0 for the directory itself.
+
+use super::{
+    entry::{Entry, Shows},
+    files::{CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYNTHETIC_EVENT, SYSTEM, TOP},
+};
+use crate::engine::instance::{self, Mirror};
+
+/// Kinds of directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dir {
+    /// An instance, or the root.
+    Instance,
+    /// `events`
+    Events,
+    /// `events/SYSTEM`
+    System(u32),
+    /// `events/SYSTEM/EVENT`
+    Event(u32),
+    /// `per_cpu`
+    PerCpu,
+    /// `per_cpu/cpuN`
+    Cpu(u32),
+    /// `options`
+    Options,
+    /// `instances`
+    Instances,
+}
+
+/// A file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    /// The instance.
+    pub(super) instance: u32,
+    /// The directory.
+    pub(super) dir: Dir,
+    /// Number of the entry in the directory's table, from 1; 0 for the directory. In `options`, of the option.
+    pub(super) entry: u32,
+}
+
+/// The root's number, as FUSE has it.
+pub(super) const ROOT: u64 = 1;
+
+impl Node {
+    /// The directory of a kind.
+    pub(super) fn dir(instance: u32, dir: Dir) -> Self {
+        Self { instance, dir, entry: 0 }
+    }
+
+    /// The number: 24 bits of instance, 4 of kind, 20 of index, 12 of entry; one more, so that the root's is 1.
+    pub(super) fn number(self) -> u64 {
+        let (kind, index) = match self.dir {
+            Dir::Instance => (0, 0),
+            Dir::Events => (1, 0),
+            Dir::System(system) => (2, system),
+            Dir::Event(event) => (3, event),
+            Dir::PerCpu => (4, 0),
+            Dir::Cpu(cpu) => (5, cpu),
+            Dir::Options => (6, 0),
+            Dir::Instances => (7, 0),
+        };
+        (u64::from(self.instance) << 36 | kind << 32 | u64::from(index) << 12 | u64::from(self.entry)) + ROOT
+    }
+
+    /// What a number stands for.
+    pub(super) fn of(number: u64) -> Option<Self> {
+        let number = number.checked_sub(ROOT)?;
+        let index = (number >> 12 & 0xf_ffff) as u32;
+        let dir = match number >> 32 & 0xf {
+            0 => Dir::Instance,
+            1 => Dir::Events,
+            2 => Dir::System(index),
+            3 => Dir::Event(index),
+            4 => Dir::PerCpu,
+            5 => Dir::Cpu(index),
+            6 => Dir::Options,
+            7 => Dir::Instances,
+            _ => return None,
+        };
+        Some(Self { instance: (number >> 36) as u32, dir, entry: (number & 0xfff) as u32 })
+    }
+
+    /// Whether it is a directory.
+    pub(super) fn is_dir(self) -> bool {
+        self.entry == 0
+    }
+
+    /// The table of a directory's own files.
+    fn table(dir: Dir, mirror: &Mirror) -> &'static [Entry] {
+        match dir {
+            Dir::Instance => TOP,
+            Dir::Events => EVENTS,
+            Dir::System(system) if mirror.events.is_special(system) => &[],
+            Dir::System(_) => SYSTEM,
+            Dir::Event(event) => match mirror.events.get(event) {
+                Some(event) if mirror.events.is_special(event.system) => {
+                    if event.name == "print" {
+                        PRINT_EVENT
+                    } else {
+                        SPECIAL_EVENT
+                    }
+                }
+                Some(_) if mirror.is_synthetic(event) => SYNTHETIC_EVENT,
+                _ => EVENT,
+            },
+            Dir::Cpu(_) => CPU,
+            Dir::PerCpu | Dir::Options | Dir::Instances => &[],
+        }
+    }
+
+    /// The file's entry.
+    pub(super) fn entry(self, mirror: &Mirror) -> Option<&'static Entry> {
+        if self.dir == Dir::Options {
+            return (self.entry > 0).then_some(&OPTION);
+        }
+        Self::table(self.dir, mirror).get((self.entry as usize).checked_sub(1)?)
+    }
+
+    /// The directory's parent.
+    pub(super) fn parent(self, mirror: &Mirror) -> Self {
+        let dir = match self.dir {
+            Dir::Instance if self.instance == instance::TOP => Dir::Instance,
+            Dir::Instance => return Self::dir(instance::TOP, Dir::Instances),
+            Dir::Events | Dir::PerCpu | Dir::Options | Dir::Instances => Dir::Instance,
+            Dir::System(_) => Dir::Events,
+            Dir::Event(event) => Dir::System(mirror.events.get(event).map_or(0, |event| event.system)),
+            Dir::Cpu(_) => Dir::PerCpu,
+        };
+        Self::dir(self.instance, dir)
+    }
+
+    /// What a directory holds, by name; None for one that is gone.
+    pub(super) fn children(self, mirror: &Mirror) -> Option<Vec<(String, Self)>> {
+        let state = mirror.get(self.instance)?;
+        let top = self.instance == instance::TOP;
+        let dir = |dir| Self::dir(self.instance, dir);
+        let mut found: Vec<(String, Self)> = (1..)
+            .zip(Self::table(self.dir, mirror))
+            .filter(|(_, entry)| top || !entry.top)
+            .map(|(index, entry)| (entry.name.to_owned(), Self { entry: index, ..self }))
+            .collect();
+        match self.dir {
+            Dir::Instance => {
+                found.push(("events".to_owned(), dir(Dir::Events)));
+                found.push(("per_cpu".to_owned(), dir(Dir::PerCpu)));
+                found.push(("options".to_owned(), dir(Dir::Options)));
+                if top {
+                    found.push(("instances".to_owned(), dir(Dir::Instances)));
+                }
+            }
+            Dir::Events => {
+                let own = found.len();
+                for (number, system) in mirror.events.systems() {
+                    if !found.iter().take(own).any(|(file, _)| *file == system.name) {
+                        found.push((system.name.clone(), dir(Dir::System(number))));
+                    }
+                }
+            }
+            Dir::System(system) => {
+                let own = found.len();
+                for event in &mirror.events.system(system)?.events {
+                    let name = &mirror.events.get(*event)?.name;
+                    if !found.iter().take(own).any(|(file, _)| file == name) {
+                        found.push((name.clone(), dir(Dir::Event(*event))));
+                    }
+                }
+            }
+            Dir::PerCpu => {
+                found.extend(
+                    state.buffer.select(None).map(|(cpu, _)| (format!("cpu{cpu}"), dir(Dir::Cpu(cpu)))),
+                );
+            }
+            Dir::Options => found.extend(state.options.files().filter_map(|option| {
+                Some((state.options.name(option)?.to_owned(), Self { entry: option + 1, ..self }))
+            })),
+            Dir::Instances => {
+                found.extend(mirror.below().map(|(n, name)| (name.to_owned(), Self::dir(n, Dir::Instance))));
+            }
+            Dir::Event(_) | Dir::Cpu(_) => {}
+        }
+        Some(found)
+    }
+
+    /// What a directory has under a name.
+    pub(super) fn child(self, name: &str, mirror: &Mirror) -> Option<Self> {
+        if !self.is_dir() {
+            return None;
+        }
+        // A file of the directory is what its name means, whatever clients call their events.
+        let own = (1..).zip(Self::table(self.dir, mirror)).find(|(_, entry)| entry.name == name);
+        if let Some((index, entry)) = own
+            && (!entry.top || self.instance == instance::TOP)
+        {
+            mirror.get(self.instance)?;
+            return Some(Self { entry: index, ..self });
+        }
+        // Large directories are not listed to find one name.
+        match self.dir {
+            Dir::Events => {
+                if let Some(system) = mirror.events.find_system(name) {
+                    mirror.get(self.instance)?;
+                    return Some(Self::dir(self.instance, Dir::System(system)));
+                }
+            }
+            Dir::System(system) => {
+                if let Some(event) = mirror.events.find(system, name) {
+                    mirror.get(self.instance)?;
+                    return Some(Self::dir(self.instance, Dir::Event(event)));
+                }
+            }
+            _ => {}
+        }
+        self.children(mirror)?.into_iter().find(|(known, _)| known == name).map(|(_, node)| node)
+    }
+
+    /// Whether what it stands for is there.
+    pub(super) fn exists(self, mirror: &Mirror) -> bool {
+        let Some(state) = mirror.get(self.instance) else { return false };
+        let here = match self.dir {
+            Dir::System(system) => mirror.events.system(system).is_some(),
+            Dir::Event(event) => mirror.events.get(event).is_some(),
+            Dir::Cpu(cpu) => state.buffer.cpu(cpu).is_some(),
+            Dir::Instances => self.instance == instance::TOP,
+            _ => true,
+        };
+        here && (self.is_dir() || self.entry(mirror).is_some())
+    }
+
+    /// Whether it stays as long as its instance does: who asks for its name need not ask again.
+    pub(super) fn is_lasting(self, mirror: &Mirror) -> bool {
+        match self.dir {
+            Dir::System(system) => mirror.events.is_lasting_system(system),
+            Dir::Event(event) => mirror.events.is_lasting(event),
+            _ => true,
+        }
+    }
+
+    /// Bytes that stat(2) shows: none, but of what is mapped.
+    pub(super) fn size(self, mirror: &Mirror) -> u64 {
+        match self.entry(mirror).map(|entry| entry.shows) {
+            Some(Shows::Page(_, make)) => make(mirror).len() as u64,
+            _ => 0,
+        }
+    }
+
+    /// Permissions and number of links.
+    pub(super) fn mode(self, mirror: &Mirror) -> (u16, u32) {
+        if let Some(entry) = self.entry(mirror) {
+            return (entry.mode, 1);
+        }
+        let state = mirror.get(self.instance);
+        let cpus = state.map_or(0, |state| state.buffer.select(None).count() as u32);
+        match self.dir {
+            Dir::Instance if self.instance == instance::TOP => (0o700, 6),
+            Dir::Instance => (0o750, 5),
+            // As eventfs: no number of links that a walk could trust.
+            Dir::Events | Dir::System(_) | Dir::Event(_) => (0o755, 1),
+            Dir::PerCpu => (0o750, 2 + cpus),
+            Dir::Instances => (0o750, 2 + mirror.below().count() as u32),
+            Dir::Cpu(_) | Dir::Options => (0o750, 2),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_mean_what_they_were_made_of() {
+        for dir in [
+            Dir::Instance,
+            Dir::Events,
+            Dir::System(70),
+            Dir::Event(2304),
+            Dir::PerCpu,
+            Dir::Cpu(511),
+            Dir::Options,
+            Dir::Instances,
+        ] {
+            for (instance, entry) in [(0, 0), (1, 7), (100_000, 40)] {
+                let node = Node { instance, dir, entry };
+                assert_eq!(Node::of(node.number()), Some(node));
+            }
+        }
+        assert_eq!(Node::dir(0, Dir::Instance).number(), ROOT);
+        assert_eq!(Node::of(0), None);
+    }
+}

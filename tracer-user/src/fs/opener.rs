@@ -1,0 +1,474 @@
+//! The process that opens user files for a daemon: those that `uprobe_events`, `dynamic_events` and `program_events` name.
+//!
+//! A path lookup, an open or a read can block without a limit if a process serves the file system (FUSE), and a kill does not end the
+//! blocked thread. So a thread of a separate process does this work. The daemon waits with a deadline, and never while it holds the
+//! tree. The answer is a descriptor and the facts about the file.
+//!
+//! [`Kind::PendingFiles`] limits the writes of a uid that wait for files. A write counts until its answer arrives, however late, so
+//! files that never answer use up only the quota of their uid.
+
+use std::{
+    collections::HashMap,
+    ffi::OsStr,
+    fs::File,
+    io::{self, IoSlice, IoSliceMut, Read, Seek, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+    path::Path,
+    process::Stdio,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{MemfdFlags, memfd_create},
+    io::Errno,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, recvmsg, send, sendmsg,
+    },
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    engine::{
+        confine::{self, Role},
+        quota::{Charge, Kind, Quotas},
+    },
+    event::program::{Notes, ProgramError},
+    kernel::opened::{Identity, OpenedFile},
+    lang::facts::{FileRequest, Files, Found},
+    sys::worker::Worker,
+};
+
+/// The hidden command of this program that runs as the opener.
+pub const COMMAND: &str = "open-files";
+
+/// How long all files of one write may take together.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum bytes of a message: a path and a symbol, each of one line at most, as JSON.
+const MESSAGE_MAX: usize = 64 * 1024;
+/// Maximum number of threads that open files at a time; more than the total of [`Kind::PendingFiles`].
+const THREADS_MAX: usize = 64;
+
+/// What is asked for.
+#[derive(Serialize, Deserialize)]
+struct Asked {
+    number: u64,
+    wanted: FileRequest,
+}
+
+/// What is answered; with a file comes its descriptor, and with notes another one that they are in.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    number: u64,
+    answer: Result<Opened, i32>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Opened {
+    identity: Identity,
+    symbol: Option<u64>,
+    notes: NotesTold,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum NotesTold {
+    NotAsked,
+    Sent,
+    NotElf,
+    TooLarge,
+    None,
+}
+
+type Answer = Result<Found, Errno>;
+
+/// Who waits for an answer, and the place that is taken until it comes.
+struct Pending {
+    to: Sender<Answer>,
+    _place: Arc<Charge>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    next: u64,
+    by_number: HashMap<u64, Pending>,
+    /// Nobody answers any more.
+    gone: bool,
+}
+
+impl Waiting {
+    /// Nobody answers from now on.
+    fn lose(&mut self) {
+        self.gone = true;
+        self.by_number.clear();
+    }
+}
+
+/// The daemon's side of one such process.
+struct Process {
+    socket: Arc<OwnedFd>,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+/// The daemon's side: the first process that is there is asked, as none can be started once privileges are dropped.
+pub(super) struct Opener {
+    processes: Vec<Process>,
+}
+
+fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Process {
+    fn new(socket: OwnedFd) -> Self {
+        let (socket, waiting) = (Arc::new(socket), Arc::<Mutex<Waiting>>::default());
+        let (its, all) = (Arc::clone(&socket), Arc::clone(&waiting));
+        let listens = std::thread::Builder::new().name("files".to_owned()).spawn(move || {
+            let error = listen(its.as_fd(), &all);
+            tracing::warn!("a process that opens files is gone: {error}");
+            lock(&all).lose();
+        });
+        if let Err(error) = listens {
+            tracing::warn!("no files can be named: {error}");
+            lock(&waiting).gone = true;
+        }
+        Self { socket, waiting }
+    }
+
+    fn lose(&self) {
+        lock(&self.waiting).lose();
+    }
+
+    /// A number for something that is asked for; none where nobody answers any more.
+    fn ask(&self, place: &Arc<Charge>) -> Option<(u64, Receiver<Answer>)> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.gone {
+            return None;
+        }
+        let (to, answer) = channel();
+        waiting.next += 1;
+        let number = waiting.next;
+        waiting.by_number.insert(number, Pending { to, _place: Arc::clone(place) });
+        Some((number, answer))
+    }
+}
+
+impl Opener {
+    /// What asks the processes at the other ends of some sockets, which run [`run`]; without one no file can be opened.
+    pub(super) fn new(sockets: Vec<OwnedFd>) -> Self {
+        Self { processes: sockets.into_iter().map(Process::new).collect() }
+    }
+
+    /// Looks at files for a client, one after the other until the time is up, and then does something with them, in a thread of its
+    /// own.
+    ///
+    /// # Errors
+    /// `EAGAIN` where the client's uid has as many files under way as it may have; nothing is done then.
+    pub(super) fn look_then(
+        self: &Arc<Self>,
+        place: (&Quotas, u32),
+        wanted: Vec<FileRequest>,
+        then: impl FnOnce(Files) + Send + 'static,
+    ) -> Result<(), Errno> {
+        let (quotas, uid) = place;
+        let place = Arc::new(quotas.charge(uid, Kind::PendingFiles, 1).map_err(|_| Errno::AGAIN)?);
+        let own = Arc::clone(self);
+        let work = move || {
+            let until = Instant::now() + PATIENCE;
+            then(Files::of(wanted, |one| own.look(one, until, &place)));
+        };
+        std::thread::Builder::new().name("names".to_owned()).spawn(work).map(drop).map_err(|_| Errno::AGAIN)
+    }
+
+    /// The same in this thread, for the daemon itself.
+    pub(super) fn look_now(&self, quotas: &Quotas, wanted: &FileRequest) -> Answer {
+        let place = quotas.charge(0, Kind::PendingFiles, 1).map_err(|_| Errno::AGAIN)?;
+        self.look(wanted, Instant::now() + PATIENCE, &Arc::new(place))
+    }
+
+    fn look(&self, wanted: &FileRequest, until: Instant, place: &Arc<Charge>) -> Answer {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Errno::TIMEDOUT);
+        }
+        let wanted = FileRequest { path: absolute(&wanted.path), what: wanted.what.clone() };
+        let answer = loop {
+            let asked = self.processes.iter().find_map(|process| Some((process, process.ask(place)?)));
+            let (process, (number, answer)) = asked.ok_or(Errno::IO)?;
+            let message = serde_json::to_vec(&Asked { number, wanted: wanted.clone() });
+            let message = message.ok().filter(|message| message.len() <= MESSAGE_MAX);
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match message.ok_or(Errno::NAMETOOLONG).and_then(|message| send(&process.socket, &message, flags))
+            {
+                Ok(_) => break answer,
+                // It is gone, and its thread has not seen that yet.
+                Err(Errno::PIPE | Errno::CONNRESET) => process.lose(),
+                Err(errno) => {
+                    lock(&process.waiting).by_number.remove(&number);
+                    return Err(errno);
+                }
+            }
+        };
+        match answer.recv_timeout(left) {
+            Ok(answer) => answer,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                tracing::warn!(
+                    "{}: its file system did not answer within {PATIENCE:?}",
+                    String::from_utf8_lossy(&wanted.path).escape_debug()
+                );
+                Err(Errno::TIMEDOUT)
+            }
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Err(Errno::IO),
+        }
+    }
+}
+
+/// A path from this process's directory; the other process has the root as its own.
+fn absolute(path: &[u8]) -> Vec<u8> {
+    match std::env::current_dir() {
+        Ok(own) if !path.is_empty() => {
+            own.join(Path::new(OsStr::from_bytes(path))).into_os_string().into_vec()
+        }
+        _ => path.to_vec(),
+    }
+}
+
+/// Hands answers to those who wait for them, until there are no more; why.
+fn listen(socket: BorrowedFd<'_>, waiting: &Mutex<Waiting>) -> Errno {
+    loop {
+        let (message, fds) = match receive(socket) {
+            Ok(Some(received)) => received,
+            Ok(None) => return Errno::PIPE,
+            Err(errno) => return errno,
+        };
+        let Ok(told) = serde_json::from_slice::<Told>(&message) else { return Errno::PROTO };
+        // Who waits no more has left it in the table, for its place.
+        if let Some(pending) = lock(waiting).by_number.remove(&told.number) {
+            let _ = pending.to.send(found(told.answer, fds));
+        }
+    }
+}
+
+fn found(answer: Result<Opened, i32>, fds: Vec<OwnedFd>) -> Answer {
+    let opened = answer.map_err(Errno::from_raw_os_error)?;
+    let mut fds = fds.into_iter();
+    let file = OpenedFile::received(fds.next().ok_or(Errno::IO)?, opened.identity)?;
+    let notes = match opened.notes {
+        NotesTold::NotAsked => None,
+        NotesTold::NotElf => Some(Err(ProgramError::NotElf)),
+        NotesTold::TooLarge => Some(Err(ProgramError::TooLarge)),
+        NotesTold::None => Some(Err(ProgramError::NoEvents)),
+        NotesTold::Sent => {
+            let mut text = Vec::new();
+            // In memory: it does not block.
+            File::from(fds.next().ok_or(Errno::IO)?).read_to_end(&mut text).map_err(|_| Errno::IO)?;
+            let notes: Notes = serde_json::from_slice(&text).map_err(|_| Errno::IO)?;
+            Some(Ok(Arc::new(notes)))
+        }
+    };
+    Ok(Found { file: Arc::new(file), symbol: opened.symbol, notes })
+}
+
+/// A message and its descriptors.
+type Message = (Vec<u8>, Vec<OwnedFd>);
+
+/// The next message; None at the end.
+fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = vec![0; MESSAGE_MAX];
+    let came = loop {
+        let into = &mut [IoSliceMut::new(&mut bytes)];
+        match recvmsg(socket, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            came => break came?.bytes,
+        }
+    };
+    if came == 0 {
+        return Ok(None);
+    }
+    bytes.truncate(came);
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    Ok(Some((bytes, fds)))
+}
+
+/// Starts the process.
+///
+/// # Errors
+/// When there can be no further process.
+pub(super) fn start() -> io::Result<Worker> {
+    // A thread that waits for a file would keep standard error open when the daemon is gone.
+    Worker::start(COMMAND, Stdio::null())
+}
+
+/// Runs in the opener: opens the requested files until the other end of the socket is closed. The process then ends, even if its
+/// threads are blocked.
+///
+/// # Errors
+/// When standard input is not a socket.
+pub fn run() -> io::Result<()> {
+    // No terminal's signals, and none of its lines in ps.
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(c"tracer-opener");
+    confine::confine(Role::Opener);
+    serve(io::stdin().as_fd().try_clone_to_owned()?)
+}
+
+/// Answers what comes through a socket until its other end is closed.
+fn serve(socket: OwnedFd) -> io::Result<()> {
+    let socket = Arc::new(socket);
+    while let Some((message, _)) = receive(socket.as_fd())? {
+        let Asked { number, wanted } = serde_json::from_slice(&message)?;
+        // Each thread has the socket too.
+        let busy = Arc::strong_count(&socket) - 1;
+        let to = Arc::clone(&socket);
+        let work = move || answer(to.as_fd(), number, Found::look(&wanted));
+        if busy >= THREADS_MAX || std::thread::Builder::new().spawn(work).is_err() {
+            answer(socket.as_fd(), number, Err(Errno::AGAIN));
+        }
+    }
+    Ok(())
+}
+
+fn answer(socket: BorrowedFd<'_>, number: u64, found: Answer) {
+    let told = |answer| Told { number, answer };
+    let sent = match found {
+        Ok(found) => send_found(socket, number, &found),
+        Err(errno) => send_told(socket, &told(Err(errno.raw_os_error())), &[]),
+    };
+    if let Err(errno) = sent {
+        let _ = send_told(socket, &told(Err(errno.raw_os_error())), &[]);
+    }
+}
+
+fn send_found(socket: BorrowedFd<'_>, number: u64, found: &Found) -> Result<(), Errno> {
+    let mut fds = vec![found.file.as_fd()];
+    let mut memory = None;
+    let notes = match &found.notes {
+        None => NotesTold::NotAsked,
+        Some(Ok(notes)) => {
+            memory = Some(in_memory(notes)?);
+            NotesTold::Sent
+        }
+        Some(Err(ProgramError::TooLarge)) => NotesTold::TooLarge,
+        Some(Err(ProgramError::NoEvents)) => NotesTold::None,
+        Some(Err(_)) => NotesTold::NotElf,
+    };
+    fds.extend(memory.as_ref().map(AsFd::as_fd));
+    let opened = Opened { identity: found.file.identity(), symbol: found.symbol, notes };
+    send_told(socket, &Told { number, answer: Ok(opened) }, &fds)
+}
+
+fn in_memory(notes: &Notes) -> Result<OwnedFd, Errno> {
+    let mut file = File::from(memfd_create("notes", MemfdFlags::CLOEXEC)?);
+    let text = serde_json::to_vec(notes).map_err(|_| Errno::IO)?;
+    file.write_all(&text).and_then(|()| file.rewind()).map_err(|_| Errno::NOMEM)?;
+    Ok(file.into())
+}
+
+fn send_told(socket: BorrowedFd<'_>, told: &Told, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let message = serde_json::to_vec(told).map_err(|_| Errno::IO)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    sendmsg(socket, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+    use crate::lang::facts::What;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn wanted(path: &[u8], what: What) -> FileRequest {
+        FileRequest { path: path.to_vec(), what }
+    }
+
+    #[test]
+    fn what_is_found_comes_through_the_socket() {
+        let (ours, theirs) = pair();
+        let server = std::thread::spawn(move || serve(theirs));
+        let (opener, quotas) = (Opener::new(vec![ours]), Quotas::default());
+        let program = std::env::current_exe().unwrap();
+        let program = program.as_os_str().as_bytes();
+        for what in [What::Identity, What::Symbol("main".to_owned()), What::Events] {
+            let wanted = wanted(program, what);
+            let here = Found::look(&wanted).unwrap();
+            let there = opener.look_now(&quotas, &wanted).unwrap();
+            assert_eq!((&here.file, here.symbol, &here.notes), (&there.file, there.symbol, &there.notes));
+            assert_eq!(there.file.check(), Ok(()));
+        }
+        for (path, errno) in [
+            (&b"/no/such/file"[..], Errno::NOENT),
+            (b"a\0b", Errno::INVAL),
+            (&[b'x'; 5000], Errno::NAMETOOLONG),
+            (&vec![0xff; 60_000], Errno::NAMETOOLONG),
+        ] {
+            let answer = opener.look_now(&quotas, &wanted(path, What::Identity));
+            assert_eq!(answer.unwrap_err(), errno, "{} bytes", path.len());
+        }
+        let folder = opener.look_now(&quotas, &wanted(b"/", What::Events));
+        assert_eq!(folder.unwrap_err(), Errno::INVAL);
+        assert_eq!(quotas.used(0, Kind::PendingFiles), 0, "all were answered");
+        // The other process sees the end of this one by the end of the socket.
+        rustix::net::shutdown(&opener.processes[0].socket, rustix::net::Shutdown::Both).unwrap();
+        server.join().unwrap().unwrap();
+        while !lock(&opener.processes[0].waiting).gone {
+            std::thread::yield_now();
+        }
+        assert_eq!(opener.look_now(&quotas, &wanted(program, What::Identity)).unwrap_err(), Errno::IO);
+    }
+
+    #[test]
+    fn who_gets_no_answer_waits_for_a_while_and_keeps_the_place() {
+        let (ours, theirs) = pair();
+        let (opener, quotas) = (Arc::new(Opener::new(vec![ours])), Quotas::default());
+        let most = Kind::PendingFiles.limits().per_uid;
+        let (to, files) = channel();
+        let start = Instant::now();
+        let one = wanted(b"/x", What::Identity);
+        for _ in 0..most {
+            let to = to.clone();
+            let both = vec![one.clone(), wanted(b"/y", What::Identity)];
+            opener.look_then((&quotas, 7), both, move |files| to.send(files).unwrap()).unwrap();
+        }
+        let refused = opener.look_then((&quotas, 7), vec![one.clone()], |_| panic!("there is no place"));
+        assert_eq!(refused, Err(Errno::AGAIN));
+        for _ in 0..most {
+            let files = files.recv().unwrap();
+            assert_eq!(files.get(&one).unwrap_err(), Errno::TIMEDOUT);
+            assert_eq!(files.get(&wanted(b"/y", What::Identity)).unwrap_err(), Errno::TIMEDOUT);
+        }
+        assert!((PATIENCE..2 * PATIENCE).contains(&start.elapsed()), "one deadline for all files of a write");
+        assert_eq!(quotas.used(7, Kind::PendingFiles), most, "nobody has answered");
+        // An answer after all gives its place back.
+        for _ in 0..most {
+            let (message, _) = receive(theirs.as_fd()).unwrap().unwrap();
+            let asked: Asked = serde_json::from_slice(&message).unwrap();
+            answer(theirs.as_fd(), asked.number, Err(Errno::NOENT));
+        }
+        while quotas.used(7, Kind::PendingFiles) > 0 {
+            std::thread::yield_now();
+        }
+        drop(theirs);
+    }
+}

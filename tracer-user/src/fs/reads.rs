@@ -1,0 +1,155 @@
+//! Reads: whom one is for, whether it may wait, and what it gets.
+
+use std::{sync::Arc, time::Duration};
+
+use fuser::{Errno, ReplyData};
+
+use super::{
+    dispatch::Outcome,
+    fuse::errno,
+    hub::Hub,
+    owner::{View, When},
+    streams::PageRead,
+    waits::Waiting,
+};
+use crate::engine::quota::{Charge, Kind};
+
+/// How often a request is put off while records come faster than they are taken.
+pub(super) const PATIENCE: u32 = 64;
+/// How often a thread is looked at that is about to wait for its read.
+const LOOKS: u32 = 50;
+
+/// A read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read {
+    pub(super) uid: u32,
+    pub(super) pid: u32,
+    pub(super) ino: u64,
+    pub(super) handle: u64,
+    pub(super) offset: u64,
+    pub(super) size: usize,
+    pub(super) waits: bool,
+    /// Whether a page of the kernel's is to be filled.
+    pub(super) of_page: bool,
+}
+
+impl Read {
+    /// Has it served.
+    pub(super) fn start(self, hub: &Arc<Hub>, reply: ReplyData) {
+        self.queue(hub, reply, 0);
+    }
+
+    fn queue(self, hub: &Arc<Hub>, reply: ReplyData, put_off: u32) {
+        let ours = Arc::clone(hub);
+        hub.post(self.uid, "read", When::File(self.handle), move |view| {
+            self.serve(&ours, view, reply, put_off);
+        });
+    }
+
+    fn serve(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyData, put_off: u32) {
+        if self.of_page
+            && let Some(page) = view.page(self.handle)
+        {
+            return self.page(hub, &page, reply);
+        }
+        self.records(hub, view, reply, put_off);
+    }
+
+    /// Gives a part of the page that is mapped, or of its text to a program that reads it through the page cache, as all do
+    /// before 6.6.
+    fn page(self, hub: &Arc<Hub>, page: &[u8], reply: ReplyData) {
+        let behind = usize::try_from(self.offset).ok().and_then(|from| page.get(from..)).unwrap_or_default();
+        let part = behind.get(..self.size).unwrap_or(behind).to_vec();
+        if hub.maps_directly() {
+            return reply.data(&part);
+        }
+        let Ok(charge) = hub.quotas.charge(self.uid, Kind::WaitingReads, 1) else {
+            return reply.error(Errno::EAGAIN);
+        };
+        // What the thread waits for is asked for by another one, as it may not wait yet.
+        let ours = Arc::clone(hub);
+        let look = move |reply: ReplyData| {
+            let reads = is_reading(self.pid);
+            drop(charge);
+            if reads {
+                ours.forget_page();
+                Self { of_page: false, ..self }.queue(&ours, reply, 0);
+            } else {
+                reply.data(&part);
+            }
+        };
+        let (give, given) = std::sync::mpsc::channel();
+        let started =
+            std::thread::Builder::new().name("look".to_owned()).spawn(move || given.recv().map(look));
+        match started {
+            Ok(_) => drop(give.send(reply)),
+            Err(_) => reply.error(Errno::EAGAIN),
+        }
+    }
+
+    fn records(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyData, put_off: u32) {
+        if put_off < PATIENCE && !view.settle(self.handle) {
+            return self.queue(hub, reply, put_off + 1);
+        }
+        let pages = view.has_pages(self.handle);
+        let page = if self.of_page && pages {
+            hub.streams.page_read(self.handle, self.offset)
+        } else {
+            PageRead::Waits
+        };
+        if page == PageRead::Nowhere {
+            return reply.error(Errno::EIO);
+        }
+        // A page that nothing reads record by record stays locked for as long as it is not answered.
+        let may_wait = if self.of_page { pages && page == PageRead::Waits } else { true };
+        match view.read_some(self.handle, self.offset, self.size) {
+            Ok(Some(Outcome::Data(data))) => {
+                if self.of_page {
+                    hub.streams.filled(self.handle, self.offset, data.len());
+                }
+                reply.data(&data);
+            }
+            Ok(Some(Outcome::Wait)) if !self.waits => reply.error(Errno::EAGAIN),
+            Ok(Some(Outcome::Wait)) if !may_wait => reply.error(Errno::EINTR),
+            Ok(Some(Outcome::Wait)) => match hub.quotas.charge(self.uid, Kind::WaitingReads, 1) {
+                Ok(charge) => self.wait(hub, reply, charge),
+                Err(_) => reply.error(Errno::EAGAIN),
+            },
+            Ok(None) => self.queue(hub, reply, PATIENCE),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn wait(self, hub: &Hub, reply: ReplyData, charge: Charge) {
+        hub.waits.add(Waiting {
+            handle: self.handle,
+            size: self.size,
+            pid: self.pid,
+            page: self.of_page.then_some((self.ino, self.offset)),
+            reply,
+            _charge: charge,
+        });
+        hub.changed.notify_one();
+    }
+}
+
+/// Whether a thread waits for a read(2) or the like, and not for memory that it touched (proc(5)).
+fn is_reading(pid: u32) -> bool {
+    const READS: [i64; 6] = [
+        libc::SYS_read,
+        libc::SYS_pread64,
+        libc::SYS_readv,
+        libc::SYS_preadv,
+        libc::SYS_preadv2,
+        libc::SYS_sendfile,
+    ];
+    for _ in 0..LOOKS {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+        if !text.starts_with("running") {
+            let number = text.split(' ').next().and_then(|number| number.parse().ok());
+            return number.is_some_and(|number| READS.contains(&number));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}

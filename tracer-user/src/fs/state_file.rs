@@ -1,0 +1,184 @@
+//! The file in which what somebody set outlives the daemon: written anew, whole, before a write that changed something
+//! is answered; taken away when the daemon ends as it should.
+//!
+//! A file that is there at the start is read and not believed: one that is not root's own regular file, or says what cannot have
+//! been set, is put aside under another name, and the daemon begins without it.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{fs::OFlags, io::Errno};
+
+use crate::engine::instance::{Mirror, SAVED_MAX, Saved, SavedError};
+
+/// Where the files of all mirrors are: memory, as the mirrors themselves are gone after a restart of the machine.
+const DIR: &str = "/run/tracer/state";
+
+/// Keeps one mirror's state.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    path: PathBuf,
+    changes: u64,
+    last: Saved,
+}
+
+impl Keeper {
+    /// For the mirror at a place.
+    pub(super) fn new(at: &Path) -> Self {
+        Self { path: Path::new(DIR).join(name(at)), changes: 0, last: Saved::default() }
+    }
+
+    /// What a killed daemon left; None where there is nothing, or nothing that can be used, which is said and put aside.
+    pub(super) fn load(&self) -> Option<Saved> {
+        let error = match read(&self.path) {
+            Ok(saved) => return saved,
+            Err(error) => error,
+        };
+        let aside = self.path.with_extension("json.bad");
+        let path = self.path.display();
+        match fs::rename(&self.path, &aside) {
+            Ok(()) => tracing::warn!(
+                "what the last daemon kept is not taken up: {error}; {path} is now {}",
+                aside.display()
+            ),
+            Err(why) => tracing::warn!("what the last daemon kept in {path} is not taken up: {error}; {why}"),
+        }
+        None
+    }
+
+    /// Writes the state where it changed.
+    pub(super) fn keep(&mut self, mirror: &Mirror) {
+        if self.changes == mirror.changes() {
+            return;
+        }
+        self.changes = mirror.changes();
+        let saved = mirror.saved();
+        if saved == self.last {
+            return;
+        }
+        match self.write(&saved) {
+            Ok(()) => self.last = saved,
+            Err(error) => tracing::warn!("cannot keep the state in {}: {error}", self.path.display()),
+        }
+    }
+
+    fn write(&self, saved: &Saved) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(DIR)?;
+        let new = self.path.with_extension("new");
+        let mut file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec(saved)?)?;
+        fs::rename(&new, &self.path)
+    }
+
+    /// Takes the file away.
+    pub(super) fn forget(&self) {
+        for path in [&self.path, &self.path.with_extension("new")] {
+            if let Err(error) = fs::remove_file(path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!("{}: {error}", path.display());
+            }
+        }
+    }
+}
+
+/// Why a state file cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum LoadError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it is not a regular file")]
+    NotRegular,
+    #[error("it is not ours alone")]
+    NotOurs,
+    #[error(transparent)]
+    Content(#[from] SavedError),
+}
+
+/// Reads a state file; None where there is none.
+fn read(path: &Path) -> Result<Option<Saved>, LoadError> {
+    // Whatever lies there, to open it waits for nobody.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = match fs::File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            return Err(LoadError::NotRegular);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(LoadError::NotRegular);
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o022 != 0 {
+        return Err(LoadError::NotOurs);
+    }
+    // Also where it is put aside, nobody else is to read it.
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    let mut text = Vec::new();
+    file.take(SAVED_MAX as u64 + 1).read_to_end(&mut text)?;
+    Ok(Some(Saved::parse(&text)?))
+}
+
+/// A file's name for a path: one for each, and a file's name.
+fn name(at: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let hex = |digit: u8| char::from_digit(u32::from(digit), 16).unwrap_or('0');
+    let mut name = String::new();
+    for byte in at.as_os_str().as_bytes().iter().copied() {
+        match byte {
+            b'/' => name.push('-'),
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'_' => name.push(char::from(byte)),
+            other => name.extend(['%', hex(other >> 4), hex(other & 15)]),
+        }
+    }
+    name + ".json"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_has_a_file_of_its_own() {
+        assert_eq!(name(Path::new("/run/tracer/tracing")), "-run-tracer-tracing.json");
+        assert_eq!(name(Path::new("/a-b/ü.")), "-a%2db-%c3%bc%2e.json");
+    }
+
+    #[test]
+    fn a_bad_file_is_put_aside() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let dir = std::env::temp_dir().join(format!("tracer-keeper-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let keeper = Keeper { path: dir.join("x.json"), changes: 0, last: Saved::default() };
+        let aside = dir.join("x.json.bad");
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(keeper.load(), None);
+        assert!(!aside.exists(), "nothing was there");
+        // Twice: the second takes the first one's name.
+        for text in ["{\"instances\":[{\"page\":16}]}", "not JSON"] {
+            fs::write(&keeper.path, text).unwrap();
+            assert_eq!(keeper.load(), None, "{text}");
+            assert_eq!(fs::read_to_string(&aside).unwrap(), text);
+            assert!(!keeper.path.exists() && mode(&aside) == 0o600, "{text}");
+        }
+        fs::write(&keeper.path, "{}").unwrap();
+        fs::set_permissions(&keeper.path, fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(keeper.load(), None, "anybody could have written it");
+        fs::remove_file(&aside).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &keeper.path).unwrap();
+        assert_eq!(keeper.load(), None, "a link");
+        assert!(fs::symlink_metadata(&aside).unwrap().is_symlink());
+        fs::remove_file(&aside).unwrap();
+        mknodat(CWD, &keeper.path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        assert_eq!(keeper.load(), None, "a FIFO that nobody writes to");
+        fs::write(&keeper.path, "{\"names\":7}").unwrap();
+        assert_eq!(keeper.load().map(|saved| saved.names), Some(7));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
