@@ -218,6 +218,16 @@ impl Mirror {
         self.marks_stale = true;
     }
 
+    /// Reads the formats that records of marks have. The kernel may take long to show them, while it closes other tracers' events, and the
+    /// first request is not to wait for that.
+    pub fn read_mark_formats(&self) {
+        let Some(system) = self.events.find_system(SPECIAL) else { return };
+        for mark in [Mark::Text, Mark::Raw] {
+            let event = self.events.find(system, mark.name());
+            let _ = event.and_then(|event| self.events.format(event, &self.facts));
+        }
+    }
+
     /// Says beside each instance's marks what one comes to, if that may have changed.
     pub(super) fn publish_marks(&mut self) {
         if !std::mem::take(&mut self.marks_stale) {
