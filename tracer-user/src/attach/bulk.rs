@@ -109,41 +109,49 @@ impl Drop for Ahead {
 
 /// Perf events that were opened and are not used, which a thread closes one after the other.
 #[derive(Debug)]
-struct Unused(Mutex<(VecDeque<OwnedFd>, bool)>);
+struct Unused {
+    state: Mutex<UnusedState>,
+}
 
-static UNUSED: Unused = Unused(Mutex::new((VecDeque::new(), false)));
+#[derive(Debug)]
+struct UnusedState {
+    events: VecDeque<OwnedFd>,
+    /// Whether the thread runs.
+    closes: bool,
+}
+
+static UNUSED: Unused = Unused { state: Mutex::new(UnusedState { events: VecDeque::new(), closes: false }) };
 
 impl Unused {
-    fn lock(&self) -> MutexGuard<'_, (VecDeque<OwnedFd>, bool)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, UnusedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn close(&'static self, events: Vec<OwnedFd>) {
         let mut state = self.lock();
-        state.0.extend(events);
-        if !state.0.is_empty() && !state.1 {
-            state.1 = true;
-            std::thread::spawn(|| {
-                // The lock is not held while one is closed.
-                while let Some(event) = self.next() {
-                    make_way();
-                    drop(event);
-                }
-            });
+        state.events.extend(events);
+        if state.events.is_empty() || state.closes {
+            return;
+        }
+        // The lock is not held while an event is closed.
+        let work = || close(std::iter::from_fn(|| self.next()));
+        match std::thread::Builder::new().name("unused".to_owned()).spawn(work) {
+            Ok(_) => state.closes = true,
+            Err(error) => tracing::warn!("no thread closes unused events yet: {error}"),
         }
     }
 
     fn next(&self) -> Option<OwnedFd> {
         let mut state = self.lock();
-        let event = state.0.pop_front();
-        state.1 = event.is_some();
+        let event = state.events.pop_front();
+        state.closes = event.is_some();
         event
     }
 }
 
 /// Gives out the unused perf events that are not closed yet. At the end of a process the kernel would close them one after the other.
 pub fn take_unused() -> Vec<OwnedFd> {
-    UNUSED.lock().0.drain(..).collect()
+    UNUSED.lock().events.drain(..).collect()
 }
 
 impl Session {
@@ -225,7 +233,7 @@ mod tests {
         drop(opening);
         UNUSED.close(files());
         let start = Instant::now();
-        while UNUSED.lock().1 {
+        while UNUSED.lock().closes {
             assert!(start.elapsed() < Duration::from_secs(60));
             std::thread::sleep(STEP);
         }

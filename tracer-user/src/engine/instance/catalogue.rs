@@ -18,7 +18,6 @@ use crate::{
     event::{Catalogue, Format},
     kernel::Error,
     render::Printer,
-    sys::event_mutex,
 };
 
 /// The system of the events that are no trace events: they are recorded by themselves and cannot be turned on.
@@ -314,37 +313,45 @@ impl Events {
 
     /// The text of an event's format file.
     pub fn format_text(&self, event: u32, facts: &Facts) -> Option<&str> {
-        let known = self.get(event)?;
-        if let Some(text) = known.text.get() {
-            return text.as_deref();
+        self.read_text(self.get(event)?, facts).ok()
+    }
+
+    fn read_text<'a>(&self, known: &'a Event, facts: &Facts) -> Result<&'a str, Errno> {
+        if known.text.get().is_none() {
+            let text = facts.tracefs.format(self.name_of(known.system), &known.name);
+            // An error is not kept: the next attempt may succeed.
+            let _ = known.text.set(text.map_err(|error| match error {
+                Error::Io { source, .. } if Errno::from_io_error(&source) == Some(Errno::TIMEDOUT) => {
+                    Errno::TIMEDOUT
+                }
+                _ => Errno::NODEV,
+            })?);
         }
-        // What cannot be read now may be read later.
-        let text = facts.tracefs.format(self.name_of(known.system), &known.name).ok()?;
-        known.text.get_or_init(|| text).as_deref()
+        known.text.get().and_then(Option::as_deref).ok_or(Errno::NODEV)
     }
 
     /// An event's format.
     pub fn format(&self, event: u32, facts: &Facts) -> Option<&Format> {
-        let known = self.get(event)?;
-        let format = if let Some(format) = known.format.get() {
-            format
-        } else {
-            let text = self.format_text(event, facts)?;
-            known.format.get_or_init(|| Format::parse(self.name_of(known.system), text).ok())
-        };
-        let format = format.as_ref()?;
-        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
-        ids.numbers.entry(format.id).or_insert(event);
-        Some(format)
+        self.try_format(event, facts).ok()
     }
 
     /// An event's format, or why there is none.
     ///
     /// # Errors
-    /// `ENODEV`; `ETIMEDOUT` while the kernel does not tell, as an operation on a uprobe takes long ([`event_mutex`]).
+    /// `ENODEV`; `ETIMEDOUT` while an operation on a uprobe keeps the kernel's format files from being read
+    /// ([`event_mutex`](crate::sys::event_mutex)).
     pub fn try_format(&self, event: u32, facts: &Facts) -> Result<&Format, Errno> {
-        let format = self.format(event, facts);
-        format.ok_or_else(|| if event_mutex::enter().is_err() { Errno::TIMEDOUT } else { Errno::NODEV })
+        let known = self.get(event).ok_or(Errno::NODEV)?;
+        let format = if let Some(format) = known.format.get() {
+            format
+        } else {
+            let text = self.read_text(known, facts)?;
+            known.format.get_or_init(|| Format::parse(self.name_of(known.system), text).ok())
+        };
+        let format = format.as_ref().ok_or(Errno::NODEV)?;
+        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
+        ids.numbers.entry(format.id).or_insert(event);
+        Ok(format)
     }
 
     /// Reads the formats of many events, by more than one thread.
