@@ -367,7 +367,9 @@ fn walk(kernel: &[&Line], ours: &[&Line], result: &mut Comparison) {
     let events: [Vec<usize>; 2] =
         [kernel.iter().map(&mut number).collect(), ours.iter().map(number).collect()];
     let same = |k: usize, o: usize| events[0][k] == events[1][o] && same(kernel[k], ours[o]);
-    let pairs = align::pairs(kernel.len(), ours.len(), same);
+    let mut pairs = align::pairs(kernel.len(), ours.len(), same);
+    let apart = |k: usize, o: usize| kernel[k].time.abs_diff(ours[o].time);
+    align::nearer(&mut pairs, (kernel.len(), ours.len()), same, apart);
     let (mut k, mut o) = (0, 0);
     for (next_k, next_o) in pairs.into_iter().chain([(kernel.len(), ours.len())]) {
         gap(&kernel[k..next_k], &ours[o..next_o], result);

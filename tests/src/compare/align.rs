@@ -32,6 +32,28 @@ pub(super) fn pairs(a_len: usize, b_len: usize, same: impl Fn(usize, usize) -> b
     Vec::new()
 }
 
+/// Gives each pair the nearer of its like where one of two equal elements did not pair: if one side lost a hit, which of the other's equal
+/// lines pairs is chance, and only the time tells. `apart` is how far two elements are apart.
+pub(super) fn nearer(
+    pairs: &mut [(usize, usize)],
+    lengths: (usize, usize),
+    same: impl Fn(usize, usize) -> bool,
+    apart: impl Fn(usize, usize) -> u64,
+) {
+    // A hit that was lost shifts all pairs up to the element that is left over, on either side of it.
+    for at in (0..pairs.len()).rev().chain(0..pairs.len()) {
+        let before = at.checked_sub(1).map_or((0, 0), |before| (pairs[before].0 + 1, pairs[before].1 + 1));
+        let after = pairs.get(at + 1).copied().unwrap_or(lengths);
+        let (a, b) = pairs[at];
+        let others = (before.0..after.0).map(|a| (a, b)).chain((before.1..after.1).map(|b| (a, b)));
+        let like = others.filter(|(a, b)| same(*a, *b));
+        pairs[at] = like
+            .min_by_key(|(a, b)| apart(*a, *b))
+            .filter(|two| apart(two.0, two.1) < apart(a, b))
+            .unwrap_or((a, b));
+    }
+}
+
 /// Walks back from the end through what each round had reached.
 fn back(steps: &[Vec<usize>], rounds: isize, end: (usize, usize)) -> Vec<(usize, usize)> {
     let (mut x, mut y) = (end.0 as isize, end.1 as isize);
@@ -89,6 +111,24 @@ mod tests {
             }
         }
         row[b.len()]
+    }
+
+    #[test]
+    fn a_lost_hit_does_not_shift_the_others() {
+        // Equal texts at these times.
+        let all = [10_u64, 20, 30, 40, 50];
+        for lost in 0..all.len() {
+            let ours: Vec<u64> =
+                all.iter().enumerate().filter(|(at, _)| *at != lost).map(|(_, time)| time + 1).collect();
+            for sides in [[&all[..], &ours[..]], [&ours[..], &all[..]]] {
+                let apart = |a: usize, b: usize| sides[0][a].abs_diff(sides[1][b]);
+                let lengths = (sides[0].len(), sides[1].len());
+                let mut found = pairs(lengths.0, lengths.1, |_, _| true);
+                nearer(&mut found, lengths, |_, _| true, apart);
+                assert_eq!(found.len(), 4);
+                assert!(found.iter().all(|(a, b)| apart(*a, *b) == 1), "{lost} lost: {found:?}");
+            }
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use super::page::{Page, PageSize, Place};
 
-/// A record's head as a writer of pages counts it.
+/// The fewest pages of a buffer.
 const LEAST_PAGES: usize = 2;
 
 /// The counts of `stats`.
@@ -84,6 +84,36 @@ impl CpuBuffer {
     /// Whether the oldest records give way when the buffer is full, or new ones are dropped.
     pub fn set_overwrite(&mut self, on: bool) {
         self.overwrite = on;
+    }
+
+    /// Inserts a record before the younger records of the last page that are not consumed. Returns false if it was
+    /// dropped. The program of such a record was interrupted before it reserved space in the ring.
+    pub fn insert(&mut self, time: u64, payload: &[u8]) -> bool {
+        let (mut place, mut before) = (self.head, self.consumed);
+        if self.pages.len() > 1 {
+            (place, before) = (self.pages.back().map_or_else(Place::default, |page| page.first()), 0);
+        }
+        let Some(page) = self.pages.back_mut() else { return self.push(time, payload) };
+        while let Some((other, _, next)) = page.record(place)
+            && other <= time
+        {
+            (place, before) = (next, before + 1);
+        }
+        let younger = Arc::make_mut(page).cut(place, before);
+        self.stats.entries -= younger.len() as u64;
+        let added = self.push(time, payload);
+        for (time, payload) in younger {
+            self.push(time, &payload);
+        }
+        // The unread records of the first page may all have moved to the next page.
+        let is_consumed = self.pages.front().is_some_and(|page| page.records() == self.consumed);
+        if self.pages.len() > 1 && is_consumed {
+            self.pages.pop_front();
+            self.rewind();
+        } else if self.consumed == 0 {
+            self.rewind();
+        }
+        added
     }
 
     /// Adds a record; false when it was dropped.
@@ -257,6 +287,41 @@ mod tests {
         }
         let stats = buffer.stats();
         assert_eq!(stats.entries + stats.overrun + stats.read, 1605);
+    }
+
+    #[test]
+    fn a_record_of_a_program_that_was_interrupted_gets_its_place() {
+        let mut buffer = small();
+        let times = |buffer: &mut CpuBuffer| {
+            std::iter::from_fn(|| buffer.consume(|_, time, payload| (time, payload.len())))
+                .collect::<Vec<_>>()
+        };
+        for (time, length) in [(10, 4), (30, 8), (40, 12), (20, 16), (20, 20), (50, 24), (5, 28)] {
+            assert!(buffer.insert(time, &vec![1; length]));
+        }
+        assert_eq!(buffer.stats().entries, 7);
+        assert_eq!(times(&mut buffer), [(5, 28), (10, 4), (20, 16), (20, 20), (30, 8), (40, 12), (50, 24)]);
+        // Not in front of what was read, and not on a page before the last.
+        fill(&mut buffer, 100..102);
+        buffer.consume(|_, _, _| ());
+        buffer.insert(50, &[2; 4]);
+        assert_eq!(times(&mut buffer), [(100, 4), (101, 12)]);
+        // Where the page is full, the youngest go to the next one.
+        fill(&mut buffer, 0..255);
+        assert!(buffer.insert(250, &[3; 12]));
+        let stats = buffer.stats();
+        assert_eq!((stats.entries, stats.dropped, stats.overrun), (256, 0, 0));
+        let all = times(&mut buffer);
+        assert!(all.windows(2).all(|two| two[0] <= two[1]), "{all:?}");
+        // Where all that is left of a page moves to the next one, reading goes on there.
+        fill(&mut buffer, 0..254);
+        for _ in 0..253 {
+            buffer.consume(|_, _, _| ());
+        }
+        assert!(buffer.insert(250, &[4; 400]));
+        assert_eq!(buffer.stats().entries, 2);
+        assert_eq!(times(&mut buffer), [(250, 400), (253, 12)]);
+        assert!(buffer.is_empty() && buffer.pages.is_empty());
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl PageSize {
     }
 }
 
-/// A page. Records are only ever added.
+/// A page. Records are appended. To insert a late record, the younger ones are removed and appended again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     bytes: Vec<u8>,
@@ -118,6 +118,18 @@ impl Page {
         self.last = time;
         self.records += 1;
         true
+    }
+
+    /// Removes and returns the records from a place on; `records` is the number of records in front of it.
+    pub fn cut(&mut self, from: Place, records: u64) -> Vec<(u64, Vec<u8>)> {
+        let (mut place, mut cut) = (from, Vec::new());
+        while let Some((time, payload, next)) = self.record(place) {
+            cut.push((time, payload.to_vec()));
+            place = next;
+        }
+        self.bytes.truncate(from.at);
+        (self.last, self.records) = (from.time, records);
+        cut
     }
 
     /// Number of records.

@@ -1,6 +1,6 @@
 //! Merging the CPUs' records by time.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, ops::Range, time::Duration};
 
 use tracer_abi::STAMP_SIZE;
 
@@ -24,41 +24,50 @@ pub struct Record<'a> {
 /// One CPU's records that were taken from its ring and not handed on yet.
 #[derive(Debug, Default)]
 struct Held {
-    /// End of each record in `bytes`, counted like `start`.
-    ends: VecDeque<(u64, usize)>,
+    /// Time of each record and where it lies in `bytes`, in order of time.
+    records: VecDeque<(u64, Range<usize>)>,
     bytes: Vec<u8>,
-    start: usize,
 }
 
 impl Held {
     fn push(&mut self, time: u64, payload: &[u8]) {
+        let start = self.bytes.len();
         self.bytes.extend_from_slice(payload);
-        self.ends.push_back((time, self.bytes.len()));
+        let record = (time, start..self.bytes.len());
+        // Where a program was interrupted before it had its place in the ring, younger records are in front of its own.
+        let younger = self.records.iter().rev().take_while(|(other, _)| *other > time).count();
+        if younger == 0 {
+            self.records.push_back(record);
+        } else {
+            self.records.insert(self.records.len().saturating_sub(younger), record);
+        }
     }
 
     fn first(&self) -> Option<u64> {
-        self.ends.front().map(|(time, _)| *time)
+        self.records.front().map(|(time, _)| *time)
     }
 
     /// Takes the first record, unless it is younger than `limit`: its time and payload.
     fn pop(&mut self, limit: u64) -> Option<(u64, &[u8])> {
-        let (time, end) = *self.ends.front().filter(|(time, _)| *time <= limit)?;
-        self.ends.pop_front();
-        let start = std::mem::replace(&mut self.start, end);
-        Some((time, self.bytes.get(start..end)?))
+        self.records.front().filter(|(time, _)| *time <= limit)?;
+        let (time, place) = self.records.pop_front()?;
+        Some((time, self.bytes.get(place)?))
     }
 
     /// Gives the memory of handed-on records back.
     fn compact(&mut self) {
-        if self.ends.is_empty() {
+        let Some((_, first)) = self.records.front() else {
             self.bytes.clear();
-            self.start = 0;
-        } else if self.start > self.bytes.len() / 2 {
-            self.bytes.drain(..self.start);
-            for (_, end) in &mut self.ends {
-                *end -= self.start;
-            }
-            self.start = 0;
+            return;
+        };
+        if first.start <= self.bytes.len() / 2 {
+            return;
+        }
+        // An older record may lie behind younger ones.
+        let start = self.records.iter().map(|(_, place)| place.start).min().unwrap_or(0);
+        self.bytes.drain(..start);
+        for (_, place) in &mut self.records {
+            *place = place.start - start..place.end - start;
         }
     }
 }
@@ -123,7 +132,8 @@ impl Drain {
                 Seen::Taken
             });
             if how == Drained::Busy {
-                // The record being written is younger than the last one here.
+                // The record being written is younger than the last one here, or its program was interrupted and it is older by
+                // the length of the interrupt, which `SETTLE` allows for.
                 limit = limit.min(last);
             }
         }
@@ -192,6 +202,31 @@ mod tests {
         seen.clear();
         drain.finish(|record| seen.push((record.time, record.cpu)));
         assert_eq!(seen, [(12, 2)]);
+    }
+
+    #[test]
+    fn a_record_of_a_program_that_was_interrupted_gets_its_place() {
+        let mut drain = drain(&[&[1, 5, 7, 3, 3, 9], &[2, 4, 8]]);
+        let mut seen = Vec::new();
+        drain.finish(|record| {
+            assert_eq!(record.payload, record.time.to_ne_bytes());
+            seen.push(record.time);
+        });
+        assert_eq!(seen, [1, 2, 3, 3, 4, 5, 7, 8, 9]);
+        assert!(drain.held.iter().all(|held| held.bytes.is_empty()));
+        let mut held = Held::default();
+        for time in [10, 20, 30, 15, 40] {
+            held.push(time, &[time as u8; 8]);
+        }
+        assert_eq!(held.pop(12), Some((10, &[10; 8][..])));
+        assert_eq!(held.pop(12), None);
+        assert_eq!(held.pop(40), Some((15, &[15; 8][..])));
+        held.compact();
+        assert_eq!(held.pop(40), Some((20, &[20; 8][..])));
+        assert_eq!(held.pop(40), Some((30, &[30; 8][..])));
+        held.compact();
+        assert_eq!(held.bytes.len(), 8);
+        assert_eq!(held.pop(40), Some((40, &[40; 8][..])));
     }
 
     #[test]

@@ -207,6 +207,7 @@ fn by_cpu(state: &mut Instance, books: &mut RecordIntake<'_>, part: &mut Part) -
             *counted += 1;
             buffer.push(conversion.time(stamp, 0), &mark.enter(books.tasks));
         };
+        let mut youngest = 0;
         let (over, busy) = drain(ring, cpu as usize, part, |stamp, payload| {
             while next < stamp
                 && let Some(mark) = waiting.pop_front()
@@ -215,7 +216,14 @@ fn by_cpu(state: &mut Instance, books: &mut RecordIntake<'_>, part: &mut Part) -
                 next = waiting.front().map_or(u64::MAX, Waiting::stamp);
             }
             if *wanted && kind_of(payload) < control::FIRST {
-                buffer.push(conversion.time(stamp, 0), &books.enter(payload, wants_groups));
+                let (time, record) = (conversion.time(stamp, 0), books.enter(payload, wants_groups));
+                // Where a program was interrupted before it reserved space in the ring, younger records are in front of its own.
+                if stamp < youngest {
+                    buffer.insert(time, &record);
+                } else {
+                    buffer.push(time, &record);
+                }
+                youngest = youngest.max(stamp);
             }
         });
         if over {
