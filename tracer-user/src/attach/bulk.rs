@@ -8,7 +8,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     fs::File,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, channel},
@@ -18,8 +18,8 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Parked, Session};
-use crate::sys::{Errno, perf};
+use super::{Cause, Parked, Session, tracepoint};
+use crate::sys::Errno;
 
 /// Threads that close links.
 const THREADS: usize = 32;
@@ -54,8 +54,8 @@ pub(super) fn close_links(mut links: Vec<OwnedFd>) {
 pub struct Ahead {
     /// Those that did not come yet.
     due: HashSet<u16>,
-    coming: Receiver<(u16, Result<OwnedFd, Errno>)>,
-    came: HashMap<u16, Result<OwnedFd, Errno>>,
+    coming: Receiver<(u16, Result<PerfEvent, Cause>)>,
+    came: HashMap<u16, Result<PerfEvent, Cause>>,
 }
 
 impl Ahead {
@@ -63,9 +63,7 @@ impl Ahead {
     pub fn start(ids: Vec<u16>) -> Self {
         let due = ids.iter().copied().collect();
         let (give, coming) = channel();
-        std::thread::spawn(move || {
-            ids.into_iter().try_for_each(|id| give.send((id, perf::open_tracepoint(id))))
-        });
+        std::thread::spawn(move || ids.into_iter().try_for_each(|id| give.send((id, tracepoint::open(id)))));
         Self { due, coming, came: HashMap::new() }
     }
 
@@ -78,8 +76,13 @@ impl Ahead {
         self.due.contains(&id)
     }
 
+    /// Whether the perf event of an id is open or being opened.
+    pub(super) fn has(&self, id: u16) -> bool {
+        self.due.contains(&id) || self.came.contains_key(&id)
+    }
+
     /// The perf event of an id, if it is one of those that are opened.
-    pub(super) fn take(&mut self, id: u16) -> Option<Result<OwnedFd, Errno>> {
+    pub(super) fn take(&mut self, id: u16) -> Option<Result<PerfEvent, Cause>> {
         if let Some(came) = self.came.remove(&id) {
             return Some(came);
         }
@@ -97,13 +100,30 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+/// A perf event without a link. After a drop, a thread closes it, because the kernel holds `event_mutex` meanwhile.
+#[derive(Debug)]
+pub struct PerfEvent(Option<OwnedFd>);
+
+impl PerfEvent {
+    pub(super) fn new(event: OwnedFd) -> Self {
+        Self(Some(event))
+    }
+
+    /// The descriptor.
+    pub(super) fn take(mut self) -> Result<OwnedFd, Errno> {
+        self.0.take().ok_or(Errno::BADF)
+    }
+
+    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.0.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
+    }
+}
+
+impl Drop for PerfEvent {
     fn drop(&mut self) {
-        let came = std::mem::take(&mut self.came).into_values();
-        let left: Vec<OwnedFd> =
-            came.chain(self.coming.try_iter().map(|(_, event)| event)).filter_map(Result::ok).collect();
-        // Events that something failed for.
-        UNUSED.close(left);
+        if let Some(event) = self.0.take() {
+            UNUSED.close(vec![event]);
+        }
     }
 }
 
@@ -182,12 +202,23 @@ pub struct Opening {
 impl Opening {
     /// Holds closers up. Where they cannot be told, opening takes longer.
     pub fn begin() -> Self {
+        Self::waiting(STEP)
+    }
+
+    /// The same, but does not sleep if a closer holds the lock at this moment.
+    pub fn begin_at_once() -> Self {
+        Self::waiting(Duration::ZERO)
+    }
+
+    fn waiting(wait: Duration) -> Self {
         let lock = |file: &File| {
             (0..10).any(|_| {
                 // A closer that looks has it for a moment.
                 let locked = flock(file, FlockOperation::NonBlockingLockShared).is_ok();
-                if !locked {
-                    std::thread::sleep(STEP);
+                if !locked && wait.is_zero() {
+                    std::thread::yield_now();
+                } else if !locked {
+                    std::thread::sleep(wait);
                 }
                 locked
             })

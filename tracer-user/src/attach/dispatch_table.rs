@@ -21,15 +21,16 @@ use std::{
 
 use super::{
     AttachPoint, Cause,
+    bulk::PerfEvent,
     guard::Kept,
     swap_point::{self, Slot},
+    tracepoint,
     unlink::{FileHook, Hooks, Job},
     uprobe::{self, FilePlace},
 };
 use crate::sys::{
     Errno,
     map::Map,
-    perf,
     prog::{Prog, ProgKind, Purpose},
 };
 
@@ -400,7 +401,7 @@ impl DispatchTable {
         via: &AttachPoint,
         kind: u16,
         behind: Arc<SharedProgram>,
-        opened: Option<Result<OwnedFd, Errno>>,
+        opened: Option<Result<PerfEvent, Cause>>,
     ) -> Result<Attached, Cause> {
         let common = Arc::clone(&self.common);
         let hook = if is_call(via) {
@@ -410,8 +411,8 @@ impl DispatchTable {
             table.put(slot, &behind)?;
             match via {
                 AttachPoint::Tracepoint(id) => {
-                    let event = opened.unwrap_or_else(|| perf::open_tracepoint(*id));
-                    let event = event.map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
+                    let event = opened.unwrap_or_else(|| tracepoint::open(*id))?;
+                    let event = event.take().map_err(tracepoint::not_opened)?;
                     table.attach_perf(slot, kind, event)?
                 }
                 AttachPoint::Uprobe(place) => {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    AttachError, AttachPoint, Block, Calls, Cause, Link, Session, Writer, inject, raw_tp,
+    AttachError, AttachPoint, Block, Calls, Cause, Link, PerfEvent, Session, Writer, inject, raw_tp,
     swap_point::SwapPoint, tracepoint,
 };
 use crate::{
@@ -97,7 +97,8 @@ impl Counting {
     /// Loads a histogram's program and hangs it on a tracepoint, perf or raw, or on a system call; behind a gate if its actions emit synthetic
     /// events, so that it can be exchanged when those change ([`Counting::change`]).
     ///
-    /// Programs that share a table must hang on perf tracepoints, where none runs inside another on a CPU.
+    /// Programs that share a table must hang on perf tracepoints, where none runs inside another on a CPU. `opened` is the perf event
+    /// of the tracepoint ([`open_perf_event`](super::open_perf_event)), if it is open already.
     ///
     /// # Errors
     /// When a value is not to be had at the hook, or the kernel refuses a map, the program or the hook.
@@ -106,9 +107,10 @@ impl Counting {
         via: &AttachPoint,
         counts: &Counts,
         around: &Around<'_>,
+        opened: Option<Result<PerfEvent, Cause>>,
     ) -> Result<Self, AttachError> {
         let name = request.hist.event.full_name();
-        Self::try_start(request, via, counts, around).map_err(|cause| AttachError::new(name, cause))
+        Self::try_start(request, via, counts, around, opened).map_err(|cause| AttachError::new(name, cause))
     }
 
     fn try_start(
@@ -116,6 +118,7 @@ impl Counting {
         via: &AttachPoint,
         counts: &Counts,
         around: &Around<'_>,
+        opened: Option<Result<PerfEvent, Cause>>,
     ) -> Result<Self, Cause> {
         let kind = via.kind();
         let program = load(request, kind, counts, around)?;
@@ -124,7 +127,9 @@ impl Counting {
         let jump = (emits && kind != ProgKind::Syscall).then(jump).transpose()?;
         let attached = jump.as_ref().map_or(&program, SwapPoint::gate);
         let link = match via {
-            AttachPoint::Tracepoint(id) => tracepoint::attach(attached, *id),
+            AttachPoint::Tracepoint(id) => {
+                Link::perf(attached, opened.unwrap_or_else(|| tracepoint::open(*id))?)
+            }
             AttachPoint::RawTracepoint(name) => raw_tp::attach(attached, name),
             AttachPoint::SysEnter(number) | AttachPoint::SysExit(number) => {
                 let calls = around.calls.ok_or(Cause::NoRegisters)?;

@@ -1,14 +1,11 @@
-//! Kprobes: a perf event of the kernel's `kprobe` unit, and a link from it to the program.
+//! Kprobes and kretprobes: perf events of the kernel's `kprobe` unit.
 
-use std::{
-    ffi::CString,
-    os::fd::{AsFd, OwnedFd},
-};
+use std::{ffi::CString, os::fd::OwnedFd};
 
-use super::{Cause, Link};
+use super::Cause;
 use crate::{
     kernel::ProbeUnit,
-    sys::{Errno, perf, prog::Prog},
+    sys::{Errno, perf},
 };
 
 /// An instruction of the kernel.
@@ -18,11 +15,6 @@ pub struct KernelPlace {
     pub symbol: Option<String>,
     /// Bytes behind it, or the address.
     pub offset: u64,
-}
-
-/// Hangs a program on an instruction.
-pub(super) fn attach(program: &Prog, place: &KernelPlace) -> Result<Link, Cause> {
-    link(program, open(place, false)?)
 }
 
 /// Opens the perf event of an instruction or of the return of a function.
@@ -47,11 +39,4 @@ pub(super) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
 pub fn try_kprobe(address: u64) -> Result<(), Errno> {
     let unit = ProbeUnit::kprobe().ok_or(Errno::NOSYS)?;
     perf::open_kprobe(unit.kind, 0, None, address).map(drop)
-}
-
-/// Links a program to a perf event.
-pub(super) fn link(program: &Prog, event: OwnedFd) -> Result<Link, Cause> {
-    let hook = "link to the perf event (5.15 and later)";
-    let link = program.link_perf_event(event.as_fd(), 0).map_err(|errno| Cause::Hook(hook, errno))?;
-    Ok(Link::Perf { _link: link, _event: event })
 }

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{calls::Place, unlink::FileHook};
-use crate::sys::prog::link_missed;
+use super::{Cause, bulk::PerfEvent, calls::Place, unlink::FileHook};
+use crate::sys::prog::{Prog, link_missed};
 
 /// What keeps a program on its hook.
 #[derive(Debug)]
@@ -23,6 +23,15 @@ pub(super) enum Link {
 }
 
 impl Link {
+    /// Links a program to a perf event.
+    pub(super) fn perf(program: &Prog, event: PerfEvent) -> Result<Self, Cause> {
+        let hook = "link to the perf event (5.15 and later)";
+        let link = event.fd().and_then(|event| program.link_perf_event(event, 0));
+        let link = link.map_err(|errno| Cause::Hook(hook, errno))?;
+        let event = event.take().map_err(|errno| Cause::Hook(hook, errno))?;
+        Ok(Self::Perf { _link: link, _event: event })
+    }
+
     /// Hits that the kernel counts as missed at the hook itself (6.7 and later; none before).
     pub(super) fn missed(&self) -> u64 {
         match self {

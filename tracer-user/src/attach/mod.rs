@@ -27,7 +27,6 @@ mod inject;
 mod kernel_read;
 mod kprobe;
 mod kprobe_multi;
-mod kretprobe;
 mod link;
 #[cfg(feature = "bpf-log")]
 mod logs;
@@ -48,7 +47,7 @@ mod uprobe;
 mod uretprobe;
 
 pub use attach_point::AttachPoint;
-pub use bulk::{Ahead, Opening, close, make_way, take_off, take_unused};
+pub use bulk::{Ahead, Opening, PerfEvent, close, make_way, take_off, take_unused};
 pub use calls::Calls;
 pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
 pub use dispatch_table::{Attached, Parked, PlannedAttach};
@@ -127,9 +126,22 @@ pub struct Session {
     /// Perf events that are opened ahead, and programs that were made ahead, by kind.
     ahead: Option<Ahead>,
     prepared: HashMap<u16, Arc<SharedProgram>>,
+    /// Perf events that the caller opened for its next attachments.
+    opened: Vec<(AttachPoint, Result<PerfEvent, Cause>)>,
     #[cfg(feature = "bpf-log")]
     logs: Option<logs::Logs>,
     next_slot: u32,
+}
+
+/// Opens the perf event for programs at an attach point. This can take long while the kernel closes other perf events.
+/// Returns `None` if the attach point has no perf event, or is in a file.
+pub fn open_perf_event(via: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
+    match via {
+        AttachPoint::Tracepoint(id) => Some(tracepoint::open(*id)),
+        AttachPoint::Kprobe(place) => Some(kprobe::open(place, false).map(PerfEvent::new)),
+        AttachPoint::Kretprobe(place) => Some(kprobe::open(place, true).map(PerfEvent::new)),
+        _ => None,
+    }
 }
 
 impl Session {
@@ -150,6 +162,7 @@ impl Session {
                 gate: DispatchTable::new(options.slots),
                 ahead: None,
                 prepared: HashMap::new(),
+                opened: Vec::new(),
                 #[cfg(feature = "bpf-log")]
                 logs: None,
                 next_slot: 0,
@@ -269,13 +282,14 @@ impl Session {
     /// Hangs a program on its hook.
     fn hook(&mut self, program: &Prog, via: &AttachPoint) -> Result<Link, Cause> {
         match via {
-            AttachPoint::Tracepoint(id) => tracepoint::attach(program, *id),
+            AttachPoint::Tracepoint(_) | AttachPoint::Kprobe(_) | AttachPoint::Kretprobe(_) => {
+                let opened = self.take_opened(via).or_else(|| open_perf_event(via));
+                opened.map_or(Ok(Link::None), |event| Link::perf(program, event?))
+            }
             AttachPoint::RawTracepoint(name) => raw_tp::attach(program, name),
             AttachPoint::SysEnter(number) => self.syscall(true, *number, program),
             AttachPoint::SysEnterAlone(_) => raw_tp::attach(program, "sys_enter"),
             AttachPoint::SysExit(number) => self.syscall(false, *number, program),
-            AttachPoint::Kprobe(place) => kprobe::attach(program, place),
-            AttachPoint::Kretprobe(place) => kretprobe::attach(program, place),
             AttachPoint::Uprobe(place) => uprobe::attach(program, place, false),
             AttachPoint::Uretprobe(place) => uretprobe::attach(program, place),
             AttachPoint::Fentry(_) => fentry::attach(program),
@@ -284,6 +298,33 @@ impl Session {
             AttachPoint::Shared { address, exit } => kprobe_multi::attach(program, &[*address], *exit),
             AttachPoint::Inject | AttachPoint::Emitted => Ok(Link::None),
         }
+    }
+
+    /// Stores a perf event that [`open_perf_event`] opened. The next attachment at this attach point uses it.
+    pub fn give_opened(&mut self, via: AttachPoint, event: Result<PerfEvent, Cause>) {
+        self.opened.push((via, event));
+    }
+
+    /// Drops the stored perf events that were not used.
+    pub fn forget_opened(&mut self) {
+        self.opened.clear();
+    }
+
+    /// Whether the perf event of an attach point is open or being opened ([`Session::open_ahead`]). True also if the attach
+    /// point has none.
+    pub fn is_opened(&mut self, via: &AttachPoint) -> bool {
+        match via {
+            AttachPoint::Tracepoint(id) if self.ahead.as_mut().is_some_and(|ahead| ahead.has(*id)) => true,
+            AttachPoint::Tracepoint(_) | AttachPoint::Kprobe(_) | AttachPoint::Kretprobe(_) => {
+                self.opened.iter().any(|(other, _)| other == via)
+            }
+            _ => true,
+        }
+    }
+
+    fn take_opened(&mut self, via: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
+        let at = self.opened.iter().position(|(other, _)| other == via)?;
+        Some(self.opened.swap_remove(at).1)
     }
 
     /// A row of the counters that nobody has, empty.
@@ -309,10 +350,11 @@ impl Session {
         let attached = self.behind_gate(request, slot).and_then(|behind| {
             let named = |cause| AttachError::new(request.format.full_name(), cause);
             self.set_call(request.via, Some((&behind, request.cookie(slot)))).map_err(named)?;
-            let opened = match request.via {
+            let ahead = match request.via {
                 AttachPoint::Tracepoint(id) => self.ahead.as_mut().and_then(|ahead| ahead.take(*id)),
                 _ => None,
             };
+            let opened = ahead.or_else(|| self.take_opened(request.via));
             self.gate.attach_hook(slot, request.via, request.kind, behind, opened).map_err(named)
         });
         if attached.is_err() {

@@ -1,16 +1,19 @@
 //! Perf tracepoints: a perf event of the trace event's id, and a link from it to the program.
 
-use std::os::fd::AsFd;
+use super::{Cause, Link, bulk::PerfEvent};
+use crate::sys::{Errno, perf, prog::Prog};
 
-use super::{Cause, Link};
-use crate::sys::{perf, prog::Prog};
-
-/// Hangs a tracepoint program on an event.
+/// Attaches a program to an event.
 pub(super) fn attach(program: &Prog, id: u16) -> Result<Link, Cause> {
-    let event =
-        perf::open_tracepoint(id).map_err(|errno| Cause::Hook("perf event of the tracepoint", errno))?;
-    let link = program
-        .link_perf_event(event.as_fd(), 0)
-        .map_err(|errno| Cause::Hook("link to the perf event (5.15 and later)", errno))?;
-    Ok(Link::Perf { _link: link, _event: event })
+    Link::perf(program, open(id)?)
+}
+
+/// Opens an event.
+pub(super) fn open(id: u16) -> Result<PerfEvent, Cause> {
+    perf::open_tracepoint(id).map(PerfEvent::new).map_err(not_opened)
+}
+
+/// Why an event could not be opened.
+pub(super) fn not_opened(errno: Errno) -> Cause {
+    Cause::Hook("perf event of the tracepoint", errno)
 }

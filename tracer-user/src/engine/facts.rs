@@ -1,11 +1,17 @@
 //! The running kernel as the other rooms want to see it, each part read when it is first asked for.
 
-use std::{collections::HashMap, sync::OnceLock};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use super::pages;
 use crate::{
     attach,
-    event::Catalogue,
+    event::{Catalogue, Format},
     kernel::{
         Answer, Btf, Error, Symbols, Tracefs, filter_parser, preemption,
         syscalls::{Numbers, Registers},
@@ -21,7 +27,8 @@ use crate::{
 
 /// Variables of eight bytes that print fmts make a page's address of, set once while the kernel boots. Only kernels with
 /// `KALLSYMS_ALL` tell where they are; without, the first can be learned.
-const VARIABLES: [&str; 2] = ["vmemmap_base", "memstart_addr"];
+const VARIABLES: [&str; 2] = [PAGES, "memstart_addr"];
+const PAGES: &str = "vmemmap_base";
 
 /// The function whose address stands in the records of `trace_marker`.
 pub const MARK_WRITER: &str = "tracing_mark_write";
@@ -45,6 +52,10 @@ pub struct Facts {
     hashes: OnceLock<Option<attach::Hashes>>,
     hashes_pointers: bool,
     frozen: bool,
+    /// Whether [`Facts::warm`] has returned.
+    warm: AtomicBool,
+    /// Whether a thread has begun to learn where page descriptors begin.
+    learns: AtomicBool,
 }
 
 impl std::fmt::Debug for Facts {
@@ -84,6 +95,8 @@ impl Facts {
             hashes: OnceLock::from(None),
             hashes_pointers: true,
             frozen: true,
+            warm: AtomicBool::new(true),
+            learns: AtomicBool::new(true),
         }
     }
 
@@ -138,6 +151,8 @@ impl Facts {
             hashes: OnceLock::new(),
             hashes_pointers: hashes_pointers(&std::fs::read_to_string("/proc/cmdline").unwrap_or_default()),
             frozen: false,
+            warm: AtomicBool::new(false),
+            learns: AtomicBool::new(false),
         })
     }
 
@@ -148,6 +163,40 @@ impl Facts {
         let _ = self.kernel_text(0);
         if self.hashes_pointers {
             let _ = self.hash(0);
+        }
+        self.warm.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Facts::warm`] has returned.
+    pub fn is_warm(&self) -> bool {
+        self.warm.load(Ordering::Acquire)
+    }
+
+    /// Whether records can be printed without waiting: [`Facts::warm`] has returned, and no thread is learning where page
+    /// descriptors begin.
+    pub fn can_print(&self) -> bool {
+        let learns = self.learns.load(Ordering::Acquire) && self.pages.get().is_none();
+        self.is_warm() && !learns
+    }
+
+    /// Waits until [`Facts::can_print`].
+    pub fn prepare_print(&self) {
+        self.warm();
+        if self.learns.load(Ordering::Acquire) {
+            let _ = self.pages();
+        }
+    }
+
+    /// Starts a thread that learns where page descriptors begin, if records of these formats are printed with it.
+    pub fn learn_pages<'a>(self: &Arc<Self>, formats: impl IntoIterator<Item = &'a Format>) {
+        let prints = |format: &Format| format.print_fmt.contains(PAGES);
+        if !formats.into_iter().any(prints) || self.learns.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let facts = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("pages".to_owned());
+        if let Err(error) = thread.spawn(move || facts.variable(PAGES)) {
+            tracing::debug!("pages are learned when they are needed: {error}");
         }
     }
 
@@ -313,7 +362,7 @@ impl KernelFacts for Facts {
             }
             _ => None,
         });
-        told.or_else(|| if name == "vmemmap_base" { self.pages() } else { None })
+        told.or_else(|| if name == PAGES { self.pages() } else { None })
     }
 
     fn hz(&self) -> Option<u32> {

@@ -319,7 +319,7 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard
 
 /// Takes up what a killed daemon had, or else does what is asked for at the start.
 fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, opener: &Opener, options: &Options) {
-    mirror.read_mark_formats();
+    mirror.read_special_formats();
     let told = |failed: Vec<(String, Errno)>| {
         for (what, error) in failed {
             tracing::warn!("{what}: {error}");

@@ -15,12 +15,14 @@ use rustix::io::Errno;
 
 use super::{
     entry::{At, Result, Shows},
+    lookups::Lookup,
     node::{Dir, Node, ROOT},
     open::Open,
 };
 use crate::{
     attach,
     engine::instance::{Marks, Mirror, TOP, mark::Mark},
+    kernel::Error,
     lang::facts::{FileRequest, Files},
 };
 
@@ -118,6 +120,10 @@ struct Slot {
     open: Option<Open>,
     /// The event that it is a file of.
     event: Option<u32>,
+    /// The event whose format it shows.
+    format: Option<u32>,
+    /// Whether it shows records, or texts of their kind.
+    prints: bool,
     /// Whether closing it does no more than to forget it.
     plain: bool,
     /// The number of its table of user events, where it has one.
@@ -172,6 +178,13 @@ impl Beside {
     /// The number of an open file's table of user events, where it has one.
     pub(super) fn user_file(&self, handle: u64) -> Option<u64> {
         self.files().open.get(&handle)?.user
+    }
+
+    /// Hands an open file the text of the kernel's file that it shows, unless it is being served.
+    pub(super) fn put_text(&self, handle: u64, text: std::result::Result<Option<String>, Error>) {
+        if let Some(open) = self.files().open.get_mut(&handle).and_then(|slot| slot.open.as_mut()) {
+            open.put_text(text);
+        }
     }
 
     /// Where writes to an open file go, where they are marks.
@@ -339,8 +352,14 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
             Dir::Event(event) if entry.name != "id" => Some(event),
             _ => None,
         };
+        let format = match node.dir {
+            Dir::Event(event) if matches!(entry.name, "format" | "id") => Some(event),
+            _ => None,
+        };
         let slot = Slot {
             event,
+            format,
+            prints: matches!(entry.shows, Shows::Trace | Shows::Snapshot | Shows::Pipe | Shows::Hist(_)),
             plain: open.closes_plainly(),
             user: open.user_file(),
             marks: open.marks(self.seen()),
@@ -351,6 +370,36 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         let handle = files.last;
         files.open.insert(handle, slot);
         Ok((handle, stream))
+    }
+
+    /// What a read of an open file would have to wait for.
+    pub(super) fn lookup_for(&self, handle: u64, offset: u64) -> Option<Lookup> {
+        let (format, prints) = {
+            let files = self.beside.files();
+            let slot = files.open.get(&handle)?;
+            (slot.format, slot.prints)
+        };
+        let mirror = self.seen();
+        let format = format.filter(|event| mirror.events.known_format(*event).is_none());
+        let cold = prints && !mirror.facts.can_print();
+        let file = self.look(handle, |open| open.kernel_file(offset)).flatten();
+        (format.is_some() || file.is_some() || cold).then(|| Lookup {
+            file,
+            prints: cold,
+            ..self.lookup_of(format)
+        })
+    }
+
+    /// A question for what printing takes, or for the format of an event.
+    pub(super) fn lookup_of(&self, format: Option<u32>) -> Lookup {
+        let mirror = self.seen();
+        Lookup {
+            facts: Arc::clone(&mirror.facts),
+            events: Arc::clone(&mirror.events),
+            format,
+            file: None,
+            prints: format.is_none(),
+        }
     }
 
     /// Looks at an open file that is not being served.

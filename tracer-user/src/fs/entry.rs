@@ -4,6 +4,7 @@ use rustix::io::Errno;
 
 use crate::{
     engine::instance::{Mirror, mark::Mark},
+    kernel::Error,
     lang::facts::{FileRequest, Files},
 };
 
@@ -23,6 +24,8 @@ pub(super) struct At {
 /// A result of the tree: an error is what the system call fails with.
 pub(super) type Result<T> = std::result::Result<T, Errno>;
 
+/// Makes a file's text from the text of the kernel's file, or from the error of reading that file.
+pub(super) type MakeOfText = fn(std::result::Result<Option<String>, Error>) -> Result<Vec<u8>>;
 /// Makes a file's text.
 pub(super) type Make = fn(&mut Mirror, At) -> Result<Vec<u8>>;
 /// Makes the text of a file that is the top's alone.
@@ -49,6 +52,8 @@ pub(super) enum Shows {
     Text(Make),
     /// Text that is made once and read piece by piece (seq_file).
     Seq(Make),
+    /// The same, of the kernel's own file of this name.
+    Kernel(MakeOfText),
     /// The same, of histograms: who polls waits for hits.
     Hist(Make),
     /// Text whose first read gives what it asks for and whose second gives nothing.

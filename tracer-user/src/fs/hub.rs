@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use super::{
     dispatch::{Attributes, Tree},
+    lookups::Lookups,
     notify::Teller,
     opener::Opener,
     owner::{Jobs, Lent, OWN, View, When},
@@ -60,6 +61,8 @@ pub(super) struct Hub {
     pub(super) quotas: Quotas,
     /// Opens the files that clients name.
     pub(super) opener: Arc<Opener>,
+    /// Asks the kernel what takes long.
+    pub(super) lookups: Lookups,
     /// For the open files.
     charges: Mutex<HashMap<u64, Charge>>,
     rings: Arc<Waiter>,
@@ -102,6 +105,7 @@ impl Hub {
             teller: Teller::default(),
             quotas,
             opener,
+            lookups: Lookups::default(),
             charges: Mutex::default(),
             rings,
             maps_directly: AtomicBool::new(false),
@@ -257,6 +261,16 @@ impl Hub {
     }
 
     fn serve_in(&self, view: &mut View<'_>) -> bool {
+        // Records are printed with what takes long to be read.
+        if self.waits.has_reads() && !view.mirror().facts.can_print() {
+            let hub = Weak::clone(&self.own);
+            self.lookups.ask(view.lookup_of(None), move |_| {
+                if let Some(hub) = hub.upgrade() {
+                    hub.serve();
+                }
+            });
+            return true;
+        }
         self.waits.serve(view, |handle, offset, length| self.streams.filled(handle, offset, length))
     }
 

@@ -15,6 +15,7 @@ mod fuse;
 mod helpers;
 mod hub;
 mod ioctl;
+mod lookups;
 mod node;
 mod notify;
 mod open;

@@ -17,6 +17,7 @@ use crate::{
         Filled, Lines, Marks, Mirror, Pages, Pipe, Seen,
         mark::{Mark, Writer},
     },
+    kernel::Error,
     lang::facts::Files,
 };
 
@@ -27,6 +28,8 @@ enum Body {
     Plain,
     /// Text, once it was made.
     Seq(Option<Vec<u8>>),
+    /// The text of a file of the kernel, and the number of reads that wait for exactly this text.
+    Kernel { made: Option<Result<Vec<u8>>>, fresh: u32 },
     /// The same, of histograms.
     Hist(Counted),
     /// Records, from their beginning and from where the reader is: its text so far from `start` on.
@@ -44,6 +47,7 @@ impl Body {
     fn new(mirror: &mut Mirror, entry: &Entry, at: At, access: Access) -> Result<Self> {
         Ok(match entry.shows {
             Shows::Seq(_) | Shows::Page(..) => Self::Seq(None),
+            Shows::Kernel(_) => Self::Kernel { made: None, fresh: 0 },
             Shows::Hist(_) => Self::Hist(Counted {
                 made: None,
                 read: Seen::new(),
@@ -199,6 +203,22 @@ impl Open {
         matches!(self.body, Body::Raw(_))
     }
 
+    /// The name of the kernel's file that must be read for a read at this offset.
+    pub(super) fn kernel_file(&self, offset: u64) -> Option<&'static str> {
+        match &self.body {
+            Body::Kernel { made, .. } if made.is_none() || offset == 0 => Some(self.entry.name),
+            _ => None,
+        }
+    }
+
+    /// Stores the text of that file for the next read.
+    pub(super) fn put_text(&mut self, text: std::result::Result<Option<String>, Error>) {
+        if let (Shows::Kernel(make), Body::Kernel { made, fresh }) = (self.entry.shows, &mut self.body) {
+            *made = Some(make(text));
+            *fresh += 1;
+        }
+    }
+
     /// Reads; None when more time is needed.
     pub(super) fn read(&mut self, mirror: &mut Mirror, offset: u64, size: usize) -> Result<Option<Outcome>> {
         let data = |data| Ok(Some(Outcome::Data(data)));
@@ -207,6 +227,18 @@ impl Open {
             (Body::Trace(text), _) => Ok(text.read(mirror, offset, size).map(Outcome::Data)),
             (Body::Pipe(pipe), _) => waits(pipe.read(mirror, size)),
             (Body::Raw(pages), _) => waits(pages.read(mirror, size)),
+            (Body::Kernel { made, fresh }, Shows::Kernel(make)) => {
+                let is_there = *fresh > 0 || (made.is_some() && offset > 0);
+                *fresh = fresh.saturating_sub(1);
+                if !is_there {
+                    *made = Some(make(mirror.facts.tracefs.read(self.entry.name)));
+                }
+                match made {
+                    Some(Ok(text)) => data(part(text, offset, size)),
+                    Some(Err(errno)) => Err(*errno),
+                    None => data(Vec::new()),
+                }
+            }
             (Body::Seq(made), shows @ (Shows::Seq(_) | Shows::Page(..))) => {
                 if made.is_none() || offset == 0 {
                     *made = match shows {

@@ -61,10 +61,10 @@ struct Job {
 }
 
 impl Job {
-    fn can_have_turn(&self, beside: &Beside) -> bool {
+    fn can_have_turn(&self, beside: &Beside, learns_events: bool) -> bool {
         match self.when {
             When::Alone | When::Ending => false,
-            When::Any => true,
+            When::Any => !learns_events,
             When::File(handle) => beside.can_have_turn(handle),
             When::Closing(handle) => beside.closes_plainly(handle),
         }
@@ -251,14 +251,15 @@ impl Jobs {
     /// Does what can be done while an operation has the mirror borrowed.
     fn take_turns(&self, mirror: &mut Mirror, wait: Duration) {
         let since = Instant::now();
+        let learns_events = mirror.learns_events();
         let mut waited = wait.is_zero();
         while since.elapsed() < TURN {
             let mut queue = lock(&self.queue);
-            let mut job = queue.take(|job| job.can_have_turn(&self.beside));
+            let mut job = queue.take(|job| job.can_have_turn(&self.beside, learns_events));
             if job.is_none() && !waited {
                 waited = true;
                 queue = self.wakes.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0;
-                job = queue.take(|job| job.can_have_turn(&self.beside));
+                job = queue.take(|job| job.can_have_turn(&self.beside, learns_events));
             }
             drop(queue);
             let Some(Job { name, work: Work::Act(act), .. }) = job else { return };

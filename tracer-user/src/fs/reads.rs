@@ -52,6 +52,21 @@ impl Read {
         {
             return self.page(hub, &page, reply);
         }
+        if put_off == 0
+            && let Some(lookup) = view.lookup_for(self.handle, self.offset)
+        {
+            let Ok(charge) = hub.quotas.charge(self.uid, Kind::WaitingReads, 1) else {
+                return reply.error(Errno::EAGAIN);
+            };
+            let ours = Arc::clone(hub);
+            return hub.lookups.ask(lookup, move |text| {
+                drop(charge);
+                if let Some(text) = text {
+                    ours.jobs().beside().put_text(self.handle, text);
+                }
+                self.queue(&ours, reply, 1);
+            });
+        }
         self.records(hub, view, reply, put_off);
     }
 

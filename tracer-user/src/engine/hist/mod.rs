@@ -143,7 +143,7 @@ impl Histogram {
                 emits: &[],
             };
             let around = HistAround { calls: calls.as_ref(), ..HistAround::default() };
-            Counting::start(&request, &hook.via, &counts, &around)
+            Counting::start(&request, &hook.via, &counts, &around, None)
         };
         let counting = match start(&chosen, filter.as_ref()) {
             Err(error)

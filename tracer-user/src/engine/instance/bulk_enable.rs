@@ -59,7 +59,7 @@ impl Mirror {
             let hangs = state.enabled.contains(&event) && !state.idles(event);
             !hangs && !state.live.as_ref().is_some_and(|live| live.rests(event))
         });
-        off && !self.events.is_made(event, &self.facts)
+        off && !self.events.is_made(event)
     }
 
     /// Where many events are about to be turned on, reads what they are and opens what they will hang on.

@@ -22,6 +22,8 @@ use crate::{
 
 /// The system of the events that are no trace events: they are recorded by themselves and cannot be turned on.
 pub const SPECIAL: &str = "ftrace";
+/// The events of it whose records are the kernel's stack and a thread's own.
+pub const STACKS: [&str; 2] = ["kernel_stack", "user_stack"];
 
 /// Ids of events that the kernel does not know. The kernel counts its own from 1 on and has some thousands.
 const MADE_IDS: Range<u16> = 0x8000..control::FIRST;
@@ -250,8 +252,13 @@ impl Events {
     }
 
     /// Whether a definition made an event, not the kernel.
-    pub fn is_made(&self, event: u32, facts: &Facts) -> bool {
-        self.format(event, facts).is_some_and(|format| MADE_IDS.contains(&format.id))
+    pub fn is_made(&self, event: u32) -> bool {
+        self.known_format(event).is_some_and(|format| MADE_IDS.contains(&format.id))
+    }
+
+    /// An event's format if it need not be read: it was read before, or the event is not the kernel's.
+    pub fn known_format(&self, event: u32) -> Option<&Format> {
+        self.get(event)?.format.get()?.as_ref()
     }
 
     /// Whether an event was there at the start: such an event stays.
@@ -342,15 +349,14 @@ impl Events {
     /// ([`event_mutex`](crate::sys::event_mutex)).
     pub fn try_format(&self, event: u32, facts: &Facts) -> Result<&Format, Errno> {
         let known = self.get(event).ok_or(Errno::NODEV)?;
-        let format = if let Some(format) = known.format.get() {
-            format
-        } else {
-            let text = self.read_text(known, facts)?;
-            known.format.get_or_init(|| Format::parse(self.name_of(known.system), text).ok())
-        };
+        if let Some(format) = known.format.get() {
+            return format.as_ref().ok_or(Errno::NODEV);
+        }
+        let text = self.read_text(known, facts)?;
+        let format = known.format.get_or_init(|| Format::parse(self.name_of(known.system), text).ok());
         let format = format.as_ref().ok_or(Errno::NODEV)?;
-        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
-        ids.numbers.entry(format.id).or_insert(event);
+        // The kernel gives the id of an event that is gone to another one.
+        self.ids.write().unwrap_or_else(PoisonError::into_inner).numbers.insert(format.id, event);
         Ok(format)
     }
 

@@ -3,18 +3,19 @@
 use rustix::io::Errno;
 
 use super::{
-    catalogue::SPECIAL,
+    aside::Refused,
+    catalogue::{SPECIAL, STACKS},
     mirror::Mirror,
     select::Selector,
     session,
     state::{EventInputs, Filtering, Instance},
 };
 use crate::{
+    attach::Opening,
     buffer::{
         PageSize,
         clock::{Clock, monotonic},
     },
-    event::Format,
     lang::filter::{self, FilterError, Request},
     plan::{
         filter::Filter,
@@ -243,6 +244,7 @@ impl Mirror {
             }
             return Ok(());
         }
+        let _opening = Opening::begin_at_once();
         let many = self.begin_many(instance, events);
         self.make_live(instance)?;
         self.choose_hooks(events);
@@ -285,23 +287,11 @@ impl Mirror {
         while due(self) && !self.is_stopping() && self.wait_a_turn() {}
     }
 
-    /// Finds out where these events are to hang.
-    pub(super) fn choose_hooks(&mut self, events: &[u32]) {
-        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
-        let Some(grounds) = self.grounds.clone() else { return };
-        let mut choices = std::mem::take(&mut self.choices);
-        self.aside(|| {
-            let traced = events.iter().filter(|event| !catalogue.is_made(**event, &facts));
-            let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
-            choices.learn(&formats, &grounds, &facts);
-        });
-        self.choices = choices;
-    }
-
     /// Kinds of the records of the kernel's stack and of a thread's own.
     pub(super) fn stack_kinds(&self) -> [u16; 2] {
         // TRACE_STACK and TRACE_USER_STACK, kernel/trace/trace.h, where the kernel does not tell.
-        [("kernel_stack", 4), ("user_stack", 12)].map(|(name, usual)| {
+        let [kernel, user] = STACKS;
+        [(kernel, 4), (user, 12)].map(|(name, usual)| {
             let event = self.events.find_system(SPECIAL).and_then(|system| self.events.find(system, name));
             event.and_then(|event| self.events.format(event, &self.facts)).map_or(usual, |format| format.id)
         })
@@ -317,6 +307,7 @@ impl Mirror {
             state.enabled.insert(event);
             return self.changed(instance, event);
         }
+        self.read_format(event)?;
         let (facts, catalogue, stacks) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
         let format = catalogue.try_format(event, &facts)?;
         let probes = self.dynamic.probes_of(event);
@@ -332,14 +323,18 @@ impl Mirror {
         let wants = EventInputs { format, stacks, begins_off };
         let linked = match (&without, &probes) {
             (Some(_), _) => Ok(()),
-            (None, Some(probes)) => self.link_probes(instance, event, probes, wants)?,
+            (None, Some(probes)) => {
+                self.open_for_probes(instance, event, probes);
+                self.link_probes(instance, event, probes, wants)?
+            }
             (None, None) => {
                 self.link_file(instance, event, &chosen, wants)?;
+                self.open_perf_event(instance, event, &chosen.via);
                 Ok(())
             }
         };
         let state = self.state(instance)?;
-        let mut no_hook = None;
+        let (mut no_hook, mut refused) = (None, Refused::default());
         let attached = state.with_wanted(event, wants, |live, wanted| match (without, &probes) {
             _ if too_long => Ok(()),
             (Some(hook), _) => {
@@ -352,8 +347,16 @@ impl Mirror {
                     tried.errno()
                 })
             }
-            (None, None) => live.attach_hook(event, &chosen, wanted).map_err(|error| session::told(&error)),
+            (None, None) => {
+                live.attach_hook(event, &chosen, wanted).or_else(|error| refused.keep(&chosen, &error))
+            }
         });
+        let attached = match refused.0 {
+            // A filter may want a value that only the kernel's own record has.
+            Some(why) => self.attach_tracepoint(instance, event, why, wants),
+            None => attached,
+        };
+        self.forget_opened(instance);
         if let Some(why) = no_hook {
             let entry =
                 format!("tracer: error: no hook: {why}\n  Command: {}\n           ^\n", format.full_name());
@@ -390,8 +393,11 @@ impl Mirror {
         if self.state(instance)?.live.is_none() {
             return Ok(());
         }
-        let (facts, catalogue, stacks) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
-        let format = catalogue.try_format(event, &facts)?;
+        let (catalogue, stacks) = (self.events.clone(), self.stack_kinds());
+        // An event whose format was never read was never attached.
+        let Some(format) = catalogue.known_format(event) else {
+            return self.changed(instance, event);
+        };
         let special = catalogue.get(event).is_some_and(|known| catalogue.is_special(known.system));
         let state = self.state(instance)?;
         let wants = EventInputs { format, stacks, begins_off: false };
@@ -406,9 +412,18 @@ impl Mirror {
         self.changed(instance, event)
     }
 
-    pub(super) fn resolve(&self, event: u32, text: &[u8]) -> Result<Result<Filter, FilterError>, Errno> {
-        let format = self.events.try_format(event, &self.facts)?;
-        Ok(resolve::filter(text, format, self.facts.as_ref()))
+    pub(super) fn resolve(&mut self, event: u32, text: &[u8]) -> Result<Result<Filter, FilterError>, Errno> {
+        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        let resolve = || {
+            let format = catalogue.try_format(event, &facts)?;
+            Ok(resolve::filter(text, format, facts.as_ref()))
+        };
+        // A thread that reads facts may wait for the kernel, and whoever needs these facts waits for that thread.
+        if facts.is_warm() && catalogue.known_format(event).is_some() {
+            resolve()
+        } else {
+            self.aside(resolve)
+        }
     }
 
     /// Puts a filter, or none, in force, in place of the one that was; when the kernel refuses the program, nothing

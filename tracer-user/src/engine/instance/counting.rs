@@ -42,7 +42,7 @@ impl Mirror {
     /// What an event's histogram hangs on: nothing where records come from elsewhere.
     fn hist_hook(&mut self, event: u32, trigger: &Trigger) -> AttachPlan {
         let format: &Format = &trigger.event;
-        if self.events.is_made(event, &self.facts) || self.is_special(event) {
+        if self.events.is_made(event) || self.is_special(event) {
             return AttachPlan {
                 hook: ProgramContext::Inject,
                 via: AttachPoint::Inject,
@@ -96,8 +96,12 @@ impl Mirror {
         trigger: &Trigger,
         chosen: &AttachPlan,
     ) -> Result<Result<Counting, AttachError>, Errno> {
+        let opened = match chosen.via {
+            AttachPoint::Tracepoint(_) => self.aside(|| attach::open_perf_event(&chosen.via)),
+            _ => None,
+        };
         let start = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
-            Counting::start(request, &chosen.via, counts, &around)
+            Counting::start(request, &chosen.via, counts, &around, opened)
         };
         let is_call = chosen.via.is_call();
         let how = Use { hook: chosen.hook.clone(), is_call, entry: lower::Entry::ProgramContext };

@@ -45,6 +45,15 @@ enum Hooked {
     At(Candidate),
 }
 
+impl Hooked {
+    fn probe(&self) -> Option<&Probe> {
+        match self {
+            Self::Probe(probe) => Some(probe),
+            Self::At(_) => None,
+        }
+    }
+}
+
 impl Mirror {
     /// What makes an event's records; none for the kernel's own events.
     fn source(&self, event: u32) -> Option<Source> {
@@ -55,7 +64,7 @@ impl Mirror {
             return Some(Source::Writers);
         }
         let chosen = |format: &Format| self.programs.chosen(event, format);
-        if let Some(AttachPlan { hook, via, .. }) = self.events.format(event, &self.facts).and_then(chosen) {
+        if let Some(AttachPlan { hook, via, .. }) = self.events.known_format(event).and_then(chosen) {
             return Some(Source::Place(Candidate { hook, via, irqs_off: false }));
         }
         let probes = self.dynamic.probes_of(event)?;
@@ -74,10 +83,7 @@ impl Mirror {
     pub(super) fn sits_on(&self, probe: &Probe) -> Option<(u32, ProgramContext)> {
         let Target::Event { system, name, filter } = &probe.event.target else { return None };
         let event = self.events.find(self.events.find_system(system)?, name)?;
-        let format = self.events.format(event, &self.facts)?;
-        if !self.events.is_made(event, &self.facts) {
-            return None;
-        }
+        let format = self.events.known_format(event).filter(|_| self.events.is_made(event))?;
         let hook = probes::on_record(probe, filter.as_deref(), format, &self.facts);
         hook.map_err(|why| tracing::warn!("{}: {why}", probe.event.name)).ok().map(|hook| (event, hook))
     }
@@ -258,8 +264,16 @@ impl Mirror {
                 }
                 let (catalogue, facts) = (self.events.clone(), self.facts.clone());
                 let format = catalogue.try_format(event, &facts)?;
-                let Some(live) = &mut self.state(instance)?.live else { return Err(Errno::NODEV) };
-                live.relay(event, format, each, &facts)
+                let probes: Vec<Probe> =
+                    each.iter().filter_map(|(hooked, _)| hooked.probe().cloned()).collect();
+                let is_new = self.get(instance).and_then(|state| state.live.as_ref());
+                if is_new.is_some_and(|live| !live.relays.contains_key(&event)) {
+                    self.open_for_probes(instance, event, &probes);
+                }
+                let live = self.state(instance)?.live.as_mut().ok_or(Errno::NODEV)?;
+                let done = live.relay(event, format, each, &facts);
+                self.forget_opened(instance);
+                done
             }
         }
     }

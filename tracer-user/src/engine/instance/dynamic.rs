@@ -32,7 +32,7 @@ use crate::{
 /// What definitions made.
 #[derive(Debug, Default)]
 pub(super) struct Dynamic {
-    set: Set,
+    set: Arc<Set>,
     /// Numbers of the events, by group and name.
     numbers: HashMap<(String, String), u32>,
     sites: Arc<OnceLock<Option<Sites>>>,
@@ -61,6 +61,11 @@ impl Dynamic {
             _ => false,
         });
         on.filter_map(|probe| Some((self.number(probe)?, probe.clone()))).collect()
+    }
+
+    /// The set, to be changed. Nobody else has it but while a line is planned.
+    fn set_mut(&mut self) -> &mut Set {
+        Arc::make_mut(&mut self.set)
     }
 
     /// All probes, in the order in which they are listed.
@@ -129,7 +134,7 @@ impl Mirror {
         if file == File::Dynamic && !(self.synthetic.set.events().is_empty() && self.user.is_empty()) {
             return self.undefine_all();
         }
-        let gone = self.dynamic.set.clear(file)?;
+        let gone = self.dynamic.set_mut().clear(file)?;
         self.deleted(&gone);
         Ok(())
     }
@@ -153,7 +158,7 @@ impl Mirror {
             if let Some(name) = name {
                 self.delete_synthetic(&name)?;
             } else {
-                let gone = self.dynamic.set.remove(serial);
+                let gone = self.dynamic.set_mut().remove(serial);
                 self.deleted(gone.as_slice());
             }
         }
@@ -215,23 +220,26 @@ impl Mirror {
             .filter(|defined| defined.probe.event.kind() != Kind::Fprobe)
             .map(|defined| (defined.probe.event.group.clone(), defined.probe.event.name.clone()))
             .collect();
-        let mut set = std::mem::take(&mut self.dynamic.set);
-        let change = {
+        // Others may look at the set while a thread asks the kernel.
+        let set = Arc::clone(&self.dynamic.set);
+        let sites = Arc::clone(&self.dynamic.sites);
+        let definitions = self.definitions;
+        let planned = {
             let known = facts.clone();
             let check = move |format: &Format, text: &[u8]| -> Result<(), FilterError> {
                 resolve::filter(text, format, known.as_ref()).map(drop)
             };
-            let (all, whose) = (events.clone(), facts.clone());
+            let all = events.clone();
             let made = Box::new(move |system: &str, name: &str| {
                 let event = all.find(all.find_system(system)?, name)?;
                 if closed.contains(&(system.to_owned(), name.to_owned())) {
                     return None;
                 }
-                all.format(event, &whose).filter(|_| all.is_made(event, &whose)).cloned()
+                all.known_format(event).filter(|_| all.is_made(event)).cloned()
             });
             let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
                 .with_symbols(facts.symbols())
-                .with_sites(&self.dynamic.sites)
+                .with_sites(&sites)
                 .with_events(Box::new(move |system, name| {
                     events.find_system(system).is_some_and(|system| events.find(system, name).is_some())
                 }))
@@ -243,11 +251,12 @@ impl Mirror {
             } else {
                 machine.with_probe_check(Box::new(probes::may_probe))
             };
-            set.number_from(self.definitions);
-            set.apply(line, file, &machine)
+            self.aside(|| set.plan(line, file, &machine))
         };
-        self.dynamic.set = set;
-        match change {
+        drop(set);
+        let set = self.dynamic.set_mut();
+        set.number_from(definitions);
+        match planned.and_then(|planned| set.carry_out(planned, line, file)) {
             Ok(Change::Nothing) => Ok(()),
             Ok(Change::Added { new_event }) => {
                 self.definitions += 1;
@@ -255,7 +264,7 @@ impl Mirror {
                 if added.is_err()
                     && let Some(last) = self.dynamic.set.probes().last().map(|defined| defined.serial)
                 {
-                    self.dynamic.set.remove(last);
+                    self.dynamic.set_mut().remove(last);
                 }
                 added
             }
@@ -283,7 +292,7 @@ impl Mirror {
         let busy: HashSet<(String, String)> = targets.chain(on.map(|(name, _)| name.clone())).collect();
         let is_busy =
             |group: &str, name: &str| !busy.is_empty() && busy.contains(&(group.to_owned(), name.to_owned()));
-        self.dynamic.set.set_busy(is_busy);
+        self.dynamic.set_mut().set_busy(is_busy);
         self.tell_busy_synthetic();
     }
 

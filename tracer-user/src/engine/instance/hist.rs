@@ -12,7 +12,7 @@ use tracer_abi::{HISTS, hist};
 
 use super::{Command, counting::Running, mirror::Mirror, state::Instance};
 use crate::{
-    attach::Counts,
+    attach::{Counts, Opening},
     buffer::clock::{Clock, monotonic},
     code::lower::hist as lower,
     engine::hist::shown,
@@ -206,6 +206,12 @@ impl Mirror {
         text: Option<&[u8]>,
         remove: bool,
     ) -> Result<(), Errno> {
+        self.read_format(event)?;
+        let facts = self.facts.clone();
+        if !facts.is_warm() {
+            self.aside(|| facts.warm());
+        }
+        self.read_matched_formats(text.unwrap_or_default());
         let format = Arc::new(self.events.try_format(event, &self.facts)?.clone());
         let mut set = self.histograms.clone();
         let result = set.apply(&format, text, remove, &Around { mirror: self, instance });
@@ -220,6 +226,7 @@ impl Mirror {
         match result.map_err(|refusal| refusal.errno())?.change {
             Change::Nothing => Ok(()),
             Change::Added(_, clock) => {
+                let _opening = Opening::begin_at_once();
                 self.make_live(instance)?;
                 self.follow_hists(set)?;
                 clock.map_or(Ok(()), |clock| self.apply(instance, &Command::Clock(&clock)))

@@ -19,6 +19,7 @@ impl Mirror {
         if text.len() >= LIMIT {
             return Err(Errno::INVAL);
         }
+        self.read_format(event)?;
         let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
         let format = catalogue.try_format(event, &facts)?;
         let mut common = [0; COMMON_SIZE];

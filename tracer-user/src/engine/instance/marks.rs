@@ -15,7 +15,7 @@ use std::{
 use rustix::io::Errno;
 
 use super::{
-    catalogue::SPECIAL,
+    catalogue::{SPECIAL, STACKS},
     mark::{COPY, Mark, Writer, Written},
     mirror::{Mirror, TOP},
     state::Instance,
@@ -218,12 +218,12 @@ impl Mirror {
         self.marks_stale = true;
     }
 
-    /// Reads the formats that records of marks have. The kernel may take long to show them, while it closes other tracers' events, and the
-    /// first request is not to wait for that.
-    pub fn read_mark_formats(&self) {
+    /// Reads the formats of marks and stacks, which every instance needs. The kernel may take long to show them, while it closes
+    /// other tracers' events, and no request is to wait for that.
+    pub fn read_special_formats(&self) {
         let Some(system) = self.events.find_system(SPECIAL) else { return };
-        for mark in [Mark::Text, Mark::Raw] {
-            let event = self.events.find(system, mark.name());
+        for name in [Mark::Text.name(), Mark::Raw.name()].into_iter().chain(STACKS) {
+            let event = self.events.find(system, name);
             let _ = event.and_then(|event| self.events.format(event, &self.facts));
         }
     }

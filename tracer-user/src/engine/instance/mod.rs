@@ -47,7 +47,7 @@ pub mod user;
 pub mod words;
 
 pub use boot::Boot;
-pub use catalogue::IDS as EVENT_IDS;
+pub use catalogue::{Events, IDS as EVENT_IDS};
 pub use command::{Command, List};
 pub use errors::ErrorLog;
 pub use hist::Seen;

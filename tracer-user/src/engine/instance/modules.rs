@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use rustix::io::Errno;
 
 use super::{catalogue::Events, command::Command, mirror::Mirror, select::Selector};
-use crate::{engine::facts::Facts, event::Catalogue, kernel::modules};
+use crate::{event::Catalogue, kernel::modules};
 
 /// Events that are to be turned on when a module brings them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +45,10 @@ impl Awaited {
 }
 
 /// Of some events those that a module brought.
-fn of_module(events: &Events, found: Vec<u32>, module: &str, facts: &Facts) -> Vec<u32> {
+fn of_module(events: &Events, found: Vec<u32>, module: &str) -> Vec<u32> {
     let own = modules::tracepoints(module).unwrap_or_default();
     let is_own = |event: &u32| events.get(*event).is_some_and(|known| own.contains(&known.name));
-    found.into_iter().filter(|event| is_own(event) && !events.is_made(*event, facts)).collect()
+    found.into_iter().filter(|event| is_own(event) && !events.is_made(*event)).collect()
 }
 
 impl Mirror {
@@ -59,7 +59,7 @@ impl Mirror {
             return if found.is_empty() || which.module().is_some() { Err(Errno::INVAL) } else { Ok(found) };
         };
         let module = modules::plain(module);
-        let found = of_module(&self.events, found, &module, &self.facts);
+        let found = of_module(&self.events, found, &module);
         if !found.is_empty() {
             return Ok(found);
         }
@@ -83,7 +83,6 @@ impl Mirror {
                 Ok(facts) => {
                     self.facts = facts.into();
                     let facts = self.facts.clone();
-                    // Nobody has a turn before the events are those that there are now.
                     let warmed =
                         std::thread::Builder::new().name("facts".to_owned()).spawn(move || facts.warm());
                     if let Err(error) = warmed {
@@ -92,14 +91,20 @@ impl Mirror {
                 }
                 Err(error) => tracing::warn!("symbols of modules: {error}"),
             }
-            self.look_at_events();
+            // Requests that look for files wait until the events are those that there are now.
+            self.turns.learns_events = true;
+            let facts = self.facts.clone();
+            let listed = self.aside(|| facts.tracefs.available_events());
+            if let Ok(listed) = listed {
+                self.look_at_events(&listed);
+            }
+            self.turns.learns_events = false;
             self.look_at_probes();
         }
     }
 
-    fn look_at_events(&mut self) {
-        let Ok(text) = self.facts.tracefs.available_events() else { return };
-        let listed = Catalogue::parse(&text);
+    fn look_at_events(&mut self, listed: &str) {
+        let listed = Catalogue::parse(listed);
         let there: HashSet<(&str, &str)> = listed.iter().collect();
         let gone: Vec<u32> = self
             .events
@@ -107,7 +112,7 @@ impl Mirror {
             .filter(|event| {
                 let Some(known) = self.events.get(*event) else { return false };
                 let system = self.events.system(known.system).map_or("", |system| system.name.as_str());
-                !there.contains(&(system, known.name.as_str())) && !self.events.is_made(*event, &self.facts)
+                !there.contains(&(system, known.name.as_str())) && !self.events.is_made(*event)
             })
             .collect();
         for event in gone {
@@ -133,8 +138,7 @@ impl Mirror {
     fn turn_on_awaited(&mut self) {
         let came = |one: &Awaited, mirror: &Self| {
             modules::is_loaded(&one.module)
-                && !of_module(&mirror.events, mirror.events.ordinary().collect(), &one.module, &mirror.facts)
-                    .is_empty()
+                && !of_module(&mirror.events, mirror.events.ordinary().collect(), &one.module).is_empty()
         };
         for instance in self.numbers().collect::<Vec<_>>() {
             let Ok(state) = self.state(instance) else { continue };

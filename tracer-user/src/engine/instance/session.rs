@@ -196,12 +196,7 @@ impl InstanceSession {
         if self.attached.contains_key(&event) {
             return Ok(());
         }
-        self.attach_at(event, chosen, wanted).or_else(|error| match chosen.hook {
-            // A program's event is nowhere else.
-            ProgramContext::Tracepoint | ProgramContext::UserRecord(_) => Err(error),
-            // A filter may want what only the kernel's own record has.
-            _ => self.attach_at(event, &AttachPlan::tracepoint(wanted.format, error.to_string()), wanted),
-        })
+        self.attach_at(event, chosen, wanted)
     }
 
     /// Plans how an event hangs at a file; nothing for another one, and for one that rests there.

@@ -183,7 +183,7 @@ impl Mirror {
     pub(super) fn may_idle(&self, instance: u32, event: u32) -> bool {
         let idle = self.get(instance).is_some_and(|state| state.triggers.is_idle(event));
         // What has no tracepoint is made by the programs that hang for it.
-        idle && !self.events.is_made(event, &self.facts)
+        idle && !self.events.is_made(event)
     }
 
     /// Takes an event off its hook.

@@ -24,7 +24,9 @@ use crate::attach;
 
 /// How long an operation goes on before others have a turn.
 const STEP: Duration = Duration::from_millis(5);
-/// How often an operation whose work is done by a thread looks whether it is done.
+/// How long an operation waits for a thread before others have turns meanwhile.
+const QUICK: Duration = Duration::from_millis(1);
+/// How often it looks then whether the thread is done.
 const PERIOD: Duration = Duration::from_micros(500);
 
 /// How long an operation waits for what the kernel does to files, which may take it for ever.
@@ -80,6 +82,8 @@ pub(super) struct Turns {
     others: Option<Others>,
     stop: Arc<AtomicBool>,
     within: bool,
+    /// Whether the events are about to change, so that only requests for open files have turns.
+    pub(super) learns_events: bool,
     step: Option<Step>,
     longest: Longest,
 }
@@ -129,6 +133,11 @@ impl Mirror {
     /// Whether this is a turn within an operation, which may have changed something by half.
     pub fn is_within_turn(&self) -> bool {
         self.turns.within
+    }
+
+    /// Whether requests that look for files wait, because the events are about to change.
+    pub fn learns_events(&self) -> bool {
+        self.turns.learns_events
     }
 
     /// Whether long operations are to give up, as everything ends.
@@ -234,12 +243,16 @@ impl Mirror {
         let work = std::sync::Mutex::new(Some(work));
         let take = || work.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         let done = std::thread::scope(|scope| {
+            let (ends, ended) = std::sync::mpsc::channel::<()>();
             let started = std::thread::Builder::new().name("aside".to_owned()).spawn_scoped(scope, || {
                 let work = take();
-                work.map(|work| work())
+                let done = work.map(|work| work());
+                drop(ends);
+                done
             });
             let worker = started.inspect_err(|error| tracing::warn!("no thread: {error}")).ok()?;
-            while !worker.is_finished() {
+            let quick = ended.recv_timeout(QUICK) == Err(RecvTimeoutError::Disconnected);
+            while !quick && !worker.is_finished() {
                 self.turn_for(PERIOD);
             }
             match worker.join() {

@@ -6,7 +6,7 @@ use crate::fs::entry::{Entry, Shows};
 
 pub(super) const FILE: Entry = Entry::read(
     "available_filter_functions",
-    Shows::Seq(|mirror, _| match mirror.facts.tracefs.read("available_filter_functions") {
+    Shows::Kernel(|text| match text {
         Ok(Some(text)) => Ok(text.into_bytes()),
         Ok(None) => Err(Errno::NODEV),
         // A security module may have it so.

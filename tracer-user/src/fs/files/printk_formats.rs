@@ -6,9 +6,6 @@ use crate::fs::entry::{Entry, Shows};
 
 pub(super) const FILE: Entry = Entry::read(
     "printk_formats",
-    Shows::Seq(|mirror, _| {
-        let text = mirror.facts.tracefs.read("printk_formats").map_err(|_| Errno::IO)?;
-        Ok(text.unwrap_or_default().into_bytes())
-    }),
+    Shows::Kernel(|text| Ok(text.map_err(|_| Errno::IO)?.unwrap_or_default().into_bytes())),
 )
 .top();

@@ -39,6 +39,24 @@ pub enum Change {
     Deleted(Vec<Probe>),
 }
 
+/// The effect of a line, before it is applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Planned {
+    /// Nothing.
+    Nothing,
+    /// It deletes.
+    Delete,
+    /// A probe joins.
+    Add {
+        /// The probe.
+        probe: Box<Probe>,
+        /// Whether its event is in use.
+        busy: bool,
+        /// Whether it is the first of its event.
+        new_event: bool,
+    },
+}
+
 /// All dynamic events, in the order of their definition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
@@ -105,12 +123,37 @@ impl Set {
     /// # Errors
     /// When the kernel would refuse it; deletions that came before the refusal in the same line stay done.
     pub fn apply(&mut self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Change, Refusal> {
+        let planned = self.plan(line, file, facts)?;
+        self.carry_out(planned, line, file)
+    }
+
+    /// Checks a line and plans its effect. This can take long, because it asks the kernel about places and events.
+    ///
+    /// # Errors
+    /// When the kernel would refuse it.
+    pub fn plan(&self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Planned, Refusal> {
         match request(line, file) {
-            Request::Nothing => Ok(Change::Nothing),
-            Request::Delete => self.delete(line, file),
-            Request::Probe => self.add(line, file, facts),
+            Request::Nothing => Ok(Planned::Nothing),
+            Request::Delete => Ok(Planned::Delete),
+            Request::Probe => self.check(line, file, facts),
             Request::Synthetic | Request::User | Request::Unknown => {
                 Err(Refusal::untold(Errno::INVAL, line, ErrorKind::NoCommand))
+            }
+        }
+    }
+
+    /// Applies the plan of a line. The set must not have changed since the plan was made.
+    ///
+    /// # Errors
+    /// When the kernel would refuse it; deletions that came before the refusal in the same line stay done.
+    pub fn carry_out(&mut self, planned: Planned, line: &Line<'_>, file: File) -> Result<Change, Refusal> {
+        match planned {
+            Planned::Nothing => Ok(Change::Nothing),
+            Planned::Delete => self.delete(line, file),
+            Planned::Add { probe, busy, new_event } => {
+                self.probes.push(Defined { probe: *probe, serial: self.serial, busy });
+                self.serial += 1;
+                Ok(Change::Added { new_event })
             }
         }
     }
@@ -130,7 +173,7 @@ impl Set {
         Ok(gone.into_iter().map(|defined| defined.probe).collect())
     }
 
-    fn add(&mut self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Change, Refusal> {
+    fn check(&self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Planned, Refusal> {
         let super::Read { mut probe, log } = read(line, file, facts)?;
         let existing = |word: usize, kind| {
             let whole = Span::new(0, line.word(word).len());
@@ -164,9 +207,7 @@ impl Set {
             return Err(Refusal::untold(Errno::EXIST, line, ErrorKind::TracepointTaken));
         }
         register::register(&mut probe, facts).map_err(|errno| not_registered(line, &log, errno))?;
-        self.probes.push(Defined { probe, serial: self.serial, busy });
-        self.serial += 1;
-        Ok(Change::Added { new_event: !joins })
+        Ok(Planned::Add { probe: Box::new(probe), busy, new_event: !joins })
     }
 
     /// Whether a tracepoint can have no other probe.

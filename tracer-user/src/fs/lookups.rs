@@ -1,0 +1,119 @@
+//! A thread that reads facts of the kernel for requests, so that the owner of the tree does not wait for them.
+//!
+//! The kernel holds `event_mutex` for tens of milliseconds while it closes a perf tracepoint. Reading a format waits for
+//! that lock. Reading symbols and types takes as long. A request that needs such a fact is put off. It is queued again
+//! when the thread has read the fact.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    mpsc::{Sender, channel},
+};
+
+use crate::{
+    engine::{facts::Facts, instance::Events},
+    kernel::Error,
+};
+
+/// The facts that a request needs. The thread stores them where the request looks for them.
+#[derive(Debug)]
+pub(super) struct Lookup {
+    pub(super) facts: Arc<Facts>,
+    pub(super) events: Arc<Events>,
+    /// The event whose format is to be read.
+    pub(super) format: Option<u32>,
+    /// The kernel's file whose text is asked for.
+    pub(super) file: Option<&'static str>,
+    /// Whether records are to be printed.
+    pub(super) prints: bool,
+}
+
+/// The text of the file that was asked for.
+pub(super) type Text = Option<Result<Option<String>, Error>>;
+
+impl Lookup {
+    fn run(&self) -> Text {
+        if let Some(event) = self.format {
+            // The request finds the error again and returns it.
+            let _ = self.events.try_format(event, &self.facts);
+        }
+        if self.prints {
+            self.facts.prepare_print();
+        }
+        self.file.map(|file| self.facts.tracefs.read(file))
+    }
+}
+
+type Question = Box<dyn FnOnce() + Send>;
+
+/// The queue of the thread. The thread ends when this value is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Lookups {
+    questions: Mutex<Option<Sender<Question>>>,
+}
+
+impl Lookups {
+    /// Queues a lookup. The thread calls `then` afterwards.
+    pub(super) fn ask(&self, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
+        let question: Question = Box::new(move || then(lookup.run()));
+        let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = match &*questions {
+            Some(sender) => sender.send(question).map_err(|unsent| unsent.0),
+            None => Err(question),
+        };
+        let Err(question) = sent else { return };
+        let (sender, asked) = channel::<Question>();
+        let work = move || asked.into_iter().for_each(|question| question());
+        match std::thread::Builder::new().name("lookups".to_owned()).spawn(work) {
+            Ok(_) => {
+                // The thread has the other end until this one goes.
+                let _ = sender.send(question);
+                *questions = Some(sender);
+            }
+            Err(error) => {
+                tracing::warn!("no thread: {error}");
+                drop(questions);
+                question();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::kernel::Tracefs;
+
+    #[test]
+    fn answers_are_kept_and_questions_are_asked_in_order() {
+        let dir = std::env::temp_dir().join(format!("tracer-lookups-{}", std::process::id()));
+        let event = dir.join("events/sched/sched_switch");
+        std::fs::create_dir_all(&event).unwrap();
+        std::fs::write(dir.join("available_events"), "sched:sched_switch\n").unwrap();
+        std::fs::write(event.join("format"), "name: sched_switch\nID: 300\nformat:\n\nprint fmt: \"\"\n")
+            .unwrap();
+        let facts = Arc::new(Facts::frozen(Tracefs::frozen(&dir).unwrap(), 1, (6, 12)));
+        let events = Arc::new(Events::read(&facts).unwrap());
+        let event = events.find(events.find_system("sched").unwrap(), "sched_switch").unwrap();
+        assert!(events.known_format(event).is_none());
+        let lookups = Lookups::default();
+        let (tell, told) = channel();
+        let files = [None, Some("available_events")];
+        for (number, file) in files.into_iter().enumerate() {
+            let tell = tell.clone();
+            let (facts, events) = (Arc::clone(&facts), Arc::clone(&events));
+            let lookup = Lookup { facts, events, format: Some(event), file, prints: true };
+            let done = move |text: Text| {
+                let thread = std::thread::current().name().map(str::to_owned);
+                tell.send((number, thread, text.map(|text| text.unwrap().unwrap()))).unwrap();
+            };
+            lookups.ask(lookup, done);
+        }
+        let told: Vec<_> = told.iter().take(2).collect();
+        let thread = Some("lookups".to_owned());
+        assert_eq!(told, [(0, thread.clone(), None), (1, thread, Some("sched:sched_switch\n".to_owned()))]);
+        assert_eq!(events.known_format(event).unwrap().id, 300);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
