@@ -78,7 +78,7 @@ struct Common {
 
 /// A slot that is free again once this goes.
 #[derive(Debug)]
-struct Held {
+pub(super) struct Held {
     slot: u32,
     common: Arc<Common>,
 }
@@ -354,6 +354,11 @@ impl DispatchTable {
     /// A slot that was used before and is free again.
     pub(super) fn free_slot(&self) -> Option<u32> {
         self.common.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// Gives a slot back when the returned value is dropped.
+    pub(super) fn held(&self, slot: u32) -> Held {
+        Held { slot, common: Arc::clone(&self.common) }
     }
 
     /// Gives a slot back that nothing was hung at.

@@ -8,7 +8,7 @@ use super::{
     AttachError, AttachPoint, Cause, FilePlace, Link, Request, Session,
     companions::Companions,
     swap_point::{SwapPoint, insn},
-    unlink::{Hooks, Job},
+    unlink::{self, Hooks, Job},
     uprobe::{self, Planned},
 };
 use crate::sys::{
@@ -192,12 +192,14 @@ impl Session {
         Ok(())
     }
 
-    /// Takes a dynamic event off its hook.
+    /// Takes a dynamic event off its hook. No hit is seen from here on. If it hangs on a perf event, a thread closes that
+    /// ([`closed_since`](super::closed_since)), and the slot is free after it.
     pub fn detach_gated(&mut self, gated: Gated) {
-        // At once; the rest waits for all CPUs.
         gated.jump.clear();
-        self.gate.give_back(gated.slot);
-        drop(gated);
+        let slot = self.gate.held(gated.slot);
+        if gated.link.has_perf_event() {
+            unlink::close_later((gated, slot));
+        }
     }
 }
 

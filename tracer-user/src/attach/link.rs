@@ -32,6 +32,11 @@ impl Link {
         Ok(Self::Perf { _link: link, _event: event })
     }
 
+    /// Whether a perf event is closed with it, for which the kernel takes long.
+    pub(super) fn has_perf_event(&self) -> bool {
+        matches!(self, Self::Perf { .. })
+    }
+
     /// Hits that the kernel counts as missed at the hook itself (6.7 and later; none before).
     pub(super) fn missed(&self) -> u64 {
         match self {

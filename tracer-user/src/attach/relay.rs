@@ -8,7 +8,7 @@ use std::{
 
 use tracer_abi::SCRATCH_SIZE;
 
-use super::{AttachError, AttachPoint, Block, Cause, Link, Session, Writer, inject, swap_point::SwapPoint};
+use super::{AttachError, AttachPoint, Block, Cause, Link, Session, Writer, inject, swap_point::SwapPoint, unlink};
 use crate::{
     code::lower::relay::{self, AREA_SIZE, ROWS},
     event::Format,
@@ -31,8 +31,18 @@ pub struct Relay {
 #[derive(Debug)]
 struct RelayProgram {
     // The link first: it goes before what it refers to.
-    _link: Link,
+    link: Link,
     jump: SwapPoint,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let Some(attached) = self.attached.take() else { return };
+        attached.jump.clear();
+        if attached.link.has_perf_event() {
+            unlink::close_later(attached);
+        }
+    }
 }
 
 /// What a relay is made for.
@@ -120,7 +130,7 @@ impl Session {
         }
         let jump = SwapPoint::to(&program, via.kind(), via.purpose(), "tracer_relay", &[]).map_err(failed)?;
         let link = self.hook(jump.gate(), via).map_err(failed)?;
-        let attached = Some(RelayProgram { _link: link, jump });
+        let attached = Some(RelayProgram { link, jump });
         Ok(Relay { via: via.clone(), attached, program })
     }
 

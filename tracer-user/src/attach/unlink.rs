@@ -1,8 +1,11 @@
-//! Attaching and detaching probes of files in the background.
+//! Attaching and detaching probes in the background.
 //!
 //! To insert or remove a uprobe, the kernel takes the `mmap_lock` of each process that has the file mapped, and waits for it
 //! uninterruptibly. A process can hold its own lock indefinitely. So links are made by a thread that the caller can stop waiting
 //! for ([`Job`]), and closed by background threads.
+//!
+//! To close a perf event of a probe in the kernel takes some 30 to 60 ms, in which the kernel holds `event_mutex`. These threads do
+//! that too ([`close_later`]).
 
 use std::{
     any::Any,
@@ -12,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Cause, uprobe::Planned};
+use super::{Cause, make_way, uprobe::Planned};
 use crate::sys::event_mutex;
 
 /// Threads that close.
@@ -68,6 +71,11 @@ impl Drop for FileHook {
         let is_event = self.is_event || self.fds.len() > 1;
         CLOSER.close(Left { fds: std::mem::take(&mut self.fds), is_event, with: self.with.take() });
     }
+}
+
+/// Has a background thread drop something that closes a perf event without waiting for a process.
+pub(super) fn close_later(with: impl Any + Send + Sync) {
+    CLOSER.close(Left { fds: Vec::new(), is_event: false, with: Some(Box::new(with)) });
 }
 
 /// Links that are to be made to files. Making them needs nothing of the session and may block without a limit.
@@ -167,7 +175,7 @@ impl Closer {
             let thread = std::thread::Builder::new().name("unlink".to_owned());
             match thread.spawn(|| self.work()) {
                 Ok(_) => state.threads += 1,
-                Err(error) => tracing::warn!("no thread to close links of files: {error}"),
+                Err(error) => tracing::warn!("no thread to close links: {error}"),
             }
         }
     }
@@ -178,6 +186,9 @@ impl Closer {
             if let Some((number, left)) = state.waiting.pop_front() {
                 drop(state);
                 let Left { fds, is_event, with } = left;
+                if fds.is_empty() {
+                    make_way();
+                }
                 let held = is_event.then(event_mutex::hold);
                 // One after the other: a link refers to its event.
                 fds.into_iter().for_each(drop);
@@ -200,16 +211,16 @@ impl Closer {
     }
 }
 
-/// A point in the order of drops of [`FileHook`], for [`closed_since`].
+/// A point in the order of what background threads close, for [`closed_since`].
 #[derive(Clone, Copy, Debug)]
 pub struct Moment(u64);
 
-/// The point after all drops so far.
+/// The point after all of it so far.
 pub fn now() -> Moment {
     Moment(CLOSER.lock().next)
 }
 
-/// Waits until all dropped links of files are closed, at most for `limit`; returns whether they are.
+/// Waits until background threads closed everything, at most for `limit`; returns whether they did.
 ///
 /// Call it before the process ends. If a thread is killed while it closes a link, the breakpoint and a raised reference counter stay
 /// in programs: the kernel does not change another process's memory for a thread with a pending kill.
@@ -217,7 +228,7 @@ pub fn close_files(limit: Duration) -> bool {
     closed_since(Moment(0), limit)
 }
 
-/// Waits until the links of files that were dropped since `since` are closed, at most for `limit`; returns whether they are.
+/// Waits until background threads closed what they got since `since`, at most for `limit`; returns whether they did.
 pub fn closed_since(Moment(since): Moment, limit: Duration) -> bool {
     let end = Instant::now() + limit;
     let mut state = CLOSER.lock();

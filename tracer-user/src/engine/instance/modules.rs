@@ -91,15 +91,15 @@ impl Mirror {
                 }
                 Err(error) => tracing::warn!("symbols of modules: {error}"),
             }
-            // Requests that look for files wait until the events are those that there are now.
+            // Lookups and opens wait until the events and probes are those of the modules that are loaded now.
             self.turns.learns_events = true;
             let facts = self.facts.clone();
             let listed = self.aside(|| facts.tracefs.available_events());
             if let Ok(listed) = listed {
                 self.look_at_events(&listed);
             }
-            self.turns.learns_events = false;
             self.look_at_probes();
+            self.turns.learns_events = false;
         }
     }
 

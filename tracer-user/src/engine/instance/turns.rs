@@ -216,13 +216,13 @@ impl Mirror {
         }
     }
 
-    /// Lets others have turns until the links of files that went since then are closed, for a while.
+    /// Lets others have turns until background threads closed what they got since then, for a while.
     #[track_caller]
     pub fn await_unlinked(&mut self, moment: attach::Moment) {
         let since = Instant::now();
         while !self.turns.within && !attach::closed_since(moment, PERIOD) && !self.is_stopping() {
             if since.elapsed() > ASIDE {
-                tracing::warn!("probes of files do nothing and are not taken off yet");
+                tracing::warn!("probes do nothing and are not taken off yet");
                 return;
             }
             self.turn_for(Duration::ZERO);
