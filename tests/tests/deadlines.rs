@@ -108,9 +108,17 @@ fn a_mapping_of_a_stream_keeps_nobody_waiting() {
             let path = stream(&dir).to_string_lossy().into_owned();
             let mut client = Client::start(&["touch", &path, &offset.to_string()])?;
             std::thread::sleep(Duration::from_millis(200));
-            let at = dir.clone();
-            let used = within(soon(), move || use_beside(&at));
-            let ended = if used.is_some() { client.ended_by(soon())? } else { None };
+            let start = Instant::now();
+            let (used, ended) = loop {
+                let at = dir.clone();
+                let used = within(soon(), move || use_beside(&at));
+                let wait = host::patience(Duration::from_millis(500));
+                let ended = if used.is_some() { client.ended_by(wait)? } else { None };
+                // A client that is slow touches the page after the stream was used.
+                if used.is_none() || ended.is_some() || start.elapsed() > soon() {
+                    break (used, ended);
+                }
+            };
             if used.is_none() || ended.is_none() {
                 // Whoever waits gets an error by that, the daemon too.
                 let _ = unmount(&dir, UnmountFlags::DETACH | UnmountFlags::FORCE);
