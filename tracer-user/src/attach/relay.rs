@@ -8,7 +8,9 @@ use std::{
 
 use tracer_abi::SCRATCH_SIZE;
 
-use super::{AttachError, AttachPoint, Block, Cause, Link, Session, Writer, inject, swap_point::SwapPoint, unlink};
+use super::{
+    AttachError, AttachPoint, Block, Cause, Link, Session, Writer, inject, swap_point::SwapPoint, unlink,
+};
 use crate::{
     code::lower::relay::{self, AREA_SIZE, ROWS},
     event::Format,

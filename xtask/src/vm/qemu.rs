@@ -125,13 +125,30 @@ impl Drop for Running {
     }
 }
 
+/// The same command, which the kernel ends when the thread that starts it ends: a machine does not outlive a run that was killed.
+fn ended_with_us(command: &Command) -> Command {
+    let mut bound = Command::new("setpriv");
+    bound.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => bound.env(name, value),
+            None => bound.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        bound.current_dir(dir);
+    }
+    bound
+}
+
 /// Runs the machine to its end, handing on what the job prints.
 pub(super) fn run(
-    mut command: Command,
+    command: Command,
     timeout: Duration,
     report: &Path,
     sink: &mut dyn FnMut(Stream, &[u8]),
 ) -> Result<Report> {
+    let mut command = ended_with_us(&command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let shown = host::display(&command);
     let mut qemu = Running(command.spawn().with_context(|| format!("cannot start {shown}"))?);
@@ -181,6 +198,21 @@ mod tests {
         assert_eq!(report.exit, Some((7, Duration::from_millis(10500))));
         assert_eq!(Report::parse("up 3.25\nexi"), Report { up: report.up, exit: None }, "it died");
         assert_eq!(Report::parse(""), Report::default());
+    }
+
+    #[test]
+    fn a_machine_ends_with_the_thread_that_started_it() {
+        let start = || {
+            let machine = ended_with_us(Command::new("sleep").arg("1000")).spawn().unwrap();
+            let comm = format!("/proc/{}/comm", machine.id());
+            while std::fs::read_to_string(&comm).unwrap() != "sleep\n" {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            machine
+        };
+        let mut machine = std::thread::spawn(start).join().unwrap();
+        let status = machine.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
     }
 
     #[test]
