@@ -29,7 +29,7 @@ fn await_true(what: &str, mut is: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-fn told<T>(what: &str, done: Result<T, i32>) -> Result<T> {
+fn in_step<T>(what: &str, done: Result<T, i32>) -> Result<T> {
     done.map_err(std::io::Error::from_raw_os_error).with_context(|| what.to_owned())
 }
 
@@ -65,9 +65,9 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
         let mirror = Mounted::start("user-events")?;
         let dir = mirror.dir();
         let (data, word) = (Data::open(dir)?, Word::default());
-        ensure!(told("register", data.register("one u32 a; u32 b", &word, 3, 0))? == 0);
-        ensure!(told("another", data.register("two s64 x", &word, 4, 0))? == 1);
-        ensure!(told("again", data.register("one u32 a;u32 b", &word, 5, 0))? == 0);
+        ensure!(in_step("register", data.register("one u32 a; u32 b", &word, 3, 0))? == 0);
+        ensure!(in_step("another", data.register("two s64 x", &word, 4, 0))? == 1);
+        ensure!(in_step("again", data.register("one u32 a;u32 b", &word, 5, 0))? == 0);
         for (command, bit, flags, errno) in [
             ("one u32 a", 6, 0, libc::EADDRINUSE),
             ("three u32 a", 3, 0, libc::EADDRINUSE),
@@ -81,7 +81,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
         }
         // Addresses that cannot be written, or are none.
         let (read_only, none) =
-            (told("page", Page::new(ProtFlags::READ))?, told("page", Page::new(ProtFlags::empty()))?);
+            (in_step("page", Page::new(ProtFlags::READ))?, in_step("page", Page::new(ProtFlags::empty()))?);
         for (address, size, errno) in [
             (read_only.address(), 4, libc::ENOMEM),
             (none.address(), 4, libc::ENOMEM),
@@ -96,7 +96,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
         }
         // The table is each file's own.
         let other = Data::open(dir)?;
-        ensure!(told("other file", other.register("two s64 x", &word, 7, 0))? == 0);
+        ensure!(in_step("other file", other.register("two s64 x", &word, 7, 0))? == 0);
         ensure!(other.write(1, &[0; 8]) == Err(libc::ENOENT));
 
         set(dir, "events/user_events/one/enable", "1")?;
@@ -116,7 +116,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
             check(6, data.unregister(&word, 3) == Err(libc::ENOENT));
             failed
         });
-        ensure!(told("child", code)? == 0, "{code:?}");
+        ensure!(in_step("child", code)? == 0, "{code:?}");
         ensure!(word.get() == 0b1011_1000, "{:#x}", word.get());
 
         ensure!(data.delete("one") == Err(libc::EBUSY) && data.delete("none") == Err(libc::ENOENT));
@@ -128,7 +128,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
         set(dir, "events/user_events/enable", "0")?;
         ensure!(word.get() == 0, "{:#x}", word.get());
         for bit in [3, 5] {
-            told("unregister", data.unregister(&word, bit))?;
+            in_step("unregister", data.unregister(&word, bit))?;
         }
         ensure!(data.unregister(&word, 3) == Err(libc::ENOENT) && exists(dir, "user_events/one"));
         drop(data);
@@ -136,27 +136,27 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
         ensure!(exists(dir, "user_events/two"), "it is held");
 
         // Those that persist, those of one name, and those of dynamic_events.
-        told("persistent", other.register("stays u32 a", &word, 8, PERSIST))?;
-        told("many", other.register("many u32 a", &word, 9, MULTI_FORMAT))?;
-        told("many", other.register("many u64 a", &word, 10, MULTI_FORMAT))?;
+        in_step("persistent", other.register("stays u32 a", &word, 8, PERSIST))?;
+        in_step("many", other.register("many u32 a", &word, 9, MULTI_FORMAT))?;
+        in_step("many", other.register("many u64 a", &word, 10, MULTI_FORMAT))?;
         let multi = fs::read_dir(dir.join("events/user_events_multi"))?.flatten();
         let multi = multi.filter(|entry| entry.path().is_dir()).count();
         ensure!(multi == 2, "{multi}");
-        told("define", write(dir, "dynamic_events", b"u:made char[4] s; struct my m 12\n", true))?;
+        in_step("define", write(dir, "dynamic_events", b"u:made char[4] s; struct my m 12\n", true))?;
         let format = text(dir, "events/user_events/made/format")?;
         ensure!(format.contains("field:struct my m;\toffset:12;\tsize:12;\tsigned:1;"), "{format}");
         ensure!(format.ends_with("print fmt: \"s=%s m=%llu\", REC->s, REC->m\n"), "{format}");
         ensure!(write(dir, "dynamic_events", b"u:made u32 a\n", true) == Err(libc::EADDRINUSE));
         ensure!(write(dir, "dynamic_events", b"-:user_events/none\n", true) == Err(libc::ENOENT));
-        told("delete", write(dir, "dynamic_events", b"-:user_events/made\n", true))?;
+        in_step("delete", write(dir, "dynamic_events", b"-:user_events/made\n", true))?;
         ensure!(!exists(dir, "user_events/made"));
         for bit in [4, 7, 8, 9, 10] {
-            told("unregister", other.unregister(&word, bit))?;
+            in_step("unregister", other.unregister(&word, bit))?;
         }
         drop(other);
         await_true("they go", || !exists(dir, "user_events/two"))?;
         ensure!(exists(dir, "user_events/stays") && !exists(dir, "user_events_multi"));
-        told("delete", Data::open(dir)?.delete("stays"))?;
+        in_step("delete", Data::open(dir)?.delete("stays"))?;
         ensure!(!exists(dir, "user_events"));
         mirror.stop()?.success().map(drop)
     });
@@ -167,9 +167,9 @@ fn the_first_age_has_a_page_of_bits() {
     host::as_root(|| {
         let mirror = Mounted::start("user-events")?;
         let dir = mirror.dir();
-        let page = told("status page", Page::status(dir))?;
+        let page = in_step("status page", Page::status(dir))?;
         let data = Data::open(dir)?;
-        let (bit, index) = told("register", data.register_first_age("old:BPF_ITER u32 a"))?;
+        let (bit, index) = in_step("register", data.register_first_age("old:BPF_ITER u32 a"))?;
         ensure!((bit, index) == (1, 0) && !page.bit(bit), "{bit} {index}");
         // While it is off, writes are taken and nothing comes of them.
         ensure!(data.write(0, &[0; 4]) == Ok(8));
@@ -180,7 +180,7 @@ fn the_first_age_has_a_page_of_bits() {
                 text(dir, "user_events_status")?
                     .starts_with("1:old # Used by ftrace\n\nActive: 1\nBusy: 1\nMax: 32768\n")
             );
-            let later = told("status page", Page::status(dir))?;
+            let later = in_step("status page", Page::status(dir))?;
             ensure!(page.bit(bit) && later.bit(bit) && !later.bit(0));
             set(dir, "events/user_events/old/enable", "0")?;
             ensure!(!page.bit(bit) && !later.bit(bit));
@@ -196,11 +196,11 @@ fn the_first_age_has_a_page_of_bits() {
         // It stays without a holder, until it is deleted.
         drop(data);
         let data = Data::open(dir)?;
-        let again = told("again", data.register_first_age("old u32 a"))?;
+        let again = in_step("again", data.register_first_age("old u32 a"))?;
         ensure!(again == (1, 0), "{again:?}");
         ensure!(data.delete("old") == Err(libc::EBUSY));
         drop(data);
-        told("delete", Data::open(dir)?.delete("old"))?;
+        in_step("delete", Data::open(dir)?.delete("old"))?;
         ensure!(!exists(dir, "user_events/old"));
         mirror.stop()?.success().map(drop)
     });
@@ -212,9 +212,9 @@ fn records_are_filtered_checked_and_shown() {
         let mirror = Mounted::start("user-events")?;
         let dir = mirror.dir();
         let (data, word) = (Data::open(dir)?, Word::default());
-        let index = told("register", data.register("plain s32 a; char[8] s", &word, 0, 0))?;
-        let strings = told("register", data.register("text u8 a; __rel_loc char[] s", &word, 1, 0))?;
-        let empty = told("register", data.register("empty", &word, 2, 0))?;
+        let index = in_step("register", data.register("plain s32 a; char[8] s", &word, 0, 0))?;
+        let strings = in_step("register", data.register("text u8 a; __rel_loc char[] s", &word, 1, 0))?;
+        let empty = in_step("register", data.register("empty", &word, 2, 0))?;
         let record = |a: i32, s: &[u8; 8]| [&a.to_ne_bytes()[..], s].concat();
         ensure!(data.write(index, &record(1, b"off\0\0\0\0\0")) == Err(libc::EBADF));
         set(dir, "events/user_events/enable", "1")?;
@@ -224,11 +224,11 @@ fn records_are_filtered_checked_and_shown() {
         {
             ensure!(data.write(index, &record(a, s)) == Ok(16));
         }
-        told("empty", data.write(empty, &[]))?;
+        in_step("empty", data.write(empty, &[]))?;
         let relative = |offset: u32, size: u32, text: &[u8]| {
             [&[5][..], &(size << 16 | offset).to_ne_bytes(), text].concat()
         };
-        told("text", data.write(strings, &relative(0, 6, b"hello\0")))?;
+        in_step("text", data.write(strings, &relative(0, 6, b"hello\0")))?;
         for (offset, size, text) in
             [(1, 6, b"hello\0"), (0, 7, b"hello\0"), (1024, 6, b"hello\0"), (0, 6, b"hello!")]
         {
@@ -258,7 +258,7 @@ fn records_are_filtered_checked_and_shown() {
         set(dir, "events/user_events/plain/filter", "0")?;
         set(dir, "events/user_events/plain/trigger", "traceoff:1 if a == 77")?;
         for a in [76, 77, 78] {
-            told("write", data.write(index, &record(a, b"t\0\0\0\0\0\0\0")))?;
+            in_step("write", data.write(index, &record(a, b"t\0\0\0\0\0\0\0")))?;
         }
         ensure!(text(dir, "tracing_on")? == "0\n");
         let numbers: Vec<_> = records(dir)?.iter().filter_map(|(_, line)| field(line, "a")).collect();
@@ -267,10 +267,10 @@ fn records_are_filtered_checked_and_shown() {
         set(dir, "tracing_on", "1")?;
         set(dir, "trace", "")?;
         set(dir, "set_event_pid", "1")?;
-        told("write", data.write(index, &record(79, b"t\0\0\0\0\0\0\0")))?;
+        in_step("write", data.write(index, &record(79, b"t\0\0\0\0\0\0\0")))?;
         ensure!(records(dir)?.is_empty());
         set(dir, "set_event_pid", &own.to_string())?;
-        told("write", data.write(index, &record(80, b"t\0\0\0\0\0\0\0")))?;
+        in_step("write", data.write(index, &record(80, b"t\0\0\0\0\0\0\0")))?;
         ensure!(records(dir)?.len() == 1);
         // The end of the mirror is an end of all events.
         ensure!(word.get() == 0b111);
@@ -304,7 +304,7 @@ fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
         let holder = Data::open(dir)?;
         let word = Word::default();
         for name in 0..7 {
-            told("hold", holder.register(&format!("crowd_{name} u32 who; u32 number"), &word, name, 0))?;
+            in_step("hold", holder.register(&format!("crowd_{name} u32 who; u32 number"), &word, name, 0))?;
         }
         set(dir, "events/user_events/enable", "1")?;
         let before = descriptors(mirror.pid());
@@ -348,7 +348,7 @@ fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
         set(dir, "events/user_events/enable", "0")?;
         // All programs that held them are gone but us, and then we are.
         for name in 0..7 {
-            told("unregister", holder.unregister(&word, name))?;
+            in_step("unregister", holder.unregister(&word, name))?;
         }
         drop(holder);
         await_true("the events go", || !exists(dir, "user_events"))?;
@@ -367,7 +367,7 @@ fn who_means_harm_harms_itself() {
         let path = dir.to_str().context("a path")?.to_owned();
         let times = if host::part() > 1 { 150 } else { 2500 };
         let (data, word) = (Data::open(dir)?, Word::default());
-        let index = told("register", data.register("victim u32 n", &word, 9, 0))?;
+        let index = in_step("register", data.register("victim u32 n", &word, 9, 0))?;
         set(dir, "events/user_events/enable", "1")?;
         let mut harm = vec![
             client(&["harm", &path, "1", &times.to_string()])?,
@@ -377,7 +377,7 @@ fn who_means_harm_harms_itself() {
         let mut written = 0_u32;
         while harm.iter_mut().any(|child| child.try_wait().is_ok_and(|status| status.is_none())) {
             if written < 500 {
-                told("write", data.write(index, &written.to_ne_bytes()))?;
+                in_step("write", data.write(index, &written.to_ne_bytes()))?;
                 written += 1;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -400,7 +400,7 @@ fn who_means_harm_harms_itself() {
         ensure!(written > 0 && numbers.iter().copied().eq(0..written), "{written} written: {numbers:?}");
         // It still serves, and what they left goes with them.
         let word = Word::default();
-        told("register", data.register("after u64 x", &word, 0, 0))?;
+        in_step("register", data.register("after u64 x", &word, 0, 0))?;
         set(dir, "events/user_events/enable", "0")?;
         let left = || fs::read_dir(dir.join("events/user_events")).into_iter().flatten().flatten();
         let is_known = |name: &std::ffi::OsStr| {
@@ -424,9 +424,9 @@ fn a_killed_mirror_leaves_programs_alive() {
         let mut mirror = Mounted::start("user-kill")?;
         let dir = mirror.dir().to_owned();
         let (data, word) = (Data::open(&dir)?, Word::default());
-        let index = told("register", data.register("left u32 n", &word, 0, 0))?;
+        let index = in_step("register", data.register("left u32 n", &word, 0, 0))?;
         set(&dir, "events/user_events/enable", "1")?;
-        told("write", data.write(index, &[0; 4]))?;
+        in_step("write", data.write(index, &[0; 4]))?;
         mirror.kill();
         ensure!(data.write(index, &[0; 4]).is_err());
         ensure!(data.register("more u32 n", &word, 1, 0).is_err() && data.unregister(&word, 0).is_err());
@@ -435,7 +435,7 @@ fn a_killed_mirror_leaves_programs_alive() {
         // The next one knows nothing of it, and takes the same program.
         let mirror = Mounted::at(dir.clone())?;
         let (data, word) = (Data::open(&dir)?, Word::default());
-        let index = told("register", data.register("left u32 n", &word, 0, 0))?;
+        let index = in_step("register", data.register("left u32 n", &word, 0, 0))?;
         ensure!(data.write(index, &[0; 4]) == Err(libc::EBADF) && word.get() == 0);
         drop(data);
         mirror.stop()?.success().map(drop)
@@ -488,7 +488,7 @@ fn a_client_that_forks_without_end_keeps_nobody_waiting() {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
         fs::set_permissions(dir.join("user_events_data"), fs::Permissions::from_mode(0o666))?;
         let (data, word) = (Data::open(dir)?, Word::default());
-        told("register", data.register("mine u32 a", &word, 0, 0))?;
+        in_step("register", data.register("mine u32 a", &word, 0, 0))?;
         let mut change = |round: u32| {
             let (since, on) = (Instant::now(), round % 2);
             set(dir, "events/user_events/mine/enable", &on.to_string())?;
@@ -560,15 +560,15 @@ fn all_threads_of_a_process_have_what_one_asked_for() {
                     failed | i32::from(word.get() != 0) << 3
                 })
             });
-            told("register", data.register("shared u32 a", &word, 4, 0))?;
+            in_step("register", data.register("shared u32 a", &word, 4, 0))?;
             go.send(())?;
-            told("child", older.join().map_err(|_| anyhow::anyhow!("the thread"))?)
+            in_step("child", older.join().map_err(|_| anyhow::anyhow!("the thread"))?)
         })?;
         ensure!(code == 0 && word.get() == 1 << 4, "{code} {:#x}", word.get());
-        told("unregister", data.unregister(&word, 4))?;
+        in_step("unregister", data.unregister(&word, 4))?;
         // A process whose first thread ended is told as before, and has its end with the last one.
         let its = dir.clone();
-        let child = told(
+        let child = in_step(
             "fork",
             fork_with(move || {
                 let Ok(data) = Data::open(&its) else { return 1 << 5 };
@@ -586,9 +586,9 @@ fn all_threads_of_a_process_have_what_one_asked_for() {
                 })
             }),
         )?;
-        let code = told("wait", wait_for(child))?;
+        let code = in_step("wait", wait_for(child))?;
         ensure!(code == 0, "{code:#b}");
-        told("off", enable(&dir, "0"))?;
+        in_step("off", enable(&dir, "0"))?;
         drop(data);
         await_true("an event without a holder goes", || !exists(&dir, "user_events/shared"))?;
         mirror.stop()?.success().map(drop)

@@ -34,7 +34,7 @@ const NOISE: Duration = Duration::from_millis(25);
 /// How long a client is waited for whose memory does not come.
 const DEADLINE: Duration = Duration::from_secs(4);
 
-fn told<T>(what: &str, done: Result<T, i32>) -> Result<T> {
+fn in_step<T>(what: &str, done: Result<T, i32>) -> Result<T> {
     done.map_err(std::io::Error::from_raw_os_error).with_context(|| what.to_owned())
 }
 
@@ -178,7 +178,7 @@ fn clients_that_wait_for_ever_keep_nobody_from_being_served() {
         std::thread::sleep(Duration::from_millis(100));
         // Root is served meanwhile, and another client is.
         let (data, word) = (Data::open(dir)?, Word::default());
-        let took = timed(|| told("register", data.register("mine u32 a", &word, 0, 0)).map(drop))?;
+        let took = timed(|| in_step("register", data.register("mine u32 a", &word, 0, 0)).map(drop))?;
         ensure!(took < host::patience(CHANGE), "root waited {took:?}");
         let mut other = Client::start(USER - 1, &["flood", path, "1"])?;
         ensure!(other.line()?.contains("made 1 "), "another client is refused");
@@ -226,7 +226,7 @@ fn enabling_beside_clients_that_are_stuck_takes_no_time() {
         let (page, path) = (held.file(), dir.to_str().context("a path")?);
         let page = page.to_str().context("a path")?;
         let (data, word) = (Data::open(dir)?, Word::default());
-        told("register", data.register("stuck u32 a", &word, 0, 0))?;
+        in_step("register", data.register("stuck u32 a", &word, 0, 0))?;
         // What a change takes without them, on a machine that may have other things to do; the first loads programs.
         let change = |round: u32| {
             let on = round.is_multiple_of(2);
@@ -340,7 +340,7 @@ fn a_client_has_so_many_events_and_none_that_persist() {
         let kept = Kept::watch(dir)?;
         let since = Instant::now();
         let register = |number| {
-            timed(|| told("register", data.register_first_age(&format!("root_{number} u32 a"))).map(drop))
+            timed(|| in_step("register", data.register_first_age(&format!("root_{number} u32 a"))).map(drop))
         };
         let roots = host::share(ROOTS_EVENTS).max(600);
         let times = (0..roots).map(register).collect::<Result<Vec<_>>>()?;
@@ -359,7 +359,7 @@ fn a_client_has_so_many_events_and_none_that_persist() {
         // It is written from time to time, however many registrations there are.
         let most = took.as_millis() / KEEP_APART.as_millis() + 2;
         ensure!((1..=most.min(u128::from(roots / 4))).contains(&kept), "{kept} times in {took:?}");
-        told("register", data.register("last u32 a", &word, 0, 0))?;
+        in_step("register", data.register("last u32 a", &word, 0, 0))?;
         set(dir, "events/user_events/last/enable", "1")?;
         ensure!(word.get() == 1);
         drop((client, data));
@@ -452,7 +452,7 @@ fn a_client_takes_what_it_may_have_and_root_is_served() {
             let record = reader.join().map_err(|_| anyhow::anyhow!("the reader"))??;
             ensure!(record.contains(&format!("beside {what}")), "{record}");
             let (data, word) = (Data::open(dir)?, Word::default());
-            told("register", data.register(&format!("served_{index} u32 a"), &word, 0, 0))?;
+            in_step("register", data.register(&format!("served_{index} u32 a"), &word, 0, 0))?;
             set(dir, &format!("events/user_events/served_{index}/enable"), "1")?;
             ensure!(word.get() == 1, "{what}: {:#x}", word.get());
             ensure!(
@@ -485,7 +485,7 @@ fn events_do_not_hide_files_and_the_page_is_not_written() {
         open_to_all(dir)?;
         let (data, word) = (Data::open(dir)?, Word::default());
         for (bit, name) in ["enable", "filter", "other"].into_iter().enumerate() {
-            told(name, data.register(&format!("{name} u32 a"), &word, bit as u8, 0))?;
+            in_step(name, data.register(&format!("{name} u32 a"), &word, bit as u8, 0))?;
         }
         for file in ["enable", "filter"] {
             ensure!(fs::metadata(dir.join("events/user_events").join(file))?.is_file(), "{file}");
@@ -506,7 +506,7 @@ fn a_killed_helper_is_replaced_and_nothing_is_forgotten() {
         let mirror = Mounted::start("user-helper")?;
         let dir = mirror.dir();
         let (data, word) = (Data::open(dir)?, Word::default());
-        told("register", data.register("kept u32 a", &word, 5, 0))?;
+        in_step("register", data.register("kept u32 a", &word, 5, 0))?;
         for round in 0..2 {
             let helpers = mirror.helpers("tracer-memory")?;
             ensure!(helpers.len() == 3 - round, "{helpers:?}");
@@ -549,7 +549,7 @@ fn no_race_writes_into_another_address_space() {
         // Each watches for a while, which is most of the time that it takes.
         let races = u64::from(host::share(if host::part() > 1 { 25_000 } else { 100_000 }));
         let (data, word) = (Data::open(dir)?, Word::default());
-        told("register", data.register("raced u32 a", &word, 0, 0))?;
+        in_step("register", data.register("raced u32 a", &word, 0, 0))?;
         let over = AtomicBool::new(false);
         let (line, changes) = std::thread::scope(|scope| -> Result<_> {
             let changer = scope.spawn(|| -> Result<u64> {

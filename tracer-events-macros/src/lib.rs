@@ -25,35 +25,35 @@ use printk::Printk;
 /// Defines an event with a class of its own.
 #[proc_macro]
 pub fn trace_event(input: TokenStream) -> TokenStream {
-    told(trace_event_of(input))
+    expanded(trace_event_of(input))
 }
 
 /// Defines what events have in common.
 #[proc_macro]
 pub fn declare_event_class(input: TokenStream) -> TokenStream {
-    told(class_of(input))
+    expanded(class_of(input))
 }
 
 /// Defines an event of a class.
 #[proc_macro]
 pub fn define_event(input: TokenStream) -> TokenStream {
-    told(event_of(input, false))
+    expanded(event_of(input, false))
 }
 
 /// Defines an event of a class that prints otherwise.
 #[proc_macro]
 pub fn define_event_print(input: TokenStream) -> TokenStream {
-    told(event_of(input, true))
+    expanded(event_of(input, true))
 }
 
 /// What a class's `macro_rules!` calls.
 #[doc(hidden)]
 #[proc_macro]
 pub fn __event(input: TokenStream) -> TokenStream {
-    told(event_with_class(input))
+    expanded(event_with_class(input))
 }
 
-fn told(made: Result<TokenStream>) -> TokenStream {
+fn expanded(made: Result<TokenStream>) -> TokenStream {
     made.unwrap_or_else(Error::into_tokens)
 }
 

@@ -66,7 +66,7 @@ fn said(text: &str) {
     let _ = std::io::stdout().flush();
 }
 
-fn told<T>(what: &str, done: Result<T, i32>) -> Result<T, String> {
+fn in_step<T>(what: &str, done: Result<T, i32>) -> Result<T, String> {
     done.map_err(|error| format!("{what}: {}", std::io::Error::from_raw_os_error(error)))
 }
 
@@ -79,8 +79,8 @@ struct Canary {
 impl Canary {
     fn map() -> Result<Self, String> {
         let canary = Self {
-            zeroes: told("a page", Page::fixed(ZEROES, None))?,
-            ones: told("a page", Page::fixed(ONES, None))?,
+            zeroes: in_step("a page", Page::fixed(ZEROES, None))?,
+            ones: in_step("a page", Page::fixed(ONES, None))?,
         };
         canary.zeroes.put(0, &[0; Page::SIZE]);
         canary.ones.put(0, &[0xff; Page::SIZE]);
@@ -125,7 +125,7 @@ fn become_another(dir: &str, page: &str, program: &str, how: &str) -> Result<Inf
     let data = open(Path::new(dir)).map_err(|error| error.to_string())?;
     let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
     // The bit of an event that is off is cleared.
-    told("the held page", Page::fixed(ONES, Some(&file)))?;
+    in_step("the held page", Page::fixed(ONES, Some(&file)))?;
     let since = Instant::now();
     let done = data.register_at("attack u32 a", ONES, 3, 4, 0);
     said(&format!("refused {done:?} after {} ms", since.elapsed().as_millis()));
@@ -136,7 +136,7 @@ fn become_another(dir: &str, page: &str, program: &str, how: &str) -> Result<Inf
 fn crowd(dir: &str, page: &str, count: u64) -> Result<(), String> {
     let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
     let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
-    told("the held page", Page::fixed(ZEROES, Some(&file)))?;
+    in_step("the held page", Page::fixed(ZEROES, Some(&file)))?;
     said("asking");
     let (all, answers) = (Barrier::new(count as usize), Mutex::new(BTreeMap::<i32, Vec<Duration>>::new()));
     std::thread::scope(|scope| {
@@ -213,7 +213,7 @@ fn reads(dir: &Path, tries: u64) -> Result<Vec<i32>, String> {
 /// A process that asks to be told of an event, and stays; how that was refused.
 fn space(data: &Data) -> Result<Option<i32>, String> {
     let (answer, its) = rustix::pipe::pipe().map_err(|error| error.to_string())?;
-    told(
+    in_step(
         "fork",
         fork_with(|| {
             let done = Page::fixed(ZEROES, None).and_then(|page| {
@@ -235,9 +235,9 @@ fn space(data: &Data) -> Result<Option<i32>, String> {
 fn stuck(dir: &str, page: &str) -> Result<(), String> {
     let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
     let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
-    told("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
-    told("register", data.register_at("stuck u32 a", ZEROES, 3, 4, 0))?;
-    told("the held page", Page::fixed(ZEROES, Some(&file)))?;
+    in_step("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
+    in_step("register", data.register_at("stuck u32 a", ZEROES, 3, 4, 0))?;
+    in_step("the held page", Page::fixed(ZEROES, Some(&file)))?;
     said("stuck");
     let _ = std::io::stdin().read_line(&mut String::new());
     Ok(())
@@ -246,7 +246,7 @@ fn stuck(dir: &str, page: &str) -> Result<(), String> {
 /// Registers as many events as it is let.
 fn flood(dir: &str, count: u64) -> Result<(), String> {
     let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
-    told("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
+    in_step("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
     let persistent = data.register_at("flood_persistent u32 a", ZEROES, 0, 4, PERSIST);
     let (mut made, mut refused) = (0, 0);
     let mut first = 0;
@@ -288,7 +288,7 @@ fn page(dir: &str) -> Result<(), String> {
 mod races {
     use super::{
         AtomicU32, AtomicU64, Canary, Command, CommandExt, Data, Duration, Instant, ONES, Ordering, Page,
-        Path, TOUCHED, ZEROES, fork_with, said, start_child, told, wait_for,
+        Path, TOUCHED, ZEROES, fork_with, said, start_child, in_step, wait_for,
     };
 
     /// The file, for children that have nothing but globals.
@@ -397,8 +397,8 @@ mod races {
                 _ => (4, Kind::Exec, 1),
             };
             let place = if numbers & 0x100 == 0 { ZEROES } else { ONES };
-            let child = told("fork", fork_with(|| child(kind, place, &own, times)))?;
-            let code = told("wait", wait_for(child))?;
+            let child = in_step("fork", fork_with(|| child(kind, place, &own, times)))?;
+            let code = in_step("wait", wait_for(child))?;
             children += 1;
             match code {
                 0 => {}
@@ -411,10 +411,10 @@ mod races {
             if numbers.is_multiple_of(4)
                 && std::fs::write("/proc/sys/kernel/ns_last_pid", (child - 1).to_string()).is_ok()
             {
-                let again = told("fork", start_child(false, is_untouched))?;
+                let again = in_step("fork", start_child(false, is_untouched))?;
                 asked += 1;
                 reused += i32::from(again == child);
-                stray += told("wait", wait_for(again))?;
+                stray += in_step("wait", wait_for(again))?;
             }
             if !canary.is_untouched() {
                 stray += 1;

@@ -73,9 +73,9 @@ fn fork_often(dir: &Path, addresses: u64, forks: u64) -> Result<(), String> {
     }
     println!("forked");
     // It is still told.
-    let told = page.bit(0);
+    let seen = page.bit(0);
     let end = Instant::now() + Duration::from_secs(60);
-    while page.bit(0) == told || page.bit(addresses as u32 - 1) == told {
+    while page.bit(0) == seen || page.bit(addresses as u32 - 1) == seen {
         if Instant::now() > end {
             return Err("it is not told any more".to_owned());
         }

@@ -76,7 +76,7 @@ impl Guard {
         self.gone.load(Ordering::Relaxed)
     }
 
-    fn told(&self, sent: Result<usize, Errno>) -> Option<()> {
+    fn is_sent(&self, sent: Result<usize, Errno>) -> Option<()> {
         if let Err(errno) = sent {
             tracing::warn!("nobody closes events if this process is killed: {errno}");
             self.gone.store(true, Ordering::Relaxed);
@@ -85,12 +85,12 @@ impl Guard {
     }
 
     fn hold(&self, numbered: &[(u32, BorrowedFd<'_>)]) -> Option<()> {
-        self.told(send_held(&self.socket, numbered))
+        self.is_sent(send_held(&self.socket, numbered))
     }
 
     /// Has everything let go, and waits for that: whoever closes a descriptor then is the last one.
     pub fn dismiss(&self) {
-        if self.is_gone() || self.told(send(&self.socket, b"\n", SendFlags::NOSIGNAL)).is_none() {
+        if self.is_gone() || self.is_sent(send(&self.socket, b"\n", SendFlags::NOSIGNAL)).is_none() {
             return;
         }
         self.dismissed.store(true, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Guard {
 
     /// Hands perf events over, off their hooks, to be closed when this end of the socket is; gives back those that nobody took.
     pub fn hand_over(&self, events: Vec<OwnedFd>) -> Vec<OwnedFd> {
-        let taken = !self.is_gone() && self.told(hand_over(&self.socket, &events).map(|()| 0)).is_some();
+        let taken = !self.is_gone() && self.is_sent(hand_over(&self.socket, &events).map(|()| 0)).is_some();
         if taken { Vec::new() } else { events }
     }
 }
@@ -113,7 +113,7 @@ impl Drop for Kept {
     fn drop(&mut self) {
         if !self.guard.is_gone() && !self.guard.dismissed.load(Ordering::Relaxed) {
             let numbers = [self.number, self.number | LINK].map(u32::to_ne_bytes).concat();
-            self.guard.told(send(&self.guard.socket, &numbers, SendFlags::NOSIGNAL));
+            self.guard.is_sent(send(&self.guard.socket, &numbers, SendFlags::NOSIGNAL));
         }
     }
 }

@@ -167,14 +167,14 @@ impl ProgramBuilder<'_> {
     /// Generates a request's code and says whether others may share its program.
     fn coded(&self, request: &Request<'_>, slot: u32) -> Result<Coded, AttachError> {
         let functions = request.functions()?;
-        let told = request.told_at_the_hit();
-        let mut fixed = self.params(request, &functions, if told == 0 { slot } else { 0 });
-        if told == 0 {
+        let reported = request.reported_at_hit();
+        let mut fixed = self.params(request, &functions, if reported == 0 { slot } else { 0 });
+        if reported == 0 {
             return Ok(Coded { functions, fixed, key: None });
         }
-        // With slot and kind told at the hit, events with the same code share the program.
+        // With slot and kind reported at the hit, events with the same code share the program.
         fixed.kind = 0;
-        fixed.bits |= told;
+        fixed.bits |= reported;
         if let Some((false, _)) = request.via.call() {
             fixed.call = self.context.registers.map_or(0, |registers| registers.number);
         }

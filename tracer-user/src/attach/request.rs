@@ -94,7 +94,7 @@ impl Request<'_> {
     /// What tells a program at the hit which event it is, so that events share it: [`params::COOKIE`] or
     /// [`params::BY_CALL`]. 0 where each event has a program of its own, as a system call's has whose number is a
     /// constant in it.
-    pub(super) fn told_at_the_hit(&self) -> u32 {
+    pub(super) fn reported_at_hit(&self) -> u32 {
         match (self.via, self.hook) {
             (AttachPoint::Tracepoint(_) | AttachPoint::Shared { .. }, _)
             | (_, ProgramContext::UserRecord(_)) => params::COOKIE,

@@ -181,7 +181,7 @@ fn fitting(text: &[u8], height: usize) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn told(words: &[&str]) -> Result<Vec<(String, String)>, String> {
+    fn parsed(words: &[&str]) -> Result<Vec<(String, String)>, String> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         pairs(&words).map_err(|error| error.to_string())
     }
@@ -190,16 +190,16 @@ mod tests {
     fn words_come_in_pairs() {
         let pair = |event: &str, histogram: &str| (event.to_owned(), histogram.to_owned());
         assert_eq!(
-            told(&["a:b", "keys=x", "if", "x > 1", "c:d", "keys=y:vals=z", "if z", "e:f", "keys=w if w"]),
+            parsed(&["a:b", "keys=x", "if", "x > 1", "c:d", "keys=y:vals=z", "if z", "e:f", "keys=w if w"]),
             Ok(vec![
                 pair("a:b", "keys=x if x > 1"),
                 pair("c:d", "keys=y:vals=z if z"),
                 pair("e:f", "keys=w if w")
             ])
         );
-        assert_eq!(told(&["a:b"]), Err("no histogram behind `a:b`".to_owned()));
-        assert_eq!(told(&["if", "x"]), Err("`if` stands behind a histogram".to_owned()));
-        assert_eq!(told(&["a:b", "keys=x", "if"]), Err("no filter behind `if`".to_owned()));
+        assert_eq!(parsed(&["a:b"]), Err("no histogram behind `a:b`".to_owned()));
+        assert_eq!(parsed(&["if", "x"]), Err("`if` stands behind a histogram".to_owned()));
+        assert_eq!(parsed(&["a:b", "keys=x", "if"]), Err("no filter behind `if`".to_owned()));
     }
 
     #[test]

@@ -226,11 +226,11 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
         tracing::debug!(name = step.name, ms = step.took.as_millis(), "longest step");
         let _ = give.send(farewell);
     });
-    if let Ok(Some(told)) = given.recv_timeout(END / 3) {
+    if let Ok(Some(farewell)) = given.recv_timeout(END / 3) {
         // Programs' memory may be anybody's.
         let (done, is_done) = channel();
         let wait = move || {
-            told.wait();
+            farewell.wait();
             let _ = done.send(());
         };
         if std::thread::Builder::new().name("farewell".to_owned()).spawn(wait).is_ok() {
@@ -320,7 +320,7 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard
 /// Takes up what a killed daemon had, or else does what is asked for at the start.
 fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, opener: &Opener, options: &Options) {
     mirror.read_special_formats();
-    let told = |failed: Vec<(String, Errno)>| {
+    let log_failed = |failed: Vec<(String, Errno)>| {
         for (what, error) in failed {
             tracing::warn!("{what}: {error}");
         }
@@ -328,12 +328,12 @@ fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, opener: &Opener, op
     let saved = keeper.as_ref().filter(|_| options.restore).and_then(|keeper| keeper.load());
     if let Some(saved) = saved {
         let quotas = mirror.quotas.clone();
-        told(mirror.restore(&saved, &mut |wanted| opener.look_now(&quotas, wanted)));
+        log_failed(mirror.restore(&saved, &mut |wanted| opener.look_now(&quotas, wanted)));
     } else {
         if let Some(keeper) = &keeper {
             keeper.forget();
         }
-        options.boot.iter().for_each(|boot| told(mirror.boot(boot)));
+        options.boot.iter().for_each(|boot| log_failed(mirror.boot(boot)));
     }
     if let Some(keeper) = keeper {
         keeper.keep(mirror);

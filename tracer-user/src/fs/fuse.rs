@@ -412,11 +412,11 @@ mod tests {
 
     #[test]
     fn the_kernel_gets_no_error_that_it_refuses() {
-        let told = |number| errno(rustix::io::Errno::from_raw_os_error(number)).code();
-        assert_eq!(told(524), libc::EOPNOTSUPP);
-        assert_eq!((told(512), told(530), told(4095)), (libc::EIO, libc::EIO, libc::EIO));
+        let answered = |number| errno(rustix::io::Errno::from_raw_os_error(number)).code();
+        assert_eq!(answered(524), libc::EOPNOTSUPP);
+        assert_eq!((answered(512), answered(530), answered(4095)), (libc::EIO, libc::EIO, libc::EIO));
         for number in 1..INTERNAL {
-            assert_eq!(told(number), number);
+            assert_eq!(answered(number), number);
         }
     }
 }

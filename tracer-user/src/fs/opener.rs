@@ -66,7 +66,7 @@ struct Asked {
 
 /// What is answered; with a file comes its descriptor, and with notes another one that they are in.
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct OpenedReply {
     number: u64,
     answer: Result<Opened, i32>,
 }
@@ -248,10 +248,10 @@ fn listen(socket: BorrowedFd<'_>, waiting: &Mutex<Waiting>) -> Errno {
             Ok(None) => return Errno::PIPE,
             Err(errno) => return errno,
         };
-        let Ok(told) = serde_json::from_slice::<Told>(&message) else { return Errno::PROTO };
+        let Ok(reply) = serde_json::from_slice::<OpenedReply>(&message) else { return Errno::PROTO };
         // Who waits no more has left it in the table, for its place.
-        if let Some(pending) = lock(waiting).by_number.remove(&told.number) {
-            let _ = pending.to.send(found(told.answer, fds));
+        if let Some(pending) = lock(waiting).by_number.remove(&reply.number) {
+            let _ = pending.to.send(found(reply.answer, fds));
         }
     }
 }
@@ -343,13 +343,13 @@ fn serve(socket: OwnedFd) -> io::Result<()> {
 }
 
 fn answer(socket: BorrowedFd<'_>, number: u64, found: Answer) {
-    let told = |answer| Told { number, answer };
+    let reply = |answer| OpenedReply { number, answer };
     let sent = match found {
         Ok(found) => send_found(socket, number, &found),
-        Err(errno) => send_told(socket, &told(Err(errno.raw_os_error())), &[]),
+        Err(errno) => send_reply(socket, &reply(Err(errno.raw_os_error())), &[]),
     };
     if let Err(errno) = sent {
-        let _ = send_told(socket, &told(Err(errno.raw_os_error())), &[]);
+        let _ = send_reply(socket, &reply(Err(errno.raw_os_error())), &[]);
     }
 }
 
@@ -368,7 +368,7 @@ fn send_found(socket: BorrowedFd<'_>, number: u64, found: &Found) -> Result<(), 
     };
     fds.extend(memory.as_ref().map(AsFd::as_fd));
     let opened = Opened { identity: found.file.identity(), symbol: found.symbol, notes };
-    send_told(socket, &Told { number, answer: Ok(opened) }, &fds)
+    send_reply(socket, &OpenedReply { number, answer: Ok(opened) }, &fds)
 }
 
 fn in_memory(notes: &Notes) -> Result<OwnedFd, Errno> {
@@ -378,8 +378,8 @@ fn in_memory(notes: &Notes) -> Result<OwnedFd, Errno> {
     Ok(file.into())
 }
 
-fn send_told(socket: BorrowedFd<'_>, told: &Told, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let message = serde_json::to_vec(told).map_err(|_| Errno::IO)?;
+fn send_reply(socket: BorrowedFd<'_>, reply: &OpenedReply, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let message = serde_json::to_vec(reply).map_err(|_| Errno::IO)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {

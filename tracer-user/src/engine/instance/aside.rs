@@ -55,13 +55,13 @@ impl Mirror {
     ) -> Result<(), Errno> {
         let state = self.state(instance)?;
         let planned = state.with_wanted(event, wants, |live, wanted| {
-            live.plan_attach(event, chosen, wanted).map_err(|error| session::told(&error))
+            live.plan_attach(event, chosen, wanted).map_err(|error| session::log_to_errno(&error))
         })?;
         let Some((planned, job)) = planned else { return Ok(()) };
         let made = self.aside_for(ASIDE, move || job.run());
         let made = made.unwrap_or_else(|errno| Err(Cause::Hook("uprobe", errno)));
         let live = self.state(instance)?.live.as_mut().ok_or(Errno::NODEV)?;
-        live.finish_attach(event, chosen, planned, made, wants.format).map_err(|error| session::told(&error))
+        live.finish_attach(event, chosen, planned, made, wants.format).map_err(|error| session::log_to_errno(&error))
     }
 
     /// Has a thread read an event's format, if it was not read before.
@@ -142,7 +142,7 @@ impl Mirror {
         let plan = AttachPlan::tracepoint(wants.format, why);
         self.open_perf_event(instance, event, &plan.via);
         self.state(instance)?.with_wanted(event, wants, |live, wanted| {
-            live.attach_hook(event, &plan, wanted).map_err(|error| session::told(&error))
+            live.attach_hook(event, &plan, wanted).map_err(|error| session::log_to_errno(&error))
         })
     }
 
@@ -171,7 +171,7 @@ impl Refused {
     pub(super) fn keep(&mut self, tried: &AttachPlan, error: &AttachError) -> Result<(), Errno> {
         match tried.hook {
             // There is no other place for a program's event.
-            ProgramContext::Tracepoint | ProgramContext::UserRecord(_) => Err(session::told(error)),
+            ProgramContext::Tracepoint | ProgramContext::UserRecord(_) => Err(session::log_to_errno(error)),
             _ => {
                 self.0 = Some(error.to_string());
                 Ok(())

@@ -317,7 +317,7 @@ impl Mirror {
         let without = if user || self.is_synthetic(event) {
             Some(ProgramContext::Inject)
         } else {
-            probes.as_ref().and_then(|probes| self.sits_on(probes.first()?)).map(|(_, hook)| hook)
+            probes.as_ref().and_then(|probes| self.eprobe_target(probes.first()?)).map(|(_, hook)| hook)
         };
         let chosen = self.programs.chosen(event, format).unwrap_or_else(|| self.choices.of(format));
         let wants = EventInputs { format, stacks, begins_off };
@@ -338,7 +338,7 @@ impl Mirror {
         let attached = state.with_wanted(event, wants, |live, wanted| match (without, &probes) {
             _ if too_long => Ok(()),
             (Some(hook), _) => {
-                live.attach_emitted(event, hook, wanted).map_err(|error| session::told(&error))
+                live.attach_emitted(event, hook, wanted).map_err(|error| session::log_to_errno(&error))
             }
             (None, Some(probes)) => {
                 linked.and_then(|()| live.attach_probes(event, probes, wanted, &facts)).map_err(|tried| {
@@ -407,7 +407,7 @@ impl Mirror {
             } else {
                 live.change(event, wanted)
             };
-            done.map_err(|error| session::told(&error))
+            done.map_err(|error| session::log_to_errno(&error))
         })?;
         self.changed(instance, event)
     }

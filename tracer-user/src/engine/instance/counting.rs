@@ -71,7 +71,7 @@ impl Mirror {
         let trigger = self.histograms.trigger(id).ok_or(Errno::NODEV)?.clone();
         let event = self.state(instance)?.hists.table(id).ok_or(Errno::NODEV)?.event;
         if self.is_relayed(event) {
-            return self.refollow(instance, event);
+            return self.rebuild_dependents(instance, event);
         }
         let chosen = self.hist_hook(event, &trigger);
         let mut program = self.start(instance, &trigger, &chosen)?;
@@ -262,6 +262,6 @@ impl Mirror {
                 tracing::warn!("{error}");
             }
         }
-        if self.is_relayed(event) { self.refollow(instance, event) } else { Ok(()) }
+        if self.is_relayed(event) { self.rebuild_dependents(instance, event) } else { Ok(()) }
     }
 }

@@ -68,7 +68,7 @@ impl Mirror {
             return Some(Source::Place(Candidate { hook, via, irqs_off: false }));
         }
         let probes = self.dynamic.probes_of(event)?;
-        if let Some((target, _)) = probes.first().and_then(|probe| self.sits_on(probe)) {
+        if let Some((target, _)) = probes.first().and_then(|probe| self.eprobe_target(probe)) {
             return Some(Source::Event(target));
         }
         Some(Source::Hooks(probes))
@@ -80,7 +80,7 @@ impl Mirror {
     }
 
     /// The event that an event probe sits on, if the kernel does not know it, and how values are had from its records.
-    pub(super) fn sits_on(&self, probe: &Probe) -> Option<(u32, ProgramContext)> {
+    pub(super) fn eprobe_target(&self, probe: &Probe) -> Option<(u32, ProgramContext)> {
         let Target::Event { system, name, filter } = &probe.event.target else { return None };
         let event = self.events.find(self.events.find_system(system)?, name)?;
         let format = self.events.known_format(event).filter(|_| self.events.is_made(event))?;
@@ -93,7 +93,7 @@ impl Mirror {
         let name = self.events.full_name(event);
         let Some((system, name)) = name.split_once(':') else { return Vec::new() };
         let all = self.dynamic.eprobes_on(system, name);
-        all.into_iter().filter_map(|(number, probe)| Some((number, self.sits_on(&probe)?.1))).collect()
+        all.into_iter().filter_map(|(number, probe)| Some((number, self.eprobe_target(&probe)?.1))).collect()
     }
 
     /// What follows an event's records in an instance, ready to be put into a program that has them; `outer` are the events in
@@ -124,7 +124,7 @@ impl Mirror {
             }
             let wants = EventInputs { format, stacks, begins_off: false };
             parts.extend(state.with_wanted(probe, wants, |live, wanted| {
-                live.emitted_block(probe, wanted).map_err(|error| session::told(&error))
+                live.emitted_block(probe, wanted).map_err(|error| session::log_to_errno(&error))
             })?);
             let further = self.following(instance, probe, outer)?;
             if !further.is_empty() {
@@ -137,7 +137,7 @@ impl Mirror {
                     is_injected: false,
                 };
                 let relay = attach::relayed(&relay, facts.cpus(), &further);
-                parts.push(relay.map_err(|error| session::told(&error))?);
+                parts.push(relay.map_err(|error| session::log_to_errno(&error))?);
             }
         }
         Ok(parts)
@@ -198,11 +198,11 @@ impl Mirror {
     }
 
     /// Has records of user space run through what follows an event probe.
-    fn follow_writers(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    fn relay_writers(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
         let parts = self.hist_parts(instance, event, Entry::Injected, &mut vec![event])?;
         let probes = self.dynamic.probes_of(event).unwrap_or_default();
         let hooks: Vec<ProgramContext> =
-            probes.iter().filter_map(|probe| Some(self.sits_on(probe)?.1)).collect();
+            probes.iter().filter_map(|probe| Some(self.eprobe_target(probe)?.1)).collect();
         let (catalogue, facts) = (self.events.clone(), self.facts.clone());
         let format = catalogue.try_format(event, &facts)?;
         let Some(live) = &mut self.state(instance)?.live else { return Ok(()) };
@@ -226,13 +226,13 @@ impl Mirror {
                 self.relink(event);
                 Ok(())
             }
-            Some(Source::Event(target)) => self.refollow(instance, target),
+            Some(Source::Event(target)) => self.rebuild_dependents(instance, target),
             Some(Source::Hooks(_) | Source::Place(_) | Source::Writers) | None => Ok(()),
         }
     }
 
     /// Sees to it that what follows an event in an instance gets its records: to be called when that changes.
-    pub(super) fn refollow(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    pub(super) fn rebuild_dependents(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
         match self.source(event) {
             None | Some(Source::Writers) => Ok(()),
             Some(Source::Emission) => {
@@ -241,9 +241,9 @@ impl Mirror {
             }
             Some(Source::Event(target)) => {
                 if matches!(self.source(target), Some(Source::Emission | Source::Writers)) {
-                    self.follow_writers(instance, event)?;
+                    self.relay_writers(instance, event)?;
                 }
-                self.refollow(instance, target)
+                self.rebuild_dependents(instance, target)
             }
             Some(source @ (Source::Hooks(_) | Source::Place(_))) => {
                 let probes = match source {
@@ -300,7 +300,7 @@ impl InstanceSession {
             }
             let (mut relay, candidate) = known.remove(0);
             let changed = self.asked().change_relay(&mut relay, format, &candidate.hook, &parts);
-            changed.map_err(|error| session::told(&error))?;
+            changed.map_err(|error| session::log_to_errno(&error))?;
             relays.push((relay, candidate));
         }
         self.relays.insert(event, relays);

@@ -373,7 +373,7 @@ impl Mirror {
             return Ok(());
         }
         self.harden_idle(instance, event)?;
-        self.refollow(instance, event)
+        self.rebuild_dependents(instance, event)
     }
 
     /// Lets triggers that turn an event's histograms on and off know which these are by now.

@@ -36,7 +36,7 @@ impl Mirror {
         state.recorded.insert(event);
         let wants = EventInputs { format, stacks, begins_off: false };
         let asked = state.with_wanted(event, wants, |live, wanted| {
-            live.inject(event, wanted, &record, &hit).map_err(|error| session::told(&error))
+            live.inject(event, wanted, &record, &hit).map_err(|error| session::log_to_errno(&error))
         })?;
         self.hand_to_probes(instance, event, &record, &hit);
         if asked & asked::STACK != 0 {

@@ -95,7 +95,7 @@ impl Mirror {
         }
         if !published.events.contains_key(name) {
             let pinned =
-                Pinned::open(&published.opened.path(), name).map_err(|error| session::told(&error))?;
+                Pinned::open(&published.opened.path(), name).map_err(|error| session::log_to_errno(&error))?;
             published.events.insert(name.to_owned(), (pinned, None));
         }
         // One a kind: the memory that a record is built in is a program's own.
@@ -111,6 +111,6 @@ impl Mirror {
             pinned.turn_on(&event, emissions)
         };
         *told = state;
-        done.map_err(|error| session::told(&error))
+        done.map_err(|error| session::log_to_errno(&error))
     }
 }

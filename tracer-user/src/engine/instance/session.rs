@@ -513,7 +513,7 @@ fn emitted<'a>(wanted: &EventConfig<'a>, via: &'a AttachPoint, hook: &'a Program
 }
 
 /// Tells what the kernel refused, and with which number the command fails.
-pub(super) fn told(error: &AttachError) -> rustix::io::Errno {
+pub(super) fn log_to_errno(error: &AttachError) -> rustix::io::Errno {
     tracing::warn!("{error}");
     errno(error)
 }

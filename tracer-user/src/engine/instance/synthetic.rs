@@ -262,7 +262,7 @@ impl Mirror {
             if state.live.is_some() {
                 let wants = EventInputs { format, stacks, begins_off: false };
                 parts.extend(state.with_wanted(number, wants, |live, wanted| {
-                    live.emitted_block(number, wanted).map_err(|error| session::told(&error))
+                    live.emitted_block(number, wanted).map_err(|error| session::log_to_errno(&error))
                 })?);
             }
         }
@@ -272,7 +272,7 @@ impl Mirror {
         if parts.is_empty() {
             return Ok(None);
         }
-        attach::emission(&event, id, &parts).map_err(|error| session::told(&error))
+        attach::emission(&event, id, &parts).map_err(|error| session::log_to_errno(&error))
     }
 
     /// Lets programs that emit a synthetic event know that it is on elsewhere, or otherwise, than before.
