@@ -1,15 +1,15 @@
-//! Maps by which programs of others emit a synthetic event. Each is pinned under the event's name and a suffix, where the mirror
-//! and the loader of such a program find it, whoever comes first makes it.
+//! Maps through which external BPF programs emit a synthetic event. Each map is pinned under the event's name plus a
+//! suffix. The mirror and the loader of such a program find it there; the first of them creates it.
 
-/// Most fields of a synthetic event.
+/// Maximum number of fields of a synthetic event.
 pub const EMIT_FIELDS: usize = 64;
 
-/// Suffixes of the names: an array with one [`Emitting`]; a per-CPU array with one [`Stage`]; and arrays of one program, which
-/// takes the values into the mirror, for each kind of program that emits.
+/// Suffixes of the map names: an array with one [`Emitting`], a per-CPU array with one [`Stage`], and one program array
+/// per kind of emitting program. The only program in such an array copies the values into the mirror.
 pub mod pins {
-    /// [`super::Emitting`].
+    /// Array with one [`Emitting`].
     pub const STATE: &str = "_state";
-    /// [`super::Stage`].
+    /// Per-CPU array with one [`Stage`].
     pub const STAGE: &str = "_stage";
     /// For programs at raw tracepoints.
     pub const RAW_TP: &str = "_raw_tp";
@@ -21,15 +21,15 @@ pub mod pins {
     pub const PERF_EVENT: &str = "_perf_event";
 }
 
-/// Whether an event is to be emitted.
+/// Whether programs emit the event.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Emitting {
-    /// Whether it is on in an instance.
+    /// 1 if the event is enabled in an instance, else 0.
     pub on: u32,
-    /// 0.
+    /// Always 0.
     pub pad: u32,
-    /// What its fields are, by [`layout`]: of each the type, a blank, the name and a semicolon.
+    /// Hash of the fields, computed by [`layout`] over type, space, name and semicolon of each field.
     pub layout: u64,
 }
 
@@ -39,20 +39,20 @@ const _: () = assert!(size_of::<Emitting>() == 16);
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Stage {
-    /// Whether an emission is on its way, which owns the values.
+    /// Not 0 while an emission on this CPU uses the values.
     pub busy: u64,
-    /// Emissions that found another one on its way.
+    /// Number of emissions that were lost because another one was in progress.
     pub lost: u64,
-    /// Numbers, and addresses of texts and of stacks.
+    /// Numbers, and addresses of strings and of stacks.
     pub values: [u64; EMIT_FIELDS],
 }
 
 const _: () = assert!(size_of::<Stage>() == 16 + 8 * EMIT_FIELDS);
 
-/// What [`layout`] starts with.
+/// Initial value of [`layout`].
 pub const LAYOUT: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// Adds text to what stands for an event's fields (FNV-1a).
+/// Adds text to the hash of an event's fields (FNV-1a).
 pub const fn layout(mut hash: u64, text: &[u8]) -> u64 {
     let mut at = 0;
     while at < text.len() {

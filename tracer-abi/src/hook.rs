@@ -1,86 +1,86 @@
-//! The seam between templates and generated code: symbols that a template leaves undefined and
-//! `code::link` defines, and the parameters that are fixed when a program is loaded.
+//! The interface between templates and generated code: the symbols that a template leaves undefined and `code::link`
+//! defines, and the parameters that are constant after a program is loaded.
 
-/// `fn tracer_filter(ctx: *mut c_void, scratch: *mut u8, common: u64) -> u64`: not 0 when the hit is to be
-/// recorded. `scratch` points to [`FILTER_AREA`](crate::FILTER_AREA) bytes of map memory for strings that a
-/// filter fetches, and is null in a program whose filter fetches none. `common` is a
-/// [`Common`](crate::Common) in one word; its flags and preempt count are filled only under
-/// [`params::FILTER_FLAGS`].
+/// `fn tracer_filter(ctx: *mut c_void, scratch: *mut u8, common: u64) -> u64`: returns a value other than 0 if the hit
+/// is to be recorded. `scratch` points to [`FILTER_AREA`](crate::FILTER_AREA) bytes of map memory for strings that the
+/// filter fetches. It is null in a program whose filter fetches none. `common` is a [`Common`](crate::Common) in one
+/// word; its flags and preempt count are filled only under [`params::FILTER_FLAGS`].
 pub const FILTER: &str = "tracer_filter";
 
-/// `fn tracer_record(ctx: *mut c_void, payload: *mut u8) -> u64`: writes everything behind the common
-/// fields to `payload` (which points at the payload's first byte, common fields included) and returns the
-/// payload's whole length in bytes.
+/// `fn tracer_record(ctx: *mut c_void, payload: *mut u8) -> u64`: writes everything after the common fields to
+/// `payload` and returns the length of the whole payload in bytes. `payload` points to the first byte of the payload,
+/// common fields included.
 pub const RECORD: &str = "tracer_record";
 
-/// `fn tracer_trigger(ctx: *mut c_void, scratch: *mut u8, common: u64, switches: *mut Switches) -> u64`: what the
-/// event's triggers do to [`Switches`](crate::Switches) at a hit, each if its filter takes it; bits of [`asked`] for what
-/// they leave to the template. The first three arguments are those of [`FILTER`], flags and preempt count always
-/// filled; without [`params::SEES_RECORD`] the second is null and the third 0.
+/// `fn tracer_trigger(ctx: *mut c_void, scratch: *mut u8, common: u64, switches: *mut Switches) -> u64`: runs the
+/// event's triggers, each if its filter accepts the hit. They change [`Switches`](crate::Switches). The result has the
+/// bits of [`asked`] for the actions that the template performs. The first three arguments are those of [`FILTER`],
+/// with flags and preempt count always filled. Without [`params::SEES_RECORD`], the second is null and the third is 0.
 pub const TRIGGER: &str = "tracer_trigger";
 
-/// What [`TRIGGER`] asks of the template.
+/// Actions that [`TRIGGER`] requests from the template.
 pub mod asked {
-    /// A control record for a snapshot.
+    /// Write a control record for a snapshot.
     pub const SNAPSHOT: u64 = 1;
-    /// A record of the kernel's stack.
+    /// Write a record of the kernel stack.
     pub const STACK: u64 = 1 << 1;
 }
 
-/// Name of the constant in every template that holds its [`Params`].
+/// Name of the constant that holds the [`Params`] in every template.
 pub const PARAMS: &str = "PARAMS";
 
-/// What is fixed when a program is loaded. It lies in frozen read-only memory, so that the verifier knows the
-/// values and removes the branches they rule out.
+/// Parameters that are constant after a program is loaded. They are in frozen read-only memory, so the verifier knows
+/// the values and removes dead branches.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Params {
     /// Bits of [`params`].
     pub bits: u32,
-    /// Row of [`COUNTERS`](crate::COUNTERS).
+    /// Slot: row of [`COUNTERS`](crate::COUNTERS).
     pub slot: u32,
-    /// Number of CPUs, columns of [`COUNTERS`](crate::COUNTERS).
+    /// Number of CPUs: columns of [`COUNTERS`](crate::COUNTERS).
     pub cpus: u32,
-    /// Payload size in bytes when every record has the same; 0 when the length varies.
+    /// Payload size in bytes if all records have the same size; 0 if the length varies.
     pub size: u32,
-    /// Process id of the tracer in the initial pid namespace; its threads are not traced. 0: trace
-    /// all.
+    /// Process id of the tracer in the initial pid namespace; its threads are not traced. 0: all processes are traced.
     pub own_tgid: u32,
     /// Event id, `common_type`.
     pub kind: u32,
-    /// Byte offset in `task_struct` of what [`params::COMPAT`] tests.
+    /// Byte offset in `task_struct` of the word that [`params::COMPAT`] tests.
     pub compat_offset: u32,
-    /// Bits of that word that mean a 32-bit system call.
+    /// Bits of that word that indicate a 32-bit system call.
     pub compat_mask: u32,
     /// Byte offset in `task_struct` of `thread_info.preempt_count` under [`params::PREEMPT_TASK`].
     pub preempt_offset: u32,
-    /// What a hit of this kind of hook adds to the preempt count by itself; negative (as `i32`) where the kernel's own record
-    /// is made deeper.
+    /// Amount that a hit at this kind of hook itself adds to the preempt count. It is negative (as `i32`) where the
+    /// kernel makes its own record at a greater depth.
     pub preempt_bias: u32,
-    /// Bytes in a CPU's ring buffer from which on the reader is woken.
+    /// Number of bytes in a CPU's ring buffer at which the program wakes the reader.
     pub watermark: u32,
-    /// Under [`params::OTHER_IN_RECORD`] the byte offset in the context of the other thread's id; under
-    /// [`params::OTHER_IN_TASK`] its byte offset in the `task_struct` that an argument points to.
+    /// Under [`params::OTHER_IN_RECORD`]: byte offset of the other thread's id in the context. Under
+    /// [`params::OTHER_IN_TASK`]: byte offset of its id in the `task_struct` that an argument points to.
     pub other_offset: u32,
-    /// That argument's number.
+    /// Number of that argument.
     pub other_arg: u32,
-    /// Under [`params::ONE_CALL`] the number of the system call; under [`params::BY_CALL`] where it is at its exit.
+    /// Under [`params::ONE_CALL`]: the system call number. Under [`params::BY_CALL`]: its byte offset in the registers
+    /// at the exit of the call.
     pub call: u32,
     /// Byte offset of `pid` in `task_struct` under [`params::TASK`].
     pub task_pid: u32,
-    /// Byte offset of `tgid`.
+    /// Byte offset of `tgid` in `task_struct` under [`params::TASK`].
     pub task_tgid: u32,
-    /// Rows of the table of counters under [`params::ONE_TABLE`].
+    /// Number of rows in the counter table under [`params::ONE_TABLE`].
     pub rows: u32,
-    /// The kind of records of the kernel's stack, and in the upper half that of a thread's own stack.
+    /// Kind of kernel stack records; in the upper half, the kind of user stack records.
     pub stacks: u32,
-    /// Under [`params::SOFT`] the place in [`Switches::soft`](crate::Switches::soft), unless the slot is told by the cookie or the call.
+    /// Under [`params::SOFT`]: index in [`Switches::soft`](crate::Switches::soft), unless the cookie or the system call
+    /// determines the slot.
     pub soft: u32,
 }
 
 /// Bits of [`Params::bits`].
 pub mod params {
-    /// Numbers the bits in the order of their names, so that no two are the same.
+    /// Numbers the bits in the order of their names, so that each bit is unique.
     macro_rules! bits {
         ($($(#[$doc:meta])* $name:ident,)+) => {
             #[expect(clippy::upper_case_acronyms, non_camel_case_types, reason = "the names of the bits")]
@@ -98,9 +98,9 @@ pub mod params {
     bits! {
         /// The program has a filter.
         FILTER,
-        /// The filter fetches strings and wants scratch memory.
+        /// The filter fetches strings and needs scratch memory.
         FILTER_SCRATCH,
-        /// The filter looks at `common_flags` or `common_preempt_count`.
+        /// The filter reads `common_flags` or `common_preempt_count`.
         FILTER_FLAGS,
         /// Only threads in [`PIDS`](crate::PIDS) are traced.
         PIDS,
@@ -110,57 +110,60 @@ pub mod params {
         PREEMPT_CPU,
         /// The preempt count is read from the current task.
         PREEMPT_TASK,
-        /// A hit is traced too when the thread whose id is in the context is (`next_pid` of sched_switch).
+        /// A hit is also traced if the thread whose id is in the context is traced (`next_pid` of `sched_switch`).
         OTHER_IN_RECORD,
-        /// The same, with an argument of a raw tracepoint that points to the thread's `task_struct`.
+        /// The same, for an argument of a raw tracepoint that points to the thread's `task_struct`.
         OTHER_IN_TASK,
-        /// The event only ever happens with interrupts off.
+        /// The event occurs only with interrupts off.
         IRQS_OFF,
-        /// Only threads of [`Params::own_tgid`](super::Params::own_tgid) are traced, in place of all others.
+        /// Only threads of [`Params::own_tgid`](super::Params::own_tgid) are traced, instead of all others.
         OWN_ONLY,
-        /// Of all hits of raw `sys_enter` only those of one system call are taken.
+        /// Raw `sys_enter` only: the program takes the hits of one system call.
         ONE_CALL,
-        /// The lists of threads that [`Switches::lists`](crate::Switches::lists) names are in force.
+        /// The thread lists that [`Switches::lists`](crate::Switches::lists) names are applied.
         PID_LISTS,
-        /// The current thread's ids are read from its `task_struct`: one call of a helper serves them and
+        /// The program reads the current thread's ids from its `task_struct`. One helper call serves both the ids and
         /// [`params::COMPAT`](COMPAT).
         TASK,
-        /// Whose hit it is, is asked behind the filter, which is cheaper: our own hits that it drops count as dropped by it,
-        /// and so do those that it lets pass.
+        /// The program checks the thread's process after the filter, because the filter is cheaper. Hits of the
+        /// tracer's own threads then count as filtered, whether the filter drops them or accepts them.
         OWN_LATE,
-        /// [`COUNTERS`](crate::COUNTERS) is one value that holds all rows.
+        /// [`COUNTERS`](crate::COUNTERS) has one value that holds all rows.
         ONE_TABLE,
-        /// Slot and kind come from the attach cookie, so that events share the program: see [`cookie`](super::cookie).
+        /// Slot and kind come from the attach cookie, so that events can share the program: see
+        /// [`cookie`](super::cookie).
         COOKIE,
-        /// Slot and kind are those of the system call that is going on, in [`CALLS`](crate::CALLS), so that events share the
-        /// program. The number is the second argument or, where [`Params::call`](super::Params::call) is not 0, an `int`
-        /// so many bytes behind where the first points to.
+        /// Slot and kind are those of the current system call in [`CALLS`](crate::CALLS), so that events can share the
+        /// program. The system call number is the second argument. If [`Params::call`](super::Params::call) is not 0,
+        /// it is an `int` at that byte offset from the address in the first argument.
         BY_CALL,
-        /// Programs of this kind can be preempted by themselves on a CPU: counters are counted atomically.
+        /// A program of this kind can preempt itself on a CPU, so counters are incremented atomically.
         NESTS,
-        /// So they can, and this one wants [`SCRATCH`](crate::SCRATCH): a CPU has [`CLAIMS`](crate::CLAIMS) values of it, which
-        /// hits claim.
+        /// As [`params::NESTS`](NESTS), and the program needs [`SCRATCH`](crate::SCRATCH): a CPU has
+        /// [`CLAIMS`](crate::CLAIMS) values of it, and each hit claims one.
         CLAIM,
         /// The program has triggers.
         TRIGGERS,
-        /// The triggers see the record: they run behind the lists of threads and before the event's own filter.
+        /// The triggers read the record: they run after the check of the thread lists and before the event's own
+        /// filter.
         SEES_RECORD,
-        /// A trigger turns recording on, which counts for a hit that is filtered.
+        /// A trigger turns recording on. If the event has a filter or was turned off, this takes effect for the same
+        /// hit.
         TURNS_ON,
-        /// A trigger that turns recording off comes behind the one that records the stack.
+        /// A trigger that turns recording off comes after the trigger that records the stack.
         STACK_FIRST,
-        /// The event can be turned off by [`Switches::soft`](crate::Switches::soft).
+        /// [`Switches::soft`](crate::Switches::soft) can turn the event off.
         SOFT,
-        /// Every record is followed by one of the kernel's stack.
+        /// Every record is followed by a record of the kernel stack.
         KERNEL_STACK,
-        /// Every record is followed by one of the thread's own stack.
+        /// Every record is followed by a record of the thread's user stack.
         USER_STACK,
-        /// Nothing is recorded by the program: it runs triggers only.
+        /// The program records nothing and only runs triggers.
         NO_RECORD,
-        /// Several programs count in the row at once: counters are counted atomically.
+        /// Several programs use the row at once, so counters are incremented atomically.
         SHARED_ROW,
-        /// The preempt count is eight bytes, the upper half 0 when a reschedule is pending (arm64); otherwise that
-        /// is said by bit 31 of four bytes being clear (x86).
+        /// The preempt count has eight bytes; the upper half is 0 if a reschedule is pending (arm64). Otherwise it has
+        /// four bytes, and a clear bit 31 means a pending reschedule (x86).
         PREEMPT_SPLIT,
     }
 }
@@ -168,7 +171,7 @@ pub mod params {
 const _: () = assert!(size_of::<Params>() == 76);
 
 impl Params {
-    /// The bytes as the program reads them.
+    /// The bytes in the layout that the program reads.
     pub fn bytes(&self) -> [u8; 76] {
         let words = [
             self.bits,

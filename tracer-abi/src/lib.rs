@@ -1,6 +1,5 @@
-//! What the eBPF side and user space must agree on to the byte: record header, map names, keys and values,
-//! program parameters and the symbols of generated functions. Layouts are asserted at compile time; nothing
-//! here depends on either side.
+//! Definitions that the eBPF side and user space share: record header, map names, keys and values, program parameters,
+//! and the symbols of generated functions. Layouts are asserted at compile time. This crate depends on neither side.
 #![no_std]
 
 mod emission;

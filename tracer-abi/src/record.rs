@@ -1,10 +1,10 @@
-//! The record as it lies in a BPF ring buffer: a timestamp, then the payload that the event's `format` file
-//! describes, byte for byte, common fields first.
+//! The record in a BPF ring buffer: a timestamp, then the payload. The event's `format` file describes the payload byte
+//! for byte, common fields first.
 
-/// Bytes in front of every payload in the ring buffer: the hit's time, `CLOCK_MONOTONIC` nanoseconds (u64).
+/// Bytes before every payload in the ring buffer: the time of the hit, `CLOCK_MONOTONIC` nanoseconds (u64).
 pub const STAMP_SIZE: usize = 8;
 
-/// Size in bytes of the common fields that open every payload (`common_type` u16, `common_flags` u8,
+/// Size in bytes of the common fields at the start of every payload (`common_type` u16, `common_flags` u8,
 /// `common_preempt_count` u8, `common_pid` i32): `struct trace_entry`, include/linux/trace_events.h.
 pub const COMMON_SIZE: usize = 8;
 
@@ -12,7 +12,7 @@ pub const COMMON_SIZE: usize = 8;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common {
-    /// The event's id (`events/SYS/NAME/id`), or one of [`control`] for a record that is no event.
+    /// The event's id (`events/SYS/NAME/id`), or one of [`control`] for a control record.
     pub kind: u16,
     /// [`flags`] bits.
     pub flags: u8,
@@ -28,7 +28,7 @@ const _: () = assert!(size_of::<Common>() == COMMON_SIZE);
 pub mod flags {
     /// Interrupts were off.
     pub const IRQS_OFF: u8 = 0x01;
-    /// A lazy reschedule was pending (6.12 and later; before, "irq state unknown").
+    /// A lazy reschedule was pending (6.12 and later; older kernels: "irq state unknown").
     pub const NEED_RESCHED_LAZY: u8 = 0x02;
     /// A reschedule was pending (`TIF_NEED_RESCHED`).
     pub const NEED_RESCHED: u8 = 0x04;
@@ -44,13 +44,13 @@ pub mod flags {
     pub const BH_OFF: u8 = 0x80;
 }
 
-/// Values of [`Common::kind`] that are control records. Event ids stop short of `0xff00`
-/// (`TRACE_EVENT_TYPE_MAX` leaves room, and no kernel comes near).
+/// Values of [`Common::kind`] that mark control records. Event ids stay below `0xff00`: `TRACE_EVENT_TYPE_MAX` is
+/// higher, but no kernel has so many events.
 pub mod control {
-    /// First control value; everything below is an event id.
+    /// First control value; all lower values are event ids.
     pub const FIRST: u16 = 0xff00;
-    /// A trigger wants a snapshot of what is older than this record.
+    /// A trigger requests a snapshot of the records that are older than this one.
     pub const SNAPSHOT: u16 = 0xfff0;
-    /// A histogram has counted a hit that somebody waited for.
+    /// A histogram has counted a hit that a reader waits for.
     pub const HIST: u16 = 0xfff1;
 }

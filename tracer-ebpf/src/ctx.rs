@@ -1,9 +1,9 @@
-//! What a program can know of the context it interrupted: the common fields of a record.
+//! The context that a program interrupted, for the common fields of a record.
 //!
-//! tracefs fills `common_flags` and `common_preempt_count` from the CPU's flags register and preempt count.
-//! BPF sees no flags register: interrupts count as off in a hard interrupt or NMI, and where the event only ever
-//! happens with them off ([`params::IRQS_OFF`]); elsewhere the bit stays clear. The preempt count is kernel
-//! memory that `attach` found (`CPU_BASES` on x86, `thread_info` elsewhere); without it the depth is 0.
+//! tracefs fills `common_flags` and `common_preempt_count` from the CPU's flags register and preempt count. BPF cannot
+//! read the flags register. Interrupts count as off in a hard interrupt or NMI, and for events that occur only with
+//! interrupts off ([`params::IRQS_OFF`]). Otherwise the bit is clear. The preempt count is kernel memory that `attach`
+//! located (`CPU_BASES` on x86, `thread_info` elsewhere); without it the depth is 0.
 
 use core::ffi::c_void;
 
@@ -12,11 +12,11 @@ use tracer_abi::{flags, params};
 
 use crate::{emit::param, map::CPU_BASES};
 
-/// Reads a `T` of kernel memory; zeroes when it cannot be read.
+/// Reads a `T` from kernel memory; returns zeroes if the read fails.
 #[inline(always)]
 pub fn peek<T: Copy + Default>(address: u64) -> T {
     let mut value = T::default();
-    // SAFETY: the destination is `size_of::<T>()` bytes of stack; a bad source address is a fault the helper takes.
+    // SAFETY: the destination is `size_of::<T>()` bytes of stack; the helper handles a fault at a bad source.
     unsafe {
         bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, address as *const c_void);
     }
@@ -49,8 +49,8 @@ pub fn flags_and_depth(cpu: u32) -> u64 {
         if resched {
             seen |= flags::NEED_RESCHED | flags::PREEMPT_RESCHED;
         }
-        // Layout of preempt_count: include/linux/preempt.h. What the hit adds is taken off the depth alone, so that no
-        // borrow can look like a context.
+        // Layout of preempt_count: include/linux/preempt.h. The bias of the hit is subtracted from the depth alone, so
+        // that a borrow cannot change the context bits.
         depth = (count & 0xff) as i32 - param!(preempt_bias) as i32;
         depth = depth.clamp(0, 0x0f);
         if count & 0x00f0_0000 != 0 {

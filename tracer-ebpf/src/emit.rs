@@ -1,9 +1,9 @@
-//! The path of a hit, the same for every probe kind: gates, count, filter, record.
+//! The path of a hit, the same for every probe kind: early checks, filter, record, counters.
 //!
-//! Nothing is reserved for a hit that its filter drops, and every hit that passes the gates is counted once as
-//! filtered, recorded or dropped. Counters need no atomics: a program never runs twice at once on a CPU (perf
-//! tracepoints and kprobes are guarded by `bpf_prog_active`, raw tracepoints and functions by the program's own `active`),
-//! and each row belongs to one program. At uprobes nothing guards: see [`params::NESTS`].
+//! The program reserves no ring space for a hit that the filter drops. Every hit that passes the early checks is
+//! counted once as filtered, recorded or dropped. Counters need no atomics, because a program does not run twice at
+//! once on a CPU and each row belongs to one program. `bpf_prog_active` guards perf tracepoints and kprobes; the
+//! program's own `active` guards raw tracepoints and functions. Uprobes have no guard: see [`params::NESTS`].
 
 use core::{ffi::c_void, ptr::NonNull};
 
@@ -35,7 +35,7 @@ unsafe extern "C" {
     ) -> u64;
 }
 
-/// What is fixed when the program is loaded; user space replaces the zeroes.
+/// Parameters that are constant after the program is loaded; user space replaces the zeroes.
 #[unsafe(no_mangle)]
 pub static PARAMS: Params = Params {
     bits: 0,
@@ -59,7 +59,7 @@ pub static PARAMS: Params = Params {
     soft: 0,
 };
 
-/// Reads a parameter where it is used: a constant to the verifier, which drops the branches it rules out.
+/// Reads a parameter at its place of use. It is a constant to the verifier, which removes dead branches.
 macro_rules! param {
     ($field:ident) => {
         // SAFETY: a field of a static of plain integers.
@@ -68,7 +68,7 @@ macro_rules! param {
 }
 pub(crate) use param;
 
-/// The context as aya-log wants it.
+/// The context in the form that aya-log needs.
 #[cfg(feature = "log")]
 pub(crate) struct Logged(pub(crate) *mut c_void);
 
@@ -79,7 +79,7 @@ impl aya_ebpf::EbpfContext for Logged {
     }
 }
 
-/// Logs through aya-log in a debug build of the object, and is nothing in any other.
+/// Logs through aya-log in a debug build of the object; expands to nothing in other builds.
 macro_rules! note {
     ($ctx:expr, $($message:tt)+) => {
         #[cfg(feature = "log")]
@@ -94,28 +94,28 @@ pub(crate) const NO_WAKEUP: u64 = 1;
 const FORCE_WAKEUP: u64 = 2;
 /// `BPF_RB_AVAIL_DATA`.
 const AVAIL_DATA: u64 = 0;
-/// Every so many records of an event on a CPU the ring is asked how full it is.
+/// Number of records of an event on a CPU between two queries of the ring's fill level.
 const ASK_EVERY: u64 = 16;
 
-/// Who hits: the common fields come from the current task, or the record brings its own.
+/// The origin of a hit's common fields: the current task or the record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// A kernel hook: the current task.
     Current,
-    /// A record made in user space; its common fields are those of the context.
+    /// A record made in user space; the common fields are in the context.
     Record,
-    /// A record made by a program at another event's hook, whose context this is: the current task.
+    /// A record made by a program at another event's hook, with that hook's context: the current task.
     Emitted(*mut c_void),
 }
 
 impl Origin {
-    /// Whether the current task hits.
+    /// Whether the hit belongs to the current task.
     #[inline(always)]
     pub(crate) fn is_task(self) -> bool {
         !matches!(self, Self::Record)
     }
 
-    /// The hook's own context, for what walks stacks.
+    /// The hook's own context, from which helpers walk stacks.
     #[inline(always)]
     pub(crate) fn hook(self, ctx: *mut c_void) -> *mut c_void {
         match self {
@@ -124,7 +124,7 @@ impl Origin {
         }
     }
 
-    /// The CPU that the hit counts for: that of whoever wrote the record, or this one.
+    /// The CPU that the hit counts for: the CPU of the record's writer for an injected record, else the current CPU.
     #[inline(always)]
     pub(crate) fn cpu(self, ctx: *mut c_void) -> u32 {
         if let Self::Record = self {
@@ -137,8 +137,8 @@ impl Origin {
     }
 }
 
-/// The other thread that a hit is about, as tracefs counts it in for its pid filters: who is switched in, who is
-/// woken. 0, which no table holds, for events that are about nobody else.
+/// The id of the other thread of a hit, which the pid filters of tracefs also test: the thread that is switched in or
+/// woken. It is 0, which is in no table, for events without another thread.
 #[inline(always)]
 pub(crate) fn other(ctx: *mut c_void) -> u32 {
     if param!(bits) & params::OTHER_IN_RECORD != 0 {
@@ -151,8 +151,8 @@ pub(crate) fn other(ctx: *mut c_void) -> u32 {
     }
 }
 
-/// Whether the lists of threads in force leave a hit out: one that no traced thread has part in, or only untraced
-/// ones. Who is switched in or woken has part in a hit as the current thread has.
+/// Whether the thread lists in force exclude a hit: none of its threads is traced, or all of them are untraced. A
+/// thread that is switched in or woken counts like the current thread.
 #[inline(always)]
 pub(crate) fn left_out(in_force: u8, current: u32, ctx: *mut c_void) -> bool {
     let of = |pid: u32| match PIDS.get(pid) {
@@ -170,7 +170,7 @@ pub(crate) fn left_out(in_force: u8, current: u32, ctx: *mut c_void) -> bool {
         || (in_force & lists::UNTRACED != 0 && mine & others & lists::UNTRACED != 0)
 }
 
-/// Counts one more.
+/// Increments a counter.
 #[inline(always)]
 pub(crate) fn count(counter: &mut u64) {
     if param!(bits) & (params::NESTS | params::SHARED_ROW) != 0 {
@@ -183,14 +183,14 @@ pub(crate) fn count(counter: &mut u64) {
     }
 }
 
-/// Memory of this CPU's, for one hit: the CPU's own where hits cannot overlap, else what was claimed.
+/// Memory of this CPU for one hit: the CPU's own row if hits cannot overlap, else the claimed row.
 #[inline(always)]
 pub(crate) fn area(cpu: u32, claimed: u32) -> Option<*mut u8> {
     let row = if param!(bits) & params::CLAIM != 0 { claimed } else { cpu };
     SCRATCH.get(row).map(|area| area.as_ptr().cast())
 }
 
-/// Finds memory of this CPU's that no hit has that was preempted here; its row in [`SCRATCH`].
+/// Claims memory of this CPU that no preempted hit uses. Returns its row in [`SCRATCH`].
 #[inline(always)]
 pub(crate) fn claim(cpu: u32) -> Option<u32> {
     for number in 0..CLAIMS {
@@ -208,7 +208,7 @@ pub(crate) fn claim(cpu: u32) -> Option<u32> {
     None
 }
 
-/// Gives back what [`claim`] found. Whoever claims next is on the same CPU: programs do not leave theirs.
+/// Releases the row that [`claim`] returned. The next claimant is on the same CPU, because programs do not migrate.
 #[inline(always)]
 pub(crate) fn release(row: u32) {
     if let Some(word) = CLAIMED.get(row) {
@@ -217,7 +217,7 @@ pub(crate) fn release(row: u32) {
     }
 }
 
-/// The current task, where its members are read; a pointer that the verifier knows the type of.
+/// The current task as a typed pointer for the verifier, if the program reads the task's members; else null.
 #[inline(always)]
 pub(crate) fn current() -> *const u8 {
     if param!(bits) & params::TASK != 0 {
@@ -228,7 +228,7 @@ pub(crate) fn current() -> *const u8 {
     }
 }
 
-/// The current thread's id and, in the upper half, its process's.
+/// The current thread id and, in the upper half, its process id.
 #[inline(always)]
 pub(crate) fn ids(task: *const u8) -> u64 {
     if param!(bits) & params::TASK != 0 {
@@ -244,24 +244,25 @@ pub(crate) fn ids(task: *const u8) -> u64 {
     }
 }
 
-/// Whether a thread's hits are none of the session's: ours, or all but ours.
+/// Whether the session ignores a thread's hits: those of its own threads, or with `OWN_ONLY` those of all others.
 #[inline(always)]
 pub(crate) fn is_left_out(who: u64) -> bool {
     if param!(own_tgid) == 0 {
         return false;
     }
-    // Two branches in place of one comparison of truths: one of them goes when the program is loaded.
+    // Two branches instead of one comparison of booleans: the verifier removes one of them when the program is loaded.
     let own = (who >> 32) as u32 == param!(own_tgid);
     if param!(bits) & params::OWN_ONLY != 0 { !own } else { own }
 }
 
-/// The counts of a row.
+/// The counters of a row.
 #[inline(always)]
 pub(crate) fn counts(slot: u32, cpu: u32) -> Option<&'static mut Counters> {
     let row = slot * param!(cpus) + cpu;
     let place = if param!(bits) & params::ONE_TABLE != 0 {
         let mut row = u64::from(row);
-        // SAFETY: does nothing. What is compared must be what is added, for the verifier, and no copy that is cut to 32 bits.
+        // SAFETY: no instruction. The verifier must see the compared value and the added value as one, without a copy
+        // truncated to 32 bits.
         unsafe { core::arch::asm!("/* {0} */", inout(reg) row) };
         if row >= u64::from(param!(rows)) {
             return None;
@@ -275,14 +276,14 @@ pub(crate) fn counts(slot: u32, cpu: u32) -> Option<&'static mut Counters> {
     Some(unsafe { &mut *place.as_ptr() })
 }
 
-/// Counts a hit for which there is no room.
+/// Counts a hit as passed and dropped, because there is no space for it.
 #[inline(always)]
 pub(crate) fn lose(counters: &mut Counters) {
     count(&mut counters.passed);
     count(&mut counters.dropped);
 }
 
-/// Whether a 32-bit system call is going on.
+/// Whether the current system call is a 32-bit one.
 #[inline(always)]
 pub(crate) fn compat(task: *const u8) -> bool {
     let word: u32 = if param!(bits) & params::TASK != 0 {
@@ -296,14 +297,14 @@ pub(crate) fn compat(task: *const u8) -> bool {
     word & param!(compat_mask) != 0
 }
 
-/// Slot and kind of the event that is hit.
+/// Slot and kind of the event.
 #[inline(always)]
 pub(crate) fn identity(ctx: *mut c_void) -> (u32, u64) {
     let cookie = if param!(bits) & params::COOKIE != 0 {
         // SAFETY: the hook was attached with a cookie.
         unsafe { bpf_get_attach_cookie(ctx) }
     } else if param!(bits) & params::BY_CALL != 0 {
-        // SAFETY: the two arguments of raw `sys_enter` and `sys_exit`, where alone the bit is set.
+        // SAFETY: the two arguments of raw `sys_enter` and `sys_exit`, the only hooks with this bit.
         let [regs, second] = unsafe { ctx.cast::<[u64; 2]>().read() };
         let row = if param!(call) == 0 {
             second as u32
@@ -321,14 +322,15 @@ pub(crate) fn identity(ctx: *mut c_void) -> (u32, u64) {
     (cookie as u32, cookie >> 32)
 }
 
-/// What only programs have that do more than to record ([`trigger`](crate::trigger)).
+/// Bits of programs that do more than record: see [`trigger`](crate::trigger).
 const MORE: u32 =
     params::TRIGGERS | params::SOFT | params::KERNEL_STACK | params::USER_STACK | params::NO_RECORD;
 
-/// Takes one hit through gates, triggers, filter and record. What the triggers asked for, bits of [`tracer_abi::asked`].
+/// Processes one hit: early checks, triggers, filter and record. Returns the actions that triggers requested, bits of
+/// [`tracer_abi::asked`].
 #[inline(always)]
 pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
-    // Apart, so that what is rarely there costs others not even a register.
+    // A separate path, so that the rare features do not cost other programs a register.
     if param!(bits) & MORE != 0 {
         crate::trigger::hit(ctx, origin)
     } else {
@@ -337,11 +339,11 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     }
 }
 
-/// Takes one hit through gates, filter and record.
+/// Processes one hit: early checks, filter and record.
 #[inline(always)]
 fn plain(ctx: *mut c_void, origin: Origin) {
     if param!(bits) & params::ONE_CALL != 0 {
-        // SAFETY: the second argument of raw `sys_enter`, where alone the bit is set.
+        // SAFETY: the second argument of raw `sys_enter`, the only hook with this bit.
         let number = unsafe { ctx.cast::<u64>().add(1).read() };
         if number as u32 != param!(call) {
             return;
@@ -361,8 +363,8 @@ fn plain(ctx: *mut c_void, origin: Origin) {
         Origin::Current | Origin::Emitted(_) => {
             let who = if param!(bits) & params::OWN_LATE == 0 { ids(task) } else { 0 };
             if param!(bits) & params::PIDS != 0 {
-                // Our own threads are in the table only when asked for; a switch from one of them to a traced thread
-                // is the traced one's hit.
+                // The table has the tracer's own threads only on request. A switch from such a thread to a traced
+                // thread is a hit of the traced thread.
                 if PIDS.get(who as u32).is_none() && PIDS.get(other(ctx)).is_none() {
                     return;
                 }
@@ -409,7 +411,7 @@ fn plain(ctx: *mut c_void, origin: Origin) {
     }
 }
 
-/// Filters a hit, and records it.
+/// Filters a hit and records it.
 #[inline(always)]
 fn judge(
     ctx: *mut c_void,
@@ -438,12 +440,12 @@ fn judge(
                 lose(counters);
                 return;
             };
-            // SAFETY: the filter's area lies behind the record's, inside the value.
+            // SAFETY: the filter's area follows the record's area, inside the value.
             unsafe { area.add(RECORD_AREA) }
         } else {
             core::ptr::null_mut()
         };
-        // SAFETY: the generated function keeps to its contract; the verifier checks it with the caller's state.
+        // SAFETY: the generated function fulfils its contract; the verifier checks it with the caller's state.
         if unsafe { tracer_filter(ctx, scratch, word) } == 0 {
             count(&mut counters.filtered);
             note!(ctx, "slot {} cpu {}: filtered", param!(slot), cpu);
@@ -463,7 +465,7 @@ fn judge(
     record(ctx, cpu, word, claimed, counters);
 }
 
-/// Writes the record and counts what became of it.
+/// Writes the record and counts it as recorded or dropped.
 #[inline(always)]
 pub(crate) fn record(ctx: *mut c_void, cpu: u32, common: u64, claimed: u32, counters: &mut Counters) {
     let Some(ring) = RINGS.get(cpu) else {
@@ -511,14 +513,14 @@ pub(crate) fn record(ctx: *mut c_void, cpu: u32, common: u64, claimed: u32, coun
             return;
         };
         let place = place.cast::<u64>();
-        // SAFETY: the scratch value has room for stamp, common fields and the largest payload.
+        // SAFETY: the scratch value has space for stamp, common fields and the largest payload.
         let length = unsafe {
             place.write(now);
             place.add(1).write(common);
             tracer_record(ctx, place.add(1).cast())
         };
         let length = if length > MAX_PAYLOAD as u64 { MAX_PAYLOAD as u64 } else { length };
-        // SAFETY: `length` bytes of the scratch value behind the stamp were written.
+        // SAFETY: `length` bytes of the scratch value after the stamp were written.
         let done =
             unsafe { bpf_ringbuf_output(ring, place.cast(), length + STAMP_SIZE as u64, wake(counters)) };
         if done == 0 {

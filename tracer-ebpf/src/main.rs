@@ -1,10 +1,9 @@
 //! The eBPF side of tracer: templates that generated functions are linked into.
 //!
-//! One template a probe kind under `probe/`; what they share is the path of a hit (`emit.rs`), the maps
-//! (`map.rs`) and what can be known about the interrupted context (`ctx.rs`). What varies from event to event,
-//! the filter and the record's making, is not here: templates call `extern "C"` functions that
-//! `tracer_user::code::link` defines. User space creates every map and puts its descriptor in; the definitions
-//! here only give names.
+//! `probe/` has one template per probe kind. They share the path of a hit (`emit.rs`), the maps (`map.rs`) and the
+//! information about the interrupted context (`ctx.rs`). The event-specific parts, the filter and the construction of
+//! the record, are separate: templates call `extern "C"` functions that `tracer_user::code::link` defines. User space
+//! creates every map and inserts its descriptor; the definitions here provide names only.
 #![feature(asm_experimental_arch)]
 #![no_std]
 #![no_main]
@@ -20,7 +19,7 @@ mod trigger;
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 
-/// Never reached: nothing here panics, and the verifier would refuse it.
+/// Unreachable: no code here panics, and the verifier would reject the loop.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {}

@@ -1,5 +1,5 @@
-//! The maps by name. The definitions are placeholders: user space makes the maps, with the sizes of the
-//! machine, and links their descriptors in by these names (`tracer_abi::map`).
+//! The maps by name. The definitions are placeholders: user space creates the maps, sized for the machine, and links
+//! their descriptors in by these names (`tracer_abi::map`).
 
 use core::{cell::UnsafeCell, ffi::c_void, ptr::NonNull};
 
@@ -21,14 +21,14 @@ use tracer_abi::{CLAIM_WORDS, Counters, SCRATCH_SIZE, Switches};
 /// `BPF_NOEXIST`, include/uapi/linux/bpf.h.
 const NOEXIST: u64 = 1;
 
-/// A map of keys `u32` and values `V`.
+/// A map with `u32` keys and values of type `V`.
 #[repr(transparent)]
 pub struct Map<V> {
     def: UnsafeCell<bpf_map_def>,
     value: core::marker::PhantomData<V>,
 }
 
-// SAFETY: the memory is only a name; the loader replaces every reference by a map.
+// SAFETY: the memory is only a name; the loader replaces every reference with a map.
 unsafe impl<V> Sync for Map<V> {}
 
 impl<V> Map<V> {
@@ -47,7 +47,7 @@ impl<V> Map<V> {
         }
     }
 
-    /// The map, for helpers.
+    /// The map pointer for helpers.
     #[inline(always)]
     pub fn as_ptr(&self) -> *mut c_void {
         self.def.get().cast()
@@ -61,7 +61,7 @@ impl<V> Map<V> {
         NonNull::new(value.cast())
     }
 
-    /// Puts a value at a key that has none; false where it has.
+    /// Inserts a value under a new key. Returns false if the insertion fails, for example because the key exists.
     #[inline(always)]
     pub fn insert(&self, key: u32, value: V) -> bool {
         // SAFETY: key and value live through the call.
@@ -71,7 +71,7 @@ impl<V> Map<V> {
         }
     }
 
-    /// Takes the value of a key away.
+    /// Removes a key and its value.
     #[inline(always)]
     pub fn remove(&self, key: u32) {
         // SAFETY: the key lives through the call.
@@ -80,17 +80,17 @@ impl<V> Map<V> {
         }
     }
 
-    /// Goes on in the program of a key; comes back when there is none.
+    /// Continues in the program at a key. Returns to the caller if there is none.
     #[inline(always)]
     pub fn tail_call(&self, ctx: *mut c_void, key: u32) {
-        // SAFETY: the context is the one this program was given.
+        // SAFETY: the context is the context of this program.
         unsafe {
             bpf_tail_call(ctx.cast(), self.def.get().cast(), key);
         }
     }
 }
 
-/// CPU to its ring buffer.
+/// CPU number to its ring buffer.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static RINGS: Map<u32> = Map::new(BPF_MAP_TYPE_ARRAY_OF_MAPS);
@@ -100,7 +100,7 @@ pub static RINGS: Map<u32> = Map::new(BPF_MAP_TYPE_ARRAY_OF_MAPS);
 #[unsafe(no_mangle)]
 pub static COUNTERS: Map<Counters> = Map::new(BPF_MAP_TYPE_ARRAY);
 
-/// Words that user space flips.
+/// Words that user space and triggers change.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static SWITCHES: Map<Switches> = Map::new(BPF_MAP_TYPE_ARRAY);
@@ -115,7 +115,7 @@ pub static PIDS: Map<u8> = Map::new(BPF_MAP_TYPE_HASH);
 #[unsafe(no_mangle)]
 pub static SCRATCH: Map<[u8; SCRATCH_SIZE]> = Map::new(BPF_MAP_TYPE_ARRAY);
 
-/// Rows of [`SCRATCH`] that hits have which were preempted.
+/// Rows of [`SCRATCH`] that hits use.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static CLAIMED: Map<[u64; CLAIM_WORDS]> = Map::new(BPF_MAP_TYPE_ARRAY);
@@ -125,27 +125,27 @@ pub static CLAIMED: Map<[u64; CLAIM_WORDS]> = Map::new(BPF_MAP_TYPE_ARRAY);
 #[unsafe(no_mangle)]
 pub static CPU_BASES: Map<u64> = Map::new(BPF_MAP_TYPE_ARRAY);
 
-/// What `probe/context.rs` found on a CPU: an address and the word there.
+/// Results of `probe/context.rs` by CPU: an address and the word there.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static FOUND: Map<[u64; 2]> = Map::new(BPF_MAP_TYPE_ARRAY);
 
-/// Slots and kinds of the events of system calls.
+/// Slots and kinds of system call events.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static CALLS: Map<u64> = Map::new(BPF_MAP_TYPE_ARRAY);
 
-/// Programs of system calls.
+/// Programs of system call events.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static SYSCALLS: Map<u32> = Map::new(BPF_MAP_TYPE_PROG_ARRAY);
 
-/// Processes that take part in user events, and since when.
+/// Processes that take part in user events, with their start times.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static TASKS: Map<u64> = Map::new(BPF_MAP_TYPE_HASH);
 
-/// What becomes of them.
+/// Life-cycle events of these processes.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static TASK_RING: Map<u32> = Map::new(BPF_MAP_TYPE_RINGBUF);

@@ -1,8 +1,9 @@
-//! The path of a hit in a program that does more than to record: triggers, events that triggers turn on and off, stacks.
+//! The path of a hit in a program that does more than record: triggers, events that triggers turn on and off, stacks.
 //!
 //! The order is that of the kernel (`trace_trigger_soft_disabled()`, `trace_event_buffer_reserve()` and
-//! `trace_event_buffer_commit()`): triggers that do not look at the record run for every thread and before it is known
-//! whether the event is on; those that do come behind the lists of threads, for hits that are not recorded as well.
+//! `trace_event_buffer_commit()`). Triggers that do not read the record run for every thread, before the program checks
+//! whether the event is on. Triggers that read the record run after the thread lists, also for hits that are not
+//! recorded.
 
 use core::{ffi::c_void, ptr::NonNull};
 
@@ -23,18 +24,18 @@ use crate::{
 
 /// `BPF_F_USER_STACK`.
 const USER_STACK: u64 = 1 << 8;
-/// Bytes of a kernel stack at most: 127 addresses (`PERF_MAX_STACK_DEPTH`), a number that is a mask as well.
+/// Maximum size of a kernel stack in bytes: 127 addresses (`PERF_MAX_STACK_DEPTH`). The number is also a mask.
 const STACK_BYTES: u64 = 8 * 127;
-/// Bytes of a thread's own stack: eight addresses (`FTRACE_STACK_ENTRIES`, kernel/trace/trace.h).
+/// Size of a user stack in bytes: eight addresses (`FTRACE_STACK_ENTRIES`, kernel/trace/trace.h).
 const USER_STACK_BYTES: u32 = 64;
-/// Offset of the addresses in the record of a stack (`struct stack_entry`, `struct userstack_entry`).
+/// Offset of the addresses in a stack record (`struct stack_entry`, `struct userstack_entry`).
 const STACK_AT: usize = 16;
 
-/// Takes one hit through gates, triggers, filter and record. What the triggers asked for, bits of [`asked`].
+/// Processes one hit: early checks, triggers, filter and record. Returns the requested actions, bits of [`asked`].
 #[inline(always)]
 pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     if param!(bits) & params::ONE_CALL != 0 {
-        // SAFETY: the second argument of raw `sys_enter`, where alone the bit is set.
+        // SAFETY: the second argument of raw `sys_enter`, the only hook with this bit.
         let number = unsafe { ctx.cast::<u64>().add(1).read() };
         if number as u32 != param!(call) {
             return 0;
@@ -42,7 +43,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     }
     let Some(switches) = SWITCHES.get(0) else { return 0 };
     let switches = switches.as_ptr();
-    // SAFETY: a looked-up map value is valid for the program's run; others write it meanwhile.
+    // SAFETY: a looked-up map value is valid for the program's run; others write it concurrently.
     let halted = || unsafe { (&raw const (*switches).halted).read_volatile() };
     if param!(bits) & params::TRIGGERS == 0 && halted() != 0 {
         return 0;
@@ -55,8 +56,8 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
         Origin::Current | Origin::Emitted(_) => {
             let who = ids(task);
             if param!(bits) & params::PIDS != 0 {
-                // Our own threads are in the table only when asked for; a switch from one of them to a traced thread
-                // is the traced one's hit.
+                // The table has the tracer's own threads only on request. A switch from such a thread to a traced
+                // thread is a hit of the traced thread.
                 if PIDS.get(who as u32).is_none() && PIDS.get(other(ctx)).is_none() {
                     return 0;
                 }
@@ -75,7 +76,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     let mut asked = 0;
     if param!(bits) & params::TRIGGERS != 0 && param!(bits) & params::SEES_RECORD == 0 {
         let off = param!(bits) & params::SOFT != 0 && is_off(identity(ctx).0);
-        // SAFETY: the generated function keeps to its contract; the verifier checks it with the caller's state.
+        // SAFETY: the generated function fulfils its contract; the verifier checks it with the caller's state.
         asked = unsafe { tracer_trigger(ctx, core::ptr::null_mut(), 0, switches) };
         if asked & asked::SNAPSHOT != 0 {
             snapshot(switches);
@@ -115,18 +116,18 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     asked
 }
 
-/// Whose hit it is.
+/// The origin, thread and event of a hit.
 #[derive(Clone, Copy)]
 struct Who {
     origin: Origin,
-    /// Thread, and process in the upper half.
+    /// Thread id, with the process id in the upper half.
     who: u64,
     /// `common_type` of the record.
     kind: u64,
 }
 
 impl Who {
-    /// The common fields; flags and preempt count only if they are wanted.
+    /// The common fields; flags and preempt count only if `context` is true.
     #[inline(always)]
     fn common(&self, ctx: *mut c_void, cpu: u32, context: bool) -> u64 {
         let context = match self.origin {
@@ -139,7 +140,7 @@ impl Who {
     }
 }
 
-/// Where a hit is, and what it has for itself there.
+/// The slot, CPU and scratch row of a hit.
 #[derive(Clone, Copy)]
 struct Place {
     slot: u32,
@@ -155,15 +156,15 @@ impl Place {
         if param!(bits) & params::FILTER_SCRATCH == 0 {
             return Some(core::ptr::null_mut());
         }
-        // SAFETY: the filters' area lies behind the record's, inside the value.
+        // SAFETY: the filters' area follows the record's area, inside the value.
         area(self.cpu, self.claimed).map(|area| unsafe { area.add(RECORD_AREA) })
     }
 }
 
-/// Runs the triggers that look at the record, filters a hit, and records it.
+/// Runs the triggers that read the record, filters the hit, and records it.
 #[inline(always)]
 fn judge(ctx: *mut c_void, switches: *mut Switches, who: Who, place: Place, before: u64) -> u64 {
-    // SAFETY: a looked-up map value is valid for the program's run; others write it meanwhile.
+    // SAFETY: a looked-up map value is valid for the program's run; others write it concurrently.
     let halted = || unsafe { (&raw const (*switches).halted).read_volatile() };
     let off = || param!(bits) & params::SOFT != 0 && soft(switches, soft_slot(place.slot));
     let Place { slot, cpu, claimed } = place;
@@ -174,9 +175,9 @@ fn judge(ctx: *mut c_void, switches: *mut Switches, who: Who, place: Place, befo
         let was_off = off();
         was_halted = halted() != 0;
         let Some(scratch) = place.scratch() else { return 0 };
-        // SAFETY: the generated function keeps to its contract; the verifier checks it with the caller's state.
+        // SAFETY: the generated function fulfils its contract; the verifier checks it with the caller's state.
         asked = unsafe { tracer_trigger(ctx, scratch, who.common(ctx, cpu, true), switches) };
-        // A record that may yet be dropped is put into the buffer behind the triggers only.
+        // The kernel puts a record that may still be dropped into the buffer only after the triggers.
         let late = param!(bits) & params::TURNS_ON != 0 && (was_off || param!(bits) & params::FILTER != 0);
         let stopped = if late { halted() != 0 } else { was_halted };
         let off = off();
@@ -216,12 +217,12 @@ fn judge(ctx: *mut c_void, switches: *mut Switches, who: Who, place: Place, befo
         }
     }
     if param!(bits) & params::TRIGGERS != 0 && param!(bits) & params::SEES_RECORD != 0 {
-        // What an event is in is in the snapshot that it asks for.
+        // The snapshot contains the event that requests it.
         if asked & asked::SNAPSHOT != 0 {
             snapshot(switches);
         }
         if asked & asked::STACK != 0 && who.origin.is_task() {
-            // Triggers have turned recording off by now, also one that is to come behind the stack.
+            // Triggers have turned recording off by now, even a trigger that comes after the stack trigger.
             let first = param!(bits) & params::STACK_FIRST != 0;
             let stopped = if first { was_halted } else { halted() != 0 };
             if !stopped {
@@ -236,17 +237,17 @@ fn judge(ctx: *mut c_void, switches: *mut Switches, who: Who, place: Place, befo
 #[inline(always)]
 fn soft(switches: *mut Switches, slot: u32) -> bool {
     let place = slot as usize & (SOFT_SLOTS - 1);
-    // SAFETY: inside the array of a looked-up map value; others write it meanwhile.
+    // SAFETY: inside the array of a looked-up map value; others write it concurrently.
     unsafe { (&raw const (*switches).soft).cast::<u32>().add(place).read_volatile() != 0 }
 }
 
-/// The slot at which that is said of this event.
+/// The slot of this event in the soft-disable array.
 #[inline(always)]
 fn soft_slot(slot: u32) -> u32 {
     if param!(bits) & (params::COOKIE | params::BY_CALL) != 0 { slot } else { param!(soft) }
 }
 
-/// Asks for a snapshot of all that is older than this moment.
+/// Requests a snapshot of all records older than now.
 #[inline(always)]
 fn snapshot(switches: *mut Switches) {
     // SAFETY: no arguments.
@@ -270,13 +271,13 @@ fn snapshot(switches: *mut Switches) {
     unsafe { (&raw mut (*switches).snapshot).write_volatile(1) };
 }
 
-/// Records the kernel's stack at the hook: how deep it is, and the addresses.
+/// Records the kernel stack at the hook: its depth and the addresses.
 #[inline(always)]
 fn kernel_stack(ctx: *mut c_void, cpu: u32, claimed: u32, common: u64) {
     let Some(place) = area(cpu, claimed) else { return };
     let place = place.cast::<u64>();
     let kind = u64::from(param!(stacks) & 0xffff);
-    // SAFETY: the scratch value has room for stamp, head and addresses.
+    // SAFETY: the scratch value has space for stamp, head and addresses.
     unsafe {
         let addresses = place.cast::<u8>().add(STAMP_SIZE + STACK_AT);
         let got = bpf_get_stack(ctx, addresses.cast(), STACK_BYTES as u32, 0);
@@ -288,7 +289,7 @@ fn kernel_stack(ctx: *mut c_void, cpu: u32, claimed: u32, common: u64) {
     }
 }
 
-/// Records the stack of the thread in user space: its process, and eight addresses.
+/// Records the user stack of the thread: its process id and eight addresses.
 #[inline(always)]
 fn user_stack(ctx: *mut c_void, cpu: u32, claimed: u32, common: u64) {
     let Some(place) = area(cpu, claimed) else { return };
@@ -308,11 +309,11 @@ fn user_stack(ctx: *mut c_void, cpu: u32, claimed: u32, common: u64) {
     }
 }
 
-/// Puts a stack's record into the CPU's ring, where there is room.
+/// Writes a stack record to the CPU's ring if there is space.
 #[inline(always)]
 fn stack_record(cpu: u32, place: *mut u64, length: u64) {
     if let Some(ring) = RINGS.get(cpu) {
-        // SAFETY: so many bytes behind the stamp were written.
+        // SAFETY: `length` bytes after the stamp were written.
         unsafe {
             bpf_ringbuf_output(ring.as_ptr().cast(), place.cast(), length + STAMP_SIZE as u64, NO_WAKEUP)
         };

@@ -1,7 +1,8 @@
 //! Synthetic events of a mirror, emitted in the kernel from any aya-ebpf program: the in-kernel event API for BPF.
 //!
-//! The mirror runs with `tracer mount --pin DIR`, where DIR is on a BPF file system, and an event is defined there, such as
-//! `echo 'long_wait pid_t pid; char[16] comm; u64 wait_us' > synthetic_events`. A program that emits it says what it is,
+//! The mirror runs with `tracer mount --pin DIR`, where DIR is on a BPF file system. The user defines an event there,
+//! for example `echo 'long_wait pid_t pid; char[16] comm; u64 wait_us' > synthetic_events`. A program that emits it
+//! declares the event:
 //!
 //! ```ignore
 //! synth_event! {
@@ -13,19 +14,21 @@
 //! }
 //! ```
 //!
-//! and emits it, from a program of that kind (`raw_tracepoint`, `tracepoint`, `perf_event`, or `kprobe`, which is for uprobes as well):
+//! The program emits it from a BPF program of the declared kind (`raw_tracepoint`, `tracepoint`, `perf_event`, or
+//! `kprobe`, which also covers uprobes):
 //!
 //! ```ignore
 //! let _ = synth_event_trace!(long_wait, &ctx, pid, &mut comm, waited / 1000);
 //! ```
 //!
-//! Its loader finds the maps by their names: `EbpfLoader::new().map_pin_path(DIR)` (or `default_map_pin_directory`, from
-//! aya 0.14 on). Neither has to come first: whoever does makes the maps.
+//! The loader finds the maps by their names: `EbpfLoader::new().map_pin_path(DIR)` (or `default_map_pin_directory`,
+//! from aya 0.14 on). The mirror and the program can start in any order; the first of them creates the maps.
 //!
-//! What it costs while the event is off, or there is no mirror, is a look into an array. While it is on, the record goes through
-//! filter and triggers in each instance where it is on, in the kernel, at that moment. The frames of the program down to the
-//! emission may have 256 bytes of stack, and the program is built with types: `-Cdebuginfo=2 -Clink-arg=--btf`. Nothing of this waits for anybody, and a mirror that is killed leaves nothing that
-//! a program could wait for; the next one with the same directory takes the event over.
+//! While the event is off, or without a mirror, an emission costs one array lookup. While the event is on, the record
+//! passes filter and triggers of each instance where it is on, in the kernel and immediately. The stack frames of the
+//! program down to the emission may use 256 bytes. The program is built with type information: `-Cdebuginfo=2
+//! -Clink-arg=--btf`. An emission never waits for another process. A killed mirror therefore blocks no program, and the
+//! next mirror with the same directory takes the event over.
 #![no_std]
 #![feature(asm_experimental_arch)]
 
@@ -37,23 +40,23 @@ use aya_ebpf::{
 pub use tracer_abi;
 use tracer_abi::{EMIT_FIELDS, Emitting, Stage};
 
-/// Why an event was not emitted that is on.
+/// Why an enabled event was not emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The event that the mirror has is one of other fields.
+    /// The event in the mirror has different fields.
     Fields,
-    /// This CPU is in the middle of an emission of the same event, which this one interrupted.
+    /// This emission interrupted another emission of the same event on this CPU.
     Busy,
 }
 
-/// What a field can be given.
+/// A value for a field.
 pub trait Value {
-    /// Whether it is text.
+    /// Whether it is a string.
     const TEXT: bool;
-    /// Bytes of a number.
+    /// Size in bytes of a number; 0 for a string.
     const SIZE: usize;
 
-    /// The number, or the address of the text.
+    /// The number, or the address of the string.
     fn word(self) -> u64;
 }
 
@@ -73,7 +76,7 @@ macro_rules! numbers {
 
 numbers!(u8, u16, u32, u64, i8, i16, i32, i64, bool);
 
-/// Text of the program's own; its last byte becomes its end if nothing is before.
+/// A string in the program's own memory. The last byte becomes the terminating NUL.
 impl<const N: usize> Value for &mut [u8; N] {
     const TEXT: bool = true;
     const SIZE: usize = 0;
@@ -85,7 +88,7 @@ impl<const N: usize> Value for &mut [u8; N] {
     }
 }
 
-/// Text in the kernel, such as a task's name: an address that is read as `bpf_probe_read_kernel_str` does.
+/// A string in kernel memory, such as a task's name. It is read as by `bpf_probe_read_kernel_str`.
 impl Value for *const u8 {
     const TEXT: bool = true;
     const SIZE: usize = 0;
@@ -96,10 +99,10 @@ impl Value for *const u8 {
     }
 }
 
-/// Bytes of a number of a type as definitions have it; 0 for text.
+/// Size in bytes of a numeric type of event definitions; 0 for a string.
 ///
 /// # Panics
-/// At compile time, for a type that there is none of, or that cannot be emitted.
+/// At compile time, if the type does not exist or cannot be emitted.
 pub const fn size(ty: &str) -> usize {
     const TYPES: [(&str, usize); 17] = [
         ("s64", 8),
@@ -145,16 +148,16 @@ const fn same(text: &[u8], other: &[u8], start: bool) -> bool {
     true
 }
 
-/// Whether a Rust type goes with a type of definitions.
+/// Whether a Rust type matches a type of event definitions.
 pub const fn fits<V: Value>(ty: &str) -> bool {
     let size = size(ty);
     V::TEXT == (size == 0) && V::SIZE == size
 }
 
-/// Emits an event: stages the values, and lets `jump` go to the mirror's program.
+/// Emits an event: stages the values, and calls `jump` to enter the mirror's program.
 ///
 /// # Errors
-/// When the event is on and could not be emitted.
+/// If the event is on and could not be emitted.
 #[inline(always)]
 pub fn emit<const N: usize>(
     state: &Array<Emitting>,
@@ -172,7 +175,7 @@ pub fn emit<const N: usize>(
         return Err(Refused::Fields);
     }
     let Some(stage) = stage.get_ptr_mut(0) else { return Ok(()) };
-    // SAFETY: the stage is this CPU's; whoever finds that it was free has it until it is given back below.
+    // SAFETY: the stage belongs to this CPU; the emission that found it free owns it until the release below.
     unsafe {
         let busy = &raw mut (*stage).busy;
         let mut before = 1_u64;
@@ -193,16 +196,16 @@ pub fn emit<const N: usize>(
     Ok(())
 }
 
-/// Jumps to the program that stands in a table. It comes back to the caller of the function that this is inlined into, which is
-/// to be a function of its own, and to return a number: the kernel wants both, and types that say so.
+/// Tail-calls the program in a table. The program returns to the caller of the function that this is inlined into. The
+/// kernel requires that function to be a separate function that returns a number, with BTF types.
 #[inline(always)]
 pub fn jump<C: EbpfContext>(ctx: &C, table: &aya_ebpf::maps::ProgramArray) -> i32 {
-    // SAFETY: nothing is left to be dropped where it does not come back.
+    // SAFETY: no value needs a drop if the call does not return.
     unsafe { table.tail_call(ctx, 0) };
     0
 }
 
-/// Says what a synthetic event is, and the kind of programs that emit it: a module with a function `trace`.
+/// Declares a synthetic event and the kind of programs that emit it: expands to a module with a function `trace`.
 #[macro_export]
 macro_rules! synth_event {
     (@suffix raw_tracepoint) => { "_raw_tp" };
@@ -240,16 +243,16 @@ macro_rules! synth_event {
                 hash
             };
 
-            // A jump that comes back needs a function of its own.
+            // A tail call that returns needs a function of its own.
             #[inline(never)]
             fn jump(ctx: &$crate::synth_event!(@context $kind)) -> i32 {
                 $crate::jump(ctx, &TABLE)
             }
 
-            /// Emits the event where it is on.
+            /// Emits the event if it is on.
             ///
             /// # Errors
-            /// When it is on and could not be emitted.
+            /// If it is on and could not be emitted.
             #[inline(always)]
             pub fn trace(
                 ctx: &$crate::synth_event!(@context $kind),
@@ -262,7 +265,8 @@ macro_rules! synth_event {
     };
 }
 
-/// Emits a synthetic event that [`synth_event!`] has told of: its module, the program's context, and a value for each field.
+/// Emits a synthetic event that [`synth_event!`] declared: takes its module, the program's context, and a value for
+/// each field.
 #[macro_export]
 macro_rules! synth_event_trace {
     ($module:ident, $ctx:expr, $($value:expr),+ $(,)?) => {

@@ -1,4 +1,4 @@
-//! What a class becomes: the record's type, the function that its events share, and what is known of its fields.
+//! The expansion of a class: the record's type, the function that its events share, and the description of its fields.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::{
     item::{Class, Field, Head, Param, Shape},
 };
 
-/// Names of what a class is made of.
+/// Names of the items of a class.
 pub(crate) fn fields_type(name: &Ident) -> Ident {
     named("__TraceFields_", name, "")
 }
@@ -164,7 +164,7 @@ pub(crate) fn items(head: &Head, class: &Class) -> TokenStream {
     )
 }
 
-/// The type of a field's place in the record.
+/// The type of a field in the record.
 fn member(field: &Field) -> TokenStream {
     match &field.shape {
         Shape::Field => field.ty.clone(),
@@ -175,7 +175,7 @@ fn member(field: &Field) -> TokenStream {
     }
 }
 
-/// Parameters as a function has them.
+/// The parameter list of a function.
 pub(crate) fn params(params: &[Param]) -> TokenStream {
     params
         .iter()
@@ -183,12 +183,12 @@ pub(crate) fn params(params: &[Param]) -> TokenStream {
         .collect()
 }
 
-/// What hands them on.
+/// The argument list that passes them on.
 pub(crate) fn arguments(params: &[Param]) -> TokenStream {
     params.iter().flat_map(|param| fill("NAME,", &[("NAME", word(&param.name))])).collect()
 }
 
-/// A path whose last word is exchanged.
+/// A path with its last word replaced.
 pub(crate) fn beside(path: &[TokenTree], last: Ident) -> TokenStream {
     let (_, front) = path.split_last().expect("a path has a word");
     front.iter().cloned().chain([TokenTree::Ident(last)]).collect()

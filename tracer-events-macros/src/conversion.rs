@@ -1,19 +1,19 @@
-//! Conversions of a format: what each wants of its argument.
+//! Conversions of a format, and the argument that each requires.
 //!
-//! They are those of the kernel's `vsnprintf()` (Documentation/core-api/printk-formats.rst).
+//! The conversions are those of the kernel's `vsnprintf()` (Documentation/core-api/printk-formats.rst).
 
 use crate::expr::Kind;
 
 /// One conversion of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conversion {
-    /// As it was written.
+    /// Its text in the format.
     pub(crate) text: String,
-    /// What it takes; a width or precision that is an argument stands in front as a conversion of its own.
+    /// The required argument. A `*` for width or precision is a conversion of its own before this one.
     pub(crate) wants: Wants,
 }
 
-/// What a conversion takes.
+/// The argument that a conversion requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wants {
     /// A number of at most four bytes, or of exactly eight.
@@ -22,14 +22,14 @@ pub(crate) enum Wants {
     Character,
     /// Text.
     Text,
-    /// An address: a pointer, or bytes of the record where letters follow.
+    /// An address: a pointer, or, with letters after `%p`, bytes of the record.
     Address { extended: bool },
 }
 
-/// Reads the conversions of a format.
+/// Parses the conversions of a format.
 ///
 /// # Errors
-/// What the kernel would not print.
+/// If the kernel would not print a conversion.
 pub(crate) fn conversions(format: &str) -> Result<Vec<Conversion>, String> {
     let mut found = Vec::new();
     let mut rest = format;
@@ -88,8 +88,8 @@ pub(crate) fn conversions(format: &str) -> Result<Vec<Conversion>, String> {
 }
 
 impl Conversion {
-    /// Whether it takes a value; else what is wrong with it, and for a width that only the compiler knows, the bytes that the
-    /// value must have.
+    /// Whether it accepts a value; else the reason. If only the compiler knows the value's size, returns the required
+    /// size.
     pub(crate) fn takes(&self, kind: Kind) -> Result<Option<Width>, String> {
         match (self.wants, kind) {
             (Wants::Number { wide }, Kind::Number { bytes, .. }) => match bytes {
@@ -134,7 +134,7 @@ impl Conversion {
     }
 }
 
-/// Bytes that a number must have.
+/// The required size of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     FourAtMost,

@@ -1,10 +1,10 @@
-//! Walking over tokens, and errors that point at them.
+//! A cursor over tokens, and errors with their spans.
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
 
 use crate::fill::fill;
 
-/// What is wrong, and where.
+/// An error message and its span.
 #[derive(Debug)]
 pub(crate) struct Error {
     span: Span,
@@ -18,7 +18,7 @@ impl Error {
         Self { span, message: message.into() }
     }
 
-    /// Tokens that make the compiler say it.
+    /// Tokens that make the compiler report the error.
     pub(crate) fn into_tokens(self) -> TokenStream {
         let mut message = Literal::string(&self.message);
         message.set_span(self.span);
@@ -32,12 +32,12 @@ impl Error {
     }
 }
 
-/// Tokens that are read one after the other.
+/// Tokens, read one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     trees: Vec<TokenTree>,
     at: usize,
-    /// Where the end is said to be.
+    /// The span for errors at the end.
     end: Span,
 }
 
@@ -80,7 +80,7 @@ impl Cursor {
         matches!(self.peek(), Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
     }
 
-    /// Whether these two characters stand here, nothing between them.
+    /// Whether these two characters are next and adjacent.
     pub(crate) fn is_pair(&self, first: char, second: char) -> bool {
         matches!(
             (self.peek(), self.peek_second()),
@@ -135,9 +135,9 @@ impl Cursor {
         }
     }
 
-    /// A plain text literal: what it says, and where it is.
+    /// A plain string literal: its text and its span.
     pub(crate) fn text(&mut self, what: &str) -> Result<(String, Span)> {
-        // A literal that comes through a `macro_rules!` may stand in a group that nobody wrote.
+        // A literal that a `macro_rules!` passes on may be in a group without delimiters.
         let found = match self.peek() {
             Some(TokenTree::Literal(literal)) => Some(literal.clone()),
             Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::None => {
@@ -158,7 +158,8 @@ impl Cursor {
         }
     }
 
-    /// Everything up to a comma or the end; the comma is taken and left out. Angle brackets hide commas.
+    /// All tokens up to a comma or the end. The comma is consumed but not returned. Commas in angle brackets do not
+    /// count.
     pub(crate) fn until_comma(&mut self) -> TokenStream {
         let mut depth = 0_usize;
         let mut taken = Vec::new();
@@ -176,7 +177,7 @@ impl Cursor {
         taken.into_iter().collect()
     }
 
-    /// Attributes, as they stand.
+    /// Attributes, unchanged.
     pub(crate) fn attributes(&mut self) -> TokenStream {
         let mut taken = Vec::new();
         while self.is_punct('#') {
@@ -201,7 +202,7 @@ impl Cursor {
     }
 }
 
-/// What a text literal says; None for other literals.
+/// The text of a string literal; `None` for other literals.
 fn unquote(literal: &str) -> Option<String> {
     if let Some(raw) = literal.strip_prefix('r') {
         let hashes = raw.len() - raw.trim_start_matches('#').len();

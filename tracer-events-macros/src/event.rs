@@ -1,4 +1,5 @@
-//! What an event becomes: its word and its place in the program, the note that describes it, and the function that traces it.
+//! The expansion of an event: its word and its site in the program, the note that describes it, and the function that
+//! traces it.
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,7 @@ use crate::{
     printk::Printk,
 };
 
-/// The items of an event of a class, which stands at `path`.
+/// The items of an event of the class at `path`.
 pub(crate) fn items(
     head: &Head,
     system: &str,
@@ -112,7 +113,7 @@ pub(crate) fn items(
     )
 }
 
-/// The text of a note, as it stands within `.asciz \"...\"` of an assembler's template.
+/// The text of a note, escaped for `.asciz \"...\"` in an assembler template.
 struct Note {
     text: String,
     constants: TokenStream,

@@ -1,7 +1,7 @@
-//! Arguments of `printk`: a small language of Rust's look, checked here and written as C for the format file.
+//! Arguments of `printk`: a small language with Rust syntax, checked here and translated to C for the format file.
 //!
-//! Constants keep their names until the compiler puts their values into the text, so that the format file shows numbers, as the
-//! kernel's do where `TRACE_DEFINE_ENUM` tells it to.
+//! Constants keep their names until the compiler inserts their values into the text. The format file therefore shows
+//! numbers, as the kernel's do with `TRACE_DEFINE_ENUM`.
 
 use proc_macro::{Delimiter, Spacing, Span, TokenStream, TokenTree};
 
@@ -11,19 +11,19 @@ use crate::{
     types,
 };
 
-/// Text with values in it that the compiler knows.
+/// Text, or a value that only the compiler knows.
 #[derive(Clone, Debug)]
 pub(crate) enum Piece {
     /// Text.
     Text(String),
-    /// The number that this expression is.
+    /// The numeric value of this expression.
     Value(TokenStream),
 }
 
-/// What an argument is.
+/// The type of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A number of so many bytes, if that is known here.
+    /// A number, with its size in bytes if known here.
     Number { bytes: Option<u8>, constant: bool },
     /// Text.
     Text,
@@ -40,11 +40,11 @@ const INT: Kind = Kind::Number { bytes: Some(4), constant: false };
 pub(crate) struct Expr {
     pub(crate) kind: Kind,
     pub(crate) pieces: Vec<Piece>,
-    /// Whether it has to be put in parentheses beside an operator.
+    /// Whether it needs parentheses as an operand.
     loose: bool,
-    /// Whether it is true or false.
+    /// Whether it is a boolean.
     truth: bool,
-    /// The field that it is, as it stands.
+    /// The field's name, if the argument is a plain field.
     pub(crate) field: Option<String>,
     pub(crate) span: Span,
 }
@@ -71,7 +71,7 @@ fn surrounded(before: &str, pieces: Vec<Piece>, after: &str) -> Vec<Piece> {
     text(before).chain(pieces).chain(text(after)).collect()
 }
 
-/// Operators from the loosest to the tightest, as Rust has them.
+/// Operators from lowest to highest precedence, as in Rust.
 const LEVELS: [&[&str]; 9] = [
     &["||"],
     &["&&"],
@@ -84,13 +84,13 @@ const LEVELS: [&[&str]; 9] = [
     &["*", "/", "%"],
 ];
 
-/// Reads arguments with the fields of an event in sight.
+/// Parses arguments that refer to the fields of an event.
 pub(crate) struct Reader<'a> {
     pub(crate) fields: &'a [Field],
 }
 
 impl Reader<'_> {
-    /// Reads one argument.
+    /// Parses one argument.
     pub(crate) fn expr(&self, from: &mut Cursor) -> Result<Expr> {
         self.level(from, 0)
     }
@@ -177,7 +177,7 @@ impl Reader<'_> {
             if from.take_punct(operator) {
                 let expr = self.unary(from)?;
                 expr.number("what stands behind an operator")?;
-                // Of a number `!` turns the bits, of a truth the truth.
+                // For a number, `!` inverts the bits; for a boolean, it is the logical not.
                 let truth = operator == '!' && expr.truth;
                 let c = match operator {
                     '!' if truth => "!",
@@ -407,7 +407,7 @@ impl Reader<'_> {
         Ok(expr)
     }
 
-    /// `{ VALUE, "name" }`, one behind the other.
+    /// A sequence of `{ VALUE, "name" }`.
     fn names(&self, from: &mut Cursor, helper: &str, pieces: &mut Vec<Piece>) -> Result<()> {
         let mut some = false;
         while from.take_punct(',') {
@@ -434,7 +434,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether `__print_array`'s last argument is the size of an element.
+    /// Checks that the last argument of `__print_array` is the element size.
     fn element(&self, field: Option<&str>, size: Option<&Expr>, at: Span) -> Result<()> {
         let (Some(name), Some(size)) = (field, size) else { return Ok(()) };
         let Some(bytes) =
@@ -455,7 +455,7 @@ fn end(from: &Cursor) -> Result<()> {
     if from.is_empty() { Ok(()) } else { from.fail("nothing more is expected here") }
 }
 
-/// Whether an operator stands here, and no longer one.
+/// Whether this operator is next, and not a longer one.
 fn stands(from: &Cursor, operator: &str) -> bool {
     let mut chars = operator.chars();
     match (chars.next(), chars.next()) {
@@ -478,7 +478,7 @@ fn stands(from: &Cursor, operator: &str) -> bool {
     }
 }
 
-/// A constant's path, perhaps with methods: `FLAG`, `Flags::A`, `Flags::A.bits()`.
+/// The path of a constant, optionally with method calls: `FLAG`, `Flags::A`, `Flags::A.bits()`.
 fn constant(from: &mut Cursor) -> Result<Expr> {
     let span = from.span();
     let mut tokens = Vec::new();
@@ -508,7 +508,7 @@ fn constant(from: &mut Cursor) -> Result<Expr> {
     Ok(Expr { kind, pieces: vec![Piece::Value(tokens)], loose: false, truth: false, field: None, span })
 }
 
-/// A number's text in C.
+/// The C text of a number literal.
 fn number(literal: &str) -> Option<String> {
     let text = literal.replace('_', "");
     let types = ["u8", "u16", "u32", "u64", "usize", "i8", "i16", "i32", "i64", "isize"];
@@ -524,7 +524,7 @@ fn number(literal: &str) -> Option<String> {
     valid.then(|| text.to_owned())
 }
 
-/// Text as a literal of C.
+/// Text as a C string literal.
 pub(crate) fn quoted(text: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::from("\"");

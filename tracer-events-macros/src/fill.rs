@@ -1,8 +1,8 @@
-//! Rust text with holes, as tokens: what `quote!` does, as far as it is needed here.
+//! Rust text with placeholders ("holes"), as tokens: the part of `quote!` that this crate needs.
 
 use proc_macro::{Group, Ident, Literal, TokenStream, TokenTree};
 
-/// Reads text and puts tokens where a hole's name stands as a word.
+/// Parses text and replaces each hole's name with its tokens.
 pub(crate) fn fill(text: &str, holes: &[(&str, TokenStream)]) -> TokenStream {
     replaced(text.parse().expect("the text is Rust"), holes)
 }
@@ -34,23 +34,23 @@ pub(crate) fn word(ident: &Ident) -> TokenStream {
     TokenTree::from(ident.clone()).into()
 }
 
-/// A word made of another, at the same place.
+/// An identifier derived from another, with the same span.
 pub(crate) fn named(prefix: &str, ident: &Ident, suffix: &str) -> Ident {
     Ident::new(&format!("{prefix}{}{suffix}", plain(ident)), ident.span())
 }
 
-/// A word without the mark that lets it be a keyword.
+/// An identifier without the `r#` prefix.
 pub(crate) fn plain(ident: &Ident) -> String {
     let text = ident.to_string();
     text.strip_prefix("r#").map_or(text.clone(), str::to_owned)
 }
 
-/// A text literal.
+/// A string literal.
 pub(crate) fn text(text: &str) -> TokenStream {
     TokenTree::from(Literal::string(text)).into()
 }
 
-/// A number without a type.
+/// A number literal without a type suffix.
 pub(crate) fn number(number: usize) -> TokenStream {
     TokenTree::from(Literal::usize_unsuffixed(number)).into()
 }

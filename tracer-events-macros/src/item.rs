@@ -1,4 +1,4 @@
-//! What the macros are given: events, classes, fields.
+//! The input of the macros: events, classes, fields.
 
 use proc_macro::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 
@@ -9,7 +9,7 @@ use crate::{
     types::Primitive,
 };
 
-/// What stands in front: who it is and who sees it.
+/// The start of an item: attributes, visibility and name.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     pub(crate) attributes: TokenStream,
@@ -17,23 +17,23 @@ pub(crate) struct Head {
     pub(crate) name: Ident,
 }
 
-/// A parameter of the function that traces.
+/// A parameter of the trace function.
 #[derive(Clone, Debug)]
 pub(crate) struct Param {
     pub(crate) name: Ident,
     pub(crate) ty: TokenStream,
 }
 
-/// How a field lies in the record.
+/// A field's representation in the record.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
     /// A value.
     Field,
-    /// So many values.
+    /// A fixed number of values.
     Array { length: TokenStream },
-    /// Text behind the record's fixed part.
+    /// A string after the record's fixed part.
     String { source: TokenStream },
-    /// As many values behind it as this says at the hit.
+    /// Values after the fixed part; the expression determines their number at each hit.
     Dynamic { length: TokenStream },
 }
 
@@ -42,16 +42,16 @@ pub(crate) enum Shape {
 pub(crate) struct Field {
     pub(crate) name: Ident,
     pub(crate) shape: Shape,
-    /// The type in Rust, of an element where there are several.
+    /// The Rust type; of an element if there are several.
     pub(crate) ty: TokenStream,
-    /// The type in C.
+    /// The C type.
     pub(crate) c: String,
-    /// The type, where it is known by name.
+    /// The primitive type, if it is known by name.
     pub(crate) primitive: Option<Primitive>,
     pub(crate) pointer: bool,
 }
 
-/// What events of a class have in common.
+/// The common part of the events of a class.
 #[derive(Clone, Debug)]
 pub(crate) struct Class {
     pub(crate) params: Vec<Param>,
@@ -74,12 +74,12 @@ impl Field {
         self.c == "char"
     }
 
-    /// What one value of it is.
+    /// The type of one value of the field.
     pub(crate) fn number(&self) -> Kind {
         Kind::Number { bytes: self.primitive.map(|ty| ty.bytes), constant: false }
     }
 
-    /// Whether it lies behind the fixed part.
+    /// Whether its data is after the fixed part.
     pub(crate) fn is_dynamic(&self) -> bool {
         matches!(self.shape, Shape::String { .. } | Shape::Dynamic { .. })
     }
@@ -101,7 +101,7 @@ pub(crate) fn system(from: &mut Cursor) -> Result<String> {
     Ok(system)
 }
 
-/// Names are those of directories and C's words.
+/// Checks a name, which serves as a directory name and as a C identifier.
 pub(crate) fn check_name(name: &str, span: Span) -> Result<()> {
     let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     if starts && name.len() < 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
@@ -112,7 +112,7 @@ pub(crate) fn check_name(name: &str, span: Span) -> Result<()> {
 }
 
 impl Class {
-    /// Reads what stands behind the head.
+    /// Parses the part after the head.
     pub(crate) fn read(from: &mut Cursor, params_group: Group) -> Result<Self> {
         let params = params(&params_group)?;
         from.take_punct(',');
@@ -223,7 +223,7 @@ fn field(kind: &Ident, inside: &Group) -> Result<Field> {
             from.punct(',')?;
             let filter = from.ident("`FILTER_PTR_STRING` or `FILTER_OTHER`")?;
             match filter.to_string().as_str() {
-                // It is the type that tells the filter so, as in the kernel.
+                // As in the kernel, the type alone determines the filter.
                 "FILTER_PTR_STRING" if c == "const char *" || c == "char *" => {}
                 "FILTER_PTR_STRING" => {
                     let message = "text behind a pointer is of type `*const c_char`, in C `const char *`";
@@ -264,7 +264,7 @@ fn field(kind: &Ident, inside: &Group) -> Result<Field> {
     Ok(Field { name, shape, ty, c, primitive, pointer })
 }
 
-/// A type and, behind `as`, its name in C.
+/// Splits a type from its C name after `as`.
 fn split_type(tokens: TokenStream) -> Result<(TokenStream, Option<String>)> {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let is_as = |tree: &TokenTree| matches!(tree, TokenTree::Ident(ident) if ident.to_string() == "as");

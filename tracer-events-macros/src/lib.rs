@@ -1,9 +1,10 @@
-//! Macros of `tracer-events`, where they are described. They depend on nothing: tokens are read by hand ([`cursor`]), written
-//! by filling holes ([`fill`]), and errors point at the word that is wrong.
+//! Macros of `tracer-events`; that crate documents them. This crate has no dependencies: it parses tokens by hand
+//! ([`cursor`]), generates code from templates with holes ([`fill`]), and reports errors at the span of the wrong
+//! token.
 //!
-//! A class becomes a type, a function and a `macro_rules!` that holds its text ([`class`]); an event a word, a place and a note
-//! ([`event`]). `define_event!` cannot see another macro's input, so it calls the class's `macro_rules!`, which hands the
-//! class's text to [`__event!`](macro@__event).
+//! A class expands to a type, a function and a `macro_rules!` with the text of the class ([`class`]). An event expands
+//! to a word, a site and a note ([`event`]). `define_event!` cannot see another macro's input. It therefore calls the
+//! class's `macro_rules!`, which passes the text of the class to [`__event!`](macro@__event).
 
 mod class;
 mod conversion;
@@ -22,13 +23,13 @@ use fill::{fill, named, word};
 use item::{Class, Head};
 use printk::Printk;
 
-/// Defines an event with a class of its own.
+/// Defines an event with its own class.
 #[proc_macro]
 pub fn trace_event(input: TokenStream) -> TokenStream {
     expanded(trace_event_of(input))
 }
 
-/// Defines what events have in common.
+/// Defines a class: the common part of several events.
 #[proc_macro]
 pub fn declare_event_class(input: TokenStream) -> TokenStream {
     expanded(class_of(input))
@@ -40,13 +41,13 @@ pub fn define_event(input: TokenStream) -> TokenStream {
     expanded(event_of(input, false))
 }
 
-/// Defines an event of a class that prints otherwise.
+/// Defines an event of a class with its own print format.
 #[proc_macro]
 pub fn define_event_print(input: TokenStream) -> TokenStream {
     expanded(event_of(input, true))
 }
 
-/// What a class's `macro_rules!` calls.
+/// Called by a class's `macro_rules!`.
 #[doc(hidden)]
 #[proc_macro]
 pub fn __event(input: TokenStream) -> TokenStream {
@@ -57,7 +58,7 @@ fn expanded(made: Result<TokenStream>) -> TokenStream {
     made.unwrap_or_else(Error::into_tokens)
 }
 
-/// The head and the parameters.
+/// Parses the head and the parameters.
 fn start(from: &mut Cursor) -> Result<(Head, Group)> {
     let head = Head::read(from, "the event's name")?;
     item::check_name(&fill::plain(&head.name), head.name.span())?;
@@ -66,7 +67,7 @@ fn start(from: &mut Cursor) -> Result<(Head, Group)> {
     Ok((head, params))
 }
 
-/// A print fmt; where it is wrong, none, and what says so.
+/// Parses a print format. On an error, returns an empty one and the tokens that report the error.
 fn printk(group: &Group, class: &Class) -> (Printk, TokenStream) {
     match printk::read(group, &class.fields) {
         Ok(printk) => (printk, TokenStream::new()),
@@ -90,7 +91,7 @@ fn class_of(input: TokenStream) -> Result<TokenStream> {
     let mut from = Cursor::new(input, Span::call_site());
     let (head, params) = start(&mut from)?;
     let class = Class::read(&mut from, params)?;
-    // What is wrong is said here, not at each event.
+    // Report errors here, not at each event.
     let (_, mut items) = printk(&class.printk, &class);
     let broken = !items.is_empty();
     items.extend(class::items(&head, &class));
@@ -124,7 +125,7 @@ fn class_text_with(class: &Class, printk: TokenStream) -> TokenStream {
     for field in &class.fields {
         use item::Shape;
         let c = fill::text(&field.c);
-        // The lengths and sources are the class's; only their kinds matter to an event.
+        // Lengths and sources belong to the class; an event needs only the kinds.
         let one = match &field.shape {
             Shape::Field if field.pointer => "field(*const () as C, NAME),",
             Shape::Field => "field(TYPE as C, NAME),",

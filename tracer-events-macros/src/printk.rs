@@ -1,4 +1,4 @@
-//! The `printk` part: its format held against its arguments, and both as the text of a format file.
+//! The `printk` part: checks the format against its arguments, and writes both as text of a format file.
 
 use proc_macro::{Group, TokenStream};
 
@@ -10,16 +10,16 @@ use crate::{
     item::{Field, Shape},
 };
 
-/// A print fmt.
+/// A print format.
 #[derive(Debug, Default)]
 pub(crate) struct Printk {
     /// Its text.
     pub(crate) pieces: Vec<Piece>,
-    /// What only the compiler can check: items.
+    /// Items with the checks that only the compiler can do.
     pub(crate) checks: TokenStream,
 }
 
-/// Reads the part.
+/// Parses the part.
 pub(crate) fn read(group: &Group, fields: &[Field]) -> Result<Printk> {
     let mut from = Cursor::of_group(group);
     let (format, format_span) = from.text("a format in quotation marks")?;
@@ -77,7 +77,7 @@ fn named(arg: &Expr) -> String {
     arg.field.as_ref().map_or_else(|| "this".to_owned(), |name| format!("`entry.{name}`"))
 }
 
-/// A field whose type has a name of the program's: the compiler knows its size.
+/// A check by the compiler of a field's size, for a type that only the program defines.
 fn check(arg: &Expr, width: Width, conversion: &str, fields: &[Field]) -> TokenStream {
     let field = arg.field.as_ref().and_then(|name| fields.iter().find(|field| field.name() == *name));
     let Some(field) = field.filter(|field| matches!(field.shape, Shape::Field)) else {

@@ -1,4 +1,4 @@
-//! Types of fields: those that are known by name, with their names in C.
+//! Field types that are known by name, with their names in C.
 
 /// A type that is known by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub(crate) struct Primitive {
     pub(crate) rust: &'static str,
     /// The name in a format file.
     pub(crate) c: &'static str,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) bytes: u8,
 }
 
@@ -30,12 +30,12 @@ const PRIMITIVES: [Primitive; 12] = [
     primitive("char", "char", 1),
 ];
 
-/// The type of this name.
+/// The type with this name.
 pub(crate) fn find(rust: &str) -> Option<Primitive> {
     PRIMITIVES.into_iter().find(|one| one.rust == rust)
 }
 
-/// Whether a type's name is a pointer's.
+/// Whether a type name is a pointer type.
 pub(crate) fn is_pointer(rust: &str) -> bool {
     rust.trim_start().starts_with('*')
 }

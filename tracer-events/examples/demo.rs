@@ -31,7 +31,7 @@ define_event! {
 }
 
 fn main() {
-    // Nobody has to be told of the events; a mirror of tracefs or user_events show them by themselves then.
+    // Registration is optional. With it, a mirror of tracefs or user_events show the events automatically.
     match tracer_events::register() {
         Ok(registered) => println!("{registered}"),
         Err(error) => println!("not registered: {error}"),

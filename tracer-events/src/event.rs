@@ -4,21 +4,22 @@ use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use crate::user_events;
 
-/// Bits of an event's word that count probes at its place: the semaphore of the USDT note, which the kernel raises.
+/// Bits of an event's word that count the probes at its site: the semaphore of the USDT note, which the kernel
+/// increments.
 const PROBES: u32 = 0xffff;
-/// The bit that user_events set while somebody traces the event there.
+/// The bit that user_events sets while the event is traced there.
 pub(crate) const USER_EVENTS_BIT: u8 = 31;
 
-/// What an event is: its word, and what can be done with it.
+/// An event of the program: its word, its names and its class.
 ///
-/// One word says whether anybody traces the event, and whatever the way, so that asking is one load and one branch: its lower
-/// half is the semaphore of the probe at the event's place, its highest bit belongs to user_events.
+/// One word says whether the event is traced by any transport, so the check is one load and one branch. Its lower half
+/// is the semaphore of the probe at the event's site. Its highest bit belongs to user_events.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct Event {
-    /// The first member, which is never zero: the linker may leave gaps of zeroes between events.
+    /// The first member, which is never zero. The linker may leave gaps of zeroes between events.
     site: extern "C" fn(*const u8, usize),
-    /// Eight bytes on: notes give this place as that of the semaphore.
+    /// At offset 8: the notes give this address as the address of the semaphore.
     word: AtomicU32,
     index: AtomicU32,
     name: &'static str,
@@ -28,16 +29,16 @@ pub struct Event {
 
 const _: () = assert!(core::mem::offset_of!(Event, site) == 0 && core::mem::offset_of!(Event, word) == 8);
 
-/// What events of a class have in common.
+/// The common properties of the events of a class.
 #[derive(Debug)]
 pub struct Class {
     fields: &'static [Field],
     layout: &'static [[usize; 4]],
-    /// So that they are linked wherever there are events.
+    /// Ensures that the anchors are linked wherever there are events.
     _anchors: &'static Anchors,
 }
 
-/// What has to be in a program with events, and where nothing else refers to.
+/// Items that a program with events needs and that no other code refers to.
 #[derive(Debug)]
 struct Anchors {
     _page: &'static Page,
@@ -46,12 +47,12 @@ struct Anchors {
 
 static ANCHORS: Anchors = Anchors { _page: &PAGE, _probes: &PROBES_SECTION };
 
-/// Makes events begin on a page of their own.
+/// Places events at the start of a page of their own.
 ///
-/// Semaphores are found by their place in the file, and the kernel takes the first writable mapping that has it. Where a linker
-/// makes two writable segments (lld: what is made read-only after relocation, and the rest), both map the page of the
-/// file in which one ends and the other begins, and the semaphore of a process that starts later would be raised in the wrong
-/// one.
+/// The kernel finds a semaphore by its file offset, and takes the first writable mapping that contains it. Some linkers
+/// create two writable segments (lld: memory that becomes read-only after relocation, and other data). Both map the
+/// file page in which one ends and the other begins. The kernel would then increment the semaphore of a process that
+/// starts later in the wrong mapping.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
 #[derive(Debug)]
@@ -60,10 +61,11 @@ struct Page([AtomicU32; 0]);
 #[unsafe(link_section = "tracer_events")]
 static PAGE: Page = Page([]);
 
-/// Makes a section `.probes`.
+/// Creates a section `.probes`.
 ///
-/// bcc, and with it bpftrace, and perf take a semaphore's place in the file to be as far from its address as that section's is from
-/// the section's; without one they raise none. The section is in the same segment as the events, so that they are right.
+/// bcc (and thus bpftrace) and perf compute a semaphore's file offset from its address with the difference between
+/// address and offset of this section. Without the section they increment no semaphore. The section is in the same
+/// segment as the events, so the result is correct.
 #[unsafe(link_section = ".probes")]
 static PROBES_SECTION: AtomicU16 = AtomicU16::new(0);
 
@@ -72,33 +74,33 @@ static PROBES_SECTION: AtomicU16 = AtomicU16::new(0);
 pub struct Field {
     /// Name.
     pub name: &'static str,
-    /// Type in C, of an element where there are several.
+    /// C type; of an element if there are several.
     pub ty: &'static str,
-    /// How it lies in the record.
+    /// The field's representation in the record.
     pub kind: Kind,
 }
 
-/// How a field lies in the record.
+/// Representation of a field in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One value.
     Value,
-    /// So many.
+    /// A fixed number of values.
     Array,
     /// A [`DataLoc`](crate::DataLoc).
     Dynamic,
 }
 
-/// Where a field lies.
+/// The location of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Bytes from the record's start.
+    /// Offset in bytes from the record's start.
     pub(crate) offset: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: usize,
     /// Whether it is signed.
     pub(crate) signed: bool,
-    /// Elements.
+    /// Number of elements.
     pub(crate) count: usize,
 }
 
@@ -109,7 +111,7 @@ impl Class {
         Self { fields, layout, _anchors: &ANCHORS }
     }
 
-    /// The fields and where they lie.
+    /// The fields and their locations.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&'static Field, Place)> {
         let place = |[offset, size, signed, count]: &[usize; 4]| Place {
             offset: *offset,
@@ -133,19 +135,19 @@ impl Event {
         Self { site, word: AtomicU32::new(0), index: AtomicU32::new(0), name, system, class }
     }
 
-    /// Whether anybody traces the event.
+    /// Whether the event is traced.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a load and a branch, also in a debug build of ours")]
     pub fn is_enabled(&self) -> bool {
         self.word.load(Ordering::Relaxed) != 0
     }
 
-    /// Its name.
+    /// The event's name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Its system.
+    /// The event's system.
     pub fn system(&self) -> &'static str {
         self.system
     }
@@ -158,12 +160,12 @@ impl Event {
         &self.word
     }
 
-    /// The index that user_events gave it.
+    /// Sets the index that user_events assigned.
     pub(crate) fn set_index(&self, index: u32) {
         self.index.store(index, Ordering::Release);
     }
 
-    /// Hands a record to all that trace the event.
+    /// Passes a record to all tracers of the event.
     pub(crate) fn submit(&self, record: &[u8]) {
         let word = self.word.load(Ordering::Relaxed);
         if word & PROBES != 0 {

@@ -1,8 +1,8 @@
-//! `TRACE_EVENT` for user space: typed events that cost a load and a branch until somebody traces them.
+//! `TRACE_EVENT` for user space: typed events that cost a load and a branch while they are not traced.
 //!
-//! An event has a name, fields, statements that fill them and a format that prints them, as the kernel's have. Whoever traces
-//! with the kernel's own means then sees it like one of the kernel's: `tracer` and everything that reads tracefs knows its
-//! fields, filters by them before anything is recorded, and prints what the event says of itself.
+//! An event has a name, fields, statements that fill them and a print format, like the kernel's events. Tracers show it
+//! like a kernel event: `tracer` and other readers of tracefs know its fields, filter by them before recording, and
+//! print it with its format.
 //!
 //! ```
 //! use tracer_events::trace_event;
@@ -29,7 +29,7 @@
 //! assert!(!trace_plugin_load_enabled());
 //! ```
 //!
-//! To see it (the program has nothing to do for that, and may run already):
+//! To see it (the program needs no preparation and may already run):
 //!
 //! ```text
 //! # tracer record --program target/debug/demo -e demo:plugin_load
@@ -40,10 +40,10 @@
 //!
 //! | part | says |
 //! |---|---|
-//! | `pub name(a: A, b: B),` | the function `trace_name` that traces it, and its parameters; `trace_name_enabled()` says whether anybody listens |
-//! | `system = "demo",` | the directory of events that it is in |
+//! | `pub name(a: A, b: B),` | the function `trace_name` that traces it, and its parameters; `trace_name_enabled()` returns whether the event is traced |
+//! | `system = "demo",` | the event's directory under `events` |
 //! | `entry { ... },` | the record's fields, in order, laid out as a C structure |
-//! | `assign { ... },` | statements that fill `entry`; they run only when somebody traces the event, and to `return` from them drops it |
+//! | `assign { ... },` | statements that fill `entry`; they run only while the event is traced; a `return` in them drops the event |
 //! | `printk("...", ...)` | the format, and the kernel's helpers |
 //!
 //! | field | in `assign` | in the format file |
@@ -53,18 +53,18 @@
 //! | `field_ext(*const c_char, where_, FILTER_PTR_STRING)` | a pointer; filters read the text behind it | `const char * where_` |
 //! | `array(char, comm, 16)` | `entry.comm.set("text")` ([`Text`]), or its bytes | `char comm[16]` |
 //! | `array(u32, words, 4)` | `entry.words = [1, 2, 3, 4]` | `unsigned int words[4]` |
-//! | `string(name, EXPR)` | nothing: it is what `EXPR` says | `__data_loc char[] name` |
-//! | `dynamic_array(u64, ips, EXPR)` | `entry.ips().copy_from_slice(..)`, `EXPR` of them | `__data_loc u64[] ips` |
+//! | `string(name, EXPR)` | nothing: its value is `EXPR` | `__data_loc char[] name` |
+//! | `dynamic_array(u64, ips, EXPR)` | `entry.ips().copy_from_slice(..)`, `EXPR` elements | `__data_loc u64[] ips` |
 //!
-//! Types are `u8` to `u64`, `i8` to `i64`, `usize`, `isize`, `bool`, C's `char` (a `u8`), raw pointers, and names of the
-//! program's for these with a name in C behind `as`. A record has room for [4096 bytes](MOST) of texts and arrays; what is
-//! longer is cut.
+//! Types are `u8` to `u64`, `i8` to `i64`, `usize`, `isize`, `bool`, C's `char` (a `u8`), raw pointers, and the
+//! program's own aliases for these with a C name after `as`. A record has [4096 bytes](MOST) for
+//! strings and dynamic arrays; longer data is truncated.
 //!
-//! The arguments of `printk` are `entry.field`, `entry.array[0]`, numbers, constants by name (their values are in the format file),
-//! casts (`as u64`, `as *const ()`), Rust's operators, `if .. { } else { }`, and `__get_str`, `__get_dynamic_array`,
-//! `__get_dynamic_array_len`, `__print_flags`, `__print_symbolic` (both also with `_u64`), `__print_hex`, `__print_hex_str`,
-//! `__print_array`, `__print_ns_to_secs` and `__print_ns_without_secs`. Each is held against its conversion when the program is
-//! compiled:
+//! The arguments of `printk` are `entry.field`, `entry.array[0]`, numbers, named constants (the format file contains
+//! their values), casts (`as u64`, `as *const ()`), Rust's operators, `if .. { } else { }`, and `__get_str`,
+//! `__get_dynamic_array`, `__get_dynamic_array_len`, `__print_flags`, `__print_symbolic` (both also with `_u64`),
+//! `__print_hex`, `__print_hex_str`, `__print_array`, `__print_ns_to_secs` and `__print_ns_without_secs`. The compiler
+//! checks each argument against its conversion:
 //!
 //! ```compile_fail
 //! tracer_events::trace_event! {
@@ -76,7 +76,7 @@
 //! }
 //! ```
 //!
-//! So are the types of what is assigned:
+//! It also checks the types of assignments:
 //!
 //! ```compile_fail
 //! tracer_events::trace_event! {
@@ -123,15 +123,16 @@
 //! trace_waking(&task, 3);
 //! ```
 //!
-//! # What it costs
+//! # Cost
 //!
-//! An event that nobody traces is one load and one branch behind which the rest lies out of the way. One that is traced builds its
-//! record on the stack and hands it to whoever listens: a probe at the event's place copies it if the filter wants it, which
-//! takes the kernel's way into a probe; user_events take a `write`. Numbers: `docs/PERFORMANCE.md` of tracer.
+//! An event that is not traced costs one load and one branch; its other code is out of line. A traced event builds its
+//! record on the stack and passes it to the tracers. A probe at the event's site copies the record if the filter
+//! accepts it, at the cost of the kernel's entry into a probe. user_events need a `write`. Numbers:
+//! `docs/PERFORMANCE.md` of tracer.
 //!
-//! # Where
+//! # Platforms
 //!
-//! Linux on x86-64 and arm64; on its other machines of 64 bits programs build, and only user_events trace them.
+//! Linux on x86-64 and arm64. On other 64-bit Linux machines programs build, and only user_events trace them.
 
 #[allow(unsafe_code, reason = "a section of its own")]
 mod event;
@@ -150,7 +151,7 @@ pub use register::{Registered, Transport, events, register, register_at, registe
 pub use tracer_events_macros::{__event, declare_event_class, define_event, define_event_print, trace_event};
 pub use value::{DataLoc, Text, Value};
 
-/// What the macros use.
+/// Items for the macros.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::record::{Fields, ROOM, Record, submit};

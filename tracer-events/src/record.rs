@@ -1,26 +1,26 @@
-//! A record on the stack: the fixed part, and data of varying length behind it.
+//! A record on the stack: the fixed part, followed by data of variable length.
 //!
-//! It is laid out as the kernel lays out its own: room for the common fields, the fields as a C structure, then texts and arrays
-//! one behind the other. Whoever takes it copies the bytes behind the common fields as they are.
+//! The layout is that of the kernel's records: space for the common fields, the fields as a C structure, then strings
+//! and arrays one after the other. A tracer copies the bytes after the common fields unchanged.
 
 use core::{marker::PhantomData, mem::MaybeUninit, slice};
 
 use crate::{DataLoc, Event, Value};
 
-/// Bytes of a record for what varies in length.
+/// Bytes of a record for data of variable length.
 pub const ROOM: usize = 4096;
 
 /// The fixed part of a record.
 ///
 /// # Safety
-/// A `repr(C)` structure of two `u32` and then of [`Value`]s, arrays of them and [`DataLoc`]s, whose last byte but padding is in
-/// front of `END`.
+/// The type is a `repr(C)` structure of two `u32`, followed by [`Value`]s, arrays of them and [`DataLoc`]s. Only
+/// padding follows the byte offset `END`.
 pub unsafe trait Fields: Copy {
-    /// Bytes up to the end of the last field.
+    /// Byte offset of the end of the last field.
     const END: usize;
 }
 
-/// A record of `N` bytes at most.
+/// A record of at most `N` bytes.
 #[repr(C, align(8))]
 pub struct Record<F, const N: usize> {
     bytes: [MaybeUninit<u8>; N],
@@ -31,7 +31,7 @@ pub struct Record<F, const N: usize> {
 impl<F: Fields, const N: usize> Record<F, N> {
     const FITS: () = assert!(size_of::<F>() <= N && align_of::<F>() <= 8 && N < 1 << 16);
 
-    /// All fields zero.
+    /// Creates a record with all fields zero.
     #[expect(clippy::new_without_default, reason = "for the macros alone")]
     #[inline]
     pub fn new() -> Self {
@@ -44,23 +44,24 @@ impl<F: Fields, const N: usize> Record<F, N> {
     /// The fixed part.
     #[inline]
     pub fn read(&self) -> &F {
-        // SAFETY: aligned, long enough (`FITS`), and initialised: zeroes are a value of every field.
+        // SAFETY: aligned, long enough (`FITS`), and initialised: zeroes are a valid value of every field.
         unsafe { &*self.bytes.as_ptr().cast::<F>() }
     }
 
-    /// The fixed part, to be set.
+    /// The fixed part, writable.
     #[inline]
     pub fn fields(&mut self) -> &mut F {
-        // SAFETY: as above; padding that is written is padding or data behind, which is never read through this.
+        // SAFETY: as above. A write to padding may change padding or the data after it, which is never read through
+        // this reference.
         unsafe { &mut *self.bytes.as_mut_ptr().cast::<F>() }
     }
 
-    /// Puts a text behind what there is, up to its first NUL and as far as there is room.
+    /// Appends a string up to its first NUL, as far as there is space.
     #[inline]
     pub fn string(&mut self, text: &[u8]) -> DataLoc {
         let text = &text[..text.iter().position(|byte| *byte == 0).unwrap_or(text.len())];
         let start = self.length;
-        // A text that has no room for its NUL is shown as one that could not be read.
+        // A string without space for its NUL is shown as unreadable.
         let Some(room) = (N - start).checked_sub(1) else { return DataLoc(start as u32) };
         let text = &text[..text.len().min(room)];
         let place = &mut self.bytes[start..=start + text.len()];
@@ -71,7 +72,7 @@ impl<F: Fields, const N: usize> Record<F, N> {
         DataLoc((text.len() as u32 + 1) << 16 | start as u32)
     }
 
-    /// Makes room for values behind what there is, zeroes; as many as fit.
+    /// Appends zeroed space for `count` values, or for as many as fit.
     #[inline]
     pub fn array<T: Value>(&mut self, count: usize) -> DataLoc {
         let start = self.length.next_multiple_of(align_of::<T>()).min(N);
@@ -81,27 +82,28 @@ impl<F: Fields, const N: usize> Record<F, N> {
         DataLoc((size as u32) << 16 | start as u32)
     }
 
-    /// The values that [`Record::array`] made room for.
+    /// The values that [`Record::array`] appended.
     #[inline]
     pub fn slice<T: Value>(&mut self, place: DataLoc) -> &mut [T] {
         let bytes = &mut self.bytes[place.offset()..place.offset() + place.length()];
         assert!(bytes.as_ptr().cast::<T>().is_aligned());
-        // SAFETY: aligned, in bounds, and initialised by `array`, which alone makes such words; zeroes are a value.
+        // SAFETY: aligned, in bounds, and initialised by `array`, the only source of such words; zeroes are a valid
+        // value.
         unsafe { slice::from_raw_parts_mut(bytes.as_mut_ptr().cast::<T>(), bytes.len() / size_of::<T>()) }
     }
 
-    /// Bytes of the whole record: of a fixed one the C structure's.
+    /// Size of the whole record in bytes; for a fixed record the size of the C structure.
     #[inline]
     fn whole(&self) -> usize {
         self.length.max(size_of::<F>())
     }
 }
 
-/// Hands a record to whoever traces the event.
+/// Passes a record to the tracers of the event.
 #[inline]
 pub fn submit<F: Fields, const N: usize>(event: &'static Event, record: &Record<F, N>) {
     let length = record.whole();
-    // SAFETY: everything up to there was written: the structure with its padding, and what was put behind it.
+    // SAFETY: all bytes up to `length` were written: the structure with its padding, and the data appended to it.
     let bytes = unsafe { slice::from_raw_parts(record.bytes.as_ptr().cast::<u8>(), length) };
     event.submit(bytes);
 }

@@ -1,4 +1,4 @@
-//! Telling tracers of the program's events.
+//! Registers the program's events with a tracer.
 
 use std::{
     fmt,
@@ -9,29 +9,29 @@ use std::{
 
 use crate::{Event, sys, user_events};
 
-/// Where tracefs is.
+/// Mount points of tracefs.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// The way by which events are traced from now on, beside the probes that anybody may put at their places at any time.
+/// The transport that traces the registered events. In addition, any tracer may place probes at the events at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
     /// The kernel's user_events.
     UserEvents,
-    /// A tracer's mirror of tracefs knows the events and puts probes at their places.
+    /// A mirror of tracefs knows the events and places probes at their sites.
     Probes,
     /// A mirror's user_events.
     MirrorUserEvents,
 }
 
-/// What registering came to.
+/// The result of a registration.
 #[derive(Debug)]
 pub struct Registered {
-    /// The way.
+    /// The transport.
     pub transport: Transport,
-    /// How many events were taken.
+    /// Number of registered events.
     pub events: usize,
-    /// Those that were not, by `system:name`, and why.
+    /// Events that were not registered, as `system:name`, with the error.
     pub refused: Vec<(String, io::Error)>,
 }
 
@@ -45,23 +45,23 @@ impl fmt::Display for Registered {
     }
 }
 
-/// Tells what traces on this machine of the program's events: the kernel's user_events where it has them (6.4 and later); else
-/// a mirror of tracefs that puts probes at the events' places; else that mirror's user_events.
+/// Registers the program's events with a tracer on this machine. The order is: the kernel's user_events where available
+/// (6.4 and later); a mirror of tracefs that places probes at the events; that mirror's user_events.
 ///
-/// Nobody has to call this: probes find the events without it, from the notes in the program. It makes the events appear in
-/// tracefs by themselves. Under user_events they belong to the system `user_events`, and their text is the kernel's own,
-/// `field=value`, since it takes no format.
+/// The call is optional: probes find the events through the notes in the program. The call makes the events appear in
+/// tracefs automatically. Under user_events they belong to the system `user_events`. Their text is then the kernel's
+/// own, `field=value`, since user_events takes no format.
 ///
 /// # Errors
-/// `NotFound` where nobody wants to know; else what opening or writing said.
+/// `NotFound` if there is no tracer; otherwise the error of opening or writing its file.
 pub fn register() -> io::Result<Registered> {
     register_at(&TRACEFS.map(Path::new))
 }
 
-/// [`register`] with tracefs, or what stands for it, in one of these places.
+/// [`register`] with tracefs, or a mirror of it, in one of these places.
 ///
 /// # Errors
-/// As there.
+/// As for [`register`].
 pub fn register_at(places: &[&Path]) -> io::Result<Registered> {
     let mut error = io::Error::from(io::ErrorKind::NotFound);
     for place in places {
@@ -85,10 +85,10 @@ fn register_in(place: &Path) -> io::Result<Registered> {
     register_by(Transport::MirrorUserEvents, place)
 }
 
-/// [`register`] by one way, with tracefs or a mirror of it at `place`.
+/// [`register`] with one transport, with tracefs or a mirror of it at `place`.
 ///
 /// # Errors
-/// `NotFound` where the place does not have that way; else what opening or writing said.
+/// `NotFound` if the place does not have that transport; otherwise the error of opening or writing its file.
 pub fn register_by(transport: Transport, place: &Path) -> io::Result<Registered> {
     match transport {
         Transport::Probes => by_program(&place.join("program_events")),
@@ -98,7 +98,7 @@ pub fn register_by(transport: Transport, place: &Path) -> io::Result<Registered>
     }
 }
 
-/// Whether the kernel's own tracefs is mounted there.
+/// Whether the kernel's own tracefs is mounted at a place.
 fn is_tracefs(place: &Path) -> bool {
     let place = fs::canonicalize(place).unwrap_or_else(|_| place.to_owned());
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -128,7 +128,7 @@ fn by_program(path: &Path) -> io::Result<Registered> {
     Ok(Registered { transport: Transport::Probes, events: sys::events().count(), refused: Vec::new() })
 }
 
-/// The program or library that these events are in.
+/// The file of the program or library that contains these events.
 fn own_file() -> io::Result<PathBuf> {
     let Some(first) = sys::events().next() else { return fs::read_link("/proc/self/exe") };
     let address = core::ptr::from_ref::<Event>(first).addr();
@@ -146,7 +146,7 @@ fn own_file() -> io::Result<PathBuf> {
     }
 }
 
-/// The events of this program, or of the library that this is linked into.
+/// The events of this program, or of the library that this crate is linked into.
 pub fn events() -> impl Iterator<Item = &'static Event> {
     sys::events()
 }

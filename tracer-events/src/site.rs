@@ -1,23 +1,23 @@
-//! An event's place in the program: an instruction that does nothing, where a probe finds the record's address and length in the
-//! first two argument registers, and two notes about it.
+//! An event's site in the program: an instruction without effect and two notes about it. At the instruction, a probe
+//! finds the record's address and length in the first two argument registers.
 //!
-//! - `.note.stapsdt`, as `sys/sdt.h` writes it, so that everything that knows USDT finds the place: provider and name are
-//!   system and event, the two arguments address and length of the record, the semaphore is the event's word.
-//! - `.note.tracer`, which lets a tracer make an event of it: owner `tracer`, type 1; the addresses of the place and of the
-//!   semaphore, eight bytes each; then system, name and description, each with a NUL. The description is what a format file
-//!   has behind the common fields: the lines of the fields, an empty line and `print fmt: `.
+//! - `.note.stapsdt`, as `sys/sdt.h` writes it, so that tools with USDT support find the site. Provider and name are
+//!   system and event. The two arguments are address and length of the record. The semaphore is the event's word.
+//! - `.note.tracer`, from which a tracer creates an event: owner `tracer`, type 1; the addresses of the site and of the
+//!   semaphore, eight bytes each; then system, name and description, each with a NUL. The description is the part of a
+//!   format file after the common fields: the lines of the fields, an empty line and `print fmt: `.
 //!
-//! Notes take no memory in the running program. On x86-64 the instruction is the five-byte `nop` that kernels from 6.18 on
-//! replace by a call, which is several times cheaper than a breakpoint. The call pushes a word onto the stack, so the
-//! compiler is not told that the stack is left alone.
+//! Notes use no memory in the running program. On x86-64 the instruction is the five-byte `nop` that kernels from 6.18
+//! on replace with a call. The call is several times cheaper than a breakpoint. It pushes a word onto the stack, so the
+//! `asm!` block does not declare `nostack`.
 
-/// The body of an event's place; for the macros.
+/// The body of an event's site; for the macros.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __site {
     ($event:path, $record:ident, $length:ident, $system:literal, $name:literal, $note:literal, { $($constants:tt)* }) => {
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        // SAFETY: an instruction without effect; the rest goes into sections of its own.
+        // SAFETY: an instruction without effect; the other directives emit into sections of their own.
         unsafe {
             ::core::arch::asm!(
                 "990: .byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
@@ -50,8 +50,8 @@ macro_rules! __site {
     };
 }
 
-/// The two notes of a place whose instruction is at label 990, as one text for the assembler: where values are, in the way
-/// of SystemTap, and what the record looks like.
+/// The two notes of a site whose instruction is at label 990, as one assembler text: the argument locations in
+/// SystemTap's format, and the description of the record.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __notes {
@@ -90,7 +90,7 @@ macro_rules! __notes {
     };
 }
 
-/// Uses what a place's description would, where there is none.
+/// Uses the constants of a site's description on targets without a site.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __values {

@@ -1,4 +1,4 @@
-//! What the standard library does not have: one ioctl, and the events of this program as a slice.
+//! Functions that the standard library does not have: one ioctl, and the events of this program as a slice.
 
 use core::ffi::c_int;
 use std::{io, os::fd::AsRawFd as _};
@@ -9,7 +9,7 @@ unsafe extern "C" {
     fn ioctl(fd: c_int, request: u64, ...) -> c_int;
 }
 
-/// Makes the section where a program has no events.
+/// Creates the section in a program without events.
 #[cfg(target_os = "linux")]
 #[used]
 #[unsafe(link_section = "tracer_events")]
@@ -17,21 +17,21 @@ static NONE: [u64; 0] = [];
 
 #[cfg(target_os = "linux")]
 unsafe extern "C" {
-    // The linker makes these of the section that events are put into.
+    // The linker defines these symbols for the section that contains the events.
     #[link_name = "__start_tracer_events"]
     static START: u8;
     #[link_name = "__stop_tracer_events"]
     static STOP: u8;
 }
 
-/// Registers an event of user_events, or takes it back.
+/// Calls the ioctl that registers an event with user_events, or unregisters it.
 pub(crate) fn register<T>(data: &std::fs::File, request: u64, argument: *mut T) -> io::Result<()> {
-    // SAFETY: the argument is what the request takes (`struct user_reg`, `struct user_unreg`), which callers see to.
+    // SAFETY: callers pass the argument that the request takes (`struct user_reg`, `struct user_unreg`).
     let done = unsafe { ioctl(data.as_raw_fd(), request, argument) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The events that are linked into this program or library, as far as the linker shows them to it.
+/// The events in this program or library, as far as the linker makes them visible.
 #[cfg(target_os = "linux")]
 pub(crate) fn events() -> impl Iterator<Item = &'static Event> {
     let stop = (&raw const STOP).addr();
@@ -40,12 +40,12 @@ pub(crate) fn events() -> impl Iterator<Item = &'static Event> {
     core::iter::from_fn(move || {
         while at.addr() + size_of::<Event>() <= stop {
             let place = at;
-            // SAFETY: within the section, which has events, eight bytes aligned, and zeroes between them.
+            // SAFETY: inside the section, which has events, aligned to eight bytes, and zeroes between them.
             if unsafe { place.read() } == 0 {
                 at = place.wrapping_add(1);
             } else {
                 at = place.cast::<Event>().wrapping_add(1).cast();
-                // SAFETY: an event begins where there is no zero.
+                // SAFETY: the first non-zero word is the start of an event.
                 return Some(unsafe { &*place.cast::<Event>() });
             }
         }

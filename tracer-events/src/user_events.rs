@@ -1,7 +1,8 @@
-//! The user_events of a kernel, or of a mirror of tracefs: registering events and writing records.
+//! Registers events and writes records through the user_events of a kernel or of a mirror of tracefs.
 //!
-//! <https://docs.kernel.org/trace/user_events.html>, the interface of 6.4 and later: the kernel sets a bit of the event's word
-//! while somebody traces it. The kernel lays fields out without padding, so a class that has any is written in pieces.
+//! <https://docs.kernel.org/trace/user_events.html>, the interface of 6.4 and later: the kernel sets a bit of the
+//! event's word while the event is traced. The kernel lays fields out without padding, so a record with padding is
+//! written in pieces.
 
 use core::fmt::Write as _;
 use std::{
@@ -18,9 +19,9 @@ use crate::{
 
 /// `DIAG_IOCSREG`, include/uapi/linux/user_events.h.
 const REGISTER: u64 = 0xc008_2a00;
-/// Bytes of the common fields.
+/// Size in bytes of the common fields.
 const COMMON: usize = 8;
-/// Runs without padding that a record is written in at most.
+/// Maximum number of fields of a record with padding, which is written in pieces.
 const RUNS: usize = 64;
 
 /// `struct user_reg`, include/uapi/linux/user_events.h.
@@ -37,7 +38,7 @@ struct Registration {
 
 static DATA: OnceLock<File> = OnceLock::new();
 
-/// Registers an event under its own name; what the file is, is settled by the first.
+/// Registers an event under its own name. The first call determines the data file for all events.
 pub(crate) fn register(data: File, event: &'static Event) -> io::Result<()> {
     let data = DATA.get_or_init(|| data);
     let command = std::ffi::CString::new(command(event))?;
@@ -55,7 +56,7 @@ pub(crate) fn register(data: File, event: &'static Event) -> io::Result<()> {
     Ok(())
 }
 
-/// `NAME TYPE FIELD;...`
+/// The registration text: `NAME TYPE FIELD;...`.
 fn command(event: &Event) -> String {
     let mut text = event.name().to_owned();
     for (number, (field, place)) in event.class().fields().enumerate() {
@@ -72,7 +73,7 @@ fn command(event: &Event) -> String {
     text
 }
 
-/// A type that user_events knows.
+/// The user_events type of a field.
 fn value_type(field: &Field, place: Place) -> &'static str {
     if let known @ ("char" | "int" | "unsigned int") = field.ty {
         return known;
@@ -95,7 +96,7 @@ pub(crate) fn write(index: u32, class: &'static Class, record: &[u8]) {
     let index = index.to_ne_bytes();
     let end = class.fields().map(|(_, place)| place.offset + place.size).last().unwrap_or(COMMON);
     let padded = class.fields().fold(COMMON, |at, (_, place)| at + place.size) < end;
-    // What the event's reader takes it for does not depend on what comes of it here.
+    // An error is dropped: the program does not depend on whether its tracer received the record.
     let _ = if padded {
         packed(class, end, record, |pieces| {
             let mut all = [IoSlice::new(&[]); RUNS + 2];
@@ -106,14 +107,14 @@ pub(crate) fn write(index: u32, class: &'static Class, record: &[u8]) {
             data.write_vectored(&all[..=pieces.len()])
         })
     } else {
-        // A fixed record ends with its last field there, not with the structure.
+        // A fixed record ends with its last field in user_events, not with the end of the structure.
         let dynamic = class.fields().any(|(field, _)| field.kind == Kind::Dynamic);
         let length = if dynamic { record.len() } else { end };
         data.write_vectored(&[IoSlice::new(&index), IoSlice::new(&record[COMMON..length])])
     };
 }
 
-/// A record's runs without padding, and its words moved as the data behind is.
+/// Passes a record without padding to `write`, in pieces, with the offsets in its data words adjusted.
 fn packed(
     class: &'static Class,
     end: usize,
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(command(&EVENT), "one u8 flags;s32 pid;char[16] comm;__data_loc char[] name");
     }
 
-    /// A word for data of a length at an offset.
+    /// A word for data with a length and an offset.
     fn word(length: u32, offset: u32) -> [u8; 4] {
         (length << 16 | offset).to_ne_bytes()
     }

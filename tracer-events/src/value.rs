@@ -1,17 +1,17 @@
-//! Types that fields may have.
+//! Types of fields.
 
 use core::ffi::c_void;
 
-/// A value that lies in a record as it lies in memory: every pattern of its bits may be read by anybody.
+/// A value that has the same bytes in a record and in memory. Every bit pattern may be read by tracers.
 ///
-/// Sealed: the types of [`trace_event!`](crate::trace_event!)'s table.
+/// Sealed: implemented for the types in the table of [`trace_event!`](crate::trace_event!).
 pub trait Value: Copy + sealed::Plain {
     /// Whether a format file shows it as signed.
     const SIGNED: bool;
 }
 
 mod sealed {
-    /// Types without padding for which all zeroes are a value.
+    /// Types without padding for which all-zero bytes are a valid value.
     pub trait Plain {}
 }
 pub(crate) use sealed::Plain;
@@ -41,27 +41,27 @@ impl<T> Value for *mut T {
 
 const _: () = assert!(size_of::<*const c_void>() == 8, "tracer-events is for machines of 64 bits");
 
-/// A word that says where data of varying length lies: its length in the upper 16 bits, in the lower ones the offset from the
-/// record's start, the common fields included (`__data_loc`).
+/// A word with the location of data of variable length (`__data_loc`): the length in the upper 16 bits, the offset in
+/// the lower 16 bits. The offset counts from the record's start, common fields included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct DataLoc(pub(crate) u32);
 
 impl DataLoc {
-    /// Bytes from the record's start.
+    /// Offset in bytes from the record's start.
     pub fn offset(self) -> usize {
         (self.0 & 0xffff) as usize
     }
 
-    /// Bytes of it; of a text with its NUL.
+    /// Length in bytes; for a string with its NUL.
     pub fn length(self) -> usize {
         (self.0 >> 16) as usize
     }
 }
 
-/// Setting arrays of characters.
+/// Assignment to character arrays.
 pub trait Text {
-    /// Sets the text, as much of it as has room with a NUL behind it, and zeroes behind that.
+    /// Copies as much of the text as fits before a NUL, and fills the rest with zeroes.
     fn set(&mut self, text: impl AsRef<[u8]>);
 }
 

@@ -1,11 +1,11 @@
-//! What the compiler says of events that are wrong: the first line and the place of each file's `.stderr` in `tests/ui`. With
-//! `BLESS=1` the files are written anew.
+//! The compiler's messages for invalid events: compares the error lines and their places with each file's `.stderr` in
+//! `tests/ui`. `BLESS=1` rewrites the files.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The crate as the compiler wants it, and where what it depends on lies.
+/// Builds the crate. Returns its library file and the directory of its dependencies.
 fn built() -> (PathBuf, PathBuf) {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--lib", "--offline", "--message-format=json", "--manifest-path"]);

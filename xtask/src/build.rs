@@ -1,8 +1,8 @@
-//! `cargo xtask build` and `run`: the eBPF object first, then the binary that carries it.
+//! `cargo xtask build` and `run`: builds the eBPF object, then the binary that embeds it.
 //!
-//! The object is architecture-specific (register layouts) and left in `target/bpf/ARCH/`; `tracer-user/build.rs`
-//! embeds `tracer-ebpf.o` from there, so that plain `cargo build` and `cargo test` work afterwards too. The debug
-//! object, with aya-log inside, lies beside it as `tracer-ebpf-debug.o` and is named by `TRACER_EBPF_OBJECT`.
+//! The object depends on the architecture (register layouts) and is stored in `target/bpf/ARCH/`.
+//! `tracer-user/build.rs` embeds `tracer-ebpf.o` from there, so that a later plain `cargo build` or `cargo test` works
+//! too. The debug object with aya-log is `tracer-ebpf-debug.o` in the same directory; `TRACER_EBPF_OBJECT` selects it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -14,7 +14,7 @@ use crate::{host, toolchain};
 
 /// The BPF target: little-endian, as x86-64 and arm64 are.
 const BPF_TARGET: &str = "bpfel-unknown-none";
-/// Read by `tracer-user/build.rs`: the object to embed in place of the default one.
+/// Environment variable for `tracer-user/build.rs`: the object to embed instead of the default one.
 const OBJECT_VARIABLE: &str = "TRACER_EBPF_OBJECT";
 
 /// An architecture that tracer is built for.
@@ -38,7 +38,7 @@ impl Arch {
         }
     }
 
-    /// The kernel's and Rust's name.
+    /// The name in the kernel and in Rust.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
@@ -46,7 +46,7 @@ impl Arch {
         }
     }
 
-    /// Debian's name.
+    /// The name in Debian.
     pub(crate) fn debian(self) -> &'static str {
         match self {
             Self::X86_64 => "amd64",
@@ -59,20 +59,20 @@ impl Arch {
         format!("{}-unknown-linux-gnu", self.name())
     }
 
-    /// This machine cannot run it natively.
+    /// Whether this machine cannot run it natively.
     pub(crate) fn is_foreign(self) -> bool {
         host::arch() != self.name()
     }
 }
 
-/// How user space is compiled.
+/// The compilation profile of user space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Profile {
-    /// Optimised, what users run.
+    /// Optimised, for users.
     Release,
-    /// Quick to compile.
+    /// Fast to compile.
     Dev,
-    /// As `Dev`, but quicker on an emulated machine.
+    /// As `Dev`, but faster on an emulated machine.
     Emulated,
 }
 
@@ -86,7 +86,7 @@ impl Profile {
         }
     }
 
-    /// The option of cargo that selects it.
+    /// The option of cargo that selects the profile.
     pub(crate) fn flag(self) -> Option<&'static str> {
         match self {
             Self::Release => Some("--release"),
@@ -124,9 +124,9 @@ pub(crate) struct RunOptions {
     args: Vec<String>,
 }
 
-/// Builds the eBPF object for one architecture and returns where it lies.
+/// Builds the eBPF object for one architecture and returns its path.
 ///
-/// `log` compiles aya-log in. The file is only written when its content changes.
+/// `log` enables aya-log. The file is only written if its content changes.
 pub(crate) fn ebpf(arch: Arch, log: bool) -> Result<PathBuf> {
     let Some(rustc) = toolchain::find_ebpf()? else {
         bail!("no compiler with its core sources here: run `cargo xtask setup build`");
@@ -138,7 +138,7 @@ pub(crate) fn ebpf(arch: Arch, log: bool) -> Result<PathBuf> {
     host::step(format!("Building {}/{name} with {}", arch.name(), rustc.path.display()));
     let object = object_path(arch, log);
     compile(&rustc, &linker, arch, "tracer-ebpf", "tracer-ebpf", log, &object)?;
-    // What tests take for somebody else's program.
+    // A stand-in for an external program, used by tests.
     compile(
         &rustc,
         &linker,
@@ -151,7 +151,7 @@ pub(crate) fn ebpf(arch: Arch, log: bool) -> Result<PathBuf> {
     Ok(object)
 }
 
-/// Compiles a crate of eBPF programs, and puts what comes out where it is to be.
+/// Compiles a crate of eBPF programs and copies the result to `object`.
 fn compile(
     rustc: &toolchain::Rustc,
     linker: &Path,
@@ -161,7 +161,7 @@ fn compile(
     log: bool,
     object: &Path,
 ) -> Result<()> {
-    // One directory for all architectures: most of what is compiled is the same.
+    // One directory for all architectures, because most of the compiled code is the same.
     let out = host::root().join("target/bpf-build");
     let mut command = rustc.cargo();
     command
@@ -186,21 +186,21 @@ fn compile(
     Ok(())
 }
 
-/// Where the object for `arch` is kept.
+/// The path of the object for `arch`.
 fn object_path(arch: Arch, log: bool) -> PathBuf {
     let name = if log { "tracer-ebpf-debug.o" } else { "tracer-ebpf.o" };
     host::root().join("target/bpf").join(arch.name()).join(name)
 }
 
-/// A 64-bit little-endian ELF file for the machine `EM_BPF` (elf.h).
+/// Whether the bytes are a 64-bit little-endian ELF file for the machine `EM_BPF` (elf.h).
 fn is_bpf_object(bytes: &[u8]) -> bool {
     const EM_BPF: u16 = 247;
     bytes.starts_with(b"\x7fELF\x02\x01") && bytes.get(18..20) == Some(&EM_BPF.to_le_bytes()[..])
 }
 
-/// A cargo command that compiles user space for `arch`, and the directory of its outputs (above `debug/`).
+/// A cargo command that compiles user space for `arch`, and its output directory (the parent of `debug/`).
 ///
-/// A foreign architecture gets a target directory of its own: another compiler fills it.
+/// A foreign architecture has its own target directory, because a different compiler writes to it.
 pub(crate) fn user_cargo(arch: Arch) -> Result<(Command, PathBuf)> {
     if !arch.is_foreign() {
         return Ok((host::cargo(), target_dir()));
@@ -220,7 +220,7 @@ pub(crate) fn user_cargo(arch: Arch) -> Result<(Command, PathBuf)> {
     Ok((command, dir.join(triple)))
 }
 
-/// Cargo's own output directory.
+/// Cargo's default output directory.
 fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| host::root().join("target"), |d| host::root().join(d))
 }
@@ -230,7 +230,7 @@ pub(crate) fn tracer(arch: Arch, profile: Profile, log: bool) -> Result<PathBuf>
     let object = ebpf(arch, log)?;
     host::step(format!("Building tracer ({}, {})", arch.name(), profile.dir()));
     let (mut cargo, dir) = user_cargo(arch)?;
-    // Of the whole workspace, so that dependencies get the features they have in every other build.
+    // Build the whole workspace, so that dependencies get the same features as in every other build.
     cargo.args(["build", "--workspace", "--bin", "tracer"]).args(profile.flag());
     if log {
         cargo.env(OBJECT_VARIABLE, &object).args(["--features", "tracer-user/bpf-log"]);
@@ -239,7 +239,7 @@ pub(crate) fn tracer(arch: Arch, profile: Profile, log: bool) -> Result<PathBuf>
     Ok(dir.join(profile.dir()).join("tracer"))
 }
 
-/// The verb `build`.
+/// Runs the verb `build`.
 pub(crate) fn verb(options: &Options) -> Result<()> {
     let arch = options.target.map_or_else(Arch::host, Ok)?;
     let mut groups = vec![Group::Build];
@@ -262,7 +262,7 @@ fn size_kib(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |m| m.len() / 1024)
 }
 
-/// The verb `run`: tracer's exit code becomes ours.
+/// Runs the verb `run`; returns tracer's exit code.
 pub(crate) fn run(options: &RunOptions) -> Result<ExitCode> {
     setup::ensure(&[Group::Build])?;
     let profile = if options.debug { Profile::Dev } else { Profile::Release };

@@ -1,4 +1,4 @@
-//! The command line of `cargo xtask`: one subcommand a verb, each handed to its module.
+//! The command line of `cargo xtask`: one subcommand per verb, each implemented in its module.
 
 use std::process::ExitCode;
 
@@ -17,36 +17,36 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Install what is missing on this machine, or say exactly what to install
+    /// Install missing requirements on this machine, or print exactly what to install
     Setup(setup::Options),
     /// Build the eBPF object and the `tracer` binary that embeds it
     Build(build::Options),
     /// Build tracer and run it as root
     Run(build::RunOptions),
-    /// Run all tests, here and in virtual machines
+    /// Run all tests, on the host and in virtual machines
     Test(test::Options),
     /// Check formatting, clippy, the direction of imports and the shape of files
     Lint,
-    /// Run a command as root in a virtual machine with one of Debian's kernels
+    /// Run a command as root in a virtual machine with a Debian kernel
     Vm(vm::Options),
-    /// Build a small kernel with user_events, which no kernel of Debian's has, for `--kernel IMAGE` of `vm`; `--test` compares user
-    /// events there
+    /// Build a small kernel with user_events, which Debian's kernels lack, for `--kernel IMAGE` of `vm`; `--test`
+    /// compares user events there
     Kernel(sources::Options),
     /// Run the kernel's own tests of tracefs in a virtual machine
     Conformance(conformance::Options),
     /// Measure tracer against the kernel's tracefs and other tracers
     Bench(measure::BenchOptions),
-    /// Run the mirror under full load, with kills in between, and hold its counts to each other
+    /// Run the mirror under full load, with kills in between, and compare its counts with each other
     Soak(measure::SoakOptions),
-    /// Run the fuzz targets under address sanitizer, each for some seconds
+    /// Run the fuzz targets under address sanitizer, each for a number of seconds
     Fuzz(fuzz::Options),
-    /// Accept what the snapshot tests now give
+    /// Accept the current output of the snapshot tests
     Bless(measure::BlessOptions),
     /// Freeze a kernel's event formats into tests/facts
     Facts(facts::Options),
 }
 
-/// Parses the command line and does what it says.
+/// Parses the command line and runs the verb.
 pub(crate) fn run() -> Result<ExitCode> {
     match Cli::parse().verb {
         Verb::Setup(options) => setup::verb(&options)?,

@@ -1,7 +1,7 @@
 //! `cargo xtask facts`: freezes a kernel's event formats for the tests, from the host or from a virtual machine.
 //!
-//! The work is done by `freeze-facts` of the integration tests; its module `facts` tells the format. Files lie in
-//! `tests/facts/VERSION-ARCH.txt.zst`, so that a newer release of the same version replaces the older.
+//! The program `freeze-facts` of the integration tests does the work; its module `facts` documents the format. Files
+//! are `tests/facts/VERSION-ARCH.txt.zst`, so a newer release of the same version replaces the older one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,18 +15,18 @@ use crate::{host, vm};
 /// Options of `cargo xtask facts`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The kernel that runs here, in place of a virtual machine's
+    /// Use the running kernel instead of a virtual machine's
     #[arg(long)]
     host: bool,
     #[command(flatten)]
     machine: vm::Machine,
 }
 
-/// Mounts tracefs where it is not, then freezes it into the file `$2` by the program `$1`.
+/// Mounts tracefs if necessary, then freezes it into the file `$2` with the program `$1`.
 const SCRIPT: &str = "[ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing && \
                       exec \"$1\" /sys/kernel/tracing \"$2\"";
 
-/// The version's first two numbers.
+/// The first two numbers of a release.
 fn version_of(release: &str) -> String {
     release.split(['.', '-']).take(2).collect::<Vec<_>>().join(".")
 }
@@ -35,7 +35,7 @@ fn file(version: &str, arch: Arch) -> PathBuf {
     host::root().join("tests/facts").join(format!("{version}-{}.txt.zst", arch.name()))
 }
 
-/// The verb itself.
+/// Runs the verb `facts`.
 pub(crate) fn verb(options: &Options) -> Result<()> {
     let machine = &options.machine;
     let arch = if options.host { Arch::host()? } else { machine.arch };

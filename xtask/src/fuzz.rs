@@ -1,7 +1,8 @@
-//! `cargo xtask fuzz`: builds the fuzz targets under address sanitizer and runs each for some seconds.
+//! `cargo xtask fuzz`: builds the fuzz targets under address sanitizer and runs each for a number of seconds.
 //!
-//! `cargo-fuzz` is installed where it is missing. A nightly toolchain is used where rustup has one, else the stable one with
-//! `RUSTC_BOOTSTRAP=1`. What a target found lies in `tests/fuzz/artifacts/TARGET`, and the verb fails.
+//! The verb installs `cargo-fuzz` if it is missing. It uses a nightly toolchain if rustup has one, else the stable one
+//! with `RUSTC_BOOTSTRAP=1`. The inputs that a target fails on are in `tests/fuzz/artifacts/TARGET`, and the verb
+//! fails.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,27 +13,27 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::host;
 use crate::setup::{self, Group};
 
-/// Where the targets are.
+/// Directory of the fuzz workspace.
 const DIR: &str = "tests/fuzz";
-/// Bytes of an input at most.
+/// Maximum size of an input in bytes.
 const LONGEST: u32 = 8192;
-/// Seconds that one input may take, and MiB that a target may use.
+/// Time limit for one input in seconds, and memory limit of a target in MiB.
 const PATIENCE: u32 = 20;
 const MEMORY: u32 = 3072;
-/// Lines of a target's output that are shown when it found something.
+/// Number of last output lines shown for a failed target.
 const SHOWN: usize = 60;
 
 /// Options of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Targets; all of them where none is named
+    /// Targets (default: all)
     targets: Vec<String>,
     /// Seconds that each target runs
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
 
-/// What came of a target.
+/// The result of a target.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     inputs: u64,
@@ -43,7 +44,7 @@ struct Outcome {
     found: bool,
 }
 
-/// Runs targets one after the other, and says what came of each in a table.
+/// Runs targets one after the other and prints a table of the results.
 pub(crate) fn verb(options: &Options) -> Result<()> {
     let dir = host::root().join(DIR);
     let known = targets(&dir.join("fuzz_targets"))?;
@@ -83,7 +84,7 @@ pub(crate) fn verb(options: &Options) -> Result<()> {
     bail!("{} found something: see {DIR}/artifacts", found.join(", "))
 }
 
-/// The names of the targets: the files that declare one.
+/// The names of the targets: the files that contain `fuzz_target!`.
 fn targets(dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
@@ -97,7 +98,7 @@ fn targets(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Installs cargo-fuzz where it is missing.
+/// Installs `cargo-fuzz` if it is missing.
 fn install() -> Result<()> {
     if find().is_some() {
         return Ok(());
@@ -111,7 +112,7 @@ fn find() -> Option<PathBuf> {
     own.or_else(|| host::which("cargo-fuzz"))
 }
 
-/// `cargo fuzz`, by a compiler that takes sanitizers.
+/// `cargo fuzz` with a compiler that supports sanitizers.
 fn cargo_fuzz() -> Result<Command> {
     let program = find().context("cargo-fuzz was installed and is not found")?;
     let toolchains = host::output(Command::new("rustup").args(["toolchain", "list"])).unwrap_or_default();
@@ -121,7 +122,7 @@ fn cargo_fuzz() -> Result<Command> {
     command.current_dir(host::root()).arg("fuzz");
     host::strip_cargo_env(&mut command);
     match nightly {
-        // Cargo and compiler of rustup follow this.
+        // rustup's cargo and compiler follow this variable.
         Some(name) => command.env("RUSTUP_TOOLCHAIN", name).env_remove("CARGO").env_remove("RUSTC"),
         None => command.env("RUSTC_BOOTSTRAP", "1"),
     };
@@ -134,7 +135,7 @@ fn fuzz(dir: &Path, target: &str, seconds: u64) -> Result<Outcome> {
     std::fs::create_dir_all(&corpus).with_context(|| corpus.display().to_string())?;
     let mut command = cargo_fuzz()?;
     command.args(["run", "--fuzz-dir", DIR, target]).arg(&corpus);
-    // Where libFuzzer begins; what it adds goes to the first.
+    // The seed inputs. libFuzzer writes new inputs to the first directory.
     let seeds = dir.join("seeds").join(target);
     if seeds.is_dir() {
         command.arg(seeds);
@@ -172,7 +173,7 @@ fn fuzz(dir: &Path, target: &str, seconds: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Takes what a line of libFuzzer's output says: a line of its progress, or one of its last.
+/// Reads a line of libFuzzer's output: a progress line or one of the final statistics.
 fn read(line: &str, outcome: &mut Outcome) {
     let mut words = line.split_whitespace();
     let number = |word: Option<&str>| word.and_then(|word| word.split('/').next()?.parse().ok());

@@ -1,6 +1,6 @@
-//! What the verbs share: where the tree is, who runs it, and commands that are shown, run and checked.
+//! Shared functions of the verbs: the tree's root, the user, and commands that are shown, run and checked.
 //!
-//! Lowest of xtask's modules: it knows nothing of toolchains, packages or virtual machines.
+//! The lowest of xtask's modules: it is independent of toolchains, packages and virtual machines.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,27 +9,27 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
-/// The workspace's root, from where this file was compiled.
+/// The workspace's root, derived from the compile-time path of this package.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
-/// Says what happens next, on standard error, so that standard output stays the commands' own.
+/// Reports the next step on standard error, so that standard output contains only the commands' output.
 pub(crate) fn step(what: impl AsRef<str>) {
     eprintln!("==> {}", what.as_ref());
 }
 
-/// Whether this process is root: the owner of `/proc/self` is the effective user.
+/// Whether this process runs as root: the owner of `/proc/self` is the effective user.
 pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-/// The Debian name of this machine's architecture and the kernel's, which agree on what we support.
+/// The kernel's name of this machine's architecture.
 pub(crate) fn arch() -> &'static str {
     std::env::consts::ARCH
 }
 
-/// A command that runs as root: through `sudo` when we are not.
+/// A command that runs as root, through `sudo` if necessary.
 pub(crate) fn as_root(program: impl AsRef<OsStr>) -> Result<Command> {
     if is_root() {
         return Ok(Command::new(program));
@@ -51,12 +51,12 @@ pub(crate) fn which(name: &str) -> Option<PathBuf> {
         .find(|file| is_executable(file))
 }
 
-/// Whether `file` is a file that somebody may execute.
+/// Whether `file` is a regular file with an execute permission bit.
 pub(crate) fn is_executable(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.mode() & 0o111 != 0)
 }
 
-/// The directory where `cargo install` puts programs.
+/// The directory into which `cargo install` puts programs.
 pub(crate) fn cargo_bin() -> Option<PathBuf> {
     let home = std::env::var_os("CARGO_HOME")
         .map(PathBuf::from)
@@ -64,7 +64,7 @@ pub(crate) fn cargo_bin() -> Option<PathBuf> {
     Some(home.join("bin"))
 }
 
-/// The cargo that runs this task, for everything that is not eBPF.
+/// The cargo that runs this task, for everything except eBPF.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
@@ -72,10 +72,10 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Removes what `cargo run` puts into our environment for the benefit of the package it runs.
+/// Removes the variables that `cargo run` sets for the package it runs.
 ///
-/// `CARGO_PKG_*` and `CARGO_MANIFEST_DIR` would dirty the caches of build scripts that watch them, and the
-/// library path belongs to one toolchain only.
+/// `CARGO_PKG_*` and `CARGO_MANIFEST_DIR` would invalidate the caches of build scripts that watch them, and the library
+/// path belongs to one toolchain only.
 pub(crate) fn strip_cargo_env(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -86,7 +86,7 @@ pub(crate) fn strip_cargo_env(command: &mut Command) {
     command.env_remove("LD_LIBRARY_PATH");
 }
 
-/// Shows the command, runs it with our own input and output, and fails if it fails.
+/// Prints the command and runs it with inherited input and output.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     eprintln!("  $ {}", display(command));
     let status = command.status().with_context(|| format!("cannot start {}", display(command)))?;
@@ -96,7 +96,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command quietly and returns its standard output; its standard error becomes the error's text.
+/// Runs the command and returns its standard output; the error contains its standard error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let out = command
         .stdin(Stdio::null())
@@ -109,7 +109,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// The command as one could type it: program and arguments, quoted where a shell wants it.
+/// The command as a shell line: program and arguments, quoted where necessary.
 pub(crate) fn display(command: &Command) -> String {
     let quote = |s: &OsStr| {
         let s = s.to_string_lossy();
@@ -123,7 +123,7 @@ pub(crate) fn display(command: &Command) -> String {
     std::iter::once(command.get_program()).chain(command.get_args()).map(quote).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes a file only when its content changes, so that cargo does not rebuild what embeds it.
+/// Writes a file only if its content changes, so that cargo does not rebuild crates that embed it.
 pub(crate) fn write_if_changed(path: &Path, content: &[u8]) -> Result<bool> {
     if std::fs::read(path).is_ok_and(|old| old == content) {
         return Ok(false);

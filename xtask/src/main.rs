@@ -1,10 +1,10 @@
 //! `cargo xtask`: set up, build, run, test and measure tracer.
 //!
-//! One verb a file. Every verb first calls [`setup::ensure`] for what it needs, so that a fresh machine gets from
-//! a clone to a result by one command, and does nothing more than a few look-ups when all is there.
+//! One file per verb. Every verb first calls [`setup::ensure`] for its requirements. A fresh machine therefore gets
+//! from a clone to a result with one command, and a complete machine needs only a few look-ups.
 //!
-//! Neighbours: `.cargo/config.toml` makes the alias, `.ci/run` calls `test`, `tracer-user/build.rs` embeds what
-//! [`build`] leaves in `target/bpf`.
+//! `.cargo/config.toml` defines the alias, `.ci/run` calls `test`, and `tracer-user/build.rs` embeds the object that
+//! [`build`] writes to `target/bpf`.
 
 mod build;
 mod cli;

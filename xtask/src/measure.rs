@@ -11,14 +11,14 @@ use crate::{host, vm};
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchOptions {
-    /// Measure in a virtual machine with this version of Debian's kernel, 6.1 or 6.12, against what its kernel has: emulated,
-    /// so that ratios count, not nanoseconds
+    /// Measure in a virtual machine with this version of Debian's kernel, 6.1 or 6.12, against its tracefs. The machine
+    /// is emulated, so ratios are valid but nanoseconds are not
     #[arg(long, value_name = "VERSION")]
     vm: Option<String>,
     /// With --vm: architecture of the machine
     #[arg(long, value_enum, default_value = host::arch(), requires = "vm")]
     arch: Arch,
-    /// Arguments of the benchmark program; `--help` tells them
+    /// Arguments of the benchmark program; its `--help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
@@ -39,7 +39,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
     host::run(&mut command)
 }
 
-/// The same in a machine, to which both programs are taken along.
+/// Runs the same benchmark in a machine, with both programs in the payload.
 fn bench_in_machine(version: &str, arch: Arch, args: &[String]) -> Result<()> {
     setup::ensure(vm::groups(arch))?;
     let tracer = build::tracer(arch, Profile::Release, false)?;
@@ -63,15 +63,15 @@ fn bench_in_machine(version: &str, arch: Arch, args: &[String]) -> Result<()> {
 /// Options of `cargo xtask soak`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SoakOptions {
-    /// Minutes
+    /// Duration in minutes
     #[arg(default_value_t = 10)]
     minutes: u64,
-    /// Chooses what is done beside the load
+    /// Seed for the actions during the load
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// Soaks the optimised mirror, as root.
+/// Runs the soak test of the optimised mirror, as root.
 pub(crate) fn soak(options: &SoakOptions) -> Result<()> {
     setup::ensure(&[Group::Build])?;
     let arch = Arch::host()?;
@@ -90,10 +90,10 @@ pub(crate) struct BlessOptions {
     filter: Option<String>,
 }
 
-/// Accepts what the snapshot tests of `tracer-user` now give; `git diff` shows it for review.
+/// Accepts the current output of `tracer-user`'s snapshot tests; `git diff` shows it for review.
 pub(crate) fn bless(options: &BlessOptions) -> Result<()> {
     let mut cargo = host::cargo();
-    // One run with the snapshots written in any case, for a run that stops at the first difference misses the rest.
+    // One run writes all snapshots. A run that stops at the first difference would miss the others.
     cargo.env("INSTA_UPDATE", "always").env("INSTA_FORCE_PASS", "1");
     cargo.args(["test", "-q", "--package", "tracer-user", "--lib"]).args(&options.filter);
     host::run(&mut cargo)?;

@@ -1,8 +1,9 @@
-//! `cargo xtask setup`: installs what is missing on Debian and its kin, elsewhere says exactly what to install.
+//! `cargo xtask setup`: installs missing requirements on Debian and its derivatives; elsewhere prints exactly what to
+//! install.
 //!
-//! What is needed comes in groups, so that building asks for nothing that only virtual machines want. A verb
-//! calls [`ensure`] with its groups; with everything in place that is a few look-ups of files and one
-//! `dpkg-query`, and the package lists are not touched.
+//! Requirements are grouped, so that building needs nothing that only virtual machines use. A verb calls [`ensure`]
+//! with its groups. If nothing is missing, this takes a few look-ups of files and programs, without access to the
+//! package lists.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,35 +13,35 @@ use anyhow::{Context as _, Result, bail};
 use crate::host;
 use crate::toolchain::{self, LLVM};
 
-/// The release of `bpf-linker` that is installed where none is found.
+/// The release of `bpf-linker` that is installed if none is found.
 const BPF_LINKER: &str = "0.13.0";
 
-/// The release of `cargo-deny`, likewise.
+/// The release of `cargo-deny` that is installed if none is found.
 const CARGO_DENY: &str = "0.20.2";
 
-/// What a verb may need.
+/// A group of requirements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Group {
     /// Build and run: a C compiler, the eBPF compiler and its core sources, `bpf-linker`.
     Build,
-    /// rustfmt and clippy, for the eBPF compiler as well; cargo-deny; systemd's opinion of the unit file.
+    /// rustfmt and clippy, also for the eBPF compiler; cargo-deny; systemd's tools for the unit file.
     Lint,
-    /// What makes the guests' images; QEMU itself need not be installed (`vm::emulator`).
+    /// Tools that build the guests' images; QEMU itself need not be installed (`vm::emulator`).
     Vm,
     /// Compilers for arm64.
     Cross,
-    /// Programs that tests ask for a second opinion.
+    /// Programs that tests use for comparison.
     Test,
     /// The kernel's own test suite.
     Conformance,
-    /// The programs that tracer is measured against.
+    /// The programs that tracer is compared with.
     Bench,
-    /// What building a kernel takes.
+    /// Tools for a kernel build.
     Kernel,
 }
 
 impl Group {
-    /// All of them, in the order in which they are installed.
+    /// All groups, in installation order.
     pub(crate) const ALL: [Self; 8] = [
         Self::Build,
         Self::Lint,
@@ -53,16 +54,16 @@ impl Group {
     ];
 }
 
-/// What this machine lacks.
+/// The missing requirements of this machine.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Missing {
     /// Debian packages.
     packages: Vec<&'static str>,
-    /// The package lists do not know arm64 yet.
+    /// Whether arm64 has to be added as a foreign architecture.
     foreign_arm64: bool,
-    /// `cargo install bpf-linker` has to run.
+    /// Whether `cargo install bpf-linker` has to run.
     bpf_linker: bool,
-    /// `cargo install cargo-deny` has to run.
+    /// Whether `cargo install cargo-deny` has to run.
     cargo_deny: bool,
 }
 
@@ -72,7 +73,7 @@ impl Missing {
     }
 }
 
-/// Adds the packages that stand for something we look for by itself, not by package name.
+/// Adds the packages for requirements that are detected by their function, not by package name.
 fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
     if groups.contains(&Group::Build) {
         if host::which("cc").is_none() {
@@ -95,8 +96,8 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
             missing.packages.push("rust-web-clippy");
         }
         missing.cargo_deny = !answers("deny");
-        // Clippy has to be of the same build as the compiler whose core sources it reads, which may be one that is
-        // still to be installed.
+        // Clippy must be of the same build as the compiler whose core sources it reads. That compiler may not be
+        // installed yet.
         let answered = match toolchain::find_ebpf()? {
             Some(rustc) => {
                 rustc.sysroot != Path::new("/usr")
@@ -153,7 +154,7 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
     Ok(())
 }
 
-/// Looks at what is there and lists the rest.
+/// Determines the missing requirements.
 fn look(groups: &[Group]) -> Result<Missing> {
     let mut missing = Missing::default();
     by_function(groups, &mut missing)?;
@@ -167,7 +168,7 @@ fn look(groups: &[Group]) -> Result<Missing> {
     Ok(missing)
 }
 
-/// The commands that install `missing` by hand, one a line.
+/// The commands that install `missing` by hand, one per line.
 fn recipe(missing: &Missing, apt: bool) -> String {
     let mut lines = Vec::new();
     if apt {
@@ -209,7 +210,7 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
     host::run(&mut command)
 }
 
-/// Installs packages; nothing that is installed is ever removed for them.
+/// Installs packages; never removes an installed package for them.
 fn install_packages(missing: &Missing) -> Result<()> {
     if missing.foreign_arm64 {
         host::run(host::as_root("dpkg")?.args(["--add-architecture", "arm64"]))?;
@@ -219,7 +220,7 @@ fn install_packages(missing: &Missing) -> Result<()> {
     }
     step_install(missing);
     if let Err(error) = apt_get(&["update", "-q"]) {
-        // One unreachable third-party list must not stop us: what matters shows in the install.
+        // One unreachable third-party list must not stop the setup; a real problem shows in the installation.
         eprintln!("warning: {error:#}");
     }
     if missing.packages.is_empty() {
@@ -251,7 +252,7 @@ fn install_bpf_linker() -> Result<()> {
     host::step(format!("Building bpf-linker {BPF_LINKER} against LLVM {LLVM}"));
     let feature = format!("llvm-{LLVM}");
     let version = format!("bpf-linker@{BPF_LINKER}");
-    // Outside the workspace, whose cargo settings are not meant for it.
+    // Outside the workspace, because its cargo settings do not apply.
     let mut command = host::cargo();
     command.current_dir("/").env("LLVM_PREFIX", format!("/usr/lib/llvm-{LLVM}"));
     command.args(["install", &version, "--locked", "--no-default-features", "--features", &feature]);
@@ -265,11 +266,11 @@ fn install_bpf_linker() -> Result<()> {
     Ok(())
 }
 
-/// Builds `cargo-deny`; takes two minutes on two idle CPUs.
+/// Builds `cargo-deny`; takes about two minutes on two idle CPUs.
 fn install_cargo_deny() -> Result<()> {
     host::step(format!("Building cargo-deny {CARGO_DENY}"));
     let mut command = host::cargo();
-    // Without its features the databases are fetched by git, which is there anyway.
+    // Without its features, git fetches the databases; git is required anyway.
     command.current_dir("/").args(["install", &format!("cargo-deny@{CARGO_DENY}")]);
     command.args(["--locked", "--no-default-features"]);
     if std::env::var_os("CI").is_some() {
@@ -278,7 +279,7 @@ fn install_cargo_deny() -> Result<()> {
     host::run(&mut command)
 }
 
-/// Makes sure that what `groups` need is there, and installs it where apt-get is.
+/// Ensures that the requirements of `groups` are installed; installs missing ones with apt-get if available.
 pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
     let apt = host::which("apt-get").is_some();
     let mut before = None;
@@ -290,7 +291,8 @@ pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
         if !apt && !missing.packages.is_empty() {
             bail!("this is not Debian or Ubuntu, so please install:\n{}", recipe(&missing, apt));
         }
-        // What was installed may want more; only what stays missing after its own installation is hopeless.
+        // Installed packages may have further requirements. A requirement that stays missing after its installation is
+        // an error.
         if before.as_ref() == Some(&missing) {
             bail!("still missing after the installation:\n{}", recipe(&missing, apt));
         }
@@ -309,15 +311,15 @@ pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
 /// Options of `cargo xtask setup`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only these groups (default: all)
+    /// Set up only these groups (default: all)
     #[arg(value_enum)]
     groups: Vec<Group>,
-    /// Only say what is missing and how to install it; fails if anything is
+    /// Only print what is missing and how to install it; fail if anything is missing
     #[arg(long)]
     check: bool,
 }
 
-/// The verb itself.
+/// Runs the verb `setup`.
 pub(crate) fn verb(options: &Options) -> Result<()> {
     let groups = if options.groups.is_empty() { &Group::ALL[..] } else { &options.groups };
     if options.check {

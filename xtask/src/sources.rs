@@ -1,8 +1,8 @@
-//! What of the kernel's sources is needed: its own programs of user_events for the tests, and a kernel with what no kernel of
-//! Debian's has built in, to hold the mirror against.
+//! Uses of the kernel's sources: its user_events programs for the tests, and a kernel to compare the mirror with. That
+//! kernel has features that no Debian kernel has built in.
 //!
-//! The sources are Debian's `linux-source` packages: where one is installed it is used, else it is downloaded and not
-//! installed. Nothing of them is ever committed.
+//! The sources are Debian's `linux-source` packages. An installed package is used; otherwise the package is downloaded
+//! but not installed. The sources are never committed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -13,27 +13,27 @@ use crate::build::Arch;
 use crate::setup::{self, Group};
 use crate::{host, test, vm};
 
-/// Versions whose programs are tests, and where their header of user_events lies.
+/// Versions whose programs the tests use, and the path of their user_events header.
 const VERSIONS: [(&str, &str); 2] =
     [("6.12", "include/uapi/linux/user_events.h"), ("6.1", "include/linux/user_events.h")];
-/// The programs, below a version's top directory.
+/// The programs, relative to the top directory of a version.
 const PROGRAMS: [&str; 4] = [
     "tools/testing/selftests/user_events",
     "tools/testing/selftests/kselftest.h",
     "tools/testing/selftests/kselftest_harness.h",
     "samples/user_events/example.c",
 ];
-/// Beginning of the names of what [`programs`] leaves.
+/// Name prefix of the cache entries of [`programs`].
 const PROGRAMS_OF: &str = "kernel-tests-";
 
-/// What the kernel of [`verb`] has.
+/// Configuration of the kernel that [`verb`] builds.
 const CONFIG: &str = include_str!("../guest/user_events.config");
-/// The test program that compares user events with the kernel's own.
+/// The test program that compares user events with the kernel's implementation.
 const USER_EVENTS: &str = "user_differential";
-/// Architectures that are not unpacked, but for their Kconfig.
+/// Architectures of which only Kconfig files are unpacked.
 const OTHERS: [&str; 8] = ["arm", "arm64", "mips", "powerpc", "s390", "sparc", "riscv", "parisc"];
 
-/// Unpacks the programs of all versions once, and gives the directory that has them.
+/// Unpacks the programs of all versions once. Returns the directory that contains them.
 pub(crate) fn programs() -> Result<PathBuf> {
     let mut parent = PathBuf::new();
     for (version, header) in VERSIONS {
@@ -48,7 +48,7 @@ pub(crate) fn programs() -> Result<PathBuf> {
     Ok(parent)
 }
 
-/// Unpacks a version's sources into a directory, as far as tar's arguments say.
+/// Unpacks a version's sources into a directory, limited by `arguments` to tar.
 fn unpack(version: &str, dir: &Path, arguments: &[String]) -> Result<()> {
     let name = format!("usr/src/linux-source-{version}.tar.xz");
     let installed = Path::new("/").join(&name);
@@ -62,7 +62,7 @@ fn unpack(version: &str, dir: &Path, arguments: &[String]) -> Result<()> {
     std::fs::create_dir_all(&downloads)?;
     let files = vm::download(&[&format!("linux-source-{version}")], Arch::host()?, &downloads)?;
     let package = files.first().context("a package")?;
-    // An archive within an archive; neither is written down.
+    // An archive within an archive; both are read through pipes.
     let mut outer =
         Command::new("dpkg-deb").arg("--fsys-tarfile").arg(package).stdout(Stdio::piped()).spawn()?;
     let mut middle = Command::new("tar")
@@ -84,15 +84,15 @@ pub(crate) struct Options {
     /// Version of Debian's kernel sources
     #[arg(long = "kernel", default_value = "6.12", value_name = "VERSION")]
     version: String,
-    /// Run the comparison of user events with the kernel's own in a machine with this kernel
+    /// Run the comparison of user events with the kernel's implementation in a machine with this kernel
     #[arg(long)]
     test: bool,
-    /// Compilers at once
+    /// Number of parallel compilers
     #[arg(long, default_value_t = 2)]
     jobs: u32,
 }
 
-/// The verb: builds the kernel once, and prints where its image is, or runs the comparison of user events there.
+/// Builds the kernel once. Prints the path of its image, or runs the comparison of user events on it.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let image = image(options)?;
     if options.test {
@@ -138,7 +138,7 @@ fn build(version: &str, jobs: u32, dir: &Path) -> Result<()> {
     };
     make(&["tinyconfig"])?;
     let config = out.join(".config");
-    // The last word counts.
+    // The last setting of an option counts.
     let tiny = std::fs::read_to_string(&config)?;
     std::fs::write(&config, tiny + CONFIG)?;
     make(&["olddefconfig"])?;
@@ -154,7 +154,7 @@ fn build(version: &str, jobs: u32, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Tells configurations apart (FNV-1a).
+/// A hash to distinguish configurations (FNV-1a).
 fn sum(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -1,10 +1,10 @@
-//! Finding the eBPF toolchain: a compiler with its core library's sources, its cargo, and `bpf-linker`.
+//! Finds the eBPF toolchain: a compiler with the sources of its core library, its cargo, and `bpf-linker`.
 //!
-//! The BPF target has no precompiled core that rustup ships, so core is built along (`-Zbuild-std=core`). That
-//! needs the sources that match the compiler, and a compiler that takes unstable flags: a nightly, or any other
-//! with `RUSTC_BOOTSTRAP=1`. Where several compilers qualify, one whose LLVM `bpf-linker` can read wins.
+//! rustup ships no precompiled core for the BPF target, so the build compiles core as well (`-Zbuild-std=core`). That
+//! needs the sources that match the compiler, and a compiler that accepts unstable flags: a nightly, or any other with
+//! `RUSTC_BOOTSTRAP=1`. If several compilers qualify, one whose LLVM `bpf-linker` can read is preferred.
 //!
-//! The same search finds compilers that have the standard library of another architecture, for cross builds.
+//! The same search finds compilers with the standard library of another architecture, for cross builds.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,30 +13,30 @@ use anyhow::{Result, bail};
 
 use crate::host;
 
-/// The LLVM that the `bpf-linker` which `setup` installs is linked to; it reads bitcode up to this version.
+/// The LLVM version of the `bpf-linker` that `setup` installs; it reads bitcode up to this version.
 pub(crate) const LLVM: u32 = 22;
-/// The oldest compiler the workspace takes (`rust-version` in Cargo.toml).
+/// The oldest compiler that the workspace supports (`rust-version` in Cargo.toml).
 const OLDEST: (u32, u32) = (1, 88);
-/// Names a compiler to use for eBPF in place of the search.
+/// Environment variable with the compiler to use for eBPF instead of the search.
 const OVERRIDE: &str = "TRACER_EBPF_RUSTC";
 
-/// One installed compiler and what matters of it here.
+/// The relevant properties of an installed compiler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rustc {
     /// The compiler itself, not rustup's proxy.
     pub(crate) path: PathBuf,
-    /// Where its libraries and sources lie.
+    /// Directory of its libraries and sources.
     pub(crate) sysroot: PathBuf,
     /// Major and minor release.
     pub(crate) release: (u32, u32),
-    /// Takes unstable flags without being told to.
+    /// Accepts unstable flags without `RUSTC_BOOTSTRAP`.
     pub(crate) nightly: bool,
     /// Major version of its LLVM.
     pub(crate) llvm: u32,
 }
 
 impl Rustc {
-    /// Asks a compiler who it is; `None` if it does not answer as rustc does.
+    /// Queries a compiler's properties; `None` if it does not answer as rustc does.
     fn probe(path: &Path) -> Option<Self> {
         let mut ask = Command::new(path);
         host::strip_cargo_env(&mut ask);
@@ -45,18 +45,18 @@ impl Rustc {
         host::strip_cargo_env(&mut ask);
         let sysroot = PathBuf::from(host::output(ask.args(["--print", "sysroot"])).ok()?.trim());
         let (release, nightly, llvm) = parse_version(&version)?;
-        // rustup's proxy answers for a toolchain: name that toolchain's own compiler.
+        // rustup's proxy answers for a toolchain: use that toolchain's own compiler.
         let own = sysroot.join("bin/rustc");
         let path = if host::is_executable(&own) { own } else { path.to_path_buf() };
         Some(Self { path, sysroot, release, nightly, llvm })
     }
 
-    /// The sources of the core library that belong to this compiler are installed.
+    /// Whether the matching sources of the core library are installed.
     fn has_core_sources(&self) -> bool {
         self.sysroot.join("lib/rustlib/src/rust/library/core/src/lib.rs").is_file()
     }
 
-    /// The standard library for `triple` is installed.
+    /// Whether the standard library for `triple` is installed.
     fn has_std(&self, triple: &str) -> bool {
         let dir = self.sysroot.join("lib/rustlib").join(triple).join("lib");
         std::fs::read_dir(dir).is_ok_and(|entries| {
@@ -64,19 +64,19 @@ impl Rustc {
         })
     }
 
-    /// The cargo that came with this compiler, or else the one that runs us.
+    /// The cargo of this compiler's toolchain, or else the cargo that runs this task.
     fn cargo_path(&self) -> PathBuf {
         let beside = self.path.with_file_name("cargo");
         if host::is_executable(&beside) { beside } else { host::cargo().get_program().into() }
     }
 
-    /// A cargo command that uses this compiler and none of the calling toolchain's settings.
+    /// A cargo command that uses this compiler, without the calling toolchain's settings.
     pub(crate) fn cargo(&self) -> Command {
         self.program(&self.cargo_path())
     }
 
-    /// `cargo clippy` of this compiler. Its program is called by its path, because cargo prefers the one in its own
-    /// bin directory, which is rustup's.
+    /// `cargo clippy` of this compiler. The program is called by its path, because cargo prefers rustup's program in
+    /// its own bin directory.
     pub(crate) fn clippy(&self) -> Command {
         let mut command = self.program(&self.path.with_file_name("cargo-clippy"));
         command.env("CARGO", self.cargo_path()).arg("clippy");
@@ -96,7 +96,7 @@ impl Rustc {
     }
 }
 
-/// Reads `rustc -vV`: release, whether it is a nightly (or a developer's build), LLVM's major version.
+/// Parses `rustc -vV`: release, whether it is a nightly (or a developer's build), LLVM's major version.
 fn parse_version(text: &str) -> Option<((u32, u32), bool, u32)> {
     let value = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)).map(str::trim);
     let release = value("release:")?;
@@ -108,7 +108,7 @@ fn parse_version(text: &str) -> Option<((u32, u32), bool, u32)> {
     Some(((major, minor), nightly, llvm))
 }
 
-/// Every compiler on this machine, each once, rustup's nightlies first.
+/// All compilers on this machine without duplicates, rustup's nightlies first.
 fn installed() -> Vec<Rustc> {
     let mut paths: Vec<PathBuf> = Vec::new();
     let rustup = std::env::var_os("RUSTUP_HOME")
@@ -138,14 +138,14 @@ fn installed() -> Vec<Rustc> {
     found
 }
 
-/// Of compilers that can build for BPF, the first whose LLVM our linker would read; with a linker there, which
-/// may be newer than ours, failing that the first.
+/// Chooses among compilers that can build for BPF. It returns the first one whose LLVM is at most that of the linker
+/// that `setup` installs. Otherwise it returns the first one if a linker, possibly a newer one, is installed.
 fn choose(candidates: &[Rustc], linker: bool) -> Option<Rustc> {
     let fits = |r: &&Rustc| r.llvm <= LLVM;
     candidates.iter().find(fits).or(candidates.first().filter(|_| linker)).cloned()
 }
 
-/// The compiler for eBPF, or `None` if none on this machine has its core sources.
+/// The compiler for eBPF, or `None` if no compiler on this machine has its core sources.
 pub(crate) fn find_ebpf() -> Result<Option<Rustc>> {
     if let Some(path) = std::env::var_os(OVERRIDE) {
         let Some(rustc) = Rustc::probe(Path::new(&path)) else {
@@ -161,12 +161,12 @@ pub(crate) fn find_ebpf() -> Result<Option<Rustc>> {
     Ok(choose(&candidates, find_bpf_linker().is_some()))
 }
 
-/// A compiler that has the standard library for `triple`.
+/// A compiler with the standard library for `triple`.
 pub(crate) fn find_cross(triple: &str) -> Option<Rustc> {
     installed().into_iter().find(|r| r.release >= OLDEST && r.has_std(triple))
 }
 
-/// `bpf-linker`, on `PATH` or where `cargo install` puts it.
+/// `bpf-linker`, on `PATH` or in the directory of `cargo install`.
 pub(crate) fn find_bpf_linker() -> Option<PathBuf> {
     host::which("bpf-linker").or_else(|| {
         let installed = host::cargo_bin()?.join("bpf-linker");

@@ -288,7 +288,7 @@ fn page(dir: &str) -> Result<(), String> {
 mod races {
     use super::{
         AtomicU32, AtomicU64, Canary, Command, CommandExt, Data, Duration, Instant, ONES, Ordering, Page,
-        Path, TOUCHED, ZEROES, fork_with, said, start_child, in_step, wait_for,
+        Path, TOUCHED, ZEROES, fork_with, in_step, said, start_child, wait_for,
     };
 
     /// The file, for children that have nothing but globals.

@@ -1,9 +1,9 @@
-//! Finds the preempt count, and what a hit itself adds to it.
+//! Finds the preempt count and the amount that a hit itself adds to it.
 //!
-//! On arm64 and others it is in the current task. On x86 it is per-CPU memory without a symbol: a perf tracepoint hands
-//! its program the address of the CPU's `__perf_regs`; BTF says how far from there `__preempt_count` lies. The program
-//! runs once on every CPU, hit by our own thread in task context, and leaves the address and what it read there, so
-//! that user space can see whether the guess holds.
+//! On arm64 and others it is in the current task. On x86 it is per-CPU memory without a symbol. A perf tracepoint
+//! passes the address of the CPU's `__perf_regs` to its program, and BTF has the distance from there to
+//! `__preempt_count`. The program runs once on every CPU, in task context of the tracer's own thread. It stores the
+//! address and the value there, so that user space can check the result.
 
 use aya_ebpf::{
     EbpfContext,
@@ -14,12 +14,12 @@ use aya_ebpf::{
 
 use crate::{ctx::peek, map::FOUND};
 
-/// Thread that asks; bytes from `__perf_regs` to `__preempt_count`; or, when not 0, bytes from the start of the
-/// current `task_struct` to its `thread_info.preempt_count`. User space replaces the zeroes.
+/// The id of the requesting thread; the bytes from `__perf_regs` to `__preempt_count`; or, if not 0, the bytes from the
+/// start of the current `task_struct` to its `thread_info.preempt_count`. User space replaces the zeroes.
 #[unsafe(no_mangle)]
 static SEEK: [i64; 3] = [0; 3];
 
-/// Leaves `(address, count)` for the CPU it runs on.
+/// Stores `(address, count)` for the CPU it runs on.
 #[tracepoint]
 pub fn seek_context(ctx: TracePointContext) -> u32 {
     // SAFETY: elements of a static of plain integers.

@@ -4,7 +4,7 @@ use aya_ebpf::{EbpfContext, macros::fentry, programs::FEntryContext};
 
 use crate::emit::{Origin, hit};
 
-/// Takes a hit.
+/// Processes a hit.
 #[fentry]
 pub fn fentry_event(ctx: FEntryContext) -> i32 {
     hit(ctx.as_ptr(), Origin::Current);

@@ -1,5 +1,5 @@
-//! Keeps the table of threads in step with the tasks: children are in the lists that their parent is in, and who ends is
-//! taken out, so that a number that is given again is not traced by mistake (`event-fork` of tracefs).
+//! Updates the thread table when tasks start and end (`event-fork` of tracefs). Children inherit the lists of their
+//! parent. A freed task is removed, so that a reused thread id is not traced by mistake.
 
 use core::ffi::c_void;
 
@@ -18,7 +18,7 @@ use crate::{ctx::peek, map::PIDS};
 #[unsafe(no_mangle)]
 static TASK_PID: u32 = 0;
 
-/// `sched_process_fork(struct task_struct *parent, struct task_struct *child)`, hit by the parent.
+/// `sched_process_fork(struct task_struct *parent, struct task_struct *child)`, run by the parent.
 #[raw_tracepoint]
 pub fn follow_fork(ctx: RawTracePointContext) -> i32 {
     let Some(lists) = PIDS.get(bpf_get_current_pid_tgid() as u32) else { return 0 };
@@ -35,7 +35,7 @@ pub fn follow_fork(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `sched_process_free(struct task_struct *task)`: the last that is seen of a task.
+/// `sched_process_free(struct task_struct *task)`: the last tracepoint of a task.
 #[raw_tracepoint]
 pub fn follow_free(ctx: RawTracePointContext) -> i32 {
     let task: u64 = ctx.arg(0);

@@ -4,7 +4,7 @@ use aya_ebpf::{EbpfContext, macros::kprobe, programs::ProbeContext};
 
 use crate::emit::{Origin, hit};
 
-/// Always 0: the perf event behind the hook shall not sample.
+/// Always returns 0, so that the perf event of the hook takes no sample.
 #[kprobe]
 pub fn kprobe_event(ctx: ProbeContext) -> u32 {
     hit(ctx.as_ptr(), Origin::Current);

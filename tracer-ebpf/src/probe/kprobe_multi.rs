@@ -4,7 +4,7 @@ use aya_ebpf::{EbpfContext, macros::kprobe, programs::ProbeContext};
 
 use crate::emit::{Origin, hit};
 
-/// Takes a hit.
+/// Processes a hit.
 #[kprobe]
 pub fn kprobe_multi_event(ctx: ProbeContext) -> u32 {
     hit(ctx.as_ptr(), Origin::Current);

@@ -1,4 +1,4 @@
-//! One template a probe kind, each a small file named as its counterpart in `tracer_user::attach`.
+//! One template per probe kind, each in a small file with the name of its counterpart in `tracer_user::attach`.
 
 mod context;
 mod fentry;

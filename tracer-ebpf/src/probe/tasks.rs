@@ -1,7 +1,7 @@
-//! Following the processes that take part in user events: who is born to one of them, and which of them ends or becomes
-//! another program. The table says who they are; what happened goes to user space as [`tracer_abi::TaskEvent`].
+//! Follows the processes that take part in user events: their children, their end and their execution of another
+//! program. The table holds the process ids; user space receives each change as a [`tracer_abi::TaskEvent`].
 //!
-//! Threads are not followed: all of a process take part, and however many there are, the table has one entry for them.
+//! Threads are not followed: all threads of a process take part, and the table has one entry for the process.
 
 use aya_ebpf::{
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, generated::bpf_ringbuf_output},
@@ -15,7 +15,7 @@ use crate::{
     map::{TASK_RING, TASKS},
 };
 
-/// Byte offsets in `struct task_struct`, and that of `live` in `struct signal_struct`; user space replaces the zeroes.
+/// Byte offsets in `struct task_struct`, and of `live` in `struct signal_struct`; user space replaces the zeroes.
 #[unsafe(no_mangle)]
 static TASKS_TGID: u32 = 0;
 #[unsafe(no_mangle)]
@@ -32,7 +32,7 @@ macro_rules! offset {
     };
 }
 
-/// Tells user space, or, where there is no room, that something was not told; whether it was.
+/// Sends an event to user space, or marks the loss if the ring has no space. Returns whether the event was sent.
 #[inline(always)]
 fn tell(event: TaskEvent) -> bool {
     // SAFETY: the event lives through the call.
@@ -53,7 +53,7 @@ fn tell(event: TaskEvent) -> bool {
     told == 0
 }
 
-/// When the process that runs began to take part.
+/// The time at which a process began to take part, if it does.
 #[inline(always)]
 fn since(process: u32) -> Option<u64> {
     if process == TASKS_LOST {
@@ -68,7 +68,8 @@ fn current() -> u32 {
     (bpf_get_current_pid_tgid() >> 32) as u32
 }
 
-/// `sched_process_fork(struct task_struct *parent, struct task_struct *child)`, hit by the parent before the child runs.
+/// `sched_process_fork(struct task_struct *parent, struct task_struct *child)`, run by the parent before the child
+/// runs.
 #[raw_tracepoint]
 pub fn tasks_fork(ctx: RawTracePointContext) -> i32 {
     let parent = current();
@@ -83,7 +84,7 @@ pub fn tasks_fork(ctx: RawTracePointContext) -> i32 {
     let (mm, its): (u64, u64) = (peek(from + offset!(TASKS_MM)), peek(child + offset!(TASKS_MM)));
     // SAFETY: no arguments.
     let time = unsafe { bpf_ktime_get_ns() };
-    // A number that is still there is an ended process's whose end was not told.
+    // An entry under this id belongs to an ended process whose end was not seen.
     TASKS.remove(process);
     if !TASKS.insert(process, time) {
         return 0;
@@ -95,15 +96,15 @@ pub fn tasks_fork(ctx: RawTracePointContext) -> i32 {
         shares: u32::from(mm == its),
         time,
     };
-    // Whom user space knows nothing of takes no place in the table: it would have it for as long as it likes.
+    // User space does not know this process and would never remove it, so it gets no entry in the table.
     if !tell(event) {
         TASKS.remove(process);
     }
     0
 }
 
-/// `sched_process_exec(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)`: whichever thread it was has its
-/// process's number by now.
+/// `sched_process_exec(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm)`: the calling thread has the
+/// process id by now.
 #[raw_tracepoint]
 pub fn tasks_exec(_ctx: RawTracePointContext) -> i32 {
     let own = current();
@@ -113,7 +114,8 @@ pub fn tasks_exec(_ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `sched_process_exit(struct task_struct *p, ...)`, hit by each thread; behind its part in `signal->live` is given back.
+/// `sched_process_exit(struct task_struct *p, ...)`, run by each thread after the kernel decremented `signal->live` for
+/// it.
 #[raw_tracepoint]
 pub fn tasks_exit(ctx: RawTracePointContext) -> i32 {
     let own = current();

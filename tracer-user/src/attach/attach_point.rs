@@ -1,4 +1,4 @@
-//! What programs hang on, and what follows from that for how they are loaded.
+//! Hooks that programs attach to, and how a program must be loaded for each.
 
 use super::{
     fentry::{self, Function},
@@ -8,10 +8,10 @@ use super::{
 };
 use crate::sys::prog::{ProgKind, Purpose};
 
-/// The errno for a name that no C string can be.
+/// The errno for a name that contains a NUL and so cannot be a C string.
 pub(super) const NO_NAME: crate::sys::Errno = crate::sys::Errno::INVAL;
 
-/// What an event's program hangs on.
+/// The hook of an event's program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachPoint {
     /// The perf tracepoint of this event id.
@@ -20,7 +20,7 @@ pub enum AttachPoint {
     RawTracepoint(String),
     /// The entry of the system call with this number.
     SysEnter(u32),
-    /// The same, for a session that traces the entry of no other system call: without a dispatcher in front.
+    /// The same, attached directly without a dispatcher. For a session that traces the entry of no other system call.
     SysEnterAlone(u32),
     /// The exit of the system call with this number.
     SysExit(u32),
@@ -40,25 +40,25 @@ pub enum AttachPoint {
     KprobeMulti {
         /// Addresses.
         addresses: Vec<u64>,
-        /// Whether it is about the returns.
+        /// Whether the program runs at the returns.
         exit: bool,
     },
     /// The entry of a kernel function, or its return, through a kprobe.multi link that many events share
-    /// ([`super::Session::hang_shared`]).
+    /// ([`super::Session::plan_shared`]).
     Shared {
-        /// Where the function begins.
+        /// Address of the function's first instruction.
         address: u64,
-        /// Whether it is about the return.
+        /// Whether the program runs at the return.
         exit: bool,
     },
-    /// Nothing: user space hands records in.
+    /// No hook: user space injects records.
     Inject,
-    /// Programs of other events: a part of them.
+    /// No hook: the code is linked into programs of other events.
     Emitted,
 }
 
 impl AttachPoint {
-    /// The hook's name.
+    /// The name of the kind of hook.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tracepoint(_) => "perf tracepoint",
@@ -77,7 +77,7 @@ impl AttachPoint {
         }
     }
 
-    /// The template that takes its hits.
+    /// The template of `tracer-ebpf` for this hook.
     pub(super) fn template(&self) -> &'static str {
         match self {
             Self::Tracepoint(_) => "trace_event",
@@ -96,7 +96,7 @@ impl AttachPoint {
         }
     }
 
-    /// Whether it is a system call's entry, behind a dispatcher, or its exit, and the call's number.
+    /// For a system call behind a dispatcher: whether it is the entry, and the call's number.
     pub(super) fn call(&self) -> Option<(bool, u32)> {
         match self {
             Self::SysEnter(number) => Some((true, *number)),
@@ -105,21 +105,21 @@ impl AttachPoint {
         }
     }
 
-    /// Whether events with the same code share a program at such a hook.
+    /// Whether events with the same code share a program at this hook.
     pub fn shares(&self) -> bool {
         matches!(self, Self::Tracepoint(_)) || self.is_call()
     }
 
-    /// Whether its place is behind a dispatcher.
+    /// Whether a system call dispatcher calls the program.
     pub fn is_call(&self) -> bool {
         self.call().is_some()
     }
 
-    /// What its programs are.
+    /// The program type for this hook.
     pub(super) fn kind(&self) -> ProgKind {
         match self {
             Self::Tracepoint(_) => ProgKind::Tracepoint,
-            // What is emitted becomes part of programs of whatever kind.
+            // Emission code is linked into programs of any type.
             Self::RawTracepoint(_)
             | Self::SysEnter(_)
             | Self::SysEnterAlone(_)
@@ -136,7 +136,7 @@ impl AttachPoint {
         }
     }
 
-    /// What they are loaded for.
+    /// The expected attach type, or the function, that the program is loaded for.
     pub(super) fn purpose(&self) -> Purpose<'_> {
         match self {
             Self::Fentry(function) => fentry::purpose(function, false),
@@ -146,7 +146,7 @@ impl AttachPoint {
         }
     }
 
-    /// The entry of the functions that this is the return of; none for what shows arguments by itself, and for files.
+    /// The entry of the functions whose return this is. `None` where the return shows the arguments itself, and for files.
     pub(super) fn entry(&self) -> Option<Self> {
         match self {
             Self::Kretprobe(place) => Some(Self::Kprobe(place.clone())),
@@ -157,9 +157,9 @@ impl AttachPoint {
         }
     }
 
-    /// How much deeper the kernel shows preemption to be off in a dynamic event's record than a program at this hook does
-    /// that is counted as at a tracepoint: the kernel makes the record elsewhere, in an fprobe or while another event is
-    /// recorded (seen on 6.12).
+    /// By how much the preempt depth in the kernel's record of a dynamic event exceeds the depth that a program at this
+    /// hook computes with the bias of a tracepoint. The kernel makes the record elsewhere: in an fprobe, or while it
+    /// records another event (seen on 6.12).
     pub(super) fn kernels_depth(&self) -> u32 {
         match self {
             Self::RawTracepoint(_) | Self::Uprobe(_) | Self::Uretprobe(_) => 1,
@@ -168,13 +168,13 @@ impl AttachPoint {
         }
     }
 
-    /// Whether the kernel lets a program be preempted by itself there.
+    /// Whether a program at this hook can be preempted by itself.
     pub(super) fn nests(&self) -> bool {
         matches!(self, Self::Uprobe(_) | Self::Uretprobe(_))
     }
 
-    /// Whether of all programs at hooks of its sort only one runs at a time on a CPU (`bpf_prog_active`), so that they
-    /// can share memory.
+    /// Whether only one program at hooks of this sort runs at a time on a CPU (`bpf_prog_active`). Such programs can
+    /// share memory.
     pub(super) fn is_exclusive(&self) -> bool {
         matches!(
             self,

@@ -1,9 +1,9 @@
-//! Many events at once: perf events that are opened ahead by a thread of its own, and taking events off their hooks.
+//! Bulk operations: opening perf events ahead in a thread, and detaching many events.
 //!
-//! To close a perf tracepoint's descriptors the kernel waits for all CPUs twice: at the link to a program, where many can wait
-//! together, and at the event itself, where it holds a lock that everybody needs who turns any event on or off, and takes
-//! some 30 ms for each. Without its link an event does nothing; so links go at once, and the events are handed out to be
-//! closed by whoever has the time.
+//! To close a perf tracepoint's descriptors, the kernel waits for all CPUs twice. At the link to a program, many
+//! closers can wait together. At the event itself, the kernel holds a lock that everyone needs who enables or disables
+//! an event, and takes some 30 ms for each. Without its link an event does nothing. So links are closed at once, and
+//! the events are handed out to be closed later.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -23,13 +23,13 @@ use crate::sys::Errno;
 
 /// Threads that close links.
 const THREADS: usize = 32;
-/// A file that every tracer can open, on this kernel only, whatever it sees of the file system.
+/// The lock file: every tracer on this kernel can open it, whatever its view of the file system.
 const MEETING: &str = "/sys/kernel/btf/vmlinux";
-/// How long a closer lets others go first, in steps.
+/// How many steps a closer waits for tracers that open events.
 const PATIENCE: u32 = 400;
 const STEP: Duration = Duration::from_millis(5);
 
-/// Takes events off their hooks: no program is left behind. What is left are perf events that do nothing.
+/// Detaches events: no program stays attached. Returns the perf events, which do nothing any more.
 pub fn take_off(resting: impl IntoIterator<Item = Parked>) -> Vec<OwnedFd> {
     let (links, events): (Vec<OwnedFd>, Vec<OwnedFd>) =
         resting.into_iter().filter_map(Parked::take_apart).map(|[link, event]| (link, event)).unzip();
@@ -37,7 +37,7 @@ pub fn take_off(resting: impl IntoIterator<Item = Parked>) -> Vec<OwnedFd> {
     events
 }
 
-/// Closes links, many of which the kernel can wait for together.
+/// Closes links in parallel, because the kernel can wait for many of them together.
 pub(super) fn close_links(mut links: Vec<OwnedFd>) {
     std::thread::scope(|scope| {
         let share = links.len().div_ceil(THREADS).max(1);
@@ -48,11 +48,11 @@ pub(super) fn close_links(mut links: Vec<OwnedFd>) {
     });
 }
 
-/// Perf events of tracepoints that a thread opens while hooks are chosen and programs made. It does little else than to wait
-/// for all CPUs to see each tracepoint's code change, as the kernel's own tracefs does.
+/// Perf events of tracepoints that a thread opens while the engine chooses hooks and makes programs. The thread mostly
+/// waits for all CPUs to see the code change of each tracepoint, as the kernel's own tracefs does.
 #[derive(Debug)]
 pub struct Ahead {
-    /// Those that did not come yet.
+    /// Ids whose events are not received yet.
     due: HashSet<u16>,
     coming: Receiver<(u16, Result<PerfEvent, Cause>)>,
     came: HashMap<u16, Result<PerfEvent, Cause>>,
@@ -67,7 +67,7 @@ impl Ahead {
         Self { due, coming, came: HashMap::new() }
     }
 
-    /// Whether the perf event of an id is still to come.
+    /// Whether the perf event of an id is not opened yet.
     fn is_due(&mut self, id: u16) -> bool {
         for (other, event) in self.coming.try_iter() {
             self.due.remove(&other);
@@ -81,7 +81,7 @@ impl Ahead {
         self.due.contains(&id) || self.came.contains_key(&id)
     }
 
-    /// The perf event of an id, if it is one of those that are opened.
+    /// Takes the perf event of an id, if this thread opens it; waits until it is open.
     pub(super) fn take(&mut self, id: u16) -> Option<Result<PerfEvent, Cause>> {
         if let Some(came) = self.came.remove(&id) {
             return Some(came);
@@ -127,7 +127,7 @@ impl Drop for PerfEvent {
     }
 }
 
-/// Perf events that were opened and are not used, which a thread closes one after the other.
+/// Perf events that were opened but not used. A thread closes them one by one.
 #[derive(Debug)]
 struct Unused {
     state: Mutex<UnusedState>,
@@ -153,7 +153,7 @@ impl Unused {
         if state.events.is_empty() || state.closes {
             return;
         }
-        // The lock is not held while an event is closed.
+        // The lock is released while an event is closed.
         let work = || close(std::iter::from_fn(|| self.next()));
         match std::thread::Builder::new().name("unused".to_owned()).spawn(work) {
             Ok(_) => state.closes = true,
@@ -169,13 +169,13 @@ impl Unused {
     }
 }
 
-/// Gives out the unused perf events that are not closed yet. At the end of a process the kernel would close them one after the other.
+/// Takes the unused perf events that are not closed yet. At the end of a process the kernel would close them one by one.
 pub fn take_unused() -> Vec<OwnedFd> {
     UNUSED.lock().events.drain(..).collect()
 }
 
 impl Session {
-    /// Takes what [`Session::attach_hook`] will find opened, until [`Session::forget_ahead`].
+    /// Stores perf events for [`Session::attach_hook`], until [`Session::forget_ahead`].
     pub fn open_ahead(&mut self, ahead: Ahead) {
         self.ahead = Some(ahead);
     }
@@ -185,14 +185,14 @@ impl Session {
         self.ahead.as_mut().is_some_and(|ahead| ahead.is_due(id))
     }
 
-    /// Forgets perf events and programs that were made ahead and are not used.
+    /// Drops perf events and programs that were made ahead and not used.
     pub fn forget_ahead(&mut self) {
         self.ahead = None;
         self.prepared.clear();
     }
 }
 
-/// While this lives, closers of this kernel's tracers wait: many events are opened.
+/// Makes closers of all tracers on this kernel wait while it lives, because this process opens many events.
 #[derive(Debug)]
 pub struct Opening {
     #[cfg_attr(not(test), expect(dead_code, reason = "the lock ends with it"))]
@@ -200,7 +200,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Holds closers up. Where they cannot be told, opening takes longer.
+    /// Makes closers wait. Without the lock, opening takes longer.
     pub fn begin() -> Self {
         Self::waiting(STEP)
     }
@@ -213,7 +213,7 @@ impl Opening {
     fn waiting(wait: Duration) -> Self {
         let lock = |file: &File| {
             (0..10).any(|_| {
-                // A closer that looks has it for a moment.
+                // A closer holds the lock only for a moment while it checks.
                 let locked = flock(file, FlockOperation::NonBlockingLockShared).is_ok();
                 if !locked && wait.is_zero() {
                     std::thread::yield_now();
@@ -227,7 +227,7 @@ impl Opening {
     }
 }
 
-/// Closes perf events one after the other, while nobody opens many.
+/// Closes perf events one by one, and pauses while a tracer opens many.
 pub fn close(events: impl IntoIterator<Item = OwnedFd>) {
     for event in events {
         make_way();
@@ -235,11 +235,11 @@ pub fn close(events: impl IntoIterator<Item = OwnedFd>) {
     }
 }
 
-/// Waits for tracers that open many events; not for ever, as others can hold the same lock.
+/// Waits for tracers that open many events, but not for ever, because other processes can hold the same lock.
 pub fn make_way() {
     let Ok(file) = File::open(MEETING) else { return };
     for _ in 0..PATIENCE {
-        // It ends with the file.
+        // Dropping the file releases the lock.
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return;
         }
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn unused_events_are_closed_or_given_out() {
         let files = || (0..64).map(|_| OwnedFd::from(File::open("/dev/null").unwrap())).collect::<Vec<_>>();
-        // A tracer that opens many events holds the thread up, as far as the machine lets it.
+        // A tracer that opens many events pauses the closing thread, if this machine has the lock file.
         let opening = Opening::begin();
         UNUSED.close(files());
         let given = take_unused().len();

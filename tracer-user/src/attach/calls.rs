@@ -1,7 +1,7 @@
-//! Histograms on system calls: their programs' places behind dispatchers, which all histograms of a process share.
+//! Histograms on system calls: slots in dispatchers, which all histograms of a process share.
 //!
-//! A dispatcher has one place for a call. Where several histograms are on a call, each further one takes a place in a dispatcher
-//! that hangs behind the others, so that they count in the order in which they came.
+//! A dispatcher has one slot per call. Each further histogram on the same call takes a slot in another dispatcher,
+//! attached after the existing ones. So histograms count in the order of their creation.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use crate::{
     sys::prog::Prog,
 };
 
-/// The dispatchers.
+/// The dispatchers of a process.
 #[derive(Clone, Debug)]
 pub struct Calls {
     registers: Registers,
@@ -23,7 +23,7 @@ pub struct Calls {
     sides: Arc<Mutex<Sides>>,
 }
 
-/// Those of entries and those of exits, each in the order in which they hang.
+/// Dispatchers of entries and of exits, each in the order of attachment.
 #[derive(Debug, Default)]
 struct Sides {
     enter: Vec<Layer>,
@@ -38,7 +38,7 @@ struct Layer {
     used: BTreeSet<u32>,
 }
 
-/// A place that is taken as long as this lives.
+/// A slot in a dispatcher, cleared on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     sides: Arc<Mutex<Sides>>,
@@ -54,17 +54,17 @@ impl Sides {
 }
 
 impl Calls {
-    /// None yet; `cast` as in [`Context`](super::Context).
+    /// No dispatcher yet; `cast` as in [`Context`](super::Context).
     pub fn new(registers: Registers, cast: Option<Cast>) -> Self {
         Self { registers, cast, sides: Arc::default() }
     }
 
-    /// How a call is told and where it has its values.
+    /// Where the registers have a call's number and values.
     pub fn registers(&self) -> &Registers {
         &self.registers
     }
 
-    /// Hangs a program on the entry or the exit of the call with this number, behind those that are there.
+    /// Attaches a program to the entry or the exit of the call with this number, after the programs already there.
     pub(super) fn attach_hook(&self, enter: bool, number: u32, program: &Prog) -> Result<Place, Cause> {
         let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
         let side = sides.side(enter);
@@ -78,7 +78,7 @@ impl Calls {
         let Some(layer) = sides.side(enter).get_mut(behind) else {
             return Err(Cause::Misplaced("no dispatcher of system calls"));
         };
-        // One that is new and has nothing goes with the next place that is given back.
+        // If this fails, an unused new dispatcher stays until the next `Place` is dropped.
         layer.dispatcher.set(number, program.as_fd())?;
         layer.used.insert(number);
         Ok(Place { sides: Arc::clone(&self.sides), enter, layer: layer.id, number })
@@ -90,7 +90,7 @@ impl Drop for Place {
         let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
         let side = sides.side(self.enter);
         if let Some(layer) = side.iter_mut().find(|layer| layer.id == self.layer) {
-            // The entry is there; were it not, there would be nothing to stop.
+            // The slot is set. If it were empty, there would be nothing to clear.
             let _ = layer.dispatcher.clear(self.number);
             layer.used.remove(&self.number);
         }

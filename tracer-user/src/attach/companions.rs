@@ -1,5 +1,5 @@
-//! Programs beside a probe's own: what keeps a function's arguments at its entry for its return, and what brings memory of user
-//! space in before it is read.
+//! Companion programs of a probe: one stores a function's arguments at its entry for its return, one faults in user
+//! memory before the probe reads it.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -16,31 +16,31 @@ use crate::{
     },
 };
 
-/// Calls that can be under way at once; behind that the oldest are forgotten.
+/// Calls in progress whose arguments are stored; beyond this number the oldest are evicted.
 const CALLS: u32 = 8192;
 
-/// What stands beside the program of a probe, and goes with it.
+/// The companions of a probe's program, with its lifetime.
 #[derive(Debug, Default)]
 pub(super) struct Companions {
-    // The links first: they go before what they refer to.
+    // The links come first, so that they close before the programs they refer to.
     links: Vec<Link>,
     keep: Option<(Prog, Map)>,
     touch: Option<(Prog, Map)>,
 }
 
 impl Companions {
-    /// Loads what a request's program wants beside it.
+    /// Loads the companions of a request's program.
     pub(super) fn load(request: &Request<'_>) -> Result<Self, Cause> {
         let ProgramContext::Probe(plan) = request.hook else { return Ok(Self::default()) };
         Ok(Self { links: Vec::new(), keep: keeper(plan, request.via)?, touch: toucher(plan, request)? })
     }
 
-    /// The table of what was kept.
+    /// The map of stored arguments.
     pub(super) fn kept(&self) -> Option<&Map> {
         self.keep.as_ref().map(|(_, map)| map)
     }
 
-    /// Hangs up what has to be there before the probe's own program: an entry that was not seen has nothing for its return.
+    /// Attaches the entry program before the probe's own program: a return finds nothing stored if its entry was not seen.
     pub(super) fn attach_before(&mut self, session: &mut Session, via: &AttachPoint) -> Result<(), Cause> {
         if let (Some((program, _)), Some(entry)) = (&self.keep, via.entry()) {
             self.links.push(session.hook(program, &entry)?);
@@ -48,7 +48,8 @@ impl Companions {
         Ok(())
     }
 
-    /// Hangs up what has to be asked before it: of the programs at an instruction of a file the youngest is run first.
+    /// Attaches the prefault program after the probe's own. At an instruction of a file, the kernel runs the program
+    /// attached last first.
     pub(super) fn attach_shared_program(&mut self, session: &mut Session, via: &AttachPoint) {
         let Some((program, _)) = &self.touch else { return };
         match session.hook(program, via) {
@@ -59,12 +60,12 @@ impl Companions {
 }
 
 impl Companions {
-    /// The same where the probe is a file's: its link is made with the probe's own.
+    /// The prefault program of a probe at a file; its link is made together with the probe's own.
     pub(super) fn behind(&self) -> Option<&Prog> {
         self.touch.as_ref().map(|(program, _)| program)
     }
 
-    /// Takes such a link.
+    /// Keeps a link made by the caller.
     pub(super) fn take(&mut self, link: Link) {
         self.links.push(link);
     }
@@ -90,7 +91,7 @@ fn keeper(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Ca
     Ok(Some((program, map)))
 }
 
-/// Where the kernel does not take it, pages that are not in memory are not waited for.
+/// Returns `None` if the kernel refuses the program. The probe then does not wait for pages that are not in memory.
 fn toucher(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)>, Cause> {
     let Some(function) = prefault::touch(plan).map_err(Cause::Lower)? else { return Ok(None) };
     let map = Map::create(&MapSpec {
@@ -113,7 +114,7 @@ fn toucher(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)
     }
 }
 
-/// A function's instructions, `name` replaced by a map.
+/// Encodes a function's instructions, with `name` replaced by a map's descriptor.
 fn bytes(function: &Function, name: i32, map: &Map) -> Vec<u8> {
     let mut insns = function.insns.clone();
     for insn in insns.iter_mut().filter(|insn| insn.op == LD_IMM64 && insn.imm == name) {

@@ -1,10 +1,10 @@
-//! What a program can learn of the context it interrupts on this kernel: where the preempt count is, and how a
-//! 32-bit system call is told.
+//! What a program can read of the context it interrupts on this kernel: the location of the preempt count, and how to
+//! recognise a 32-bit system call.
 //!
-//! On x86 the preempt count is a per-CPU variable whose address no symbol gives without `KALLSYMS_ALL`. It is found
-//! by running `probe/context.rs` once on every CPU: a perf tracepoint's program can read the address of the CPU's
-//! `__perf_regs`, BTF has the distance from there, and a count that is not plausible for a thread in task context is
-//! not used. Elsewhere it is in `thread_info`.
+//! On x86 the preempt count is a per-CPU variable whose address no symbol gives without `KALLSYMS_ALL`. To find it,
+//! `probe/context.rs` runs once on every CPU. A perf tracepoint's program can read the address of the CPU's
+//! `__perf_regs`, and BTF has the distance from there. A count that is implausible for a thread in task context is not
+//! used. On other architectures the count is in `thread_info`.
 
 use std::os::fd::AsFd;
 
@@ -24,24 +24,24 @@ use crate::{
     },
 };
 
-/// Where programs read the preempt count.
+/// The location from which programs read the preempt count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Preempt {
-    /// It cannot be read: depth and interrupt context are not filled.
+    /// Unknown: preempt depth and interrupt context stay empty in records.
     #[default]
     Unknown,
-    /// At an address for each CPU (0: not known for that CPU), read as `bias` by a thread in task context.
+    /// At one address per CPU (0: unknown for that CPU). A thread in task context reads `bias` there.
     PerCpu {
         /// Addresses by CPU number.
         addresses: Vec<u64>,
-        /// What a hit adds to the count by itself.
+        /// What a hit itself adds to the count.
         bias: u32,
     },
-    /// At this byte offset in the current `task_struct`, eight bytes with need-resched in the upper half.
+    /// At this byte offset in the current `task_struct`: eight bytes with need-resched in the upper half.
     Task {
         /// Byte offset.
         offset: u32,
-        /// What a hit adds to the count by itself.
+        /// What a hit itself adds to the count.
         bias: u32,
     },
 }
@@ -49,27 +49,28 @@ pub enum Preempt {
 /// Byte offsets of a thread's ids in `task_struct`, four bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskIds {
-    /// Of the thread's own.
+    /// Of the thread id, `pid`.
     pub pid: u32,
-    /// Of its process's.
+    /// Of the process id, `tgid`.
     pub tgid: u32,
 }
 
-/// What is known of the interrupted context.
+/// What this kernel shows of the interrupted context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
-    /// Where the preempt count is.
+    /// The location of the preempt count.
     pub preempt: Preempt,
-    /// Where a system call's number and 32-bit calls are told; None where no syscall program may be used.
+    /// Where the registers show a system call's number, and how to recognise 32-bit calls. `None` where no syscall
+    /// program may be used.
     pub registers: Option<Registers>,
-    /// How programs load kernel memory directly; None where they must ask a helper.
+    /// How programs load kernel memory directly. `None` where they must call a helper.
     pub cast: Option<Cast>,
-    /// Where the current thread's ids are; None where a helper must be asked.
+    /// Location of the current thread's ids. `None` where programs must call a helper.
     pub task: Option<TaskIds>,
 }
 
 impl Context {
-    /// Puts what is known into a program's parameters.
+    /// Sets the context's parameters for a program at this hook.
     pub(super) fn apply(&self, fixed: &mut Params, via: &AttachPoint) {
         match self.preempt {
             Preempt::Unknown => {}
@@ -88,7 +89,7 @@ impl Context {
             fixed.task_pid = task.pid;
             fixed.task_tgid = task.tgid;
         }
-        // The kernel's syscall events leave 32-bit calls out (raw_syscalls does not).
+        // The kernel's syscall events omit 32-bit calls (`raw_syscalls` does not).
         if let (
             Some(registers),
             AttachPoint::SysEnter(_) | AttachPoint::SysEnterAlone(_) | AttachPoint::SysExit(_),
@@ -100,7 +101,7 @@ impl Context {
         }
     }
 
-    /// Hands the CPUs' addresses to the programs.
+    /// Writes the CPUs' addresses into the map that programs read.
     pub(super) fn install(&self, shared: &Shared) -> Result<(), Cause> {
         if let Preempt::PerCpu { addresses, .. } = &self.preempt {
             for (cpu, address) in addresses.iter().enumerate().take(shared.cpus() as usize) {
@@ -111,22 +112,22 @@ impl Context {
     }
 }
 
-/// Where the preempt count may be looked for.
+/// Candidate location of the preempt count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
-    /// This many bytes behind the CPU's `__perf_regs`, four bytes.
+    /// This many bytes after the CPU's `__perf_regs`, four bytes wide.
     BehindRegs(i64),
-    /// This many bytes behind the start of the current `task_struct`, eight bytes.
+    /// This many bytes after the start of the current `task_struct`, eight bytes wide.
     InTask(u32),
 }
 
-/// Finds the preempt count, and what a hit adds to it, by the event `sched:sched_process_wait` (its id given), which
-/// this thread provokes by waiting for a child that it does not have: on every CPU, where each has a count of its own.
-/// The event is the first thing that `do_wait()` (kernel/exit.c) does, with no lock held: a spinlock, such as kernels
-/// before 6.13 hold at `task:task_rename`, would count too.
+/// Finds the preempt count, and what a hit adds to it, with the event `sched:sched_process_wait` of this id. This
+/// thread triggers the event on every CPU that has its own count: it waits for a child that does not exist. `do_wait()`
+/// (kernel/exit.c) fires the event first, with no lock held. A spinlock, as kernels before 6.13 hold at
+/// `task:task_rename`, would count too.
 ///
 /// # Errors
-/// When the program is refused; a count that is not plausible is not an error but [`Preempt::Unknown`].
+/// When the kernel refuses the program. An implausible count is not an error but [`Preempt::Unknown`].
 pub fn seek_preempt(wait_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cause> {
     let found = Map::create(&MapSpec {
         kind: MapKind::Array,
@@ -153,7 +154,7 @@ pub fn seek_preempt(wait_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cau
         Seek::BehindRegs(_) => on_every_cpu(cpus, wait_for_nobody)?,
         Seek::InTask(_) => wait_for_nobody()?,
     }
-    // Taking a perf tracepoint away waits for every CPU; nobody has to wait for that here.
+    // The kernel waits for every CPU when a perf tracepoint is closed, so a thread closes it.
     std::thread::spawn(move || drop((link, program)));
     let mut addresses = vec![0; cpus as usize];
     let mut bias = None;
@@ -164,7 +165,7 @@ pub fn seek_preempt(wait_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cau
         if place == 0 {
             continue;
         }
-        // In task context, nothing but what the hit itself adds; the same on every CPU.
+        // In task context the count is what the hit itself adds, and it is the same on every CPU.
         if count > 3 || bias.is_some_and(|bias| bias != count) {
             return Ok(Preempt::Unknown);
         }
@@ -178,7 +179,7 @@ pub fn seek_preempt(wait_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cau
     })
 }
 
-/// Runs on each CPU that this thread may run on.
+/// Runs `run` on each CPU that this thread may use.
 fn on_every_cpu(cpus: u32, run: impl Fn() -> Result<(), Cause>) -> Result<(), Cause> {
     let before = sched_getaffinity(None).map_err(|errno| Cause::System("sched_getaffinity", errno))?;
     let mut result = Ok(());
@@ -193,7 +194,7 @@ fn on_every_cpu(cpus: u32, run: impl Fn() -> Result<(), Cause>) -> Result<(), Ca
     result
 }
 
-/// Waits for this very process, which is no child of its own.
+/// Waits for this process itself, which is not its own child.
 fn wait_for_nobody() -> Result<(), Cause> {
     let own = WaitId::Pid(rustix::process::getpid());
     match rustix::process::waitid(own, WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {

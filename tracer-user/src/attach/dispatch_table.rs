@@ -1,14 +1,13 @@
-//! Events that come, go and change while others run: programs behind a gate.
+//! The dispatch table: events that are attached, changed and detached while others run.
 //!
-//! What hangs on a hook is a tiny program, the gate: it jumps to the program that stands in a table at the event's slot.
-//! To change an event's filter is to exchange that entry, one word: every hit runs either the old program or the new one,
-//! never both and never neither. To turn an event off is to clear it; the slow part, closing the descriptors behind it,
-//! can wait or be spared ([`Parked`]).
+//! A hook runs a small program, the gate, which tail-calls the program in a table at the event's slot. To change an event's
+//! filter, the session exchanges that entry, one word: every hit runs either the old program or the new one, exactly once. To
+//! turn an event off, it clears the entry. Closing the descriptors is slow and can happen later or never ([`Parked`]).
 //!
-//! Hooks that hand a program their attach cookie share one gate, which takes the slot from there; so do the programs
-//! behind it, and events with the same code share one. At a raw tracepoint each event has a gate of its own, which knows
-//! its slot. A system call's entry or exit has its place in a dispatcher, which is a gate by itself. Functions that many
-//! events are of share a link as well ([`AttachPoint::Shared`]), which stays until all of these events are off.
+//! Hooks that pass an attach cookie share one gate, which takes the slot from the cookie. The programs in the table take it
+//! from there too, so events with the same code share one program. At a raw tracepoint each event has its own gate with a fixed
+//! slot. A system call's entry or exit has its slot in a syscall dispatcher, which acts as the gate. Events of many functions
+//! can share one link ([`AttachPoint::Shared`]), which stays until all of these events are off.
 
 use std::{
     collections::HashMap,
@@ -34,33 +33,33 @@ use crate::sys::{
     prog::{Prog, ProgKind, Purpose},
 };
 
-/// Programs that an event takes at most (`BPF_TRACE_MAX_PROGS`, kernel/trace/bpf_trace.c).
+/// Largest number of programs on one trace event (`BPF_TRACE_MAX_PROGS`, kernel/trace/bpf_trace.c).
 const COPIES: usize = 64;
 
-/// What tells programs apart that events may share: the generated code and the parameters.
+/// Identifies a shareable program: the generated code and the parameters.
 pub(super) type Key = Vec<u8>;
 
-/// A program behind the gate, and memory of its own.
+/// A program in the table, and its own memory.
 #[derive(Debug)]
 pub(super) struct SharedProgram {
     pub(super) program: Prog,
     pub(super) _scratch: Option<Map>,
 }
 
-/// Programs of one kind, behind one table.
+/// Programs of one type, in one table.
 #[derive(Debug)]
 struct Table {
     kind: ProgKind,
-    /// Whether its programs are for kprobe.multi.
+    /// Whether its programs are loaded for kprobe.multi.
     multi: bool,
     map: Map,
-    /// The gate that asks for its cookie, as often as it had to be loaded: a hook takes no program twice, and one that
-    /// was turned off a moment ago may still have it.
+    /// Copies of the gate that reads its attach cookie. A hook does not take the same program twice, and an event that
+    /// was just turned off may still have it attached.
     gates: Vec<Prog>,
     shared: HashMap<Key, Weak<SharedProgram>>,
 }
 
-/// The tables, and what their events have in common.
+/// The tables, and the state that their events share.
 #[derive(Debug)]
 pub(super) struct DispatchTable {
     places: u32,
@@ -72,11 +71,11 @@ pub(super) struct DispatchTable {
 struct Common {
     /// Slots that were used before and are free again.
     free: Mutex<Vec<u32>>,
-    /// Hits that gates missed that are no more.
+    /// Hits missed by gates that are closed.
     missed: AtomicU64,
 }
 
-/// A slot that is free again once this goes.
+/// Holds a slot and frees it on drop.
 #[derive(Debug)]
 pub(super) struct Held {
     slot: u32,
@@ -89,7 +88,7 @@ impl Drop for Held {
     }
 }
 
-/// An event that is to hang at a file; its slot is free again when what links it goes.
+/// An event that is to be attached to a file. The job that makes its link holds the slot and frees it on drop.
 #[derive(Debug)]
 pub struct PlannedAttach {
     slot: u32,
@@ -98,22 +97,22 @@ pub struct PlannedAttach {
     behind: Arc<SharedProgram>,
 }
 
-/// What keeps a gate on its hook.
+/// What keeps an event attached.
 #[derive(Debug)]
 enum AttachHandle {
     /// A link to a perf event, and the event.
     Perf { link: OwnedFd, event: OwnedFd, kept: Option<Kept> },
-    /// A file's, which has the slot.
+    /// The descriptors of a file's probe, which also hold the slot.
     File { _hook: FileHook },
-    /// A raw tracepoint, and the gate there.
+    /// A raw tracepoint link, and the event's own gate.
     Raw { link: OwnedFd, gate: Prog },
-    /// A place in a dispatcher: the session's business.
+    /// A slot in a syscall dispatcher, which the session manages.
     Call,
-    /// A link to functions of many events.
+    /// A link to functions that many events share.
     Shared { _link: Arc<SharedLink> },
 }
 
-/// A link to functions of many events, with their slots: these stay taken as long as hits come in their names.
+/// A link to functions of many events. Their slots stay taken until the link is closed, because hits can use them until then.
 #[derive(Debug)]
 struct SharedLink {
     link: Option<OwnedFd>,
@@ -123,14 +122,14 @@ struct SharedLink {
 
 impl Drop for SharedLink {
     fn drop(&mut self) {
-        // The link first.
+        // The link closes first.
         drop(self.link.take());
         let mut free = self.common.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.append(&mut self.slots);
     }
 }
 
-/// An event that is to hang on a function through a link with others.
+/// An event that is to be attached to a function through a shared link.
 pub(super) struct Member {
     pub(super) slot: u32,
     pub(super) kind: u16,
@@ -138,17 +137,17 @@ pub(super) struct Member {
     pub(super) behind: Arc<SharedProgram>,
 }
 
-/// A link of functions that is to be made.
+/// A shared link that is to be made.
 pub(super) struct Planned {
     gate: Prog,
-    /// Functions' addresses, and the cookie of each.
+    /// Addresses of functions, and the cookie of each.
     places: Vec<(u64, u64)>,
     exit: bool,
     members: Vec<Member>,
 }
 
 impl Planned {
-    /// Makes it, which takes the kernel a while: it changes its text at each function.
+    /// Makes the link. This takes long: the kernel changes its text at each function.
     pub(super) fn link(&self) -> Result<OwnedFd, Errno> {
         let (addresses, cookies): (Vec<u64>, Vec<u64>) = self.places.iter().copied().unzip();
         self.gate.link_functions(&addresses, &cookies, self.exit)
@@ -159,21 +158,20 @@ impl Planned {
     }
 }
 
-/// An event behind the gate. It hangs on its hook as long as this lives; [`super::Session::rest`] turns it
-/// off.
+/// An event attached through the dispatch table. It stays attached while this lives; [`super::Session::rest`] turns it off.
 #[derive(Debug)]
 pub struct Attached {
-    /// Row of the counters, and place in the table.
+    /// Row of the counters, and slot in the table.
     pub slot: u32,
     /// The hook.
     pub(super) via: AttachPoint,
-    /// Kept for its memory; the table holds the program by itself.
+    /// Keeps the program's memory; the table itself references the program.
     pub(super) behind: Arc<SharedProgram>,
     hook: AttachHandle,
 }
 
 impl Attached {
-    /// Link and event of a perf tracepoint that no other process has.
+    /// Link and event of a perf tracepoint that no guard process holds yet.
     pub(super) fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
         match &self.hook {
             AttachHandle::Perf { link, event, kept: None }
@@ -185,7 +183,7 @@ impl Attached {
         }
     }
 
-    /// Another process has them now.
+    /// Records that the guard process holds the descriptors now.
     pub(super) fn set_kept(&mut self, by: Kept) {
         if let AttachHandle::Perf { kept, .. } = &mut self.hook {
             *kept = Some(by);
@@ -193,20 +191,19 @@ impl Attached {
     }
 }
 
-/// An event that was turned off and still hangs on its hook, behind which there is nothing: [`super::Session::resume`]
-/// turns it on again. To drop it closes its descriptors, for which the kernel may wait for all CPUs, and sets its slot
-/// free.
+/// An event that is turned off and still attached, with an empty slot. [`super::Session::resume`] turns it on again.
+/// Dropping it closes its descriptors, for which the kernel may wait for all CPUs, and frees its slot.
 #[derive(Debug)]
 pub struct Parked {
     via: AttachPoint,
     slot: u32,
-    /// Taken by what ends it.
+    /// `None` after [`Parked::end`].
     attached: Option<Attached>,
     common: Arc<Common>,
 }
 
 impl Parked {
-    /// Where it hangs.
+    /// The hook.
     pub fn via(&self) -> &AttachPoint {
         &self.via
     }
@@ -218,7 +215,7 @@ impl Parked {
 }
 
 impl Parked {
-    /// Ends it; what a perf tracepoint hung on, a link and an event, is the caller's to close, in this order.
+    /// Ends the event. For a perf tracepoint, returns the link and the event, which the caller closes in this order.
     pub(super) fn take_apart(mut self) -> Option<[OwnedFd; 2]> {
         let tracepoint = matches!(self.via(), AttachPoint::Tracepoint(_));
         self.end().filter(|_| tracepoint)
@@ -234,7 +231,7 @@ impl Parked {
                 None
             }
             AttachHandle::Call => None,
-            // Its slot goes with the link.
+            // The slot is freed with the link.
             AttachHandle::File { .. } | AttachHandle::Shared { .. } => return None,
         };
         self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
@@ -244,7 +241,7 @@ impl Parked {
 
 impl Drop for Parked {
     fn drop(&mut self) {
-        // The link first: it refers to the event.
+        // The link closes first, because it refers to the event.
         drop(self.end());
     }
 }
@@ -265,7 +262,7 @@ impl Table {
     fn load(&self, slot: Slot) -> Result<Prog, Cause> {
         let purpose = match self.kind {
             _ if self.multi => Purpose::Multi,
-            // Of what hangs on perf's probes and files, only files are behind this gate.
+            // Of the hooks with this program type, only probes of files use this gate.
             ProgKind::Kprobe => uprobe::purpose(),
             _ => Purpose::Any,
         };
@@ -273,7 +270,7 @@ impl Table {
             .map_err(|error| Cause::Load(self.kind, error))
     }
 
-    /// Makes sure that there is a gate.
+    /// Loads the first gate if there is none.
     fn load_first(&mut self, slot: Slot) -> Result<(), Cause> {
         if self.gates.is_empty() {
             self.gates.push(self.load(slot)?);
@@ -288,13 +285,13 @@ impl Table {
         uprobe::Planned::new(gate, place, false, tracer_abi::cookie(slot, kind))
     }
 
-    /// Hangs the gate on a perf event.
+    /// Attaches the gate to a perf event.
     fn attach_perf(&mut self, slot: u32, kind: u16, event: OwnedFd) -> Result<AttachHandle, Cause> {
         let link = self.link_perf(slot, kind, event.as_fd())?;
         Ok(AttachHandle::Perf { link, event, kept: None })
     }
 
-    /// Links the gate to a perf event; `kind` is what records are to be.
+    /// Links the gate to a perf event; `kind` is the kind of the event's records.
     fn link_perf(&mut self, slot: u32, kind: u16, event: BorrowedFd<'_>) -> Result<OwnedFd, Cause> {
         let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
         for tried in 0..=COPIES {
@@ -311,7 +308,7 @@ impl Table {
         Err(refused(Errno::EXIST))
     }
 
-    /// Hangs a gate of its own on a raw tracepoint.
+    /// Attaches the event's own gate to a raw tracepoint.
     fn attach_raw(&self, slot: u32, tracepoint: &str) -> Result<AttachHandle, Cause> {
         let gate = self.load(Slot::Fixed(slot))?;
         let link =
@@ -320,23 +317,23 @@ impl Table {
     }
 }
 
-/// Whether an event hangs on its hook through a link with others.
+/// Whether an event uses a shared link.
 fn is_shared(via: &AttachPoint) -> bool {
     matches!(via, AttachPoint::Shared { .. })
 }
 
-/// Whether an event's place is in a dispatcher.
+/// Whether an event uses a syscall dispatcher.
 pub(super) fn is_call(via: &AttachPoint) -> bool {
     via.call().is_some()
 }
 
 impl DispatchTable {
-    /// With so many places in each table.
+    /// No tables yet; each will have this many slots.
     pub(super) fn new(places: u32) -> Self {
         Self { places, tables: Vec::new(), common: Arc::default() }
     }
 
-    /// The table of a hook's programs, made for the first of them.
+    /// The table of a hook's programs, created on first use.
     fn table(&mut self, via: &AttachPoint) -> Result<&mut Table, Cause> {
         if !self.tables.iter().any(|table| table.is_for(via)) {
             let map = swap_point::table(self.places, "tracer_gate")?;
@@ -361,17 +358,17 @@ impl DispatchTable {
         Held { slot, common: Arc::clone(&self.common) }
     }
 
-    /// Gives a slot back that nothing was hung at.
+    /// Frees a slot that no event is attached at.
     pub(super) fn give_back(&self, slot: u32) {
         self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
     }
 
-    /// The program of a key, when an event has it.
+    /// The program of a key, if an event uses it.
     pub(super) fn find(&self, via: &AttachPoint, key: &Key) -> Option<Arc<SharedProgram>> {
         self.known(via)?.shared.get(key).and_then(Weak::upgrade)
     }
 
-    /// All programs that events have, by kind and key.
+    /// All programs in use, by type and key.
     pub(super) fn all_known(&self) -> HashMap<(u32, Key), Arc<SharedProgram>> {
         let known = self.tables.iter().flat_map(|table| {
             let programs = table.shared.iter();
@@ -380,7 +377,7 @@ impl DispatchTable {
         known.collect()
     }
 
-    /// Remembers the program of a key as long as an event has it.
+    /// Remembers the program of a key while an event uses it.
     pub(super) fn remember(
         &mut self,
         via: &AttachPoint,
@@ -393,13 +390,13 @@ impl DispatchTable {
         Ok(())
     }
 
-    /// Puts a program behind the gate at a slot, in place of what is there.
+    /// Sets the program of a slot, in place of the old one.
     pub(super) fn put(&self, via: &AttachPoint, slot: u32, behind: &SharedProgram) -> Result<(), Cause> {
         self.known(via).ok_or(Cause::Misplaced("nothing hangs at such a hook"))?.put(slot, behind)
     }
 
-    /// Hangs a gate on an event's hook, whose records are of a kind; `opened` is its perf event, if there is one already. For a
-    /// system call's there is nothing to do.
+    /// Attaches a gate to an event's hook, for records of this kind. `opened` is its perf event, if it is already open.
+    /// A system call needs no gate.
     pub(super) fn attach_hook(
         &mut self,
         slot: u32,
@@ -432,7 +429,7 @@ impl DispatchTable {
         Ok(Attached { slot, via: via.clone(), behind, hook })
     }
 
-    /// Has an event go on from the gate of files; what is left is the link. Where this fails, the slot is the caller's still.
+    /// Puts an event of a file into the table and plans its link. If this fails, the caller still owns the slot.
     pub(super) fn plan_file(
         &mut self,
         slot: u32,
@@ -451,7 +448,7 @@ impl DispatchTable {
         Ok((PlannedAttach { slot, via: via.clone(), kind, behind }, job))
     }
 
-    /// The event that hangs by its link, or does not.
+    /// Completes an event of a file with its link, or clears its slot if the link failed.
     pub(super) fn finish_file(&mut self, planned: PlannedAttach, made: Hooks) -> Result<Attached, Cause> {
         let PlannedAttach { slot, via, kind, behind } = planned;
         let table = self.table(&via)?;
@@ -468,8 +465,8 @@ impl DispatchTable {
         }
     }
 
-    /// Has events go on from their functions' gate, all on entries or all on returns and none on the same as another; what is left
-    /// is the link. Where that fails, their slots are the caller's still.
+    /// Puts events into the table and plans their shared link. All are entries or all are returns, and no two are of
+    /// the same function. If this fails, the caller still owns the slots.
     pub(super) fn plan_shared(&mut self, members: Vec<Member>, exit: bool) -> Result<Planned, Cause> {
         let first = members.first().ok_or(Cause::Misplaced("a link of no functions"))?;
         let table = self.table(&first.via)?;
@@ -488,7 +485,7 @@ impl DispatchTable {
         Ok(Planned { gate, places, exit, members })
     }
 
-    /// The events that hang by a link, or do not: then their slots are the caller's again.
+    /// Completes the events with their shared link. If the link failed, clears their slots, which the caller owns again.
     pub(super) fn finish_shared(
         &mut self,
         planned: Planned,
@@ -515,7 +512,7 @@ impl DispatchTable {
         Ok(attached.collect())
     }
 
-    /// Takes an event's program away: no hit is seen from here on.
+    /// Clears an event's slot: no program runs at its hits from here on.
     pub(super) fn rest(&self, attached: Attached) -> Parked {
         if let (false, Some(table)) = (is_call(&attached.via), self.known(&attached.via)) {
             swap_point::clear(&table.map, attached.slot);
@@ -528,7 +525,7 @@ impl DispatchTable {
         }
     }
 
-    /// Gives an event a program again.
+    /// Sets an event's program again.
     pub(super) fn resume(&self, mut resting: Parked, behind: Arc<SharedProgram>) -> Result<Attached, Cause> {
         let mut attached = resting.attached.take().ok_or(Cause::Misplaced("what was ended cannot go on"))?;
         if !is_call(&attached.via)
@@ -541,7 +538,7 @@ impl DispatchTable {
         Ok(attached)
     }
 
-    /// Hits for which the kernel did not run a gate. `attached` are the events that hang.
+    /// Hits for which the kernel did not run a gate; `attached` are the events that are on.
     pub(super) fn missed<'a>(&self, attached: impl Iterator<Item = &'a Attached>) -> u64 {
         let shared = self.tables.iter().flat_map(|table| &table.gates).map(misses).sum::<u64>();
         let own = attached.map(|attached| match &attached.hook {

@@ -1,5 +1,5 @@
-//! Synthetic events: no hook is theirs. Programs of other events emit them in the kernel, and user space by injection; what
-//! becomes of a record is decided by the same generated functions in both.
+//! Synthetic events, which have no hook of their own. Programs of other events emit them in the kernel, and user space
+//! injects them. The same generated functions process the record in both cases.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -23,22 +23,23 @@ use crate::{
     },
 };
 
-/// A part of programs that stands by itself (`code::join`), and the maps that it refers to by descriptor: whoever loads a
-/// program with it keeps it until then.
+/// A self-contained part of a program (`code::join`), and the maps that it refers to by descriptor. The block must live
+/// until the program is loaded.
 #[derive(Debug)]
 pub struct Block {
     insns: Vec<Insn>,
-    /// Kept for their descriptors.
+    /// Owned so that their descriptors stay open.
     maps: Vec<Arc<Map>>,
 }
 
 impl Block {
-    /// A part and what it refers to.
+    /// A part and the maps it refers to.
     pub(super) fn new(insns: Vec<Insn>, maps: Vec<Arc<Map>>) -> Self {
         Self { insns, maps }
     }
 
-    /// Functions, the first of which is entered, with the parts that they call by the names `part 0`, `part 1` and so on.
+    /// Joins functions, the first of which is the entry, with the parts that they call by the names `part 0`, `part 1`
+    /// and so on.
     pub(super) fn joined(functions: &[Function], parts: &[Self], mut maps: Vec<Arc<Map>>) -> Self {
         let names = relay::names(parts);
         let joined: Vec<join::Part<'_>> =
@@ -48,25 +49,25 @@ impl Block {
         Self { insns, maps }
     }
 
-    /// What it refers to.
+    /// The maps it refers to.
     pub(super) fn into_maps(self) -> Vec<Arc<Map>> {
         self.maps
     }
 
-    /// Its instructions, the first its entry.
+    /// Its instructions; the first is the entry.
     pub fn insns(&self) -> &[Insn] {
         &self.insns
     }
 
-    /// The instructions as the kernel takes them.
+    /// The encoded instructions for the kernel.
     pub(super) fn bytes(&self) -> Vec<u8> {
         self.insns.iter().flat_map(|insn| insn.encode()).collect()
     }
 }
 
-/// What a program calls to emit a synthetic event with this id, for that program alone: `parts` are what the instances where the event is
-/// on do with a record, from [`Session::block`]. The arguments are those of [`lower::emission`]. None when no record can be
-/// as long as the event's.
+/// The code that one program calls to emit the synthetic event with this id. `parts` process the record in the
+/// instances where the event is on, from [`Session::block`]. [`lower::emission`] defines the arguments. Returns `None`
+/// if the event's record is too long.
 ///
 /// # Errors
 /// When the kernel refuses a map.
@@ -88,7 +89,7 @@ pub fn emission(event: &Event, id: u16, parts: &[Block]) -> Result<Option<Block>
     Ok(Some(Block::joined(&[function], parts, vec![Arc::new(area)])))
 }
 
-/// An event without a hook that is on in a session: a synthetic one, or a probe on such.
+/// An event without a hook that is on in a session: a synthetic event, or a probe on one.
 #[derive(Debug)]
 pub struct Emitted {
     /// Row of the counters.
@@ -115,10 +116,10 @@ impl Session {
         }
     }
 
-    /// Changes what becomes of a synthetic event's records.
+    /// Replaces the program that processes a synthetic event's records.
     ///
     /// # Errors
-    /// When the program does not pass the verifier; the old one goes on then.
+    /// When the program does not pass the verifier; the old one stays.
     pub fn change_emitted(
         &mut self,
         emitted: &mut Emitted,
@@ -131,10 +132,11 @@ impl Session {
         Ok(())
     }
 
-    /// What a program that emits the event does with the record for this session; the request is [`AttachPoint::Emitted`].
+    /// The code that processes the record for this session in a program that emits the event; the request is
+    /// [`AttachPoint::Emitted`].
     ///
     /// # Errors
-    /// When there is no code for it, or the kernel refuses a map.
+    /// When no code can be generated, or the kernel refuses a map.
     pub fn block(&self, emitted: &Emitted, request: &Request<'_>) -> Result<Block, AttachError> {
         debug_assert_eq!(*request.via, AttachPoint::Emitted);
         let (image, scratch) = self.image(request, emitted.slot, None, &Companions::default())?;
@@ -147,10 +149,10 @@ impl Session {
         drop(emitted);
     }
 
-    /// Hands a record to a synthetic event; what its triggers ask for ([`tracer_abi::asked`]).
+    /// Injects a record into a synthetic event. Returns what its triggers ask for ([`tracer_abi::asked`]).
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When the kernel refuses to run the program.
     pub fn emit(&self, emitted: &Emitted, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
         inject::run(&emitted.program, record, writer).map_err(|cause| AttachError::new("inject", cause))
     }

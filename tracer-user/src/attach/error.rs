@@ -1,4 +1,4 @@
-//! Why something could not be attached, in words a user can act on.
+//! Errors of attaching, in words a user can act on.
 
 use std::fmt;
 
@@ -10,56 +10,56 @@ use crate::{
     },
 };
 
-/// An event (or a map) that the kernel refused, and why.
+/// What was refused (an event or a map), and why.
 #[derive(Debug)]
 pub struct AttachError {
     what: String,
     cause: Cause,
 }
 
-/// Why.
+/// The reason of an [`AttachError`].
 #[derive(Debug)]
 pub enum Cause {
     /// The binary holds no eBPF object.
     NoObject,
-    /// The template and the generated functions do not go together; a fault of ours.
+    /// The template and the generated functions do not fit together; an internal error.
     Link(String),
-    /// The plan has no code.
+    /// No code can be generated for the plan.
     Lower(LowerError),
-    /// The kernel did not make a map.
+    /// The kernel did not create a map.
     Map(&'static str, Errno),
     /// The kernel did not load a program.
     Load(ProgKind, LoadError),
-    /// The kernel did not hang the program on its hook.
+    /// The kernel did not attach the program.
     Hook(&'static str, Errno),
     /// A call to the kernel failed.
     System(&'static str, Errno),
-    /// The kernel is built without something, and by which option it would be there.
+    /// The kernel is built without a feature: its name, and the config option that adds it.
     NotBuilt(&'static str, &'static str),
-    /// BTF does not tell where a system call's number is.
+    /// BTF does not show where a system call's number is.
     NoRegisters,
     /// The kernel's BTF lacks a type or member, or there is no BTF.
     NoType(&'static str),
-    /// More events than counters were made for.
+    /// More events than the counters have rows for.
     TooMany(u32),
-    /// A request that does not go with what it is for; a fault of ours.
+    /// A request that does not fit its hook; an internal error.
     Misplaced(&'static str),
-    /// No hook that could be used: each, and why not.
+    /// No usable hook: each candidate, and why not.
     NoHook(String),
 }
 
 impl AttachError {
-    /// Names what was refused.
+    /// Adds the name of the refused event or map.
     pub(crate) fn new(what: impl Into<String>, cause: Cause) -> Self {
         Self { what: what.into(), cause }
     }
 
-    /// Why.
+    /// The reason.
     pub fn cause(&self) -> &Cause {
         &self.cause
     }
 
-    /// The verifier's log, when it is the verifier that refused.
+    /// The verifier's log, if the verifier refused the program.
     pub fn verifier_log(&self) -> Option<&str> {
         match &self.cause {
             Cause::Load(_, error) if !error.log.is_empty() => Some(&error.log),
@@ -106,7 +106,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// An error number with what it usually means here.
+/// An error number with its usual meaning here.
 fn explain(errno: Errno) -> String {
     let hint = match errno {
         Errno::PERM | Errno::ACCESS => {

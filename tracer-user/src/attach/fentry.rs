@@ -11,16 +11,16 @@ use crate::sys::{
     prog::{Prog, Purpose},
 };
 
-/// A kernel function by its types.
+/// A kernel function, named by its BTF type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its id in the kernel's BTF, or in its module's.
+    /// The type id in the kernel's BTF, or in its module's.
     pub id: u32,
-    /// The module's types; none for the kernel's own functions.
+    /// The module's BTF; `None` for functions of the kernel itself.
     pub module: Option<ModuleTypes>,
 }
 
-/// The types of a module, as programs are loaded by them. While such a program is there, so is the module.
+/// The BTF of a module, for loading programs. A loaded program keeps the module loaded.
 #[derive(Clone, Debug)]
 pub struct ModuleTypes {
     name: String,
@@ -28,10 +28,10 @@ pub struct ModuleTypes {
 }
 
 impl ModuleTypes {
-    /// Those of a loaded module.
+    /// Opens the BTF of a loaded module.
     ///
     /// # Errors
-    /// `ENOENT` where the kernel has none, or what it says.
+    /// `ENOENT` if the kernel has none for this module, or the kernel's error.
     pub fn of(name: &str) -> Result<Self, crate::sys::Errno> {
         let fd = btf::module(name)?.ok_or(crate::sys::Errno::NOENT)?;
         Ok(Self { name: name.to_owned(), fd: Arc::new(fd) })
@@ -55,7 +55,7 @@ pub(super) fn purpose(function: &Function, exit: bool) -> Purpose<'_> {
     }
 }
 
-/// Hangs a program on the function that it was loaded for.
+/// Attaches a program to the function that it was loaded for.
 pub(super) fn attach(program: &Prog) -> Result<Link, Cause> {
     let fd = program.attach_function().map_err(|errno| Cause::Hook("fentry", errno))?;
     Ok(Link::Fd { _fd: fd })

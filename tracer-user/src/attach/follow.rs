@@ -1,4 +1,4 @@
-//! Following tasks: children of traced threads are traced, and ended ones are forgotten, in the kernel.
+//! Following tasks in the kernel: programs add children of traced threads to the pid table and remove threads that end.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -8,14 +8,15 @@ use super::{Cause, maps::Shared, object};
 use crate::kernel::Cast;
 use crate::sys::prog::{Prog, ProgKind};
 
-/// The programs that follow, on their hooks.
+/// The attached programs.
 #[derive(Debug)]
 pub(super) struct Follow {
     _hooks: Vec<(Prog, OwnedFd)>,
 }
 
 impl Follow {
-    /// Attaches them; `task_pid` is the byte offset of `pid` in `struct task_struct`, `cast` as in [`Context`](super::Context).
+    /// Attaches the programs. `task_pid` is the byte offset of `pid` in `struct task_struct`; `cast` as in
+    /// [`Context`](super::Context).
     pub(super) fn new(shared: &Shared, task_pid: u32, cast: Option<Cast>) -> Result<Self, Cause> {
         let offset = task_pid.to_ne_bytes();
         let templates = [("follow_fork", "sched_process_fork"), ("follow_free", "sched_process_free")];
@@ -25,7 +26,7 @@ impl Follow {
     }
 }
 
-/// Hangs templates without generated functions on raw tracepoints.
+/// Attaches templates without generated functions to raw tracepoints.
 pub(super) fn attach_hook<'a>(
     templates: &[(&str, &str)],
     constants: &[(&str, &[u8])],

@@ -1,6 +1,7 @@
-//! Dynamic events on their hooks, each behind a gate of its own.
+//! Dynamic events on their hooks, each with its own gate.
 //!
-//! Every probe has a [`SwapPoint`]. In front of it the gate counts, as the kernel's profiles do: whoever hits.
+//! Every probe has a [`SwapPoint`]. Its gate first counts every hit, also of threads that are not traced, as the
+//! kernel's probe profiles do.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -19,23 +20,23 @@ use crate::sys::{
 /// `bpf_map_lookup_elem`, include/uapi/linux/bpf.h.
 const LOOKUP: i32 = 1;
 
-/// A dynamic event behind its gate. It hangs on its hook as long as this lives.
+/// A dynamic event with its gate. It stays attached while this lives.
 #[derive(Debug)]
 pub struct Gated {
     /// Row of the counters.
     pub slot: u32,
     via: AttachPoint,
-    // The link first: it goes before what it refers to.
+    // The link comes first, so that it closes before what it refers to.
     link: Link,
     jump: SwapPoint,
     program: Prog,
     scratch: Option<Map>,
     beside: Companions,
-    /// Hits of the hook by CPU, whoever's they are.
+    /// Hits of the hook by CPU, of all threads.
     hits: Map,
 }
 
-/// A dynamic event that has everything but its links at a file.
+/// A dynamic event at a file, complete except for its links.
 #[derive(Debug)]
 pub struct PlannedGated {
     /// Row of the counters.
@@ -49,7 +50,7 @@ pub struct PlannedGated {
 }
 
 impl Gated {
-    /// Hits of the hook since it hangs there, those of threads that are not traced included.
+    /// Hits of the hook since it was attached, including threads that are not traced.
     pub fn hits(&self) -> u64 {
         let counts = self.hits.lookup_per_cpu(&[0; 4]).ok().flatten().unwrap_or_default();
         counts
@@ -60,8 +61,8 @@ impl Gated {
             .fold(0, u64::wrapping_add)
     }
 
-    /// Hits that the kernel had no program run for: another one of its sort was running on that CPU, or more calls were under
-    /// way than it follows to their returns.
+    /// Hits for which the kernel ran no program: another program of the same sort was running on that CPU, or more
+    /// calls were in progress than the kernel tracks to their returns.
     pub fn missed(&self) -> u64 {
         self.jump.gate().info().map_or(0, |info| info.misses).saturating_add(self.link.missed())
     }
@@ -73,10 +74,10 @@ impl Gated {
 }
 
 impl Session {
-    /// Hangs a dynamic event on its hook.
+    /// Attaches a dynamic event to its hook.
     ///
     /// # Errors
-    /// When a program does not pass the verifier or the hook is refused.
+    /// When a program does not pass the verifier or the kernel refuses the hook.
     pub fn attach_gated(&mut self, request: &Request<'_>) -> Result<Gated, AttachError> {
         let planned = self.plan(request)?;
         let slot = planned.slot;
@@ -87,7 +88,7 @@ impl Session {
         attached.map_err(|cause| AttachError::new(request.format.full_name(), cause))
     }
 
-    /// Makes all that an event has but its links.
+    /// Creates an event completely except for its links.
     fn plan(&mut self, request: &Request<'_>) -> Result<PlannedGated, AttachError> {
         let slot = self.take_slot()?;
         if request.extras.soft_slot.is_none() {
@@ -129,7 +130,7 @@ impl Session {
         Ok(Gated { slot, via, link, jump, program, scratch, beside, hits })
     }
 
-    /// Plans how a dynamic event hangs at a file; what is left are its links.
+    /// Plans a dynamic event at a file: everything except its links.
     ///
     /// # Errors
     /// As [`Session::attach_gated`], and for an event that is not at a file.
@@ -149,10 +150,10 @@ impl Session {
         }
     }
 
-    /// The event, once it is linked.
+    /// Completes an event of a file with its links.
     ///
     /// # Errors
-    /// When it could not be.
+    /// When the first link could not be made.
     pub fn finish_gated(&mut self, planned: PlannedGated, made: Hooks) -> Result<Gated, Cause> {
         let PlannedGated { slot, via, jump, program, scratch, mut beside, hits } = planned;
         let link = made.and_then(|made| {
@@ -172,7 +173,7 @@ impl Session {
         match link {
             Ok(link) => Ok(Gated { slot, via, link, jump, program, scratch, beside, hits }),
             Err(cause) => {
-                // A link that is made yet finds nothing there.
+                // A link that still exists finds an empty slot.
                 jump.clear();
                 self.gate.give_back(slot);
                 Err(cause)
@@ -180,10 +181,10 @@ impl Session {
         }
     }
 
-    /// Gives a dynamic event another program: every hit is seen by the old or by the new one, and once.
+    /// Replaces the program of a dynamic event: every hit runs either the old or the new one, exactly once.
     ///
     /// # Errors
-    /// When the program does not pass the verifier; the old one goes on then.
+    /// When the program does not pass the verifier; the old one stays.
     pub fn change_gated(&mut self, gated: &mut Gated, request: &Request<'_>) -> Result<(), AttachError> {
         let (program, scratch) = self.program(request, gated.slot, gated.scratch.as_ref(), &gated.beside)?;
         gated.jump.exchange(&program).map_err(|cause| AttachError::new(request.format.full_name(), cause))?;
@@ -192,8 +193,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes a dynamic event off its hook. No hit is seen from here on. If it hangs on a perf event, a thread closes that
-    /// ([`closed_since`](super::closed_since)), and the slot is free after it.
+    /// Detaches a dynamic event: hits stop at once. A background thread closes its perf event, if it has one
+    /// ([`closed_since`](super::closed_since)), and then frees its slot.
     pub fn detach_gated(&mut self, gated: Gated) {
         gated.jump.clear();
         let slot = self.gate.held(gated.slot);
@@ -203,8 +204,8 @@ impl Session {
     }
 }
 
-/// The links of an event at a file: what has to be asked before it comes behind it, as of the programs at an instruction of a file
-/// the youngest is run first.
+/// The links of an event at a file. The prefault program's link comes after the probe's own, because the kernel runs
+/// the program attached last first.
 fn links(planned: &PlannedGated, place: &FilePlace, exit: bool) -> Result<Vec<Planned>, Cause> {
     let mut links = vec![Planned::new(planned.jump.gate(), place, exit, 0)?];
     links.extend(planned.beside.behind().and_then(|program| Planned::new(program, place, exit, 0).ok()));
@@ -229,7 +230,7 @@ impl From<Cause> for Failed {
     }
 }
 
-/// What a probe's gate does first: it counts.
+/// The instructions with which a probe's gate counts a hit.
 fn count(hits: &Map) -> Vec<u8> {
     [
         insn(0xbf, 6, 1, 0, 0),                        // r6 = r1

@@ -1,15 +1,16 @@
-//! A second process that has the descriptors of many perf tracepoints too, for the case that this one is killed.
+//! The guard: a second process that also holds the descriptors of many perf tracepoints, in case this process is killed.
 //!
-//! The kernel closes a dead process's descriptors one after the other, and for a perf tracepoint it waits for all CPUs twice: the
-//! process of a killed tracer with all events on is there for minutes. Where somebody else has the descriptors as well, there is
-//! nothing to be closed when it goes; and the other one closes links together and events one by one, giving way to those who
-//! turn events on. While this process lives the other one sleeps.
+//! The kernel closes a dead process's descriptors one by one, and for each perf tracepoint it waits for all CPUs twice.
+//! A killed tracer with all events on therefore stays for minutes. If the guard holds the descriptors too, the kernel
+//! has nothing to close when the tracer ends. The guard then closes links in parallel and events one by one, and pauses
+//! while other tracers enable events. While the tracer lives, the guard sleeps.
 //!
-//! What goes over the socket between the two: numbers with as many descriptors, to be held; numbers alone, to be let go; one
-//! byte, to let all go, which is answered by one. The end of the socket is the end of who has the other side.
+//! Messages on the socket between the two: numbers with as many descriptors, which the guard holds; numbers alone,
+//! which it releases; one byte, on which it releases all and answers with one byte. The end of the socket means that
+//! the other side ended.
 //!
-//! A daemon starts the process before it drops its privileges, as it can start none later, and has it close its events when it
-//! ends as well ([`Guard::hand_over`]).
+//! A daemon starts the guard before it drops its privileges, because it can start no process later. At its own end it
+//! also hands the guard its events to close ([`Guard::hand_over`]).
 
 use std::{
     collections::HashMap,
@@ -35,16 +36,16 @@ use rustix::{
 use super::{Attached, Session, bulk::close_links, close};
 use crate::sys::Errno;
 
-/// Descriptors of a message; the kernel takes 253 (`SCM_MAX_FD`).
+/// Descriptors per message; the kernel takes up to 253 (`SCM_MAX_FD`).
 const BATCH: usize = 128;
-/// The number of a link, beside that of its event.
+/// Bit that a link's number has in addition to its event's number.
 const LINK: u32 = 1 << 31;
-/// So many events are closed where they are: more take longer than starting or asking a process.
+/// Up to this many events are closed in this process. Closing more takes longer than starting or asking another process.
 pub const INLINE_CLOSE_MAX: usize = 16;
-/// How long the other process may take to let go.
+/// How long the guard may take to release its descriptors.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The socket to the process that guards.
+/// The socket to the guard process.
 #[derive(Debug)]
 pub struct Guard {
     socket: OwnedFd,
@@ -53,7 +54,7 @@ pub struct Guard {
     dismissed: AtomicBool,
 }
 
-/// An event that is guarded until this is dropped.
+/// The guard holds an event's descriptors until this is dropped.
 #[derive(Debug)]
 pub(super) struct Kept {
     guard: Arc<Guard>,
@@ -61,7 +62,7 @@ pub(super) struct Kept {
 }
 
 impl Guard {
-    /// What talks to the process at the other end of a socket of sequenced packets, which is to call [`hold`].
+    /// Takes a socket of sequenced packets; the process at its other end calls [`hold`].
     pub fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -71,7 +72,7 @@ impl Guard {
         }
     }
 
-    /// Whether there is nobody at the other end.
+    /// Whether the guard process has ended or does not answer.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -88,7 +89,7 @@ impl Guard {
         self.is_sent(send_held(&self.socket, numbered))
     }
 
-    /// Has everything let go, and waits for that: whoever closes a descriptor then is the last one.
+    /// Makes the guard release all descriptors, and waits for that. Afterwards this process closes the last reference to each.
     pub fn dismiss(&self) {
         if self.is_gone() || self.is_sent(send(&self.socket, b"\n", SendFlags::NOSIGNAL)).is_none() {
             return;
@@ -102,7 +103,8 @@ impl Guard {
         }
     }
 
-    /// Hands perf events over, off their hooks, to be closed when this end of the socket is; gives back those that nobody took.
+    /// Hands detached perf events to the guard, which closes them when this end of the socket is closed. Returns the
+    /// events if the guard did not take them.
     pub fn hand_over(&self, events: Vec<OwnedFd>) -> Vec<OwnedFd> {
         let taken = !self.is_gone() && self.is_sent(hand_over(&self.socket, &events).map(|()| 0)).is_some();
         if taken { Vec::new() } else { events }
@@ -119,7 +121,7 @@ impl Drop for Kept {
 }
 
 impl Session {
-    /// Has the perf tracepoints among these guarded that are not yet.
+    /// Passes the perf tracepoints among these to the guard that it does not hold yet.
     pub fn guard<'a>(guard: &Arc<Guard>, attached: impl Iterator<Item = &'a mut Attached>) {
         let mut new: Vec<(u32, &mut Attached)> = attached
             .filter(|attached| attached.unguarded().is_some())
@@ -141,10 +143,10 @@ impl Session {
     }
 }
 
-/// Hands perf events, off their hooks, to a process that calls [`hold`]; it closes them once this end of the socket is closed.
+/// Hands detached perf events to a process that calls [`hold`]. It closes them once this end of the socket is closed.
 ///
 /// # Errors
-/// When there is nobody.
+/// When the socket's other end is closed.
 pub fn hand_over(socket: &OwnedFd, events: &[OwnedFd]) -> Result<(), Errno> {
     let numbered: Vec<(u32, BorrowedFd<'_>)> = (0..).zip(events.iter().map(AsFd::as_fd)).collect();
     numbered.chunks(BATCH).try_for_each(|part| send_held(socket, part).map(drop))
@@ -159,10 +161,10 @@ fn send_held(socket: &OwnedFd, numbered: &[(u32, BorrowedFd<'_>)]) -> Result<usi
     sendmsg(socket, &[IoSlice::new(&numbers)], &mut message, SendFlags::NOSIGNAL)
 }
 
-/// In the process that guards: holds what comes until the other end is closed, and then closes it.
+/// Runs in the guard process: holds descriptors until the other end of the socket is closed, and then closes them.
 ///
 /// # Errors
-/// When this is no such socket.
+/// When reading from the socket fails.
 pub fn hold(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let held = receive(socket)?;
     let (links, events): (Vec<_>, Vec<_>) = held.into_iter().partition(|(number, _)| number & LINK != 0);
@@ -171,7 +173,7 @@ pub fn hold(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What is to be closed.
+/// Receives until the end of the socket. Returns the descriptors to close.
 fn receive(socket: BorrowedFd<'_>) -> Result<HashMap<u32, OwnedFd>, Errno> {
     let mut held = HashMap::new();
     loop {
@@ -187,7 +189,7 @@ fn receive(socket: BorrowedFd<'_>) -> Result<HashMap<u32, OwnedFd>, Errno> {
             0 => return Ok(held),
             1 => {
                 held.clear();
-                // Nobody waits for it who is gone.
+                // Fails if the other side ended, which then waits for no answer.
                 let _ = send(socket, b"\n", SendFlags::NOSIGNAL);
                 continue;
             }
@@ -220,7 +222,7 @@ mod tests {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
     }
 
-    /// Ends of a pipe, whose closing shows.
+    /// Clones of a pipe's write end; the read end shows when all are closed.
     fn pipes(count: usize) -> (OwnedFd, Vec<OwnedFd>) {
         let (read, write) = rustix::pipe::pipe().unwrap();
         (read, (0..count).map(|_| write.try_clone().unwrap()).collect())
@@ -236,7 +238,7 @@ mod tests {
         drop((ours, sent));
         let came = receiver.join().unwrap();
         assert_eq!(came.len(), count);
-        // The pipe's end is seen once all of them are closed, and not before.
+        // The read end sees the end of the pipe only after all clones are closed.
         drop(came);
         assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
     }
@@ -264,7 +266,7 @@ mod tests {
         assert!(!guard.is_gone());
         drop(sent);
         assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
-        // What is guarded is closed by the other side from here on, whoever lets go of it here.
+        // From here on the guard closes what it is handed, and drops of `Kept` have no effect.
         let (read, sent) = pipes(3);
         drop(Kept { guard: Arc::clone(&guard), number: 0 });
         assert!(guard.hand_over(sent).is_empty());

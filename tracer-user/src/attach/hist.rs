@@ -1,4 +1,4 @@
-//! A histogram in the kernel: its table, its program, and the hook that this hangs on. All of it goes with the value.
+//! A histogram in the kernel: its table, its program, and the program's attachment. Dropping the values removes all of them.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -26,14 +26,14 @@ use crate::{
     },
 };
 
-/// A histogram's table, which stays while what counts in it comes and goes.
+/// A histogram's table. It persists while programs that count in it are attached and detached.
 #[derive(Debug)]
 pub struct Counts {
     table: Map,
     drops: Map,
-    /// An empty entry, where all CPUs share entries.
+    /// An empty entry, if all CPUs share entries.
     empty: Option<Map>,
-    /// What is kept of the last snapshot.
+    /// State of the last snapshot.
     snapshot: Option<Map>,
     layout: Layout,
 }
@@ -42,41 +42,41 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Counting {
     program: Prog,
-    /// What hangs in the program's place, where that may be exchanged.
+    /// The swap point attached instead of the program, if the program may be exchanged.
     jump: Option<SwapPoint>,
     _link: Link,
     kind: ProgKind,
     hook: ProgramContext,
 }
 
-/// What a histogram needs of others.
+/// Objects outside of a histogram that its program refers to.
 #[derive(Debug, Default)]
 pub struct Around<'a> {
-    /// The tables that it looks variables up in, as [`crate::plan::hist::References::owners`] has them.
+    /// Tables of the variables it looks up, in the order of [`crate::plan::hist::References::owners`].
     pub owners: Vec<&'a Counts>,
-    /// Where snapshots are asked for.
+    /// The session whose snapshots its actions request.
     pub session: Option<&'a Session>,
-    /// Where those on system calls have their places.
+    /// Dispatchers for histograms on system calls.
     pub calls: Option<&'a Calls>,
-    /// By action, what emits its synthetic event.
+    /// By action, the code that emits its synthetic event.
     pub emissions: Vec<Option<Block>>,
 }
 
 impl Around<'_> {
-    /// [`hist::Request::emits`].
+    /// The value for [`hist::Request::emits`].
     pub fn emits(&self) -> Vec<bool> {
         self.emissions.iter().map(Option::is_some).collect()
     }
 }
 
-/// What has been counted.
+/// The contents of a histogram's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Keys and entries, of all CPUs together.
+    /// Keys and entries, summed over all CPUs.
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// Hits that found the table full.
     pub drops: u64,
-    /// What the last snapshot was taken for: the value, the key, and the name of the entry's task.
+    /// The entry of the last snapshot: the value, the key, and the name of the entry's task.
     pub snapshot: Option<(u64, Vec<u8>, Vec<u8>)>,
 }
 
@@ -94,14 +94,15 @@ fn make(kind: MapKind, key_size: usize, value_size: usize, entries: u32) -> Resu
 }
 
 impl Counting {
-    /// Loads a histogram's program and hangs it on a tracepoint, perf or raw, or on a system call; behind a gate if its actions emit synthetic
-    /// events, so that it can be exchanged when those change ([`Counting::change`]).
+    /// Loads a histogram's program and attaches it to a tracepoint, perf or raw, or to a system call. If its actions
+    /// emit synthetic events, it is attached through a swap point, so that it can be exchanged when those events change
+    /// ([`Counting::change`]).
     ///
-    /// Programs that share a table must hang on perf tracepoints, where none runs inside another on a CPU. `opened` is the perf event
-    /// of the tracepoint ([`open_perf_event`](super::open_perf_event)), if it is open already.
+    /// Programs that share a table must be attached to perf tracepoints, where none runs inside another on a CPU. `opened` is
+    /// the perf event of the tracepoint ([`open_perf_event`](super::open_perf_event)), if it is open already.
     ///
     /// # Errors
-    /// When a value is not to be had at the hook, or the kernel refuses a map, the program or the hook.
+    /// When a value is not available at the hook, or the kernel refuses a map, the program or the hook.
     pub fn start(
         request: &hist::Request<'_>,
         via: &AttachPoint,
@@ -142,10 +143,10 @@ impl Counting {
         Ok(Self { program, jump, _link: link, kind, hook: request.hook.clone() })
     }
 
-    /// Exchanges the program: every hit runs the old one or the new one.
+    /// Exchanges the program: every hit runs either the old one or the new one.
     ///
     /// # Errors
-    /// As [`Counting::start`]; the old one goes on then.
+    /// As [`Counting::start`]; the old program stays.
     pub fn change(
         &mut self,
         request: &hist::Request<'_>,
@@ -161,25 +162,25 @@ impl Counting {
         Ok(())
     }
 
-    /// How it has its values.
+    /// How the program reads its values.
     pub fn hook(&self) -> &ProgramContext {
         &self.hook
     }
 
-    /// Counts a record of user space's ([`AttachPoint::Inject`]).
+    /// Counts a record injected by user space ([`AttachPoint::Inject`]).
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When the kernel refuses to run the program.
     pub fn count(&self, record: &[u8], writer: &Writer) -> Result<(), AttachError> {
         let done = inject::run(&self.program, record, writer);
         done.map(drop).map_err(|cause| AttachError::new("histogram", cause))
     }
 }
 
-/// The update as a part of programs that emit the synthetic event it is on.
+/// Builds the histogram update as a part of programs that emit the histogram's synthetic event.
 ///
 /// # Errors
-/// When a value is not to be had, or the kernel refuses a map.
+/// When a value is not available, or the kernel refuses a map.
 pub fn part(request: &hist::Request<'_>, counts: &Counts, around: Around<'_>) -> Result<Block, AttachError> {
     let made = assembled(request, counts, &around);
     let (insns, scratch) = made.map_err(|cause| AttachError::new(request.hist.event.full_name(), cause))?;
@@ -193,13 +194,13 @@ fn load(
     counts: &Counts,
     around: &Around<'_>,
 ) -> Result<Prog, Cause> {
-    // What it refers to stays with the program.
+    // The loaded program keeps the maps.
     let (insns, _scratch) = assembled(request, counts, around)?;
     let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
     Prog::load(kind, &bytes, hist::PROGRAM).map_err(|error| Cause::Load(kind, error))
 }
 
-/// The instructions with descriptors in them, and memory that is theirs.
+/// The instructions with descriptors in them, and their scratch memory.
 fn assembled(
     request: &hist::Request<'_>,
     counts: &Counts,
@@ -253,10 +254,10 @@ impl Counts {
         Ok(Self { table, drops, empty, snapshot, layout })
     }
 
-    /// Reads the table, while it is counted on.
+    /// Reads the table while programs count in it.
     ///
     /// # Errors
-    /// When the kernel refuses to show it.
+    /// When the kernel refuses to read it.
     pub fn read(&self) -> Result<Counted, AttachError> {
         let failed = |errno| AttachError::new("histogram", Cause::System("reading the table", errno));
         let mut counted = Counted::default();
@@ -267,7 +268,7 @@ impl Counts {
                 let values = self.table.lookup_per_cpu(&key).map_err(failed)?;
                 values.map(|values| self.together(&values))
             };
-            // One that is gone meanwhile was forgotten.
+            // An entry deleted since its key was read is omitted.
             counted.rows.extend(entry.map(|entry| (key, entry)));
         }
         let drops = self.drops.lookup(&[0; 4]).map_err(failed)?.unwrap_or_default();
@@ -285,10 +286,10 @@ impl Counts {
         Ok(counted)
     }
 
-    /// Forgets all entries. Hits that happen meanwhile are in one of the two counts or in none.
+    /// Deletes all entries. A hit during the deletion is in the old count, in the new one, or in neither.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When the kernel refuses to read or change the table.
     pub fn clear(&self) -> Result<(), AttachError> {
         let failed = |errno| AttachError::new("histogram", Cause::System("clearing the table", errno));
         for key in self.table.keys().map_err(failed)? {
@@ -297,7 +298,7 @@ impl Counts {
         self.drops.update(&[0; 4], &[0; 8]).map_err(failed)
     }
 
-    /// One entry of what each CPU has.
+    /// Combines the entries of all CPUs into one.
     fn together(&self, values: &[Vec<u8>]) -> Vec<u8> {
         let mut entry = vec![0; self.layout.size];
         let (words, _) = entry.as_chunks_mut();
@@ -305,7 +306,7 @@ impl Counts {
             let total = values.iter().map(|value| self.layout.sum(value, sum)).fold(0, u64::wrapping_add);
             *place = total.to_ne_bytes();
         }
-        // Only the CPU that made the entry has the name.
+        // Only the CPU that created the entry stores the name.
         if let Some(at) = self.layout.comm
             && let Some(named) = values.iter().find(|value| value.get(at).is_some_and(|byte| *byte != 0))
             && let Some(name) = named.get(at..).and_then(<[u8]>::first_chunk::<COMM_SIZE>)

@@ -1,4 +1,4 @@
-//! What a program does at a hit beside recording it: triggers, stacks.
+//! What a program does at a hit in addition to recording it: triggers and stacks.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tracer_abi::{Params, halted, params};
 use super::{Session, maps::Shared};
 use crate::plan::trigger::{self, Trigger};
 
-/// What a hit does beside being recorded; by default nothing.
+/// What a hit does in addition to being recorded; nothing by default.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a part of a program by itself")]
 pub struct HitActions<'a> {
@@ -15,21 +15,21 @@ pub struct HitActions<'a> {
     pub triggers: &'a [Trigger],
     /// Triggers turn the event on and off ([`super::Session::soft`]).
     pub soft: bool,
-    /// The slot at which they do, where it is another's: several programs make one event.
+    /// The slot that they use, if it is another event's slot: several programs make one event.
     pub soft_slot: Option<u32>,
-    /// An event that comes to hang on its hook is turned off in that sense at first.
+    /// The event starts turned off in that sense when it is attached.
     pub begins_off: bool,
-    /// Each record is followed by one of the kernel's stack.
+    /// The program adds a record of the kernel stack after each record.
     pub kernel_stack: bool,
-    /// Each record is followed by one of the thread's own stack.
+    /// The program adds a record of the thread's user stack after each record.
     pub user_stack: bool,
     /// Kinds of these two records.
     pub stacks: [u16; 2],
-    /// Only triggers run; nothing is recorded.
+    /// The program runs triggers only and records nothing.
     pub no_record: bool,
-    /// Several programs make the event, and count in one row.
+    /// Several programs make the event and count in the same row.
     pub shared_row: bool,
-    /// Histograms stand behind the triggers, so that all of them look at the record.
+    /// Histograms run after the triggers, so all triggers read the record.
     pub counted: bool,
 }
 
@@ -39,7 +39,7 @@ impl HitActions<'_> {
         self.kernel_stack || self.user_stack || self.triggers.iter().any(asks)
     }
 
-    /// Sets the parameters that say so.
+    /// Sets the corresponding parameters.
     pub(super) fn apply(&self, fixed: &mut Params, slot: u32) {
         let triggers = self.triggers;
         for (holds, bit) in [
@@ -69,39 +69,39 @@ impl HitActions<'_> {
     }
 }
 
-/// Says whether a session takes hits.
+/// Reads whether a session takes hits.
 #[derive(Clone, Debug)]
 pub struct TracingSwitch(Arc<Shared>);
 
 impl TracingSwitch {
-    /// Whether it does, as user space or a trigger said last.
+    /// Whether the session takes hits, as user space or a trigger set it last.
     pub fn is_on(&self) -> bool {
         self.0.halted() & halted::OFF == 0
     }
 }
 
 impl Session {
-    /// Whether hits are taken, as user space or a trigger said last.
+    /// Whether hits are taken, as user space or a trigger set it last.
     pub fn is_tracing(&self) -> bool {
         self.shared.halted() & halted::OFF == 0
     }
 
-    /// What says so, for other threads.
+    /// A reader of the same state for other threads.
     pub fn switch(&self) -> TracingSwitch {
         TracingSwitch(Arc::clone(&self.shared))
     }
 
-    /// Stops the taking of hits beside [`Session::set_tracing`], for as long as somebody reads.
+    /// Stops hits independently of [`Session::set_tracing`], while a reader needs it.
     pub fn pause(&self, paused: bool) {
         self.shared.halt(halted::PAUSED, paused);
     }
 
-    /// Whether an event at a slot is turned off by a trigger, or as one would do it.
+    /// Whether a trigger or [`Session::set_soft`] turned the event at this slot off.
     pub fn soft(&self, slot: u32) -> bool {
         self.shared.soft(slot)
     }
 
-    /// Turns an event whose request says [`HitActions::soft`] off or on.
+    /// Turns an event off or on whose request sets [`HitActions::soft`].
     pub fn set_soft(&self, slot: u32, off: bool) {
         self.shared.set_soft(slot, off);
     }
@@ -111,27 +111,28 @@ impl Session {
         self.shared.count(place)
     }
 
-    /// Says how often a trigger may act.
+    /// Sets how often a trigger may act.
     pub fn set_count(&self, place: u16, count: u64) {
         self.shared.set_count(place, count);
     }
 
-    /// Whether a histogram does not count for now, as user space or a trigger said last.
+    /// Whether a histogram is paused, as user space or a trigger set it last.
     pub fn hist_paused(&self, place: u16) -> bool {
         self.shared.hist_paused(place)
     }
 
-    /// Says whether a histogram counts.
+    /// Pauses or continues a histogram.
     pub fn pause_hist(&self, place: u16, paused: bool) {
         self.shared.pause_hist(place, paused);
     }
 
-    /// Asks something of the next hit that a histogram counts ([`tracer_abi::hist`]); whether there was one since the last call.
+    /// Sets the request for the next hit that a histogram counts ([`tracer_abi::hist`]). Returns whether a hit was
+    /// counted since the last call.
     pub fn await_hist(&self, place: u16, what: u32) -> bool {
         self.shared.await_hist(place, what)
     }
 
-    /// Whether a trigger asked for a snapshot and found the ring full, since the last call.
+    /// Whether a trigger requested a snapshot while the ring was full, since the last call.
     pub fn lost_snapshot(&self) -> bool {
         self.shared.lost_snapshot()
     }

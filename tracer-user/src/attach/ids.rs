@@ -1,7 +1,7 @@
 //! This process as the kernel's hooks see it: ids in the initial pid namespace.
 //!
-//! In a container getpid(2) answers for the container's namespace. There a program of two instructions, run once in
-//! this thread, asks `bpf_get_current_pid_tgid` instead.
+//! In a container getpid(2) returns ids of the container's namespace. There this thread runs a small program once,
+//! which calls `bpf_get_current_pid_tgid` instead.
 
 use rustix::{process::getpid, thread::gettid};
 
@@ -20,15 +20,15 @@ pub struct Ids {
     pub process: u32,
 }
 
-/// Whether ids of this process's namespace are those of the initial one.
+/// Whether this process is in the initial pid namespace.
 pub fn is_initial() -> bool {
     rustix::fs::stat("/proc/self/ns/pid").is_ok_and(|stat| stat.st_ino == INITIAL_NAMESPACE)
 }
 
-/// The calling thread's ids.
+/// The calling thread's ids in the initial pid namespace.
 ///
 /// # Errors
-/// In a pid namespace of its own, when the kernel refuses the program that asks.
+/// Outside the initial pid namespace, when the kernel refuses the program that reads the ids.
 pub fn own() -> Result<Ids, Cause> {
     if is_initial() {
         return Ok(Ids {
@@ -39,7 +39,7 @@ pub fn own() -> Result<Ids, Cause> {
     Ok(Ids { thread: ask(false)?, process: ask(true)? })
 }
 
-/// Runs the program that answers with the process id (the upper half) or the thread id.
+/// Runs the program that returns the process id (the upper half) or the thread id.
 fn ask(process: bool) -> Result<u32, Cause> {
     // call bpf_get_current_pid_tgid; [r0 >>= 32;] exit
     let mut insns = vec![0x85, 0, 0, 0, 14, 0, 0, 0];

@@ -1,24 +1,25 @@
-//! Injection: records of user space run through an event's program by `BPF_PROG_TEST_RUN`.
+//! Injection: runs records of user space through an event's program by `BPF_PROG_TEST_RUN`.
 
 use tracer_abi::{INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD};
 
 use super::{AttachError, Attachment, Cause, Session};
 use crate::sys::{Errno, prog::Prog};
 
-/// Who writes a record: what filters see of a hit beside its record.
+/// The writer of a record: what filters can read of a hit in addition to its record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Writer {
-    /// The CPU that it is on.
+    /// The CPU that the writer runs on.
     pub cpu: u32,
-    /// Its name, NULs behind.
+    /// The writer's name, padded with NULs.
     pub comm: [u8; 16],
 }
 
 impl Session {
-    /// Hands a record to an event attached through [`super::AttachPoint::Inject`]; what its triggers ask for ([`tracer_abi::asked`]).
+    /// Injects a record into an event attached through [`super::AttachPoint::Inject`]. Returns what its triggers ask
+    /// for ([`tracer_abi::asked`]).
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When the kernel refuses to run the program.
     pub fn inject(
         &self,
         attachment: &Attachment,
@@ -29,7 +30,7 @@ impl Session {
     }
 }
 
-/// Runs the program with the record, common fields included, and its length and writer as its context. What it gives is
+/// Runs the program with a context that holds the record, common fields included, and its length and writer. Returns
 /// what the event's triggers ask for.
 pub(super) fn run(program: &Prog, record: &[u8], writer: &Writer) -> Result<u64, Cause> {
     let mut context =
@@ -40,8 +41,8 @@ pub(super) fn run(program: &Prog, record: &[u8], writer: &Writer) -> Result<u64,
         .map_err(|errno| Cause::System("test run of the injection program", errno))
 }
 
-/// The context for a record; None when it is longer than any record may be. The context has one size, so that the
-/// verifier's bound holds for every record, and zeroes behind the record end every string.
+/// The context for a record; `None` if the record is longer than allowed. The context has a fixed size, so that the
+/// verifier's bound holds for every record. Zeroes after the record end every string.
 fn context(record: &[u8], writer: &Writer) -> Option<[u8; INJECT_SIZE]> {
     let mut context = [0; INJECT_SIZE];
     context[..MAX_PAYLOAD].get_mut(..record.len())?.copy_from_slice(record);

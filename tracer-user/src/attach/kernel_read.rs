@@ -1,7 +1,7 @@
-//! What only a program can ask, run by hand by user space, which finds the answer in the program's context: a word of kernel
-//! memory, and what the kernel shows in place of a pointer.
+//! Values that only a program can read: a word of kernel memory, and what the kernel prints in place of a pointer. User
+//! space runs the program once and finds the result in its context.
 //!
-//! The kernel decides whether that is allowed, as for every program that reads kernel memory (lockdown refuses it).
+//! The kernel decides whether this is allowed, as for every program that reads kernel memory (lockdown refuses it).
 
 use std::{
     collections::HashMap,
@@ -18,10 +18,10 @@ use crate::{
     },
 };
 
-/// The eight bytes at an address of the kernel.
+/// The eight bytes at a kernel address.
 ///
 /// # Errors
-/// When the program is refused, or the helper fails there.
+/// When the kernel refuses the program, or the helper fails at this address.
 pub fn kernel_word(address: u64) -> Result<u64, Cause> {
     let mut asm = Assembler::new();
     asm.mov(Reg::R6, Reg::R1);
@@ -41,12 +41,13 @@ pub fn kernel_word(address: u64) -> Result<u64, Cause> {
     }
 }
 
-/// Pointers whose hashes are remembered.
+/// Number of pointers whose hashes are cached.
 const MOST: usize = 4096;
-/// Bytes of a pointer's text that are looked at: 16 digits and a NUL.
+/// Bytes for a pointer's text: at least 16 digits and a NUL.
 const TEXT: i16 = 24;
 
-/// What the kernel shows of pointers: its hash has a key that nobody else knows, but a program may have it print one.
+/// Hashes that the kernel prints in place of pointers. The hash key is secret, but a program can have the kernel print
+/// a pointer.
 #[derive(Debug)]
 pub struct Hashes {
     program: Prog,
@@ -58,7 +59,7 @@ impl Hashes {
     /// Loads the program.
     ///
     /// # Errors
-    /// When it is refused: `bpf_snprintf` came with 5.13.
+    /// When the kernel refuses it: `bpf_snprintf` is available since 5.13.
     pub fn new() -> Result<Self, Cause> {
         let format = object::constant_map(b"%p\0")?;
         let mut asm = Assembler::new();
@@ -88,7 +89,7 @@ impl Hashes {
         Ok(Self { program, _format: format, known: Mutex::default() })
     }
 
-    /// What the kernel shows in place of a pointer; None while it has no key.
+    /// What the kernel prints in place of a pointer; `None` while the kernel has no hash key.
     pub fn of(&self, pointer: u64) -> Option<u64> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hash) = known.get(&pointer) {

@@ -11,9 +11,9 @@ use crate::{
 /// An instruction of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelPlace {
-    /// The symbol, its module in front of it or not; none for an address.
+    /// The symbol, with or without its module's name in front; `None` for an address.
     pub symbol: Option<String>,
-    /// Bytes behind it, or the address.
+    /// Bytes after the symbol, or the address.
     pub offset: u64,
 }
 
@@ -32,10 +32,10 @@ pub(super) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
         .map_err(|errno| Cause::Hook(hook, errno))
 }
 
-/// Probes an instruction of the kernel for a moment.
+/// Places a probe at an instruction of the kernel and removes it at once.
 ///
 /// # Errors
-/// What the kernel says; `ENOSYS` from one that is built without kprobes.
+/// When the kernel refuses the probe; `ENOSYS` if it is built without kprobes.
 pub fn try_kprobe(address: u64) -> Result<(), Errno> {
     let unit = ProbeUnit::kprobe().ok_or(Errno::NOSYS)?;
     perf::open_kprobe(unit.kind, 0, None, address).map(drop)

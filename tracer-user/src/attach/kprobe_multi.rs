@@ -25,12 +25,12 @@ pub(super) fn is_there() -> bool {
     })
 }
 
-/// What such a program is loaded for.
+/// The expected attach type for loading such a program.
 pub(super) fn purpose() -> Purpose<'static> {
     Purpose::Multi
 }
 
-/// Hangs a program on functions by their addresses.
+/// Attaches a program to functions by their addresses.
 pub(super) fn attach(program: &Prog, addresses: &[u64], exit: bool) -> Result<Link, Cause> {
     let fd = program
         .link_functions(addresses, &[], exit)

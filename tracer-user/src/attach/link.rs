@@ -1,24 +1,24 @@
-//! What keeps a program on its hook: when it goes, so does the program.
+//! What keeps a program attached: dropping it detaches the program.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::{Cause, bulk::PerfEvent, calls::Place, unlink::FileHook};
 use crate::sys::prog::{Prog, link_missed};
 
-/// What keeps a program on its hook.
+/// What keeps a program attached.
 #[derive(Debug)]
 pub(super) enum Link {
     /// A link or raw tracepoint descriptor.
     Fd { _fd: OwnedFd },
-    /// The descriptor of a perf event that a link hangs on, and the link.
+    /// A perf event, and the link of a program to it.
     Perf { _link: OwnedFd, _event: OwnedFd },
-    /// A file's.
+    /// The descriptors of a file's probe.
     File(FileHook),
-    /// A place in a syscall dispatcher's table.
+    /// A slot in a syscall dispatcher's table.
     Syscall { enter: bool, number: u32 },
-    /// A place of a histogram behind such a dispatcher.
+    /// A histogram's slot in such a dispatcher.
     Call { _place: Place },
-    /// Nothing: run by hand.
+    /// No hook: user space runs the program.
     None,
 }
 
@@ -37,7 +37,7 @@ impl Link {
         matches!(self, Self::Perf { .. })
     }
 
-    /// Hits that the kernel counts as missed at the hook itself (6.7 and later; none before).
+    /// Hits that the kernel counts as missed at the hook itself (6.7 and later; 0 before).
     pub(super) fn missed(&self) -> u64 {
         match self {
             Self::Fd { _fd: link } | Self::Perf { _link: link, .. } => link_missed(link.as_fd()).unwrap_or(0),

@@ -1,8 +1,8 @@
-//! What programs of a debug build log through aya-log, on to `tracing` (`TRACER_LOG=debug` shows it).
+//! Forwards what programs of a debug build log through aya-log to `tracing` (`TRACER_LOG=debug` shows it).
 
 use aya_log::EbpfLogger;
 
-/// Hands aya-log's records to `tracing`.
+/// Passes aya-log's records to `tracing`.
 #[derive(Debug)]
 struct ToTracing;
 
@@ -28,12 +28,12 @@ impl std::fmt::Debug for Logs {
 }
 
 impl Logs {
-    /// The log of a program; None when its object was built without.
+    /// The log of a program; `None` if its object was built without logging.
     pub(super) fn of(program: u32) -> Option<Self> {
         EbpfLogger::init_from_id_with_logger(program, ToTracing).ok().map(Self)
     }
 
-    /// Shows what came since the last time.
+    /// Shows the records since the last call.
     pub(super) fn show(&mut self) {
         self.0.flush();
     }

@@ -15,22 +15,22 @@ use crate::sys::{
     ring::RingMemory,
 };
 
-/// Sizes and gates of a session.
+/// Sizes and options of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of each CPU's ring buffer; rounded up to a power of two of at least a page.
     pub ring_bytes: u32,
-    /// Bytes in a CPU's ring from which on its reader is woken.
+    /// Bytes in a CPU's ring at which its reader is woken.
     pub watermark: u32,
-    /// Number of CPUs that can ever be on (`possible`).
+    /// Number of possible CPUs (`possible`).
     pub cpus: u32,
     /// Number of events that can be attached.
     pub slots: u32,
     /// Whether only threads given by [`super::Session::add_pid`] are traced.
     pub pid_gate: bool,
-    /// Whether lists of threads can be put in force ([`super::Session::set_lists`]).
+    /// Whether thread lists can be used ([`super::Session::set_lists`]).
     pub pid_lists: bool,
-    /// This process in the initial pid namespace.
+    /// This process's id in the initial pid namespace.
     pub own_tgid: u32,
     /// Whether this process is traced like any other.
     pub trace_own: bool,
@@ -42,7 +42,7 @@ pub(super) struct Shared {
     options: Options,
     rings: Map,
     counters: Map,
-    /// The counters are one value.
+    /// Whether the counters are one value.
     one_table: bool,
     counts: MappedArray,
     switches: Map,
@@ -51,13 +51,13 @@ pub(super) struct Shared {
     scratch: Map,
     cpu_bases: Map,
     calls: Map,
-    /// Scratch memory that hits claim, and which of it is claimed.
+    /// Scratch memory that hits claim, and the table of claims.
     nesting: OnceLock<(Map, Map)>,
     #[cfg(feature = "bpf-log")]
     logs: Map,
 }
 
-/// Where an event's word is. Slots behind the last one have it in common with others, and nobody looks at it.
+/// Byte offset of an event's word. Slots after the last word share words with other slots, and nothing reads these.
 fn soft_offset(slot: u32) -> usize {
     offset_of!(Switches, soft) + 4 * (slot as usize % abi::SOFT_SLOTS)
 }
@@ -74,11 +74,11 @@ fn count_offset(place: u16) -> usize {
     offset_of!(Switches, counts) + 8 * usize::from(place)
 }
 
-/// Threads that can be traced at once under a pid gate.
+/// Capacity of the pid table.
 const PID_ENTRIES: u32 = 32_768;
 
 impl Shared {
-    /// Makes the maps and maps their memory; the second value is each CPU's ring buffer.
+    /// Creates the maps and maps their memory. The second value is each CPU's ring buffer.
     pub(super) fn new(options: &Options) -> Result<(Self, Vec<RingMemory>), AttachError> {
         let fail = |kind| move |errno| AttachError::new("session", Cause::Map(kind, errno));
         let page = rustix::param::page_size() as u32;
@@ -128,7 +128,7 @@ impl Shared {
             })
             .map_err(fail("array"))
         };
-        // All rows in one value, which programs name by its address. Older kernels take none above 4 MiB.
+        // All rows are in one value, which programs access by its address. Older kernels refuse values above 4 MiB.
         let (rows, row) = (options.slots.max(1) * options.cpus, size_of::<Counters>());
         let whole = array("tracer_counts", rows as usize * row, 1, flag::MMAPABLE);
         let one_table = whole.is_ok();
@@ -139,7 +139,7 @@ impl Shared {
             key_size: 4,
             value_size: 1,
             max_entries: if options.pid_gate || options.pid_lists { PID_ENTRIES } else { 1 },
-            // Made in advance: an allocation at a fork would show up among the events that are traced.
+            // Preallocated: an allocation at a fork would show among the traced events.
             flags: 0,
             inner: None,
             name: "tracer_pids",
@@ -168,7 +168,7 @@ impl Shared {
         Ok((shared, memory))
     }
 
-    /// The map a template means by a name; `scratch` stands in for the shared one when given.
+    /// The map for a name in a template; `scratch` replaces the shared scratch map if given.
     pub(super) fn named<'a>(&'a self, name: &str, scratch: Option<&'a Map>) -> Option<BorrowedFd<'a>> {
         Some(match name {
             abi::RINGS => self.rings.as_fd(),
@@ -185,7 +185,7 @@ impl Shared {
         })
     }
 
-    /// Scratch memory for one program alone, so many bytes more than usual.
+    /// Creates scratch memory for one program, with this many extra bytes.
     pub(super) fn scratch(&self, event: &str, more: usize) -> Result<Map, AttachError> {
         Map::create(&MapSpec {
             kind: MapKind::Array,
@@ -199,7 +199,7 @@ impl Shared {
         .map_err(|errno| AttachError::new(event, Cause::Map("array", errno)))
     }
 
-    /// Makes what programs need that can be preempted by others of their kind, once there is one.
+    /// Creates the maps for programs that can preempt their own kind, on first use.
     pub(super) fn prepare_nesting(&self) -> Result<(), Cause> {
         if self.nesting.get().is_some() {
             return Ok(());
@@ -227,7 +227,7 @@ impl Shared {
         self.nesting.get().map(|(scratch, _)| scratch)
     }
 
-    /// Sets or clears a reason not to take hits, of [`abi::halted`].
+    /// Sets or clears one of the reasons in [`abi::halted`] not to take hits.
     pub(super) fn halt(&self, reason: u32, halt: bool) {
         let _ = self.words.change(offset_of!(Switches, halted), reason, halt);
     }
@@ -268,7 +268,7 @@ impl Shared {
         self.words.swap(offset_of!(Switches, snapshot), 0).is_some_and(|word| word != 0)
     }
 
-    /// Says which event a system call's entry or exit is.
+    /// Sets the event of a system call's entry or exit.
     pub(super) fn set_call(&self, enter: bool, number: u32, cookie: u64) -> Result<(), Cause> {
         let row = if enter { number } else { number + abi::CALL_NUMBERS };
         self.calls
@@ -276,7 +276,7 @@ impl Shared {
             .map_err(|errno| Cause::System("update of the table of calls", errno))
     }
 
-    /// Puts in the address of a CPU's preempt count.
+    /// Sets the address of a CPU's preempt count.
     pub(super) fn set_cpu_base(&self, cpu: u32, address: u64) -> Result<(), Cause> {
         self.cpu_bases
             .update(&cpu.to_ne_bytes(), &address.to_ne_bytes())
@@ -312,7 +312,7 @@ impl Shared {
         let _ = self.words.store(offset_of!(Switches, lists), u32::from(in_force));
     }
 
-    /// Empties an event's row. No program may use it.
+    /// Clears an event's row. No program may use the row meanwhile.
     pub(super) fn clear_counters(&self, slot: u32) {
         let row = self.options.cpus as usize * size_of::<Counters>();
         for at in (slot as usize * row..(slot as usize + 1) * row).step_by(4) {
@@ -350,7 +350,7 @@ impl Shared {
         self.options.pid_lists
     }
 
-    /// The process whose threads are not traced; 0 for none.
+    /// The process whose threads are not traced; 0 if there is none.
     pub(super) fn excluded_tgid(&self) -> u32 {
         if self.options.trace_own { 0 } else { self.options.own_tgid }
     }

@@ -1,11 +1,11 @@
 //! Loading linked objects and attaching them to hooks.
 //!
-//! A [`Session`] owns the maps that all of its programs share and the memory that both sides see. Each
-//! attachment is a template of `tracer-ebpf` with generated functions linked in, loaded, and hung on its hook by
-//! a descriptor: when the descriptors go, with the value or with the process, so does everything in the kernel.
+//! A [`Session`] owns the maps that all of its programs share, and the memory that kernel and user space share. Each
+//! attachment is a template of `tracer-ebpf` with generated functions linked in, loaded, and attached by a descriptor.
+//! When the descriptors close, with the value or with the process, the kernel removes everything.
 //!
-//! aya's object layer parses and relocates; maps and programs are made through `sys`, because sharing maps among
-//! objects, cookies and `BPF_PROG_TYPE_SYSCALL` are beyond aya 0.14's loader.
+//! aya's object layer parses and relocates. Maps and programs are created through `sys`, because aya 0.14's loader does
+//! not support maps shared among objects, cookies and `BPF_PROG_TYPE_SYSCALL`.
 
 mod attach_point;
 mod bulk;
@@ -93,7 +93,7 @@ use object::{Functions, Image};
 use program_builder::load;
 use syscalls::Dispatcher;
 
-/// An attached event. It hangs on its hook as long as this lives.
+/// An attached event. It stays attached while this lives.
 #[derive(Debug)]
 pub struct Attachment {
     /// Row of the counters.
@@ -105,10 +105,10 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// What the kernel knows of the program.
+    /// The kernel's information about the program.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When the kernel refuses the query.
     pub fn info(&self) -> Result<ProgInfo, crate::sys::Errno> {
         self.program.info()
     }
@@ -123,7 +123,7 @@ pub struct Session {
     exit: Option<Dispatcher>,
     follow: Option<Follow>,
     gate: DispatchTable,
-    /// Perf events that are opened ahead, and programs that were made ahead, by kind.
+    /// Perf events that are opened ahead. The field after it has programs made ahead, by kind.
     ahead: Option<Ahead>,
     prepared: HashMap<u16, Arc<SharedProgram>>,
     /// Perf events that the caller opened for its next attachments.
@@ -171,17 +171,17 @@ impl Session {
         ))
     }
 
-    /// The map that programs mean by a name of [`tracer_abi`].
+    /// The map for a name of [`tracer_abi`].
     pub(super) fn map(&self, name: &str) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.shared.named(name, None)
     }
 
-    /// Turns the taking of hits on or off, at once and on all CPUs.
+    /// Turns tracing on or off, at once and on all CPUs.
     pub fn set_tracing(&self, on: bool) {
         self.shared.halt(halted::OFF, !on);
     }
 
-    /// Adds a thread (its id in the initial pid namespace) to the traced ones.
+    /// Adds a thread, by its id in the initial pid namespace, to the traced ones.
     ///
     /// # Errors
     /// `E2BIG` when the table is full.
@@ -189,7 +189,7 @@ impl Session {
         self.shared.add_pid(pid)
     }
 
-    /// From now on, traces the children of traced threads too and forgets threads that end. `task_pid` is the byte
+    /// From now on, traces the children of traced threads too and removes threads that end. `task_pid` is the byte
     /// offset of `pid` in `struct task_struct`.
     ///
     /// # Errors
@@ -206,7 +206,7 @@ impl Session {
         self.follow = None;
     }
 
-    /// Puts a thread into lists, bits of [`tracer_abi::lists`]; 0 takes it out of all.
+    /// Puts a thread into lists, bits of [`tracer_abi::lists`]; 0 removes it from all.
     ///
     /// # Errors
     /// `E2BIG` when the table is full.
@@ -214,16 +214,16 @@ impl Session {
         self.shared.set_pid(pid, lists)
     }
 
-    /// Says which lists of threads are in force, bits of [`tracer_abi::lists`]; only a session made with
-    /// [`Options::pid_lists`] has any.
+    /// Sets which lists of threads are active, bits of [`tracer_abi::lists`]. Only a session created with
+    /// [`Options::pid_lists`] has lists.
     pub fn set_lists(&self, in_force: u8) {
         self.shared.set_lists(in_force);
     }
 
-    /// The threads that are in lists, and in which.
+    /// The threads that are in lists, each with its lists.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When the kernel refuses to read the table.
     pub fn pids(&self) -> Result<Vec<(u32, u8)>, AttachError> {
         self.shared.listed()
     }
@@ -233,7 +233,7 @@ impl Session {
     /// # Errors
     /// When the program does not pass the verifier or the hook is refused.
     pub fn attach(&mut self, request: &Request<'_>) -> Result<Attachment, AttachError> {
-        // Who records nothing counts nothing.
+        // A program that records nothing needs no counters.
         let counts = !request.extras.no_record;
         let slot = if counts { self.next_slot } else { 0 };
         if slot >= self.shared.slots() {
@@ -253,7 +253,7 @@ impl Session {
         Ok(Attachment { slot, program, _scratch: scratch, link, _beside: beside })
     }
 
-    /// Loads the program of a request, with scratch memory of its own (`known`, if it has some) where it needs it.
+    /// Loads the program of a request, with its own scratch memory where it needs some (`known`, if it exists already).
     fn program(
         &self,
         request: &Request<'_>,
@@ -265,7 +265,7 @@ impl Session {
         Ok((load(request, &image)?, scratch))
     }
 
-    /// Makes the program of a request.
+    /// Links the program of a request.
     fn image(
         &self,
         request: &Request<'_>,
@@ -279,7 +279,7 @@ impl Session {
         maker.linked(request, &functions, &fixed, known, beside)
     }
 
-    /// Hangs a program on its hook.
+    /// Attaches a program to its hook.
     fn hook(&mut self, program: &Prog, via: &AttachPoint) -> Result<Link, Cause> {
         match via {
             AttachPoint::Tracepoint(_) | AttachPoint::Kprobe(_) | AttachPoint::Kretprobe(_) => {
@@ -327,7 +327,7 @@ impl Session {
         Some(self.opened.swap_remove(at).1)
     }
 
-    /// A row of the counters that nobody has, empty.
+    /// Takes an unused, cleared row of the counters.
     fn take_slot(&mut self) -> Result<u32, AttachError> {
         if let Some(slot) = self.gate.free_slot() {
             self.shared.clear_counters(slot);
@@ -340,10 +340,11 @@ impl Session {
         Ok(self.next_slot - 1)
     }
 
-    /// Hangs an event up behind the gate, where it can be changed and taken off while it fires.
+    /// Attaches an event through the dispatch table, where it can be changed and detached while it fires.
     ///
     /// # Errors
-    /// When the program does not pass the verifier or the hook is refused, as [`AttachPoint::Inject`] and [`AttachPoint::SysEnterAlone`] are.
+    /// When the program does not pass the verifier or the kernel refuses the hook. [`AttachPoint::Inject`] and
+    /// [`AttachPoint::SysEnterAlone`] are always refused.
     pub fn attach_hook(&mut self, request: &Request<'_>) -> Result<Attached, AttachError> {
         let slot = self.take_slot()?;
         self.shared.set_soft(slot, request.extras.begins_off);
@@ -363,7 +364,7 @@ impl Session {
         attached
     }
 
-    /// Plans how an event hangs at a file, behind the gate; what is left is its link.
+    /// Plans an event of a file through the dispatch table; only its link remains to be made.
     ///
     /// # Errors
     /// As [`Session::attach_hook`].
@@ -380,10 +381,10 @@ impl Session {
         planned
     }
 
-    /// The event, once it is linked.
+    /// Completes an event of a file with its link.
     ///
     /// # Errors
-    /// When it could not be.
+    /// When the link could not be made.
     pub fn finish_attach(
         &mut self,
         name: &str,
@@ -393,10 +394,10 @@ impl Session {
         self.gate.finish_file(planned, made).map_err(|cause| AttachError::new(name, cause))
     }
 
-    /// Gives an event behind the gate another program: every hit is seen by the old or by the new one, and once.
+    /// Replaces the program of an event in the dispatch table: every hit runs either the old or the new one, exactly once.
     ///
     /// # Errors
-    /// When the program does not pass the verifier, or the request is for another hook; the old one goes on then.
+    /// When the program does not pass the verifier, or the request is for another hook; the old program stays.
     pub fn change(&mut self, attached: &mut Attached, request: &Request<'_>) -> Result<(), AttachError> {
         request.must_be_at(&attached.via)?;
         let behind = self.behind_gate(request, attached.slot)?;
@@ -410,9 +411,9 @@ impl Session {
         Ok(())
     }
 
-    /// Turns an event behind the gate off, at once and on all CPUs.
+    /// Turns an event in the dispatch table off, at once and on all CPUs.
     pub fn rest(&mut self, attached: Attached) -> Parked {
-        // A place in a table can be cleared.
+        // Clearing a set slot does not fail.
         let _ = self.set_call(&attached.via, None);
         self.gate.rest(attached)
     }
@@ -420,8 +421,8 @@ impl Session {
     /// Turns an event on again.
     ///
     /// # Errors
-    /// When the program does not pass the verifier, or the request is for another hook than [`Parked::via`]; the event is taken
-    /// off its hook then.
+    /// When the program does not pass the verifier, or the request is for another hook than [`Parked::via`]. The event
+    /// is then detached.
     pub fn resume(&mut self, resting: Parked, request: &Request<'_>) -> Result<Attached, AttachError> {
         request.must_be_at(resting.via())?;
         let behind = self.behind_gate(request, resting.slot())?;
@@ -431,13 +432,13 @@ impl Session {
         self.gate.resume(resting, behind).map_err(named)
     }
 
-    /// Hits of events behind the gate for which the kernel ran no program, since another was running on that CPU; `attached`
-    /// are those that are on.
+    /// Hits of events in the dispatch table for which the kernel ran no program, because another one was running on
+    /// that CPU. `attached` are the events that are on.
     pub fn missed<'a>(&self, attached: impl Iterator<Item = &'a Attached>) -> u64 {
         self.gate.missed(attached)
     }
 
-    /// Sets or clears a system call's place in its dispatcher; nothing for other hooks.
+    /// Sets or clears a system call's slot in its dispatcher; does nothing for other hooks.
     fn set_call(&mut self, via: &AttachPoint, behind: Option<(&SharedProgram, u64)>) -> Result<(), Cause> {
         let Some((enter, number)) = via.call() else { return Ok(()) };
         match behind {
@@ -452,7 +453,7 @@ impl Session {
         }
     }
 
-    /// Puts a program into the dispatcher of its side, which is loaded for the first one.
+    /// Puts a program into the dispatcher for entries or exits, which is loaded on first use.
     fn syscall(&mut self, enter: bool, number: u32, program: &Prog) -> Result<Link, Cause> {
         let side = if enter { &mut self.enter } else { &mut self.exit };
         if side.is_none() {
@@ -465,10 +466,10 @@ impl Session {
         Ok(Link::Syscall { enter, number })
     }
 
-    /// Takes an event off its hook.
+    /// Detaches an event.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When the kernel refuses to change the dispatcher's table.
     pub fn detach(&mut self, attachment: Attachment) -> Result<(), AttachError> {
         if let Link::Syscall { enter, number } = attachment.link {
             let side = if enter { &self.enter } else { &self.exit };
@@ -480,7 +481,7 @@ impl Session {
         Ok(())
     }
 
-    /// Shows what programs logged since the last time; nothing unless both sides are built for it.
+    /// Logs what programs logged since the last call; nothing unless both sides are built with logging.
     pub fn show_logs(&mut self) {
         #[cfg(feature = "bpf-log")]
         if let Some(logs) = &mut self.logs {
@@ -499,11 +500,11 @@ impl Session {
     }
 }
 
-/// The generated functions of an event at a hook, readable; or, linked, the whole program as the kernel gets it, its
-/// parameters in frozen memory and every map shown as descriptor 0; `cast` as in [`Context`].
+/// A listing of the generated functions of an event at a hook. With `linked`, the whole program as the kernel gets it,
+/// with its parameters in frozen memory and every map shown as descriptor 0; `cast` as in [`Context`].
 ///
 /// # Errors
-/// When the plan has no code at this hook.
+/// When no code can be generated for the plan at this hook.
 pub fn listing(
     format: &Format,
     hook: &ProgramContext,

@@ -1,7 +1,7 @@
 //! From template and generated functions to the instructions of one program.
 //!
-//! `code::link` joins the two in an ELF, aya's object layer resolves calls and map references, and the constants
-//! of `.rodata` go into a frozen map of their own.
+//! `code::link` joins the two in an ELF, and aya's object layer resolves calls and map references. The constants of
+//! `.rodata` go into their own frozen map.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,21 +25,22 @@ use crate::{
     sys::map::{Map, MapKind, MapSpec, flag},
 };
 
-/// The templates, built by `cargo xtask build`; empty when the binary was built without them.
+/// The templates, built by `cargo xtask build`; empty if the binary was built without them.
 static TEMPLATES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
 
-/// What is generated for one event at one hook.
+/// The functions generated for one event at one hook.
 #[derive(Debug)]
 pub(super) struct Functions {
     list: Vec<Function>,
     /// Bytes of every payload; 0 when the length varies.
     pub(super) size: u32,
-    /// What filter and triggers want.
+    /// What filter and triggers need.
     pub(super) needs: Needs,
 }
 
 impl Functions {
-    /// Generates filter, record and triggers. For what there is not, there is a function that the template never calls.
+    /// Generates filter, record and triggers. For an absent filter or trigger list it generates a function that the
+    /// template never calls.
     pub(super) fn generate(
         format: &Format,
         hook: &ProgramContext,
@@ -54,14 +55,14 @@ impl Functions {
         let list = filter.functions.into_iter().chain(record.functions).chain(triggers.functions).collect();
         let needs = Needs {
             scratch: filter.needs.scratch || triggers.needs.scratch,
-            // Triggers always have the flags.
+            // Triggers always get the flags.
             flags: filter.needs.flags,
             more: filter.needs.more,
         };
         Ok(Self { list, size, needs })
     }
 
-    /// Appends what makes the functions differ from others: their names and instructions.
+    /// Appends the functions' names and instructions, which identify them.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         for function in &self.list {
             out.extend_from_slice(function.name.as_bytes());
@@ -74,18 +75,18 @@ impl Functions {
         }
     }
 
-    /// The functions, readable.
+    /// A listing of the functions.
     pub(super) fn listing(&self) -> String {
         listing::functions(&self.list)
     }
 
-    /// The program that they make with a template, readable.
+    /// A listing of the program that a template makes with them.
     pub(super) fn linked(&self, template: &str, cast: Option<Cast>) -> Result<String, Cause> {
         let image = finish(&linked(&self.list)?, template, &[], &[], cast, |_| Some(rustix::stdio::stdin()))?;
         Ok(listing::program(&image.insns))
     }
 
-    /// Functions for templates that call none: the linker wants every symbol defined.
+    /// Functions for templates that call none, because the linker needs every symbol defined.
     fn stubs() -> Vec<Function> {
         [tracer_abi::FILTER, tracer_abi::RECORD, tracer_abi::TRIGGER]
             .into_iter()
@@ -103,18 +104,18 @@ impl Functions {
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) insns: Vec<Insn>,
-    /// Frozen maps that the instructions refer to by descriptor; the program keeps them once it is loaded.
+    /// Frozen maps that the instructions refer to by descriptor. The program keeps them once it is loaded.
     pub(super) constants: Vec<Map>,
 }
 
 impl Image {
-    /// The instructions as the kernel takes them, eight bytes each.
+    /// The encoded instructions for the kernel, eight bytes each.
     pub(super) fn bytes(&self) -> Vec<u8> {
         self.insns.iter().flat_map(|insn| insn.encode()).collect()
     }
 }
 
-/// Links, relocates and gives the instructions of a template with its functions.
+/// Links a template with its functions, relocates it, and returns the instructions.
 pub(super) fn image(
     template: &str,
     functions: &Functions,
@@ -135,14 +136,14 @@ pub(super) fn image(
     Ok(image)
 }
 
-/// The maps that a program's are.
+/// The maps of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory<'a> {
-    /// The session's.
+    /// The session's shared maps.
     pub(super) shared: &'a Shared,
-    /// Scratch memory in place of the session's.
+    /// Scratch memory that replaces the session's.
     pub(super) scratch: Option<&'a Map>,
-    /// What functions were called with.
+    /// The map of the arguments that functions were called with.
     pub(super) kept: Option<&'a Map>,
 }
 
@@ -164,7 +165,7 @@ pub(super) fn plain<'a>(
     finish(&linked(&Functions::stubs())?, template, constants, &[SWITCHES], cast, map)
 }
 
-/// Resolves everything in a linked ELF and gives the instructions of one of its programs.
+/// Resolves everything in a linked ELF and returns the instructions of one of its programs.
 fn finish<'a>(
     linked: &[u8],
     template: &str,
@@ -179,7 +180,7 @@ fn finish<'a>(
     let constants: HashMap<&str, (&[u8], bool)> =
         constants.iter().map(|(name, bytes)| (*name, (*bytes, true))).collect();
     object.patch_map_data(constants).map_err(|error| broken(&error))?;
-    // Frozen memory is named by numbers that are no descriptors until it is known whether anybody reads it.
+    // Frozen memory has numbers that are no descriptors until it is known whether an instruction reads it.
     let mut frozen: Vec<(RawFd, Vec<u8>)> = vec![(SYMBOL_FORMAT, b"%pS\0".to_vec())];
     let mut resolved: Vec<(String, RawFd, Definition)> = Vec::new();
     for (name, definition) in &object.maps {
@@ -188,13 +189,13 @@ fn finish<'a>(
             frozen.push((name, definition.data().to_vec()));
             name
         } else {
-            // A map that only other templates use: whatever refers to it is not linked into this program, and if it
-            // were, the kernel would refuse a descriptor that is no map.
+            // A map that only other templates use. Code that refers to it is not linked into this program, and the
+            // kernel would refuse a descriptor that is no map.
             map(name).unwrap_or(rustix::stdio::stdin()).as_raw_fd()
         };
         resolved.push((name.clone(), fd, definition.clone()));
     }
-    // Programs of other templates refer to maps that are not given here; drop them before relocating.
+    // Programs of other templates refer to maps that are not provided here, so remove them before relocating.
     let key = object
         .programs
         .get(template)
@@ -226,7 +227,7 @@ fn finish<'a>(
             imm: insn.imm,
         })
         .collect();
-    // Without its parameters, for a listing, the program keeps all branches.
+    // A listing has no parameters, so the program keeps all branches.
     let known: Vec<Frozen<'_>> =
         if given { frozen.iter().map(|(fd, bytes)| Frozen { fd: *fd, bytes }).collect() } else { Vec::new() };
     let singles = singles.iter().filter(|_| given).filter_map(|name| Some(map(name)?.as_raw_fd()));
@@ -245,7 +246,7 @@ fn finish<'a>(
     Ok(Image { insns, constants: read })
 }
 
-/// A frozen array of one value: memory whose content the verifier knows.
+/// A frozen array with one value: memory whose content the verifier knows.
 pub(super) fn constant_map(data: &[u8]) -> Result<Map, Cause> {
     let fail = |errno| Cause::Map("read-only array", errno);
     let map = Map::create(&MapSpec {

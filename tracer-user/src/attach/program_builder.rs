@@ -1,8 +1,8 @@
-//! From a request to a loaded program: its parameters, linking, and the making of many at once.
+//! From a request to a loaded program: its parameters, linking, and building many at once.
 //!
-//! Events with the same code share a program behind the gate; slot and kind are told to it at the hit. Where many events are
-//! turned on, their programs are made ahead by several threads, each program once ([`Session::prepare`]); they need the session
-//! neither for that nor meanwhile ([`BulkBuilder`]).
+//! Events with the same code share a program in the dispatch table, which receives slot and kind at the hit. When many
+//! events are enabled, several threads make their programs ahead, each program once ([`Session::prepare`]). These
+//! threads do not use the session, which stays free for other work ([`BulkBuilder`]).
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -30,30 +30,30 @@ use crate::{
     },
 };
 
-/// Threads that make programs at most.
+/// Largest number of threads that make programs.
 const MAKERS: usize = 8;
 
-/// Where a program will be that a thread makes.
+/// Receives a program from the thread that makes it.
 type Place = Arc<OnceLock<Arc<SharedProgram>>>;
 
-/// What programs are made of, beside their requests.
+/// Inputs of all programs of a session, apart from their requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProgramBuilder<'a> {
     pub(super) shared: &'a Shared,
     pub(super) context: &'a Context,
 }
 
-/// A request whose code is known.
+/// A request with its generated code.
 struct Coded {
     functions: Functions,
     fixed: Params,
-    /// What tells its program apart; none where it shares it with nobody.
+    /// Identifies its program; `None` if it shares the program with no other event.
     key: Option<Key>,
 }
 
 impl ProgramBuilder<'_> {
-    /// The program of a request whose functions and parameters are known, and memory of its own where it needs some (`known`, if
-    /// it has some).
+    /// Links the program of a request with these functions and parameters. Also returns the program's own scratch
+    /// memory if it needs some and `known` has none.
     pub(super) fn linked(
         &self,
         request: &Request<'_>,
@@ -85,7 +85,7 @@ impl ProgramBuilder<'_> {
         Ok((image, scratch))
     }
 
-    /// What is fixed when a request's program is loaded.
+    /// The parameters that are constant once a request's program is loaded.
     pub(super) fn params(&self, request: &Request<'_>, functions: &Functions, slot: u32) -> Params {
         let mut fixed = Params {
             bits: 0,
@@ -137,7 +137,7 @@ impl ProgramBuilder<'_> {
             fixed.rows = self.shared.slots() * self.shared.cpus();
         }
         request.extras.apply(&mut fixed, slot);
-        // What its definition's condition drops is no hit, and the condition is looked at with the record.
+        // A hit that the definition's condition drops does not count, and the condition is evaluated with the record.
         let conditional = matches!(request.hook, ProgramContext::Probe(plan) if plan.when.is_some());
         if conditional && fixed.bits & params::TRIGGERS != 0 {
             fixed.bits |= params::SEES_RECORD;
@@ -146,7 +146,7 @@ impl ProgramBuilder<'_> {
         if matches!(request.hook, ProgramContext::Probe(_)) && fixed.preempt_bias > 0 {
             fixed.preempt_bias = fixed.preempt_bias.wrapping_sub(request.via.kernels_depth());
         }
-        // Of a hit that the filter drops nobody needs to know whose it is.
+        // For a hit that the filter drops, the program does not need the process id.
         let asked_before = params::PIDS
             | params::PID_LISTS
             | params::OWN_ONLY
@@ -164,7 +164,7 @@ impl ProgramBuilder<'_> {
         fixed
     }
 
-    /// Generates a request's code and says whether others may share its program.
+    /// Generates a request's code and decides whether events can share its program.
     fn coded(&self, request: &Request<'_>, slot: u32) -> Result<Coded, AttachError> {
         let functions = request.functions()?;
         let reported = request.reported_at_hit();
@@ -172,7 +172,7 @@ impl ProgramBuilder<'_> {
         if reported == 0 {
             return Ok(Coded { functions, fixed, key: None });
         }
-        // With slot and kind reported at the hit, events with the same code share the program.
+        // The hit has slot and kind, so events with the same code share the program.
         fixed.kind = 0;
         fixed.bits |= reported;
         if let Some((false, _)) = request.via.call() {
@@ -183,7 +183,7 @@ impl ProgramBuilder<'_> {
         Ok(Coded { functions, fixed, key: Some(key) })
     }
 
-    /// Makes and loads the program.
+    /// Links and loads the program.
     fn make(&self, request: &Request<'_>, coded: &Coded) -> Result<Arc<SharedProgram>, AttachError> {
         let (image, scratch) =
             self.linked(request, &coded.functions, &coded.fixed, None, &Companions::default())?;
@@ -196,7 +196,7 @@ impl Session {
         ProgramBuilder { shared: &self.shared, context: &self.context }
     }
 
-    /// The program of a request behind the gate: one that is there, or a new one.
+    /// The program of a request for the dispatch table: an existing one, or a new one.
     pub(super) fn behind_gate(
         &mut self,
         request: &Request<'_>,
@@ -227,14 +227,15 @@ impl Session {
             .map_err(|cause| AttachError::new(request.format.full_name(), cause))
     }
 
-    /// Makes the programs of events that are about to be hung up with just these requests, which differ in their kinds; until
-    /// [`Session::forget_ahead`]. What cannot be made is left to [`Session::attach_hook`], which says why.
+    /// Makes the programs of events that the caller is about to attach with exactly these requests. The requests must
+    /// differ in their kinds. The programs are kept until [`Session::forget_ahead`]. If one cannot be made,
+    /// [`Session::attach_hook`] tries again and reports why.
     pub fn prepare(&mut self, requests: &[Request<'_>]) {
         let built = self.bulk_builder().build(requests, &AtomicBool::new(false));
         self.take_built(built);
     }
 
-    /// What makes programs of this session while the session is used for something else.
+    /// A builder that makes programs of this session while the session is used for something else.
     pub fn bulk_builder(&self) -> BulkBuilder {
         BulkBuilder {
             shared: Arc::clone(&self.shared),
@@ -243,7 +244,7 @@ impl Session {
         }
     }
 
-    /// Takes programs that [`Session::attach_hook`] will find made.
+    /// Stores programs for [`Session::attach_hook`].
     pub fn take_built(&mut self, built: Vec<Built>) {
         for Built { kind, via, name, key, place } in built {
             let Some(behind) = place.get() else { continue };
@@ -258,11 +259,11 @@ impl Session {
     }
 }
 
-/// Makes programs for a session ahead.
+/// Makes programs ahead for a session.
 pub struct BulkBuilder {
     shared: Arc<Shared>,
     context: Context,
-    /// Programs that events have already.
+    /// Programs that events already use.
     known: HashMap<(u32, Key), Arc<SharedProgram>>,
 }
 
@@ -271,18 +272,18 @@ pub struct Built {
     kind: u16,
     via: AttachPoint,
     name: String,
-    /// What tells the program apart, for the first of its events.
+    /// Identifies the program; only set for the first of its events.
     key: Option<Key>,
     place: Place,
 }
 
 impl BulkBuilder {
-    /// Makes the programs of these requests, until it is to stop.
+    /// Makes the programs of these requests, until `stop` is set.
     pub fn build(&self, requests: &[Request<'_>], stop: &AtomicBool) -> Vec<Built> {
         let maker = ProgramBuilder { shared: &self.shared, context: &self.context };
         let made: Mutex<HashMap<(u32, Key), Place>> = Mutex::default();
         let next = AtomicUsize::new(0);
-        // Each takes the next request; the thread that is first with a key makes the program.
+        // Each thread takes the next request. The first thread with a key makes the program.
         let work = || {
             let mut done = Vec::new();
             while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -327,7 +328,7 @@ pub(super) fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachE
     Prog::load_for(kind, request.purpose(), &image.bytes(), &request.format.name)
         .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))
 }
-/// Whether a request's program needs memory of its own or of its CPU's.
+/// Whether a request's program needs its own scratch memory or that of its CPU.
 fn wants_scratch(request: &Request<'_>, functions: &Functions) -> bool {
     functions.size == 0 || functions.needs.scratch || request.extras.wants_stack()
 }

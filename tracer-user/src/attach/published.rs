@@ -1,10 +1,10 @@
-//! Synthetic events that programs of others emit, in the kernel: maps with names in a BPF file system.
+//! Synthetic events that programs of other processes emit in the kernel: named maps in a BPF file system.
 //!
-//! Such a program stages the values on its CPU and jumps, from a function of its own so that it comes back, to a program of ours
-//! that stands in a table: the **relay**, which emits the event in all instances where it is on. A program can only jump to its
-//! like, so there is a table for each kind. Nothing waits for anything: an empty table is an event that is off, a daemon that
-//! was killed leaves its relays and their rings until the next one takes the names over, and an emission inside of another one
-//! of the same event on a CPU is lost and counted.
+//! Such a program stages the values on its CPU and tail-calls the **relay**, a program of this crate in a table. It
+//! does so from a function of its own, so that it continues afterwards. The relay emits the event in all instances
+//! where it is on. A program can only tail-call its own type, so there is a table for each type. Nothing blocks: an
+//! empty table means that the event is off. A killed daemon leaves its relays and their rings until the next daemon
+//! takes the names over. An emission inside another emission of the same event on a CPU is lost and counted.
 
 use std::{
     mem::offset_of,
@@ -29,10 +29,10 @@ use crate::{
 
 /// Source register of a 64-bit immediate that is a map: `BPF_PSEUDO_MAP_FD`.
 const PSEUDO_MAP: u8 = 1;
-/// What the relay calls the emission.
+/// Name of the emission function that the relay calls.
 const EMISSION: &str = "emission";
 
-/// The kinds of programs that emit.
+/// The types of programs that can emit.
 pub const KINDS: [(ProgKind, &str); 4] = [
     (ProgKind::RawTracepoint, pins::RAW_TP),
     (ProgKind::Tracepoint, pins::TP),
@@ -40,7 +40,7 @@ pub const KINDS: [(ProgKind, &str); 4] = [
     (ProgKind::PerfEvent, pins::PERF_EVENT),
 ];
 
-/// An event's maps.
+/// The pinned maps of an event.
 #[derive(Debug)]
 pub struct Pinned {
     state: Map,
@@ -56,10 +56,10 @@ fn map(dir: &Path, event: &str, suffix: &str, kind: MapKind, value_size: u32) ->
 }
 
 impl Pinned {
-    /// An event's maps in a directory, made where they are not there yet.
+    /// Opens an event's maps in a directory and creates missing ones.
     ///
     /// # Errors
-    /// When the kernel refuses one.
+    /// When the kernel refuses a map.
     pub fn open(dir: &Path, event: &str) -> Result<Self, AttachError> {
         let state = map(dir, event, pins::STATE, MapKind::Array, size_of::<Emitting>() as u32)?;
         let stage = map(dir, event, pins::STAGE, MapKind::PerCpuArray, size_of::<Stage>() as u32)?;
@@ -68,7 +68,7 @@ impl Pinned {
         Ok(Self { state, stage, tables })
     }
 
-    /// Takes the names away. Programs that have the maps keep them.
+    /// Removes the names. Programs that use the maps keep them.
     pub fn unpin(dir: &Path, event: &str) {
         let all = KINDS.iter().map(|(_, suffix)| *suffix).chain([pins::STATE, pins::STAGE]);
         for suffix in all {
@@ -76,7 +76,7 @@ impl Pinned {
         }
     }
 
-    /// Says that the event is off.
+    /// Turns the event off.
     ///
     /// # Errors
     /// When the kernel refuses to change a map.
@@ -88,10 +88,10 @@ impl Pinned {
         Ok(())
     }
 
-    /// Says that the event is on, and how it is emitted now; one emission for each of [`KINDS`].
+    /// Turns the event on with these emissions, one for each of [`KINDS`].
     ///
     /// # Errors
-    /// When the kernel refuses all programs, or to change a map.
+    /// When the kernel refuses all programs, or a change of a map.
     pub fn turn_on(&self, event: &Event, emissions: Vec<Block>) -> Result<(), AttachError> {
         debug_assert!(event.fields.len() <= EMIT_FIELDS);
         let mut refused = None;
@@ -145,7 +145,7 @@ impl Pinned {
     }
 }
 
-/// What stands for an event's fields.
+/// A hash of an event's fields.
 fn fields(event: &Event) -> u64 {
     event
         .fields

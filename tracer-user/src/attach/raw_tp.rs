@@ -3,7 +3,7 @@
 use super::{Cause, Link};
 use crate::sys::prog::Prog;
 
-/// Hangs a raw tracepoint program on a tracepoint.
+/// Attaches a raw tracepoint program to a tracepoint.
 pub(super) fn attach(program: &Prog, tracepoint: &str) -> Result<Link, Cause> {
     let fd =
         program.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;

@@ -1,5 +1,5 @@
-//! Relays: programs that hand an event's records to what follows the event (`code::lower::relay`), behind a gate each as the
-//! programs of dynamic events are, so that what follows is exchanged by one word.
+//! Relays: programs that pass an event's records to dependents (`code::lower::relay`). Each is attached through a swap
+//! point, as the programs of dynamic events are, so that its dependents are exchanged by one word.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -21,18 +21,18 @@ use crate::{
     },
 };
 
-/// A relay on its hook.
+/// An attached relay.
 #[derive(Debug)]
 pub struct Relay {
     via: AttachPoint,
-    /// What it hangs on its hook by; nothing where it has none.
+    /// The program's attachment; `None` if the relay has no hook.
     attached: Option<RelayProgram>,
     program: Prog,
 }
 
 #[derive(Debug)]
 struct RelayProgram {
-    // The link first: it goes before what it refers to.
+    // The link comes first, so that it closes before what it refers to.
     link: Link,
     jump: SwapPoint,
 }
@@ -47,27 +47,27 @@ impl Drop for Relay {
     }
 }
 
-/// What a relay is made for.
+/// Parameters of a relay.
 #[derive(Clone, Copy, Debug)]
 pub struct Relayed<'a> {
     /// The event.
     pub format: &'a Format,
-    /// How its values are had: from another event's record where the relay is a part.
+    /// How its values are read: from another event's record if the relay is a part.
     pub hook: &'a ProgramContext,
-    /// Programs at its hook are preempted by others of their kind.
+    /// Programs at its hook can be preempted by others of their kind.
     pub nests: bool,
-    /// It is a part of a program that has records of another event.
+    /// It is a part of a program that already has records of another event.
     pub is_part: bool,
-    /// A process whose hits are not handed on.
+    /// A process whose hits are not relayed.
     pub but_process: Option<u32>,
-    /// Records of user space are run through it.
+    /// User space runs records through it.
     pub is_injected: bool,
 }
 
-/// A relay with what it hands records to.
+/// Builds a relay together with the parts that receive its records.
 ///
 /// # Errors
-/// When the hook cannot give the record, or the kernel refuses a map.
+/// When the hook does not provide the record, or the kernel refuses a map.
 pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Block, AttachError> {
     let Relayed { format, hook, nests, is_part, but_process, is_injected } = *relayed;
     let failed = |cause| AttachError::new(format.full_name(), cause);
@@ -99,12 +99,12 @@ pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Bloc
     Ok(Block::joined(&functions, parts, vec![Arc::new(area), Arc::new(scratch)]))
 }
 
-/// Names for parts.
+/// Names of the parts.
 pub(super) fn names(parts: &[Block]) -> Names {
     Names((0..parts.len()).map(|number| format!("part {number}")).collect())
 }
 
-/// Names that are owned.
+/// Owned names, to be borrowed.
 pub(super) struct Names(Vec<String>);
 
 impl Names {
@@ -114,10 +114,10 @@ impl Names {
 }
 
 impl Session {
-    /// Hangs a relay on a hook.
+    /// Attaches a relay to a hook.
     ///
     /// # Errors
-    /// When a program does not pass the verifier or the hook is refused.
+    /// When a program does not pass the verifier or the kernel refuses the hook.
     pub fn attach_relay(
         &mut self,
         format: &Format,
@@ -136,10 +136,10 @@ impl Session {
         Ok(Relay { via: via.clone(), attached, program })
     }
 
-    /// Gives a relay other parts: every hit is seen by the old or by the new ones, and once.
+    /// Exchanges the parts of a relay: every hit runs either the old or the new ones, exactly once.
     ///
     /// # Errors
-    /// When the program does not pass the verifier; the old one goes on then.
+    /// When the program does not pass the verifier; the old one stays.
     pub fn change_relay(
         &self,
         relay: &mut Relay,
@@ -155,10 +155,10 @@ impl Session {
         Ok(())
     }
 
-    /// Runs a record of user space through a relay that hangs nowhere.
+    /// Runs a record of user space through a relay without a hook.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When the kernel refuses to run the program.
     pub fn run_relay(&self, relay: &Relay, record: &[u8], writer: &Writer) -> Result<(), AttachError> {
         let done = inject::run(&relay.program, record, writer);
         done.map(drop).map_err(|cause| AttachError::new("a record of user space", cause))

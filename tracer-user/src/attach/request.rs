@@ -1,4 +1,4 @@
-//! What is asked of a session: an event, where it is to be had, and what becomes of its hits.
+//! A request to a session: an event, its hook, and the processing of its hits.
 
 use tracer_abi::{Params, params};
 
@@ -12,20 +12,20 @@ use crate::{
     sys::prog::Purpose,
 };
 
-/// Whose hits a program takes.
+/// The threads whose hits a program takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Threads {
-    /// Those of the session: all, or those in the pid table; ours only when asked for.
+    /// The session's threads: all, or those in the pid table; threads of this process only if requested.
     #[default]
     Traced,
-    /// All, even ours: for bookkeeping.
+    /// All threads, including those of this process, for bookkeeping.
     Every,
-    /// Only those of this process.
+    /// Only threads of this process.
     Own,
 }
 
 impl Request<'_> {
-    /// What its program is loaded for: what hangs on files hangs on uprobe.multi links.
+    /// The expected attach type: programs at files use uprobe.multi links.
     pub(super) fn purpose(&self) -> Purpose<'_> {
         match (self.via, self.hook) {
             (
@@ -42,7 +42,7 @@ impl Request<'_> {
 pub struct Request<'a> {
     /// The event.
     pub format: &'a Format,
-    /// How its values are had at the hook.
+    /// How the program reads the event's values at the hook.
     pub hook: &'a ProgramContext,
     /// The hook.
     pub via: &'a AttachPoint,
@@ -50,18 +50,18 @@ pub struct Request<'a> {
     pub filter: Option<&'a Filter>,
     /// The event only ever happens with interrupts off.
     pub irqs_off: bool,
-    /// What the records' `common_type` is: the event's id, unless the caller has a use for another.
+    /// The `common_type` of the records: the event's id, unless the caller needs another number.
     pub kind: u16,
-    /// Whose hits are taken.
+    /// The threads whose hits are taken.
     pub threads: Threads,
-    /// Another thread that the event is about: where it is traced, the hit is.
+    /// Another thread that the event concerns: if that thread is traced, the hit is taken.
     pub other: Option<Other>,
-    /// What a hit does beside being recorded.
+    /// What a hit does in addition to being recorded.
     pub extras: HitActions<'a>,
 }
 
 impl Request<'_> {
-    /// That what it is for hangs at this hook.
+    /// Checks that the request is for this hook.
     pub(super) fn must_be_at(&self, via: &AttachPoint) -> Result<(), AttachError> {
         if self.via == via {
             return Ok(());
@@ -69,13 +69,13 @@ impl Request<'_> {
         Err(AttachError::new(self.format.full_name(), Cause::Misplaced("a request for another hook")))
     }
 
-    /// Generates what its program does.
+    /// Generates the program's functions.
     pub(super) fn functions(&self) -> Result<Functions, AttachError> {
         Functions::generate(self.format, self.hook, self.filter, self.extras.triggers)
             .map_err(|cause| AttachError::new(self.format.full_name(), cause))
     }
 
-    /// Says where the hook has the other thread that the event is about.
+    /// Sets the location of the other thread that the event concerns.
     pub(super) fn tell_other(&self, fixed: &mut Params) {
         match self.other {
             None => {}
@@ -91,9 +91,8 @@ impl Request<'_> {
         }
     }
 
-    /// What tells a program at the hit which event it is, so that events share it: [`params::COOKIE`] or
-    /// [`params::BY_CALL`]. 0 where each event has a program of its own, as a system call's has whose number is a
-    /// constant in it.
+    /// How a program learns at the hit which event it is, so that events share it: [`params::COOKIE`] or [`params::BY_CALL`]. 0
+    /// if each event has its own program, for example a system call whose number is a constant in the program.
     pub(super) fn reported_at_hit(&self) -> u32 {
         match (self.via, self.hook) {
             (AttachPoint::Tracepoint(_) | AttachPoint::Shared { .. }, _)
@@ -107,7 +106,7 @@ impl Request<'_> {
         }
     }
 
-    /// What it tells: slot and kind.
+    /// The attach cookie: slot and kind.
     pub(super) fn cookie(&self, slot: u32) -> u64 {
         tracer_abi::cookie(slot, self.kind)
     }

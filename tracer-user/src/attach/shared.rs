@@ -1,8 +1,8 @@
-//! Many functions' events turned on at once: through one kprobe.multi link behind the shared gate (`gate.rs`), which knows by the
-//! function's cookie whose hit it is.
+//! Enabling events of many functions at once through one kprobe.multi link. The shared gate (`dispatch_table.rs`) finds
+//! the event by the function's cookie.
 //!
-//! A trampoline or a probe for each has the kernel change its text and wait for all CPUs each time; so has taking it off.
-//! A function has one cookie in a link, so that events of the same function go to links of their own.
+//! With one trampoline or probe per function, the kernel changes its text and waits for all CPUs each time, also on
+//! detaching. A function has one cookie per link, so events of the same function use different links.
 
 use std::{collections::HashSet, os::fd::OwnedFd};
 
@@ -13,27 +13,27 @@ use super::{
 };
 use crate::sys::Errno;
 
-/// What goes through one link.
+/// Members of one link.
 struct Round {
     exit: bool,
     addresses: HashSet<u64>,
     members: Vec<(usize, Member)>,
 }
 
-/// Links that are to be made, and whose events go through each.
+/// Links that are to be made, and which events use each.
 pub struct Together {
     count: usize,
     rounds: Vec<(Vec<usize>, Planned)>,
 }
 
-/// Links that were made, or could not be.
+/// Links that were made or failed.
 pub struct Linked {
     count: usize,
     rounds: Vec<(Vec<usize>, Planned, Result<OwnedFd, Errno>)>,
 }
 
 impl Together {
-    /// Makes the links. Nothing of the session is needed for that, and it takes as long as the kernel does.
+    /// Makes the links. This needs nothing of the session, and takes as long as the kernel does.
     pub fn link(self) -> Linked {
         let link = |(places, planned): (Vec<usize>, Planned)| {
             let link = planned.link();
@@ -44,7 +44,7 @@ impl Together {
 }
 
 impl Session {
-    /// Plans how events hang that are all [`AttachPoint::Shared`], with the programs that [`Session::prepare`] made where it did.
+    /// Plans the links of events that are all [`AttachPoint::Shared`]. Uses the programs that [`Session::prepare`] made.
     pub fn plan_shared(&mut self, requests: &[Request<'_>]) -> Together {
         let mut together = Together { count: requests.len(), rounds: Vec::new() };
         if !kprobe_multi::is_there() {
@@ -75,8 +75,8 @@ impl Session {
         together
     }
 
-    /// The events that hang, in the order of the requests. None for what the kernel does not take: it may yet take it by another
-    /// hook.
+    /// The attached events, in the order of the requests. `None` for an event that the kernel refused; another hook may
+    /// still accept it.
     pub fn finish_shared(&mut self, linked: Linked) -> Vec<Option<Attached>> {
         let mut all: Vec<Option<Attached>> = (0..linked.count).map(|_| None).collect();
         for (places, planned, link) in linked.rounds {
@@ -102,7 +102,7 @@ impl Session {
         }
     }
 
-    /// Slot and program of an event.
+    /// Takes a slot and a program for an event.
     fn member(&mut self, request: &Request<'_>) -> Option<Member> {
         let slot = self.take_slot().ok()?;
         self.shared.set_soft(slot, request.extras.begins_off);

@@ -1,8 +1,8 @@
-//! Tables of programs and the tiny programs that jump into them: what hangs on a hook stays, and the program behind it is
-//! exchanged by one word, so that every hit runs the old one or the new one.
+//! Tables of programs, and the small programs that tail-call into them. The attached program stays, and the program it
+//! calls is exchanged by one word: every hit runs either the old one or the new one.
 //!
-//! `gate.rs` has a table for all events of a kind of hook; a [`SwapPoint`] is one with a single place, for what cannot share: a
-//! table takes programs of one kind and, at functions, of one function.
+//! `dispatch_table.rs` has one table for all events of a kind of hook. A [`SwapPoint`] is a table with a single slot,
+//! for programs that cannot share one: a table takes programs of one type and, at functions, of one function.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -16,18 +16,18 @@ use crate::sys::{
 const TAIL_CALL: i32 = 12;
 const ATTACH_COOKIE: i32 = 174;
 
-/// How a gate knows its place in the table.
+/// How a gate finds its slot in the table.
 #[derive(Clone, Copy)]
 pub(super) enum Slot {
-    /// By its attach cookie.
+    /// From its attach cookie.
     Cookie,
-    /// The same at kprobe.multi, where what the link does not know has the cookie 0.
+    /// From its attach cookie at kprobe.multi, where an address that the link does not know has the cookie 0.
     CookieOfMany,
-    /// By itself.
+    /// Constant.
     Fixed(u32),
 }
 
-/// A table with so many places.
+/// Creates a table with this many slots.
 pub(super) fn table(places: u32, name: &'static str) -> Result<Map, Cause> {
     Map::create(&MapSpec {
         kind: MapKind::ProgArray,
@@ -41,20 +41,20 @@ pub(super) fn table(places: u32, name: &'static str) -> Result<Map, Cause> {
     .map_err(|errno| Cause::Map("program array", errno))
 }
 
-/// Puts a program at a place.
+/// Sets the program of a slot.
 pub(super) fn put(table: &Map, slot: u32, program: &Prog) -> Result<(), Cause> {
     table
         .set_fd(slot, program.as_fd())
         .map_err(|errno| Cause::System("entry in the table of programs", errno))
 }
 
-/// Takes the program at a place away.
+/// Removes the program of a slot.
 pub(super) fn clear(table: &Map, slot: u32) {
-    // The entry is there; were it not, there would be nothing to stop.
+    // The slot is set. If it were empty, there would be nothing to clear.
     let _ = table.delete(&slot.to_ne_bytes());
 }
 
-/// An instruction: opcode, destination and source register, offset, immediate (struct bpf_insn).
+/// Encodes an instruction: opcode, destination and source register, offset, immediate (`struct bpf_insn`).
 pub(super) fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> Vec<u8> {
     let mut bytes = vec![op, dst | src << 4];
     bytes.extend(off.to_le_bytes());
@@ -90,7 +90,7 @@ pub(super) fn code(table: &Map, slot: Slot) -> Vec<u8> {
     code.concat()
 }
 
-/// A gate in front of one program.
+/// A gate in front of one exchangeable program.
 #[derive(Debug)]
 pub(super) struct SwapPoint {
     gate: Prog,
@@ -98,7 +98,8 @@ pub(super) struct SwapPoint {
 }
 
 impl SwapPoint {
-    /// A gate of the program's kind and purpose; `first` is what it does before it jumps, and leaves the context in R1.
+    /// Creates a gate of the program's type and purpose. `first` is code that runs before the jump and leaves the
+    /// context in R1.
     pub(super) fn to(
         program: &Prog,
         kind: ProgKind,
@@ -113,17 +114,17 @@ impl SwapPoint {
         Ok(Self { gate, table })
     }
 
-    /// What is to hang on the hook.
+    /// The program to attach to the hook.
     pub(super) fn gate(&self) -> &Prog {
         &self.gate
     }
 
-    /// Puts another program behind the gate.
+    /// Exchanges the program.
     pub(super) fn exchange(&self, program: &Prog) -> Result<(), Cause> {
         put(&self.table, 0, program)
     }
 
-    /// Puts nothing there.
+    /// Removes the program.
     pub(super) fn clear(&self) {
         clear(&self.table, 0);
     }

@@ -1,4 +1,4 @@
-//! Syscall dispatch: one program on raw `sys_enter` or `sys_exit` tail-calls the program of the call's number.
+//! System call dispatch: one program on raw `sys_enter` or `sys_exit` tail-calls the program of the call's number.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,7 +11,7 @@ use crate::sys::{
     prog::{Prog, ProgKind},
 };
 
-/// A dispatcher on its hook.
+/// An attached dispatcher.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     table: Map,
@@ -20,7 +20,7 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Loads and attaches the dispatcher of one side; the call's number is at this byte offset in
+    /// Loads and attaches the dispatcher for entries or exits. The call's number is at this byte offset in
     /// `struct pt_regs`; `cast` as in [`Context`](super::Context).
     pub(super) fn new(enter: bool, number_offset: u32, cast: Option<Cast>) -> Result<Self, Cause> {
         let table = Map::create(&MapSpec {
@@ -50,7 +50,7 @@ impl Dispatcher {
         self.table.set_fd(number, program).map_err(|errno| Cause::System("entry in the syscall table", errno))
     }
 
-    /// Takes the program of a number out.
+    /// Removes the program of a number.
     pub(super) fn clear(&self, number: u32) -> Result<(), Cause> {
         self.table
             .delete(&number.to_ne_bytes())

@@ -1,5 +1,5 @@
-//! Processes that take part in user events: who of them has children, ends, or runs another program, told by programs of our own
-//! in the order in which it happens, before any of those does its next system call.
+//! Processes that take part in user events. BPF programs report when such a process forks, ends, or runs another
+//! program. They report in the order in which it happens, before the process does its next system call.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,16 +15,16 @@ use crate::{
     },
 };
 
-/// Processes that can take part at once: those that are charged to uids (`Kind::AddressSpaces`), and as many as can be in the ring
-/// that are not yet. So there is always a place for one more of root's.
+/// Processes that can take part at once: those charged to uids (`Kind::AddressSpaces`), plus as many uncharged ones as
+/// fit into the ring. So one more process of root always fits.
 const ENTRIES: u32 = 65_536;
-/// Bytes of the ring: so many events may wait, some thousands.
+/// Bytes of the ring, enough for some thousands of waiting events.
 const RING_BYTES: u32 = 1 << 18;
 
-/// How often a ring is looked at again in which something is being written: that takes less than a microsecond.
+/// How often the reader retries while a record is being written, which takes less than a microsecond.
 const BUSY_TRIES: u32 = 1000;
 
-/// Byte offsets in the kernel's `struct task_struct`, but for the last one.
+/// Byte offsets in the kernel's `struct task_struct`, except for the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskOffsets {
     /// Of `tgid`.
@@ -37,7 +37,7 @@ pub struct TaskOffsets {
     pub live: u32,
 }
 
-/// Follows tasks as long as it lives.
+/// Follows tasks while it lives.
 #[derive(Debug)]
 pub struct Tasks {
     _hooks: Vec<(Prog, OwnedFd)>,
@@ -46,7 +46,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Puts the programs on their hooks; nobody takes part yet.
+    /// Attaches the programs; no process takes part yet.
     ///
     /// # Errors
     /// When the kernel refuses maps or programs.
@@ -90,30 +90,31 @@ impl Tasks {
         Ok(Self { _hooks: hooks, table, ring })
     }
 
-    /// Lets a process take part since `mark` (`CLOCK_MONOTONIC`), and from then on its children.
+    /// Adds a process that takes part since `mark` (`CLOCK_MONOTONIC`), and from now on its children.
     ///
     /// # Errors
-    /// `E2BIG` when too many do.
+    /// `E2BIG` when too many processes take part.
     pub fn add(&self, process: u32, mark: u64) -> Result<(), crate::sys::Errno> {
         self.table.update(&process.to_ne_bytes(), &mark.to_ne_bytes())
     }
 
-    /// Since when a process takes part, if it does. One that ended or runs another program does not, whether that was told or not.
+    /// Since when a process takes part, if it does. A process that ended or ran another program takes no part, even if
+    /// its event was not read yet.
     pub fn mark(&self, process: u32) -> Option<u64> {
         let value = self.table.lookup(&process.to_ne_bytes()).ok()??;
         value.first_chunk().map(|mark| u64::from_ne_bytes(*mark))
     }
 
-    /// Lets a process that takes part since `mark` do so no more.
+    /// Removes a process that takes part since `mark`.
     pub fn remove(&self, process: u32, mark: u64) {
-        // Whoever has its number since takes part itself. One that is born in between is not followed any more, and is forgotten
-        // with the next one of its number.
+        // A new process with the same id has its own mark and stays. If the new process is born between these two
+        // calls, it is not followed any more; it is forgotten with the next process of its id.
         if self.mark(process) == Some(mark) {
             let _ = self.table.delete(&process.to_ne_bytes());
         }
     }
 
-    /// What happened since the last call, the oldest `most` of it, and whether something is missing.
+    /// The oldest `most` events since the last call, and whether events were lost.
     pub fn news(&mut self, most: usize) -> (Vec<TaskEvent>, bool) {
         let mut all = Vec::new();
         let mut take = |bytes: &[u8]| {
@@ -127,7 +128,7 @@ impl Tasks {
             Seen::Taken
         };
         for _ in 0..BUSY_TRIES {
-            // What is being written is older than what stands behind it, and nobody is to wait for its end but us.
+            // A record that is still being written is older than those behind it. Only this thread waits for its end.
             match self.ring.drain(&mut take) {
                 Drained::Busy => std::thread::yield_now(),
                 _ => break,
@@ -141,7 +142,7 @@ impl Tasks {
         (all, lost)
     }
 
-    /// What becomes readable when something happens.
+    /// The ring, which becomes readable when an event arrives.
     pub fn ring(&self) -> &RingMemory {
         &self.ring
     }

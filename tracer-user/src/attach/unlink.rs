@@ -247,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes its time to go.
+    /// Blocks in its drop.
     struct Slow(std::sync::mpsc::Receiver<()>);
 
     impl Drop for Slow {

@@ -1,5 +1,5 @@
-//! Uprobes: a uprobe.multi link (6.6 and later), whose way to the program is shorter; else a perf event of the kernel's `uprobe`
-//! unit, and a link from it to the program.
+//! Uprobes: a uprobe.multi link (6.6 and later), which runs the program with less overhead; otherwise a perf event of
+//! the kernel's `uprobe` unit, and a link from it to the program.
 
 use std::{
     ffi::CString,
@@ -21,17 +21,17 @@ use crate::{
 /// `r0 = 0; exit`
 pub(super) const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
-/// An instruction of a file, which was opened when it was named: a path may lead elsewhere by now, with other code at the
-/// offset and something else than a counter at its place. The kernel keeps the inode of its own events likewise.
+/// An instruction of a file. The file was opened when it was named, because the path may later lead to another file,
+/// with other code at the offset and no counter at its place. The kernel's own events keep the inode likewise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePlace {
     /// The file.
     pub file: Arc<OpenedFile>,
-    /// The path that it was named by, to be shown.
+    /// The path by which the file was named, for display.
     pub path: Vec<u8>,
-    /// Offset in it.
+    /// Offset of the instruction in the file.
     pub offset: u64,
-    /// Offset of a counter that is raised while the probe is in place; 0 for none.
+    /// Offset of a counter that the kernel raises while the probe is in place; 0 for none.
     pub reference: u64,
 }
 
@@ -51,26 +51,26 @@ fn has_multi() -> bool {
     })
 }
 
-/// What such a program is loaded for.
+/// The expected attach type for loading such a program.
 pub(super) fn purpose() -> Purpose<'static> {
     if has_multi() { Purpose::Type(ATTACH_UPROBE_MULTI) } else { Purpose::Any }
 }
 
-/// Hangs a program on an instruction of a file, or on the return of a function that begins there.
+/// Attaches a program to an instruction of a file, or to the return of a function that begins there.
 pub(super) fn attach(program: &Prog, place: &FilePlace, exit: bool) -> Result<Link, Cause> {
     finish(program, Planned::new(program, place, exit, 0)?.make()?)
 }
 
-/// Links a program, where what it hangs by is not yet.
+/// Links a program to its perf event, if the hook is one without a link.
 pub(super) fn finish(program: &Prog, hook: FileHook) -> Result<Link, Cause> {
     let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
     Ok(Link::File(hook.linked(|event| program.link_perf_event(event, 0).map_err(refused))?))
 }
 
-/// A program that is to hang at a file.
+/// A program that is to be attached to a file.
 #[derive(Debug)]
 pub(super) struct Planned {
-    /// None where it will be linked to a perf event.
+    /// `None` if it will be linked to a perf event.
     program: Option<Prog>,
     place: FilePlace,
     exit: bool,
@@ -85,7 +85,7 @@ impl Planned {
         Ok(Self { program, place: place.clone(), exit, cookie })
     }
 
-    /// Has the kernel put the probe into the file, for which it may take for ever.
+    /// Makes the kernel insert the probe into the file, which can block without a limit.
     pub(super) fn make(&self) -> Result<FileHook, Cause> {
         Ok(match &self.program {
             Some(program) => FileHook::new(link(program, &self.place, self.exit, self.cookie)?, false),
@@ -94,7 +94,7 @@ impl Planned {
     }
 }
 
-/// A uprobe.multi link with a cookie.
+/// Makes a uprobe.multi link with a cookie.
 fn link(program: &Prog, place: &FilePlace, exit: bool, cookie: u64) -> Result<OwnedFd, Cause> {
     let hook = name(exit);
     let path = path(place, hook)?;
@@ -103,7 +103,7 @@ fn link(program: &Prog, place: &FilePlace, exit: bool, cookie: u64) -> Result<Ow
         .map_err(|errno| Cause::Hook(hook, errno))
 }
 
-/// What leads to the file that was opened, unless it holds something else now: `ESTALE`, as of a file handle whose file is gone.
+/// A path to the opened file, or `ESTALE` if the file has other content now, as for a file handle whose file is gone.
 fn path(place: &FilePlace, hook: &'static str) -> Result<CString, Cause> {
     place.file.check().map_err(|errno| {
         let name = String::from_utf8_lossy(&place.path);

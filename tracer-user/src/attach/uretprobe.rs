@@ -3,7 +3,7 @@
 use super::{Cause, Link, uprobe};
 use crate::sys::prog::Prog;
 
-/// Hangs a program on the return of a function of a file.
+/// Attaches a program to the return of a function of a file.
 pub(super) fn attach(program: &Prog, place: &uprobe::FilePlace) -> Result<Link, Cause> {
     uprobe::attach(program, place, true)
 }

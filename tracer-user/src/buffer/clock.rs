@@ -1,10 +1,10 @@
-//! The trace clocks, as truly as BPF can.
+//! The trace clocks, as closely as BPF allows.
 //!
-//! Programs stamp records with `CLOCK_MONOTONIC`. The other clocks are had from it when records are taken out of the
-//! rings, milliseconds later: `boot` and `tai` differ by a number that only suspending or setting the clock changes,
-//! `mono_raw` and the processor's counter by a factor near enough to one over such a time. `local`, `global` and `perf`,
-//! which are the scheduler's clock in the kernel, are `CLOCK_MONOTONIC` here: both count nanoseconds since the start,
-//! and one clock for all CPUs is more than they promise.
+//! Programs stamp records with `CLOCK_MONOTONIC`. The other clocks are computed from it when records are taken out of
+//! the rings, milliseconds later. `boot` and `tai` differ by a number that only suspending or setting the clock
+//! changes. `mono_raw` and the processor's counter differ by a factor close enough to one over such a time. `local`,
+//! `global` and `perf`, the scheduler's clock in the kernel, are `CLOCK_MONOTONIC` here: both count nanoseconds since
+//! the start, and one clock for all CPUs is more than they guarantee.
 
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
 
@@ -16,7 +16,7 @@ pub enum Clock {
     /// The default.
     #[default]
     Local,
-    /// As local, in order across CPUs.
+    /// As local, and ordered across CPUs.
     Global,
     /// Counts records.
     Counter,
@@ -32,15 +32,15 @@ pub enum Clock {
     Boot,
     /// `CLOCK_TAI`
     Tai,
-    /// The processor's counter.
+    /// The processor's cycle counter.
     Tsc,
 }
 
-/// Nanoseconds of a tick of `uptime`.
+/// Nanoseconds per tick of `uptime`.
 const TICK: u64 = 10_000_000;
 
 impl Clock {
-    /// All of this architecture, in the kernel's order.
+    /// All clocks of this architecture, in the kernel's order.
     pub const ALL: &[Self] = &[
         Self::Local,
         Self::Global,
@@ -71,12 +71,12 @@ impl Clock {
         }
     }
 
-    /// The clock of a name.
+    /// The clock with this name.
     pub fn named(name: &[u8]) -> Option<Self> {
         Self::ALL.iter().copied().find(|clock| clock.name().as_bytes() == name)
     }
 
-    /// Whether it counts nanoseconds; the others are shown as bare counts.
+    /// Whether it counts nanoseconds; others are shown as plain counts.
     pub fn in_ns(self) -> bool {
         !matches!(self, Self::Counter | Self::Uptime | Self::Tsc)
     }
@@ -86,24 +86,24 @@ fn nanoseconds(time: rustix::time::Timespec) -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
-/// `CLOCK_MONOTONIC` now, in nanoseconds: what programs stamp records with.
+/// `CLOCK_MONOTONIC` now, in nanoseconds; programs stamp records with this clock.
 pub fn monotonic() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
-/// Turns stamps into times of a clock, for a short while.
+/// Converts stamps into times of a clock; valid for a short time.
 #[derive(Clone, Copy, Debug)]
 pub struct Conversion {
     clock: Clock,
-    /// The clock less `CLOCK_MONOTONIC`, both at `at`.
+    /// The clock minus `CLOCK_MONOTONIC`, both at `at`.
     offset: i64,
-    /// What the clock gains on `CLOCK_MONOTONIC` from `at` on, in 2^-32 per nanosecond.
+    /// By how much the clock is faster than `CLOCK_MONOTONIC` from `at` on, in 2^-32 per nanosecond.
     drift: i64,
     at: u64,
 }
 
 impl Conversion {
-    /// What holds now.
+    /// The conversion that is valid now.
     pub fn now(clock: Clock) -> Self {
         let at = monotonic();
         let since = |other: u64| other.wrapping_sub(at) as i64;
@@ -116,7 +116,7 @@ impl Conversion {
             Clock::MonoRaw => (since(nanoseconds(clock_gettime(ClockId::MonotonicRaw))), 0),
             Clock::Tsc => {
                 let count = counter::now();
-                // The counter starts with the machine or later; over all that time it keeps one pace.
+                // The counter starts with the machine or later, and its average rate since then is used.
                 let pace = (u128::from(count) << 32) / u128::from(at.max(1));
                 (since(count), (pace as i64).wrapping_sub(1 << 32))
             }
@@ -125,7 +125,7 @@ impl Conversion {
         Self { clock, offset, drift, at }
     }
 
-    /// The time of a stamp; `count` is the number that `counter` shows.
+    /// The clock's time for a stamp; `count` is the value that the clock `counter` shows.
     pub fn time(&self, stamp: u64, count: u64) -> u64 {
         match self.clock {
             Clock::Counter => count,

@@ -1,28 +1,28 @@
-//! One CPU's buffer: a row of pages, the oldest of which gives way (`overwrite`) or which takes nothing more when it is
-//! full, with the counts that `stats` shows.
+//! One CPU's buffer: a queue of pages, with the counts of the file `stats`. A full buffer overwrites the oldest page
+//! (`overwrite`) or drops new records.
 //!
-//! Pages are shared with whoever reads without consuming: a reader holds the pages that were there when it began, and a
-//! page that it holds is copied before it is written again.
+//! Readers that do not consume share the pages. Such a reader holds the pages that existed when it began, and a held
+//! page is copied before it is written again.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use super::page::{Page, PageSize, Place};
 
-/// The fewest pages of a buffer.
+/// Smallest number of pages of a buffer.
 const LEAST_PAGES: usize = 2;
 
-/// The counts of `stats`.
+/// The counts in the file `stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Records that are in the buffer.
+    /// Records in the buffer.
     pub entries: u64,
-    /// Records that gave way to younger ones.
+    /// Records overwritten by younger ones.
     pub overrun: u64,
     /// Bytes of records in the buffer.
     pub bytes: u64,
-    /// Records that found no place.
+    /// Records dropped for lack of space.
     pub dropped: u64,
-    /// Records that were consumed.
+    /// Records consumed.
     pub read: u64,
 }
 
@@ -30,10 +30,10 @@ pub struct Stats {
 #[derive(Debug)]
 pub struct CpuBuffer {
     pages: VecDeque<Arc<Page>>,
-    /// Where the first record of the first page is that was not consumed, and how many were.
+    /// Position of the first record that is not consumed, in the first page. The field after it counts the consumed ones.
     head: Place,
     consumed: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     asked: usize,
     page: PageSize,
     overwrite: bool,
@@ -43,7 +43,7 @@ pub struct CpuBuffer {
 }
 
 impl CpuBuffer {
-    /// An empty buffer of so many bytes, in pages of a size; old records give way.
+    /// Creates an empty buffer of this many bytes, in pages of this size; it overwrites old records.
     pub fn new(bytes: usize, page: PageSize) -> Self {
         Self {
             pages: VecDeque::new(),
@@ -57,23 +57,23 @@ impl CpuBuffer {
         }
     }
 
-    /// An empty buffer of the same size.
+    /// An empty buffer with the same settings.
     #[must_use]
     pub fn alike(&self) -> Self {
         Self { overwrite: self.overwrite, ..Self::new(self.asked, self.page) }
     }
 
-    /// Bytes of records that the buffer holds (`ring_buffer_size()`): what was asked for, rounded up to pages.
+    /// Bytes of records that the buffer can hold (`ring_buffer_size()`): the requested bytes, rounded up to pages.
     pub fn size(&self) -> usize {
         self.limit().saturating_mul(self.page.data())
     }
 
-    /// Pages that the buffer has at most: as many as the bytes need, two at least.
+    /// Largest number of pages: as many as the bytes need, at least two.
     fn limit(&self) -> usize {
         self.asked.div_ceil(self.page.data()).max(LEAST_PAGES)
     }
 
-    /// Gives the buffer another size; the oldest records give way to it.
+    /// Resizes the buffer; drops the oldest records if it shrinks.
     pub fn resize(&mut self, bytes: usize) {
         self.asked = bytes;
         while self.pages.len() > self.limit() {
@@ -81,7 +81,7 @@ impl CpuBuffer {
         }
     }
 
-    /// Whether the oldest records give way when the buffer is full, or new ones are dropped.
+    /// Sets whether a full buffer overwrites the oldest records or drops new ones.
     pub fn set_overwrite(&mut self, on: bool) {
         self.overwrite = on;
     }
@@ -116,7 +116,7 @@ impl CpuBuffer {
         added
     }
 
-    /// Adds a record; false when it was dropped.
+    /// Adds a record. Returns false if it was dropped.
     pub fn push(&mut self, time: u64, payload: &[u8]) -> bool {
         let fits = self.pages.back_mut().is_some_and(|page| Arc::make_mut(page).push(time, payload));
         if !fits && !self.push_on_new_page(time, payload) {
@@ -145,7 +145,7 @@ impl CpuBuffer {
         true
     }
 
-    /// Counts records that were lost on the way here.
+    /// Counts records that were lost before they reached this buffer.
     pub fn add_dropped(&mut self, records: u64) {
         self.stats.dropped = self.stats.dropped.saturating_add(records);
     }
@@ -161,19 +161,19 @@ impl CpuBuffer {
         self.rewind();
     }
 
-    /// Starts at the first record of the first page.
+    /// Moves the start to the first record of the first page.
     fn rewind(&mut self) {
         self.consumed = 0;
         self.head = self.pages.front().map_or_else(Place::default, |page| page.first());
     }
 
-    /// Gives the buffer the size and the way of another.
+    /// Copies the size and the overwrite mode of another buffer.
     pub fn fit(&mut self, other: &Self) {
         self.resize(other.asked);
         self.overwrite = other.overwrite;
     }
 
-    /// Empties the buffer and its counts.
+    /// Removes all records and resets the counts.
     pub fn clear(&mut self) {
         self.pages.clear();
         self.rewind();
@@ -187,7 +187,7 @@ impl CpuBuffer {
         Some(time)
     }
 
-    /// Takes the oldest record and shows it: records lost in front of it, time and payload.
+    /// Takes the oldest record. Passes `show` the number of records lost before it, its time and its payload.
     pub fn consume<T>(&mut self, show: impl FnOnce(u64, u64, &[u8]) -> T) -> Option<T> {
         let page = Arc::clone(self.pages.front()?);
         let (time, payload, next) = page.record(self.head)?;
@@ -203,7 +203,7 @@ impl CpuBuffer {
         Some(show(lost, time, payload))
     }
 
-    /// Takes the oldest page, as `trace_pipe_raw` hands it out.
+    /// Takes the oldest page, in the format of `trace_pipe_raw`.
     pub fn consume_page(&mut self) -> Option<Vec<u8>> {
         let page = self.pages.pop_front()?;
         let bytes = page.export(self.head, std::mem::take(&mut self.lost));
@@ -214,12 +214,12 @@ impl CpuBuffer {
         Some(bytes)
     }
 
-    /// Whole pages in the buffer, of all that it may have, in percent: what `buffer_percent` is compared with.
+    /// Full pages in percent of the largest number of pages, for the comparison with `buffer_percent`.
     pub fn percent(&self) -> usize {
         self.pages.len().saturating_sub(1) * 100 / self.limit()
     }
 
-    /// Bytes of memory that its pages take.
+    /// Bytes of memory that its pages use.
     pub fn taken(&self) -> usize {
         self.pages.len().saturating_mul(self.page.bytes())
     }
@@ -235,7 +235,7 @@ impl CpuBuffer {
         Stats { bytes: used as u64, ..self.stats }
     }
 
-    /// The pages that are there now and where to begin, for a reader that consumes nothing.
+    /// The current pages and the start position, for a reader that does not consume.
     pub(super) fn pages(&self) -> (Vec<Arc<Page>>, Place) {
         (self.pages.iter().cloned().collect(), self.head)
     }
@@ -301,19 +301,19 @@ mod tests {
         }
         assert_eq!(buffer.stats().entries, 7);
         assert_eq!(times(&mut buffer), [(5, 28), (10, 4), (20, 16), (20, 20), (30, 8), (40, 12), (50, 24)]);
-        // Not in front of what was read, and not on a page before the last.
+        // Not in front of consumed records, and not on a page before the last.
         fill(&mut buffer, 100..102);
         buffer.consume(|_, _, _| ());
         buffer.insert(50, &[2; 4]);
         assert_eq!(times(&mut buffer), [(100, 4), (101, 12)]);
-        // Where the page is full, the youngest go to the next one.
+        // If the page is full, the youngest records move to the next one.
         fill(&mut buffer, 0..255);
         assert!(buffer.insert(250, &[3; 12]));
         let stats = buffer.stats();
         assert_eq!((stats.entries, stats.dropped, stats.overrun), (256, 0, 0));
         let all = times(&mut buffer);
         assert!(all.windows(2).all(|two| two[0] <= two[1]), "{all:?}");
-        // Where all that is left of a page moves to the next one, reading goes on there.
+        // If all unread records of a page move to the next one, reading continues there.
         fill(&mut buffer, 0..254);
         for _ in 0..253 {
             buffer.consume(|_, _, _| ());

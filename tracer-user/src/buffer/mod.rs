@@ -1,8 +1,8 @@
-//! Trace buffers of an instance: a row of pages a CPU, in the kernel's ring-buffer format, so that `trace_pipe_raw` is
-//! those pages and `trace` decodes them when somebody reads.
+//! Trace buffers of an instance: a queue of pages per CPU, in the kernel's ring-buffer format. `trace_pipe_raw` returns
+//! these pages, and `trace` decodes them on read.
 //!
-//! [`page`] is one page, [`cpu`] one CPU's row with its counts, [`reader`] reads across CPUs in order of time, and
-//! [`clock`] turns the stamps of records into those of the trace clock. Nothing here knows what a record means.
+//! [`page`] is one page, [`cpu`] one CPU's buffer with its counts. [`reader`] reads across CPUs in time order, and
+//! [`clock`] converts the stamps of records into times of the trace clock. This module does not interpret records.
 
 pub mod clock;
 mod cpu;
@@ -20,18 +20,18 @@ pub struct TraceBuffer {
 }
 
 impl TraceBuffer {
-    /// Buffers for so many CPUs, each of so many bytes, in pages of a size.
+    /// Creates buffers for this many CPUs, each of this many bytes, in pages of this size.
     pub fn new(cpus: u32, bytes: usize, page: PageSize) -> Self {
         Self { cpus: (0..cpus).map(|_| CpuBuffer::new(bytes, page)).collect() }
     }
 
-    /// Empty buffers of the same sizes.
+    /// Empty buffers with the same settings.
     #[must_use]
     pub fn alike(&self) -> Self {
         Self { cpus: self.cpus.iter().map(CpuBuffer::alike).collect() }
     }
 
-    /// Exchanges the buffers of one CPU or of all for those of another.
+    /// Swaps the buffers of one CPU or of all with another trace buffer.
     pub fn swap(&mut self, other: &mut Self, cpu: Option<u32>) {
         for ((_, one), (_, other)) in self.select_mut(cpu).zip(other.select_mut(cpu)) {
             std::mem::swap(one, other);
@@ -43,7 +43,7 @@ impl TraceBuffer {
         self.cpus.get(cpu as usize)
     }
 
-    /// One CPU's buffer, to be written.
+    /// One CPU's buffer, mutable.
     pub fn cpu_mut(&mut self, cpu: u32) -> Option<&mut CpuBuffer> {
         self.cpus.get_mut(cpu as usize)
     }
@@ -53,13 +53,13 @@ impl TraceBuffer {
         (0..).zip(&self.cpus).filter(move |(number, _)| cpu.is_none_or(|cpu| cpu == *number))
     }
 
-    /// As [`TraceBuffer::select`], to be written.
+    /// As [`TraceBuffer::select`], mutable.
     pub fn select_mut(&mut self, cpu: Option<u32>) -> impl Iterator<Item = (u32, &mut CpuBuffer)> {
         (0..).zip(&mut self.cpus).filter(move |(number, _)| cpu.is_none_or(|cpu| cpu == *number))
     }
 
-    /// Takes the oldest record of one CPU or of all, if it is not younger than `until`, and shows it: CPU, records lost
-    /// in front of it, time and payload.
+    /// Takes the oldest record of one CPU or of all, if it is not younger than `until`. Passes `show` the CPU, the
+    /// number of records lost before it, its time and its payload.
     pub fn consume<T>(
         &mut self,
         cpu: Option<u32>,
@@ -69,7 +69,7 @@ impl TraceBuffer {
         let mut oldest: Option<(u64, u32)> = None;
         for (number, buffer) in self.select(cpu) {
             if let Some(time) = buffer.first_time().filter(|time| *time <= until) {
-                // Of two of the same time the lower CPU's comes first.
+                // At the same time the record of the lower CPU is first.
                 if oldest.is_none_or(|(best, _)| time < best) {
                     oldest = Some((time, number));
                 }

@@ -1,38 +1,38 @@
-//! One page of the kernel's ring buffer (include/linux/ring_buffer.h, kernel/trace/ring_buffer.c; described by
-//! `events/header_page` and `events/header_event`): a time, the number of bytes, then records, each a header word with
-//! five bits of type and 27 of time since the record before.
+//! One page of the kernel's ring buffer (`include/linux/ring_buffer.h`, `kernel/trace/ring_buffer.c`; described by
+//! `events/header_page` and `events/header_event`). A page has a time, a number of bytes, and records. Each record
+//! starts with a header word: five bits of type, and 27 bits of time since the previous record.
 
-/// Bytes in front of the records: `timestamp` and `commit`.
+/// Bytes before the records: `timestamp` and `commit`.
 pub const HEAD: usize = 16;
 /// Bits of time in a header word.
 const DELTA_BITS: u32 = 27;
-/// `RINGBUF_TYPE_DATA_TYPE_LEN_MAX`: payloads of up to so many words need no length of their own.
+/// `RINGBUF_TYPE_DATA_TYPE_LEN_MAX`: payloads of up to this many words need no length word.
 const SHORT_WORDS: usize = 28;
-/// `RINGBUF_TYPE_TIME_EXTEND`: the time since the record before, with 32 more bits in a second word.
+/// `RINGBUF_TYPE_TIME_EXTEND`: the time since the previous record, with 32 more bits in a second word.
 const TIME_EXTEND: u32 = 30;
-/// `RB_MISSED_EVENTS` and `RB_MISSED_STORED`: records were lost in front of this page, and their number stands behind the
+/// `RB_MISSED_EVENTS` and `RB_MISSED_STORED`: records were lost before this page, and their number is stored after the
 /// last record.
 const MISSED: u64 = 1 << 31;
 const MISSED_STORED: u64 = 1 << 30;
 
-/// Bytes of a page, head included: one of the machine's smallest, doubled up to seven times (`buffer_subbuf_size_kb`). No other
-/// size can be made, so that what is reckoned from it stays in its bounds.
+/// Bytes of a page, header included: the smallest size, doubled up to seven times (`buffer_subbuf_size_kb`). No other
+/// value can be constructed, so sizes computed from it stay in bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSize(usize);
 
 impl PageSize {
-    /// The smallest, which every buffer has at first.
+    /// The smallest size, which new buffers have.
     pub const LEAST: Self = Self(4096);
     /// The largest: 128 times the smallest.
     pub const MOST: Self = Self(Self::LEAST.0 << 7);
 
-    /// The size of exactly so many bytes, where there is one.
+    /// The size of exactly this many bytes, if it exists.
     pub fn exactly(bytes: usize) -> Option<Self> {
         let fits = bytes.is_power_of_two() && (Self::LEAST.0..=Self::MOST.0).contains(&bytes);
         fits.then_some(Self(bytes))
     }
 
-    /// The smallest size that has so many bytes; none for no bytes and for more than the largest has.
+    /// The smallest size with at least this many bytes; `None` for 0 and for more than the largest size.
     pub fn holding(bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok().filter(|bytes| (1..=Self::MOST.0).contains(bytes))?;
         Self::exactly(bytes.next_power_of_two().max(Self::LEAST.0))
@@ -43,7 +43,7 @@ impl PageSize {
         self.0
     }
 
-    /// Bytes behind the head.
+    /// Bytes after the header.
     pub fn data(self) -> usize {
         self.0 - HEAD
     }
@@ -59,7 +59,7 @@ pub struct Page {
     records: u64,
 }
 
-/// A place in a page: where the next record's header is, and the time before it.
+/// A position in a page: the offset of the next record's header, and the time before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     at: usize,
@@ -74,12 +74,12 @@ impl Page {
 
     /// The longest payload that fits a page of this size.
     pub fn longest(size: PageSize) -> usize {
-        // A header word and a length word; the first record of a page needs no room for its time.
+        // A header word and a length word; the first record of a page needs no time extension.
         size.data() - 8
     }
 
-    /// Adds a record; false when it does not fit any more. A time before the last record's counts as that one's: a
-    /// record that interrupted another is younger than its place.
+    /// Adds a record. Returns false if it does not fit. A time before the last record's time is stored as the last
+    /// record's time, because times in a page do not decrease.
     pub fn push(&mut self, time: u64, payload: &[u8]) -> bool {
         if payload.len() > Self::longest(self.size) {
             return false;
@@ -96,7 +96,7 @@ impl Page {
         }
         if self.records == 0 {
             self.start = time;
-            // Most pages are filled in the end; one growth is cheaper than many.
+            // Most pages fill up, so one large allocation is cheaper than many.
             self.bytes.reserve_exact(self.size.data());
         }
         let mut word = |value: u32| self.bytes.extend_from_slice(&value.to_ne_bytes());
@@ -120,7 +120,7 @@ impl Page {
         true
     }
 
-    /// Removes and returns the records from a place on; `records` is the number of records in front of it.
+    /// Removes and returns the records from a position on; `records` is the number of records before it.
     pub fn cut(&mut self, from: Place, records: u64) -> Vec<(u64, Vec<u8>)> {
         let (mut place, mut cut) = (from, Vec::new());
         while let Some((time, payload, next)) = self.record(place) {
@@ -142,12 +142,12 @@ impl Page {
         self.bytes.len()
     }
 
-    /// Where the first record is.
+    /// Position of the first record.
     pub fn first(&self) -> Place {
         Place { at: 0, time: self.start }
     }
 
-    /// The record at a place, as time and payload (padded to four bytes), and the place behind it.
+    /// The record at a position as time and payload (padded to four bytes), and the position after it.
     pub fn record(&self, place: Place) -> Option<(u64, &[u8], Place)> {
         let word = |at: usize| Some(u32::from_ne_bytes(*self.bytes.get(at..)?.first_chunk()?));
         let Place { mut at, mut time } = place;
@@ -169,10 +169,10 @@ impl Page {
         }
     }
 
-    /// The page as the kernel hands it out, from a place on; `lost` records are said to be missing in front of it.
+    /// The page in the kernel's format, from a position on. `lost` is the number of records to report as missing before it.
     pub fn export(&self, from: Place, lost: u64) -> Vec<u8> {
         let rest = self.bytes.get(from.at..).unwrap_or_default();
-        // The time of a page is that of its first record, whose header counts from it.
+        // The time of a page is the base for the header of its first record.
         let mut page = Vec::with_capacity(self.size.bytes());
         page.extend_from_slice(&from.time.to_ne_bytes());
         let mut commit = rest.len() as u64;

@@ -7,18 +7,18 @@ use super::{
     page::{Page, Place},
 };
 
-/// A record that is read.
+/// A record.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// CPU.
+    /// The CPU of the record.
     pub cpu: u32,
-    /// Trace clock.
+    /// Time of the trace clock.
     pub time: u64,
     /// The payload, padded to four bytes.
     pub payload: &'a [u8],
 }
 
-/// One CPU's pages as they were when reading began.
+/// One CPU's pages at the start of reading.
 #[derive(Clone, Debug)]
 struct Cursor {
     cpu: u32,
@@ -33,7 +33,7 @@ impl Cursor {
         Self { cpu, pages, page: 0, place }
     }
 
-    /// Steps onto the next page where this one has been read.
+    /// Moves to the next page if this one is read completely.
     fn settle(&mut self) {
         while let Some(page) = self.pages.get(self.page) {
             if page.record(self.place).is_some() {
@@ -50,7 +50,7 @@ impl Cursor {
     }
 }
 
-/// What was in the buffers at one moment.
+/// A snapshot of the buffers that is read in time order.
 #[derive(Clone, Debug)]
 pub struct Reader {
     start: Vec<Cursor>,
@@ -58,7 +58,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Begins to read one CPU or all.
+    /// Starts reading one CPU or all.
     pub fn new(buffer: &TraceBuffer, cpu: Option<u32>) -> Self {
         let start: Vec<_> = buffer.select(cpu).map(|(number, buffer)| Cursor::new(number, buffer)).collect();
         let mut reader = Self { cursors: start.clone(), start };
@@ -66,13 +66,13 @@ impl Reader {
         reader
     }
 
-    /// Begins again.
+    /// Restarts reading.
     pub fn rewind(&mut self) {
         self.cursors.clone_from(&self.start);
         self.cursors.iter_mut().for_each(Cursor::settle);
     }
 
-    /// When the record that comes next was made.
+    /// Time of the next record.
     pub fn next_time(&self) -> Option<u64> {
         self.cursors.iter().filter_map(Cursor::time).min()
     }

@@ -1,6 +1,6 @@
-//! Which events there are, by `system:name`, and which of them a pattern names.
+//! The catalogue of events by `system:name`, and patterns that select events.
 
-/// The events of a kernel: every `system:name` there is, in the kernel's own order.
+/// The events of a kernel: all `system:name` pairs, in the kernel's order.
 #[derive(Clone, Debug, Default)]
 pub struct Catalogue {
     names: Vec<(String, String)>,
@@ -22,18 +22,18 @@ impl Catalogue {
         self.names.iter().map(|(system, name)| (system.as_str(), name.as_str()))
     }
 
-    /// How many events there are.
+    /// Number of events.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The events that a pattern names: `sys:event`, `sys:`, `sys` (a system or an event's name alone), each
-    /// part a glob.
+    /// The events that a pattern selects: `sys:event`, `sys:`, or `sys` (a system or an event's name alone). Each
+    /// part is a glob.
     pub fn matching(&self, pattern: &str) -> Vec<(&str, &str)> {
         if let Some((system, name)) = pattern.split_once(':') {
             let system = Glob::new(if system.is_empty() { "*" } else { system });
@@ -46,15 +46,15 @@ impl Catalogue {
     }
 }
 
-/// A shell-like pattern with the kernel's meaning (lib/glob.c): `*`, `?`, `[a-z]`, `[!a-z]`, and `\`
-/// before a character taken as itself.
+/// A shell-like pattern with the kernel's semantics (lib/glob.c): `*`, `?`, `[a-z]`, `[!a-z]`, and `\` before a
+/// literal character.
 #[derive(Clone, Debug)]
 pub struct Glob {
     pattern: Vec<u8>,
 }
 
 impl Glob {
-    /// Takes the pattern as it stands; no pattern is wrong (an unclosed bracket means itself).
+    /// Stores the pattern unchanged. Every pattern is valid (an unclosed bracket stands for itself).
     pub fn new(pattern: &str) -> Self {
         Self { pattern: pattern.as_bytes().to_vec() }
     }
@@ -64,11 +64,11 @@ impl Glob {
         self.matches_bytes(text.as_bytes())
     }
 
-    /// As [`Glob::matches`], for bytes that need not be UTF-8.
+    /// Like [`Glob::matches`], for bytes that need not be UTF-8.
     pub fn matches_bytes(&self, text: &[u8]) -> bool {
         let pattern = &self.pattern;
         let (mut p, mut t) = (0, 0);
-        // Where to go on when a comparison fails: behind the last star, one byte further in the text.
+        // Where to continue after a mismatch: after the last star, one byte further in the text.
         let mut retry: Option<(usize, usize)> = None;
         loop {
             let step = match pattern.get(p) {
@@ -79,7 +79,7 @@ impl Glob {
                 }
                 None if t == text.len() => return true,
                 None => None,
-                // A backslash with nothing behind it escapes the pattern's end, which then has to meet the text's.
+                // A trailing backslash escapes the end of the pattern, which then matches only the end of the text.
                 Some(b'\\') if p + 1 == pattern.len() && t == text.len() => return true,
                 Some(b'\\') if p + 1 == pattern.len() => None,
                 Some(_) if t == text.len() => return false,
@@ -99,7 +99,7 @@ impl Glob {
     }
 }
 
-/// Matches one byte against the element at `p` and gives the element behind it.
+/// Matches one byte against the element at `p` and returns the position of the next element.
 fn single(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     match *pattern.get(p)? {
         b'?' => Some(p + 1),
@@ -113,7 +113,8 @@ fn single(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     }
 }
 
-/// Reads the class at `p`: whether it holds the byte, and the element behind it. None without a closing bracket.
+/// Parses the class at `p`: whether it contains the byte, and the position of the next element. None without a
+/// closing bracket.
 fn class(pattern: &[u8], p: usize, byte: u8) -> Option<(bool, usize)> {
     let mut at = p + 1;
     let inverted = pattern.get(at) == Some(&b'!');
@@ -134,7 +135,7 @@ fn class(pattern: &[u8], p: usize, byte: u8) -> Option<(bool, usize)> {
             high = *end;
             at += 2;
         }
-        // A range from high to low holds nothing.
+        // A range from high to low is empty.
         found |= (low..=high).contains(&byte);
     }
 }

@@ -1,12 +1,12 @@
-//! One field of a record: C type, place, and what the filter language may do with it.
+//! One field of a record: C type, offset and size, and how the filter language treats it.
 
 /// A field of an event's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Name, without an array's brackets.
     pub name: String,
-    /// C type as the format file shows it, the array's brackets put back behind the type
-    /// (`char[16]`, `__data_loc char[]`, `const char *`).
+    /// C type as the format file shows it, with the array's brackets after the type (`char[16]`, `__data_loc char[]`,
+    /// `const char *`).
     pub ty: String,
     /// Offset in bytes from the payload's start, common fields included.
     pub offset: usize,
@@ -14,9 +14,9 @@ pub struct Field {
     pub size: usize,
     /// Whether the format file says `signed:1`.
     pub signed: bool,
-    /// Number of elements when the type is an array with a length in its brackets.
+    /// Number of elements if the type is an array with a length in its brackets.
     pub array: Option<usize>,
-    /// What the field is to the filter language.
+    /// How the filter language treats the field.
     pub class: FieldClass,
 }
 
@@ -34,9 +34,9 @@ pub enum FieldClass {
     RelString,
     /// `char *` or `const char *`: a pointer to a string elsewhere.
     PtrString,
-    /// `__data_loc cpumask_t`. (By `__rel_loc` the kernel takes a mask for a number, the word itself.)
+    /// `__data_loc cpumask_t`. The kernel treats a mask with `__rel_loc` as a number, the word itself.
     CpuMask,
-    /// The generic field `common_cpu` / `CPU` / `cpu`: the CPU the hit is on.
+    /// The generic field `common_cpu` / `CPU` / `cpu`: the CPU of the hit.
     Cpu,
     /// The generic field `COMM` / `comm`: the name of the current task.
     Comm,
@@ -45,7 +45,7 @@ pub enum FieldClass {
 }
 
 impl FieldClass {
-    /// The class of a field with this type text, brackets behind the type.
+    /// The class of a field with this type text, with brackets after the type.
     pub fn of(ty: &str) -> Self {
         let text = ty.contains("char");
         let mask = ty.contains("cpumask_t");
@@ -83,7 +83,7 @@ impl Field {
         self.ty.starts_with("__rel_loc")
     }
 
-    /// First byte behind the field.
+    /// Offset of the first byte after the field.
     pub fn end(&self) -> usize {
         self.offset + self.size
     }

@@ -1,14 +1,14 @@
 //! Parser of `format` files.
 //!
-//! The text is the kernel's interface (`trace_event_format` seq file): a name, an id, the common fields, a
-//! blank line, the event's own fields, and the `print fmt` line, which may hold newlines inside its strings.
+//! The text is a kernel interface (the `trace_event_format` seq file). It contains a name, an id, the common fields,
+//! a blank line, the event's own fields, and the `print fmt` line, whose strings may contain newlines.
 
 use super::{Field, FieldClass};
 
-/// What an event's record looks like.
+/// The layout of an event's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
-    /// Subsystem, the directory the file was found under.
+    /// Subsystem: the directory that contains the event.
     pub system: String,
     /// Event name.
     pub name: String,
@@ -16,29 +16,29 @@ pub struct Format {
     pub id: u16,
     /// `common_type`, `common_flags`, `common_preempt_count`, `common_pid`.
     pub common: Vec<Field>,
-    /// The event's own fields in the file's order.
+    /// The event's own fields, in the file's order.
     pub fields: Vec<Field>,
-    /// Everything behind `print fmt: `.
+    /// Everything after `print fmt: `.
     pub print_fmt: String,
 }
 
-/// Why a format file could not be read.
+/// Why a format file could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("format of {system}: line {line}: {what}")]
 pub struct FormatError {
-    /// Subsystem given by the caller.
+    /// Subsystem passed by the caller.
     pub system: String,
     /// Line of the text, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// What is wrong in the line.
     pub what: &'static str,
 }
 
 impl Format {
-    /// Reads the text of `events/SYSTEM/NAME/format`.
+    /// Parses the text of `events/SYSTEM/NAME/format`.
     ///
     /// # Errors
-    /// When a line is missing or does not have the form the kernel writes.
+    /// If a line is missing or does not have the form that the kernel writes.
     pub fn parse(system: &str, text: &str) -> Result<Self, FormatError> {
         let fail = |line, what| FormatError { system: system.to_owned(), line, what };
         let mut format = Self {
@@ -87,7 +87,7 @@ impl Format {
         Ok(format)
     }
 
-    /// The field of this name, the event's own before the common ones (the order in which the kernel looks).
+    /// The field of this name. Like the kernel, searches the event's own fields before the common ones.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().chain(&self.common).find(|field| field.name == name)
     }
@@ -97,13 +97,13 @@ impl Format {
         self.fields.iter().map(Field::end).fold(tracer_abi::COMMON_SIZE, usize::max)
     }
 
-    /// Whether records carry data behind the fixed part that a word in it points to.
+    /// Whether records carry data after the fixed part that a word in it points to.
     pub fn is_variable(&self) -> bool {
         self.fields.iter().any(|field| field.is_data_loc() || field.is_rel_loc())
     }
 
-    /// Whether the last field is an array without a length (`char buf[]`): a record then ends where its writer ended
-    /// it, and nothing in it says where.
+    /// Whether the last field is an array without a length (`char buf[]`). Such a record ends where its writer ended
+    /// it, and its content does not state where.
     pub fn is_open(&self) -> bool {
         self.fields.last().is_some_and(|field| field.size == 0 && field.ty.ends_with("[]"))
     }
@@ -114,7 +114,7 @@ impl Format {
     }
 }
 
-/// Reads what stands behind `field:` up to the line's end.
+/// Parses the text after `field:` up to the line's end.
 fn parse_field(body: &str) -> Result<Field, &'static str> {
     let (declaration, attributes) = body.split_once(';').ok_or("no semicolon behind the declaration")?;
     let declaration = declaration.trim();
@@ -133,7 +133,7 @@ fn parse_field(body: &str) -> Result<Field, &'static str> {
         attributes
             .split(';')
             .find_map(|attribute| attribute.trim().strip_prefix(key))
-            // No record is longer, and sums of two cannot overflow.
+            // No record is longer, and the sum of two such values cannot overflow.
             .and_then(|value| value.trim().parse::<u16>().ok())
             .map(usize::from)
     };
@@ -144,7 +144,7 @@ fn parse_field(body: &str) -> Result<Field, &'static str> {
         ty,
         offset: number("offset:").ok_or("no offset")?,
         size: number("size:").ok_or("no size")?,
-        // Kernels before 2.6.32 had no `signed`; a missing one reads as unsigned.
+        // Kernels before 2.6.32 lack `signed`; a missing one reads as unsigned.
         signed: number("signed:").unwrap_or(0) != 0,
         array,
     })

@@ -1,8 +1,7 @@
-//! Events: their fields, types and offsets, as `events/SYS/NAME/format` gives them.
+//! Events: their fields, types and offsets, as in `events/SYS/NAME/format`.
 //!
-//! A [`Format`] is the one description of a record that the filter language, the code generator, the record
-//! path and the renderer share. Building one needs only the text of a format file; finding those files is
-//! [`crate::kernel`]'s work.
+//! A [`Format`] is the only description of a record; the filter language, the code generator, the record path and the
+//! renderer share it. Building one needs only the text of a format file; [`crate::kernel`] finds those files.
 
 mod catalogue;
 pub mod dynamic;

@@ -1,22 +1,23 @@
-//! Events that a program brings along: notes in its file, each with a place in the code, a semaphore and what a format file says
-//! (`.note.tracer`, which the crate `tracer-events` writes).
+//! Events described in a program's file: ELF notes that the crate `tracer-events` writes to `.note.tracer`.
 //!
-//! A file is read and not believed: whatever does not make sense is left out with a word about it, and nothing in a note
-//! leads outside its file or its record.
+//! Each note holds the address of a place in the code, the address of a semaphore, the event's names and the text of a
+//! format file.
+//!
+//! The file is not trusted: a malformed note is an error, and no note leads outside its file or its record.
 
 use object::{Object, ObjectSection, ObjectSegment, ReadRef};
 use serde::{Deserialize, Serialize};
 
 use super::{Format, FormatError, dynamic};
 
-/// The notes' section, owner and type.
+/// Name of the section, and owner and type of its notes.
 const SECTION: &str = ".note.tracer";
 const OWNER: &[u8] = b"tracer\0";
 const TYPE: u32 = 1;
-/// Events that one file may bring, and bytes of their notes.
+/// Maximum number of notes in one file, and maximum bytes of them.
 const MOST: usize = 16384;
 const SIZE_MAX: u64 = 32 << 20;
-/// Bytes of a name of a system or an event, its NUL included (`MAX_EVENT_NAME_LEN`, kernel/trace/trace.h).
+/// Maximum length of a system's or event's name, including the NUL (`MAX_EVENT_NAME_LEN`, kernel/trace/trace.h).
 const NAME_MAX: usize = 64;
 
 /// An event of a program.
@@ -24,13 +25,13 @@ const NAME_MAX: usize = 64;
 pub struct Described {
     /// System, name, fields and print fmt; its id is 0.
     pub format: Format,
-    /// Offset in the file of the place where records are handed over.
+    /// Offset in the file of the instruction where the program hands over records.
     pub offset: u64,
-    /// Offset in the file of the counter that says whether anybody wants them.
+    /// Offset in the file of the counter that states whether a tracer wants the records.
     pub reference: u64,
 }
 
-/// The notes of a program's file as they stand there, and what places in memory are in the file.
+/// The unparsed notes of a program's file, and the mapping of addresses to file offsets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes {
     data: Vec<u8>,
@@ -38,13 +39,13 @@ pub struct Notes {
     segments: Vec<(u64, u64, u64)>,
 }
 
-/// Why a file brings no events.
+/// Why a file has no usable events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// It is no program.
+    /// The file is not a program or library.
     #[error("not a program or a library")]
     NotElf,
-    /// There are too many notes.
+    /// The notes are too large.
     #[error("more than {SIZE_MAX} bytes of {SECTION}")]
     TooLarge,
     /// There are no notes.
@@ -53,15 +54,15 @@ pub enum ProgramError {
     /// A note is broken.
     #[error("event {number} of {SECTION}: {what}")]
     Note {
-        /// Which, from 1.
+        /// Number of the note, from 1.
         number: usize,
-        /// What is wrong.
+        /// What is wrong with it.
         what: &'static str,
     },
-    /// An event's description makes no sense.
+    /// An event's format text is invalid.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// There are two events of a name.
+    /// Two events have the same name.
     #[error("{0} stands in it at two places")]
     Twice(String),
 }
@@ -69,16 +70,16 @@ pub enum ProgramError {
 /// Reads the events of a program's or library's file.
 ///
 /// # Errors
-/// When it has none or one of them is broken.
+/// If the file has no events or one of them is broken.
 pub fn events(file: &[u8]) -> Result<Vec<Described>, ProgramError> {
     Notes::read(file)?.events()
 }
 
 impl Notes {
-    /// Reads the notes of a file, and no more of it than leads to them.
+    /// Reads the notes of a file; of the rest, reads only the parts that lead to them.
     ///
     /// # Errors
-    /// When it is no program or has none.
+    /// If the file is not a program or has no notes.
     pub fn read<'data, R: ReadRef<'data>>(file: R) -> Result<Self, ProgramError> {
         let file = object::File::parse(file).map_err(|_| ProgramError::NotElf)?;
         let section = file.section_by_name(SECTION).ok_or(ProgramError::NoEvents)?;
@@ -93,10 +94,10 @@ impl Notes {
         Ok(Self { data, segments: segments.collect() })
     }
 
-    /// The events that they describe.
+    /// The events that the notes describe.
     ///
     /// # Errors
-    /// When there is none or one of them is broken.
+    /// If there are none or one of them is broken.
     pub fn events(&self) -> Result<Vec<Described>, ProgramError> {
         described(&self.data, &self.segments)
     }
@@ -126,7 +127,7 @@ fn described(data: &[u8], segments: &[(u64, u64, u64)]) -> Result<Vec<Described>
         let (head, texts) = body.split_first_chunk::<16>().ok_or_else(|| broken("is too short"))?;
         let ([site, semaphore], _) = head.as_chunks() else { return Err(broken("is too short")) };
         let (site, semaphore) = (u64::from_le_bytes(*site), u64::from_le_bytes(*semaphore));
-        // The linker left the place out and kept the note.
+        // The linker removed the code and kept the note.
         if site == 0 {
             continue;
         }
@@ -157,7 +158,7 @@ fn described(data: &[u8], segments: &[(u64, u64, u64)]) -> Result<Vec<Described>
     if events.is_empty() { Err(ProgramError::NoEvents) } else { Ok(events) }
 }
 
-/// Takes a note off: owner, type, what it says (`Elf64_Nhdr`).
+/// Splits off one note: owner, type, content (`Elf64_Nhdr`).
 fn note<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], u32, &'a [u8])> {
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
     let (owner, length, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
@@ -173,7 +174,7 @@ fn is_name(name: &str) -> bool {
     starts && name.len() < NAME_MAX && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// Whether the fields make a record.
+/// Checks that the fields form a record.
 fn check(format: &Format) -> Result<(), &'static str> {
     let mut end = tracer_abi::COMMON_SIZE;
     for field in &format.fields {
@@ -191,7 +192,7 @@ fn check(format: &Format) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The text of the `format` file.
+/// The text of the event's `format` file.
 pub fn format_text(format: &Format) -> String {
     dynamic::format_text_with(format, true)
 }

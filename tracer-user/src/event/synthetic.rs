@@ -1,21 +1,23 @@
-//! Synthetic events: what a line of `synthetic_events` makes, as everybody else sees an event (kernel/trace/
-//! trace_events_synth.c). How such a line is read is the language's (`lang::synth`).
+//! Synthetic events: the event that a line of `synthetic_events` defines (kernel/trace/trace_events_synth.c).
 //!
-//! A record is the common fields and then one or more words of eight bytes a field: numbers take one, `char[N]` takes
-//! 256 bytes whatever N is, and texts and stacks of any length one word that says where behind all of them they are.
+//! The language (`lang::synth`) parses the lines.
+//!
+//! A record consists of the common fields and then one or more eight-byte words for each field. A number takes one
+//! word. `char[N]` takes 256 bytes for any N. A text or stack of variable length takes one word, which holds the
+//! offset and length of its data after all fields.
 
 use std::fmt::Write as _;
 
 use super::dynamic::{common_fields, field, format_text, raw};
 use super::{Field, FieldClass, Format};
 
-/// System of all synthetic events.
+/// The system of all synthetic events.
 pub const SYSTEM: &str = "synthetic";
 
-/// Most fields of an event: `SYNTH_FIELDS_MAX`.
+/// Maximum number of fields of an event: `SYNTH_FIELDS_MAX`.
 pub const FIELDS_MAX: usize = 64;
 
-/// Bytes that a `char[N]` has in a record: `STR_VAR_LEN_MAX`.
+/// Bytes that a `char[N]` takes in a record: `STR_VAR_LEN_MAX`.
 pub const TEXT_ROOM: usize = 256;
 
 /// A synthetic event.
@@ -23,7 +25,7 @@ pub const TEXT_ROOM: usize = 256;
 pub struct Event {
     /// Name.
     pub name: String,
-    /// Its fields.
+    /// The event's fields.
     pub fields: Vec<Member>,
 }
 
@@ -32,27 +34,27 @@ pub struct Event {
 pub struct Member {
     /// Name.
     pub name: String,
-    /// Type, an array's brackets behind it: `u64`, `char[16]`, `unsigned long[]`.
+    /// Type, with an array's brackets after it: `u64`, `char[16]`, `unsigned long[]`.
     ty: String,
-    /// 0 for what has any length.
+    /// Size in bytes; 0 for variable length.
     size: usize,
 }
 
-/// What a field of a record is to hold.
+/// A value to store in a field of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// A number, of which the field's bytes are taken.
+    /// A number, truncated to the field's size.
     Number(u64),
     /// A text, up to its first NUL.
     Text(&'a [u8]),
-    /// Addresses, the innermost first.
+    /// Addresses, innermost first.
     Stack(&'a [u64]),
 }
 
 macro_rules! numbers {
     ($($ty:ty),+) => {
         $(impl From<$ty> for Value<'_> {
-            /// The number with its sign, as a C cast to `u64` has it.
+            /// The number, sign-extended like a C cast to `u64`.
             fn from(number: $ty) -> Self {
                 Self::Number(i128::from(number) as u64)
             }
@@ -74,7 +76,7 @@ impl<'a> From<&'a [u8]> for Value<'a> {
     }
 }
 
-/// A number's type: name, size and conversion in the print fmt.
+/// A numeric type: name, size and conversion in the print fmt.
 const NUMBERS: [(&str, usize, &str); 17] = [
     ("s64", 8, "%lld"),
     ("u64", 8, "%llu"),
@@ -100,7 +102,8 @@ fn number(ty: &str) -> Option<(usize, &'static str)> {
 }
 
 impl Member {
-    /// A field of this type; None if there is no such type. `length` reads what stands in the brackets of a text.
+    /// A field of this type; None if the type does not exist. `length` parses the text in the brackets of a
+    /// `char[N]`.
     pub fn new(name: String, ty: String, length: impl Fn(&str) -> Option<u32>) -> Option<Self> {
         let size = match number(&ty) {
             Some((size, _)) => size,
@@ -111,12 +114,12 @@ impl Member {
         Some(Self { name, ty, size })
     }
 
-    /// Type as it is defined.
+    /// Type as defined.
     pub fn ty(&self) -> &str {
         &self.ty
     }
 
-    /// Whether it is text.
+    /// Whether it is a text.
     pub fn is_text(&self) -> bool {
         self.ty.contains("char[")
     }
@@ -126,17 +129,17 @@ impl Member {
         !self.is_text() && self.ty.contains("long[")
     }
 
-    /// Whether it has any length.
+    /// Whether its length is variable.
     pub fn is_dynamic(&self) -> bool {
         self.size == 0
     }
 
-    /// Bytes as the format file has them; those of a text of a given length are fewer than it takes.
+    /// Bytes as stated in the format file; a `char[N]` takes more in the record.
     pub fn size(&self) -> usize {
         if self.is_dynamic() { 8 } else { self.size }
     }
 
-    /// Whether the kernel takes it for signed, by its type's first letter.
+    /// Whether the kernel treats it as signed, by the first letter of its type.
     pub fn is_signed(&self) -> bool {
         let ty = self.field_type();
         !ty.starts_with('u') && ty != "gfp_t"
@@ -147,12 +150,12 @@ impl Member {
         if self.is_dynamic() { format!("__data_loc {}", self.ty) } else { self.ty.clone() }
     }
 
-    /// Words that it takes in a record.
+    /// Number of words that it takes in a record.
     pub fn words(&self) -> usize {
         if self.is_text() && !self.is_dynamic() { TEXT_ROOM / 8 } else { 1 }
     }
 
-    /// How its value is printed.
+    /// Conversion in the print fmt.
     pub fn conversion(&self) -> &'static str {
         match number(&self.ty) {
             Some((_, conversion)) => conversion,
@@ -161,7 +164,7 @@ impl Member {
     }
 }
 
-/// Size of `char[N]`, 0 for `char[]`.
+/// Size of `char[N]`; 0 for `char[]`.
 fn text_size(ty: &str, length: impl Fn(&str) -> Option<u32>) -> Option<usize> {
     let (_, inside) = ty.split_once("char[")?;
     let close = ty.find(']')?;
@@ -175,7 +178,7 @@ fn text_size(ty: &str, length: impl Fn(&str) -> Option<u32>) -> Option<usize> {
     }
 }
 
-/// Puts data behind a record, and where it is into the word at `at`.
+/// Appends data to a record, and stores its offset and length in the word at `at`.
 fn append(record: &mut Vec<u8>, at: usize, data: &[u8]) -> Option<()> {
     let place =
         u32::from(u16::try_from(record.len()).ok()?) | u32::from(u16::try_from(data.len()).ok()?) << 16;
@@ -184,14 +187,14 @@ fn append(record: &mut Vec<u8>, at: usize, data: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Puts bytes into a record.
+/// Copies bytes into a record.
 fn put(record: &mut [u8], at: usize, bytes: &[u8]) -> Option<()> {
     record.get_mut(at..)?.get_mut(..bytes.len())?.copy_from_slice(bytes);
     Some(())
 }
 
 impl Event {
-    /// Bytes of a record in front of its texts and stacks.
+    /// Bytes of a record before its texts and stacks.
     pub fn fixed_size(&self) -> usize {
         tracer_abi::COMMON_SIZE + 8 * self.fields.iter().map(Member::words).sum::<usize>()
     }
@@ -211,8 +214,8 @@ impl Event {
         self.fields.iter().map(place).collect()
     }
 
-    /// The bytes of a record with these values, its common fields 0 (`trace_event_raw_event_synth()`). None when the values
-    /// are not as many or not of the kinds that the fields want.
+    /// Encodes a record with these values and common fields of 0 (`trace_event_raw_event_synth()`). None if the
+    /// number or the kinds of the values do not match the fields.
     pub fn encode(&self, values: &[Value<'_>]) -> Option<Vec<u8>> {
         if values.len() != self.fields.len() {
             return None;
@@ -234,7 +237,7 @@ impl Event {
                     }
                 }
                 Value::Stack(stack) if member.is_stack() => {
-                    // The first word says how many addresses follow.
+                    // The first word holds the number of addresses that follow.
                     let words = std::iter::once(stack.len() as u64).chain(stack.iter().copied());
                     let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
                     append(&mut record, at, &bytes)?;
@@ -246,7 +249,7 @@ impl Event {
         Some(record)
     }
 
-    /// What the rest of the program knows events by.
+    /// The event's format, as used by the rest of the program.
     pub fn format(&self, id: u16) -> Format {
         Format {
             system: SYSTEM.to_owned(),
@@ -258,7 +261,7 @@ impl Event {
         }
     }
 
-    /// The text of its `format` file.
+    /// The text of the event's `format` file.
     pub fn format_text(&self, id: u16) -> String {
         format_text(&self.format(id))
     }
@@ -280,7 +283,7 @@ impl Event {
         text
     }
 
-    /// Its line in `synthetic_events`; in `dynamic_events` `s:synthetic/` stands in front.
+    /// The event's line in `synthetic_events`; in `dynamic_events` it has the prefix `s:synthetic/`.
     pub fn read_back(&self) -> Vec<u8> {
         let fields = self.fields.iter().map(|member| format!("{} {}", member.ty, member.name));
         raw(&format!("{}\t{}\n", self.name, fields.collect::<Vec<_>>().join("; ")))

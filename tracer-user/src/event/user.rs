@@ -1,8 +1,8 @@
-//! User events: fields as a program registered them, the record that follows, and its `format` (the kernel's
+//! User events: the fields that a program registers, the record layout, and the `format` file (the kernel's
 //! trace_events_user.c).
 //!
-//! Fields lie one behind the other, not aligned, behind the common ones. A program writes what stands behind those; texts
-//! that words point to are to be checked, as nobody else looks at them before they are shown.
+//! Fields follow the common fields one after the other, unaligned. A program writes everything after the common
+//! fields. The record path must therefore check the texts that words point to before they are shown.
 
 use std::fmt::Write as _;
 
@@ -15,27 +15,27 @@ use super::{
 
 /// The system of user events.
 pub const SYSTEM: &str = "user_events";
-/// The system of those whose name may have several formats.
+/// The system of events whose name may have several formats.
 pub const MULTI_SYSTEM: &str = "user_events_multi";
 
 /// A field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// C type as it was written, the brackets of an array behind it.
+    /// C type as written, with the brackets of an array after it.
     pub ty: String,
     /// Name.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u32,
 }
 
 impl Field {
-    /// Whether the type is a structure's, whose size is part of what was written.
+    /// Whether the type is a structure, whose size is part of the definition.
     fn is_struct(&self) -> bool {
         self.ty.starts_with("struct ")
     }
 
-    /// Where the text lies that the word points to: from the record's start, or from behind the word.
+    /// What the offset in the field's word counts from; None if the field is not such a word.
     fn points(&self) -> Option<From> {
         if self.ty.starts_with("__data_loc ") {
             Some(From::Record)
@@ -44,7 +44,7 @@ impl Field {
         }
     }
 
-    /// Type and name, and the size of a structure.
+    /// Type and name, and the size of a structure if `sized`.
     fn written(&self, sized: bool) -> String {
         let mut text = format!("{} {}", self.ty, self.name);
         if sized && self.is_struct() {
@@ -66,14 +66,14 @@ impl Field {
     }
 }
 
-/// What the offset in a word counts from.
+/// What the offset in a word counts from: the record's start, or the end of the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
     Record,
     Word,
 }
 
-/// The fields that words of a command say, in a form that is the same for all commands that say the same
+/// A canonical form of the fields in the words of a command, equal for all commands with the same fields
 /// ([`Event::has_fields`]).
 pub fn fields_key(words: &[String]) -> String {
     let (mut key, mut begins) = (String::new(), true);
@@ -91,19 +91,19 @@ pub fn fields_key(words: &[String]) -> String {
 pub struct Event {
     /// The name that programs register.
     pub name: String,
-    /// Number behind the name of an event that is one of several formats.
+    /// The number in the event's directory name, if its name may have several formats.
     pub multi: Option<u64>,
     /// Fields.
     pub fields: Vec<Field>,
 }
 
 impl Event {
-    /// Its system.
+    /// The event's system.
     pub fn system(&self) -> &'static str {
         if self.multi.is_some() { MULTI_SYSTEM } else { SYSTEM }
     }
 
-    /// The name of its directory.
+    /// The name of the event's directory.
     pub fn tracepoint(&self) -> String {
         match self.multi {
             Some(number) => format!("{}.{number:x}", self.name),
@@ -111,7 +111,7 @@ impl Event {
         }
     }
 
-    /// Fields with their offsets, from the record's start.
+    /// Fields with their offsets from the record's start.
     fn placed(&self) -> impl Iterator<Item = (usize, &Field)> {
         self.fields.iter().scan(COMMON_SIZE, |end, field| {
             let offset = *end;
@@ -120,12 +120,12 @@ impl Event {
         })
     }
 
-    /// Bytes that a program has to write at least.
+    /// Minimum number of bytes that a program must write.
     pub fn min_size(&self) -> usize {
         self.fields.iter().map(|field| field.size as usize).sum()
     }
 
-    /// What the rest of the program knows events by.
+    /// The event's format, as used by the rest of the program.
     pub fn format(&self, id: u16) -> Format {
         let placed = self.placed().map(|(offset, own)| {
             field(&own.ty, &own.name, offset, own.size as usize, !own.ty.starts_with('u'))
@@ -140,12 +140,12 @@ impl Event {
         }
     }
 
-    /// The text of its `format` file.
+    /// The text of the event's `format` file.
     pub fn format_text(&self, id: u16) -> String {
         format_text(&self.format(id))
     }
 
-    /// The print fmt (`user_event_set_print_fmt()`), which only tools use: `trace` shows fields.
+    /// The print fmt (`user_event_set_print_fmt()`). Only tools use it: `trace` shows fields.
     pub fn print_fmt(&self) -> String {
         let texts: Vec<String> =
             self.fields.iter().map(|field| format!("{}={}", field.name, field.conversion())).collect();
@@ -160,25 +160,26 @@ impl Event {
         fmt
     }
 
-    /// Its line in `dynamic_events`, newline included.
+    /// The event's line in `dynamic_events`, including the newline.
     pub fn read_back(&self) -> String {
         let fields: Vec<String> = self.fields.iter().map(|field| field.written(true)).collect();
         let blank = if fields.is_empty() { "" } else { " " };
         format!("u:{}{blank}{}\n", self.name, fields.join("; "))
     }
 
-    /// What [`fields_key`] gives for the fields as they are read back.
+    /// The result of [`fields_key`] for the fields as they are read back.
     pub fn key(&self) -> String {
         self.fields.iter().flat_map(|field| ["\n".to_owned(), field.written(true)]).collect()
     }
 
-    /// Whether words of a command, split at blanks, say the same fields (`user_fields_match()`).
+    /// Whether the words of a command, split at blanks, define the same fields (`user_fields_match()`).
     pub fn has_fields(&self, words: &[String]) -> bool {
         self.says(words, true)
     }
 
-    /// Whether words of a deletion mean it: none, or its fields. Kernels of the 6.1 age leave the size of a structure out
-    /// and take no words for any, later ones want both; here either will do.
+    /// Whether the words of a deletion select this event: no words, or its fields. Kernels around 6.1 omit the size
+    /// of a structure and accept an empty list for any fields; later kernels require both. This program accepts
+    /// either.
     pub fn is_meant(&self, words: &[String]) -> bool {
         words.is_empty() || self.says(words, true) || self.says(words, false)
     }
@@ -207,8 +208,8 @@ impl Event {
         rest.is_empty()
     }
 
-    /// Whether the texts that a record's words point to lie inside it and end (`user_event_validate()`). The record is as
-    /// long as its fields at least.
+    /// Whether the texts that a record's words point to lie inside the record and are terminated
+    /// (`user_event_validate()`). The record must be at least as long as its fields.
     pub fn is_sound(&self, record: &[u8]) -> bool {
         self.placed().all(|(at, field)| {
             let Some(from) = field.points() else { return true };
@@ -283,7 +284,7 @@ mod tests {
         assert!(own.has_fields(&words("struct my a 20")) && own.is_meant(&words("struct my a")));
         assert!(!own.has_fields(&words("struct my a 21")) && !own.is_meant(&words("struct my b")));
         assert!(!own.has_fields(&[]) && own.is_meant(&[]) && event(&[]).has_fields(&[]));
-        // The same by the form that they are looked up by.
+        // The canonical form yields the same result.
         let texts = [
             "",
             ";",

@@ -1,25 +1,25 @@
-//! The three answers to "does this kernel let us": they stay distinct up to the screen.
+//! The three answers to "does this kernel support it": they stay distinct up to the screen.
 
 use std::fmt;
 
-/// Yes, no and why, or could not tell and why.
+/// Yes; no with a reason; or unknown with a reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is there and these privileges may use it.
+    /// The feature exists, and these privileges suffice.
     Yes,
-    /// It is not there, or it is refused; the text says which, and by whom.
+    /// The feature does not exist or is refused; the text states which, and what refuses it.
     No(String),
-    /// The question could not be put; the text says why.
+    /// The question could not be answered; the text states why.
     Unknown(String),
 }
 
 impl Answer {
-    /// A no with its reason.
+    /// A "no" with its reason.
     pub fn no(why: impl Into<String>) -> Self {
         Self::No(why.into())
     }
 
-    /// A could-not-tell with its reason.
+    /// An unknown answer with its reason.
     pub fn unknown(why: impl Into<String>) -> Self {
         Self::Unknown(why.into())
     }

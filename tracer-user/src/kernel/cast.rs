@@ -1,8 +1,8 @@
 //! Whether programs may load kernel memory directly: the kernel function `bpf_rdonly_cast`.
 //!
-//! It makes any number a pointer to a type of the kernel's BTF that may be loaded from (6.2, a35b9af4ec2c). A
-//! load that faults gives zero, as `bpf_probe_read_kernel` does. The type is one that begins with a long array of
-//! characters, because the verifier takes loads of any width inside of an array.
+//! It turns any number into a readable pointer to a type of the kernel's BTF (6.2, a35b9af4ec2c). A load that faults
+//! yields zero, as `bpf_probe_read_kernel` does. The chosen type begins with a long array of characters, because the
+//! verifier accepts loads of any width inside an array.
 
 use super::{Btf, Error};
 use crate::sys::feature::{Trial, load};
@@ -10,25 +10,25 @@ use crate::sys::prog::ProgKind;
 
 /// The function's name.
 const FUNCTION: &str = "bpf_rdonly_cast";
-/// The structure's name, and the array that it begins with: 65 characters in every kernel (include/uapi/linux/utsname.h).
+/// The structure's name, and the array it begins with: 65 characters in every kernel (include/uapi/linux/utsname.h).
 const STRUCTURE: (&str, &str) = ("new_utsname", "sysname");
 
-/// How to make a number a pointer that can be loaded from.
+/// The parameters for turning a number into a readable pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cast {
     /// BTF id of the function.
     pub function: u32,
-    /// BTF id of a structure...
+    /// BTF id of the structure.
     pub structure: u32,
-    /// ...that begins with an array of so many bytes.
+    /// Size in bytes of the array that the structure begins with.
     pub window: u32,
 }
 
 impl Cast {
-    /// What BTF says of it; None where it lacks a part.
+    /// Finds the function and the structure in BTF; None if either is missing or unsuitable.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn find(btf: &Btf) -> Result<Option<Self>, Error> {
         let Some(function) = btf.function_id(FUNCTION)? else { return Ok(None) };
         let (Some(structure), Some(array)) =
@@ -40,10 +40,10 @@ impl Cast {
         Ok(fits.then_some(Self { function, structure, window: array.ty.size }))
     }
 
-    /// Whether this kernel loads programs of this kind that use it.
+    /// Whether this kernel loads programs of this kind that use the cast.
     ///
     /// # Errors
-    /// What the kernel says of the smallest one.
+    /// The kernel's error for the smallest such program.
     pub fn try_in(self, kind: ProgKind) -> Result<(), rustix::io::Errno> {
         let insns = self.example();
         load(&Trial { kind: kind as u32, attach_type: 0, attach_btf_id: 0, flags: 0, insns: &insns })
@@ -91,7 +91,7 @@ mod tests {
             Err(rustix::io::Errno::PERM) => println!("skipped: not privileged"),
             Err(error) => panic!("{cast:?}: {error}"),
         }
-        // A number that is no function is refused: the trial can say no.
+        // An id that is not a function's is refused: the trial can fail.
         let broken = Cast { function: cast.structure, ..cast };
         assert!(broken.try_in(ProgKind::RawTracepoint).is_err());
     }

@@ -1,5 +1,4 @@
-//! How the kernel was configured, where it or its package says so: /proc/config.gz (`CONFIG_IKCONFIG_PROC`),
-//! else /boot/config-RELEASE.
+//! The kernel's configuration, from `/proc/config.gz` (`CONFIG_IKCONFIG_PROC`) or `/boot/config-RELEASE`.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -15,10 +14,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// The running kernel's configuration; None where nothing tells it.
+    /// The running kernel's configuration; None if neither file exists.
     ///
     /// # Errors
-    /// When a file is there and cannot be read.
+    /// If a file exists but cannot be read.
     pub fn running() -> Result<Option<Self>, Error> {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         for path in ["/proc/config.gz".to_owned(), format!("/boot/config-{release}")] {
@@ -29,10 +28,10 @@ impl Config {
         Ok(None)
     }
 
-    /// Reads a configuration, compressed when the name ends in `.gz`; None when the file is not there.
+    /// Reads a configuration, compressed if the name ends in `.gz`; None if the file does not exist.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// If it exists but cannot be read.
     pub fn read(path: &Path) -> Result<Option<Self>, Error> {
         if !path.exists() {
             return Ok(None);
@@ -53,8 +52,8 @@ impl Config {
         &self.source
     }
 
-    /// The value of a setting, without `CONFIG_` in front: `y`, `m`, a number or a text. None when it is off or
-    /// unknown to this kernel.
+    /// The value of a setting, named without `CONFIG_`: `y`, `m`, a number or a text. None if it is off or unknown to
+    /// this kernel.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }

@@ -1,20 +1,20 @@
-//! Why a fact could not be had. "Not found" is no error here.
+//! Why a fact could not be read. "Not found" is not an error here.
 
 use std::io;
 
-/// A fact of the kernel could not be had.
+/// A fact of the kernel could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be opened or read.
     #[error("{path}")]
     Io {
-        /// The file, as a person would name it.
+        /// The file, in a form for people.
         path: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A file does not say what the kernel writes there.
+    /// A file does not have the form that the kernel writes.
     #[error("{path}: {what}")]
     Form {
         /// The file.
@@ -22,12 +22,12 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
-    /// The kernel or these privileges withhold the fact.
+    /// The kernel withholds the fact, or the privileges do not suffice.
     #[error("{fact}: {why}")]
     Withheld {
-        /// What was asked for.
+        /// The requested fact.
         fact: &'static str,
-        /// Who withholds it, and how that may change.
+        /// The reason, and what would change it.
         why: String,
     },
 }

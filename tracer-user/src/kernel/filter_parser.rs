@@ -1,8 +1,8 @@
-//! What the kernel's own parser of event filters takes, asked of it: neither types nor versions tell.
+//! Tests which filters the kernel's own parser of event filters accepts: neither types nor versions reveal it.
 //!
-//! The filter goes to a perf event of our own (`PERF_EVENT_IOC_SET_FILTER`), which has the parser that a `filter` file
-//! has, and nobody else sees it. Costs some milliseconds, because the first perf event of a tracepoint patches the
-//! kernel's text: ask when it matters.
+//! The filter is set on a private perf event (`PERF_EVENT_IOC_SET_FILTER`), which uses the same parser as a `filter`
+//! file. This takes some milliseconds, because the first perf event of a tracepoint patches the kernel's text: use it
+//! only if the answer matters.
 
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
@@ -10,11 +10,12 @@ use std::os::fd::AsFd as _;
 use super::{Answer, Tracefs, tracefs::Place};
 use crate::sys::{Errno, perf};
 
-/// Events whose parser may be asked, the first one there is: all have the same.
+/// Candidate events; the first one that exists is used, as all have the same parser.
 const EVENTS: [(&str, &str); 3] =
     [("sched", "sched_process_exit"), ("task", "task_rename"), ("sched", "sched_switch")];
 
-/// Whether the parser takes a filter, which should be one that only the feature in question can make it refuse.
+/// Whether the parser accepts a filter. The filter should be one that the parser can refuse only for lack of the
+/// feature in question.
 pub fn takes(tracefs: &Tracefs, filter: &str) -> Answer {
     if let Place::Frozen(_) = tracefs.place() {
         return Answer::unknown("frozen facts have no parser");

@@ -1,9 +1,9 @@
-//! Memory that may still be had: what the machine says (`MemAvailable` of /proc/meminfo, `si_mem_available()`), and what the
-//! limits of the control groups that this process is in leave of it.
+//! Available memory: the machine's (`MemAvailable` of `/proc/meminfo`, `si_mem_available()`), limited by this
+//! process's control groups.
 
 use std::path::Path;
 
-/// Bytes that this process could still take; None where the kernel does not tell.
+/// Bytes that this process could still allocate; None if the kernel does not report it.
 pub fn available() -> Option<u64> {
     let machine = mem_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -19,7 +19,7 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What a control group's limit leaves; None without one.
+/// The memory that a control group's limit leaves; None without a limit.
 fn left_in(group: &Path) -> Option<u64> {
     let number = |file: &str| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
     Some(number("memory.max")?.saturating_sub(number("memory.current")?))

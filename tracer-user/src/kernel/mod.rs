@@ -1,9 +1,9 @@
-//! One file a kernel fact: tracefs, symbols, BTF, syscalls, features.
+//! Facts about the kernel, one file each: tracefs, symbols, BTF, syscalls, features.
 //!
-//! A fact is read when somebody asks for it; whoever needs it twice keeps it. That something is not there is an
-//! answer (`None`, [`Answer::No`]); an [`Error`] means that the answer could not be had, and says why. Every fact
-//! can also be read from a file or directory in which it was frozen for a test ([`Tracefs::frozen`],
-//! [`Symbols::read`], [`Btf::read`], [`config::Config::read`]).
+//! A fact is read on demand; a caller that needs it twice keeps it. An absent thing is an answer (`None`,
+//! [`Answer::No`]); an [`Error`] means that the fact could not be read, and states the reason. Facts can also be read
+//! from a file or directory frozen for a test ([`Tracefs::frozen`], [`Symbols::read`], [`Btf::read`],
+//! [`config::Config::read`]).
 
 mod answer;
 pub mod btf;
@@ -35,7 +35,7 @@ pub use probe_units::ProbeUnit;
 pub use symbols::{Symbol, Symbols};
 pub use tracefs::Tracefs;
 
-/// Reads a file whose size the kernel does not tell in advance, with room for `guess` bytes.
+/// Reads a file whose size the kernel does not report in advance, with an initial capacity of `guess` bytes.
 fn read_whole(path: &Path, guess: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(guess);
     File::open(path)?.read_to_end(&mut bytes)?;

@@ -1,7 +1,7 @@
-//! Loaded modules and the trace events that they brought.
+//! Loaded modules and their trace events.
 //!
-//! No file of tracefs says whose an event is. But every tracepoint has a function of its own, `__traceiter_NAME`, and
-//! /proc/kallsyms says of which module (with or without addresses).
+//! No file of tracefs states which module an event belongs to. But every tracepoint has a function of its own,
+//! `__traceiter_NAME`, and `/proc/kallsyms` lists its module (with or without addresses).
 
 use std::{
     collections::HashSet,
@@ -16,7 +16,7 @@ use rustix::net::{
     recv, socket_with,
 };
 
-/// What the function that calls a tracepoint's probes is called, in front of the tracepoint's name.
+/// Prefix of the function that calls a tracepoint's probes, followed by the tracepoint's name.
 const CALLS: &str = "__traceiter_";
 
 /// Whether the kernel can load modules at all.
@@ -24,13 +24,13 @@ pub fn supported() -> bool {
     std::fs::exists("/proc/modules").unwrap_or(false)
 }
 
-/// Whether a module is loaded and has begun its work: one that is about to may not have its events yet. In names `-`
-/// and `_` are the same.
+/// Whether a module is loaded and live: a module that is still loading may not have its events yet. In names `-` and
+/// `_` are equivalent.
 pub fn is_loaded(module: &str) -> bool {
     is_live(&read_to_string("/proc/modules").unwrap_or_default(), &plain(module))
 }
 
-/// Lines are name, size, users, whose, state and address.
+/// The fields of a line are name, size, use count, users, state and address.
 fn is_live(modules: &str, module: &str) -> bool {
     modules.lines().any(|line| {
         let mut words = line.split(' ');
@@ -38,30 +38,31 @@ fn is_live(modules: &str, module: &str) -> bool {
     })
 }
 
-/// The name as the kernel has it.
+/// The name as the kernel spells it.
 pub fn plain(module: &str) -> String {
     module.replace('-', "_")
 }
 
-/// The names of a module's tracepoints, which are those of their events.
+/// The names of a module's tracepoints, which are also the names of their events.
 ///
 /// # Errors
-/// When /proc/kallsyms cannot be read.
+/// If `/proc/kallsyms` cannot be read.
 pub fn tracepoints(module: &str) -> io::Result<HashSet<String>> {
     Ok(parse(&read_to_string("/proc/kallsyms")?, &plain(module)))
 }
 
-/// The group of uevents that the kernel itself sends (`UEVENT_KERNEL` of libudev).
+/// The multicast group of uevents that the kernel itself sends (`UEVENT_KERNEL` of libudev).
 const KERNEL_GROUP: u32 = 1;
 
-/// The kernel's word on modules: an uevent when one has come and one when it went (lib/kobject_uevent.c).
+/// Notifications about modules: the kernel sends a uevent when a module is loaded and when it is removed
+/// (lib/kobject_uevent.c).
 #[derive(Debug)]
 pub struct Changes {
     socket: OwnedFd,
 }
 
 impl Changes {
-    /// Begins to listen; None where there are no modules, or nobody may listen.
+    /// Starts to listen; None without module support, or if this process may not listen.
     pub fn watch() -> Option<Self> {
         if !supported() {
             return None;
@@ -73,12 +74,12 @@ impl Changes {
         Some(Self { socket })
     }
 
-    /// Whether modules came or went since the last call.
+    /// Whether modules were loaded or removed since the last call.
     pub fn pending(&self) -> bool {
         let (mut text, mut changed) = ([0; 8192], false);
         loop {
             match recv(&self.socket, &mut text, RecvFlags::empty()) {
-                // `add@/module/NAME`, a NUL, and what else is known.
+                // `add@/module/NAME`, a NUL, and further properties.
                 Ok((length, _)) => {
                     let text = text.get(..length).unwrap_or_default();
                     let head = text.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -87,7 +88,7 @@ impl Changes {
                         .nth(1)
                         .is_some_and(|path| path.starts_with(b"/module/"));
                 }
-                // Some were lost.
+                // Some messages were lost.
                 Err(rustix::io::Errno::NOBUFS) => changed = true,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return changed,

@@ -1,7 +1,7 @@
-//! What is mounted: the lines of /proc/self/mountinfo (proc_pid_mountinfo(5)), by the number of the mount.
+//! Mounts by number: the lines of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! A path does not name a mount: several may lie upon each other at one place, and symlinks and blanks (written as octal
-//! escapes) make one place two texts. The number names one mount as long as it is there.
+//! A path does not identify a mount: several may be stacked at one place, and symlinks and blanks (written as octal
+//! escapes) give one place several spellings. The number identifies a mount as long as it exists.
 
 use std::{ffi::OsString, io, os::unix::ffi::OsStringExt, path::PathBuf};
 
@@ -10,32 +10,32 @@ use std::{ffi::OsString, io, os::unix::ffi::OsStringExt, path::PathBuf};
 pub struct Mount {
     /// Its number.
     pub id: u64,
-    /// The directory of its file system that is seen: `/` for the whole of it.
+    /// The directory of its file system that is mounted: `/` for the whole file system.
     pub root: PathBuf,
     /// Where it is mounted.
     pub at: PathBuf,
     /// The type of its file system, without a subtype.
     pub fs_type: String,
-    /// What it says that it was mounted from.
+    /// The source that it reports.
     pub source: OsString,
 }
 
 impl Mount {
-    /// The mount of this number among those that this process sees; None where it is gone.
+    /// The mount of this number in this process's mount namespace; None if it no longer exists.
     ///
     /// # Errors
-    /// When the list cannot be read.
+    /// If the list cannot be read.
     pub fn find(id: u64) -> io::Result<Option<Self>> {
         let text = std::fs::read("/proc/self/mountinfo")?;
         Ok(text.split(|byte| *byte == b'\n').filter_map(Self::parse).find(|mount| mount.id == id))
     }
 
-    /// Reads a line.
+    /// Parses a line.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut words = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
         let (root, at) = (words.nth(2)?, words.next()?);
-        // Options and optional fields, up to a lone dash.
+        // Skips options and optional fields, which end with a lone dash.
         words.find(|word| *word == b"-")?;
         let (fs_type, source) = (words.next()?, words.next()?);
         let fs_type = fs_type.split(|byte| *byte == b'.').next().unwrap_or_default();

@@ -1,8 +1,7 @@
-//! A file of a user, opened once and used through its descriptor: a path that is looked up again may have come to mean another
-//! file.
+//! A user's file, opened once and used through its descriptor: a path looked up again may lead to another file.
 //!
-//! The descriptor (`O_PATH`) is good for no reading by itself, so that no device and no FIFO notices it. What
-//! is read is a regular file, through /proc/self/fd, and no more of it than a bound.
+//! The descriptor is `O_PATH` and cannot be used for reading, so opening it has no effect on devices and FIFOs. Only
+//! regular files are read, through `/proc/self/fd` and up to a limit.
 
 use std::{
     ffi::{CString, OsStr},
@@ -20,12 +19,12 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A file that is read may be as large as this.
+/// Maximum size in bytes of a file that may be read.
 const SIZE_MAX: u64 = 512 << 20;
-/// So much of it is read at most: headers, symbols and names; not code and data.
+/// Maximum number of bytes read from it: headers, symbols and names; not code and data.
 const READ_MAX: u64 = 256 << 20;
 
-/// Which file it is, and what it held: as long as all of it stays, places in the file mean the same.
+/// Identity and version of a file: while all of it is unchanged, offsets in the file stay valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
@@ -35,11 +34,11 @@ pub struct Identity {
     pub inode: u64,
     /// Bytes.
     pub size: u64,
-    /// When its content was changed: seconds and nanoseconds since the epoch.
+    /// Time of the last modification: seconds and nanoseconds since the epoch.
     pub modified: (i64, u32),
 }
 
-/// A file that is open.
+/// An open file.
 #[derive(Debug)]
 pub struct OpenedFile {
     path: OwnedFd,
@@ -47,7 +46,7 @@ pub struct OpenedFile {
     regular: bool,
 }
 
-/// Two are equal that are one file with one content.
+/// Two values are equal if they are the same file with the same content.
 impl PartialEq for OpenedFile {
     fn eq(&self, other: &Self) -> bool {
         self.identity == other.identity
@@ -56,7 +55,7 @@ impl PartialEq for OpenedFile {
 
 impl Eq for OpenedFile {}
 
-/// What a file is now; `how` is whether its file system is asked.
+/// The file's current state; `how` determines whether its file system is queried.
 fn look(path: BorrowedFd<'_>, how: AtFlags) -> Result<(Identity, bool), Errno> {
     let found = statx(path, c"", AtFlags::EMPTY_PATH | how, StatxFlags::BASIC_STATS)?;
     let identity = Identity {
@@ -69,10 +68,10 @@ fn look(path: BorrowedFd<'_>, how: AtFlags) -> Result<(Identity, bool), Errno> {
 }
 
 impl OpenedFile {
-    /// Opens what a path leads to, symlinks followed. The file system may take its time.
+    /// Opens a path, following symlinks. May block for as long as the file system takes.
     ///
     /// # Errors
-    /// What the look-up says; `EINVAL` for a path with a NUL.
+    /// The errors of the path lookup; `EINVAL` for a path with a NUL.
     pub fn open(path: &[u8]) -> Result<Self, Errno> {
         Self::of(open(OsStr::from_bytes(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
     }
@@ -82,10 +81,11 @@ impl OpenedFile {
         Ok(Self { path, identity, regular })
     }
 
-    /// What somebody else opened, and saw then. Nothing is asked of the file system.
+    /// Wraps a descriptor that was opened elsewhere, with the identity that the file had then. Does not query the
+    /// file system.
     ///
     /// # Errors
-    /// What statx(2) says; `ESTALE` for another file.
+    /// The errors of statx(2); `ESTALE` for another file.
     pub fn received(path: OwnedFd, identity: Identity) -> Result<Self, Errno> {
         let (found, regular) = look(path.as_fd(), AtFlags::STATX_DONT_SYNC)?;
         if (found.device, found.inode) != (identity.device, identity.inode) {
@@ -94,7 +94,7 @@ impl OpenedFile {
         Ok(Self { path, identity, regular })
     }
 
-    /// Which file it is, and what it held when it was opened.
+    /// The file's identity and version when it was opened.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -104,25 +104,25 @@ impl OpenedFile {
         self.regular
     }
 
-    /// Whether it still holds what it held, as far as that is known without asking a file system that may not answer.
+    /// Checks that the file is unchanged, as far as known without querying a file system that may not answer.
     ///
     /// # Errors
-    /// `ESTALE` where its size or its time of change is another one: an offset may mean something else now.
+    /// `ESTALE` if its size or modification time differs: an offset may point to something else now.
     pub fn check(&self) -> Result<(), Errno> {
         let (now, _) = look(self.path.as_fd(), AtFlags::STATX_DONT_SYNC)?;
         if now == self.identity { Ok(()) } else { Err(Errno::STALE) }
     }
 
-    /// A path to this very file for calls that take no descriptor, for this process and as long as this lives.
+    /// A path to this file for calls that take no descriptor, valid in this process while this value lives.
     pub fn path(&self) -> CString {
-        // A number has no NUL.
+        // A number contains no NUL.
         CString::new(format!("/proc/self/fd/{}", self.path.as_raw_fd())).unwrap_or_default()
     }
 
-    /// Opens it to be read.
+    /// Opens the file for reading.
     ///
     /// # Errors
-    /// `EINVAL` for anything but a regular file, `EFBIG` for one that is too large, and what opening it says.
+    /// `EINVAL` for anything but a regular file, `EFBIG` for a file that is too large, and the errors of opening it.
     pub fn content(&self) -> Result<Content, Errno> {
         if !self.regular {
             return Err(Errno::INVAL);
@@ -141,7 +141,7 @@ impl AsFd for OpenedFile {
     }
 }
 
-/// A regular file's bytes, and not too many of them.
+/// The bytes of a regular file, up to a limit.
 #[derive(Debug)]
 pub struct Content {
     file: File,
@@ -204,12 +204,12 @@ mod tests {
         let file = opened(&path);
         fs::write(&path, "longer").unwrap();
         assert_eq!(file.check(), Err(Errno::STALE));
-        // The same size at another time.
+        // The same size with another modification time.
         let file = opened(&path);
         let stale = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
         File::options().write(true).open(&path).unwrap().set_modified(stale).unwrap();
         assert_eq!(file.check(), Err(Errno::STALE));
-        // Other names and permissions are no other content.
+        // Other names and permissions leave the content unchanged.
         let file = opened(&path);
         let link = place("link");
         fs::hard_link(&path, &link).unwrap();

@@ -1,14 +1,14 @@
-//! How the kernel is preempted, in the words that headers of `trace` have for it.
+//! The kernel's preemption model, in the words of the header of `trace`.
 
 use std::os::fd::AsRawFd;
 
 use super::config::Config;
 use crate::sys::mount;
 
-/// Since when the header has the words of `preempt_model_str()`; before, it had its own.
+/// The version since which the header uses the words of `preempt_model_str()`; earlier kernels use their own.
 const NEW_WORDS: (u32, u32) = (6, 15);
 
-/// What the kernel would write; `unknown`, which is a word of it, where nothing tells.
+/// The word that the kernel would write; `unknown`, which is one of its words, if no source states the model.
 pub fn preemption(version: (u32, u32)) -> String {
     let build = rustix::system::uname().version().to_string_lossy().into_owned();
     let config = Config::running().ok().flatten();
@@ -55,7 +55,7 @@ fn words(mode: Option<&str>, build: &str, version: (u32, u32)) -> String {
     word.to_owned()
 }
 
-/// The mode that was chosen at the start or since: debugfs shows all, that one in brackets.
+/// The mode chosen at boot or later: debugfs lists all modes, with the current one in parentheses.
 fn dynamic() -> Option<String> {
     let file = |root: &str| std::fs::read_to_string(format!("{root}/sched/preempt")).ok();
     let text = file("/sys/kernel/debug").or_else(|| {
@@ -65,7 +65,7 @@ fn dynamic() -> Option<String> {
     Some(text.split_once('(')?.1.split_once(')')?.0.to_owned())
 }
 
-/// What the kernel's command line asks for.
+/// The mode that the kernel's command line requests.
 fn asked() -> Option<String> {
     let line = std::fs::read_to_string("/proc/cmdline").ok()?;
     line.split_whitespace().filter_map(|word| word.strip_prefix("preempt=")).next_back().map(str::to_owned)

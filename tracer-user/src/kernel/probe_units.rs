@@ -1,26 +1,27 @@
-//! The perf units that put probes into place: `kprobe` and `uprobe` under /sys/bus/event_source/devices. A kernel that is
-//! built without one has no directory for it.
+//! The perf units for probes: `kprobe` and `uprobe` in `/sys/bus/event_source/devices`.
+//!
+//! A kernel built without a unit has no directory for it.
 
 use std::path::Path;
 
-/// How a unit wants to be asked.
+/// The parameters for requests to a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeUnit {
     /// `perf_event_attr.type`.
     pub kind: u32,
-    /// The bit of `config` that asks for the return.
+    /// The bit of `config` that requests a return probe.
     pub exit: u64,
-    /// The lowest bit of `config` of the offset of a reference counter; none where it cannot be told.
+    /// The lowest bit of the reference counter's offset in `config`; None if the unit does not support one.
     pub reference: Option<u32>,
 }
 
 impl ProbeUnit {
-    /// The unit for kernel text.
+    /// The unit for kernel probes.
     pub fn kprobe() -> Option<Self> {
         Self::read(Path::new("/sys/bus/event_source/devices/kprobe"))
     }
 
-    /// The unit for files.
+    /// The unit for probes in files.
     pub fn uprobe() -> Option<Self> {
         Self::read(Path::new("/sys/bus/event_source/devices/uprobe"))
     }
@@ -35,7 +36,7 @@ impl ProbeUnit {
         })
     }
 
-    /// `perf_event_attr.config`.
+    /// `perf_event_attr.config`; None if the offset of the reference counter cannot be encoded.
     pub fn config(&self, exit: bool, reference: u64) -> Option<u64> {
         let reference = match self.reference {
             _ if reference == 0 => 0,

@@ -1,10 +1,12 @@
-//! The kernel's symbols, from /proc/kallsyms: address to name as `%pS` has it, name to addresses, and the range
-//! of a function as the kernel's filter takes it.
+//! The kernel's symbols, from `/proc/kallsyms`: from addresses to names and back.
 //!
-//! The kernel's own table knows no sizes either: a symbol ends where the next one starts (`get_symbol_pos()`,
-//! kernel/kallsyms.c), and of several names for one address the first in the table counts. Modules are looked
-//! up each by itself (`find_kallsyms_symbol()`, kernel/module/kallsyms.c). Names lie in one arena, entries are
-//! 16 bytes, so that the whole table of a distribution's kernel takes a few megabytes.
+//! An address resolves to a name as `%pS` prints it, a name to its addresses, and a function to the range that the
+//! kernel's filter uses.
+//!
+//! The kernel's own table has no sizes either: a symbol ends where the next one starts (`get_symbol_pos()`,
+//! kernel/kallsyms.c). Of several names for one address, the first in the table counts. Each module is searched
+//! separately (`find_kallsyms_symbol()`, kernel/module/kallsyms.c). Names are in one arena and entries take 16 bytes,
+//! so the whole table of a distribution's kernel takes a few megabytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,17 +17,17 @@ use super::Error;
 /// The kernel's symbols by address and by name.
 #[derive(Debug, Default)]
 pub struct Symbols {
-    /// Symbols of the kernel image, by address; same addresses in the kernel's order.
+    /// Symbols of the kernel image, by address; symbols of equal address in the kernel's order.
     core: Vec<Entry>,
     /// Symbols of modules, BPF programs and trampolines, by address.
     extra: Vec<Entry>,
-    /// Where addresses of the kernel image lie (`is_ksym_addr()`).
+    /// Address ranges of the kernel image (`is_ksym_addr()`).
     image: [Range<u64>; 2],
-    /// Names of modules; an entry's index is one more, 0 means the kernel image.
+    /// Names of modules; an entry stores the index plus one, 0 means the kernel image.
     modules: Vec<String>,
-    /// All names, one behind the other.
+    /// All names, concatenated.
     names: Vec<u8>,
-    /// For each page of the image how many core symbols start before it: a lookup searches one page's only.
+    /// For each page of the image, how many core symbols start before it: a lookup searches only one page's.
     pages: Vec<u32>,
 }
 
@@ -37,20 +39,20 @@ struct Entry {
     module: u16,
 }
 
-/// What lies at an address.
+/// The symbol at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
     /// The symbol's name.
     pub name: &'a str,
     /// Distance in bytes from the symbol's first byte.
     pub offset: u64,
-    /// Bytes up to the next symbol. None where /proc/kallsyms does not tell (BPF programs).
+    /// Bytes up to the next symbol. None if `/proc/kallsyms` does not reveal them (BPF programs).
     pub size: Option<u64>,
     /// The module it belongs to; None for the kernel image.
     pub module: Option<&'a str>,
 }
 
-/// As `%pS` prints it: `name+0xoffset/0xsize [module]`, a size that is not known as `?`.
+/// As `%pS` prints it: `name+0xoffset/0xsize [module]`, with `?` for an unknown size.
 impl fmt::Display for Symbol<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}+{:#x}/", self.name, self.offset)?;
@@ -66,16 +68,16 @@ impl fmt::Display for Symbol<'_> {
 }
 
 impl Symbols {
-    /// Reads /proc/kallsyms.
+    /// Reads `/proc/kallsyms`.
     ///
     /// # Errors
-    /// When it cannot be read, or when the kernel withholds the addresses from this process
-    /// (`kernel.kptr_restrict`, `CAP_SYSLOG`): [`Error::Withheld`].
+    /// If it cannot be read; [`Error::Withheld`] if the kernel withholds the addresses from this process
+    /// (`kernel.kptr_restrict`, `CAP_SYSLOG`).
     pub fn running() -> Result<Self, Error> {
         Self::read(Path::new("/proc/kallsyms"))
     }
 
-    /// Reads a file in the form of /proc/kallsyms.
+    /// Reads a file in the format of `/proc/kallsyms`.
     ///
     /// # Errors
     /// As [`Symbols::running`].
@@ -130,7 +132,7 @@ impl Symbols {
         Ok(symbols)
     }
 
-    /// For each page of the image's first range the number of core symbols that start before it.
+    /// For each page of the image's first range, the number of core symbols that start before it.
     fn page_starts(&self) -> Vec<u32> {
         let Range { start, end } = self.image[0];
         let pages = end.saturating_sub(start).div_ceil(PAGE).min(PAGES_MAX);
@@ -146,7 +148,7 @@ impl Symbols {
             .collect()
     }
 
-    /// The index that entries of this module have.
+    /// The index that entries of this module store.
     fn module_index(&mut self, name: &[u8]) -> u16 {
         if name.is_empty() {
             return 0;
@@ -160,8 +162,8 @@ impl Symbols {
         u16::try_from(at + 1).unwrap_or(u16::MAX)
     }
 
-    /// Which addresses the kernel looks up in its own table: everything from `_stext` to `_end` where data
-    /// symbols are kept too (`CONFIG_KALLSYMS_ALL`), else the text and the init text.
+    /// The addresses that the kernel looks up in its own table: everything from `_stext` to `_end` if data symbols
+    /// are included (`CONFIG_KALLSYMS_ALL`), else the text and the init text.
     fn image_ranges(&self) -> [Range<u64>; 2] {
         let at = |name: &str| self.addresses_in(&self.core, name).next();
         let first = self.core.first().map_or(0, |entry| entry.address);
@@ -175,12 +177,12 @@ impl Symbols {
         [low..high, init]
     }
 
-    /// How many symbols there are.
+    /// The number of symbols.
     pub fn len(&self) -> usize {
         self.core.len() + self.extra.len()
     }
 
-    /// Whether there are none (a table that was read is never empty).
+    /// Whether there are no symbols (a parsed table is never empty).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -196,8 +198,8 @@ impl Symbols {
         })
     }
 
-    /// All addresses of a name, in the kernel's order (lowest first, modules last). `module:name` asks for a
-    /// module's symbol.
+    /// All addresses of a name, in the kernel's order (lowest first, modules last). `module:name` selects a module's
+    /// symbol.
     pub fn addresses(&self, name: &str) -> Vec<u64> {
         match name.split_once(':') {
             Some((module, name)) => self
@@ -210,8 +212,10 @@ impl Symbols {
         }
     }
 
-    /// How many symbols have this name: in the kernel image and all modules, or in one module. Programs and what the
-    /// kernel lists as its own additions (trampolines, probes) do not count, as nobody can probe them by name.
+    /// How many symbols have this name, in the kernel image and all modules or in one module.
+    ///
+    /// Without a module, BPF programs and the symbols that the kernel adds itself (trampolines, probes) are not
+    /// counted, because they cannot be probed by name.
     pub fn count(&self, module: Option<&str>, name: &str) -> usize {
         let in_module = |entry: &&Entry| {
             let own = self.module(**entry).unwrap_or_default();
@@ -228,9 +232,9 @@ impl Symbols {
         own.filter(move |entry| self.name(**entry) == name).filter_map(|entry| self.module(*entry))
     }
 
-    /// The function that a filter's `.function` operand names (`parse_pred()`,
-    /// kernel/trace/trace_events_filter.c): first address of the name, or an address in hexadecimal anywhere
-    /// in the function. None where the kernel says "Function not found".
+    /// The function that a filter's `.function` operand names (`parse_pred()`, kernel/trace/trace_events_filter.c):
+    /// the first address of a name, or a hexadecimal address anywhere in the function. None if the kernel reports
+    /// "Function not found".
     pub fn function(&self, operand: &str) -> Option<Range<u64>> {
         let address = match operand.strip_prefix("0x").or_else(|| operand.strip_prefix("0X")) {
             Some(digits) if digits.starts_with(|c: char| c.is_ascii_hexdigit()) => {
@@ -241,8 +245,8 @@ impl Symbols {
         self.range(address)
     }
 
-    /// First address and first address behind the symbol that an address belongs to
-    /// (`kallsyms_lookup_size_offset()`). None when there is none or its end is not known.
+    /// The address range of the symbol that an address belongs to (`kallsyms_lookup_size_offset()`). None if there is
+    /// no symbol or its end is unknown.
     pub fn range(&self, address: u64) -> Option<Range<u64>> {
         let (start, end) = self.bounds(address)?;
         let end = end?;
@@ -269,7 +273,7 @@ impl Symbols {
         self.modules.get(usize::from(entry.module).checked_sub(1)?).map(String::as_str)
     }
 
-    /// As [`first_at_or_below`] for the kernel image.
+    /// Like [`first_at_or_below`], for the kernel image.
     fn core_at_or_below(&self, address: u64) -> Option<usize> {
         let page = usize::try_from(address.checked_sub(self.image[0].start)? / PAGE).ok();
         match page.and_then(|page| Some((*self.pages.get(page)?, *self.pages.get(page + 1)?))) {
@@ -285,13 +289,13 @@ impl Symbols {
         }
     }
 
-    /// The symbol an address belongs to and where it ends.
+    /// The symbol that an address belongs to, and where it ends.
     fn bounds(&self, address: u64) -> Option<(Entry, Option<u64>)> {
         if self.image.iter().any(|range| range.contains(&address)) {
             let start = self.core_at_or_below(address)?;
             let entry = *self.core.get(start)?;
             let next = self.core.iter().skip(start).find(|e| e.address > entry.address);
-            // Behind the last symbol the kernel takes the end of the section it lies in.
+            // After the last symbol, the kernel uses the end of the section.
             let end = next
                 .map(|e| e.address)
                 .or_else(|| self.image.iter().find(|range| range.contains(&address)).map(|range| range.end));
@@ -300,7 +304,7 @@ impl Symbols {
         let start = first_at_or_below(&self.extra, address)?;
         let entry = *self.extra.get(start)?;
         if self.module(entry) == Some("bpf") {
-            // The end is known to the kernel alone; a program's image is at most this long.
+            // Only the kernel knows the end; a program's image is at most this long.
             return (address - entry.address < BPF_IMAGE_MAX).then_some((entry, None));
         }
         let next = self
@@ -309,8 +313,8 @@ impl Symbols {
             .skip(start)
             .find(|e| e.module == entry.module && e.address > entry.address)
             .map_or(u64::MAX, |e| e.address);
-        // A module's text region ends at a page's end, and nothing tells which page: the symbol is taken to
-        // reach to the end of the page that it (or the address) is in.
+        // A module's text region ends at a page's end, but no file states which page. The symbol is assumed to end at
+        // the next symbol or at the end of the address's page, whichever is first.
         let end = next.min((address | (PAGE - 1)).saturating_add(1));
         let far = address - entry.address >= MODULE_SYMBOL_MAX;
         (!far && address < end).then_some((entry, Some(end)))
@@ -318,11 +322,11 @@ impl Symbols {
 }
 
 const PAGE: u64 = 4096;
-/// Pages of an image that are indexed: 256 MB, more than a kernel takes.
+/// Maximum number of indexed pages of an image: 256 MB, more than a kernel takes.
 const PAGES_MAX: u64 = 1 << 16;
-/// No function or object of a module is taken to be longer: behind its last symbol may lie anything.
+/// Maximum assumed length of a function or object of a module: anything may follow its last symbol.
 const MODULE_SYMBOL_MAX: u64 = 1 << 20;
-/// More than the longest image the JIT makes of a program of ordinary size.
+/// More than the longest image that the JIT makes of a program of ordinary size.
 const BPF_IMAGE_MAX: u64 = 1 << 20;
 
 enum Problem {
@@ -331,7 +335,7 @@ enum Problem {
     Empty,
 }
 
-/// The index of the first of the entries that share the greatest address not above this one.
+/// The index of the first entry that has the greatest address not above this one.
 fn first_at_or_below(table: &[Entry], address: u64) -> Option<usize> {
     let (last, before) =
         table.get(..table.partition_point(|entry| entry.address <= address))?.split_last()?;
@@ -348,8 +352,8 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Takes the first line off the text; None when it is no symbol. Every symbol of a kernel passes here, so
-    /// bytes are looked at once.
+    /// Splits the first line off the text; None if it is not a symbol. Reads each byte only once, because every
+    /// symbol of the kernel passes through here.
     fn split(text: &mut &'a [u8]) -> Option<Self> {
         let mut address = 0;
         let mut at = 0;
@@ -363,7 +367,7 @@ impl<'a> Line<'a> {
             address = address << 4 | u64::from(digit);
             at += 1;
         }
-        // The type's letter between two blanks.
+        // The type's letter is between two blanks.
         if text.get(at + 2) != Some(&b' ') {
             return None;
         }
@@ -381,7 +385,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Why all addresses read as zero, from what the kernel says about it.
+/// Why all addresses are zero, according to the kernel's settings.
 fn why_zero() -> String {
     match std::fs::read_to_string("/proc/sys/kernel/kptr_restrict").as_deref().map(str::trim) {
         Ok("2") => "kernel.kptr_restrict is 2: hidden from everybody".into(),

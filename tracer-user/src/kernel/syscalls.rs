@@ -1,15 +1,15 @@
-//! System calls: the number behind each `sys_enter_*` and `sys_exit_*` event, and where a call's registers lie.
+//! System calls: the number behind each `sys_enter_*` and `sys_exit_*` event, and the offsets of a call's registers.
 //!
-//! Neither a format file nor a symbol tells an event's number, and event names are those of
-//! `SYSCALL_DEFINE` (`newfstat`), not of any table in user space. So the kernel itself is asked: tracefs's file
-//! `events/syscalls/NAME/enable`, opened for reading, holds a `struct trace_event_file`, from which a small BPF
-//! program (`BPF_PROG_TYPE_SYSCALL`, 5.14, run once an event) follows pointers by BTF to the event's
-//! `struct syscall_metadata` and its `syscall_nr`. On the way it reads the event's id, which must be the one of
-//! the `id` file: a chain that went astray is noticed, and answers "could not tell". Only events whose number
-//! lies in the kernel's table exist at all (`init_syscall_trace()`, kernel/trace/trace_syscalls.c).
+//! Neither a format file nor a symbol reveals an event's number, and event names are those of `SYSCALL_DEFINE`
+//! (`newfstat`), not of any table in user space. The number is therefore read from kernel memory. tracefs's file
+//! `events/syscalls/NAME/enable`, opened for reading, refers to a `struct trace_event_file`. From there a small BPF
+//! program (`BPF_PROG_TYPE_SYSCALL`, 5.14, run once for each event) follows pointers by BTF to the event's
+//! `struct syscall_metadata` and its `syscall_nr`. On the way it reads the event's id, which must match the `id`
+//! file. This detects a wrong chain, and the answer is then "could not tell". Only events whose number is in the
+//! kernel's table exist at all (`init_syscall_trace()`, kernel/trace/trace_syscalls.c).
 //!
 //! 32-bit calls on a 64-bit kernel never reach these events (`ARCH_TRACE_IGNORE_COMPAT_SYSCALLS` on x86-64 and
-//! arm64), though the raw tracepoints see them: [`Registers::compat`] says how a program tells them apart.
+//! arm64), though the raw tracepoints see them: [`Registers::compat`] describes how a program distinguishes them.
 
 use std::os::fd::AsRawFd;
 
@@ -18,13 +18,13 @@ use rustix::fs::OFlags;
 use super::{Btf, Error, Tracefs};
 use crate::sys::prog::{Prog, ProgKind};
 
-/// Reads syscall events' numbers out of the running kernel.
+/// Reads the numbers of syscall events from the running kernel.
 #[derive(Debug)]
 pub struct Numbers {
     prog: Prog,
 }
 
-/// Byte offsets of the program's context: the descriptor goes in, the event's id and the number come out.
+/// Byte offsets in the program's context: the descriptor is the input, the event's id and the number are the output.
 const CTX_FD: i16 = 0;
 const CTX_ID: i16 = 4;
 const CTX_NUMBER: i16 = 8;
@@ -34,8 +34,8 @@ impl Numbers {
     /// Loads the program that reads numbers.
     ///
     /// # Errors
-    /// [`Error::Withheld`] when the kernel's types do not allow it or the program is refused; then no number can
-    /// be told.
+    /// [`Error::Withheld`] if the kernel's types do not suffice or the kernel refuses the program; then no number can
+    /// be read.
     pub fn new(btf: &Btf) -> Result<Self, Error> {
         let program = program(btf)?.ok_or_else(|| withheld("the kernel's types lack a struct on the way"))?;
         let prog = Prog::load(ProgKind::Syscall, &program, "syscall_nr")
@@ -43,10 +43,10 @@ impl Numbers {
         Ok(Self { prog })
     }
 
-    /// The number of a syscall event (`sys_enter_openat`, `sys_exit_openat`). None when there is no such event.
+    /// The number of a syscall event (`sys_enter_openat`, `sys_exit_openat`). None if there is no such event.
     ///
     /// # Errors
-    /// [`Error::Withheld`] when it could not be told.
+    /// [`Error::Withheld`] if the number could not be read.
     pub fn of(&self, tracefs: &Tracefs, event: &str) -> Result<Option<u32>, Error> {
         let Some(id) = tracefs.id("syscalls", event)? else { return Ok(None) };
         let path = format!("events/syscalls/{event}/enable");
@@ -89,8 +89,8 @@ fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> [u8; 8] {
     bytes
 }
 
-/// The program; None when a struct or member on the way is not in the types. It returns 0, or the number of the
-/// step that failed.
+/// Builds the program; None if a required struct or member is not in the types. The program returns 0, or the number
+/// of the step that failed.
 fn program(btf: &Btf) -> Result<Option<Vec<u8>>, Error> {
     // `BPF_FUNC_get_current_task`, `BPF_FUNC_probe_read_kernel`.
     const CURRENT_TASK: i32 = 35;
@@ -114,7 +114,7 @@ fn program(btf: &Btf) -> Result<Option<Vec<u8>>, Error> {
 
     let mut code: Vec<[u8; 8]> = Vec::new();
     let mut step = 0;
-    // r8 = *(size bytes *)(r8 + offset), by way of the stack; leaves with the step's number on a fault.
+    // to = *(size bytes *)(from + offset), by way of the stack; on a fault the program exits with the step's number.
     let mut read = |code: &mut Vec<[u8; 8]>, to: u8, from: u8, offset: i32, size: i32| {
         step += 1;
         code.extend([
@@ -164,22 +164,22 @@ fn program(btf: &Btf) -> Result<Option<Vec<u8>>, Error> {
 pub struct Registers {
     /// Byte offset of the call's number.
     pub number: u32,
-    /// Bytes of the number that count: the kernel takes an `int`, whatever the register's width.
+    /// Significant bytes of the number: the kernel takes an `int`, whatever the register's width.
     pub number_width: u8,
     /// Byte offsets of the six arguments, eight bytes each (`syscall_get_arguments()`).
     pub args: [u32; 6],
-    /// How a 32-bit call is told.
+    /// How to detect a 32-bit call.
     pub compat: Compat,
 }
 
-/// How to tell a 32-bit call on a 64-bit kernel.
+/// How to detect a 32-bit call on a 64-bit kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compat {
-    /// Byte offset in the current `struct task_struct` of a u32...
+    /// Byte offset of a u32 with flags in the current `struct task_struct`.
     pub task_offset: u32,
-    /// ...that has one of these bits set during a 32-bit call.
+    /// Bits of that u32, one of which is set during a 32-bit call.
     pub mask: u32,
-    /// Byte offsets of a 32-bit call's arguments where they are others.
+    /// Byte offsets of a 32-bit call's arguments, if they differ.
     pub args: Option<[u32; 6]>,
 }
 
@@ -189,10 +189,10 @@ const X86_TS_COMPAT: u32 = 0x2;
 const ARM64_TIF_32BIT: u32 = 1 << 22;
 
 impl Registers {
-    /// Finds the registers; None on an architecture this program does not know.
+    /// Finds the registers; None on an unsupported architecture.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn find(btf: &Btf) -> Result<Option<Self>, Error> {
         let register = |name: &str| Ok::<_, Error>(btf.member("pt_regs", name)?.map(|member| member.offset));
         let six = |names: [&str; 6]| {
@@ -227,7 +227,7 @@ impl Registers {
 mod tests {
     use super::*;
 
-    /// Facts of the running kernel; only root may load programs.
+    /// Facts of the running kernel; None without BTF or without root, because only root may load programs.
     fn running() -> Option<(Tracefs, Btf)> {
         if !rustix::process::geteuid().is_root() {
             return None;

@@ -1,9 +1,8 @@
-//! A handle to a tracefs: the catalogue of events, their formats and ids, and any other file of it.
+//! A handle to a tracefs: the catalogue of events, their formats and ids, and any other file in it.
 //!
-//! The visible mount is used where there is one. Where there is none (tracefs is not mounted at boot on every
-//! machine, and hardly ever in a container) one is mounted detached, so that nobody else sees it and nothing
-//! has to be cleaned up. All access goes by openat(2) from one descriptor, so that a frozen directory of a test
-//! serves as well. Only what is asked for is read.
+//! Uses the visible mount if there is one. Otherwise it mounts tracefs detached: invisible to other processes,
+//! without cleanup. tracefs is not mounted at boot on every machine, and rarely in a container. All access uses
+//! openat(2) from one descriptor, so a test can substitute a frozen directory. Only requested files are read.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -30,19 +29,19 @@ pub struct Tracefs {
 /// Where a [`Tracefs`] comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A mount that everybody sees.
+    /// A mount visible to other processes.
     Mounted(PathBuf),
-    /// A mount of our own that has no path.
+    /// A detached mount of this process, without a path.
     Detached,
     /// A directory with frozen files.
     Frozen(PathBuf),
 }
 
 impl Tracefs {
-    /// The same tracefs once more.
+    /// A second handle to the same tracefs.
     ///
     /// # Errors
-    /// When there are no descriptors left.
+    /// If no descriptor is available.
     pub fn try_clone(&self) -> Result<Self, Error> {
         let root = self.root.try_clone().map_err(|error| Error::io("tracefs", error))?;
         Ok(Self { root, place: self.place.clone() })
@@ -51,7 +50,7 @@ impl Tracefs {
     /// The running kernel's tracefs: the visible mount, else a detached one.
     ///
     /// # Errors
-    /// When there is no mount and none could be made; the message names both findings.
+    /// If there is no mount and none could be made; the message contains both results.
     pub fn open() -> Result<Self, Error> {
         match Self::visible()? {
             Some(found) => Ok(found),
@@ -59,10 +58,10 @@ impl Tracefs {
         }
     }
 
-    /// The visible mount, if there is one: the usual places first, then whatever /proc/self/mounts lists.
+    /// The visible mount, if there is one: the usual places first, then the mounts listed in `/proc/self/mounts`.
     ///
     /// # Errors
-    /// When a mount is there and may not be opened.
+    /// If a mount exists and may not be opened.
     pub fn visible() -> Result<Option<Self>, Error> {
         for path in USUAL {
             if let Some(found) = Self::at_mount(Path::new(path))? {
@@ -80,10 +79,10 @@ impl Tracefs {
         Ok(None)
     }
 
-    /// A mount of our own, seen by nobody else.
+    /// A detached mount, invisible to other processes.
     ///
     /// # Errors
-    /// When the kernel has no tracefs (`ENODEV`) or refuses the mount.
+    /// If the kernel has no tracefs (`ENODEV`) or refuses the mount.
     pub fn detached() -> Result<Self, Error> {
         let root = mount::detached("tracefs").map_err(|source| {
             if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) {
@@ -97,21 +96,21 @@ impl Tracefs {
     /// A directory that holds files of a tracefs, frozen for a test.
     ///
     /// # Errors
-    /// When the directory cannot be opened.
+    /// If the directory cannot be opened.
     pub fn frozen(dir: impl Into<PathBuf>) -> Result<Self, Error> {
         let dir = dir.into();
         let root = open_dir(&dir).map_err(|error| Error::io(dir.display().to_string(), error))?;
         Ok(Self { root, place: Place::Frozen(dir) })
     }
 
-    /// Whether what is mounted at a path is a tracefs.
+    /// Whether the file system mounted at a path is a tracefs.
     pub fn is_at(path: &Path) -> bool {
         // The width and sign of `f_type` differ between architectures.
         #[allow(clippy::unnecessary_cast)]
         statfs(path).is_ok_and(|stat| stat.f_type as i64 == TRACEFS_MAGIC)
     }
 
-    /// The tracefs mounted at exactly this path; None when nothing of that kind is there.
+    /// The tracefs mounted at exactly this path; None if there is none.
     fn at_mount(path: &Path) -> Result<Option<Self>, Error> {
         if !Self::is_at(path) {
             return Ok(None);
@@ -128,8 +127,8 @@ impl Tracefs {
         &self.place
     }
 
-    /// A path to a file of it that this process may open, good only as long as this handle: a mount is reached through
-    /// `/proc/self/fd`, whatever may be mounted over it by now.
+    /// A path to a file in it for this process, valid only while this handle lives. A mount is reached through
+    /// `/proc/self/fd`, so that later mounts over it do not matter.
     pub fn path(&self, relative: &str) -> PathBuf {
         match &self.place {
             Place::Frozen(root) => root.join(relative),
@@ -139,17 +138,17 @@ impl Tracefs {
         }
     }
 
-    /// The text of a file, by its path from the root; None when it is not there.
+    /// The text of a file, by its path from the root; None if it does not exist.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// If it exists but cannot be read.
     pub fn read(&self, relative: &str) -> Result<Option<String>, Error> {
-        // The kernel takes it for nearly all of these files.
+        // The kernel takes `event_mutex` for nearly all of these files.
         let _entered = event_mutex::enter().map_err(|errno| Error::io(self.shown(relative), errno))?;
         let Some(file) = self.open_file(relative, OFlags::RDONLY)? else {
             return Ok(None);
         };
-        // These files have no size to ask for. Many texts are kept, so none has room to spare.
+        // These files report no size. Many texts are kept in memory, so each is stored without spare capacity.
         let (mut bytes, mut piece) = (Vec::new(), [0; 16384]);
         loop {
             match rustix::io::read(&file, &mut piece) {
@@ -165,23 +164,23 @@ impl Tracefs {
         String::from_utf8(bytes).map(Some).map_err(|_| Error::form(self.shown(relative), "not text in UTF-8"))
     }
 
-    /// Opens a file by its path from the root, close-on-exec; None when it is not there.
+    /// Opens a file by its path from the root, close-on-exec; None if it does not exist.
     ///
     /// # Errors
-    /// When it is there and may not be opened so.
+    /// If it exists but may not be opened with these flags.
     pub fn open_file(&self, relative: &str, flags: OFlags) -> Result<Option<File>, Error> {
         match openat(&self.root, relative, flags | OFlags::CLOEXEC, Mode::empty()) {
             Ok(fd) => Ok(Some(File::from(fd))),
-            // ENODEV: the event or instance goes away at this moment.
+            // ENODEV: the event or instance is being removed.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NODEV) => Ok(None),
             Err(error) => Err(Error::io(self.shown(relative), error)),
         }
     }
 
-    /// The files below `options` and whether each says that the option is on.
+    /// The files in `options`, and whether each option is on.
     ///
     /// # Errors
-    /// When one is there and cannot be read.
+    /// If a file exists but cannot be read.
     pub fn options(&self) -> Result<Vec<(String, bool)>, Error> {
         let Some(dir) = self.open_file("options", OFlags::DIRECTORY)? else { return Ok(Vec::new()) };
         let failed = |errno| Error::io(self.shown("options"), errno);
@@ -201,16 +200,16 @@ impl Tracefs {
     /// The text of `available_events`: every event as a line `system:name`, in the kernel's order.
     ///
     /// # Errors
-    /// When the file cannot be read or is not there.
+    /// If the file cannot be read or does not exist.
     pub fn available_events(&self) -> Result<String, Error> {
         self.read("available_events")?
             .ok_or_else(|| Error::form(self.shown("available_events"), "this tracefs has no events"))
     }
 
-    /// The text of an event's `format`; None when there is no such event.
+    /// The text of an event's `format`; None if there is no such event.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// If it exists but cannot be read.
     pub fn format(&self, system: &str, name: &str) -> Result<Option<String>, Error> {
         if !is_name(system) || !is_name(name) {
             return Ok(None);
@@ -218,10 +217,10 @@ impl Tracefs {
         self.read(&format!("events/{system}/{name}/format"))
     }
 
-    /// An event's id, the `common_type` of its records; None when there is no such event.
+    /// An event's id, the `common_type` of its records; None if there is no such event.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// If it exists but cannot be read.
     pub fn id(&self, system: &str, name: &str) -> Result<Option<u16>, Error> {
         if !is_name(system) || !is_name(name) {
             return Ok(None);
@@ -252,12 +251,12 @@ fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
     open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Whether this can be one directory's name, so that no event name leads out of `events/`.
+/// Whether this is a valid name of one directory, so that no event name leads out of `events/`.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\0'])
 }
 
-/// The mount points of tracefs in a mounts table; blanks in paths are written as octal there (proc(5)).
+/// The mount points of tracefs in a mounts table, which writes blanks in paths as octal escapes (proc(5)).
 fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
     mounts.lines().filter_map(|line| {
         let mut words = line.split(' ');
@@ -317,7 +316,7 @@ mod tests {
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
-    /// The running kernel as the oracle; only root sees tracefs.
+    /// The running kernel as the oracle; None without root, because only root may read tracefs.
     fn running() -> Option<Tracefs> {
         rustix::process::geteuid().is_root().then(|| Tracefs::open().unwrap())
     }

@@ -1,17 +1,19 @@
-//! Carets under a line of text: the one place that draws them. Knows no language.
+//! Draws carets under a line of text for the errors of all languages.
 //!
-//! Two forms: the kernel's, a single `^` at a column ([`mark`]), and ours, the text with the whole span
-//! underlined ([`excerpt`]).
+//! Two forms exist: [`mark`] draws the kernel's single `^` at a column, and [`excerpt`] underlines the whole span below
+//! the text.
 
 use super::Span;
 
-/// `column` spaces and a caret.
+/// Returns `column` spaces and a caret.
 pub fn mark(column: usize) -> String {
     format!("{:column$}^", "")
 }
 
-/// Two lines, indented by two: the text, and `^^^` under the span (one caret where the span is empty, and
-/// behind the text where it starts there). Bytes that a terminal would not show as one column are replaced.
+/// Returns two lines, indented by two: the text, and `^^^` under the span.
+///
+/// An empty span gets one caret. A span that starts at the end of the text or later gets one caret after the text.
+/// Control characters are replaced by a space, because a terminal would not show them as one column.
 pub fn excerpt(text: &[u8], span: Span) -> String {
     let shown = |start, end| -> String {
         let bytes = Span::new(start, end).of(text);

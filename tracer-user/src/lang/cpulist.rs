@@ -1,10 +1,12 @@
-//! Lists of CPUs: `0-3,8`, `all`, `N` (the last one), `0-15:1/4` (one of each four), as `bitmap_parselist()`
-//! reads them (lib/bitmap-str.c). Regions are parted by commas or white space; a newline behind one ends the
-//! list, whatever follows.
+//! Parser of CPU lists: `0-3,8`, `all`, `N` (the last CPU), `0-15:1/4` (one of every four).
+//!
+//! The syntax follows `bitmap_parselist()` (`lib/bitmap-str.c`). Commas or white space separate the regions. A newline
+//! ends the list, and the parser ignores the text after it.
 
 use super::ctype::{is_space, rest, split_run};
 
-/// The CPUs of a list, sorted, each below `cpus` (the kernel's `nr_cpu_ids`). None for what the kernel refuses.
+/// Returns the CPUs of a list, sorted, each below `cpus` (the kernel's `nr_cpu_ids`). Returns `None` if the kernel
+/// rejects the list.
 pub fn parse(text: &[u8], cpus: u32) -> Option<Vec<u32>> {
     let last = cpus.checked_sub(1)?;
     let mut set = vec![false; cpus as usize];
@@ -27,7 +29,7 @@ pub fn parse(text: &[u8], cpus: u32) -> Option<Vec<u32>> {
             for chosen in set.iter_mut().skip(at as usize).take(count as usize) {
                 *chosen = true;
             }
-            // 32 bits that wrap, as the kernel's do: a huge group walks backwards from its start.
+            // The kernel uses 32 bits that wrap: a huge group steps backwards from its start.
             at = at.wrapping_add(region.group);
         }
         if !more {
@@ -37,7 +39,7 @@ pub fn parse(text: &[u8], cpus: u32) -> Option<Vec<u32>> {
     Some((0..cpus).zip(set).filter_map(|(cpu, chosen)| chosen.then_some(cpu)).collect())
 }
 
-/// `start-end:used/group`: of each group of CPUs the first `used`.
+/// `start-end:used/group`: the first `used` CPUs of every `group` CPUs.
 struct Region {
     start: u32,
     end: u32,
@@ -70,7 +72,7 @@ impl Reader<'_> {
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
-    /// One region, and whether the list goes on behind it.
+    /// Parses one region. The flag reports whether the list continues after it.
     fn region(&mut self) -> Option<(Region, bool)> {
         let (start, end);
         if rest(self.text, self.at).get(..3).is_some_and(|word| word.eq_ignore_ascii_case(b"all")) {

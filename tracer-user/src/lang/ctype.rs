@@ -1,48 +1,49 @@
-//! Character classes as the kernel has them: Latin-1, include/linux/ctype.h.
+//! The kernel's character classes: Latin-1, `include/linux/ctype.h`.
 //!
-//! They differ from ASCII: byte 0xa0 is a space, and letters with accents are letters, so that a filter whose
-//! field name holds one fails with "Field not found" and not as junk.
+//! They differ from ASCII: byte 0xa0 is a space, and accented letters are letters. A filter with such a letter in a
+//! field name therefore fails with "Field not found" and not with a syntax error.
 
-/// `isspace()`: the ASCII white space with vertical tab, and the Latin-1 no-break space.
+/// `isspace()`: ASCII white space with the vertical tab, and the Latin-1 no-break space.
 pub fn is_space(byte: u8) -> bool {
     matches!(byte, b'\t'..=b'\r' | b' ' | 0xa0)
 }
 
-/// `isalnum()`: digits and letters, the letters of Latin-1 included.
+/// `isalnum()`: digits and letters, including the Latin-1 letters.
 pub fn is_alnum(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || (byte >= 0xc0 && byte != 0xd7 && byte != 0xf7)
 }
 
-/// The text without the white space at its end, and without what follows a NUL: what is left of a write to a
-/// control file once the kernel has taken it as a string and `strstrip()` has cut it in place.
+/// Cuts the text at the first NUL, then removes trailing white space.
+///
+/// The kernel treats a write to a control file as a C string and applies `strstrip()` in place.
 pub fn trim_end(text: &[u8]) -> &[u8] {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let end = text.iter().rposition(|byte| !is_space(*byte)).map_or(0, |last| last + 1);
     text.get(..end).unwrap_or_default()
 }
 
-/// The text without the white space in front of it.
+/// Removes leading white space.
 pub fn trim_start(text: &[u8]) -> &[u8] {
     text.get(skip_space(text, 0)..).unwrap_or_default()
 }
 
-/// The first byte at or behind `at` that is no white space; the text's end if there is none.
+/// Returns the offset of the first byte at or after `at` that is not white space, or the end of the text.
 pub fn skip_space(text: &[u8], at: usize) -> usize {
     text.iter().skip(at).position(|byte| !is_space(*byte)).map_or(text.len().max(at), |n| at + n)
 }
 
-/// The text from `at` on; nothing where that lies behind its end.
+/// Returns the text from `at` on, or an empty slice if `at` is past the end.
 pub fn rest(text: &[u8], at: usize) -> &[u8] {
     text.get(at..).unwrap_or_default()
 }
 
-/// What stands in front of the first byte that is `wanted`, and what stands behind it.
+/// Splits at the first byte that matches `wanted`: the text before it and the text after it.
 pub fn split_once(text: &[u8], wanted: impl Fn(u8) -> bool) -> Option<(&[u8], &[u8])> {
     let at = text.iter().position(|byte| wanted(*byte))?;
     Some((text.get(..at)?, text.get(at + 1..)?))
 }
 
-/// The bytes in front that are `wanted`, and all others.
+/// Splits after the leading run of bytes that match `wanted`.
 pub fn split_run(text: &[u8], wanted: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
     let end = text.iter().position(|byte| !wanted(*byte)).unwrap_or(text.len());
     text.split_at_checked(end).unwrap_or((text, &[]))

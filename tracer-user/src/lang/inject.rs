@@ -1,8 +1,9 @@
-//! What is written to an event's `inject` file: `field=value` pairs that make a record of it (kernel/trace/
-//! trace_events_inject.c, in kernels with `CONFIG_TRACE_EVENT_INJECT`).
+//! Parser of the `inject` file of an event: `field=value` pairs that form a record
+//! (`kernel/trace/trace_events_inject.c`, in kernels with `CONFIG_TRACE_EVENT_INJECT`).
 //!
-//! A value is a number, or a text between quotes of either kind, in which a backslash keeps the next character from ending
-//! it and stays. Fields that are not named are 0 or empty; one that is named twice has its last value.
+//! A value is a number or a text in single or double quotes. In a text, a backslash prevents the next character from
+//! ending it, and stays in the text. A field without a value is 0 or empty. If a field has two values, the last one
+//! applies.
 
 use rustix::io::Errno;
 
@@ -13,19 +14,19 @@ use super::{
 };
 use crate::event::{Field, FieldClass, Format};
 
-/// Bytes of a written text that are too many: with its end, a filter's string has as many (`MAX_FILTER_STR_VAL`).
+/// Length limit of a text in bytes, with its NUL: the size of a filter string (`MAX_FILTER_STR_VAL`).
 const TEXT_LIMIT: usize = 256;
-/// Bytes of a record at most: what `kmalloc()` gives at most (`KMALLOC_MAX_SIZE`).
+/// Maximum size of a record in bytes: the limit of `kmalloc()` (`KMALLOC_MAX_SIZE`).
 const RECORD_MAX: usize = 4 << 20;
 
-/// Addresses that stand in a record for what the kernel points to: an empty text, and [`STATIC_TEXT`]. Nothing
-/// can be there.
+/// Placeholder addresses in a record for pointers to an empty text and to [`STATIC_TEXT`]. Both are invalid as kernel
+/// addresses.
 const EMPTY_AT: u64 = 0x7261_6365_7200_0001;
 const STATIC_AT: u64 = 0x7261_6365_7200_0002;
-/// What a field that points to a text outside of the record is made to say.
+/// Text of a field that points to a string outside the record.
 const STATIC_TEXT: &[u8] = b"STATIC STRING CAN NOT BE INJECTED";
 
-/// The text at an address that [`record`] put into a record.
+/// Returns the text for a placeholder address that [`record`] stored.
 pub fn pointed_text(address: u64) -> Option<&'static [u8]> {
     match address {
         EMPTY_AT => Some(b""),
@@ -34,18 +35,19 @@ pub fn pointed_text(address: u64) -> Option<&'static [u8]> {
     }
 }
 
-/// A value as it is written.
+/// A value as written.
 #[derive(Clone, Copy, Debug)]
 enum Written<'a> {
     Number(&'a [u8]),
     Text(&'a [u8]),
 }
 
-/// What a name means.
+/// The target of a name.
 #[derive(Clone, Copy, Debug)]
 enum Named<'a> {
     Field(&'a Field),
-    /// One of the fields of all events that no record holds: whether it is compared as a text, which the kernel takes.
+    /// A generic field, which no record contains. `text` marks a field that is compared as text; the kernel accepts a
+    /// text for it.
     Generic {
         text: bool,
     },
@@ -63,7 +65,7 @@ fn named<'a>(format: &'a Format, name: &[u8]) -> Option<Named<'a>> {
     })
 }
 
-/// Reads a name at the text's start, and says what follows it.
+/// Reads the name at the start of the text. Returns the name and the remaining text.
 fn name(text: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
     let (name, behind) = split_run(trim_start(text), |byte| is_alnum(byte) || byte == b'_');
     if name.is_empty() {
@@ -72,7 +74,7 @@ fn name(text: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
     Ok((name, trim_start(behind)))
 }
 
-/// Reads the value behind a name, and says what follows it.
+/// Reads the value after a name. Returns the value and the remaining text.
 fn value(text: &[u8]) -> Result<(Written<'_>, &[u8]), Errno> {
     let text = text.strip_prefix(b"=").ok_or(Errno::INVAL)?;
     let text = trim_start(text);
@@ -124,7 +126,7 @@ fn put(record: &mut [u8], at: usize, bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The word that says where a text is; `place` is its offset in the record.
+/// Encodes the location word of a text; `place` is the offset of the text in the record.
 fn place(field: &Field, place: usize, length: usize) -> [u8; 4] {
     let mut at = place as u32 & 0xffff;
     if field.class == FieldClass::RelString {
@@ -133,17 +135,19 @@ fn place(field: &Field, place: usize, length: usize) -> [u8; 4] {
     ((length as u32) << 16 | at).to_ne_bytes()
 }
 
-/// The record that a written text makes, on top of these common fields.
+/// Builds the record of a written text with the given common fields.
 ///
 /// # Errors
-/// `ENOENT` for a field that the event does not have, `ENOMEM` for a record that is longer than the kernel could allocate, `ERANGE` for a number that does not fit 64 bits, `EINVAL` for
-/// everything else that cannot be read.
+/// - `ENOENT` if the event does not have a field of that name.
+/// - `ENOMEM` if the record is longer than the kernel can allocate.
+/// - `ERANGE` if a number does not fit into 64 bits.
+/// - `EINVAL` for every other error.
 pub fn record(text: &[u8], format: &Format, common: [u8; 8]) -> Result<Vec<u8>, Errno> {
     let size = format.fields.iter().map(Field::end).max().unwrap_or(0).max(common.len());
     if size > RECORD_MAX {
         return Err(Errno::NOMEM);
     }
-    // One byte more: the end of all texts that are not set.
+    // The extra byte terminates every text that has no value.
     let mut record = vec![0; size + 1];
     for field in &format.fields {
         match field.class {
@@ -182,7 +186,7 @@ pub fn record(text: &[u8], format: &Format, common: [u8; 8]) -> Result<Vec<u8>, 
                 FieldClass::PtrString => put(&mut record, field.offset, &STATIC_AT.to_ne_bytes())?,
                 _ => return Err(Errno::INVAL),
             },
-            // The kernel writes an address over the common fields here.
+            // The kernel writes an address over the common fields here; this parser writes nothing.
             (Named::Generic { text: true }, Written::Text(_)) => {}
             _ => return Err(Errno::INVAL),
         }

@@ -1,8 +1,10 @@
-//! The kernel's languages: text to a typed tree with spans.
+//! Parsers of the kernel's languages: text to a typed tree with spans.
 //!
-//! Every language returns a kind and a span; [`caret`] alone draws them, and knows nothing of any language.
-//! What the languages share with the kernel's C library (character classes, number and CPU list syntax) lives
-//! here too, because each of those rules shows in what a filter, a fetch argument or a trigger accepts.
+//! Every parser reports an error as a kind and a span. Only [`caret`] draws errors, and it is independent of the
+//! languages.
+//!
+//! The modules also share the rules of the kernel's C library for character classes, numbers and CPU lists. Those rules
+//! decide which filters, fetch arguments and triggers are valid.
 
 pub mod caret;
 pub mod cpulist;

@@ -1,31 +1,33 @@
-//! Integers as the kernel's `kstrtoull()` family reads them with base 0 (lib/kstrtox.c): `0x` and a hex digit
-//! is hex, another leading `0` octal, everything else decimal; one newline may follow, nothing else.
+//! Integer parsing as in the kernel's `kstrtoull()` family (`lib/kstrtox.c`).
+//!
+//! With base 0, `0x` and a hex digit select hexadecimal, another leading `0` octal, and all else decimal. Only a single
+//! newline may follow the digits.
 
 use super::ctype::split_run;
 
-/// Why a text is no number.
+/// Why a text is not a valid number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberError {
-    /// Something that is no digit; EINVAL.
+    /// Not a number; EINVAL.
     Invalid,
-    /// Too big or too small; ERANGE, also where junk follows.
+    /// Too large or too small; ERANGE, even if other characters follow the digits.
     Range,
 }
 
-/// `kstrtoull(text, 0)`. None for what is no number or does not fit 64 bits.
+/// `kstrtoull(text, 0)`. Returns `None` if the text is not a number or does not fit into 64 bits.
 pub fn unsigned(text: &[u8]) -> Option<u64> {
     read_unsigned(text, 0).ok()
 }
 
-/// `kstrtoll(text, 0)`. None for what is no number or does not fit 64 bits with a sign.
+/// `kstrtoll(text, 0)`. Returns `None` if the text is not a number or does not fit into signed 64 bits.
 pub fn signed(text: &[u8]) -> Option<i64> {
     read_signed(text).ok()
 }
 
-/// `kstrtoull(text, base)`, base 0 or 10.
+/// `kstrtoull(text, base)`, with base 0 or 10.
 ///
 /// # Errors
-/// For what is no number or does not fit 64 bits.
+/// If the text is not a number or does not fit into 64 bits.
 pub fn read_unsigned(text: &[u8], base: u32) -> Result<u64, NumberError> {
     magnitude(text.strip_prefix(b"+").unwrap_or(text), base)
 }
@@ -33,7 +35,7 @@ pub fn read_unsigned(text: &[u8], base: u32) -> Result<u64, NumberError> {
 /// `kstrtoll(text, 0)`.
 ///
 /// # Errors
-/// For what is no number or does not fit 64 bits with a sign.
+/// If the text is not a number or does not fit into signed 64 bits.
 pub fn read_signed(text: &[u8]) -> Result<i64, NumberError> {
     if let Some(digits) = text.strip_prefix(b"-") {
         0i64.checked_sub_unsigned(magnitude(digits, 0)?).ok_or(NumberError::Range)
@@ -42,8 +44,9 @@ pub fn read_signed(text: &[u8]) -> Result<i64, NumberError> {
     }
 }
 
-/// `simple_strtoul(text, base)`: the digits at the start, wrapped to 64 bits, and what follows them. 0 and the whole
-/// text where there are none.
+/// `simple_strtoul(text, base)`: returns the value of the leading digits, wrapped to 64 bits, and the text after them.
+///
+/// Without digits it returns 0 and the whole text.
 pub fn prefix(text: &[u8], base: u32) -> (u64, &[u8]) {
     let (radix, digits) = radix(text, base);
     let digit = |byte: &u8| char::from(*byte).to_digit(radix).map(u64::from);

@@ -1,21 +1,22 @@
-//! The commands that register user events: `name[:FLAGS] [type field[ size][; ...]]` (`user_event_parse_cmd()`).
+//! Parser of user event commands: `name[:FLAGS] [type field[ size][; ...]]` (`user_event_parse_cmd()`).
 //!
-//! A command is cut up only as far as is needed to see whether its event is there already; its fields are read when it is
-//! not, so that a command for an event that is there may have faults in its fields and is told of the difference first.
+//! [`Command::split`] only separates the name, the flags and the arguments, which is enough to find an existing event.
+//! The caller parses the fields only for a new event. A command for an existing event therefore reports the mismatch
+//! before any error in its fields.
 
 use rustix::io::Errno;
 
 use super::{ctype, number};
 use crate::event::user::Field;
 
-/// Bytes of a command at most, the NUL included (`MAX_EVENT_DESC`).
+/// Maximum length of a command in bytes, with the NUL (`MAX_EVENT_DESC`).
 pub const COMMAND_MAX: usize = 512;
-/// Elements of an array at most (`MAX_FIELD_ARRAY_SIZE`).
+/// Maximum number of array elements (`MAX_FIELD_ARRAY_SIZE`).
 const ARRAY_MAX: u64 = 1024;
-/// Characters behind a bracket that the kernel looks at.
+/// Number of characters after the opening bracket that the kernel reads.
 const ARRAY_TEXT: usize = 7;
 
-/// Types and their sizes (`user_field_size()`). A `long` is none: it has two sizes.
+/// Types and their sizes in bytes (`user_field_size()`). `long` is absent because its size depends on the architecture.
 const TYPES: [(&str, u32); 14] = [
     ("s64", 8),
     ("u64", 8),
@@ -33,26 +34,26 @@ const TYPES: [(&str, u32); 14] = [
     ("unsigned char", 1),
 ];
 
-/// What types begin with whose name has a blank inside, the longest first.
+/// Prefixes of types whose name contains a blank.
 const SPACED: [&str; 6] =
     ["unsigned ", "struct ", "__data_loc unsigned ", "__data_loc ", "__rel_loc unsigned ", "__rel_loc "];
 
-/// A command, cut into its parts.
+/// A command, split into its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command<'a> {
-    /// The event's name.
+    /// Name of the event.
     pub name: &'a str,
-    /// What stands behind a colon at the name.
+    /// Text after the colon of the name.
     pub flags: Option<&'a str>,
     arguments: Option<&'a str>,
 }
 
 impl<'a> Command<'a> {
-    /// Cuts a command.
+    /// Splits a command.
     ///
     /// # Errors
-    /// `EINVAL` for what is no text, and for a name that no directory can have: the kernel takes such an event, and nobody
-    /// can turn it on.
+    /// `EINVAL` if the text is not UTF-8 or the name is not a valid directory name. The kernel accepts such a name, but
+    /// the event could not be enabled.
     pub fn split(text: &'a [u8]) -> Result<Self, Errno> {
         let text = std::str::from_utf8(text).map_err(|_| Errno::INVAL)?;
         let (head, arguments) = match text.split_once(' ') {
@@ -67,7 +68,7 @@ impl<'a> Command<'a> {
         if is_name { Ok(Self { name, flags, arguments }) } else { Err(Errno::INVAL) }
     }
 
-    /// The words behind the name; a semicolon ends one (`user_event_argv_split()`).
+    /// Returns the words after the name; a semicolon ends a word (`user_event_argv_split()`).
     pub fn words(&self) -> Vec<String> {
         let mut text = String::new();
         let mut rest = self.arguments.unwrap_or_default().chars().peekable();
@@ -80,15 +81,15 @@ impl<'a> Command<'a> {
         text.split(is_space).filter(|word| !word.is_empty()).map(str::to_owned).collect()
     }
 
-    /// The fields.
+    /// Parses the fields.
     ///
     /// # Errors
-    /// `EINVAL` for the first that is none.
+    /// `EINVAL` for the first invalid field.
     pub fn fields(&self) -> Result<Vec<Field>, Errno> {
         let texts = self.arguments.into_iter().flat_map(|arguments| arguments.split(';'));
         let texts = texts.map(|text| text.trim_start_matches(is_space)).filter(|text| !text.is_empty());
         let fields = texts.map(field).collect::<Result<Vec<Field>, Errno>>()?;
-        // No record is that long, and offsets are to stay numbers.
+        // No record is that long, and offsets must fit into an `i32`.
         let size: u64 = fields.iter().map(|field| u64::from(field.size)).sum();
         if size > i32::MAX as u64 { Err(Errno::INVAL) } else { Ok(fields) }
     }
@@ -98,7 +99,7 @@ fn is_space(character: char) -> bool {
     u8::try_from(character).is_ok_and(|byte| byte.is_ascii() && ctype::is_space(byte))
 }
 
-/// Reads `type name` or, for a structure, `struct type name size` (`user_event_parse_field()`).
+/// Parses `type name` or, for a structure, `struct type name size` (`user_event_parse_field()`).
 fn field(text: &str) -> Result<Field, Errno> {
     let prefix =
         SPACED.into_iter().filter(|prefix| text.starts_with(prefix)).max_by_key(|prefix| prefix.len());
@@ -114,7 +115,7 @@ fn field(text: &str) -> Result<Field, Errno> {
         Some(size) if prefix == Some("struct ") => {
             let size = number::read_unsigned(size.as_bytes(), 10).map_err(|_| Errno::INVAL)?;
             let size = u32::try_from(size).map_err(|_| Errno::INVAL)?;
-            // The kernel takes one with the highest bit set for an error that came up.
+            // The kernel returns the size as an `int`, so a size with the highest bit set is an errno.
             match size.cast_signed() {
                 0.. => size,
                 number @ -4095.. => return Err(Errno::from_raw_os_error(-number)),

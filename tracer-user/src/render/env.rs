@@ -1,39 +1,37 @@
-//! What rendering asks of the world outside of a record: names for addresses while it writes, and facts about
-//! the kernel's types and constants while it compiles.
+//! Interfaces for data outside of a record: names of addresses while rendering, and the kernel's types and constants
+//! while compiling.
 //!
-//! Both are traits, so that a frozen description serves as well as the running kernel, and `()` serves where
-//! nothing is known.
+//! Both are traits, so a frozen description can replace the running kernel, and `()` can be used where nothing is known.
 
 pub use crate::kernel::Symbol;
 
-/// How a pointer printed by plain `%p` looks.
+/// How plain `%p` prints a pointer.
 ///
-/// The kernel prints a hash made with a secret key, unless the trace option `hash-ptr` is off; then it prints the
-/// address.
+/// The kernel prints a hash with a secret key. With the trace option `hash-ptr` off, it prints the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pointers {
     /// The address, as with `nohash-ptr`.
     Raw,
-    /// The kernel's hash ([`RenderEnv::hash`]) or, where that is not known, `(____ptrval____)`, what the kernel prints while
-    /// it has no key yet; null and error values stay readable, as they do there.
+    /// The kernel's hash ([`RenderEnv::hash`]). If it is unknown, `(____ptrval____)`, which the kernel prints while it
+    /// has no key. Null and error values stay readable, as in the kernel.
     #[default]
     Hidden,
 }
 
-/// What rendering looks up while it writes.
+/// Lookups during rendering.
 pub trait RenderEnv {
     /// The kernel symbol that covers an address.
     fn symbol(&self, _address: u64) -> Option<Symbol<'_>> {
         None
     }
 
-    /// The NUL-less text of a string that lies in the kernel at this address (`printk_formats` lists those that
-    /// events may point to).
+    /// The text, without its NUL, of a kernel string at this address (`printk_formats` lists the strings that events
+    /// may point to).
     fn kernel_text(&self, _address: u64) -> Option<&[u8]> {
         None
     }
 
-    /// How plain `%p` looks.
+    /// How plain `%p` prints pointers.
     fn pointers(&self) -> Pointers {
         Pointers::Hidden
     }
@@ -43,8 +41,7 @@ pub trait RenderEnv {
         None
     }
 
-    /// The file that is mapped at an address of a process that still runs, or above it, and how far from the mapping's
-    /// start the address lies.
+    /// The file mapped at or above an address of a running process, and the distance of the address from the mapping's start.
     fn object(&self, _process: u32, _address: u64) -> Option<(Vec<u8>, u64)> {
         None
     }
@@ -57,10 +54,10 @@ pub trait RenderEnv {
 
 impl RenderEnv for () {}
 
-/// Where a member of a struct or union lies.
+/// Location of a struct or union member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Bits from the aggregate's start.
+    /// Bits from the start of the aggregate.
     pub bit_offset: u32,
     /// Width in bits; at most 64.
     pub bits: u32,
@@ -68,15 +65,14 @@ pub struct Member {
     pub signed: bool,
 }
 
-/// What compiling asks about the kernel that made the records.
+/// Facts that compiling needs about the kernel that made the records.
 pub trait KernelFacts {
-    /// The value of an enum's constant: names that stand in print fmts of events whose headers do not export
-    /// their enums.
+    /// The value of an enum constant, for names in print fmts of events whose headers do not export their enums.
     fn constant(&self, _name: &str) -> Option<i64> {
         None
     }
 
-    /// Size in bytes of a type named as in C, without `struct`, `union` or `enum`, and whether it is signed.
+    /// Size in bytes of a C type, named without `struct`, `union` or `enum`, and whether it is signed.
     fn type_size(&self, _name: &str) -> Option<(u64, bool)> {
         None
     }
@@ -86,17 +82,17 @@ pub trait KernelFacts {
         None
     }
 
-    /// The value of a variable that does not change once the kernel runs, such as `vmemmap_base`.
+    /// The value of a variable that is constant in a running kernel, such as `vmemmap_base`.
     fn variable(&self, _name: &str) -> Option<u64> {
         None
     }
 
-    /// Ticks a second (`CONFIG_HZ`).
+    /// Ticks per second (`CONFIG_HZ`).
     fn hz(&self) -> Option<u32> {
         None
     }
 
-    /// The kernel's version as in `uname -r`: a few texts changed with it.
+    /// The kernel's version as in `uname -r`; a few texts depend on it.
     fn version(&self) -> (u32, u32) {
         (6, 18)
     }

@@ -11,8 +11,8 @@ const SIGNED: Number = Number { base: 10, lower: true, size: 8, signed: true };
 
 /// Writes ` name=value`.
 ///
-/// Since 6.15 a long that is the address of a kernel symbol prints as one (`symbols`). Kernels of that age print a
-/// string pointer's own place in the buffer in place of the pointer; here it is the pointer.
+/// Since 6.15 a long that is the address of a kernel symbol prints as one (`symbols`). Those kernels print the address
+/// of a string pointer field in the buffer instead of the pointer; this function prints the pointer.
 pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv, symbols: bool) {
     out.push(b' ');
     out.extend_from_slice(field.name.as_bytes());
@@ -89,7 +89,7 @@ fn number_field(
             return;
         }
     };
-    // Symbols lie in the upper half; small numbers need not be looked up.
+    // Symbols are in the upper half of the address space, so small numbers need no lookup.
     let named = symbols && field.size == 8 && value >> 63 != 0 && env.symbol(value).is_some();
     if named {
         pointer::symbol(out, value, true, false, Spec::PLAIN, env);
@@ -98,13 +98,13 @@ fn number_field(
         hex(out, value);
     }
     out.extend_from_slice(b" (");
-    // The kernel prints two bytes unsigned, the longer ones signed.
+    // The kernel prints two bytes unsigned and longer values signed.
     let signed = if field.size == 4 { i64::from(value as i32) as u64 } else { value };
     number::number(out, signed, SIGNED, Spec::PLAIN);
     out.push(b')');
 }
 
-/// The bytes that a `__data_loc` or `__rel_loc` word points to; none when they are not in the record.
+/// The bytes that a `__data_loc` or `__rel_loc` word points to; `None` if they are outside of the record.
 pub(super) fn data<'a>(field: &Field, record: &'a [u8]) -> Option<&'a [u8]> {
     let word = u32::from_ne_bytes(*record.get(field.offset..)?.first_chunk()?);
     let base = if field.is_rel_loc() { field.offset + 4 } else { 0 };

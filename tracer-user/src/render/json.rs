@@ -5,8 +5,8 @@
 //!  "fields":{"comm":"sh","pid":42,"prio":120,"target_cpu":1},"text":"comm=sh pid=42 prio=120 target_cpu=001"}
 //! ```
 //!
-//! Numbers are numbers, whole up to 64 bits; text is text, bytes that are no UTF-8 replaced; arrays of bytes and what
-//! has no C type known here are hexadecimal digits; a CPU mask is a list (`"0-3,8"`); a pointer is a number.
+//! Numbers are JSON integers of up to 64 bits. Text is a string, with invalid UTF-8 replaced. Arrays of bytes, and
+//! values of unknown C type, are hexadecimal digits. A CPU mask is a list (`"0-3,8"`), and a pointer is a number.
 
 use super::env::RenderEnv;
 use super::fields::data;
@@ -17,7 +17,7 @@ use super::printf::pointer::{Extension, Memory, pointer, take, until_nul};
 use super::printf::spec::Spec;
 use crate::event::{Field, FieldClass};
 
-/// Writes one record, newline included. `time` is the stamp's, in nanoseconds unless the clock counts otherwise.
+/// Writes one record with its newline. `time` is the stamp's time, in nanoseconds unless the clock counts otherwise.
 pub fn object(
     out: &mut Vec<u8>,
     printer: &Printer,
@@ -63,13 +63,13 @@ pub fn object(
     out.extend_from_slice(b"}\n");
 }
 
-/// Writes a field's value; `null` when it does not lie in the record.
+/// Writes a field's value; `null` if it is outside of the record.
 fn value(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv) {
     let own = record.get(field.offset..field.end());
     let behind = if field.is_data_loc() || field.is_rel_loc() {
         data(field, record)
     } else if field.class == FieldClass::StaticString && field.size == 0 {
-        // An array without a length goes on to the record's end.
+        // An array without a length extends to the end of the record.
         record.get(field.offset..)
     } else {
         own
@@ -89,7 +89,7 @@ fn value(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv) {
 }
 
 fn mask(out: &mut Vec<u8>, bytes: &[u8], env: &dyn RenderEnv) {
-    /// Where the mask's bytes are for the printing of a list.
+    /// Address under which the mask's bytes are passed to the list formatter.
     const PLACE: u64 = 0x1000;
     struct Bytes<'a>(&'a [u8]);
     impl Memory for Bytes<'_> {
@@ -144,7 +144,7 @@ fn numbers(out: &mut Vec<u8>, field: &Field, bytes: &[u8]) {
     out.push(b']');
 }
 
-/// Bytes of an element of an array whose format file does not tell; 0 when its type is not known.
+/// Bytes per element of an array without a length in the format file; 0 if its type is unknown.
 fn element(base: &str) -> usize {
     let base = base.trim_start_matches("__data_loc ").trim_start_matches("__rel_loc ");
     super::fmt::scalar(base).map_or(0, |ty| usize::from(ty.size))
@@ -167,7 +167,7 @@ fn number(out: &mut Vec<u8>, value: u64, signed: bool) {
     }
 }
 
-/// Writes text in quotes; what is no UTF-8 becomes U+FFFD.
+/// Writes a quoted string; invalid UTF-8 becomes U+FFFD.
 fn string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
     for chunk in bytes.utf8_chunks() {

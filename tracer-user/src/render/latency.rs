@@ -1,5 +1,5 @@
-//! Lines and header of `trace` with the option `latency-format`: times since the buffer was emptied, and a mark where
-//! the next record is long in coming.
+//! Lines and header of `trace` with the option `latency-format`: times since the buffer was cleared, and a mark for a
+//! long delay until the next record.
 //!
 //! `trace_print_lat_context()` and `print_trace_header()` in kernel/trace, as pure functions.
 
@@ -9,27 +9,27 @@ use super::{
     printf::spec::Spec,
 };
 
-/// Where a record stands among the others.
+/// A record's position in the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// When the buffer was emptied last, by the trace clock.
+    /// Trace clock time when the buffer was last cleared.
     pub start: u64,
-    /// When the next record was made; the record's own time where there is none.
+    /// Time of the next record; the record's own time if it is the last.
     pub next: u64,
-    /// Its number.
+    /// Number of the record.
     pub index: u64,
 }
 
-/// Waits behind which a mark stands, in microseconds (`trace_find_mark()`).
+/// Delays in microseconds above which a mark is printed (`trace_find_mark()`).
 const MARKS: [(u64, u8); 6] =
     [(1_000_000, b'$'), (100_000, b'@'), (10_000, b'*'), (1000, b'#'), (100, b'!'), (10, b'+')];
 
-/// `ns2usecs()` rounds to the nearest.
+/// `ns2usecs()`, which rounds to the nearest microsecond.
 fn micros(ns: u64) -> u64 {
     ns.saturating_add(500) / 1000
 }
 
-/// Writes what stands in front of an event's text.
+/// Writes the context before an event's text.
 pub(super) fn context(
     out: &mut Vec<u8>,
     options: &Options,
@@ -75,8 +75,8 @@ pub(super) fn context(
     out.extend_from_slice(b": ");
 }
 
-/// Writes what stands above the lines: nothing but the first two where there are none. `release` is the kernel's,
-/// `preemption` how it is preempted, in the words of this header.
+/// Writes the header above the lines; without records only its first two lines. `release` is the kernel's release,
+/// `preemption` its preemption model in the words of this header.
 pub fn header(out: &mut Vec<u8>, options: &Options, info: BufferInfo, release: &str, preemption: &str) {
     out.extend_from_slice(b"# tracer: nop\n#\n");
     if !options.context_info || info.entries == 0 {
@@ -91,14 +91,14 @@ pub fn header(out: &mut Vec<u8>, options: &Options, info: BufferInfo, release: &
     out.extend(format!(", CPU#0 | (M:{preemption} VP:0, KP:0, SP:0 HP:0 #P:{cpus})\n").bytes());
     let rule = format!("#    {}\n", "-".repeat(17));
     out.extend_from_slice(rule.as_bytes());
-    // Of a task that was slow; the tracer nop knows none.
+    // The task with the latency; the tracer `nop` has none.
     out.extend_from_slice(b"#    | task: -0 (uid:0 nice:0 policy:0 rt_prio:0)\n");
     out.extend_from_slice(rule.as_bytes());
     out.extend_from_slice(b"#\n");
     if options.verbose {
         return;
     }
-    // The columns are filled up to one width.
+    // The kernel pads these lines with spaces.
     for text in [
         "                   _------=> CPU#            ",
         "                  / _-----=> irqs-off/BH-disabled",

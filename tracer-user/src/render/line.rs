@@ -1,7 +1,7 @@
-//! Lines of a `trace` file: the context in front of an event's text, and the header above them all.
+//! Lines of a `trace` file: the context before an event's text, and the header.
 //!
-//! `print_trace_line()` and what it calls in kernel/trace/trace.c and trace_output.c, as pure functions of the
-//! options, the record and what is remembered of tasks.
+//! `print_trace_line()` and its callees in kernel/trace/trace.c and trace_output.c, as pure functions of the options,
+//! the record and the saved tasks.
 
 use super::env::RenderEnv;
 use super::latency::{self, Position};
@@ -10,35 +10,35 @@ use super::printf::number::{self, decimal, decimal_padded, repeat};
 use super::printf::spec::{Number, Spec};
 use tracer_abi::flags;
 
-/// The trace options that shape a line. The default is the kernel's.
+/// The trace options that affect a line. The defaults are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)]
 pub struct Options {
     /// `irq-info`: the five characters of latency flags.
     pub irq_info: bool,
-    /// `context-info`: anything at all in front of the event, and a header.
+    /// `context-info`: the context before the event, and the header.
     pub context_info: bool,
-    /// `record-tgid`: the thread group behind the pid.
+    /// `record-tgid`: the thread group after the pid.
     pub print_tgid: bool,
     /// `raw`
     pub raw: bool,
-    /// `hex`, stronger than `raw`.
+    /// `hex`, which overrides `raw`.
     pub hex: bool,
-    /// `bin`, stronger than both.
+    /// `bin`, which overrides both.
     pub bin: bool,
     /// `fields`
     pub fields: bool,
-    /// `verbose`: no column header, types of syscall arguments.
+    /// `verbose`: no column header, and types of syscall arguments.
     pub verbose: bool,
-    /// `sym-offset`: how far from the symbol's start an address is, where stacks and marks show one.
+    /// `sym-offset`: the offset of an address from its symbol's start, in stacks and marks.
     pub sym_offset: bool,
-    /// `sym-addr`: the address behind it.
+    /// `sym-addr`: the address after the symbol.
     pub sym_addr: bool,
-    /// `sym-userobj`: the file that an address of user space lies in.
+    /// `sym-userobj`: the file mapped at a user space address.
     pub sym_userobj: bool,
-    /// Whether the trace clock counts nanoseconds; others print as bare counts.
+    /// Whether the trace clock counts nanoseconds; other clocks print as plain counts.
     pub in_ns: bool,
-    /// `latency-format`, and where the record stands.
+    /// `latency-format`, with the record's position.
     pub latency: Option<Position>,
     /// Whether flag bit 0x02 means a lazy reschedule (6.13 and later) or "irq state unknown".
     pub lazy_flag: bool,
@@ -72,12 +72,12 @@ impl Options {
     }
 }
 
-/// What is remembered of tasks after they ran: `saved_cmdlines` and `saved_tgids`.
+/// Saved names and process ids of tasks: `saved_cmdlines` and `saved_tgids`.
 pub trait Tasks {
-    /// The name that a thread had.
+    /// The saved name of a thread.
     fn comm(&self, pid: i32) -> Option<&[u8]>;
 
-    /// The process that a thread belongs to.
+    /// The process of a thread.
     fn tgid(&self, _pid: i32) -> Option<i32> {
         None
     }
@@ -89,7 +89,7 @@ impl Tasks for () {
     }
 }
 
-/// Where and when a record was made.
+/// CPU and time of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// CPU number.
@@ -143,7 +143,7 @@ pub fn line(
     out.push(b'\n');
 }
 
-/// Writes a record under the options `bin` and `hex`, for which no event has a form of its own.
+/// Writes a record with the options `bin` or `hex`, for which no event has its own format.
 pub fn plain(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp) {
     let entry = Entry::of(record);
     if options.bin {
@@ -163,7 +163,7 @@ pub fn plain(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp) 
     out.push(b'\n');
 }
 
-/// Writes what stands in front of an event's text, in `raw` or readable form.
+/// Writes the context before an event's text, in `raw` or readable form.
 pub fn lead(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp, tasks: &dyn Tasks) {
     if !options.context_info {
         return;
@@ -183,19 +183,19 @@ pub fn lead(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp, t
     out.push(b' ');
 }
 
-/// Writes what stands for a record that has no form of its own.
+/// Writes the text of a record that has no format of its own.
 pub(super) fn kind_only(out: &mut Vec<u8>, record: &[u8]) {
     kind(out, &Entry::of(record));
 }
 
-/// Trace events have no form of their own for `raw`, `hex` and `bin` (`trace_nop_print()`).
+/// Trace events have no own format for `raw`, `hex` and `bin` (`trace_nop_print()`).
 fn kind(out: &mut Vec<u8>, entry: &Entry) {
     out.extend_from_slice(b"type: ");
     decimal(out, u64::from(entry.kind));
     out.push(b'\n');
 }
 
-/// A number as its bytes from the highest, and a space (`trace_seq_putmem_hex()`).
+/// Writes a number's bytes in hex, highest first, and a space (`trace_seq_putmem_hex()`).
 fn hex_field(out: &mut Vec<u8>, value: u64, size: usize) {
     for byte in value.to_be_bytes().iter().skip(8usize.saturating_sub(size)) {
         number::hex_byte(out, *byte);
@@ -235,7 +235,7 @@ fn context(out: &mut Vec<u8>, options: &Options, entry: &Entry, stamp: Stamp, ta
     }
     out.push(b' ');
     if options.in_ns {
-        // ns2usecs() rounds to the nearest.
+        // `ns2usecs()` rounds to the nearest microsecond.
         let micros = stamp.time.saturating_add(500) / 1000;
         decimal_padded(out, micros / 1_000_000, 5, b' ');
         out.push(b'.');
@@ -292,18 +292,18 @@ pub fn latency_flags(bits: u8, preempt_count: u8, lazy_flag: bool) -> [u8; 5] {
     [irqs_off, resched, irq, depth(preempt_count & 15), depth(preempt_count >> 4)]
 }
 
-/// What a header tells about the buffer.
+/// Information about the buffer for the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferInfo {
-    /// Records that are in the buffer.
+    /// Records in the buffer.
     pub entries: u64,
     /// Records ever written to it.
     pub written: u64,
-    /// CPUs that are on.
+    /// Online CPUs.
     pub cpus: u32,
 }
 
-/// Writes what stands above the lines of a `trace` file.
+/// Writes the header of a `trace` file.
 pub fn header(out: &mut Vec<u8>, options: &Options, info: BufferInfo) {
     out.extend_from_slice(b"# tracer: nop\n#\n");
     if !options.context_info || options.verbose {
@@ -334,7 +334,7 @@ pub fn header(out: &mut Vec<u8>, options: &Options, info: BufferInfo) {
         "||| / _-=> migrate-disable",
         "|||| /     delay",
     ] {
-        // The first two lines keep a column free for the slope.
+        // The first two lines are indented by one more column.
         let gap = if text.starts_with([' ', '/']) { " " } else { "" };
         out.extend_from_slice(format!("#                            {shift}{gap}{text}\n").as_bytes());
     }
@@ -346,7 +346,7 @@ pub fn header(out: &mut Vec<u8>, options: &Options, info: BufferInfo) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Writes the line that stands for records a reader lost on a CPU.
+/// Writes the line that reports records that a reader lost on a CPU.
 pub fn lost(out: &mut Vec<u8>, cpu: u32, records: u64) {
     out.extend_from_slice(format!("CPU:{cpu} [LOST {records} EVENTS]\n").as_bytes());
 }

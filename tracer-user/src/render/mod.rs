@@ -1,8 +1,8 @@
 //! Text of records: the print-fmt engine and trace lines.
 //!
-//! [`Printer`] turns one event's records into the text behind the event's name; [`line`] puts the context in front
-//! of it as a `trace` file does. What is printed depends on the record, the options and a [`RenderEnv`] alone, so
-//! a command line and a mounted mirror show the same.
+//! [`Printer`] renders one event's records to the text after the event's name. [`line`] adds the context before it, as
+//! in a `trace` file. The output depends only on the record, the options and a [`RenderEnv`], so a command line and a
+//! mounted mirror show the same.
 
 mod env;
 mod fields;

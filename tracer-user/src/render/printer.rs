@@ -1,8 +1,8 @@
-//! One event's records as text.
+//! Renders one event's records as text.
 //!
-//! Tracefs prints most events by their print fmt, syscall events by functions of their own, and any event field
-//! by field when asked to (`options/fields`). A print fmt that cannot be rendered falls back to the latter, and
-//! [`Printer::reason`] tells why.
+//! Tracefs prints most events by their print fmt, syscall events by their own functions, and any event field by field
+//! with `options/fields`. If a print fmt cannot be rendered, the event is printed field by field, and
+//! [`Printer::reason`] returns the reason.
 
 use super::env::{KernelFacts, RenderEnv};
 use super::fields;
@@ -20,7 +20,7 @@ pub struct Printer {
     body: Body,
     reason: Option<String>,
     hidden: Vec<String>,
-    /// What the event's line begins with: its name, a colon and a space.
+    /// The start of the event's line: its name, a colon and a space.
     head: Vec<u8>,
     version: (u32, u32),
 }
@@ -41,13 +41,13 @@ enum Body {
 struct Argument {
     /// `name: `
     label: Vec<u8>,
-    /// The C type and a space, shown with `options/verbose`.
+    /// The C type and a space, printed with `options/verbose`.
     ty: Vec<u8>,
     offset: usize,
 }
 
 impl Printer {
-    /// Prepares an event. Never fails: an event that cannot be rendered is printed field by field.
+    /// Prepares an event. This never fails: an event that cannot be rendered is printed field by field.
     pub fn compile(format: &Format, facts: &dyn KernelFacts) -> Self {
         let mut printer = Self {
             head: format!("{}: ", format.name).into_bytes(),
@@ -74,7 +74,7 @@ impl Printer {
         printer
     }
 
-    /// Prepares an event that is printed field by field, whatever its print fmt says, as a kernel of this version does it.
+    /// Prepares an event that is always printed field by field, in the form of this kernel version.
     pub fn fields_only(format: &Format, version: (u32, u32)) -> Self {
         Self {
             head: format!("{}: ", format.name).into_bytes(),
@@ -112,17 +112,17 @@ impl Printer {
         &self.format
     }
 
-    /// Why the event is printed field by field; none when it is rendered.
+    /// Why the event is printed field by field; `None` if it is rendered.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
-    /// Kernel variables that the text needs and nobody knows; pointers made of them print hidden.
+    /// Kernel variables that the text needs and whose values are unknown. Pointers computed from them print hidden.
     pub fn hidden(&self) -> &[String] {
         &self.hidden
     }
 
-    /// Writes the text of a record that follows the event's name. A syscall's text has its name inside.
+    /// Writes the text of a record after the event's name. A syscall's text includes its name.
     pub fn text(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
         match &self.body {
             Body::Program(program) => {
@@ -146,7 +146,7 @@ impl Printer {
         }
     }
 
-    /// Writes what a trace line has behind its timestamp, the event's name included, no newline.
+    /// Writes the part of a trace line after the timestamp, including the event's name, without a newline.
     pub fn event(&self, record: &[u8], env: &dyn RenderEnv, verbose: bool, out: &mut Vec<u8>) {
         match &self.body {
             Body::Program(program) => {
@@ -204,7 +204,7 @@ impl Printer {
                     }
                     out.extend_from_slice(&argument.label);
                     let value = word(argument.offset);
-                    // 6.18 began to tell hexadecimal digits from others.
+                    // Since 6.18 numbers above 9 have a prefix.
                     if value >= 10 && self.version >= (6, 18) {
                         out.extend_from_slice(b"0x");
                     }
@@ -222,7 +222,7 @@ impl Printer {
     }
 }
 
-/// The printing of a syscall event (`print_syscall_enter()` and `..._exit()`, kernel/trace/trace_syscalls.c).
+/// How a syscall event is printed (`print_syscall_enter()` and `..._exit()`, kernel/trace/trace_syscalls.c).
 fn syscall(format: &Format) -> Option<Body> {
     if format.system != "syscalls" {
         return None;

@@ -1,5 +1,5 @@
-//! The text of dynamic events' records: not by their print fmt, but as functions of the kernel write it
-//! (`print_kprobe_event()` and its like, kernel/trace/trace_kprobe.c, trace_uprobe.c, trace_fprobe.c, trace_eprobe.c;
+//! The text of dynamic events' records. It does not follow their print fmt but the kernel's functions
+//! (`print_kprobe_event()` and similar, kernel/trace/trace_kprobe.c, trace_uprobe.c, trace_fprobe.c, trace_eprobe.c;
 //! `trace_probe_print_args()`, kernel/trace/trace_probe.c).
 
 use super::env::RenderEnv;
@@ -9,36 +9,36 @@ use super::printf::pointer::{take, until_nul};
 /// Bytes of the common fields.
 const COMMON: usize = tracer_abi::COMMON_SIZE;
 
-/// Where functions return to whose return is probed, by kernels with rethook and without.
+/// Trampolines to which probed functions return, in kernels with and without rethook.
 const TRAMPOLINES: [&str; 2] = ["arch_rethook_trampoline", "__kretprobe_trampoline"];
 
-/// What stands in the parentheses.
+/// The text in parentheses before the arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeHead {
-    /// An address of the kernel.
+    /// A kernel address.
     Kernel,
-    /// Where a function of the kernel returns to, and the function.
+    /// The return address and the address of a kernel function.
     KernelReturn,
-    /// An address of user space.
+    /// A user space address.
     User,
-    /// Where a function of user space returns to, and the function.
+    /// The return address and the address of a user space function.
     UserReturn,
-    /// Another event.
+    /// The name of another event.
     Event(String),
 }
 
 /// One argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeValue {
-    /// A space, its name, `=`.
+    /// A space, the argument's name, and `=`.
     pub label: String,
-    /// Name of its type.
+    /// Name of the type.
     pub ty: &'static str,
     /// Byte offset in the record.
     pub offset: usize,
-    /// Bytes of an element.
+    /// Bytes per element.
     pub size: usize,
-    /// Elements of an array; 0 for a single value.
+    /// Number of elements of an array; 0 for a single value.
     pub count: usize,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct ProbeText {
 }
 
 impl ProbeText {
-    /// Writes what stands behind the event's name.
+    /// Writes the text after the event's name.
     pub(super) fn write(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
         let word = |at: usize| u64::from_ne_bytes(take(record.get(COMMON + 8 * at..).unwrap_or(&[])));
         out.push(b'(');
@@ -96,7 +96,7 @@ impl ProbeValue {
             b"symbol" => symbol(out, value, true, env),
             b"char" => {
                 out.push(b'\'');
-                // `%c` writes a NUL as it is, and trace output ends nowhere for it.
+                // `%c` writes a NUL as it is, and trace output continues after it.
                 out.push(value as u8);
                 out.push(b'\'');
             }
@@ -117,7 +117,7 @@ fn prefixed(out: &mut Vec<u8>, value: u64) {
     hex(out, value);
 }
 
-/// A text behind the fixed part, by the word that tells its place.
+/// Writes a text that is stored after the fixed part; `place` has its length and offset.
 fn text(record: &[u8], place: u32, out: &mut Vec<u8>) {
     let (length, offset) = ((place >> 16) as usize, (place & 0xffff) as usize);
     if length == 0 {
@@ -128,12 +128,12 @@ fn text(record: &[u8], place: u32, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// An address by its symbol, with the place in it and the module, or without both (`seq_print_ip_sym()`).
+/// Writes an address as its symbol with offset and module, or as the name alone (`seq_print_ip_sym()`).
 fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, env: &dyn RenderEnv) {
     let Some(symbol) = env.symbol(address) else {
         return prefixed(out, address);
     };
-    // Where the return of a function was bent to be seen by another tracer (`kretprobed()`).
+    // Another probe of the function's return replaced the return address (`kretprobed()`).
     if symbol.offset == 0 && TRAMPOLINES.contains(&symbol.name) {
         return out.extend_from_slice(b"[unknown/kretprobe'd]");
     }

@@ -1,6 +1,5 @@
-//! Pieces from which the running kernel's answers to rendering are made: BTF for constants and layouts,
-//! `printk_formats` for the strings that events point to, the clocks for the tick. `engine::facts` puts them
-//! together.
+//! Facts of the running kernel for rendering: constants and layouts from BTF, the strings that events point to from
+//! `printk_formats`, and the tick counter from the clocks. `engine::facts` combines them.
 
 use std::collections::HashMap;
 
@@ -27,21 +26,20 @@ impl KernelFacts for Btf {
     }
 }
 
-/// Major and minor number of a release such as `6.12.9-cloud-amd64`; zeros for what is no number.
+/// Major and minor number of a release such as `6.12.9-cloud-amd64`; 0 for a part that is not a number.
 pub fn version_of(release: &str) -> (u32, u32) {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// The running kernel's ticks a second: its coarse clocks advance once a tick, and their resolution says how long
-/// one is.
+/// The running kernel's ticks per second. Its coarse clocks advance once per tick, so their resolution is the tick's length.
 pub fn hz() -> u32 {
     let tick = clock_getres(ClockId::MonotonicCoarse).tv_nsec.max(1) as u64;
     ((NSEC_PER_SEC + tick / 2) / tick) as u32
 }
 
-/// The running kernel's tick counter now, as near as the clock tells: it starts five minutes before its low 32 bits
-/// wrap (`INITIAL_JIFFIES`) and runs with the monotonic clock.
+/// An estimate of the running kernel's tick counter. It starts five minutes before its low 32 bits wrap
+/// (`INITIAL_JIFFIES`) and runs with the monotonic clock.
 pub fn jiffies() -> u64 {
     let hz = u64::from(hz());
     let now = clock_gettime(ClockId::Monotonic);
@@ -49,14 +47,14 @@ pub fn jiffies() -> u64 {
     u64::from((hz as u32).wrapping_mul(300).wrapping_neg()) + ticks
 }
 
-/// The strings in the kernel that events may point to (`printk_formats`), by address.
+/// Kernel strings that events may point to (`printk_formats`), by address.
 #[derive(Clone, Debug, Default)]
 pub struct KernelTexts {
     texts: HashMap<u64, Vec<u8>>,
 }
 
 impl KernelTexts {
-    /// Reads the text of `printk_formats`; lines that are none of its form are left out.
+    /// Reads the text of `printk_formats`; ignores malformed lines.
     pub fn parse(text: &str) -> Self {
         let texts = text.lines().filter_map(|line| {
             let (address, rest) = line.strip_prefix("0x")?.split_once(" : \"")?;
@@ -71,7 +69,7 @@ impl KernelTexts {
     }
 }
 
-/// Takes back the escapes that `printk_formats` writes.
+/// Reverts the escapes of `printk_formats`.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut escaped = false;

@@ -1,25 +1,25 @@
-//! Records of stacks: `kernel_stack` and `user_stack`, which no print fmt describes as `trace` shows them
-//! (`trace_stack_print()` and `trace_user_stack_print()`, kernel/trace/trace_output.c), and addresses by the options
+//! Records of stacks: `kernel_stack` and `user_stack`, whose print fmts differ from their lines in `trace`
+//! (`trace_stack_print()` and `trace_user_stack_print()`, kernel/trace/trace_output.c). Also addresses with the options
 //! `sym-offset` and `sym-addr`.
 
 use super::{RenderEnv, line};
 
 /// Offset of the addresses in both records (`struct stack_entry`, `struct userstack_entry`).
 const ADDRESSES: usize = 16;
-/// Addresses of a thread's own stack at most (`FTRACE_STACK_ENTRIES`).
+/// Largest number of addresses in a user stack (`FTRACE_STACK_ENTRIES`).
 const USER_MAX: usize = 8;
 
-/// Whose stack a record holds.
+/// The kind of stack in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
-    /// The kernel's.
+    /// The kernel stack.
     Kernel,
-    /// A thread's own.
+    /// The thread's user stack.
     User,
 }
 
 impl Stack {
-    /// The record's event below `ftrace`.
+    /// The name of the record's event in the system `ftrace`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel_stack",
@@ -68,12 +68,12 @@ impl Stack {
     }
 }
 
-/// The process of a record of a thread's own stack.
+/// The process of a user stack record.
 pub fn process(record: &[u8]) -> Option<u32> {
     record.get(8..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
-/// Writes the name for an address of the kernel (`seq_print_ip_sym()`).
+/// Writes a kernel address as its symbol (`seq_print_ip_sym()`).
 pub fn symbol(out: &mut Vec<u8>, address: u64, options: &line::Options, env: &dyn RenderEnv) {
     if address == 0 {
         return out.push(b'0');
@@ -90,7 +90,7 @@ pub fn symbol(out: &mut Vec<u8>, address: u64, options: &line::Options, env: &dy
     }
 }
 
-/// Writes an address of a process, with the file that lies there (`seq_print_user_ip()`).
+/// Writes a user space address with the file mapped there (`seq_print_user_ip()`).
 fn user(out: &mut Vec<u8>, address: u64, process: Option<u32>, options: &line::Options, env: &dyn RenderEnv) {
     let object = process.and_then(|process| env.object(process, address));
     if let Some((path, offset)) = &object {

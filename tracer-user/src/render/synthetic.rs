@@ -1,4 +1,4 @@
-//! The text of synthetic events' records: not by their print fmt, but as a function of the kernel writes it
+//! The text of synthetic events' records. It does not follow their print fmt but the kernel's function
 //! (`print_synth_event()`, kernel/trace/trace_events_synth.c).
 
 use super::env::RenderEnv;
@@ -13,28 +13,28 @@ pub struct SynthValue {
     pub name: String,
     /// Byte offset in the record.
     pub offset: usize,
-    /// Conversion, with its percent sign.
+    /// Conversion, including its percent sign.
     pub conversion: &'static str,
-    /// What it is.
+    /// Kind of the field.
     pub kind: SynthKind,
 }
 
-/// What a field is.
+/// The kind of a field.
 #[derive(Clone, Debug)]
 pub enum SynthKind {
-    /// A number of so many bytes.
+    /// A number of this many bytes.
     Number(usize),
-    /// Allocation flags, and what prints their names.
+    /// Allocation flags, with a printer of their names.
     Flags(usize, Box<Printer>),
-    /// Text in so many bytes of the record.
+    /// Text in this many bytes of the record.
     Text(usize),
-    /// Text behind the record.
+    /// Text after the fixed part of the record.
     DynText,
-    /// Addresses behind the record, how many in front.
+    /// Addresses after the fixed part of the record, preceded by their count.
     Stack,
 }
 
-/// Writes what stands behind the event's name.
+/// Writes the text after the event's name.
 pub(super) fn write(
     values: &[SynthValue],
     record: &[u8],
@@ -88,7 +88,7 @@ pub(super) fn write(
     }
 }
 
-/// A number as the kernel hands it to its conversion: a narrow one is never negative.
+/// Writes a number as the kernel passes it to the conversion: a number of one or two bytes is never negative.
 fn number(out: &mut Vec<u8>, bytes: &[u8], size: usize, conversion: &str) {
     let value = u64::from_ne_bytes(take(bytes.get(..size).unwrap_or(bytes)));
     let value = match (size, conversion.ends_with('d')) {
@@ -107,7 +107,7 @@ fn text(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
 }
 
-/// What a word tells the place of.
+/// The bytes that a location word points to.
 fn behind<'a>(record: &'a [u8], word: &[u8]) -> &'a [u8] {
     let word = u32::from_ne_bytes(take(word));
     let (start, length) = ((word & 0xffff) as usize, (word >> 16) as usize);

@@ -6,14 +6,14 @@ use tracer_abi::STAMP_SIZE;
 
 use crate::sys::ring::{Drained, RingMemory, Seen};
 
-/// How long a record is held back for older ones of other CPUs: a program stamps its record at most this long
-/// before it becomes visible, unless its CPU is taken away from the machine meanwhile.
+/// How long a record is held back for older records of other CPUs. A program stamps its record at most this long before
+/// it becomes visible, unless the hypervisor takes its CPU away meanwhile.
 pub const SETTLE: Duration = Duration::from_millis(2);
 
-/// A record in order.
+/// A record in time order.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// CPU that hit.
+    /// The CPU of the hit.
     pub cpu: u32,
     /// `CLOCK_MONOTONIC`, nanoseconds.
     pub time: u64,
@@ -21,10 +21,10 @@ pub struct Record<'a> {
     pub payload: &'a [u8],
 }
 
-/// One CPU's records that were taken from its ring and not handed on yet.
+/// Records taken from one CPU's ring and not passed on yet.
 #[derive(Debug, Default)]
 struct Held {
-    /// Time of each record and where it lies in `bytes`, in order of time.
+    /// Time of each record and its range in `bytes`, in time order.
     records: VecDeque<(u64, Range<usize>)>,
     bytes: Vec<u8>,
 }
@@ -34,7 +34,7 @@ impl Held {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(payload);
         let record = (time, start..self.bytes.len());
-        // Where a program was interrupted before it had its place in the ring, younger records are in front of its own.
+        // If a program was interrupted before it reserved space in the ring, younger records precede its own.
         let younger = self.records.iter().rev().take_while(|(other, _)| *other > time).count();
         if younger == 0 {
             self.records.push_back(record);
@@ -47,14 +47,14 @@ impl Held {
         self.records.front().map(|(time, _)| *time)
     }
 
-    /// Takes the first record, unless it is younger than `limit`: its time and payload.
+    /// Takes the first record as time and payload, unless it is younger than `limit`.
     fn pop(&mut self, limit: u64) -> Option<(u64, &[u8])> {
         self.records.front().filter(|(time, _)| *time <= limit)?;
         let (time, place) = self.records.pop_front()?;
         Some((time, self.bytes.get(place)?))
     }
 
-    /// Gives the memory of handed-on records back.
+    /// Releases the memory of records that were passed on.
     fn compact(&mut self) {
         let Some((_, first)) = self.records.front() else {
             self.bytes.clear();
@@ -63,7 +63,7 @@ impl Held {
         if first.start <= self.bytes.len() / 2 {
             return;
         }
-        // An older record may lie behind younger ones.
+        // An older record may have a range after younger ones.
         let start = self.records.iter().map(|(_, place)| place.start).min().unwrap_or(0);
         self.bytes.drain(..start);
         for (_, place) in &mut self.records {
@@ -72,12 +72,12 @@ impl Held {
     }
 }
 
-/// The rings of all CPUs, and what was taken from them.
+/// The rings of all CPUs, and the records taken from them.
 #[derive(Debug)]
 pub struct Drain {
     rings: Vec<RingMemory>,
     held: Vec<Held>,
-    /// Records shorter than a stamp and common fields; there are none unless a program is broken.
+    /// Records too short for a stamp and common fields; 0 unless a program is broken.
     malformed: u64,
 }
 
@@ -93,26 +93,26 @@ impl Drain {
         &self.rings
     }
 
-    /// Records that could not be one.
+    /// Number of malformed records.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
 
-    /// Takes what is there and hands on, in order of time, all that is old enough: `now` is the clock's time before
-    /// the call, in nanoseconds. Returns how many records were handed on.
+    /// Takes all available records and passes on, in time order, those that are old enough. `now` is the clock's time
+    /// before the call, in nanoseconds. Returns the number of records passed on.
     pub fn merge(&mut self, now: u64, hand_on: impl FnMut(Record<'_>)) -> u64 {
         let settled = now.saturating_sub(SETTLE.as_nanos() as u64);
         let limit = self.take(settled);
         self.hand_on(limit, hand_on)
     }
 
-    /// Takes and hands on everything that is left; for the end, when no program runs any more.
+    /// Takes and passes on everything that is left; for the end, when no program runs any more.
     pub fn finish(&mut self, hand_on: impl FnMut(Record<'_>)) -> u64 {
         self.take(u64::MAX);
         self.hand_on(u64::MAX, hand_on)
     }
 
-    /// Empties the rings and gives the time up to which no ring can bring an older record.
+    /// Empties the rings. Returns the time up to which no ring can deliver an older record.
     fn take(&mut self, settled: u64) -> u64 {
         let mut limit = settled;
         for (ring, held) in self.rings.iter_mut().zip(&mut self.held) {
@@ -132,8 +132,8 @@ impl Drain {
                 Seen::Taken
             });
             if how == Drained::Busy {
-                // The record being written is younger than the last one here, or its program was interrupted and it is older by
-                // the length of the interrupt, which `SETTLE` allows for.
+                // The record being written is younger than the last one here. Or its program was interrupted, and it is
+                // older by the length of the interrupt, which `SETTLE` covers.
                 limit = limit.min(last);
             }
         }
@@ -143,7 +143,7 @@ impl Drain {
     fn hand_on(&mut self, limit: u64, mut hand_on: impl FnMut(Record<'_>)) -> u64 {
         let mut count = 0;
         loop {
-            // A handful of CPUs have something at any time; a scan beats a heap that is rebuilt each time.
+            // Only a few CPUs have records at any time, so a scan is faster than a heap that is rebuilt each time.
             let mut oldest: Option<(u64, usize)> = None;
             let mut second = limit;
             for (cpu, held) in self.held.iter().enumerate() {
@@ -159,7 +159,7 @@ impl Drain {
             }
             let Some((_, cpu)) = oldest else { break };
             let Some(held) = self.held.get_mut(cpu) else { break };
-            // All that this CPU has up to the next CPU's first goes on in one run.
+            // All records of this CPU up to the next CPU's first one are passed on in one run.
             while let Some((time, payload)) = held.pop(second) {
                 hand_on(Record { cpu: cpu as u32, time, payload });
                 count += 1;
@@ -176,7 +176,7 @@ impl Drain {
 mod tests {
     use super::*;
 
-    /// A drain without rings whose held records are given.
+    /// A drain without rings that holds these records.
     fn drain(cpus: &[&[u64]]) -> Drain {
         let mut drain = Drain { rings: Vec::new(), held: Vec::new(), malformed: 0 };
         for times in cpus {

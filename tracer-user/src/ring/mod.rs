@@ -1,8 +1,8 @@
-//! Draining the per-CPU BPF ring buffers: waiting until there is something, and taking it out in order of time.
+//! Draining the per-CPU BPF ring buffers: waiting for records and taking them out in time order.
 //!
-//! Every CPU's ring is in order by itself. Across CPUs a record may be taken only when no other CPU can still
-//! bring an older one: [`Drain::merge`] holds records back until they are older than the moment the drain began
-//! by [`SETTLE`], or older than what a busy ring is about to deliver.
+//! Every CPU's ring is ordered by itself. Across CPUs a record may be passed on only when no other CPU can still
+//! deliver an older one. [`Drain::merge`] holds records back until they are older than the start of the drain by
+//! [`SETTLE`], or older than the record that a busy ring is about to deliver.
 
 mod merge;
 mod wait;

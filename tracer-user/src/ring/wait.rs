@@ -1,4 +1,4 @@
-//! Waiting for records: epoll over the rings, with a timer's period as the upper bound.
+//! Waiting for records: epoll over the rings, with a timeout.
 
 use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
@@ -12,14 +12,14 @@ use rustix::{
 
 use crate::sys::ring::RingMemory;
 
-/// What ended a wait.
+/// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// A ring passed its watermark, or another descriptor has something.
+    /// A ring passed its watermark, or another descriptor is ready.
     Ready,
-    /// Time is up.
+    /// The timeout expired.
     Timeout,
-    /// A signal came.
+    /// A signal arrived.
     Signal,
 }
 
@@ -30,10 +30,10 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Waits on these rings, which programs wake when they pass their watermark.
+    /// Waits on these rings. Programs wake the reader when a ring passes its watermark.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When epoll fails.
     pub fn new(rings: &[RingMemory]) -> Result<Self, Errno> {
         let waiter = Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? };
         rings.iter().try_for_each(|ring| waiter.watch(ring))?;
@@ -43,17 +43,17 @@ impl Waiter {
     /// Waits on one more ring.
     ///
     /// # Errors
-    /// What the kernel says, `EEXIST` for one that is waited on already.
+    /// When epoll fails; `EEXIST` if this ring is already watched.
     pub fn watch(&self, ring: &RingMemory) -> Result<(), Errno> {
-        // Edge-triggered: a ring that keeps some records back must not wake us for them again and again.
+        // Edge-triggered: a ring whose reader leaves some records must not wake it again for these.
         let how = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&self.epoll, ring, epoll::EventData::new_u64(0), how)
     }
 
-    /// Waits on one more descriptor until it can be read.
+    /// Waits on one more descriptor until it is readable.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// When epoll fails.
     pub fn add(&self, fd: impl std::os::fd::AsFd) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(1), epoll::EventFlags::IN)
     }
@@ -61,7 +61,7 @@ impl Waiter {
     /// Waits at most this long.
     ///
     /// # Errors
-    /// What the kernel says, a signal aside.
+    /// When epoll fails, except for signals.
     pub fn wait(&self, at_most: Duration) -> Result<Woken, Errno> {
         let mut events = Vec::with_capacity(8);
         let timeout =

@@ -1,8 +1,8 @@
-//! bpf(2) itself: the command numbers we use, the call, and descriptors out of it.
+//! bpf(2) itself: the command numbers used here, the call, and the descriptors that it returns.
 //!
-//! Each command's argument block is a `repr(C)` struct in [`super::map`] and [`super::prog`] that spells out the
-//! part of `union bpf_attr` (include/uapi/linux/bpf.h) it needs; the kernel takes a shorter block as one whose
-//! rest is zero.
+//! Each command's argument block is a `repr(C)` struct, for example in [`super::map`] and [`super::prog`]. It spells
+//! out the part of `union bpf_attr` (include/uapi/linux/bpf.h) that the command needs. The kernel treats the missing
+//! rest of a shorter block as zero.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -31,10 +31,10 @@ pub(super) enum Command {
     LinkCreate = 28,
 }
 
-/// An argument block: `repr(C)`, no padding, any bit pattern allowed.
+/// An argument block: `repr(C)`, without padding, valid for any bit pattern.
 ///
 /// # Safety
-/// The implementor guarantees that layout, and that every pointer in it is valid for the command's use.
+/// The implementor guarantees that layout, and that every pointer in the block is valid for the command's use.
 pub(super) unsafe trait Block: Sized {}
 
 /// Calls bpf(2).
@@ -48,12 +48,12 @@ pub(super) fn call<B: Block>(command: Command, block: &mut B) -> Result<libc::c_
 /// Calls bpf(2) for a command that returns a descriptor.
 pub(super) fn call_fd<B: Block>(command: Command, block: &mut B) -> Result<OwnedFd, Errno> {
     let fd = call(command, block)?;
-    // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+    // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// A name for the kernel's listings: at most 15 bytes, other characters than letters, digits, `_` and `.`
-/// replaced.
+/// A name for the kernel's listings: at most 15 bytes. Characters other than letters, digits, `_` and `.` are
+/// replaced by `_`.
 pub(super) fn name(text: &str) -> [u8; 16] {
     let mut name = [0; 16];
     for (to, from) in name.iter_mut().zip(text.bytes().take(15)) {

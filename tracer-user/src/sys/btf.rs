@@ -1,4 +1,4 @@
-//! BTF objects of the kernel by name, for programs at functions of modules.
+//! The kernel's BTF objects by name, for programs attached to functions of modules.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -38,13 +38,13 @@ struct Info {
     kernel_btf: u32,
 }
 
-/// Longest name of a module with its NUL: `MODULE_NAME_LEN` (`64 - sizeof(unsigned long)`).
+/// Maximum length of a module's name with its NUL: `MODULE_NAME_LEN` (`64 - sizeof(unsigned long)`).
 const NAME_MAX: usize = 56;
 
-/// The types of a module by the module's name (5.11 and later); None where the kernel has none of that name.
+/// The BTF of a module, by the module's name (5.11 and later). None if the kernel has no BTF of that name.
 ///
 /// # Errors
-/// What the kernel says: `EPERM` without `CAP_SYS_ADMIN`.
+/// The kernel's error: `EPERM` without `CAP_SYS_ADMIN`.
 pub fn module(name: &str) -> Result<Option<OwnedFd>, Errno> {
     let mut last = 0;
     loop {
@@ -56,7 +56,7 @@ pub fn module(name: &str) -> Result<Option<OwnedFd>, Errno> {
         }
         let fd = match call_fd(Command::BtfGetFdById, &mut ById { id: last, ..ById::default() }) {
             Ok(fd) => fd,
-            // Gone meanwhile.
+            // The module was unloaded meanwhile.
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(errno),
         };

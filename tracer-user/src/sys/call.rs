@@ -1,11 +1,11 @@
-//! System calls made only to be seen: with arguments that no library would pass.
+//! System calls made only to be traced, with arguments that no library would pass.
 
 use super::Errno;
 
-/// getppid(2) with these values left in the six argument registers; it ignores them.
+/// Calls getppid(2) with these values in the six argument registers, which it ignores.
 ///
 /// # Errors
-/// None is known; what the kernel says.
+/// The kernel's error; none is known.
 pub fn getppid_with(args: [u64; 6]) -> Result<u32, Errno> {
     // SAFETY: getppid takes no arguments and touches no memory.
     let parent = super::check(unsafe {

@@ -1,10 +1,10 @@
 //! The processor's cycle counter.
 
-/// The counter of the CPU that this thread is on; 0 where user space has none.
+/// The cycle counter of the CPU that this thread runs on; 0 on architectures other than x86-64.
 pub fn now() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every x86-64 processor has the instruction, and the kernel leaves it to user space.
+        // SAFETY: every x86-64 processor has the instruction, and the kernel allows it in user space.
         unsafe { core::arch::x86_64::_rdtsc() }
     }
     #[cfg(not(target_arch = "x86_64"))]

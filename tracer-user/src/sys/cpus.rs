@@ -1,7 +1,7 @@
-//! Which CPUs there are, from sysfs, read strictly: sizes of buffers that the kernel writes depend on it.
+//! The possible and online CPUs from sysfs, parsed strictly: sizes of buffers that the kernel writes depend on them.
 //!
-//! Nothing stands in for a list that cannot be read: `sched_getaffinity(2)` and what the standard library makes of it know
-//! the CPUs of this process only, and the kernel copies a value for each possible one.
+//! There is no fallback for an unreadable list. `sched_getaffinity(2)`, which the standard library uses, reports only
+//! the CPUs of this process, but the kernel copies a value for each possible CPU.
 
 use std::sync::OnceLock;
 
@@ -13,16 +13,16 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// More CPUs than any kernel is built for (`NR_CPUS`).
 const MOST: u32 = 1 << 16;
 
-/// A list of CPUs, not empty and in order.
+/// A list of CPUs, non-empty and in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpus {
     all: Vec<u32>,
 }
 
 impl Cpus {
-    /// Reads the text of sysfs (`0-3,8`, `cpumap_print_to_pagebuf()`); None for anything else.
+    /// Parses the text of sysfs (`0-3,8`, `cpumap_print_to_pagebuf()`); None for any other form.
     pub fn parse(text: &str) -> Option<Self> {
-        // parse() alone would take a sign.
+        // `parse()` alone would accept a sign.
         let number = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u32>().ok().filter(|number| digits && *number < MOST)
@@ -45,10 +45,10 @@ impl Cpus {
         Self::parse(&text).ok_or(Errno::IO)
     }
 
-    /// The CPUs that can ever be on; they do not change.
+    /// The CPUs that can ever be online. They do not change while the kernel runs.
     ///
     /// # Errors
-    /// What reading the list says; `EIO` for a text that is no list.
+    /// The error of reading the list; `EIO` for a text that is not a list of CPUs.
     pub fn possible() -> Result<&'static Self, Errno> {
         static KNOWN: OnceLock<Cpus> = OnceLock::new();
         if let Some(known) = KNOWN.get() {
@@ -58,7 +58,7 @@ impl Cpus {
         Ok(KNOWN.get_or_init(|| read))
     }
 
-    /// The CPUs that are on now.
+    /// The CPUs that are online now.
     ///
     /// # Errors
     /// As [`Cpus::possible`].
@@ -66,22 +66,22 @@ impl Cpus {
         Self::read(ONLINE)
     }
 
-    /// How many there are (`num_possible_cpus()`).
+    /// Number of CPUs (`num_possible_cpus()`).
     pub fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// One more than the highest number (`nr_cpu_ids`).
+    /// One more than the highest CPU number (`nr_cpu_ids`).
     pub fn ids(&self) -> u32 {
         self.all.last().map_or(0, |last| last + 1)
     }
 
-    /// The first one.
+    /// The lowest CPU number.
     pub fn first(&self) -> u32 {
         self.all.first().copied().unwrap_or(0)
     }
 
-    /// Whether a CPU is among them.
+    /// Whether the list contains a CPU.
     pub fn has(&self, cpu: u32) -> bool {
         self.all.binary_search(&cpu).is_ok()
     }

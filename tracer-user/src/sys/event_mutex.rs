@@ -1,9 +1,10 @@
-//! Whether this process has taken the kernel's `event_mutex` for long.
+//! Tracks whether this process holds the kernel's `event_mutex` for a long time.
 //!
-//! Before Linux 6.6, uprobes are perf events. While the kernel opens or closes such an event, it holds `event_mutex` and waits for the
-//! `mmap_lock` of each process that has the file mapped; a process can hold that lock indefinitely. Every other thread that opens a perf
-//! event of the kernel's tracing or reads a file of tracefs then waits for `event_mutex`, uninterruptibly. So threads of this process
-//! wait here instead, where waiting has a limit: [`hold`] for operations on uprobes, [`enter`] for all others.
+//! Before Linux 6.6, uprobes are perf events. While the kernel opens or closes such an event, it holds `event_mutex`
+//! and waits for the `mmap_lock` of each process that has the file mapped; a process can hold that lock indefinitely.
+//! Every other thread that opens a perf event of the kernel's tracing or reads a file of tracefs then waits for
+//! `event_mutex`, uninterruptibly. Threads of this process wait here instead, where waiting has a limit: [`hold`] for
+//! operations on uprobes, [`enter`] for all others.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -12,14 +13,14 @@ use std::{
 
 use super::Errno;
 
-/// How long others wait for an operation on a uprobe, from its start.
+/// How long other operations wait for an operation on a uprobe, from its start.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 struct State {
-    /// When the operation on a uprobe began that is in progress.
+    /// Start of the operation on a uprobe that is in progress.
     held: Option<Instant>,
-    /// Other operations in progress.
+    /// Number of other operations in progress.
     entered: usize,
 }
 
@@ -31,11 +32,11 @@ struct EventMutex {
 
 static EVENT_MUTEX: EventMutex = EventMutex::new();
 
-/// An operation on a uprobe, until this is dropped.
+/// Guard of an operation on a uprobe, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Held<'a>(&'a EventMutex);
 
-/// Another operation that needs the mutex for a short time, until this is dropped.
+/// Guard of another operation that needs the mutex for a short time, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Entered<'a>(&'a EventMutex);
 
@@ -117,7 +118,7 @@ mod tests {
         });
         let held = mutex.hold();
         assert_eq!(mutex.enter(SHORT).unwrap_err(), Errno::TIMEDOUT);
-        // What is known to take long is not waited for again.
+        // A second call does not wait again for an operation already known to be slow.
         let start = Instant::now();
         assert_eq!(mutex.enter(SHORT).unwrap_err(), Errno::TIMEDOUT);
         assert!(start.elapsed() < SHORT);

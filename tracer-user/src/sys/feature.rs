@@ -1,6 +1,7 @@
-//! Calls that only ask what the kernel knows: programs of any kind loaded for trial, links that cannot succeed.
+//! Calls that only probe what the kernel supports: trial loads of any program type, and links that cannot succeed.
 //!
-//! Nothing here stays: the caller drops what it gets. An error number is the answer, so none is interpreted.
+//! Nothing persists: the caller drops what it gets. The error number is the answer, so this module does not interpret
+//! it.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -49,7 +50,7 @@ struct Load {
     line_info_count: u32,
     attach_btf_id: u32,
 }
-// SAFETY: no padding; instructions and licence outlive the call.
+// SAFETY: no padding; the instructions and the licence outlive the call.
 unsafe impl Block for Load {}
 
 #[repr(C)]
@@ -79,10 +80,10 @@ pub const ATTACH_KPROBE_MULTI: u32 = 42;
 /// `BPF_TRACE_UPROBE_MULTI`.
 pub const ATTACH_UPROBE_MULTI: u32 = 48;
 
-/// Loads a program for trial.
+/// Loads a trial program.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn load(trial: &Trial<'_>) -> Result<OwnedFd, Errno> {
     let license = c"Dual MIT/GPL";
     call_fd(
@@ -104,15 +105,15 @@ pub fn load(trial: &Trial<'_>) -> Result<OwnedFd, Errno> {
 /// Attaches a tracing program (fentry, fexit) to the function it was loaded for.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn attach_tracing(prog: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     call_fd(Command::RawTracepointOpen, &mut Open { name: 0, prog: prog.as_raw_fd() as u32, pad: 0 })
 }
 
-/// Asks for a kprobe.multi link to no function at all.
+/// Requests a kprobe.multi link to no function at all.
 ///
 /// # Errors
-/// Always one: `EINVAL` where the kernel has such links, `EOPNOTSUPP` where it has them not.
+/// Always fails: `EINVAL` if the kernel supports such links, `EOPNOTSUPP` if it does not.
 pub fn link_kprobe_multi_to_nothing(prog: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let attach_type = ATTACH_KPROBE_MULTI;
     call_fd(
@@ -121,19 +122,19 @@ pub fn link_kprobe_multi_to_nothing(prog: BorrowedFd<'_>) -> Result<OwnedFd, Err
     )
 }
 
-/// Asks for a uprobe.multi link to a directory.
+/// Requests a uprobe.multi link to a directory.
 ///
 /// # Errors
-/// Always one: `EBADF` where the kernel has such links, `EINVAL` or `EOPNOTSUPP` where it has them not.
+/// Always fails: `EBADF` if the kernel supports such links, `EINVAL` or `EOPNOTSUPP` if it does not.
 pub fn link_uprobe_multi_to_root(prog: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = c"/";
     let offset = 0_u64;
-    // cnt is the first half of its word in memory, flags (0) the second.
+    // In memory, `cnt` is the first half of its word and `flags` (0) the second.
     let count = if cfg!(target_endian = "little") { 1 } else { 1 << 32 };
     let mut block = Multi {
         prog: prog.as_raw_fd() as u32,
         attach_type: ATTACH_UPROBE_MULTI,
-        // path, offsets, ref_ctr_offsets, cookies, cnt and flags, pid
+        // `path`, `offsets`, `ref_ctr_offsets`, `cookies`, `cnt` and `flags`, `pid`
         words: [path.as_ptr() as u64, &raw const offset as u64, 0, 0, count, 0],
         ..Multi::default()
     };

@@ -1,8 +1,8 @@
-//! The function types that the verifier wants of a program with callbacks.
+//! The function types that the verifier requires of a program with callbacks.
 //!
-//! A program may load the address of one of its functions (the callback of `bpf_loop`) only if type information
-//! says that the function is static (`check_ld_imm()`, kernel/bpf/verifier.c: "missing btf func_info"). What the
-//! type is beyond that does not matter, so all functions of all our programs share one: no arguments, a u64.
+//! A program may load the address of one of its functions (the callback of `bpf_loop`) only if its BTF declares the
+//! function static (`check_ld_imm()`, kernel/bpf/verifier.c: "missing btf func_info"). Nothing else of the type
+//! matters, so all functions of all programs share one: no arguments, returns u64.
 
 use std::{
     os::fd::{AsRawFd, OwnedFd},
@@ -19,7 +19,7 @@ use super::{
 const CALL: (u8, u8) = (0x85, 1);
 const ADDRESS: (u8, u8) = (0x18, 4);
 
-/// Number of the function type in [`types`].
+/// BTF id of the function type in [`types`].
 const FUNCTION: u32 = 3;
 
 /// One entry of a program's `func_info`: `struct bpf_func_info`.
@@ -32,7 +32,7 @@ pub(super) struct FuncInfo {
     type_id: u32,
 }
 
-/// Where the program's functions start, when it takes the address of one.
+/// Where the program's functions start; None if it takes no function's address.
 pub(super) fn of(insns: &[u8]) -> Option<Vec<FuncInfo>> {
     let mut starts = vec![0];
     let mut wanted = false;
@@ -50,7 +50,7 @@ pub(super) fn of(insns: &[u8]) -> Option<Vec<FuncInfo>> {
     wanted.then(|| starts.into_iter().map(|start| FuncInfo { start, type_id: FUNCTION }).collect())
 }
 
-/// The types, loaded once.
+/// The descriptor of the types, loaded once.
 pub(super) fn btf() -> Result<i32, Errno> {
     static LOADED: OnceLock<OwnedFd> = OnceLock::new();
     if let Some(fd) = LOADED.get() {
@@ -93,11 +93,11 @@ fn types() -> Vec<u8> {
     let kind = |kind: u32| kind << 24;
     let strings = b"\0u64\0f\0";
     let types: [u32; 10] = [
-        // 1: an integer of 64 bits, 8 bytes.
+        // 1: a 64-bit integer, 8 bytes.
         1,
         kind(1),
         8,
-        64, // 2: a prototype without arguments that returns it.
+        64, // 2: a prototype without arguments that returns type 1.
         0,
         kind(13),
         1, // 3: a static function of that prototype.

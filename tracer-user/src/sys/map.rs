@@ -1,4 +1,4 @@
-//! BPF maps: creation, access by key, and the memory of arrays that are mapped into this process.
+//! BPF maps: creation, access by key, and arrays mapped into this process's memory.
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -12,21 +12,21 @@ use super::{
     cpus::Cpus,
 };
 
-/// Kinds of maps, `enum bpf_map_type`.
+/// Map types, `enum bpf_map_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MapKind {
-    /// Keys of any kind.
+    /// Arbitrary keys.
     Hash = 1,
-    /// Keys are 0 to size - 1.
+    /// Keys are 0 to `max_entries` - 1.
     Array = 2,
     /// Programs for tail calls.
     ProgArray = 3,
-    /// Keys of any kind, a value a CPU.
+    /// Arbitrary keys, one value for each CPU.
     PerCpuHash = 5,
-    /// Keys are 0 to size - 1, a value a CPU.
+    /// Keys are 0 to `max_entries` - 1, one value for each CPU.
     PerCpuArray = 6,
-    /// Keys of any kind; where there is no room, what was not used for longest makes room.
+    /// Arbitrary keys; a full map evicts the least recently used entry.
     LruHash = 9,
     /// Other maps.
     ArrayOfMaps = 12,
@@ -35,16 +35,16 @@ pub enum MapKind {
 }
 
 impl MapKind {
-    /// Whether a key has a value for each possible CPU, which the kernel copies all at once.
+    /// Whether a key has a value for each possible CPU, all of which the kernel copies at once.
     fn is_per_cpu(self) -> bool {
         matches!(self, Self::PerCpuHash | Self::PerCpuArray)
     }
 }
 
-/// What a new map is like.
+/// The parameters of a new map.
 #[derive(Clone, Copy, Debug)]
 pub struct MapSpec<'a> {
-    /// Kind.
+    /// Map type.
     pub kind: MapKind,
     /// Bytes of a key; 0 for a ring buffer.
     pub key_size: u32,
@@ -54,7 +54,7 @@ pub struct MapSpec<'a> {
     pub max_entries: u32,
     /// `BPF_F_*`, see [`flag`].
     pub flags: u32,
-    /// For a map of maps: a map like those inside.
+    /// For a map of maps: a template for the inner maps.
     pub inner: Option<BorrowedFd<'a>>,
     /// Shown by `bpftool map`.
     pub name: &'a str,
@@ -94,7 +94,7 @@ struct Element {
     value: u64,
     flags: u64,
 }
-// SAFETY: key and value point to buffers of the sizes the map was made with, checked in `Map`.
+// SAFETY: key and value point to buffers of the sizes that the map was created with, checked in `Map`.
 unsafe impl Block for Element {}
 
 #[repr(C)]
@@ -125,12 +125,12 @@ pub struct Map {
     kind: MapKind,
     key_size: usize,
     value_size: usize,
-    /// Bytes that a look-up or an update copies: of all possible CPUs where each has a value.
+    /// Bytes that a lookup or an update copies: the values of all possible CPUs for a per-CPU map.
     transfer: usize,
     max_entries: u32,
 }
 
-/// Bytes that a look-up copies out and an update copies in (`bpf_map_value_size()`, kernel/bpf/syscall.c).
+/// Bytes that a lookup copies out and an update copies in (`bpf_map_value_size()`, kernel/bpf/syscall.c).
 fn transfer(spec: &MapSpec<'_>) -> Result<usize, Errno> {
     let size = spec.value_size as usize;
     if !spec.kind.is_per_cpu() {
@@ -140,10 +140,10 @@ fn transfer(spec: &MapSpec<'_>) -> Result<usize, Errno> {
 }
 
 impl Map {
-    /// A map that the kernel has and that is as specified.
+    /// Wraps the descriptor of an existing map that matches the specification.
     ///
     /// # Errors
-    /// As [`Cpus::possible`] for a map that has a value for each CPU.
+    /// As [`Cpus::possible`] for a per-CPU map.
     pub(super) fn of(fd: OwnedFd, spec: &MapSpec<'_>) -> Result<Self, Errno> {
         Ok(Self {
             transfer: transfer(spec)?,
@@ -155,11 +155,11 @@ impl Map {
         })
     }
 
-    /// Makes a map.
+    /// Creates a map.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_BPF`, `EINVAL` when the kernel lacks the kind or a flag, `ENOMEM`, `E2BIG`; as [`Cpus::possible`] for
-    /// a map that has a value for each CPU.
+    /// `EPERM` without `CAP_BPF`, `EINVAL` if the kernel lacks the type or a flag, `ENOMEM`, `E2BIG`; as
+    /// [`Cpus::possible`] for a per-CPU map.
     pub fn create(spec: &MapSpec<'_>) -> Result<Self, Errno> {
         let mut block = Create {
             kind: spec.kind as u32,
@@ -174,7 +174,7 @@ impl Map {
         Self::of(call_fd(Command::MapCreate, &mut block)?, spec)
     }
 
-    /// A key of another size than the map's would have the kernel read behind it.
+    /// Checks the key's size: the kernel would read past the end of a shorter key.
     fn check_key(&self, key: &[u8]) -> Result<(), Errno> {
         if key.len() == self.key_size { Ok(()) } else { Err(Errno::INVAL) }
     }
@@ -182,8 +182,8 @@ impl Map {
     /// Sets the value of a key.
     ///
     /// # Errors
-    /// `E2BIG` when the map is full or the key out of range, `EINVAL` for a descriptor of the wrong kind, for a key or value of
-    /// another size than the map's, and for a map that has a value for each CPU.
+    /// `E2BIG` if the map is full or the key is out of range; `EINVAL` for a descriptor of the wrong kind, for a key
+    /// or value of another size than the map's, and for a per-CPU map.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Errno> {
         self.check_key(key)?;
         if self.kind.is_per_cpu() || value.len() != self.value_size {
@@ -207,13 +207,13 @@ impl Map {
         self.update(&index.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes())
     }
 
-    /// Sets the descriptors of maps at the indices 0 and up, in one call where the kernel can: each call waits for
-    /// all programs that run (`maybe_wait_bpf_programs()`).
+    /// Sets the descriptors of maps at the indices from 0. Uses one call if the kernel can, because each call waits
+    /// for all running programs (`maybe_wait_bpf_programs()`).
     ///
     /// # Errors
     /// As [`Map::update`].
     pub fn set_fds(&self, maps: &[Self]) -> Result<(), Errno> {
-        // Both are numbers of four bytes here.
+        // Keys and values are four-byte numbers here.
         if self.kind.is_per_cpu() || (self.key_size, self.value_size) != (4, 4) {
             return Err(Errno::INVAL);
         }
@@ -231,24 +231,23 @@ impl Map {
         };
         match call(Command::MapUpdateBatch, &mut block) {
             Ok(_) => Ok(()),
-            // Maps of maps take batches from 5.20 on.
+            // Maps of maps support batches since 5.19 (9263dddc7b6f).
             Err(_) => (0..).zip(maps).try_for_each(|(index, map)| self.set_fd(index, map.as_fd())),
         }
     }
 
-    /// The value of a key; None when there is no such key.
+    /// The value of a key; None if the map lacks the key.
     ///
     /// # Errors
-    /// `EINVAL` for a key of another size than the map's and for a map that has a value for each CPU; what the kernel says but
-    /// `ENOENT`.
+    /// `EINVAL` for a key of another size than the map's and for a per-CPU map; any kernel error except `ENOENT`.
     pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
         if self.kind.is_per_cpu() { Err(Errno::INVAL) } else { self.copy_out(key) }
     }
 
-    /// The values that the possible CPUs have for a key; None when there is no such key.
+    /// The values of all possible CPUs for a key; None if the map lacks the key.
     ///
     /// # Errors
-    /// `EINVAL` for a key of another size than the map's and for a map that has one value for all CPUs; what the kernel says but
+    /// `EINVAL` for a key of another size than the map's and for a map that is not per-CPU; any kernel error except
     /// `ENOENT`.
     pub fn lookup_per_cpu(&self, key: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Errno> {
         if !self.kind.is_per_cpu() || self.value_size == 0 {
@@ -260,7 +259,7 @@ impl Map {
         Ok(values.map(|values| values.chunks(each).map(own).collect()))
     }
 
-    /// All that the kernel copies for a key.
+    /// Everything that the kernel copies for a key.
     fn copy_out(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
         self.check_key(key)?;
         let mut value = vec![0; self.transfer];
@@ -278,10 +277,10 @@ impl Map {
         }
     }
 
-    /// Removes a key; false when there was none.
+    /// Removes a key; false if the map lacked it.
     ///
     /// # Errors
-    /// `EINVAL` for kinds whose keys cannot be removed and for a key of another size than the map's.
+    /// `EINVAL` for map types whose keys cannot be removed and for a key of another size than the map's.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Errno> {
         self.check_key(key)?;
         let mut block =
@@ -293,10 +292,10 @@ impl Map {
         }
     }
 
-    /// All keys, as they are met while others may come and go.
+    /// All keys. Concurrent insertions and removals may or may not be included.
     ///
     /// # Errors
-    /// What the kernel says but `ENOENT`, which ends the list.
+    /// Any kernel error except `ENOENT`, which ends the list.
     pub fn keys(&self) -> Result<Vec<Vec<u8>>, Errno> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         loop {
@@ -309,7 +308,7 @@ impl Map {
                 flags: 0,
             };
             match call(Command::MapNextKey, &mut block) {
-                // A key that went away makes the walk begin again.
+                // If the previous key was removed meanwhile, the kernel restarts at the first key: the length limits the walk.
                 Ok(_) if keys.len() >= self.max_entries as usize => return Ok(keys),
                 Ok(_) => keys.push(next),
                 Err(Errno::NOENT) => return Ok(keys),
@@ -318,36 +317,36 @@ impl Map {
         }
     }
 
-    /// Ends user space's right to write, so that the verifier takes the values as constants.
+    /// Ends user space's write access, so that the verifier treats the values as constants.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn freeze(&self) -> Result<(), Errno> {
         call(Command::MapFreeze, &mut Only { fd: self.fd.as_raw_fd() as u32 }).map(drop)
     }
 
-    /// Its kind.
+    /// The map's type.
     pub(super) fn kind(&self) -> MapKind {
         self.kind
     }
 
-    /// Number of entries the map was made for; bytes for a ring buffer.
+    /// Number of entries the map was created for; bytes for a ring buffer.
     pub fn max_entries(&self) -> u32 {
         self.max_entries
     }
 
-    /// Maps an array made with [`flag::MMAPABLE`] into this process.
+    /// Maps an array created with [`flag::MMAPABLE`] into this process.
     ///
     /// # Errors
-    /// `ENOMEM`, `EPERM` for a frozen map, or `EINVAL` for another map.
+    /// `ENOMEM`; `EPERM` for a frozen map; `EINVAL` for another map.
     pub fn mapped(&self) -> Result<MappedArray, Errno> {
         if self.kind != MapKind::Array {
             return Err(Errno::INVAL);
         }
-        // The kernel gives every value a multiple of eight bytes.
+        // The kernel rounds the size of every value up to a multiple of eight bytes.
         let stride = self.value_size.next_multiple_of(8);
         let length = stride.checked_mul(self.max_entries as usize).ok_or(Errno::INVAL)?;
-        // SAFETY: a fresh mapping at an address the kernel chooses.
+        // SAFETY: a fresh mapping at an address that the kernel chooses.
         let start = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -369,7 +368,7 @@ impl AsFd for Map {
     }
 }
 
-/// The values of an array map in this process's memory, which programs write at any time.
+/// The values of an array map in this process's memory. Programs may write them at any time.
 #[derive(Debug)]
 pub struct MappedArray {
     start: NonNull<u8>,
@@ -382,7 +381,7 @@ unsafe impl Send for MappedArray {}
 unsafe impl Sync for MappedArray {}
 
 impl MappedArray {
-    /// A word at a byte offset; None where no whole, aligned word of that size lies.
+    /// The word at a byte offset; None unless it is aligned and lies entirely inside the mapping.
     fn word<T>(&self, offset: usize) -> Option<*mut T> {
         let end = offset.checked_add(size_of::<T>())?;
         if !offset.is_multiple_of(align_of::<T>()) || end > self.length {
@@ -394,8 +393,8 @@ impl MappedArray {
 
     fn short(&self, offset: usize) -> Option<&AtomicU32> {
         let word = self.word(offset)?;
-        // SAFETY: aligned (a mapping begins at a page) and inside the mapping, which lives as long as `self`; programs and
-        // other threads only access it atomically.
+        // SAFETY: aligned (a mapping begins at a page) and inside the mapping, which lives as long as `self`;
+        // programs and other threads only access it atomically.
         Some(unsafe { AtomicU32::from_ptr(word) })
     }
 
@@ -405,34 +404,34 @@ impl MappedArray {
         Some(unsafe { AtomicU64::from_ptr(word) })
     }
 
-    /// Reads the eight-byte word at a byte offset; None where there is none.
+    /// Reads the eight-byte word at a byte offset; None if the offset is invalid.
     pub fn load(&self, offset: usize) -> Option<u64> {
         Some(self.long(offset)?.load(Ordering::Relaxed))
     }
 
-    /// Reads the four-byte word at a byte offset; None where there is none.
+    /// Reads the four-byte word at a byte offset; None if the offset is invalid.
     pub fn load_word(&self, offset: usize) -> Option<u32> {
         Some(self.short(offset)?.load(Ordering::Acquire))
     }
 
-    /// Writes the four-byte word at a byte offset; None where there is none.
+    /// Writes the four-byte word at a byte offset; None if the offset is invalid.
     pub fn store(&self, offset: usize, value: u32) -> Option<()> {
         self.short(offset)?.store(value, Ordering::Release);
         Some(())
     }
 
-    /// Writes the eight-byte word at a byte offset; None where there is none.
+    /// Writes the eight-byte word at a byte offset; None if the offset is invalid.
     pub fn store_long(&self, offset: usize, value: u64) -> Option<()> {
         self.long(offset)?.store(value, Ordering::Release);
         Some(())
     }
 
-    /// Writes the four-byte word at a byte offset and gives what was there; None where there is none.
+    /// Writes the four-byte word at a byte offset and returns the previous value; None if the offset is invalid.
     pub fn swap(&self, offset: usize, value: u32) -> Option<u32> {
         Some(self.short(offset)?.swap(value, Ordering::AcqRel))
     }
 
-    /// Sets or clears bits of the four-byte word at a byte offset, in one step; None where there is none.
+    /// Sets or clears bits of the four-byte word at a byte offset atomically; None if the offset is invalid.
     pub fn change(&self, offset: usize, bits: u32, set: bool) -> Option<()> {
         let word = self.short(offset)?;
         if set {
@@ -446,7 +445,7 @@ impl MappedArray {
 
 impl Drop for MappedArray {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, not used after this.
+        // SAFETY: the mapping is owned by this value and not used after this.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
@@ -465,7 +464,7 @@ mod tests {
         name: "test",
     };
 
-    /// None where this process may not make maps, which is said.
+    /// Creates a map. Logs and returns None if this process may not create maps.
     fn map(spec: &MapSpec<'_>) -> Option<Map> {
         match Map::create(spec) {
             Err(Errno::PERM | Errno::ACCESS) => {

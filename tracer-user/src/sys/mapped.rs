@@ -1,6 +1,6 @@
-//! A file's bytes in this process's memory, read only.
+//! A file's bytes in this process's memory, read-only.
 //!
-//! A mapping is only as constant as its file: one that somebody else could write or cut off is copied instead.
+//! A mapping is only as constant as its file. A file that another process could write or truncate is copied instead.
 
 use std::{ffi::c_void, fs::File, io::Read, ptr::NonNull};
 
@@ -11,28 +11,28 @@ use super::Errno;
 /// `SYSFS_MAGIC`, include/uapi/linux/magic.h.
 const SYSFS_MAGIC: u64 = 0x6265_6572;
 
-/// The whole of a file.
+/// The whole content of a file.
 #[derive(Debug)]
 pub enum MappedFile {
-    /// A file of sysfs, or a memfd that is sealed: mapped.
+    /// A sysfs file or a sealed memfd: mapped.
     Constant(Mapping),
-    /// Another: a copy.
+    /// Any other file: copied.
     Copy(Vec<u8>),
 }
 
-/// A private mapping of a file that nobody can change.
+/// A private mapping of a file that cannot change.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<c_void>,
     length: usize,
 }
 
-// SAFETY: memory that is only read, by whichever thread.
+// SAFETY: the memory is only read, by any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// Whether neither bytes nor size of a file can change any more.
+/// Whether neither the bytes nor the size of a file can change any more.
 fn is_constant(file: &File) -> bool {
     let sealed = SealFlags::WRITE | SealFlags::SHRINK;
     fcntl_get_seals(file).is_ok_and(|seals| seals.contains(sealed))
@@ -40,10 +40,11 @@ fn is_constant(file: &File) -> bool {
 }
 
 impl MappedFile {
-    /// The bytes of a file, from its beginning.
+    /// Reads or maps a whole file.
     ///
     /// # Errors
-    /// `ENODEV` for a file of sysfs that cannot be mapped, `EINVAL` for an empty one; what reading another says.
+    /// `ENODEV` for a sysfs file that cannot be mapped, `EINVAL` for an empty one; otherwise the error of reading the
+    /// file.
     pub fn map(file: &File) -> Result<Self, Errno> {
         if !is_constant(file) {
             let mut bytes = Vec::new();
@@ -53,7 +54,7 @@ impl MappedFile {
             return Ok(Self::Copy(bytes));
         }
         let length = usize::try_from(rustix::fs::fstat(file)?.st_size).map_err(|_| Errno::OVERFLOW)?;
-        // SAFETY: a fresh mapping at an address the kernel chooses.
+        // SAFETY: a fresh mapping at an address that the kernel chooses.
         let start = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -67,7 +68,7 @@ impl MappedFile {
         Ok(Self::Constant(Mapping { start: NonNull::new(start).ok_or(Errno::NOMEM)?, length }))
     }
 
-    /// The bytes.
+    /// The file's bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
             // SAFETY: the mapping is `length` bytes long, lives as long as `self`, and its file cannot change (`is_constant`).
@@ -100,7 +101,7 @@ mod tests {
         let mut file = File::from(memfd_create("test", flags).unwrap());
         file.write_all(b"hello").unwrap();
         let copy = MappedFile::map(&file).unwrap();
-        // A mapping would end in SIGBUS here.
+        // A mapping would cause SIGBUS here.
         ftruncate(&file, 0).unwrap();
         assert!(matches!(copy, MappedFile::Copy(_)) && copy.bytes() == b"hello");
         let mut file = File::from(memfd_create("test", flags).unwrap());

@@ -1,4 +1,4 @@
-//! What lies at an address of another process: `PROCMAP_QUERY` on an open `/proc/PID/maps` (Linux 6.11).
+//! The mapping at an address of another process: `PROCMAP_QUERY` on an open `/proc/PID/maps` (Linux 6.11).
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -36,7 +36,7 @@ struct ProcmapQuery {
 pub struct Mapping {
     /// Its first address.
     pub start: u64,
-    /// The address behind it.
+    /// The first address after it.
     pub end: u64,
     /// Whether the process may read it.
     pub readable: bool,
@@ -44,17 +44,19 @@ pub struct Mapping {
     pub writable: bool,
 }
 
-/// The mapping at an address, of the address space that `/proc/PID/maps` was opened for.
+/// The mapping at an address of the address space that `/proc/PID/maps` was opened for.
 ///
 /// # Errors
-/// `ENOENT` where nothing is mapped, `ESRCH` when the address space is gone, `ENOTTY` on kernels that do not know the request.
+/// `ENOENT` if nothing is mapped there, `ESRCH` if the address space no longer exists, `ENOTTY` on kernels without
+/// the request.
 pub fn mapping_at(maps: impl AsFd, address: u64) -> Result<Mapping, Errno> {
     let mut query = ProcmapQuery {
         size: size_of::<ProcmapQuery>() as u64,
         query_addr: address,
         ..ProcmapQuery::default()
     };
-    // SAFETY: the structure that the request reads and writes, of the size that it says; names are not asked for.
+    // SAFETY: the request reads and writes one structure of the size stated in it; it writes no names, as none are
+    // requested.
     check(libc::c_long::from(unsafe {
         libc::ioctl(maps.as_fd().as_raw_fd(), libc::c_ulong::from(PROCMAP_QUERY) as _, &raw mut query)
     }))?;

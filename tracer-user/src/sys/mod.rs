@@ -1,7 +1,8 @@
-//! The only room with `unsafe`: bpf(2), perf_event_open(2), memory that is mapped or of others, and mounts as typed calls.
+//! The only module of this crate with `unsafe`: typed calls for BPF, perf events, mapped memory, memory of other
+//! processes, mounts and privileges.
 //!
-//! A call takes and returns owned descriptors and plain values, and fails with an [`Errno`] (and the
-//! verifier's log where there is one). No policy lives here.
+//! A call takes and returns owned descriptors and plain values. It fails with an [`Errno`], and with the verifier's
+//! log where there is one. No policy lives here.
 
 pub mod bpf;
 pub mod btf;

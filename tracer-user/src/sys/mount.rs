@@ -1,5 +1,6 @@
-//! Mounts as descriptors: a file system opened through fsopen(2) and fsmount(2) that no path leads to until it is attached,
-//! what tells one mount from another, or a whole namespace of mounts.
+//! Mounts as descriptors: new file systems (fsopen(2), fsmount(2)), the identity of a mount, and mount namespaces.
+//!
+//! A new mount is detached: no path leads to it until it is attached.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,21 +12,21 @@ use rustix::mount::{
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// What tells a mount from all others that there are: numbers of mounts are given again, and so are those of devices, but
-/// not both while the mount's file system is served.
+/// The identity of a mount among all current mounts. The kernel reuses mount ids and device numbers, but not both
+/// while the mount's file system is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountId {
-    /// Its number, as in /proc/self/mountinfo.
+    /// Its number, as in `/proc/self/mountinfo`.
     pub id: u64,
     device: (u32, u32),
 }
 
 impl MountId {
-    /// The mount whose root a descriptor (`O_PATH` will do) is of; None for anything below a root. Nothing is asked of the file
-    /// system.
+    /// The mount whose root the descriptor refers to (`O_PATH` suffices); None for anything below a root. Does not
+    /// query the file system.
     ///
     /// # Errors
-    /// What statx(2) says; `ENOTSUP` before 5.8.
+    /// The errors of statx(2); [`io::ErrorKind::Unsupported`] before 5.8.
     pub fn of(root: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
         let found = statx(root, c"", flags, StatxFlags::MNT_ID)?;
@@ -39,18 +40,20 @@ impl MountId {
     }
 }
 
-/// Makes a FUSE file system that says it is from `source`, by root, for everybody whom its permissions let in, and mounts it
-/// detached: the connection that serves it, and its root. No other program takes part (`fusermount3` would be looked for in
-/// `PATH`).
+/// Creates a FUSE file system with the given `source` and mounts it detached. Returns the connection that serves it,
+/// and its root.
+///
+/// The mount belongs to this process's effective user and group. All users may access it, as far as the file
+/// permissions allow. No other program takes part: `fusermount3` would have to be found in `PATH`.
 ///
 /// # Errors
-/// What the kernel says: `ENOENT` or `ENODEV` without FUSE, `EPERM` without `CAP_SYS_ADMIN`.
+/// The kernel's error: `ENOENT` or `ENODEV` without FUSE, `EPERM` without `CAP_SYS_ADMIN`.
 pub fn fuse(source: &str) -> io::Result<(OwnedFd, OwnedFd)> {
     let device = open(c"/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let context = fsopen(c"fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), c"source", source)?;
     fsconfig_set_string(context.as_fd(), c"fd", device.as_raw_fd().to_string())?;
-    // Octal: a directory.
+    // Octal: a directory with mode 0755.
     fsconfig_set_string(context.as_fd(), c"rootmode", c"40755")?;
     fsconfig_set_string(context.as_fd(), c"user_id", rustix::process::geteuid().as_raw().to_string())?;
     fsconfig_set_string(context.as_fd(), c"group_id", rustix::process::getegid().as_raw().to_string())?;
@@ -61,20 +64,20 @@ pub fn fuse(source: &str) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((device, fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?))
 }
 
-/// Attaches a detached mount to a directory, above whatever is mounted there.
+/// Attaches a detached mount to a directory, on top of any existing mount.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn attach(mount: BorrowedFd<'_>, at: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, c"", at, c"", flags)?)
 }
 
-/// Mounts a file system of this type (`tracefs`, `bpf`) detached and gives the descriptor of its root, good for
-/// openat(2). Needs `CAP_SYS_ADMIN` in the initial user namespace for tracefs, and Linux 5.2.
+/// Mounts a file system of this type (`tracefs`, `bpf`) detached and returns the descriptor of its root, for use with
+/// openat(2). Requires Linux 5.2, and for tracefs `CAP_SYS_ADMIN` in the initial user namespace.
 ///
 /// # Errors
-/// What the kernel says: `ENODEV` when the type is not built, `EPERM` when mounts are refused.
+/// The kernel's error: `ENODEV` if the type is not built, `EPERM` if mounting is refused.
 pub fn detached(fs_type: &str) -> io::Result<OwnedFd> {
     let context = fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
@@ -84,14 +87,14 @@ pub fn detached(fs_type: &str) -> io::Result<OwnedFd> {
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// Gives this process mounts of its own: what is mounted outside still appears here, nothing of ours appears there.
-/// Needs `CAP_SYS_ADMIN`.
+/// Moves the calling thread into a mount namespace of its own. Mounts made outside still propagate into it; mounts
+/// made inside stay inside. Requires `CAP_SYS_ADMIN`.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 #[allow(unsafe_code)]
 pub fn private_namespace() -> io::Result<()> {
-    // SAFETY: descriptors stay shared; only the table of mounts and the working directory become this thread's own.
+    // SAFETY: descriptors stay shared; only the mount table and the working directory become private to this thread.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
     Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
 }

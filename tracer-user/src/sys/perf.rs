@@ -1,4 +1,4 @@
-//! perf_event_open(2), as far as tracepoints, kprobes and uprobes need it.
+//! perf_event_open(2) for tracepoints, kprobes and uprobes.
 
 use std::{
     ffi::CStr,
@@ -18,7 +18,7 @@ const FLAG_CLOEXEC: libc::c_ulong = 1 << 3;
 /// `PERF_EVENT_IOC_SET_FILTER`, `_IOW('$', 6, char *)`.
 const SET_FILTER: libc::Ioctl = 0x4008_2406;
 
-/// `struct perf_event_attr` as its second version had it (72 bytes).
+/// `struct perf_event_attr` in its second version (`PERF_ATTR_SIZE_VER1`, 72 bytes).
 #[repr(C)]
 #[derive(Default)]
 struct Attr {
@@ -37,52 +37,55 @@ struct Attr {
 
 const _: () = assert!(size_of::<Attr>() == 72);
 
-/// Opens the perf event of a trace event by its id, for all tasks. A program linked to it runs on every CPU; the
-/// CPU that it is opened on (one that is on) is only where perf would sample, which it never does: the event stays disabled. Programs run all the
-/// same (`trace_call_bpf()` is called for the tracepoint, not for the event), and the kernel need not reschedule all events
-/// of that CPU whenever one comes or goes.
+/// Opens the perf event of a trace event by its id, for all tasks. The event stays disabled.
+///
+/// A program linked to it runs on every CPU, although the event is opened on one: the kernel calls `trace_call_bpf()`
+/// for the tracepoint, not for the event. A disabled event takes no samples, and the kernel need not reschedule all
+/// events of its CPU when it is opened or closed.
 ///
 /// # Errors
-/// `EINVAL` or `ENOENT` for an unknown id, `EACCES` or `EPERM` without `CAP_PERFMON`, `EMFILE`; that of [`event_mutex::enter`].
+/// `EINVAL` or `ENOENT` for an unknown id, `EACCES` or `EPERM` without `CAP_PERFMON`, `EMFILE`; the errors of
+/// [`event_mutex::enter`].
 pub fn open_tracepoint(id: u16) -> Result<OwnedFd, Errno> {
     let _entered = event_mutex::enter()?;
     open(&Attr { kind: TYPE_TRACEPOINT, config: u64::from(id), ..Attr::default() })
 }
 
-/// Opens the perf event of an instruction of a file (`kind` and `config` as the kernel's `uprobe` unit wants them), for all
-/// tasks; as for [`open_tracepoint`], the event stays disabled and programs run all the same. May block without a limit.
+/// Opens the perf event of an instruction in a file, for all tasks. The caller builds `kind` and `config` for the
+/// kernel's `uprobe` unit. As with [`open_tracepoint`], the event stays disabled and programs run nevertheless. May
+/// block without a limit.
 ///
 /// # Errors
-/// `ENOENT` for a file that is gone, `EINVAL` for an offset that cannot be probed, `EACCES` or `EPERM` without
+/// `ENOENT` if the file no longer exists, `EINVAL` for an offset that cannot be probed, `EACCES` or `EPERM` without
 /// `CAP_PERFMON`.
 pub fn open_uprobe(kind: u32, config: u64, path: &CStr, offset: u64) -> Result<OwnedFd, Errno> {
     let _held = event_mutex::hold();
     open(&Attr { kind, config, config1: path.as_ptr() as u64, config2: offset, ..Attr::default() })
 }
 
-/// Opens the perf event of an instruction of the kernel (`kind` and `config` as its `kprobe` unit wants them): so many
-/// bytes behind a symbol, or at that address without one.
+/// Opens the perf event of a kernel instruction. The caller builds `kind` and `config` for the kernel's `kprobe`
+/// unit. `offset` is in bytes from the symbol; without a symbol it is the address.
 ///
 /// # Errors
-/// `ENOENT` for an unknown symbol, `EINVAL` or `EILSEQ` for a place that cannot be probed, `EADDRNOTAVAIL` for a symbol
-/// that is not the only one of its name; that of [`event_mutex::enter`].
+/// `ENOENT` for an unknown symbol, `EINVAL` or `EILSEQ` for an address that cannot be probed, `EADDRNOTAVAIL` for a
+/// symbol whose name is not unique; the errors of [`event_mutex::enter`].
 pub fn open_kprobe(kind: u32, config: u64, symbol: Option<&CStr>, offset: u64) -> Result<OwnedFd, Errno> {
     let _entered = event_mutex::enter()?;
     let config1 = symbol.map_or(0, |symbol| symbol.as_ptr() as u64);
     open(&Attr { kind, config, config1, config2: offset, ..Attr::default() })
 }
 
-/// The CPU that events are opened on: one that was on when it was last looked for.
+/// The CPU that events are opened on: the first online CPU when the list was last read.
 static CPU: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = u32::MAX;
 
-/// Opens an event, disabled, for all tasks.
+/// Opens a disabled event for all tasks.
 fn open(attr: &Attr) -> Result<OwnedFd, Errno> {
     open_near(attr, &CPU)
 }
 
-/// Opens an event on the CPU that is known, or on the first one that is on where that one has gone off: events outlive the CPU
-/// that they were opened on, and CPU 0 may be off like any other.
+/// Opens an event on the known CPU. If that CPU is offline by now, opens it on the first online one. Events outlive
+/// their CPU, and CPU 0 may be offline like any other.
 fn open_near(attr: &Attr, known: &AtomicU32) -> Result<OwnedFd, Errno> {
     let cpu = known.load(Ordering::Relaxed);
     let errno = if cpu == UNKNOWN {
@@ -90,7 +93,7 @@ fn open_near(attr: &Attr, known: &AtomicU32) -> Result<OwnedFd, Errno> {
     } else {
         match open_on(attr, cpu) {
             Ok(event) => return Ok(event),
-            // `ENODEV` for a CPU that is off, `EINVAL` for one that cannot be; both may be about something else.
+            // `ENODEV` means that the CPU is offline, `EINVAL` that it cannot exist; both may have other reasons.
             Err(errno @ (Errno::NODEV | Errno::INVAL)) => errno,
             Err(errno) => return Err(errno),
         }
@@ -105,19 +108,20 @@ fn open_near(attr: &Attr, known: &AtomicU32) -> Result<OwnedFd, Errno> {
 
 fn open_on(attr: &Attr, cpu: u32) -> Result<OwnedFd, Errno> {
     let attr = Attr { size: size_of::<Attr>() as u32, flags: DISABLED, ..*attr };
-    // SAFETY: the attribute block is valid for its size, and strings it points to outlive the call; the kernel only
-    // reads them.
+    // SAFETY: the attribute block is valid for its size, and the strings it points to outlive the call; the kernel
+    // only reads them.
     let fd = check(unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, cpu as libc::c_int, -1, FLAG_CLOEXEC)
     })?;
-    // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+    // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Sets an event filter on a tracepoint's perf event, which may have none yet.
+/// Sets an event filter on a tracepoint's perf event that has none yet.
 ///
 /// # Errors
-/// `EINVAL` for a filter that the kernel's parser refuses, `EEXIST` where there is one; that of [`event_mutex::enter`].
+/// `EINVAL` for a filter that the kernel's parser refuses, `EEXIST` if the event has a filter; the errors of
+/// [`event_mutex::enter`].
 pub fn set_filter(event: BorrowedFd<'_>, filter: &CStr) -> Result<(), Errno> {
     let _entered = event_mutex::enter()?;
     // SAFETY: the kernel copies the string, which ends with a NUL.
@@ -146,7 +150,7 @@ mod tests {
             open_near(&dummy(), &known).unwrap();
             assert_eq!(known.into_inner(), online.first());
         }
-        // What is refused for another reason stays refused.
+        // An event that the kernel refuses for another reason still fails.
         let wrong = Attr { kind: u32::MAX, ..Attr::default() };
         assert!(open_near(&wrong, &AtomicU32::new(online.first())).is_err());
     }

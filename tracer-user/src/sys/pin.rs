@@ -1,4 +1,4 @@
-//! Maps that have a name in a BPF file system, where other processes find them.
+//! Maps pinned in a BPF file system, where other processes find them by name.
 
 use std::{
     ffi::CString,
@@ -45,29 +45,30 @@ struct Ask {
     length: u32,
     info: u64,
 }
-// SAFETY: info points to so many bytes, all of which are plain integers.
+// SAFETY: `info` points to `length` bytes, all of which are plain integers.
 unsafe impl Block for Ask {}
 
 /// `BPF_FS_MAGIC`, include/uapi/linux/magic.h.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
-/// A directory of a BPF file system, opened once: whatever its path comes to mean, names are made and found here.
+/// A directory of a BPF file system, opened once: pins are made and found in it even if its path later leads
+/// elsewhere.
 #[derive(Debug)]
 pub struct PinDir {
     dir: OwnedFd,
 }
 
 impl PinDir {
-    /// Opens the directory; it and those above it are made, for their owner alone, where they are not there.
+    /// Opens the directory. Creates missing directories on its path, accessible by their owner only.
     ///
     /// # Errors
-    /// `InvalidInput` where it is not, or would not be, on a BPF file system; then nothing is made.
+    /// `InvalidInput` if the directory is not, or would not be, on a BPF file system; then nothing is created.
     pub fn make(path: &Path) -> io::Result<Self> {
         let wrong = || {
             let what = "not on a BPF file system (mount -t bpf bpf /sys/fs/bpf)";
             io::Error::new(io::ErrorKind::InvalidInput, what)
         };
-        // Of what is not there, what it will lie in counts.
+        // For a missing directory, check the nearest existing ancestor.
         let mut above = path;
         let found = loop {
             match (statfs(above), above.parent()) {
@@ -86,7 +87,7 @@ impl PinDir {
         Ok(Self { dir })
     }
 
-    /// A path to the directory, for this process and as long as this lives.
+    /// A path to the directory, valid in this process while this value lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.dir.as_raw_fd()).into()
     }
@@ -97,10 +98,11 @@ fn string(path: &Path) -> Result<CString, Errno> {
 }
 
 impl Map {
-    /// The map of this name, if there is one and it is as specified; otherwise a new one, which takes the name.
+    /// Opens the map pinned under this name if it matches the specification; otherwise creates one and pins it there,
+    /// replacing a map that does not match.
     ///
     /// # Errors
-    /// As [`Map::create`]; `EPERM` and `ENOENT` where there is no BPF file system.
+    /// As [`Map::create`]; `EPERM` and `ENOENT` without a BPF file system.
     pub fn pinned(path: &Path, spec: &MapSpec<'_>) -> Result<Self, Errno> {
         let name = string(path)?;
         let mut get = Object { path: name.as_ptr() as u64, fd: 0, flags: 0 };

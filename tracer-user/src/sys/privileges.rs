@@ -1,7 +1,7 @@
-//! What this process may do: capabilities (capabilities(7)), `no_new_privs` and whether others may look into it.
+//! Privileges of this process: capabilities (capabilities(7)), `no_new_privs` and the dumpable attribute.
 //!
-//! Capabilities belong to a thread. A thread gives its own to those it starts, so they are dropped before threads start;
-//! [`super::seccomp`] reaches threads that run already.
+//! Capabilities belong to a thread, and new threads inherit them. They are therefore dropped before threads start;
+//! [`super::seccomp`] also reaches threads that already run.
 
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -11,28 +11,29 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs,
 };
 
-/// Leaves the calling thread no capability beside those of `keep`, and none but those to a program that it executes.
+/// Drops all capabilities of the calling thread except those in `keep`, also for programs that it executes.
 ///
-/// The inheritable and ambient sets are emptied, the bounding set is cut down where this thread may do so (`CAP_SETPCAP`), and
-/// `no_new_privs` is set, so that execve(2) gives nothing back either way. Capabilities that it does not hold stay missing.
+/// Empties the inheritable and ambient sets, reduces the bounding set if this thread may do so (`CAP_SETPCAP`), and
+/// sets `no_new_privs`, so that execve(2) restores nothing. A capability in `keep` that the thread lacks stays
+/// missing.
 ///
 /// # Errors
-/// What the kernel says, with everything dropped that could be.
+/// The kernel's error. An error of the bounding set is returned only after everything else was dropped.
 pub fn drop_to(keep: CapabilitySet) -> Result<(), Errno> {
     let held = capabilities(None)?.permitted & keep;
-    // Missing before 4.3, and then empty.
+    // Kernels before 4.3 have no ambient set.
     let _ = clear_ambient_capability_set();
     let bounding = cut_bounding_set(keep);
     let sets = CapabilitySets { effective: held, permitted: held, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets)?;
     set_no_new_privs(true)?;
-    // Who lacks CAP_SETPCAP is kept by no_new_privs alone.
+    // Without `CAP_SETPCAP`, `no_new_privs` alone prevents regaining capabilities.
     bounding.or_else(|errno| if errno == Errno::PERM { Ok(()) } else { Err(errno) })
 }
 
-/// Takes from the bounding set what is not in `keep`.
+/// Removes all capabilities outside `keep` from the bounding set.
 fn cut_bounding_set(keep: CapabilitySet) -> Result<(), Errno> {
-    // The kernel answers EINVAL behind its last capability, which may be one that is not known here.
+    // The kernel answers `EINVAL` past its last capability, which may be newer than the constants known here.
     let known = (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
     for one in known {
         match capability_is_in_bounding_set(one) {
@@ -44,10 +45,10 @@ fn cut_bounding_set(keep: CapabilitySet) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Keeps processes of the same user from attaching to this one, and its memory from core dumps.
+/// Prevents processes of the same user from attaching to this one, and keeps its memory out of core dumps.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn hide_memory() -> Result<(), Errno> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
@@ -56,7 +57,7 @@ pub fn hide_memory() -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    /// Capabilities belong to a thread, so that a test may drop them in one of its own.
+    /// Runs a test in its own thread, because dropping capabilities affects the calling thread only.
     fn in_a_thread<T: Send>(run: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| scope.spawn(run).join().unwrap())
     }
@@ -76,13 +77,13 @@ mod tests {
                 assert_eq!(capability_is_in_bounding_set(CapabilitySet::SYS_ADMIN), Ok(false));
                 assert_eq!(capability_is_in_bounding_set(CapabilitySet::CHOWN), Ok(false));
             }
-            // A second drop takes more, never less.
+            // A second drop removes more and restores nothing.
             drop_to(CapabilitySet::all()).unwrap();
             assert_eq!(capabilities(None).unwrap(), after);
             drop_to(CapabilitySet::empty()).unwrap();
             assert_eq!(capabilities(None).unwrap().permitted, CapabilitySet::empty());
         });
-        // Other threads keep theirs.
+        // Other threads keep their capabilities.
         assert_eq!(capabilities(None).unwrap(), before);
     }
 

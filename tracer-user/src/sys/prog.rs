@@ -11,7 +11,7 @@ use super::{
     funcs::{self, FuncInfo},
 };
 
-/// Kinds of programs, `enum bpf_prog_type`.
+/// Program types, `enum bpf_prog_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ProgKind {
@@ -31,21 +31,21 @@ pub enum ProgKind {
     Syscall = 31,
 }
 
-/// What a program is loaded for, where its kind alone does not tell.
+/// What a program is loaded for, where its type alone does not determine it.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Purpose<'a> {
-    /// Nothing more.
+    /// The type suffices.
     #[default]
     Any,
-    /// Another expected attach type (`enum bpf_attach_type`).
+    /// An expected attach type (`enum bpf_attach_type`).
     Type(u32),
     /// A kernel function's entry or exit ([`ProgKind::Tracing`]).
     Function {
         /// The function's BTF id.
         id: u32,
-        /// The module's BTF; none for the kernel's own.
+        /// The module's BTF; None for the kernel's own.
         module: Option<BorrowedFd<'a>>,
-        /// Whether it is the exit.
+        /// Whether the program runs at the exit.
         exit: bool,
     },
     /// kprobe.multi.
@@ -64,14 +64,14 @@ impl Purpose<'_> {
     }
 }
 
-/// What the verifier said of a program that it refused.
+/// Why the kernel refused a program.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{errno}")]
 pub struct LoadError {
-    /// The error number: `EACCES` and `EINVAL` are the verifier's, `EPERM` is a privilege's or a security
-    /// module's.
+    /// The error number: `EACCES` and `EINVAL` come from the verifier, `EPERM` from a missing privilege or a security
+    /// module.
     pub errno: Errno,
-    /// The verifier's log; empty when it said nothing.
+    /// The verifier's log; empty if the verifier wrote none.
     pub log: String,
 }
 
@@ -101,7 +101,7 @@ struct Load {
     attach_btf_fd: u32,
     pad: u32,
 }
-// SAFETY: no padding; the pointers are to slices that outlive the call.
+// SAFETY: no padding; the pointers refer to slices that outlive the call.
 unsafe impl Block for Load {}
 
 #[repr(C)]
@@ -141,7 +141,7 @@ struct FileCreate {
     pid: u32,
     pad: u32,
 }
-// SAFETY: no padding; the pointers are to memory that outlives the call.
+// SAFETY: no padding; the pointers refer to memory that outlives the call.
 unsafe impl Block for FileCreate {}
 
 /// `link_create` with its `kprobe_multi`.
@@ -157,7 +157,7 @@ struct MultiCreate {
     addresses: u64,
     cookies: u64,
 }
-// SAFETY: plain integers without padding; the pointers are to slices that outlive the call.
+// SAFETY: plain integers without padding; the pointers refer to slices that outlive the call.
 unsafe impl Block for MultiCreate {}
 
 #[repr(C)]
@@ -209,7 +209,7 @@ const PERF_EVENT_KPROBE: u32 = 3;
 const PERF_EVENT_KRETPROBE: u32 = 4;
 /// `BPF_F_SLEEPABLE`.
 const FLAG_SLEEPABLE: u32 = 1 << 4;
-/// Bytes of verifier log that are kept; a longer one keeps its end (6.4 and later) or is cut.
+/// Bytes of verifier log that are kept. A longer log keeps its end (6.4 and later) or is cut.
 const LOG_SIZE: usize = 1 << 20;
 
 /// A loaded program.
@@ -220,23 +220,25 @@ pub struct Prog {
     attach_type: u32,
 }
 
-/// What the kernel knows of a loaded program.
+/// The kernel's statistics of a loaded program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgInfo {
-    /// The kernel's number for it.
+    /// The kernel's id of the program.
     pub id: u32,
     /// Bytes of machine code.
     pub jited: u32,
     /// Bytes of instructions after the verifier's rewriting.
     pub translated: u32,
-    /// Hits the kernel skipped because the program (or another, for perf tracepoints) was running on that CPU.
+    /// Hits that the kernel skipped because the program (or, for perf tracepoints, another one) was running on that
+    /// CPU.
     pub misses: u64,
-    /// Instructions the verifier looked at (5.16 and later).
+    /// Instructions that the verifier processed (5.16 and later).
     pub verified: u32,
 }
 
 impl Prog {
-    /// Loads a program of eight-byte instructions. The verifier's log is asked for only when it refuses.
+    /// Loads a program of eight-byte instructions. Requests the verifier's log only if the kernel refuses the
+    /// program.
     ///
     /// # Errors
     /// The error number and the verifier's log.
@@ -244,7 +246,7 @@ impl Prog {
         Self::load_for(kind, Purpose::Any, insns, title)
     }
 
-    /// As [`Prog::load`], with an expected attach type (`enum bpf_attach_type`).
+    /// Like [`Prog::load`], with an expected attach type (`enum bpf_attach_type`).
     ///
     /// # Errors
     /// As [`Prog::load`].
@@ -252,7 +254,7 @@ impl Prog {
         Self::load_for(kind, Purpose::Type(attach_type), insns, title)
     }
 
-    /// As [`Prog::load`], for a purpose.
+    /// Like [`Prog::load`], for a purpose.
     ///
     /// # Errors
     /// As [`Prog::load`].
@@ -262,12 +264,12 @@ impl Prog {
         insns: &[u8],
         title: &str,
     ) -> Result<Self, LoadError> {
-        // The only way the kernel takes this kind: it runs in its caller's context and may sleep.
+        // The kernel accepts this type only as sleepable: it runs in its caller's context and may sleep.
         let flags = if kind == ProgKind::Syscall { FLAG_SLEEPABLE } else { 0 };
         Self::load_flagged(kind, purpose, flags, insns, title)
     }
 
-    /// As [`Prog::load_for`], a program that may sleep: one for uprobes (6.0 and later).
+    /// Like [`Prog::load_for`], for a program that may sleep: one for uprobes (6.0 and later).
     ///
     /// # Errors
     /// As [`Prog::load`].
@@ -323,9 +325,9 @@ impl Prog {
         };
         let mut log = vec![0; LOG_SIZE];
         match call_fd(Command::ProgLoad, &mut block(&mut log)) {
-            // It went through the second time (EAGAIN, a signal): take it.
+            // The second attempt succeeded (the first failed with `EAGAIN` or by a signal).
             Ok(fd) => return Ok(Self { fd, kind, attach_type }),
-            // The log was longer than the buffer: the first error says more.
+            // The log was longer than the buffer: the first error is more informative.
             Err(Errno::NOSPC) => {}
             Err(again) => errno = again,
         }
@@ -333,20 +335,20 @@ impl Prog {
         Err(LoadError { errno, log: String::from_utf8_lossy(&log).into_owned() })
     }
 
-    /// Whether it was loaded for what has the same attach type as this.
+    /// Whether the program was loaded with the attach type of this purpose.
     pub fn is_for(&self, purpose: Purpose<'_>) -> bool {
         self.attach_type == purpose.attach_type()
     }
 
-    /// The kind it was loaded as.
+    /// The type it was loaded as.
     pub fn kind(&self) -> ProgKind {
         self.kind
     }
 
-    /// Hangs a raw tracepoint program on a tracepoint; it hangs as long as the descriptor lives.
+    /// Attaches a raw tracepoint program to a tracepoint, until the descriptor is closed.
     ///
     /// # Errors
-    /// `ENOENT` for an unknown tracepoint, `EINVAL` when the program reads more arguments than there are.
+    /// `ENOENT` for an unknown tracepoint, `EINVAL` if the program reads more arguments than the tracepoint has.
     pub fn attach_raw_tracepoint(&self, tracepoint: &str) -> Result<OwnedFd, Errno> {
         // No tracepoint has a NUL in its name.
         let title = CString::new(tracepoint).map_err(|_| Errno::NOENT)?;
@@ -356,14 +358,14 @@ impl Prog {
             pad: 0,
             cookie: 0,
         };
-        // The cookie is 6.10's; earlier kernels take the shorter block only if the rest is zero, which it is.
+        // The cookie exists since 6.10. Earlier kernels accept the longer block because its rest is zero.
         call_fd(Command::RawTracepointOpen, &mut block)
     }
 
-    /// Links the program to a perf event (5.15 and later), with a cookie that the program can ask for.
+    /// Links the program to a perf event (5.15 and later), with a cookie that the program can read.
     ///
     /// # Errors
-    /// `EINVAL` before 5.15, `EACCES` when the program reads behind the event's last field, `E2BIG` past 64
+    /// `EINVAL` before 5.15, `EACCES` if the program reads past the event's last field, `E2BIG` for more than 64
     /// programs on one event.
     pub fn link_perf_event(&self, event: BorrowedFd<'_>, cookie: u64) -> Result<OwnedFd, Errno> {
         let mut block = LinkCreate {
@@ -376,30 +378,30 @@ impl Prog {
         call_fd(Command::LinkCreate, &mut block)
     }
 
-    /// Hangs a program of [`Purpose::Function`] on its function.
+    /// Attaches a program of [`Purpose::Function`] to its function.
     ///
     /// # Errors
-    /// `EBUSY` where something else has the function's entry, `EINVAL` or `ENOTSUPP` for one that cannot be traced.
+    /// `EBUSY` if the function's entry is already in use, `EINVAL` or `ENOTSUPP` if the function cannot be traced.
     pub fn attach_function(&self) -> Result<OwnedFd, Errno> {
         let mut block = RawTracepoint { name: 0, prog: self.fd.as_raw_fd() as u32, pad: 0, cookie: 0 };
         call_fd(Command::RawTracepointOpen, &mut block)
     }
 
-    /// The same program by a descriptor of its own.
+    /// The same program with a descriptor of its own.
     ///
     /// # Errors
-    /// When there can be no further descriptor.
+    /// If no further descriptor is available.
     pub fn duplicate(&self) -> Result<Self, Errno> {
         let fd = self.fd.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
         Ok(Self { fd, kind: self.kind, attach_type: self.attach_type })
     }
 
-    /// Hangs a program of [`Purpose::Multi`] on the functions at these addresses (5.18 and later), each with its attach cookie
-    /// where there are any.
+    /// Attaches a program of [`Purpose::Multi`] to the functions at these addresses (5.18 and later). `cookies` holds
+    /// an attach cookie for each address, or is empty.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` on a kernel built without fprobe, `ESRCH` for an address that is no function's, `EINVAL` where there are cookies,
-    /// but not one for each address.
+    /// `EOPNOTSUPP` on a kernel built without fprobe, `ESRCH` for an address that is not a function's, `EINVAL` if
+    /// the number of cookies differs from the number of addresses.
     pub fn link_functions(&self, addresses: &[u64], cookies: &[u64], exit: bool) -> Result<OwnedFd, Errno> {
         if !cookies.is_empty() && cookies.len() != addresses.len() {
             return Err(Errno::INVAL);
@@ -418,12 +420,13 @@ impl Prog {
         call_fd(Command::LinkCreate, &mut block)
     }
 
-    /// Hangs a program for `BPF_TRACE_UPROBE_MULTI` on an instruction of a file, or on the return of the function that begins
-    /// there (6.6 and later); `reference` is the offset of a counter that is raised meanwhile, or 0; `cookie` is what the program
-    /// is told.
+    /// Attaches a program for `BPF_TRACE_UPROBE_MULTI` to an instruction of a file, or to the return of the function
+    /// that begins there (6.6 and later). `reference` is the offset of a counter that the kernel raises meanwhile; 0
+    /// for none. `cookie` is the value that the program can read.
     ///
     /// # Errors
-    /// `EBADF` for what is no regular file, `EINVAL` for an offset that cannot be probed, `ENOENT` for no file.
+    /// `EBADF` if the path is not a regular file, `EINVAL` for an offset that cannot be probed, `ENOENT` if the file
+    /// does not exist.
     pub fn link_file(
         &self,
         path: &CStr,
@@ -449,10 +452,10 @@ impl Prog {
         call_fd(Command::LinkCreate, &mut block)
     }
 
-    /// Runs a [`ProgKind::Syscall`] program once in this thread and gives what it returned.
+    /// Runs a [`ProgKind::Syscall`] program once in this thread and returns its return value.
     ///
     /// # Errors
-    /// `EINVAL` when the context is shorter than the program reads, or for another kind.
+    /// `EINVAL` if the context is shorter than the program reads, or for another program type.
     pub fn run(&self, context: &mut [u8]) -> Result<u32, Errno> {
         let mut block = TestRun {
             prog: self.fd.as_raw_fd() as u32,
@@ -464,10 +467,10 @@ impl Prog {
         Ok(block.retval)
     }
 
-    /// What the kernel knows of it.
+    /// Reads the kernel's statistics of the program.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn info(&self) -> Result<ProgInfo, Errno> {
         // `struct bpf_prog_info`: type, id at 4, tag, jited_prog_len at 16, xlated_prog_len at 20, ...,
         // recursion_misses at 208, verified_insns at 216.
@@ -488,10 +491,11 @@ impl Prog {
     }
 }
 
-/// Hits that a link's hook missed (6.7 and later); None where it does not count them.
+/// Hits that a link's hook missed (6.7 and later); None if the link does not count them.
 pub fn link_missed(link: BorrowedFd<'_>) -> Option<u64> {
-    // `struct bpf_link_info`: type, id, prog_id, and from 16 on what the type has. Of kprobe.multi: addresses, count and flags,
-    // missed at 32. Of perf events: their type; of kprobes name at 24, its length and the offset, address, missed at 48.
+    // `struct bpf_link_info`: type, id, prog_id, and at 16 the part of the type. kprobe.multi: addresses, count and
+    // flags, missed at 32. Perf events: their type at 16; kprobes have name at 24, its length and the offset,
+    // address, missed at 48.
     let mut info = [0_u8; 64];
     let mut block =
         GetInfo { fd: link.as_raw_fd() as u32, length: info.len() as u32, info: info.as_mut_ptr() as u64 };
@@ -503,12 +507,12 @@ pub fn link_missed(link: BorrowedFd<'_>) -> Option<u64> {
     }
 }
 
-/// The number at a place of a structure of the kernel's; 0 behind its end.
+/// The `u32` at an offset of a kernel structure; 0 past its end.
 fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word))
 }
 
-/// As [`word`], of eight bytes.
+/// As [`word`], for a `u64`.
 fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
 }

@@ -1,8 +1,9 @@
-//! A BPF ring buffer's memory: the reader's side of `kernel/bpf/ringbuf.c`.
+//! The reader's side of a BPF ring buffer (`kernel/bpf/ringbuf.c`).
 //!
-//! One page with the consumer's position (ours to write), one with the producer's, then the data mapped twice in a
-//! row, so that a record never wraps. A record is preceded by a length word with two flag bits and is padded to
-//! eight bytes. Nothing here copies: the caller sees each record where it lies, and the place is given back after.
+//! One page holds the consumer's position, which this side writes. The next page holds the producer's. Then the data
+//! follows, mapped twice in a row, so that a record never wraps. A header with a length word and two flag bits
+//! precedes each record, and records are padded to eight bytes. Nothing is copied: the caller reads each record in
+//! place, and its space is released afterwards.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -17,28 +18,28 @@ use super::{
 
 /// `BPF_RINGBUF_BUSY_BIT`: reserved, not yet submitted.
 const BUSY: u32 = 1 << 31;
-/// `BPF_RINGBUF_DISCARD_BIT`: to be skipped.
+/// `BPF_RINGBUF_DISCARD_BIT`: the reader skips the record.
 const DISCARD: u32 = 1 << 30;
 /// `BPF_RINGBUF_HDR_SZ`.
 const HEADER: u64 = 8;
-/// Bytes after which the place that was read is given back to the producer.
+/// Bytes read after which their space is released to the producer.
 const RELEASE_EVERY: u64 = 64 * 1024;
 
-/// What the caller says of a record it was shown.
+/// The caller's verdict on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Done with it: go on.
+    /// The record was consumed: continue.
     Taken,
-    /// Not now: leave it and stop.
+    /// Leave the record and stop.
     Left,
 }
 
 /// How a [`RingMemory::drain`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// Nothing more was there.
+    /// No record was left.
     Empty,
-    /// The next record is still being written.
+    /// A program is still writing the next record.
     Busy,
     /// The caller left a record.
     Left,
@@ -55,28 +56,28 @@ pub struct RingMemory {
     position: u64,
 }
 
-// SAFETY: the mappings belong to this value alone, and positions are accessed as atomics.
+// SAFETY: this value alone owns the mappings, and positions are accessed as atomics.
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
     /// Maps a ring buffer.
     ///
     /// # Errors
-    /// `ENOMEM`, `EINVAL` for another kind of map.
+    /// `ENOMEM`; `EINVAL` for another kind of map.
     pub fn new(map: Map) -> Result<Self, Errno> {
         use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-        // What follows believes lengths that stand in the memory: only this kind's are the kernel's own, and no
-        // program can write them.
+        // `drain` trusts the lengths in the memory. Only in this kind of map does the kernel write them, out
+        // of reach of programs.
         if map.kind() != MapKind::RingBuf {
             return Err(Errno::INVAL);
         }
         let page = rustix::param::page_size();
         let size = map.max_entries() as usize;
-        // SAFETY: fresh mappings at addresses the kernel chooses.
+        // SAFETY: fresh mappings at addresses that the kernel chooses.
         let consumer = unsafe {
             mmap(std::ptr::null_mut(), page, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &map, 0)?
         };
-        // SAFETY: as above; the second half of the data is the first again.
+        // SAFETY: as above; the second half of the data mirrors the first.
         let producer = match unsafe {
             mmap(std::ptr::null_mut(), page + 2 * size, ProtFlags::READ, MapFlags::SHARED, &map, page as u64)
         } {
@@ -87,7 +88,7 @@ impl RingMemory {
                 return Err(error);
             }
         };
-        // Nothing is mapped at null, where nobody asked for it.
+        // mmap(2) never returns null unless asked to.
         let (Some(consumer), Some(producer)) = (NonNull::new(consumer.cast()), NonNull::new(producer.cast()))
         else {
             return Err(Errno::FAULT);
@@ -107,17 +108,17 @@ impl RingMemory {
         unsafe { AtomicU64::from_ptr(self.producer.as_ptr().cast()) }
     }
 
-    /// Bytes waiting.
+    /// Bytes not yet read.
     pub fn pending(&self) -> u64 {
         self.producer().load(Ordering::Acquire).saturating_sub(self.position)
     }
 
-    /// Shows every record that is complete, in order, until the caller leaves one, one is being written, or
-    /// nothing is left of what was there at first. The caller must not keep the slice.
+    /// Passes every complete record to `show`, in order. Stops when the caller leaves a record, when a record is
+    /// still being written, or at the end of the data present at the start. The caller must not keep the slice.
     pub fn drain(&mut self, mut show: impl FnMut(&[u8]) -> Seen) -> Drained {
         let mask = self.size as u64 - 1;
         let mut released = self.position;
-        // No further: a reader that is slower than the hits would never come to an end.
+        // The end is fixed here: a reader slower than the hits would otherwise never finish.
         let end = self.producer().load(Ordering::Acquire);
         let outcome = loop {
             if self.position >= end {
@@ -132,13 +133,13 @@ impl RingMemory {
             }
             let length = word & !DISCARD;
             if length as usize > self.size {
-                // The kernel makes no such record; nothing behind it makes sense.
+                // The kernel writes no such record, so nothing after it can be trusted.
                 self.position = end;
                 break Drained::Empty;
             }
             if word & DISCARD == 0 {
-                // SAFETY: the producer is done with the record. It begins in the first half of the doubled mapping and is no longer
-                // than one half, so that it lies inside in one piece.
+                // SAFETY: the producer has finished the record. It begins in the first half of the doubled mapping
+                // and is at most one half long, so it lies contiguously inside the mapping.
                 let record = unsafe {
                     std::slice::from_raw_parts(
                         self.producer.as_ptr().add(at + HEADER as usize),
@@ -168,7 +169,7 @@ impl AsFd for RingMemory {
 
 impl Drop for RingMemory {
     fn drop(&mut self) {
-        // SAFETY: our own mappings, not used after this.
+        // SAFETY: mappings owned by this value, not used after this.
         unsafe {
             let _ = rustix::mm::munmap(self.consumer.as_ptr().cast(), self.page);
             let _ = rustix::mm::munmap(self.producer.as_ptr().cast(), self.page + 2 * self.size);

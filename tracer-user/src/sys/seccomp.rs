@@ -1,9 +1,9 @@
-//! Filters of system calls (seccomp(2)): a list of what is allowed; everything else fails with `EPERM` and is logged.
+//! System call filters (seccomp(2)): an allow list; all other calls fail with `EPERM` and are logged.
 //!
-//! The kernel checks a filter before it looks at the call, and nothing takes it back. A call that the list forgets
-//! fails as one that the process may not make, and the kernel's audit log names it (`type=1326`): a wrong list costs a function,
-//! not the process. `seccompiler` writes the filter; it ends a process that comes through another architecture's entry, as
-//! numbers mean other calls there.
+//! The kernel checks a filter before it executes the call, and a filter cannot be removed. A call missing from the
+//! list fails as if the process lacked the privilege, and the kernel's audit log names it (`type=1326`): an
+//! incomplete list breaks a function, not the process. `seccompiler` generates the filter. The filter kills a process
+//! that enters through another architecture's system call entry, where numbers denote other calls.
 
 use std::collections::BTreeMap;
 
@@ -15,63 +15,63 @@ use seccompiler::{
 
 use super::{Errno, check};
 
-/// A system call that is allowed, with what has to be true of its arguments (all of it). Several rules of one call are
+/// An allowed system call with conditions on its arguments, all of which must hold. Several rules for one call are
 /// alternatives.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// The call's number (`libc::SYS_*`).
     pub call: libc::c_long,
-    /// What its arguments have to be.
+    /// Conditions on its arguments.
     pub arguments: &'static [Argument],
 }
 
-/// What one argument has to be.
+/// A condition on one argument.
 #[derive(Clone, Copy, Debug)]
 pub struct Argument {
-    /// Which one, from 0.
+    /// Index of the argument, from 0.
     pub index: u8,
-    /// What it has to be.
+    /// The condition.
     pub test: Test,
 }
 
 /// Tests of an argument. An `int` is compared in its 32 bits, as the kernel reads no more of it.
 #[derive(Clone, Copy, Debug)]
 pub enum Test {
-    /// An `int` of this value.
+    /// An `int` equal to this value.
     Is(u32),
-    /// An `int` of any other value.
+    /// An `int` different from this value.
     IsNot(u32),
-    /// An `int` with these of the masked bits.
+    /// An `int` whose bits under the mask (first) equal the value (second).
     Masked(u32, u32),
-    /// A `long` of which these are the masked bits.
+    /// A `long` whose bits under the mask (first) equal the value (second).
     LongMasked(u64, u64),
 }
 
-/// Whose calls are filtered.
+/// The threads that a filter applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All threads of the process, those that run and those to come.
+    /// All current and future threads of the process.
     Process,
-    /// The calling thread and those that it starts.
+    /// The calling thread and the threads that it starts.
     Thread,
 }
 
-/// Why there is no filter.
+/// Why no filter was installed.
 #[derive(Debug, thiserror::Error)]
 pub enum SeccompError {
-    /// This machine's architecture, or a list that is too long.
+    /// The architecture is not supported, or the list is too long.
     #[error("no filter can be made: {0}")]
     Backend(#[from] BackendError),
-    /// The kernel has no filters (`CONFIG_SECCOMP_FILTER`), or refuses this one.
+    /// The kernel lacks filters (`CONFIG_SECCOMP_FILTER`) or refuses this one.
     #[error("the kernel takes no filter: {0}")]
     Refused(#[from] Errno),
-    /// A thread has filters that this one lacks.
+    /// A thread has filters that the calling thread lacks.
     #[error("thread {0} has a filter of its own")]
     ForeignThread(libc::c_long),
 }
 
 impl Rule {
-    /// A call with any arguments.
+    /// Allows a call with any arguments.
     pub const fn any(call: libc::c_long) -> Self {
         Self { call, arguments: &[] }
     }
@@ -97,7 +97,7 @@ impl Rule {
     }
 }
 
-/// Compiles rules: what matches gets one answer, everything else the other.
+/// Compiles rules into a filter with one action for matching calls and another for all others.
 fn compile(
     rules: impl IntoIterator<Item = Rule>,
     matching: SeccompAction,
@@ -107,7 +107,7 @@ fn compile(
     for rule in rules {
         #[allow(clippy::useless_conversion)] // c_long is i64 on the architectures that are served.
         let call = calls.entry(i64::from(rule.call)).or_insert_with(|| Some(Vec::new()));
-        // One rule without conditions allows the call whatever others say.
+        // A rule without conditions allows the call regardless of other rules.
         match (rule.compiled()?, call.as_mut()) {
             (Some(rule), Some(rules)) => rules.push(rule),
             (None, _) => *call = None,
@@ -118,11 +118,13 @@ fn compile(
     SeccompFilter::new(calls, other, matching, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
-/// Allows these calls and no others from now on. Calls in `absent` fail with `ENOSYS`, as on a kernel that lacks them, for
-/// libraries that know another way then. Sets `no_new_privs`, without which the kernel wants `CAP_SYS_ADMIN`.
+/// Allows only these calls from now on.
+///
+/// Calls in `absent` fail with `ENOSYS`, as on a kernel that lacks them, so that libraries fall back to another call.
+/// Sets `no_new_privs`; without it the kernel requires `CAP_SYS_ADMIN`.
 ///
 /// # Errors
-/// When there is no such filter then; see [`SeccompError`].
+/// If the filter could not be compiled or installed; see [`SeccompError`].
 pub fn allow(
     rules: impl IntoIterator<Item = Rule>,
     absent: &[libc::c_long],
@@ -134,7 +136,8 @@ pub fn allow(
         SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
     );
     let absent: Vec<Rule> = absent.iter().copied().map(Rule::any).collect();
-    // The kernel prefers an error to an allowance; so both filters know of these.
+    // If several filters apply, the kernel prefers an error to an allowance. Both filters therefore include the
+    // absent calls.
     let allowed = compile(rules.into_iter().chain(absent.iter().copied()), SeccompAction::Allow, eperm)?;
     if !absent.is_empty() {
         install(&compile(absent, enosys, SeccompAction::Allow)?, scope, 0)?;
@@ -142,19 +145,21 @@ pub fn allow(
     install(&allowed, scope, libc::SECCOMP_FILTER_FLAG_LOG)
 }
 
-/// Whether the kernel has filters whose refusals are errors (`CONFIG_SECCOMP_FILTER`; the question itself is of 4.14).
+/// Whether the kernel has filters that can return an error (`CONFIG_SECCOMP_FILTER`; the query itself exists since
+/// 4.14).
 ///
 /// # Errors
-/// `ENOSYS` or `EINVAL` before 4.14 or without filters, `EOPNOTSUPP` for this answer alone.
+/// `ENOSYS` or `EINVAL` before 4.14 or without filters; `EOPNOTSUPP` if the kernel lacks only this action.
 pub fn probe() -> Result<(), Errno> {
     let action: u32 = libc::SECCOMP_RET_ERRNO;
-    // SAFETY: the kernel reads one number that lives through the call.
+    // SAFETY: the kernel reads one number that outlives the call.
     let result =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
     check(result).map(drop)
 }
 
-/// Puts a filter in front of those that are there. `seccompiler` can do so too, but not have refusals logged.
+/// Installs a filter in front of the existing ones. `seccompiler` could install it too, but without logging of
+/// refused calls.
 fn install(program: &BpfProgram, scope: Scope, flags: libc::c_ulong) -> Result<(), SeccompError> {
     let flags = match scope {
         Scope::Process => flags | libc::SECCOMP_FILTER_FLAG_TSYNC,
@@ -162,13 +167,13 @@ fn install(program: &BpfProgram, scope: Scope, flags: libc::c_ulong) -> Result<(
     };
     let length = program.len().try_into().map_err(|_| Errno::TOOBIG)?;
     let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut().cast() };
-    // SAFETY: `program` points to `length` instructions, whose layout is the kernel's `sock_filter` in seccompiler (`repr(C)`) as in
-    // libc; the kernel copies them during the call and changes nothing.
+    // SAFETY: `program` points to `length` instructions. Their layout in seccompiler (`repr(C)`) is that of the
+    // kernel's `sock_filter`, as in libc. The kernel copies them during the call and modifies nothing.
     let result =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
     match check(result)? {
         0 => Ok(()),
-        // With TSYNC, a thread that could not follow.
+        // With TSYNC, the result is the id of a thread that could not be synchronised.
         thread => Err(SeccompError::ForeignThread(thread)),
     }
 }
@@ -212,7 +217,8 @@ pub(crate) fn dangerous() -> impl Iterator<Item = (&'static str, Result<libc::c_
     ];
     CALLS.iter().map(|(name, call)| {
         let bad = libc::c_long::MAX;
-        // SAFETY: no such descriptor, flag or address exists, so that none of these calls does anything, refused or not.
+        // SAFETY: no such descriptor, flag or address exists, so none of these calls has an effect, whether refused
+        // or not.
         (*name, check(unsafe { libc::syscall(*call, bad, bad, bad, bad, bad) }))
     })
 }
@@ -223,7 +229,7 @@ mod tests {
 
     const DOMAIN: &[Argument] = &[Argument { index: 0, test: Test::Is(libc::AF_UNIX as u32) }];
 
-    /// What a thread needs to end, and to tell.
+    /// The calls that a thread needs to exit and to report its result.
     const THREAD: &[libc::c_long] = &[
         libc::SYS_futex,
         libc::SYS_munmap,
@@ -267,7 +273,7 @@ mod tests {
             let socket = raw(libc::SYS_socket, [unix, libc::SOCK_DGRAM.into(), 0]).unwrap();
             assert_eq!(raw(libc::SYS_close, [socket, 0, 0]), Ok(0));
             assert_eq!(raw(libc::SYS_socket, [inet, libc::SOCK_DGRAM.into(), 0]), Err(Errno::PERM));
-            // Upper halves of an int are not looked at, as the kernel does not either.
+            // The filter ignores the upper half of an `int`, as the kernel does.
             assert_eq!(
                 raw(libc::SYS_socket, [(1 << 32) | inet, libc::SOCK_DGRAM.into(), 0]),
                 Err(Errno::PERM)

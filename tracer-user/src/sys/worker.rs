@@ -1,4 +1,5 @@
-//! A process of this very program that does one thing for another one, over a socket that is its standard input.
+//! A helper process: the same executable, started to do one task for this process over a socket on its standard
+//! input.
 
 use std::{
     io,
@@ -8,7 +9,7 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-/// The process, from the side of the one that starts it.
+/// A helper process, as seen by the process that starts it.
 #[derive(Debug)]
 pub struct Worker {
     socket: OwnedFd,
@@ -16,10 +17,11 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts this program with a hidden command. Its output goes nowhere; what it warns of goes to `errors`.
+    /// Starts this executable with a hidden command. Its standard output is discarded; `errors` receives its
+    /// warnings.
     ///
     /// # Errors
-    /// When there can be no further process.
+    /// If no further process or socket can be created.
     pub fn start(command: &str, errors: Stdio) -> io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -34,16 +36,16 @@ impl Worker {
         Ok(Self { socket: ours, child })
     }
 
-    /// Our end of the socket.
+    /// This side's end of the socket.
     pub fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Our end of the socket. A thread waits for the process's end from now on, as it may come before ours; the thread has the
-    /// privileges that the caller has by now.
+    /// Returns this side's end of the socket, and starts a thread that reaps the helper, which may exit before this
+    /// process. The thread has the privileges that the caller has at this time.
     ///
     /// # Errors
-    /// When there can be no further thread.
+    /// If no further thread can be created.
     pub fn into_socket(mut self) -> io::Result<OwnedFd> {
         std::thread::Builder::new().stack_size(1 << 16).spawn(move || self.child.wait())?;
         Ok(self.socket)

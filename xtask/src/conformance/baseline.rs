@@ -1,7 +1,7 @@
-//! The committed results of the kernel's suite, and what a run has that is different.
+//! The committed results of the kernel's suite, and the differences of a run.
 //!
-//! A baseline is a file of `tests/conformance`, one line a case: the result, then the case's file below `test.d`, then
-//! `(instance)` where the suite ran the file in an instance. Lines are sorted, so that a change shows as a change of its own line.
+//! A baseline is a file in `tests/conformance` with one line per case: the result, the case's file below `test.d`, and
+//! `(instance)` if the suite ran the file in an instance. Lines are sorted, so that a change affects only its own line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,9 +11,9 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::host;
 
-/// The files' directory, below the tree.
+/// The files' directory, relative to the tree.
 const DIR: &str = "tests/conformance";
-/// What follows the file of a case that ran in an instance.
+/// Suffix of a case that ran in an instance.
 const INSTANCE: &str = " (instance)";
 
 /// Results by case.
@@ -25,13 +25,13 @@ pub(super) fn case(file: &str, in_instance: bool) -> String {
     format!("{file}{}", if in_instance { INSTANCE } else { "" })
 }
 
-/// Where the baseline of a machine lies.
+/// The path of a machine's baseline.
 pub(super) fn path(machine: &str) -> PathBuf {
     host::root().join(DIR).join(format!("{machine}.txt"))
 }
 
 impl Baseline {
-    /// Reads a file; none where there is no such file.
+    /// Reads a file; `None` if it does not exist.
     pub(super) fn read(path: &Path) -> Result<Option<Self>> {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).with_context(|| path.display().to_string()).map(Some),
@@ -51,7 +51,7 @@ impl Baseline {
         Ok(Self(results))
     }
 
-    /// Takes the results of a run in, in the place of what was known of these cases.
+    /// Replaces the expected results of these cases with the results of a run.
     pub(super) fn bless(&mut self, results: &BTreeMap<String, String>) {
         self.0.extend(results.iter().map(|(case, result)| (case.clone(), result.clone())));
     }
@@ -70,7 +70,7 @@ impl Baseline {
         self.0.get(case).map(String::as_str)
     }
 
-    /// Cases that belong to these files and that a run did not reach.
+    /// Cases of these files that did not run.
     pub(super) fn missing<'a>(
         &'a self,
         files: &'a [String],

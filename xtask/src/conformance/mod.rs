@@ -1,10 +1,10 @@
-//! `cargo xtask conformance`: the kernel's own test suite for tracefs, run in a virtual machine or on this one.
+//! `cargo xtask conformance`: the kernel's own test suite for tracefs, run in a virtual machine or on this host.
 //!
-//! The suite (`tools/testing/selftests/ftrace`) comes from Debian's `linux-source` package and is never committed.
-//! It judges the guest kernel's tracefs, which is the measure for everything that imitates it, or with `--mirror` the
-//! mirror that `tracer mount` serves there, where no tracefs is to be seen; with `--host` the mirror in `tracer exec` here. All logs are
-//! left in `target/conformance`. What each case of the mirror is expected to come to is committed ([`baseline`]); a test run takes
-//! a part of the suite ([`selection`]) and fails on any result that differs.
+//! The suite (`tools/testing/selftests/ftrace`) is in Debian's `linux-source` package and is never committed. By
+//! default it judges the guest kernel's tracefs, the reference for every imitation. With `--mirror` it judges the
+//! mirror that `tracer mount` serves in the guest, with tracefs unmounted. With `--host` it judges the mirror of
+//! `tracer exec` on this machine. All logs are in `target/conformance`. The expected result of each case on the mirror
+//! is committed ([`baseline`]). A test run takes a part of the suite ([`selection`]) and fails on any different result.
 
 mod baseline;
 mod selection;
@@ -22,11 +22,11 @@ use crate::setup::{self, Group};
 use crate::{host, vm};
 use baseline::Baseline;
 
-/// What the suite is asked for by default: what every kernel here passes.
+/// The default directories, which every supported kernel passes.
 const DIRS: [&str; 5] = ["00basic", "event", "filter", "instances", "trigger"];
-/// Where the suite lies in the kernel's tree, and in the guest below our tree's path.
+/// Path of the suite in the kernel's tree.
 const SUITE: &str = "tools/testing/selftests/ftrace";
-/// Where the guest keeps the logs.
+/// Directory of the logs in the guest.
 const LOGS: &str = "/var/tmp/ftracetest";
 
 /// Options of `cargo xtask conformance`.
@@ -35,32 +35,33 @@ const LOGS: &str = "/var/tmp/ftracetest";
 pub(crate) struct Options {
     #[command(flatten)]
     machine: vm::Machine,
-    /// Judge the mirror of `tracer mount`, not the kernel's own tracefs
+    /// Judge the mirror of `tracer mount` instead of the kernel's tracefs
     #[arg(long)]
     mirror: bool,
-    /// Judge the mirror on this machine, in `tracer exec`: the suite traces what goes on here meanwhile
+    /// Judge the mirror on this machine, in `tracer exec`: the suite traces the activity of this machine
     #[arg(long, conflicts_with = "mirror")]
     host: bool,
-    /// Take the kernel's sample modules along, built with Debian's headers, for the cases that load them
+    /// Include the kernel's sample modules, built with Debian's headers, for the cases that load them
     #[arg(long, conflicts_with = "host")]
     modules: bool,
-    /// Keep the results as those that are expected from now on (tests/conformance)
+    /// Save the results as the expected ones (tests/conformance)
     #[arg(long)]
     bless: bool,
-    /// Only the core and this slice of the other cases, as a test run takes them
+    /// Run only the core and this slice of the other cases, as a test run does
     #[arg(long, value_name = "NUMBER", conflicts_with = "tests")]
     slice: Option<usize>,
     /// Directories or files below the suite's test.d (default: 00basic event filter instances trigger)
     tests: Vec<String>,
 }
 
-/// Runs the suite `$@`.
+/// Shell script: runs the suite `$@`.
 const KERNEL: &str = "cd ftrace && exec \"$@\"";
-/// Puts the sample modules where modprobe finds them.
+/// Shell script: copies the sample modules to a directory that modprobe searches.
 const MODULES: &str = "to=/tmp/samples/lib/modules/$(uname -r); mkdir -p $to; cp modules/*.ko $to; depmod -b /tmp/samples; \
     export MODPROBE_OPTIONS='-d /tmp/samples'; ";
-/// Mounts the mirror in place of every tracefs, then runs the suite `$@`, which takes the first mount that says tracefs. Cases
-/// go to /sys/kernel/tracing and to debugfs by themselves; the mirror comes first, so that it finds no tracefs by them.
+/// Shell script: mounts the mirror in place of every tracefs, then runs the suite `$@`, which uses the first mount of
+/// type tracefs. Cases access /sys/kernel/tracing and debugfs directly. The mirror is mounted first, so that it finds
+/// no tracefs there.
 const MIRROR: &str = "while umount $(grep -m 1 tracefs /proc/mounts | cut -d ' ' -f 2) 2>/dev/null; do :; done; \
     umount /sys/kernel/debug 2>/dev/null; tracer mount /run/tracer/tracing & \
     for i in $(seq 1200); do grep -q '^tracefs ' /proc/mounts && break; sleep 0.1; done; \
@@ -71,13 +72,13 @@ const MIRROR: &str = "while umount $(grep -m 1 tracefs /proc/mounts | cut -d ' '
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Case {
     number: u32,
-    /// What it tests, in the suite's words.
+    /// The description in the suite's output.
     description: String,
     /// `PASS`, `FAIL`, `XFAIL` ...
     result: String,
 }
 
-/// Reads `[7] (instance) Event tracing\t[PASS]`.
+/// Parses `[7] (instance) Event tracing\t[PASS]`.
 fn parse_case(line: &str) -> Option<Case> {
     let (number, rest) = line.strip_prefix('[')?.split_once(']')?;
     let (description, result) = rest.trim_end().rsplit_once("\t[")?;
@@ -88,19 +89,19 @@ fn parse_case(line: &str) -> Option<Case> {
     })
 }
 
-/// The test's file from its log's name, `7-event-enable.tc-log.Ab12Cd`.
+/// The case's number and file from the name of its log, `7-event-enable.tc-log.Ab12Cd`.
 fn parse_log_name(name: &str) -> Option<(u32, &str)> {
     let (number, rest) = name.split_once('-')?;
     let (file, _) = rest.rsplit_once("-log.")?;
     Some((number.parse().ok()?, file))
 }
 
-/// A result that speaks against the kernel, or against the suite.
+/// Whether a result indicates an error of the kernel or of the suite.
 fn is_bad(result: &str) -> bool {
     !matches!(result, "PASS" | "XFAIL" | "UNRESOLVED" | "UNSUPPORTED" | "UNTESTED")
 }
 
-/// The sources of a kernel version.
+/// The archive with the sources of a kernel version.
 fn archive(version: &str) -> Result<PathBuf> {
     let archive = PathBuf::from(format!("/usr/src/linux-source-{version}.tar.xz"));
     if !archive.is_file() {
@@ -121,7 +122,7 @@ fn suite(version: &str) -> Result<PathBuf> {
     })
 }
 
-/// The verb itself.
+/// Runs the verb `conformance`.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     setup::ensure(&[Group::Vm, Group::Conformance][usize::from(options.host)..])?;
     if options.mirror {
@@ -180,16 +181,17 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     Ok(if differ.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A case beside what is expected of it.
+/// A case, compared with its expected result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Checked {
     /// Its file below `test.d`, and whether it ran in an instance.
     pub(crate) case: String,
-    /// What differs.
+    /// The difference, if any.
     pub(crate) wrong: Option<String>,
 }
 
-/// Holds results to a baseline: each case of these files has the result that is committed, and each that is committed ran.
+/// Compares results with a baseline: each case of these files must have the committed result, and each committed case
+/// must have run.
 fn check(known: &Baseline, files: &[String], results: &BTreeMap<String, String>) -> Vec<Checked> {
     let mut checked: Vec<Checked> = results
         .iter()
@@ -210,7 +212,7 @@ fn check(known: &Baseline, files: &[String], results: &BTreeMap<String, String>)
     checked
 }
 
-/// The files below `test.d` that the suite runs for these arguments, which are files or directories.
+/// The files below `test.d` that the suite runs for these arguments (files or directories).
 fn files(suite: &Path, tests: &[String]) -> Result<Vec<String>> {
     let is_meant = |file: &String| {
         tests.iter().any(|test| {
@@ -221,7 +223,7 @@ fn files(suite: &Path, tests: &[String]) -> Result<Vec<String>> {
     Ok(selection::in_scope(suite)?.into_iter().filter(is_meant).collect())
 }
 
-/// The part of the suite that a test run takes, on the mirror in a machine; the title says which part it is.
+/// The part of the suite that a test run executes on the mirror in a machine; the title names the part.
 pub(crate) struct Part {
     machine: vm::Machine,
     suite: PathBuf,
@@ -230,20 +232,20 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The part of this commit.
+    /// The part for the current commit.
     pub(crate) fn of_commit(machine: vm::Machine) -> Result<Self> {
         let (suite, slice) = (suite(&machine.version)?, selection::slice()?);
         let tests = selection::of_slice(&selection::in_scope(&suite)?, slice);
         Ok(Self { machine, suite, tests, slice })
     }
 
-    /// Which part it is.
+    /// The part's title.
     pub(crate) fn title(&self) -> String {
         let Self { machine, slice, .. } = self;
         format!("{} suite, slice {slice}", machine.version)
     }
 
-    /// Runs it.
+    /// Runs the part with this `tracer`.
     pub(crate) fn run(&self, tracer: PathBuf) -> Result<Vec<Checked>> {
         let whose = format!("{}-{}-mirror", self.machine.version, self.machine.arch.name());
         let known = Baseline::read(&baseline::path(&whose))?.context("no baseline is committed")?;
@@ -253,13 +255,13 @@ impl Part {
     }
 }
 
-/// The kernel's version here, such as 6.18.
+/// The version of the running kernel, such as 6.18.
 fn version_here() -> Result<String> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
     Ok(release.split('.').take(2).collect::<Vec<_>>().join("."))
 }
 
-/// An empty directory for a run's logs.
+/// Creates an empty directory for a run's logs.
 fn logs(whose: &str) -> Result<PathBuf> {
     let logs = host::root().join("target/conformance").join(whose);
     let _ = std::fs::remove_dir_all(&logs);
@@ -308,7 +310,7 @@ fn in_machine(
     results.conclude(&outcome.release, outcome.time, logs)
 }
 
-/// Runs the suite on this machine, where the mirror takes the place of tracefs in a namespace of its own.
+/// Runs the suite on this machine; the mirror replaces tracefs in a mount namespace of its own.
 fn here(suite: &Path, tests: &[String], logs: &Path) -> Result<Run> {
     let tracer = build::tracer(Arch::host()?, Profile::Dev, false)?;
     host::step("Running ftracetest on this machine");
@@ -336,7 +338,7 @@ fn here(suite: &Path, tests: &[String], logs: &Path) -> Result<Run> {
     results.conclude(release.trim_end(), start.elapsed(), logs)
 }
 
-/// Results as they come.
+/// Results during a run.
 #[derive(Debug, Default)]
 struct Results {
     cases: Vec<Case>,
@@ -344,7 +346,7 @@ struct Results {
 }
 
 impl Results {
-    /// Takes more of what the suite prints: a case's start and its result are one line.
+    /// Adds output of the suite. One line contains both the start and the result of a case.
     fn take(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
         while let Some(end) = self.pending.iter().position(|b| *b == b'\n') {
@@ -353,7 +355,7 @@ impl Results {
         }
     }
 
-    /// The whole run, with the files of the cases, which the logs name.
+    /// The whole run, with the files of the cases from the names of the logs.
     fn conclude(self, release: &str, time: Duration, logs: &Path) -> Result<Run> {
         let names = std::fs::read_dir(logs)?.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
         let files: BTreeMap<u32, String> = names
@@ -401,7 +403,7 @@ impl Run {
     }
 }
 
-/// Every case, then how many came to what.
+/// A table of all cases, followed by the totals per result.
 fn table(cases: &[Case], files: &BTreeMap<u32, String>) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();

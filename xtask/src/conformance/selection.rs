@@ -1,7 +1,7 @@
-//! Which of the suite's cases a test run takes: a core every time, and one slice of the others.
+//! The cases of the suite that a test run takes: always the core, and one slice of the others.
 //!
-//! The slice follows from the number of commits, so that a commit always runs the same cases and a series of commits runs
-//! all of them.
+//! The number of commits determines the slice. A commit therefore always runs the same cases, and a series of commits
+//! runs all of them.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result};
 
 use crate::host;
 
-/// Directories of `test.d` that are about what `tracer` does.
+/// Directories of `test.d` that cover the functions of `tracer`.
 const IN_SCOPE: [&str; 8] =
     ["00basic", "event", "filter", "instances", "trigger", "trigger/inter-event", "dynevent", "kprobe"];
-/// Cases that every run takes: each is short, and each stands for a part of the mirror.
+/// Cases that every run takes. Each is short and represents a part of the mirror.
 const CORE: [&str; 14] = [
     "00basic/basic2.tc",
     "00basic/snapshot.tc",
@@ -30,7 +30,7 @@ const CORE: [&str; 14] = [
     "trigger/trigger-filter.tc",
     "trigger/trigger-hist.tc",
 ];
-/// So many slices have all other cases.
+/// Number of slices into which all other cases are divided.
 pub(super) const SLICES: usize = 8;
 
 /// The files of `test.d` in scope, sorted.
@@ -56,7 +56,7 @@ pub(super) fn of_slice(all: &[String], slice: usize) -> Vec<String> {
     all.iter().filter(is_core).chain(others).cloned().collect()
 }
 
-/// The slice of this commit.
+/// The slice of the current commit.
 pub(super) fn slice() -> Result<usize> {
     let mut git = Command::new("git");
     git.current_dir(host::root()).args(["rev-list", "--count", "HEAD"]);

@@ -1,15 +1,15 @@
-//! The direction of imports in `tracer-user`: a layer imports only from those to its left.
+//! The direction of imports in `tracer-user`: a layer imports only from the layers to its left.
 //!
-//! Every path that starts at the crate's root is looked at, be it in a `use`, in an expression or in a macro:
-//! `crate::layer`, groups such as `crate::{a, b::c}`, and `super::super::layer` where that climbs to the root. Test
-//! modules follow the same rule. `lib.rs` and `main.rs`, which stand above the layers, are free.
+//! The check covers every path that starts at the crate's root, in a `use`, an expression or a macro: `crate::layer`,
+//! groups such as `crate::{a, b::c}`, and `super::super::layer` if it reaches the root. Test modules follow the same
+//! rule. `lib.rs` and `main.rs` are above the layers and exempt.
 
 use std::path::Path;
 
 use super::Finding;
 use super::scan::{self, Token};
 
-/// The layers, each of which may import from those before it.
+/// The layers; each may import from those before it.
 const ORDER: [&str; 15] = [
     "sys", "kernel", "event", "lang", "plan", "code", "attach", "ring", "buffer", "render", "export",
     "engine", "api", "fs", "cli",
@@ -29,14 +29,14 @@ fn module_of(inside: &Path) -> Vec<String> {
     path
 }
 
-/// A path from the crate's root: the first name after it, and where it stands.
+/// A path from the crate's root: the first name after it, and its line.
 #[derive(Debug, PartialEq, Eq)]
 struct Reach {
     name: String,
     line: usize,
 }
 
-/// Collects the first names of what follows a path's `::`: one name, or each branch of a group.
+/// Collects the first names after a path's `::`: one name, or one per branch of a group.
 fn first_names(tokens: &[Token], found: &mut Vec<Reach>) {
     let Some(first) = tokens.first() else { return };
     if first.text != "{" {
@@ -66,10 +66,10 @@ fn first_names(tokens: &[Token], found: &mut Vec<Reach>) {
     }
 }
 
-/// Every path of `tokens` that starts at the crate's root, seen from module `module`.
+/// All paths in `tokens` that start at the crate's root, from the view of module `module`.
 fn reaches(module: &[String], tokens: &[Token]) -> Vec<Reach> {
     let mut found = Vec::new();
-    // Names of inline modules we are in, each with the brace depth at which it ends.
+    // The inline modules around the current token, each as the brace depth at which it ends.
     let mut inline: Vec<usize> = Vec::new();
     let mut depth = 0;
     let text = |i: usize| tokens.get(i).map_or("", |t| t.text.as_str());
@@ -129,7 +129,7 @@ pub(super) fn check(file: &Path, inside: &Path, text: &str) -> Vec<Finding> {
                     format!("`{layer}` must not import from `{name}`, which is right of it"),
                 ))
             }
-            // A macro or a re-export at the root would hide its layer, and with it the direction.
+            // A macro or a re-export at the root would hide its layer, and thus the direction.
             None if reach.name != "self" => {
                 Some(finding(reach.line, format!("name the layer: `crate::{}` is none", reach.name)))
             }

@@ -1,6 +1,7 @@
-//! `cargo xtask lint`: formatting, clippy, the direction of imports, the shape of files, dependencies and the unit file.
+//! `cargo xtask lint`: formatting, clippy, the direction of imports, the shape of files, dependencies and the unit
+//! file.
 //!
-//! All checks run even when one fails, cheap ones first, so that one run shows everything that is wrong.
+//! All checks run even if one fails, fast ones first, so that one run shows all findings.
 
 mod imports;
 mod scan;
@@ -17,7 +18,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::setup::{self, Group};
 use crate::{host, toolchain};
 
-/// One thing that is wrong, at a place that editors can jump to.
+/// A finding at a place that editors can jump to.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     /// Relative to the workspace's root.
@@ -33,7 +34,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Every Rust file of the tree, relative to its root, in order. Build outputs and hidden directories are left out.
+/// All Rust files of the tree, relative to its root and sorted, without build outputs and hidden directories.
 fn rust_files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut todo = vec![root.to_path_buf()];
@@ -69,19 +70,19 @@ fn text_checks(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// What one check came to.
+/// The result of one check.
 pub(crate) struct Checked {
-    /// What was looked at.
+    /// The name of the check.
     pub(crate) what: String,
-    /// What is wrong, in a line; the details have been printed.
+    /// The failure in one line; the details have been printed.
     pub(crate) wrong: Option<String>,
-    /// Why it could not be made.
+    /// Why the check could not run.
     pub(crate) skipped: Option<String>,
-    /// How long it took.
+    /// Its duration.
     pub(crate) time: Duration,
 }
 
-/// Runs checks one after the other and remembers what they came to.
+/// Runs checks one after the other and collects their results.
 #[derive(Default)]
 struct Checks(Vec<Checked>);
 
@@ -90,7 +91,7 @@ impl Checks {
         self.check_or_skip(what, || run().map(|()| None));
     }
 
-    /// A check that may say why it cannot be made.
+    /// Runs a check that may return a reason why it was skipped.
     fn check_or_skip(&mut self, what: &str, run: impl FnOnce() -> Result<Option<String>>) {
         host::step(what);
         let start = Instant::now();
@@ -105,7 +106,7 @@ impl Checks {
     }
 }
 
-/// Makes all checks.
+/// Runs all checks.
 pub(crate) fn checks() -> Result<Vec<Checked>> {
     setup::ensure(&[Group::Build, Group::Lint])?;
     let root = host::root();
@@ -146,7 +147,7 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
                 .current_dir(root.join("tracer-ebpf"))
                 .env("RUSTC_BOOTSTRAP", "1")
                 .args(["--release", "--target", "bpfel-unknown-none", "-Zbuild-std=core"])
-                // Not where the object is built: with other flags each would throw the other's core away.
+                // A separate directory: because of different flags, lint and build would discard each other's core.
                 .args(["--features", "log", "--target-dir"])
                 .arg(root.join("target/bpf-lint"))
                 .args(strict);
@@ -156,7 +157,7 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
     Ok(checks.0)
 }
 
-/// The verb itself.
+/// Runs the verb `lint`.
 pub(crate) fn verb() -> Result<()> {
     let checks = checks()?;
     let failed: Vec<&str> =

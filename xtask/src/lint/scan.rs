@@ -1,14 +1,14 @@
-//! A scanner for as much of Rust as finding paths takes: identifiers and punctuation with their lines.
+//! A scanner for the part of Rust that is needed to find paths: identifiers and punctuation with their lines.
 //!
-//! Comments, strings of all kinds, characters and lifetimes are passed over, so that what they say is never taken
-//! for code. Neighbour: [`super::imports`], which reads the tokens.
+//! It skips comments, strings of all kinds, characters and lifetimes, so that their text is never taken for code.
+//! [`super::imports`] reads the tokens.
 
 /// One token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Token {
     /// An identifier or keyword, `::`, or one other character.
     pub(super) text: String,
-    /// From 1.
+    /// Line number, from 1.
     pub(super) line: usize,
 }
 
@@ -36,7 +36,7 @@ impl Scanner<'_> {
         self.take(bytes);
     }
 
-    /// Takes a block comment, which may hold others.
+    /// Takes a block comment, which may contain nested ones.
     fn block_comment(&mut self) {
         let mut depth = 0;
         while !self.rest.is_empty() {
@@ -60,7 +60,7 @@ impl Scanner<'_> {
         self.take(bytes);
     }
 
-    /// Takes the body of a quoted literal and its closing quote; a backslash protects what follows it.
+    /// Takes the body of a quoted literal and its closing quote; a backslash escapes the next character.
     fn quoted(&mut self, quote: char) {
         while let Some(c) = self.rest.chars().next() {
             self.take_char();
@@ -72,7 +72,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Takes a raw string, if one starts here after its `r`, `br` or `cr` has been taken.
+    /// Takes a raw string if one starts here; its `r`, `br` or `cr` has already been taken.
     fn raw_string(&mut self) -> bool {
         let hashes = self.rest.len() - self.rest.trim_start_matches('#').len();
         if !self.rest[hashes..].starts_with('"') {
@@ -118,7 +118,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
             let word = s.take(bytes).to_owned();
             match word.as_str() {
                 "r" | "br" | "cr" if s.raw_string() => {}
-                // A raw identifier is the identifier.
+                // A raw identifier equals the identifier.
                 "r" if s.rest.starts_with('#') => {
                     s.take(1);
                 }

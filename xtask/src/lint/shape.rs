@@ -1,10 +1,10 @@
-//! The shape of a file: it opens with why it exists, and it stays short enough to be read in one go.
+//! The shape of a file: it starts with its purpose, and it is short enough to be read in one go.
 
 use std::path::Path;
 
 use super::Finding;
 
-/// Lines past which a file is split, or says why not.
+/// Maximum number of lines without a stated reason.
 const LONGEST: usize = 600;
 /// A comment that allows a longer file, followed by the reason.
 const ALLOW: &str = "// lint: long file, because ";

@@ -1,8 +1,8 @@
-//! What comes with the dependencies: `cargo deny` with `deny.toml`, over each lock file of the tree.
+//! Checks the dependencies: `cargo deny` with `deny.toml`, for each lock file of the tree.
 //!
-//! Licences, duplicates and sources are checked from the locks alone. Advisories take RustSec's database, which is fetched each
-//! time; `TRACER_ADVISORY_DB` names a clone of it for machines that cannot. Where neither is there the check is a skip
-//! with its reason in the report, never a pass.
+//! Licences, duplicates and sources are checked from the locks alone. Advisories need RustSec's database, which is
+//! fetched each time. `TRACER_ADVISORY_DB` names a clone of it for machines without network access. Without both, the
+//! check is reported as skipped with its reason, never as passed.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,13 +11,14 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::host;
 
-/// Packages with a lock file each; the first is the workspace.
+/// Packages with their own lock files; the first is the workspace.
 const LOCKED: [&str; 4] = [".", "tracer-ebpf", "tests/fuzz", "tests/emitter"];
-/// Where the database comes from, as in `deny.toml`.
+/// Address of the database, as in `deny.toml`.
 const DATABASE: &str = "https://github.com/rustsec/advisory-db";
-/// Names a clone of it.
+/// Environment variable with the path of a clone.
 const CLONE: &str = "TRACER_ADVISORY_DB";
-/// Exceptions of `deny.toml` are for all packages together, so that most are met in none of the others.
+/// Warnings that are allowed: `deny.toml` has the exceptions of all packages together, so each package uses only some
+/// of them.
 const UNUSED: [&str; 8] = [
     "-A",
     "license-not-encountered",
@@ -29,15 +30,15 @@ const UNUSED: [&str; 8] = [
     "advisory-not-detected",
 ];
 
-/// Beginnings of what cargo-deny says where the database cannot be had.
+/// Part of the message that `cargo-deny` prints when the database is unavailable.
 const UNREACHABLE: &str = "failed to fetch advisory database";
 
-/// How the check of advisories ended.
+/// The result of the advisories check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Advisories {
-    /// No advisory is about what the locks name.
+    /// No advisory concerns a locked dependency.
     None,
-    /// Not known, and why.
+    /// Unknown, with the reason.
     Unknown(String),
 }
 
@@ -58,12 +59,12 @@ pub(super) fn licences(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks advisories and versions that were taken back.
+/// Checks advisories and yanked versions.
 pub(super) fn advisories(root: &Path) -> Result<Advisories> {
     for package in LOCKED {
         let mut deny = deny(root, package);
         if let Some(clone) = std::env::var_os(CLONE) {
-            // git itself puts the clone in the place of the address.
+            // git itself substitutes the clone for the address.
             let base =
                 Path::new(&clone).canonicalize().with_context(|| format!("{CLONE}={}", clone.display()))?;
             deny.env("GIT_CONFIG_COUNT", "1")
@@ -84,7 +85,7 @@ pub(super) fn advisories(root: &Path) -> Result<Advisories> {
     Ok(Advisories::None)
 }
 
-/// Why the database cannot be had, if that is what was said.
+/// The reason why the database is unavailable, if the output says so.
 fn unreachable(said: &str) -> Option<String> {
     let line = said.lines().find(|line| line.contains(UNREACHABLE))?;
     let cause = said.lines().rev().find_map(|line| line.strip_prefix("fatal: ")).unwrap_or(line);
@@ -140,7 +141,7 @@ mod tests {
         let manifest = text("Cargo.toml");
         let release = section(&manifest, "[profile.release]");
         assert!(release.contains(&"overflow-checks = true"), "{release:?}");
-        // A profile of a package or of a build for packaging would go its own way.
+        // A profile of a package or of a packaging build could override the setting.
         let set: Vec<&str> = manifest.lines().filter(|line| line.contains("overflow-checks")).collect();
         assert_eq!(set, ["overflow-checks = true"]);
         assert!(!manifest.contains("[profile.release."), "a package has a profile of its own");
@@ -162,7 +163,8 @@ mod tests {
         assert!(notice.contains("## btf-rs (LGPL-2.1-or-later)") && notice.contains("LICENSES/LGPL-2.1.txt"));
         let licence = text("LICENSES/LGPL-2.1.txt");
         assert!(licence.contains("GNU LESSER GENERAL PUBLIC LICENSE") && licence.contains("Version 2.1"));
-        // The program itself says so to whoever has the binary alone, and both licences of its own are there.
+        // The program itself names the licence for users who have only the binary. Both licences of the project are in
+        // the tree.
         assert!(text("tracer-user/src/cli/args.rs").contains("LICENSES/LGPL-2.1.txt"));
         assert!(
             text("LICENSE-MIT").contains("MIT License")

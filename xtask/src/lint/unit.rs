@@ -1,4 +1,4 @@
-//! The unit file: what systemd says of it, and that it keeps the mount where the host sees it.
+//! Checks the unit file: systemd accepts and rates it, and it keeps the mount visible to the host.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,11 +7,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::host;
 
-/// Relative to the root.
+/// Path relative to the root.
 const UNIT: &str = "packaging/systemd/tracer.service";
-/// The most exposed that it may be, in tenths (`systemd-analyze security`, 100 is the worst).
+/// The highest permitted exposure level in tenths (`systemd-analyze security`; 100 is the worst).
 const MOST_EXPOSED: u32 = 40;
-/// Settings that give a service a namespace of mounts, from which its mounts do not reach the host.
+/// Settings that give a service a mount namespace of its own, whose mounts are invisible to the host.
 const OWN_MOUNTS: [&str; 22] = [
     "BindPaths",
     "BindReadOnlyPaths",
@@ -37,7 +37,7 @@ const OWN_MOUNTS: [&str; 22] = [
     "TemporaryFileSystem",
 ];
 
-/// Makes all checks of it.
+/// Runs all checks of the unit file.
 pub(super) fn check(root: &Path) -> Result<()> {
     let path = root.join(UNIT);
     let text = std::fs::read_to_string(&path).with_context(|| UNIT.to_owned())?;
@@ -55,13 +55,14 @@ pub(super) fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A setting by which a service has mounts of its own.
+/// The first setting that creates a mount namespace, if any.
 fn makes_mounts(text: &str) -> Option<&str> {
     let settings = text.lines().filter_map(|line| line.split_once('='));
     settings.map(|(name, _)| name).find(|name| OWN_MOUNTS.contains(name))
 }
 
-/// Has systemd read it. The program need not be installed here, so another that is stands for it.
+/// Verifies the file with systemd. The program may not be installed on this machine, so the check uses the current
+/// executable in its place.
 fn verify(path: &Path, text: &str) -> Result<()> {
     let dir = std::env::temp_dir().join(format!("tracer-unit-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
@@ -72,7 +73,7 @@ fn verify(path: &Path, text: &str) -> Result<()> {
     std::fs::remove_dir_all(&dir)?;
     let output = output.context("systemd-analyze verify")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    // It speaks of other units of this machine as well.
+    // systemd also reports about other units of this machine.
     let ours: Vec<&str> = said.lines().filter(|line| line.contains("tracer.service")).collect();
     ensure!(ours.is_empty(), "{UNIT}: {}", ours.join("\n"));
     Ok(())

@@ -1,4 +1,4 @@
-//! Building the tests and learning from cargo which binaries came out.
+//! Builds the tests and reads the paths of the binaries from cargo's messages.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,12 +12,13 @@ use crate::host;
 /// The package whose tests also run in virtual machines.
 const INTEGRATION: &str = "tracer-tests";
 
-/// Programs whose tests are of parsers alone, with inputs that are made up: whole runs have them on the host only, as they take minutes
-/// on an emulated machine.
+/// Programs that test only parsers with generated inputs. Whole runs execute them only on the host, because they take
+/// minutes on an emulated machine.
 const NOT_OF_KERNEL: &[&str] = &["hostile_input", "render_frozen"];
 
-/// Programs whose tests are of texts, of files and of the daemon, and not of what differs between architectures: a run of all tests
-/// leaves them out on a foreign one, as they run on the host and on two kernels already. `--program` runs them there too.
+/// Programs that test texts, files and the daemon, which do not depend on the architecture. A run of all tests omits
+/// them on a foreign architecture, because they already run on the host and on two kernels. `--program` runs them there
+/// too.
 const NOT_OF_ARCHITECTURE: &[&str] = &[
     "cli",
     "deadlines",
@@ -39,35 +40,36 @@ const NOT_OF_ARCHITECTURE: &[&str] = &[
     "user_actions",
 ];
 
-/// A binary full of tests.
+/// A test binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TestBinary {
-    /// For people: package and target.
+    /// Display name: package and target.
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// The package's directory, where its tests run.
+    /// The package's directory, the working directory of its tests.
     pub(super) dir: PathBuf,
-    /// One of the integration tests, which need root and a kernel to trace.
+    /// Whether it is an integration test, which needs root and a kernel to trace.
     pub(super) integration: bool,
 }
 
 impl TestBinary {
-    /// Whether a whole run of a machine has it, which is of a foreign architecture or of the host's.
+    /// Whether a whole run executes it in a machine; `is_foreign` is true if the machine's architecture is not the
+    /// host's.
     pub(super) fn is_for_machines(&self, is_foreign: bool) -> bool {
         let name = self.name.rsplit(' ').next().unwrap_or_default();
         !(NOT_OF_KERNEL.contains(&name) || is_foreign && NOT_OF_ARCHITECTURE.contains(&name))
     }
 }
 
-/// What a build made.
+/// The result of a build.
 #[derive(Debug, Default)]
 pub(super) struct Built {
     pub(super) tests: Vec<TestBinary>,
-    /// Programs beside the tests: tracer itself and what the tests start.
+    /// Programs for the tests: tracer itself and the programs that the tests start.
     pub(super) programs: Vec<PathBuf>,
 }
 
-/// Builds programs and tests for `arch`: all tests, or those of integration.
+/// Builds programs and tests for `arch`: all tests, or only the integration tests.
 pub(super) fn build(arch: Arch, profile: Profile, all: bool) -> Result<Built> {
     build::ebpf(arch, false)?;
     host::step(format!("Building the tests ({})", arch.name()));
@@ -89,7 +91,7 @@ pub(super) fn build(arch: Arch, profile: Profile, all: bool) -> Result<Built> {
     Ok(built)
 }
 
-/// Takes in cargo's messages, one JSON object a line.
+/// Reads cargo's messages, one JSON object per line.
 fn read(messages: &str, built: &mut Built) {
     for message in messages.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()) {
         let (Some(path), target) = (message["executable"].as_str(), &message["target"]) else { continue };
@@ -109,8 +111,8 @@ fn read(messages: &str, built: &mut Built) {
     }
 }
 
-/// The package's name in an identifier such as `path+file:///src/tests#tracer-tests@0.1.0`, where the name is left
-/// out if it is the directory's.
+/// The package's name in an identifier such as `path+file:///src/tests#tracer-tests@0.1.0`. The identifier omits the
+/// name if it equals the directory's name.
 fn package_name(id: &str) -> &str {
     let (path, fragment) = id.split_once('#').unwrap_or((id, ""));
     match fragment.split_once('@') {

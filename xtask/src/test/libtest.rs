@@ -1,53 +1,53 @@
-//! Reading what a test binary reports: Rust's test harness with `--format json`, one event a line.
+//! Parses the report of a test binary: Rust's test harness with `--format json`, one event per line.
 //!
-//! A test that cannot say anything on this kernel prints `skipped: REASON` and returns; it then counts as skipped
-//! and not as passed. Output of child processes may stand in front of an event on the same line. The format is that
-//! of library/test/src/formatters/json.rs; it is taken from stable binaries with `RUSTC_BOOTSTRAP=1`.
+//! A test that cannot run on this kernel prints `skipped: REASON` and returns; it counts as skipped, not as passed.
+//! Output of child processes may precede an event on the same line. The format is defined in
+//! library/test/src/formatters/json.rs; `RUSTC_BOOTSTRAP=1` enables it in stable binaries.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// Options that make a test binary report so; `RUSTC_BOOTSTRAP=1` has to be in its environment.
+/// Options for this report format; the environment must contain `RUSTC_BOOTSTRAP=1`.
 pub(super) const OPTIONS: [&str; 6] =
     ["-Z", "unstable-options", "--format", "json", "--report-time", "--show-output"];
-/// How a test says that it was skipped.
+/// Prefix of the line that a skipped test prints.
 const SKIPPED: &str = "skipped: ";
 
-/// How one test ended.
+/// The result of one test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     Passed,
-    /// With what it printed.
+    /// With the test's output.
     Failed(String),
     /// With the reason.
     Skipped(String),
 }
 
-/// One test and how it ended.
+/// A finished test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ended {
-    /// The binary that it is in.
+    /// The binary that contains it.
     pub(super) binary: String,
     pub(super) name: String,
     pub(super) verdict: Verdict,
     pub(super) time: Duration,
 }
 
-/// What a line tells.
+/// The content of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A test begins.
+    /// A test started.
     Started(String),
-    /// A test has ended.
+    /// A test ended.
     Ended(Ended),
     /// The binary has run all its tests.
     Complete,
-    /// Something else, such as a child's output.
+    /// Other text, such as a child's output.
     Other,
 }
 
-/// Reads one line.
+/// Parses one line.
 pub(super) fn parse(line: &str) -> Event {
     let Some(value) = line.find("{ \"type\":").and_then(|at| serde_json::from_str::<Value>(&line[at..]).ok())
     else {
@@ -78,7 +78,7 @@ pub(super) fn parse(line: &str) -> Event {
     Event::Ended(Ended { binary: String::new(), name: text("name"), verdict, time: time.unwrap_or_default() })
 }
 
-/// Collects a binary's events; knows which tests were running when it died.
+/// Collects a binary's events and tracks the running tests, in case the binary dies.
 #[derive(Debug, Default)]
 pub(super) struct Suite {
     pub(super) ended: Vec<Ended>,
@@ -87,7 +87,7 @@ pub(super) struct Suite {
 }
 
 impl Suite {
-    /// Takes an event in.
+    /// Adds an event.
     pub(super) fn take(&mut self, event: Event) {
         match event {
             Event::Started(name) => self.running.push(name),
@@ -100,8 +100,8 @@ impl Suite {
         }
     }
 
-    /// Ends the collection: a binary that died fails the tests it was running, or stands as a failure itself. `name` is the
-    /// binary's among its tests.
+    /// Ends the collection. If the binary died, its running tests fail; without running tests, the binary itself counts
+    /// as one failed test. `name` is the binary's name in the results.
     pub(super) fn finish(mut self, binary: &str, name: &str, how: &str) -> Vec<Ended> {
         if !self.complete {
             let fail = |name: String| {

@@ -1,8 +1,8 @@
-//! `cargo xtask test`: lint, unit tests, and the integration tests here and in virtual machines.
+//! `cargo xtask test`: lint, unit tests, and the integration tests on the host and in virtual machines.
 //!
-//! Test binaries are run by themselves, and not through cargo, so that host and guests are treated alike: the same
-//! binaries, the same report, the same way to skip. While the host's tests build and run, the machines' kernels and
-//! roots are fetched; the machines then run three at a time, as a test waits for a third of its time.
+//! Test binaries are run directly and not through cargo. Host and guests therefore use the same binaries, the same
+//! report and the same way to skip. While the host's tests build and run, the machines' kernels and roots are fetched.
+//! Then three machines run at a time, because a test waits for a third of its time.
 
 mod binaries;
 mod libtest;
@@ -24,22 +24,22 @@ use binaries::{Built, TestBinary};
 use libtest::{Event, Suite};
 use report::Section;
 
-/// How many machines run at once.
+/// Number of machines that run at once.
 const MACHINES_AT_ONCE: usize = 3;
 /// A machine's time limit in seconds: emulation is 10 to 20 times slower than the host.
 const MACHINE_TIMEOUT: u64 = 2700;
-/// A machine takes every so many of the cases that tests make up (a prime, so that no kind of case is always left out); the
-/// host takes all.
+/// A machine runs every 13th of the generated test cases. The number is prime, so that no kind of case is always
+/// omitted. The host runs all of them.
 const MACHINE_PART: u32 = 13;
-/// So many lines of a failed test's output are shown at once; the end has them all.
+/// Number of lines of a failed test's output that are shown at once; the final report shows all of them.
 const FIRST_LINES: usize = 20;
-/// The kernel whose suite is run on the mirror.
+/// The kernel whose test suite is run on the mirror.
 const SUITE_OF: &str = "6.12";
-/// Lines by which the guest's script separates the binaries.
+/// Prefixes of the lines with which the guest's script separates the binaries.
 const BEGIN: &str = "@@ begin ";
 const END: &str = "@@ end ";
 
-/// A machine to test on.
+/// A machine for tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
     version: String,
@@ -51,7 +51,7 @@ impl Target {
         format!("{} {}", self.version, self.arch.name())
     }
 
-    /// By which its list of skipped tests is called; an image's path has none.
+    /// Name of its list of skipped tests; `None` for an image's path.
     fn list(&self) -> Option<String> {
         (!self.version.contains('/')).then(|| format!("{}-{}", self.version, self.arch.name()))
     }
@@ -61,7 +61,7 @@ impl Target {
     }
 }
 
-/// Reads `6.1`, `6.12` or `6.12-aarch64`, or the path of an image for this architecture.
+/// Parses `6.1`, `6.12` or `6.12-aarch64`, or the path of an image for this architecture.
 fn parse_target(text: &str) -> Result<Target, String> {
     if text.contains('/') {
         return Ok(Target { version: text.to_owned(), arch: Arch::host().map_err(|e| e.to_string())? });
@@ -82,43 +82,43 @@ fn parse_target(text: &str) -> Result<Target, String> {
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// No virtual machines
+    /// Run no virtual machines
     #[arg(long)]
     host_only: bool,
-    /// Nothing on the host
+    /// Run nothing on the host
     #[arg(long, conflicts_with = "host_only")]
     vm_only: bool,
-    /// Only these machines, such as 6.1,6.12,6.12-aarch64 (the default), or an image's path
+    /// Run only these machines, such as 6.1,6.12,6.12-aarch64 (the default), or an image's path
     #[arg(long, value_delimiter = ',', value_parser = parse_target, value_name = "VERSION[-ARCH]")]
     vm: Vec<Target>,
-    /// Only the integration tests, and no lint
+    /// Run only the integration tests, and no lint
     #[arg(long)]
     integration: bool,
-    /// Only the test programs of these names, such as user_differential
+    /// Run only the test programs with these names, such as user_differential
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     program: Vec<String>,
-    /// Only tests whose names contain one of these
+    /// Run only tests whose names contain one of these
     filter: Vec<String>,
 }
 
 impl Options {
-    /// Whoever asks for a part of the tests does not ask for this.
+    /// Whether the lint runs; a partial run omits it.
     fn wants_lint(&self) -> bool {
         !self.vm_only && !self.integration && !self.is_part()
     }
 
-    /// Whether only some of the tests are asked for.
+    /// Whether only some of the tests are selected.
     fn is_part(&self) -> bool {
         !self.filter.is_empty() || !self.program.is_empty()
     }
 
-    /// Whether the tests of a program are asked for.
+    /// Whether the tests of a binary are selected.
     fn wants(&self, binary: &TestBinary) -> bool {
         let is_it = |name: &String| binary.name.rsplit(' ').next() == Some(name);
         self.program.is_empty() || self.program.iter().any(is_it)
     }
 
-    /// Whether the kernel's own suite is run, on the machine that it is written for.
+    /// Whether the kernel's own suite runs; it needs the machine that it is written for.
     fn wants_suite(&self, targets: &[Target]) -> bool {
         let has = targets.iter().any(|t| t.version == SUITE_OF && !t.arch.is_foreign());
         has && !self.is_part() && !self.integration
@@ -136,8 +136,8 @@ impl Options {
     }
 }
 
-/// Runs one integration test program in a machine with this kernel image; a test that is skipped there counts as failed, as the
-/// kernel was made for it.
+/// Runs one integration test program in a machine with this kernel image. A skipped test counts as failed there,
+/// because the kernel was built for the test.
 pub(crate) fn on_image(image: &Path, program: &str) -> Result<ExitCode> {
     let target = parse_target(&image.to_string_lossy()).map_err(|error| anyhow!(error))?;
     setup::ensure(&[&[Group::Build, Group::Test], vm::groups(target.arch)].concat())?;
@@ -162,7 +162,7 @@ pub(crate) fn on_image(image: &Path, program: &str) -> Result<ExitCode> {
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What lint came to, as tests.
+/// The results of the lint, as tests.
 fn linted(checks: Vec<lint::Checked>) -> Section {
     let time = checks.iter().map(|check| check.time).sum();
     let ended = |check: lint::Checked| libtest::Ended {
@@ -183,7 +183,7 @@ fn linted(checks: Vec<lint::Checked>) -> Section {
     }
 }
 
-/// The verb itself.
+/// Runs the verb `test`.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let targets = options.targets()?;
     let mut groups = vec![Group::Build, Group::Test];
@@ -198,7 +198,7 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     }
     setup::ensure(&groups)?;
     let mut sections = std::thread::scope(|scope| -> Result<Vec<Section>> {
-        // apt takes one at a time anyway.
+        // apt runs only one at a time anyway.
         let programs = (!options.vm_only).then(|| scope.spawn(sources::programs));
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
         let mut sections = Vec::new();
@@ -210,7 +210,7 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
         if !options.vm_only {
             let programs = programs.map(|thread| {
                 let unpacked = thread.join().unwrap_or_else(|_| Err(anyhow!("unpacking them panicked")));
-                // A test that misses them says so.
+                // A test that needs the programs reports that they are missing.
                 unpacked.inspect_err(|error| eprintln!("warning: the kernel's programs: {error:#}")).ok()
             });
             let programs = programs.flatten();
@@ -235,7 +235,7 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Unit tests, then integration tests, on this very machine.
+/// Runs unit tests, then integration tests, on the host.
 fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<Vec<Section>> {
     let mut sections = Vec::new();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -263,7 +263,7 @@ fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<
     Ok(sections)
 }
 
-/// Runs one binary here; integration tests as root.
+/// Runs one binary on the host; integration tests run as root.
 fn run_here(
     binary: &TestBinary,
     root: bool,
@@ -286,14 +286,14 @@ fn run_here(
     Ok(suite.finish(&binary.name, &skips::binary_name(&binary.path), &format!("ended with {status}")))
 }
 
-/// Takes a line of a binary's report in, and shows tests as they end: all of them, or those that did not pass.
+/// Parses a line of a binary's report. Shows tests as they end: all of them if `show`, else those that did not pass.
 fn take_line(line: &str, title: &str, show: bool, suite: &mut Suite) {
     let event = libtest::parse(line);
     if let Event::Ended(test) = &event
         && (show || test.verdict != libtest::Verdict::Passed)
     {
         eprintln!("{}", report::line(title, test));
-        // Now and not only at the end, which a run that is cut off does not reach.
+        // Print it now as well: an interrupted run does not reach the final report.
         if let libtest::Verdict::Failed(output) = &test.verdict {
             output.lines().take(FIRST_LINES).for_each(|line| eprintln!("    {line}"));
         }
@@ -301,7 +301,7 @@ fn take_line(line: &str, title: &str, show: bool, suite: &mut Suite) {
     suite.take(event);
 }
 
-/// The integration tests on every machine, a few at a time. A machine that fails is a failed test.
+/// Runs the integration tests on all machines, a few machines at a time. A machine that fails counts as a failed test.
 fn on_machines(
     targets: &[Target],
     suite: Option<&conformance::Part>,
@@ -336,7 +336,7 @@ fn on_machines(
     sections
 }
 
-/// What a machine is booted for.
+/// The purpose of a machine.
 enum Work<'a> {
     /// The integration tests.
     Tests(&'a Target),
@@ -348,7 +348,7 @@ fn suite_machine() -> vm::Machine {
     vm::Machine { timeout: MACHINE_TIMEOUT, ..vm::Machine::of(SUITE_OF, Arch::X86_64) }
 }
 
-/// The kernel's own suite on the mirror, each case as a test.
+/// Runs the kernel's own suite on the mirror, with each case as a test.
 fn conform(part: &conformance::Part, built: &Built) -> Section {
     let start = Instant::now();
     let title = part.title();
@@ -380,18 +380,18 @@ fn on_machine(target: &Target, built: &Built, options: &Options) -> Section {
     Section { title, machine: target.list(), tests, time: start.elapsed() }
 }
 
-/// What stands for the tests of a machine that could not run them.
+/// A result in place of the tests of a machine that could not run them.
 fn no_machine(verdict: libtest::Verdict, time: Duration) -> libtest::Ended {
     libtest::Ended { binary: "machine".to_owned(), name: "(the machine)".to_owned(), verdict, time }
 }
 
-/// Where a host's path lies in the guest: the tree is at the same place there.
+/// The guest path of a host path: the tree has the same path there.
 fn in_guest(path: &Path) -> PathBuf {
     path.strip_prefix(host::root())
         .map_or_else(|_| Path::new(vm::BIN).join(path.file_name().unwrap_or_default()), Path::to_path_buf)
 }
 
-/// The job that runs every integration test of `built` that is for a machine.
+/// The job that runs every selected integration test of `built` that suits the machine.
 fn job(target: &Target, built: &Built, options: &Options) -> vm::Job {
     let root = host::root();
     let left_out =
@@ -400,7 +400,7 @@ fn job(target: &Target, built: &Built, options: &Options) -> vm::Job {
     let tests: Vec<&TestBinary> = built.tests.iter().filter(wanted).collect();
     let mut payload: Vec<(PathBuf, PathBuf)> = vec![(root.join("tests"), PathBuf::from("tests"))];
     payload.extend(tests.iter().map(|t| &t.path).chain(&built.programs).map(|p| (p.clone(), in_guest(p))));
-    // The binaries' paths, then `--`, then what every one of them gets.
+    // The binaries' paths, then `--`, then the arguments that all binaries get.
     let script = format!(
         "for word; do case $word in --) break;; esac; bins=\"$bins $word\"; shift; done; shift\n\
          for bin in $bins; do echo \"{BEGIN}$bin\"; \"$bin\" \"$@\"; code=$?; echo; echo \"{END}$code\"; done"
@@ -413,7 +413,7 @@ fn job(target: &Target, built: &Built, options: &Options) -> vm::Job {
     command.push("--test-threads=1".to_owned());
     command.extend(options.filter.iter().cloned());
     let mut env = vec![("RUSTC_BOOTSTRAP".to_owned(), "1".to_owned())];
-    // On a disk, as on the host; /tmp is not.
+    // On a disk, as on the host; `/tmp` is not.
     env.push(("TRACER_TESTS_DIR".to_owned(), "/var/tmp".to_owned()));
     env.push(("TRACER_TESTS_PART".to_owned(), MACHINE_PART.to_string()));
     env.extend(std::env::var("TRACER_LOG").map(|level| ("TRACER_LOG".to_owned(), level)));
@@ -447,7 +447,7 @@ fn try_machine(
     let outcome = match ran {
         Ok(outcome) => outcome,
         Err(error) => {
-            // What ran until then is told; the death itself is the failure.
+            // The tests that ran until then are reported; the death itself is the failure.
             let mut tests = guest.finish("was cut off");
             let verdict = libtest::Verdict::Failed(format!("{error:#}"));
             tests.push(no_machine(verdict, Duration::ZERO));
@@ -462,11 +462,11 @@ fn try_machine(
     Ok(tests)
 }
 
-/// Reads what the guest's script prints.
+/// Parses the output of the guest's script.
 #[derive(Debug, Default)]
 struct Guest<'a> {
     title: &'a str,
-    /// The binary that runs, and its report so far.
+    /// The running binary and its report so far.
     current: Option<(String, Suite)>,
     tests: Vec<libtest::Ended>,
 }
@@ -541,7 +541,7 @@ mod tests {
         let mut command = job(&target, &built, &Options::default_for_tests()).command;
         let root = host::root().join(vm::BIN);
         assert_eq!(command[4..7], [root.join("a").to_str().unwrap(), root.join("b").to_str().unwrap(), "--"]);
-        // The same script over binaries that exist everywhere.
+        // The same script with binaries that exist on every machine.
         command[4] = "echo".into();
         command[5] = "false".into();
         let out =

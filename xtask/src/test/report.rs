@@ -1,22 +1,22 @@
-//! What a test run prints: lines as tests end, the failures, a table by machine, and one last line.
+//! The output of a test run: a line per finished test, the failures, a table by machine, and a final line.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::libtest::{Ended, Verdict};
 
-/// A test that takes longer is named among the slowest.
+/// A test that takes at least this long is listed among the slowest.
 const SLOW: Duration = Duration::from_secs(10);
 
 /// The tests of one machine, or of one part of the run on the host.
 #[derive(Debug, Default)]
 pub(super) struct Section {
-    /// Where the tests ran.
+    /// Title, such as the machine.
     pub(super) title: String,
-    /// Whose list of skipped tests is for them, if there is one.
+    /// Name of the list of skipped tests, if there is one.
     pub(super) machine: Option<String>,
     pub(super) tests: Vec<Ended>,
-    /// From start to end, building not included.
+    /// Duration of the run without the build.
     pub(super) time: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Section {
     }
 }
 
-/// The line that is printed when a test has ended.
+/// The line for a finished test.
 pub(super) fn line(title: &str, test: &Ended) -> String {
     let (word, why) = match &test.verdict {
         Verdict::Passed => ("ok", String::new()),
@@ -48,7 +48,7 @@ pub(super) fn line(title: &str, test: &Ended) -> String {
     format!("{title:24} {word:7} {} ({:.1} s){why}", test.name, test.time.as_secs_f64())
 }
 
-/// The end of the report, and whether nothing failed.
+/// The end of the report, and whether no test failed.
 pub(super) fn summary(sections: &[Section]) -> (String, bool) {
     let mut text = String::new();
     for section in sections {
@@ -81,7 +81,7 @@ pub(super) fn summary(sections: &[Section]) -> (String, bool) {
     (text, failed == 0)
 }
 
-/// The tests that take longest, where that is worth a word.
+/// The five slowest tests among those that took long, if any.
 fn slowest(section: &Section) -> Option<String> {
     let mut tests: Vec<&Ended> = section.tests.iter().filter(|test| test.time >= SLOW).collect();
     tests.sort_by_key(|test| std::cmp::Reverse(test.time));

@@ -1,8 +1,10 @@
-//! Which tests may be skipped on which machine: `tests/skips/MACHINE.txt`, a line a test, `BINARY::TEST: "WORDS": the
-//! feature that is missing there`. A test that is skipped and not listed, or for a reason that the words are no part of,
-//! fails the run, so that a feature that is no longer found does not pass as one that was never there. A listed test
-//! that ran is named, as its line can go. The checks of the lint have a list too. A default machine must have one;
-//! others, such as a host with another kernel, are not judged without.
+//! The tests that may be skipped on a machine: `tests/skips/MACHINE.txt`, with one line `BINARY::TEST: "WORDS": the
+//! feature that is missing there` per test.
+//!
+//! A skipped test fails the run if it is not listed, or if its reason does not contain the words. A feature that is no
+//! longer detected therefore does not pass as a missing one. A listed test that ran is reported, because its line can
+//! be removed. The checks of the lint have a list too. A default machine must have a list. Other machines, such as a
+//! host with another kernel, are not judged without a list.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,21 +16,22 @@ use anyhow::{Context as _, Result, bail};
 use super::libtest::{Ended, Verdict};
 use super::report::Section;
 
-/// Where the lists are, below the tree's root.
+/// Directory of the lists, relative to the tree's root.
 const LISTS: &str = "tests/skips";
 
-/// The list of the lint's checks, and their section's title. What they miss may be there the next time.
+/// Name of the lint's list and title of its section. A passed check of the lint is not reported, because it may be
+/// skipped again in the next run.
 const LINT: &str = "lint";
 
-/// The tests that a machine may skip, by `BINARY::TEST`, with words that the test says then.
+/// The tests that a machine may skip, by `BINARY::TEST`, with the words that the reason must contain.
 type List = BTreeMap<String, String>;
 
-/// Whose list is for a section.
+/// The name of the list that applies to a section.
 fn machine_of(section: &Section) -> Option<&str> {
     section.machine.as_deref().or((section.title == LINT).then_some(LINT))
 }
 
-/// Whether a machine is tested where none is named.
+/// Whether a run without named machines tests this machine.
 fn is_default(machine: &str) -> Result<bool> {
     let none = super::Options {
         host_only: false,
@@ -41,8 +44,8 @@ fn is_default(machine: &str) -> Result<bool> {
     Ok(machine == LINT || none.targets()?.iter().any(|target| target.list().as_deref() == Some(machine)))
 }
 
-/// Judges the skipped tests of all sections by the lists; gives what is to be said of them. `whole` is whether all tests
-/// were to run.
+/// Judges the skipped tests of all sections by the lists and returns the text to report. `whole` is true if the run
+/// includes all tests.
 pub(super) fn judge(root: &Path, sections: &mut [Section], whole: bool) -> Result<String> {
     let mut text = String::new();
     let mut machines: Vec<String> =
@@ -78,7 +81,7 @@ pub(super) fn judge(root: &Path, sections: &mut [Section], whole: bool) -> Resul
     Ok(text)
 }
 
-/// Reads a list.
+/// Parses a list.
 fn read(text: &str) -> Result<List> {
     let mut list = List::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -96,7 +99,7 @@ fn read(text: &str) -> Result<List> {
     Ok(list)
 }
 
-/// Makes failures of skipped tests that are not listed; gives what is to be said of those that are.
+/// Turns skipped tests that are not listed into failures. Returns remarks about the listed tests.
 fn by_list(tests: Vec<&mut Ended>, list: &List, machine: &str, whole: bool) -> Vec<String> {
     let (mut said, mut seen) = (Vec::new(), Vec::new());
     for test in tests {
@@ -123,7 +126,7 @@ fn by_list(tests: Vec<&mut Ended>, list: &List, machine: &str, whole: bool) -> V
     said
 }
 
-/// The name of a binary without what cargo puts behind it: `record_raw` of `/x/deps/record_raw-0123456789abcdef`.
+/// The name of a binary without cargo's hash: `record_raw` of `/x/deps/record_raw-0123456789abcdef`.
 pub(super) fn binary_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match name.rsplit_once('-') {
@@ -161,14 +164,14 @@ mod tests {
         let Verdict::Failed(why) = &tests[1].verdict else { panic!("{:?}", tests[1]) };
         assert!(why.contains("tests/skips/6.1-x86_64.txt") && why.contains("hist::b"), "{why}");
         assert_eq!(tests[3].verdict, Verdict::Passed);
-        // For another reason than the listed one.
+        // A reason that differs from the listed one.
         let mut tests = [test("a", Verdict::Skipped("not root".to_owned())), test("c", skipped())];
         by_list(tests.iter_mut().collect(), &list, "6.1-x86_64", false);
         for (test, words) in tests.iter().zip(["hy", "no BTF"]) {
             let Verdict::Failed(why) = &test.verdict else { panic!("{test:?}") };
             assert!(why.ends_with(&format!("but for \"{words}\"")), "{why}");
         }
-        // A part of the tests says nothing of those that are not among them.
+        // A partial run reports nothing about tests outside it.
         assert_eq!(by_list(Vec::new(), &list, "x", false), Vec::<String>::new());
     }
 
@@ -191,7 +194,7 @@ mod tests {
             section.tests.iter().filter(|test| matches!(test.verdict, Verdict::Failed(_))).count()
         };
         assert_eq!(sections.each_ref().map(failed), [1, 0, 0, 1], "a default machine must have a list");
-        // The lint's checks, by the list of the tree.
+        // The lint's checks, judged by the tree's own list.
         let offline = || Verdict::Skipped("no advisory database: unable to access it".into());
         let check = |name: &str, verdict| Ended { binary: LINT.into(), ..test(name, verdict) };
         let (advisories, others) = ("Advisories about dependencies", "Licences");

@@ -1,8 +1,8 @@
-//! Where downloaded and made things stay between runs, outside the tree.
+//! The cache of downloaded and generated files between runs, outside the tree.
 //!
-//! `$TRACER_VM_CACHE`, else `$XDG_CACHE_HOME/tracer-vm`, else `~/.cache/tracer-vm`. An entry is a directory that is
-//! made aside and renamed into place when complete, so that an interrupted run leaves none half done, and two
-//! runs at once do the work twice at worst.
+//! It is `$TRACER_VM_CACHE`, else `$XDG_CACHE_HOME/tracer-vm`, else `~/.cache/tracer-vm`. An entry is a directory that
+//! is built under a temporary name and renamed when complete. An interrupted run therefore leaves no incomplete entry,
+//! and two parallel runs at worst do the work twice.
 
 use std::path::{Path, PathBuf};
 
@@ -33,14 +33,14 @@ pub(super) fn names(prefix: &str) -> Result<Vec<String>> {
     Ok(names.filter(|n| n.starts_with(prefix)).collect())
 }
 
-/// The entry's directory; `make` fills it if it does not exist.
+/// The entry's directory. If it does not exist, `make` fills it.
 pub(crate) fn entry(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let cache = dir()?;
     let entry = cache.join(name);
     if entry.is_dir() {
         return Ok(entry);
     }
-    // A leading dot keeps it out of `names`.
+    // A leading dot hides it from `names`.
     let aside = cache.join(format!(".{name}.{}", std::process::id()));
     remove(&aside)?;
     std::fs::create_dir_all(&aside).with_context(|| format!("cannot create {}", aside.display()))?;

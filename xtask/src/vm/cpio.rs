@@ -1,14 +1,14 @@
-//! Writing cpio archives of the "newc" kind, which the kernel unpacks as its initramfs.
+//! Writes cpio archives of the "newc" format, which the kernel unpacks as its initramfs.
 //!
-//! Written here, and not by the `cpio` program, so that owners and modes are the same whoever runs us. The format is
-//! in the kernel's Documentation/driver-api/early-userspace/buffer-format.rst. Archives can be put one after the
-//! other: the cached part and the job of one run make up one initramfs.
+//! This module replaces the `cpio` program, so that owners and modes do not depend on the user. The kernel's
+//! Documentation/driver-api/early-userspace/buffer-format.rst describes the format. Archives can be concatenated: the
+//! cached part and the job of one run form one initramfs.
 
 /// Type bits of a mode (`S_IFDIR`, `S_IFREG` in sys/stat.h).
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 
-/// An archive in the making.
+/// An archive under construction.
 #[derive(Debug, Default)]
 pub(super) struct Cpio {
     bytes: Vec<u8>,
@@ -48,7 +48,7 @@ impl Cpio {
             0,
             0, // device
             0,
-            0, // device that it stands for
+            0, // rdev
             path.len() as u32 + 1,
             0, // checksum
         ];
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(&bytes[..6], b"070701");
         assert_eq!(&bytes[14..22], b"000041ED", "mode of the directory");
         assert_eq!(&bytes[110..114], b"job\0");
-        // The header and the name come to 114 bytes, so the next entry starts at 116.
+        // The header and the name take 114 bytes, so the next entry starts at 116.
         let file = &bytes[116..];
         assert_eq!(&file[..6], b"070701");
         assert_eq!(&file[14..22], b"000081ED");

@@ -1,7 +1,7 @@
-//! Where QEMU comes from: the machine's own, or Debian's packages unpacked into the cache.
+//! The source of QEMU: the machine's own, or Debian's packages unpacked into the cache.
 //!
-//! Unpacked, because installing QEMU next to a newer `qemu-utils` would take that away. The unpacked program brings its
-//! libraries and their loader along, so it depends on nothing of the machine but its kernel.
+//! The packages are unpacked because an installation of QEMU would remove a newer `qemu-utils`. The unpacked program
+//! includes its libraries and their loader, so it depends only on the machine's kernel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,10 +12,10 @@ use super::{cache, packages};
 use crate::build::Arch;
 use crate::host;
 
-/// Where the packages put firmware and option ROMs.
+/// Directories of firmware and option ROMs in the packages.
 const FIRMWARE: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
 
-/// A command that starts the emulator of `arch`, fetched first if neither the machine nor the cache has it.
+/// A command that starts the emulator of `arch`. Downloads the emulator if neither the machine nor the cache has it.
 pub(super) fn get(arch: Arch) -> Result<Command> {
     let program = format!("qemu-system-{}", arch.name());
     match host::which(&program) {
@@ -24,7 +24,7 @@ pub(super) fn get(arch: Arch) -> Result<Command> {
     }
 }
 
-/// The emulator out of the cache.
+/// The emulator from the cache.
 fn unpacked(arch: Arch, program: &str) -> Result<Command> {
     let package = match arch {
         Arch::X86_64 => "qemu-system-x86",

@@ -1,4 +1,4 @@
-//! ext4 images of directories, made by `mke2fs -d` without mounting anything and without root.
+//! Builds ext4 images of directories with `mke2fs -d`, without mounting and without root.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -8,13 +8,13 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::host;
 
-/// Writes an ext4 image of `dir` with at least `free` bytes to spare. The file is sparse.
+/// Writes an ext4 image of `dir` with at least `free` free bytes. The file is sparse.
 pub(super) fn ext4(dir: &Path, image: &Path, free: u64) -> Result<()> {
     let Some(mke2fs) = host::which("mke2fs") else {
         bail!("mke2fs is not here: run `cargo xtask setup vm`");
     };
     let (bytes, files) = measure(dir)?;
-    // Metadata takes a few per cent; small files round up to blocks.
+    // Metadata takes a few per cent; small files are rounded up to blocks.
     let size = bytes + bytes / 8 + files * 4096 + free + (16 << 20);
     let inodes = (files + files / 4 + 4096).to_string();
     let _ = std::fs::remove_file(image);
@@ -28,7 +28,7 @@ pub(super) fn ext4(dir: &Path, image: &Path, free: u64) -> Result<()> {
     host::output(&mut command).map(drop).with_context(|| format!("cannot make {}", image.display()))
 }
 
-/// Bytes and number of what lies below `dir`.
+/// Total size in bytes and number of the files below `dir`.
 fn measure(dir: &Path) -> Result<(u64, u64)> {
     let (mut bytes, mut files) = (0, 1);
     for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {

@@ -1,5 +1,5 @@
-//! Debian's kernels for the cloud, downloaded and unpacked: the newest of a version, its modules, its first drivers. Or an image of
-//! one's own, which has all that the machine needs built in.
+//! Debian's cloud kernels, downloaded and unpacked: the newest release of a version, its modules and its first drivers.
+//! Alternatively a custom image with all necessary drivers built in.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ const FIRST: [&str; 3] = ["virtio_pci", "virtio_blk", "virtio_console"];
 /// A kernel in the cache.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// Its release, as `uname -r` says.
+    /// Its release, as in `uname -r`.
     pub(super) release: String,
     /// The image that QEMU boots.
     pub(super) vmlinuz: PathBuf,
     /// ext4 image of `/lib/modules`.
     pub(super) modules: PathBuf,
-    /// The drivers for the initramfs, uncompressed, in the order in which they load.
+    /// The drivers for the initramfs, uncompressed, in load order.
     pub(super) first: Vec<PathBuf>,
 }
 
-/// The newest cached kernel of `version`, or the newest that Debian has if none is cached or `fresh`. A version with a slash in
-/// it is the file of an image.
+/// The newest cached kernel of `version`. If none is cached or `fresh` is set, the newest kernel in Debian. A version
+/// with a slash is the file of an image.
 pub(super) fn get(version: &str, arch: Arch, fresh: bool) -> Result<Kernel> {
     if version.contains('/') {
         return given(Path::new(version));
@@ -55,7 +55,7 @@ pub(super) fn get(version: &str, arch: Arch, fresh: bool) -> Result<Kernel> {
     Ok(Kernel { release, vmlinuz: dir.join("vmlinuz"), modules: dir.join("modules.img"), first })
 }
 
-/// An image of one's own: no modules.
+/// A custom image, without modules.
 fn given(file: &Path) -> Result<Kernel> {
     let none = cache::entry("modules-none", |dir| {
         let empty = dir.join("empty");
@@ -67,7 +67,7 @@ fn given(file: &Path) -> Result<Kernel> {
     Ok(Kernel { release, vmlinuz: file.to_owned(), modules: none.join("modules.img"), first: Vec::new() })
 }
 
-/// The release that an x86 image says it is of (Documentation/arch/x86/boot.rst: `kernel_version`).
+/// The release in the header of an x86 image (Documentation/arch/x86/boot.rst: `kernel_version`).
 fn release_of(image: &[u8]) -> Option<&str> {
     const HEADER: usize = 0x202;
     const VERSION: usize = 0x20e;
@@ -86,7 +86,7 @@ fn available(version: &str, arch: Arch) -> Result<String> {
     let releases = names
         .iter()
         .filter_map(|n| n.strip_prefix("linux-image-"))
-        // `pkgnames` ignores the architecture, and names what another package only mentions.
+        // `pkgnames` ignores the architecture, and includes names that another package only mentions.
         .filter(|release| release.ends_with(&suffix) && is_available(release, arch));
     let Some(newest) = newest(releases, version) else {
         bail!(
@@ -98,14 +98,14 @@ fn available(version: &str, arch: Arch) -> Result<String> {
     Ok(newest.to_owned())
 }
 
-/// apt knows where to download it.
+/// Whether apt has a download candidate.
 fn is_available(release: &str, arch: Arch) -> bool {
     let package = format!("linux-image-{release}:{}", arch.debian());
     host::output(Command::new("apt-cache").args(["policy", &package]))
         .is_ok_and(|text| text.contains("Candidate: ") && !text.contains("Candidate: (none)"))
 }
 
-/// Of the releases that belong to `version`, the newest.
+/// The newest of the releases that belong to `version`.
 fn newest<'a>(releases: impl Iterator<Item = &'a str>, version: &str) -> Option<&'a str> {
     let prefix = format!("{version}.");
     releases.filter(|r| r.starts_with(&prefix)).max_by_key(|r| numbers(r))
@@ -143,7 +143,7 @@ fn make(release: &str, arch: Arch, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies the first drivers and what they need into `out`, uncompressed and numbered.
+/// Copies the first drivers and their dependencies into `out`, uncompressed and numbered.
 fn first_drivers(modules: &Path, out: &Path) -> Result<()> {
     std::fs::create_dir_all(out)?;
     let dep = std::fs::read_to_string(modules.join("modules.dep"))?;
@@ -171,9 +171,10 @@ fn module_name(path: &str) -> &str {
     file.split(".ko").next().unwrap_or(file)
 }
 
-/// Files to load for `wanted`, dependencies first, by the text of modules.dep. What it does not list is built in.
+/// Files to load for `wanted`, dependencies first, from the text of `modules.dep`. A module that is not listed is built
+/// in.
 ///
-/// A line of modules.dep names all that a module needs, the nearest first.
+/// A line of `modules.dep` contains all dependencies of a module, the nearest first.
 fn load_order(dep: &str, wanted: &[&str]) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut order = Vec::new();

@@ -1,9 +1,9 @@
-//! `cargo xtask vm`: a command inside a virtual machine with one of Debian's kernels.
+//! `cargo xtask vm`: runs a command in a virtual machine with a Debian kernel.
 //!
-//! A machine is a kernel ([`kernel`]), a root file system ([`root`]) and a payload made for each run: the built
-//! binaries and whatever else the job names, laid out at the very paths they have on the host, so that paths
-//! compiled into tests hold in the guest. Kernel and root are cached outside the tree; all writes of the guest are
-//! forgotten, and what a job wants to keep it names in [`Job::keep`].
+//! A machine consists of a kernel ([`kernel`]), a root file system ([`root`]) and a payload that is built for each run.
+//! The payload contains the built binaries and the other files of the job. They have the same paths as on the host, so
+//! that paths compiled into tests are valid in the guest. Kernel and root are cached outside the tree. All writes of
+//! the guest are discarded, except the files in [`Job::keep`].
 
 mod cache;
 mod cpio;
@@ -30,10 +30,10 @@ use crate::build::{self, Arch, Profile};
 use crate::host;
 use crate::setup::{self, Group};
 
-/// Where binaries lie in the guest, below the tree's own path.
+/// Directory of binaries in the guest, relative to the tree's path.
 pub(crate) const BIN: &str = ".vm/bin";
 
-/// Which of the guest's outputs.
+/// An output stream of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// Standard output.
@@ -42,11 +42,11 @@ pub(crate) enum Stream {
     Err,
 }
 
-/// A virtual machine to be.
+/// The configuration of a virtual machine.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Machine {
-    /// Version of Debian's kernel, 6.1 or 6.12; or the file of an image (with a slash) that has virtio's drivers and ext4 built in,
-    /// such as `cargo xtask kernel` makes
+    /// Version of Debian's kernel, 6.1 or 6.12; or the file of an image (with a slash) with virtio drivers and ext4
+    /// built in, such as `cargo xtask kernel` builds
     #[arg(long = "kernel", default_value = "6.12", value_name = "VERSION")]
     pub(crate) version: String,
     /// Architecture of the guest
@@ -73,7 +73,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// The usual one.
+    /// A machine with default settings.
     pub(crate) fn of(version: &str, arch: Arch) -> Self {
         Self {
             version: version.to_owned(),
@@ -88,40 +88,40 @@ impl Machine {
     }
 }
 
-/// What a machine is to do.
+/// A job for a machine.
 #[derive(Debug, Default)]
 pub(crate) struct Job {
     /// Program and arguments.
     pub(crate) command: Vec<String>,
-    /// Environment beside the usual.
+    /// Additional environment variables.
     pub(crate) env: Vec<(String, String)>,
-    /// Files and directories of the host, and where they go below the tree's path in the guest.
+    /// Files and directories of the host, and their destinations relative to the tree's path in the guest.
     pub(crate) payload: Vec<(PathBuf, PathBuf)>,
-    /// Modules to load first; those the kernel has built in are fine.
+    /// Modules to load first; built-in ones are allowed.
     pub(crate) modules: Vec<String>,
-    /// Files of the guest, and where they go on the host.
+    /// Files of the guest, and their destinations on the host.
     pub(crate) keep: Vec<(PathBuf, PathBuf)>,
 }
 
-/// How a job ended.
+/// The result of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     /// The command's exit code.
     pub(crate) code: u8,
     /// The kernel's release.
     pub(crate) release: String,
-    /// From power-on to the command's start, by the guest's clock.
+    /// Time from power-on to the command's start, by the guest's clock.
     pub(crate) boot: Duration,
-    /// The command's time, by the guest's clock.
+    /// Duration of the command, by the guest's clock.
     pub(crate) time: Duration,
 }
 
-/// Downloads packages of Debian's into a directory.
+/// Downloads Debian packages into a directory.
 pub(crate) fn download(names: &[&str], arch: Arch, dir: &Path) -> Result<Vec<PathBuf>> {
     packages::download(names, arch, false, dir)
 }
 
-/// Downloads and makes what the machine needs, for those who want to do that ahead.
+/// Downloads and builds the machine's components ahead of a run.
 pub(crate) fn prepare(machine: &Machine) -> Result<()> {
     kernel::get(&machine.version, machine.arch, machine.fresh)?;
     root::get(machine.arch)?;
@@ -129,11 +129,11 @@ pub(crate) fn prepare(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Boots a machine and runs the job in it as root; `sink` gets what the job prints.
+/// Boots a machine and runs the job in it as root; `sink` receives the job's output.
 ///
 /// # Errors
-/// If the machine cannot be made, does not boot, panics or takes too long: then the console's last lines are in the
-/// error, and the whole log stays in `target/vm`. A command that fails is not an error here.
+/// If the machine cannot be built, does not boot, panics or exceeds its time limit. The error then contains the
+/// console's last lines, and the whole log stays in `target/vm`. A failing command is not an error here.
 pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u8])) -> Result<Outcome> {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let kernel = kernel::get(&machine.version, machine.arch, machine.fresh)?;
@@ -161,7 +161,7 @@ pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u
         kept: &kept,
     };
     let timeout = Duration::from_secs(machine.timeout);
-    let ended = qemu::run(qemu::command(emulator, machine, &files), timeout, &report, sink);
+    let ended = qemu::run(&qemu::command(emulator, machine, &files), timeout, &report, sink);
     fs::remove_file(&payload).and_then(|()| fs::remove_file(&initramfs))?;
     let report = ended.with_context(|| last_words(&kernel.release, &console))?;
     let (Some(up), Some((code, end))) = (report.up, report.exit) else {
@@ -173,7 +173,7 @@ pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u
     Ok(Outcome { code, release: kernel.release, boot: up, time: end.saturating_sub(up) })
 }
 
-/// Removes what interrupted runs left, but for the consoles' logs of machines that died.
+/// Removes the files of interrupted runs, except the console logs.
 fn sweep(runs: &Path) {
     for run in fs::read_dir(runs).into_iter().flatten().flatten() {
         let name = run.file_name().to_string_lossy().into_owned();
@@ -190,7 +190,7 @@ fn sweep(runs: &Path) {
     }
 }
 
-/// The end of the console's log, and where the rest is.
+/// The end of the console's log, and the path of the whole log.
 fn last_words(release: &str, console: &Path) -> String {
     let log = fs::read(console).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
@@ -199,10 +199,10 @@ fn last_words(release: &str, console: &Path) -> String {
     format!("Linux {release}, console in {}:\n{last}", console.display())
 }
 
-/// The initramfs: busybox, first drivers, and the job.
+/// The initramfs: busybox, the first drivers, and the job.
 fn make_initramfs(kernel: &kernel::Kernel, root: &root::Root, job: &Job) -> Result<Vec<u8>> {
     let tree = host::root().to_string_lossy();
-    // The guest mounts its own there, over the tree.
+    // The guest mounts its own `/tmp` over the tree.
     anyhow::ensure!(!tree.starts_with("/tmp/"), "{tree}: a tree below /tmp is not seen in a machine");
     let mut cpio = cpio::Cpio::default();
     for dir in ["bin", "modules", "job"] {
@@ -223,7 +223,7 @@ fn make_initramfs(kernel: &kernel::Kernel, root: &root::Root, job: &Job) -> Resu
     Ok(cpio.finish())
 }
 
-/// The shell script that becomes the job.
+/// The job as a shell script.
 fn script(tree: &str, job: &Job) -> String {
     use std::fmt::Write as _;
     let quote = |s: &str| format!("'{}'", s.replace('\'', r"'\''"));
@@ -241,7 +241,7 @@ fn relative(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
-/// Lays the payload out in `staging` and makes an image of it.
+/// Assembles the payload in `staging` and builds an image of it.
 fn make_payload(arch: Arch, job: &Job, staging: &Path, image: &Path) -> Result<()> {
     fs::create_dir_all(staging.join(BIN))?;
     for (from, to) in &job.payload {
@@ -254,7 +254,7 @@ fn make_payload(arch: Arch, job: &Job, staging: &Path, image: &Path) -> Result<(
     Ok(())
 }
 
-/// Copies a file or a tree, programs without what only debuggers read. Build outputs inside are left out.
+/// Copies a file or a tree without nested build outputs; programs lose their debug information.
 fn copy(arch: Arch, from: &Path, to: &Path) -> Result<()> {
     if from.is_dir() {
         fs::create_dir_all(to)?;
@@ -280,7 +280,7 @@ fn copy(arch: Arch, from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts the files that the job kept where they are wanted.
+/// Copies the files that the job kept to their destinations.
 fn keep(job: &Job, archive: &Path, dir: &Path) -> Result<()> {
     if job.keep.is_empty() {
         return Ok(());
@@ -298,9 +298,9 @@ fn keep(job: &Job, archive: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A sink that passes everything on to our own outputs.
+/// A sink that passes everything on to this process's own outputs.
 pub(crate) fn pass_on(stream: Stream, bytes: &[u8]) {
-    // Nobody reads any more: then the exit code is what is left to tell.
+    // If the reader has closed the output, only the exit code remains useful.
     let _ = match stream {
         Stream::Out => std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush()),
         Stream::Err => std::io::stderr().write_all(bytes),
@@ -321,13 +321,13 @@ pub(crate) struct Options {
     /// Load a kernel module first; may be repeated
     #[arg(long, value_name = "NAME")]
     modprobe: Vec<String>,
-    /// Do not build and take along tracer
+    /// Do not build tracer and do not include it
     #[arg(long)]
     bare: bool,
-    /// The optimised build of tracer, in place of the quick one
+    /// Use the optimised build of tracer instead of the fast one
     #[arg(long, conflicts_with = "bare")]
     release: bool,
-    /// What to run as root in the guest; `tracer` is on its PATH
+    /// The command to run as root in the guest; `tracer` is on its PATH
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
@@ -340,19 +340,19 @@ fn parse_pair(text: &str) -> Result<(PathBuf, PathBuf), String> {
     Ok((a.into(), b.into()))
 }
 
-/// The groups that a machine needs.
+/// The setup groups that a machine needs.
 pub(crate) fn groups(arch: Arch) -> &'static [Group] {
     if arch.is_foreign() { &[Group::Build, Group::Vm, Group::Cross] } else { &[Group::Build, Group::Vm] }
 }
 
-/// The verb itself: the command's exit code becomes ours.
+/// Runs the verb `vm`; returns the command's exit code.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let machine = &options.machine;
     setup::ensure(if options.bare { &[Group::Vm] } else { groups(machine.arch) })?;
     let mut job = Job {
         command: options.command.clone(),
         payload: options.into.clone(),
-        // FUSE is a module in some kernels, and the mirror of tracefs wants it.
+        // FUSE is a module in some kernels, and the mirror of tracefs needs it.
         modules: std::iter::once("fuse".to_owned()).chain(options.modprobe.iter().cloned()).collect(),
         keep: options.out.clone(),
         ..Job::default()

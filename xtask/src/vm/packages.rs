@@ -1,7 +1,8 @@
-//! Debian packages as material: found, downloaded and unpacked by apt's and dpkg's tools, never installed.
+//! Debian packages as input: found, downloaded and unpacked with the tools of apt and dpkg, never installed.
 //!
-//! Works without root. apt resolves dependencies against an empty machine of the wanted architecture, so the host's
-//! own packages do not matter; only its package lists do, which are fetched again when they lack what is wanted.
+//! This works without root. apt resolves dependencies against an empty machine of the wanted architecture, so the
+//! host's installed packages have no influence. Only its package lists matter, which are fetched again if they lack a
+//! package.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,10 +13,10 @@ use anyhow::{Context as _, Result, bail};
 use crate::build::Arch;
 use crate::host;
 
-/// Held while the package lists are fetched, for two virtual machines may be prepared at once.
+/// Held while the package lists are fetched, because two virtual machines may be prepared at once.
 static LISTS: Mutex<bool> = Mutex::new(false);
 
-/// Names of packages that start with `prefix`; unknown ones bring the package lists up to date once.
+/// Names of packages that start with `prefix`. If there are none, updates the package lists once and tries again.
 pub(super) fn names(prefix: &str, arch: Arch) -> Result<Vec<String>> {
     let ask = || -> Result<Vec<String>> {
         let text = host::output(Command::new("apt-cache").args(options(arch)).args(["pkgnames", prefix]))?;
@@ -29,7 +30,7 @@ pub(super) fn names(prefix: &str, arch: Arch) -> Result<Vec<String>> {
     ask()
 }
 
-/// Fetches the package lists, once a run.
+/// Fetches the package lists, at most once per run.
 pub(super) fn update_lists() -> Result<()> {
     let mut done = LISTS.lock().expect("no holder of the lock panics");
     if !*done {
@@ -50,13 +51,13 @@ fn options(arch: Arch) -> Vec<String> {
         .collect()
 }
 
-/// Downloads packages into `dir`, with what they depend on if `closure`, and returns the files.
+/// Downloads packages into `dir` and returns the files; `closure` includes their dependencies.
 pub(super) fn download(packages: &[&str], arch: Arch, closure: bool, dir: &Path) -> Result<Vec<PathBuf>> {
     let fetch = || {
         let mut command = Command::new("apt-get");
         command.current_dir(dir).args(options(arch)).arg("-qq");
         if closure {
-            // apt wants this subdirectory of the place where it keeps packages.
+            // apt requires this subdirectory in its archive directory.
             std::fs::create_dir_all(dir.join("partial"))?;
             command.arg("-o").arg(format!("Dir::Cache::archives={}", dir.display()));
             command.args(["--no-install-recommends", "--yes", "--download-only", "install"]);
@@ -66,7 +67,7 @@ pub(super) fn download(packages: &[&str], arch: Arch, closure: bool, dir: &Path)
         host::output(command.args(packages)).map(drop)
     };
     if let Err(error) = fetch() {
-        // Lists older than the archive name files that are gone.
+        // Outdated lists name files that the archive no longer has.
         eprintln!("{error:#}");
         update_lists()?;
         fetch()?;
@@ -81,7 +82,7 @@ pub(super) fn download(packages: &[&str], arch: Arch, closure: bool, dir: &Path)
     Ok(files)
 }
 
-/// Unpacks a package's files below `dir`; directories that are symbolic links there are followed.
+/// Unpacks a package's files below `dir`; follows symbolic links to directories there.
 pub(super) fn unpack(package: &Path, dir: &Path) -> Result<()> {
     use std::process::Stdio;
     let mut tarfile = Command::new("dpkg-deb")

@@ -1,9 +1,9 @@
-//! One run of QEMU: its command line, the guest's output as it comes, and how it ended.
+//! One run of QEMU: its command line, the guest's output, and its exit.
 //!
-//! The guest speaks over named virtio ports (see `xtask/guest/init.sh`): `stdout` and `stderr` stream to us through
-//! QEMU's own, `report` collects the lines `up SECONDS` and `exit CODE SECONDS`, `files` a tar archive of what the
-//! job asked to keep. A kernel that panics reboots, which ends QEMU without an `exit` line. Software emulation is
-//! the default, and single-threaded, because kernels race with their own text patching otherwise.
+//! The guest writes to named virtio ports (see `xtask/guest/init.sh`). `stdout` and `stderr` are streamed through
+//! QEMU's own. `report` collects the lines `up SECONDS` and `exit CODE SECONDS`. `files` receives a tar archive of the
+//! files that the job keeps. A kernel that panics reboots, which ends QEMU without an `exit` line. The default is
+//! single-threaded software emulation, because kernels otherwise race with their own text patching.
 
 use std::io::Read;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(super) struct Files<'a> {
     pub(super) root: &'a Path,
     pub(super) modules: &'a Path,
     pub(super) payload: &'a Path,
-    /// What the kernel prints.
+    /// The kernel's output.
     pub(super) console: &'a Path,
     /// The lines of the guest's init.
     pub(super) report: &'a Path,
@@ -32,12 +32,12 @@ pub(super) struct Files<'a> {
     pub(super) kept: &'a Path,
 }
 
-/// What the report says.
+/// The content of the report.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct Report {
-    /// Guest's uptime when the job started.
+    /// The guest's uptime at the start of the job.
     pub(super) up: Option<Duration>,
-    /// The job's exit code, and the uptime then.
+    /// The job's exit code and the uptime at its end.
     pub(super) exit: Option<(u8, Duration)>,
 }
 
@@ -56,7 +56,7 @@ impl Report {
     }
 }
 
-/// QEMU's command line; `c` starts it.
+/// QEMU's command line; `c` is the command that starts QEMU.
 pub(super) fn command(mut c: Command, machine: &Machine, files: &Files) -> Command {
     let (model, console) = match machine.arch {
         Arch::X86_64 => ("q35", "ttyS0"),
@@ -65,20 +65,20 @@ pub(super) fn command(mut c: Command, machine: &Machine, files: &Files) -> Comma
     let cpu = match machine.arch {
         _ if machine.kvm => "host",
         Arch::X86_64 => "max",
-        // The architected pointer authentication costs emulation half its speed.
+        // The architected pointer authentication halves the speed of emulation.
         Arch::Aarch64 => "max,pauth-impdef=on",
     };
     let accel = if machine.kvm { "kvm" } else { "tcg,thread=single,tb-size=256" };
-    // Stalls that only emulation has are no news; a panic ends the machine. Pointers are unhashed from the start, as
-    // 6.1's trace garbles text when its own option `hash-ptr` is off. Attaching and detaching wait for grace periods,
-    // which emulation draws out.
+    // Stalls that occur only in emulation are not reported; a panic ends the machine. Pointers are unhashed from the
+    // start, because the trace of 6.1 garbles text if its own option `hash-ptr` is off. Attaching and detaching wait
+    // for grace periods, which are long in emulation, so RCU is expedited.
     let mut append = format!(
         "console={console} panic=-1 mitigations=off no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
          rcupdate.rcu_expedited=1 random.trust_cpu=on tsc=reliable no_hash_pointers loglevel=6"
     );
     if machine.arch == Arch::X86_64 && !machine.kvm {
-        // On a busy host the guest measures its time stamp counter wrongly, by up to a factor of four; its clock then
-        // runs ahead, and with it the timer's interrupts. The HPET's rate is known.
+        // On a busy host the guest measures the rate of its time stamp counter wrongly, by up to a factor of four. Its
+        // clock then runs fast, and with it the timer's interrupts. The HPET's rate is known.
         append += " clocksource=hpet";
     }
     c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
@@ -87,7 +87,7 @@ pub(super) fn command(mut c: Command, machine: &Machine, files: &Files) -> Comma
     append.extend([" ", &machine.append]);
     c.arg("-kernel").arg(files.vmlinuz).arg("-initrd").arg(files.initramfs).args(["-append", &append]);
     for (serial, image) in [("root", files.root), ("modules", files.modules), ("payload", files.payload)] {
-        // Writes go to a temporary file, so that the images can be shared.
+        // Writes go to a temporary file, so that machines can share the images.
         c.arg("-drive");
         c.arg(format!("if=none,id={serial},format=raw,snapshot=on,cache=unsafe,file={}", escape(image)));
         c.args(["-device", &format!("virtio-blk-pci,drive={serial},serial={serial}")]);
@@ -108,12 +108,12 @@ pub(super) fn command(mut c: Command, machine: &Machine, files: &Files) -> Comma
     c
 }
 
-/// A path inside QEMU's comma-separated options.
+/// A path, escaped for QEMU's comma-separated options.
 fn escape(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-/// Ends the process when dropped, if it still runs.
+/// Kills the process on drop if it still runs.
 struct Running(Child);
 
 impl Drop for Running {
@@ -125,7 +125,7 @@ impl Drop for Running {
     }
 }
 
-/// The same command, which the kernel ends when the thread that starts it ends: a machine does not outlive a run that was killed.
+/// Returns the command wrapped so that the kernel kills it when the thread that starts it ends. A killed run then leaves no machine.
 fn ended_with_us(command: &Command) -> Command {
     let mut bound = Command::new("setpriv");
     bound.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
@@ -141,14 +141,14 @@ fn ended_with_us(command: &Command) -> Command {
     bound
 }
 
-/// Runs the machine to its end, handing on what the job prints.
+/// Runs the machine to its end and passes the job's output to `sink`.
 pub(super) fn run(
-    command: Command,
+    command: &Command,
     timeout: Duration,
     report: &Path,
     sink: &mut dyn FnMut(Stream, &[u8]),
 ) -> Result<Report> {
-    let mut command = ended_with_us(&command);
+    let mut command = ended_with_us(command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let shown = host::display(&command);
     let mut qemu = Running(command.spawn().with_context(|| format!("cannot start {shown}"))?);
@@ -160,7 +160,7 @@ pub(super) fn run(
         let left = timeout.saturating_sub(start.elapsed());
         match receiver.recv_timeout(left) {
             Ok((stream, bytes)) => sink(stream, &bytes),
-            // Both pipes are closed: it has ended.
+            // Both pipes are closed: QEMU has ended.
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 bail!("the virtual machine did not end within {} s", timeout.as_secs())
@@ -175,7 +175,7 @@ pub(super) fn run(
     Ok(Report::parse(&text))
 }
 
-/// Reads a pipe in a thread of its own.
+/// Reads a pipe in a separate thread.
 fn forward(mut pipe: impl Read + Send + 'static, stream: Stream, sender: mpsc::Sender<(Stream, Vec<u8>)>) {
     std::thread::spawn(move || {
         let mut buffer = [0; 16384];

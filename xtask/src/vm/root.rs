@@ -1,7 +1,8 @@
-//! The guest's root file system: a few Debian packages of the host's own release, unpacked into an image.
+//! The guest's root file system: a few Debian packages of the host's release, unpacked into an image.
 //!
-//! Unpacked, not installed: maintainer scripts would need root, and emulation for arm64. What they would have done and
-//! somebody needs is done here by hand. The release is the host's, so that programs built here find their libc.
+//! The packages are unpacked, not installed, because maintainer scripts would need root, and emulation for arm64. This
+//! module performs the necessary actions of those scripts itself. The release is the host's, so that programs built on
+//! the host find their libc.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::fs::symlink;
@@ -13,7 +14,7 @@ use super::{cache, image, packages};
 use crate::build::Arch;
 use crate::host;
 
-/// What is asked for by name; apt adds what these depend on.
+/// The requested packages; apt adds their dependencies.
 const PACKAGES: [&str; 25] = [
     "base-files",
     "base-passwd",
@@ -37,7 +38,7 @@ const PACKAGES: [&str; 25] = [
     "sed",
     "tar",
     "trace-cmd",
-    // In place of the usrmerge program and its Perl.
+    // Replaces the usrmerge program and its Perl.
     "usr-is-merged",
     "util-linux",
     "zstd",
@@ -46,7 +47,7 @@ const PACKAGES: [&str; 25] = [
 /// Directories that Debian has merged into `/usr`.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
-/// Room for what a job writes outside `/tmp`.
+/// Free space in bytes for a job's files outside `/tmp`.
 const FREE: u64 = 512 << 20;
 
 /// A root file system in the cache.
@@ -58,13 +59,13 @@ pub(super) struct Root {
     pub(super) busybox: PathBuf,
 }
 
-/// The root for an architecture, made if it is not cached.
+/// The root for an architecture; creates it if it is not cached.
 pub(super) fn get(arch: Arch) -> Result<Root> {
     let dir = cache::entry(&cache_name(arch), |dir| make(arch, dir))?;
     Ok(Root { image: dir.join("root.img"), busybox: dir.join("busybox") })
 }
 
-/// Tells roots apart by release, by the list of packages and by this recipe's version.
+/// A cache name that depends on the release, the list of packages and this recipe's version.
 fn cache_name(arch: Arch) -> String {
     const RECIPE: u32 = 1;
     let mut hasher = DefaultHasher::new();
@@ -96,7 +97,7 @@ fn make(arch: Arch, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the packages' scripts would have done.
+/// Performs the necessary actions of the packages' scripts.
 fn configure(root: &Path) -> Result<()> {
     let etc = root.join("etc");
     for (name, master) in [("passwd", "passwd.master"), ("group", "group.master")] {

@@ -1,7 +1,7 @@
 //! The kernel's sample modules, which parts of its test suite load, built for a machine's kernel.
 //!
-//! Debian builds none. Its headers and build tools are downloaded and unpacked, never installed; the samples' sources come
-//! out of the package `linux-source`.
+//! Debian does not build them. Its headers and build tools are downloaded and unpacked, never installed. The samples'
+//! sources are in the package `linux-source`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,13 +11,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::{Machine, cache, kernel, packages};
 use crate::host;
 
-/// Directories of the kernel's `samples`, what switches them on, and the modules that they make.
+/// Directories of the kernel's `samples`, the options that enable them, and the resulting modules.
 const SAMPLES: [(&str, &str, &str); 2] = [
     ("trace_events", "CONFIG_SAMPLE_TRACE_EVENTS=m", "trace-events-sample.ko"),
     ("trace_printk", "CONFIG_SAMPLE_TRACE_PRINTK=m", "trace-printk.ko"),
 ];
 
-/// The modules for a machine's kernel, made once. `sources` is the archive that they are in.
+/// The modules for a machine's kernel, built once. `sources` is the archive with their sources.
 pub(crate) fn get(machine: &Machine, sources: &Path) -> Result<Vec<PathBuf>> {
     ensure!(!machine.arch.is_foreign(), "sample modules are built for this machine's architecture only");
     let release = kernel::get(&machine.version, machine.arch, machine.fresh)?.release;
@@ -37,7 +37,7 @@ fn make(release: &str, machine: &Machine, sources: &Path, dir: &Path) -> Result<
     let Some(base) = release.strip_suffix(&flavour) else {
         bail!("{release} is none of Debian's for the cloud")
     };
-    // Before 6.12's they have the version's name only.
+    // Packages before 6.12 have only the version in their name.
     let tools = format!("linux-kbuild-{base}");
     let is_there = packages::names(&tools, machine.arch)?.contains(&tools);
     let tools = if is_there { tools } else { format!("linux-kbuild-{}", machine.version) };

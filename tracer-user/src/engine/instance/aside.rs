@@ -61,7 +61,8 @@ impl Mirror {
         let made = self.aside_for(ASIDE, move || job.run());
         let made = made.unwrap_or_else(|errno| Err(Cause::Hook("uprobe", errno)));
         let live = self.state(instance)?.live.as_mut().ok_or(Errno::NODEV)?;
-        live.finish_attach(event, chosen, planned, made, wants.format).map_err(|error| session::log_to_errno(&error))
+        live.finish_attach(event, chosen, planned, made, wants.format)
+            .map_err(|error| session::log_to_errno(&error))
     }
 
     /// Has a thread read an event's format, if it was not read before.

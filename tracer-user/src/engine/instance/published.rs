@@ -94,8 +94,8 @@ impl Mirror {
             return Ok(());
         }
         if !published.events.contains_key(name) {
-            let pinned =
-                Pinned::open(&published.opened.path(), name).map_err(|error| session::log_to_errno(&error))?;
+            let pinned = Pinned::open(&published.opened.path(), name)
+                .map_err(|error| session::log_to_errno(&error))?;
             published.events.insert(name.to_owned(), (pinned, None));
         }
         // One a kind: the memory that a record is built in is a program's own.

@@ -1,7 +1,7 @@
 //! The record of a dynamic event: fields, format file, print fmt.
 //!
-//! The common fields, then one or two addresses of the hit (none for an event probe), then the arguments one behind
-//! the other, not aligned; texts lie behind all of them.
+//! A record consists of the common fields, one or two addresses of the hit (none for an event probe), the arguments
+//! one after the other, unaligned, and finally the texts.
 
 use std::fmt::Write as _;
 
@@ -29,7 +29,7 @@ pub(crate) const RESERVED: [&str; 8] = [
 ];
 
 impl Event {
-    /// Names of the words in front of the arguments.
+    /// Names of the words before the arguments.
     fn head(&self) -> &'static [&'static str] {
         if self.kind() == Kind::Eprobe {
             &[]
@@ -40,7 +40,7 @@ impl Event {
         }
     }
 
-    /// Bytes in front of the first argument, common fields included.
+    /// Bytes before the first argument, common fields included.
     pub fn head_size(&self) -> usize {
         tracer_abi::COMMON_SIZE + 8 * self.head().len()
     }
@@ -59,7 +59,7 @@ impl Event {
         head.chain(args).collect()
     }
 
-    /// What the rest of the program knows events by.
+    /// The event's format, as used by the rest of the program.
     pub fn format(&self, id: u16) -> Format {
         Format {
             system: self.group.clone(),
@@ -71,7 +71,7 @@ impl Event {
         }
     }
 
-    /// The text of its `format` file (`f_show()`, kernel/trace/trace_events.c).
+    /// The text of the event's `format` file (`f_show()`, kernel/trace/trace_events.c).
     pub fn format_text(&self, id: u16) -> String {
         format_text(&self.format(id))
     }
@@ -111,7 +111,7 @@ impl Event {
 }
 
 impl Arg {
-    /// C type of the field, an array's length behind it.
+    /// C type of the field, with an array's length after it.
     fn field_type(&self) -> String {
         match self.count {
             0 => self.ty.field.to_owned(),
@@ -125,12 +125,12 @@ pub(in crate::event) fn common_fields() -> Vec<Field> {
     COMMON.iter().map(|(ty, name, offset, size, signed)| field(ty, name, *offset, *size, *signed)).collect()
 }
 
-/// The text of the `format` file of an event that is defined while the kernel runs.
+/// The text of the `format` file of an event that is defined at run time.
 pub(in crate::event) fn format_text(format: &Format) -> String {
     format_text_with(format, false)
 }
 
-/// The same of an event whose arrays show how many they have.
+/// Like [`format_text`]; `lengths` shows the lengths of arrays.
 pub(in crate::event) fn format_text_with(format: &Format, lengths: bool) -> String {
     let mut text = format!("name: {}\nID: {}\nformat:\n", format.name, format.id);
     for field in &format.common {
@@ -144,14 +144,14 @@ pub(in crate::event) fn format_text_with(format: &Format, lengths: bool) -> Stri
     text
 }
 
-/// A field of an event that is defined while the kernel runs.
+/// A field of an event that is defined at run time.
 pub(in crate::event) fn field(ty: &str, name: &str, offset: usize, size: usize, signed: bool) -> Field {
     let array = ty.split_once('[').and_then(|(_, length)| length.strip_suffix(']')?.parse().ok());
     Field { name: name.to_owned(), ty: ty.to_owned(), offset, size, signed, array, class: FieldClass::of(ty) }
 }
 
-/// A line of a format file. The kernel keeps no length for the arrays of dynamic events: their brackets stand empty
-/// behind the name, except where the type starts with `__data_loc`.
+/// Writes a line of a format file. The kernel keeps no length for the arrays of dynamic events: empty brackets follow
+/// the name, except if the type starts with `__data_loc`.
 fn show(text: &mut String, field: &Field, lengths: bool) {
     let bracket = field.ty.find('[').filter(|_| !field.is_data_loc());
     let (ty, brackets) = match bracket.and_then(|at| field.ty.split_at_checked(at)) {

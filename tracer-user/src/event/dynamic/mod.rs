@@ -1,11 +1,11 @@
-//! Dynamic events: what a definition of `dynamic_events` makes, as everybody else sees an event.
+//! Dynamic events: the event that a definition in `dynamic_events` creates.
 //!
-//! An [`Event`] holds names, a place and arguments with types, and nothing of how a value is fetched: that is the
-//! language's (`lang::fetch`). From it come the record's fields, the `format` file, the print fmt ([`layout`]) and
-//! the line that `dynamic_events` shows ([`readback`]), all as the kernel writes them (kernel/trace/trace_probe.c
-//! and the files of the four kinds of probe).
+//! An [`Event`] holds names, a place and typed arguments. How a value is fetched is the language's concern
+//! (`lang::fetch`). The record's fields, the `format` file, the print fmt ([`layout`]) and the line in
+//! `dynamic_events` ([`readback`]) derive from it, all in the kernel's form (kernel/trace/trace_probe.c and the files
+//! of the four kinds of probe).
 //!
-//! The kernel's names are bytes whose letters are those of Latin-1. They are kept as text, one character a byte
+//! The kernel's names are bytes, interpreted as Latin-1. They are stored as text, one character for each byte
 //! ([`latin1`]), and written back as bytes ([`raw`]).
 
 mod layout;
@@ -16,32 +16,32 @@ pub(crate) use layout::RESERVED;
 pub(in crate::event) use layout::{common_fields, field, format_text, format_text_with};
 pub use types::{FetchType, TYPES};
 
-/// Bytes of a group's or an event's name, the NUL included: `MAX_EVENT_NAME_LEN`, kernel/trace/trace.h.
+/// Maximum length of a group's or event's name, including the NUL: `MAX_EVENT_NAME_LEN`, kernel/trace/trace.h.
 pub const NAME_MAX: usize = 64;
 
-/// An event that a definition makes.
+/// An event created by a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Group: the event's directory under `events`.
     pub group: String,
     /// Name.
     pub name: String,
-    /// Where it sits.
+    /// Where the event's probe is attached.
     pub target: Target,
-    /// Returns that are followed at a time; 0 leaves it to the kernel.
+    /// Maximum number of concurrent returns (`maxactive`); 0 selects the kernel's default.
     pub maxactive: u32,
-    /// What a hit records, in order.
+    /// The values that a hit records, in order.
     pub args: Vec<Arg>,
 }
 
-/// Where a dynamic event sits.
+/// Where a dynamic event's probe is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// `f`: a function's entry or exit; the name may be a glob.
     Function {
         /// Name or glob.
         symbol: String,
-        /// Whether it is the exit.
+        /// Whether the probe is on the exit.
         exit: bool,
     },
     /// `t`: a tracepoint.
@@ -53,18 +53,18 @@ pub enum Target {
     Kernel {
         /// Which instruction.
         place: Place,
-        /// Whether it is the return.
+        /// Whether the probe is on the return.
         exit: bool,
     },
-    /// `p`, `r`: an instruction of a file.
+    /// `p`, `r`: an instruction of a file, or the return of the function that starts there.
     File {
-        /// The file's path as it was written.
+        /// The file's path as written.
         path: Vec<u8>,
         /// Offset in the file.
         offset: u64,
-        /// Offset of a counter that is raised while the probe is in place; 0 for none.
+        /// Offset of a counter that is raised while the probe is attached; 0 for none.
         reference: u64,
-        /// Whether it is the return of the function that starts there.
+        /// Whether the probe is on the return.
         exit: bool,
     },
     /// `e`: another event.
@@ -73,7 +73,7 @@ pub enum Target {
         system: String,
         /// Its name.
         name: String,
-        /// Which of its hits count; None for all.
+        /// The filter on its hits; None for all hits.
         filter: Option<Vec<u8>>,
     },
 }
@@ -83,16 +83,16 @@ pub enum Target {
 pub enum Place {
     /// `[MOD:]SYM[+OFFSET]`
     Symbol {
-        /// Name, the module's in front of it.
+        /// Name, with the module's name as a prefix.
         name: String,
-        /// Bytes behind it.
+        /// Bytes after the symbol.
         offset: u32,
     },
     /// An address.
     Address(u64),
 }
 
-/// What tells kinds of dynamic events apart: an event's probes are all of one kind.
+/// The kind of a dynamic event. All probes of one event are of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `f` and `t`.
@@ -105,23 +105,23 @@ pub enum Kind {
     Eprobe,
 }
 
-/// One recorded value.
+/// A recorded value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arg {
-    /// Name, also the field's.
+    /// Name, which is also the field's.
     pub name: String,
-    /// The definition behind `NAME=`, as it was written.
+    /// The definition after `NAME=`, as written.
     pub text: Vec<u8>,
     /// Type of the value, or of one element.
     pub ty: &'static FetchType,
-    /// Elements of an array; 0 for a single value.
+    /// Number of elements of an array; 0 for a single value.
     pub count: u32,
-    /// Bytes from the first argument's place in the record.
+    /// Offset in bytes from the first argument in the record.
     pub offset: u32,
 }
 
 impl Event {
-    /// Its kind.
+    /// The event's kind.
     pub fn kind(&self) -> Kind {
         match self.target {
             Target::Function { .. } | Target::Tracepoint { .. } => Kind::Fprobe,
@@ -131,7 +131,7 @@ impl Event {
         }
     }
 
-    /// Whether it sits on a return.
+    /// Whether the probe is on a return.
     pub fn is_exit(&self) -> bool {
         match self.target {
             Target::Function { exit, .. } | Target::Kernel { exit, .. } | Target::File { exit, .. } => exit,
@@ -139,9 +139,9 @@ impl Event {
         }
     }
 
-    /// Which argument is the first that differs in name, type or length from the other event's, counted from 0; that
-    /// behind the shorter one's last where one has more (`trace_probe_compare_arg_type()`). Two probes of one event
-    /// must not differ.
+    /// The index, from 0, of the first argument whose name, type or length differs from the other event's. If the
+    /// numbers of arguments differ, the index after the last argument of the shorter list
+    /// (`trace_probe_compare_arg_type()`). Two probes of one event must not differ.
     pub fn first_difference(&self, other: &Self) -> Option<usize> {
         if self.args.len() != other.args.len() {
             return Some(self.args.len().min(other.args.len()));
@@ -160,12 +160,12 @@ impl Arg {
     }
 }
 
-/// Bytes as text, one character a byte.
+/// Converts bytes to text, one character for each byte.
 pub fn latin1(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
-/// The bytes that [`latin1`] made text of.
+/// Converts text from [`latin1`] back to bytes.
 pub fn raw(text: &str) -> Vec<u8> {
     text.chars().map(|c| c as u8).collect()
 }

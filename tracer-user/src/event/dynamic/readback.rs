@@ -1,12 +1,13 @@
-//! What `dynamic_events`, `kprobe_events` and `uprobe_events` show of an event, and which events a deletion names.
+//! The lines that `dynamic_events`, `kprobe_events` and `uprobe_events` show for an event, and the events that a
+//! deletion selects.
 
 use super::{Arg, Event, Place, Target, raw};
 
-/// Bytes of a place that a deletion's words are compared with: `MAX_ARGSTR_LEN`, kernel/trace/trace_probe.h.
+/// Bytes of a place that are compared with a deletion's words: `MAX_ARGSTR_LEN`, kernel/trace/trace_probe.h.
 const HEAD_MAX: usize = 63;
 
 impl Event {
-    /// The letter that its definition starts with.
+    /// The first letter of the event's definition.
     pub fn letter(&self) -> char {
         match self.target {
             Target::Function { .. } => 'f',
@@ -22,7 +23,8 @@ impl Event {
         }
     }
 
-    /// Its line, the newline included. It defines the same event again; an event probe's filter is not shown.
+    /// The event's line, including the newline. It defines the same event again, except that the filter of an event
+    /// probe is omitted.
     pub fn read_back(&self) -> Vec<u8> {
         let mut line = vec![self.letter() as u8];
         if self.is_exit() && self.maxactive != 0 {
@@ -49,7 +51,7 @@ impl Event {
         line
     }
 
-    /// The place as a deletion has to name it.
+    /// The place in the form that a deletion must use.
     fn place(&self) -> Vec<u8> {
         match &self.target {
             Target::Function { symbol: name, .. }
@@ -69,8 +71,8 @@ impl Event {
         }
     }
 
-    /// Whether a deletion names it: group, where one is given; name, where it is not empty; and, as far as the
-    /// deletion goes on, the place and the arguments.
+    /// Whether a deletion selects this event. Compares the group if one is given, the name if it is not empty, and
+    /// the place and the arguments as far as the deletion contains them.
     pub fn is_named(&self, group: Option<&[u8]>, name: &[u8], words: &[&[u8]]) -> bool {
         if !name.is_empty() && raw(&self.name) != name || group.is_some_and(|group| raw(&self.group) != group)
         {

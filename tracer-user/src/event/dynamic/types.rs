@@ -1,15 +1,15 @@
 //! Types of fetch arguments: `probe_fetch_types`, kernel/trace/trace_probe.c.
 
-/// A type that an argument's value can be given.
+/// A type for the value of a fetch argument.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FetchType {
-    /// As written behind the colon.
+    /// Name, as written after the colon.
     pub name: &'static str,
-    /// Bytes in the record; 4 for texts, whose place the word tells.
+    /// Bytes in the record; 4 for texts, whose word holds offset and length.
     pub size: u32,
     /// Whether the format file says `signed:1`.
     pub signed: bool,
-    /// Whether the value is text behind the fixed part.
+    /// Whether the value is a text after the fixed part.
     pub string: bool,
     /// Conversion in the print fmt.
     pub conversion: &'static str,
@@ -65,7 +65,7 @@ impl FetchType {
         TYPES.iter().find(|ty| ty.name == name)
     }
 
-    /// What a value is without a type: a word in hexadecimal.
+    /// The type of a value without an explicit type: a hexadecimal word.
     pub fn word() -> &'static Self {
         static WORD: FetchType = number("x64", 8, false, "0x%Lx", "u64");
         &WORD

@@ -1,16 +1,16 @@
-//! Builds small BTF sections for tests: `struct btf_header`, types, strings, as include/uapi/linux/btf.h has them.
+//! Builds small BTF sections for tests: `struct btf_header`, types and strings, as in include/uapi/linux/btf.h.
 
 use std::path::PathBuf;
 
 use super::Btf;
 
-/// A BTF section in the making. Ids count from 1; 0 is void.
+/// A builder of a BTF section. Ids count from 1; 0 is void.
 #[derive(Default)]
 pub(crate) struct Build {
     types: Vec<u8>,
     strings: Vec<u8>,
     count: u32,
-    /// Bytes of the strings that the section goes on from.
+    /// Length in bytes of the strings of the base section; 0 without a base.
     base_strings: u32,
 }
 
@@ -28,7 +28,7 @@ impl Build {
         at
     }
 
-    /// A type: kind, entries behind it, the word of size or type, and the words of the entries.
+    /// Appends a type: its kind, its number of entries, the size or type word, and the words of the entries.
     fn push(&mut self, name: &str, kind: u32, entries: usize, word: u32, tail: &[u32]) -> u32 {
         let name = self.name(name);
         for word in [name, kind << 24 | entries as u32, word].iter().chain(tail) {
@@ -90,20 +90,20 @@ impl Build {
         self.push(name, 12, 0, prototype, &[]);
     }
 
-    /// A module's section, which goes on where this one ends.
+    /// A module's section, whose ids and strings continue those of this one.
     pub(crate) fn split(&self) -> Self {
         let base_strings = self.base_strings + self.strings.len() as u32;
         Self { count: self.count, base_strings, ..Self::default() }
     }
 
-    /// Writes the section to the file of that name in temporary memory.
+    /// Writes the section to a file of that name in the temporary directory.
     pub(crate) fn write(&self, name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, self.bytes()).unwrap();
         path
     }
 
-    /// The section, read back from a file. `test` names the file, so it must be the test's own.
+    /// The section, read back from a file. `test` is part of the file's name, so it must be unique to the test.
     pub(crate) fn read(&self, test: &str) -> Btf {
         let path = self.write(&format!("tracer-btf-{}-{test}", std::process::id()));
         let btf = Btf::read(&path).unwrap().unwrap();

@@ -1,8 +1,8 @@
-//! Values of enumerators by name alone, whatever enum they are of: print fmts name constants of enums that their
-//! headers do not export.
+//! Values of enumerators by name alone, across all enums: print fmts use constants of enums that headers do not
+//! export.
 //!
-//! Built in one pass over the bytes, as [`super::index`] is. Layout: `struct btf_enum` and `struct
-//! btf_enum64`, include/uapi/linux/btf.h.
+//! Built in one pass over the bytes, like [`super::index`]. Layout: `struct btf_enum` and `struct btf_enum64`,
+//! include/uapi/linux/btf.h.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
@@ -16,13 +16,13 @@ const ENUM64: u32 = 19;
 /// All enumerators of a BTF section.
 #[derive(Debug)]
 pub(super) struct Enumerators {
-    /// Hash of the name, its place in the strings, and the value; sorted by hash.
+    /// Hash of the name, its offset in the strings, and the value; sorted by hash.
     entries: Vec<(u64, u32, i64)>,
     strings: Vec<u8>,
 }
 
 impl Enumerators {
-    /// Reads a whole BTF section of this machine's byte order; None when it is something else.
+    /// Reads a whole BTF section of this machine's byte order; None for any other content.
     pub(super) fn build(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         if u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?) != MAGIC {
@@ -56,7 +56,7 @@ impl Enumerators {
         Some(Self { entries, strings: strings.to_vec() })
     }
 
-    /// The value of the enumerators of this name; None when there is none or when they differ.
+    /// The value of the enumerators of this name; None if there are none or if their values differ.
     pub(super) fn value(&self, name: &str) -> Option<i64> {
         let hash = hash(name.as_bytes());
         let start = self.entries.partition_point(|entry| entry.0 < hash);

@@ -1,10 +1,10 @@
-//! The kernel's type information (/sys/kernel/btf/vmlinux): places of struct members, prototypes of functions
-//! and tracepoints.
+//! The kernel's type information (`/sys/kernel/btf/vmlinux`): offsets of struct members, prototypes of functions and
+//! tracepoints.
 //!
-//! Types are decoded by `btf-rs` straight from mapped memory: decoding all of a kernel's types takes 110 ms and
-//! twice the file's memory (measured on 6.18, 126,586 types), more than the whole way to a first event may take,
-//! while mapping costs 2 ms and a plan needs a handful of types. Names are found by an
-//! [index] of our own, 3 ms once, where each walk over all types takes 1.5 ms.
+//! `btf-rs` decodes single types directly from mapped memory. Decoding all types takes 110 ms and twice the file's
+//! memory (measured on 6.18, 126,586 types), more than the time allowed up to a first event. Mapping takes 2 ms, and
+//! a plan needs only a few types. An [index] built once in 3 ms finds names; each scan over all types would take 1.5
+//! ms.
 
 #[cfg(test)]
 pub(crate) mod build;
@@ -30,59 +30,59 @@ use self::{enums::Enumerators, index::Index};
 use super::Error;
 use crate::sys::mapped::MappedFile;
 
-/// Where the running kernel shows its types (`CONFIG_DEBUG_INFO_BTF`, 5.4 and later).
+/// Where the running kernel exposes its types (`CONFIG_DEBUG_INFO_BTF`, 5.4 and later).
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
-/// The types of a kernel.
+/// The types of a kernel or of a module.
 pub struct Btf {
     path: PathBuf,
-    /// What `types` is mapped from, for the index.
+    /// The file that `types` is mapped from, for the index.
     file: File,
     types: btf_rs::Btf,
-    /// None where the section cannot be indexed (foreign byte order); lookups are slow then.
+    /// None if the section cannot be indexed (foreign byte order); lookups are slow then.
     index: OnceLock<Option<Index>>,
-    /// Ids by name, of all names that were asked for.
+    /// Ids by name, for all names looked up so far.
     found: Mutex<HashMap<String, Vec<u32>>>,
     constants: OnceLock<Option<Enumerators>>,
     modules: module::Modules,
 }
 
-/// Where a struct keeps a member.
+/// The location of a member in a struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Offset in bytes from the start of the struct.
     pub offset: u32,
-    /// What it is.
+    /// The member's type.
     pub ty: TypeInfo,
 }
 
-/// What matters of a type for reading a value of it.
+/// The properties of a type that are needed to read a value of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeInfo {
     /// BTF id, for [`Btf::member_of`] and [`Btf::type_name`].
     pub id: u32,
     /// Size in bytes; 0 for void, functions and types that are only declared.
     pub size: u32,
-    /// What kind of value it is.
+    /// The kind of the value.
     pub kind: Kind,
 }
 
 /// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A whole number, bool and enum included.
+    /// A whole number, including bool and enum.
     Number {
-        /// Whether it has a sign.
+        /// Whether it is signed.
         signed: bool,
     },
     /// A pointer.
     Pointer {
-        /// BTF id of what it points to, 0 for void.
+        /// BTF id of the target type, 0 for void.
         to: u32,
     },
     /// An array.
     Array {
-        /// BTF id of an element.
+        /// BTF id of the element type.
         of: u32,
         /// Number of elements.
         len: u32,
@@ -94,32 +94,32 @@ pub enum Kind {
 }
 
 impl Btf {
-    /// The running kernel's types; None when it shows none.
+    /// The running kernel's types; None if it exposes none.
     ///
     /// # Errors
-    /// When the file is there and cannot be read or is no BTF.
+    /// If the file exists but cannot be read or is not BTF.
     pub fn running() -> Result<Option<Self>, Error> {
         Self::read(Path::new(VMLINUX))
     }
 
-    /// Types in a file of BTF, not split (for that see [`Btf::module`]); None when the file is not there.
+    /// Reads an unsplit BTF file (for split BTF see [`Btf::module`]); None if the file does not exist.
     ///
     /// # Errors
-    /// When the file cannot be read or is no BTF.
+    /// If the file cannot be read or is not BTF.
     pub fn read(path: &Path) -> Result<Option<Self>, Error> {
         let fail = |error: std::io::Error| Error::io(path.display().to_string(), error);
         let mut file = match File::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(fail)?,
         };
-        // By its descriptor: both readers see the file that was opened.
+        // Opened by its descriptor, so that both readers see the same file.
         let read = |file: &File| {
             let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
             btf_rs::Btf::from_file_with_backend(opened, Backend::Mmap)
         };
         let types = match read(&file) {
             Ok(types) => types,
-            // Before 6.16 this file of sysfs cannot be mapped: a copy in memory can.
+            // Before 6.16 this sysfs file cannot be mapped, but a copy in memory can.
             Err(btf_rs::Error::IO(_)) => {
                 file = copy(&mut file).map_err(fail)?;
                 read(&file).map_err(|error| bad(path, &error))?
@@ -137,12 +137,12 @@ impl Btf {
         }))
     }
 
-    /// Where a struct or union keeps a member. The path may go into structs by value (`se.sum_exec_runtime`);
-    /// members of anonymous structs and unions are found as in C. None when there is no such struct or member,
-    /// or when the member is a bit field.
+    /// The location of a member in a struct or union. The path may lead into embedded structs
+    /// (`se.sum_exec_runtime`); members of anonymous structs and unions are found as in C. None if there is no such
+    /// struct or member, or if the member is a bit field.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn member(&self, of: &str, path: &str) -> Result<Option<Member>, Error> {
         match self.struct_id(of)? {
             Some(id) => self.member_of(id, path),
@@ -150,10 +150,10 @@ impl Btf {
         }
     }
 
-    /// As [`Btf::member`], by the struct's id; qualifiers and typedefs around it are looked through.
+    /// Like [`Btf::member`], by the struct's id. Qualifiers and typedefs are resolved.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn member_of(&self, id: u32, path: &str) -> Result<Option<Member>, Error> {
         let mut at = Member { offset: 0, ty: self.info(id)? };
         for name in path.split('.') {
@@ -163,12 +163,12 @@ impl Btf {
         Ok(Some(at))
     }
 
-    /// Offsets for reading behind a pointer to the struct, as `a->b.c->d`: one offset a pointer that is
-    /// followed, the last one that of the value; and the value's type. None when a name of the path is not
-    /// there or is no pointer where it has to be.
+    /// The offsets to follow from a pointer to the struct, for a path such as `a->b.c->d`, and the value's type.
+    /// There is one offset for each pointer that is followed, and a last one for the value. None if a name of the
+    /// path does not exist or is not a pointer where one is required.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn walk(&self, from: u32, path: &str) -> Result<Option<(Vec<u32>, TypeInfo)>, Error> {
         let mut offsets = Vec::new();
         let mut id = from;
@@ -185,19 +185,19 @@ impl Btf {
         Ok(value.map(|ty| (offsets, ty)))
     }
 
-    /// The BTF id of a struct or union that is defined under this name.
+    /// The BTF id of a struct or union defined under this name.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn struct_id(&self, name: &str) -> Result<Option<u32>, Error> {
         self.first(name, |ty| matches!(ty, Type::Struct(_) | Type::Union(_)))
     }
 
-    /// The value of an enumerator, sign-extended when its enum has a sign. `of` is the enum's name; an empty one
-    /// looks through all anonymous enums.
+    /// The value of an enumerator, sign-extended if its enum is signed. `of` is the enum's name; an empty name
+    /// searches all anonymous enums.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn enumerator(&self, of: &str, name: &str) -> Result<Option<i64>, Error> {
         for id in self.ids(of)? {
             match self.get(id)? {
@@ -224,10 +224,11 @@ impl Btf {
     }
 
     /// Byte offset of a per-CPU variable in the kernel's per-CPU section, as pahole records it in the data section
-    /// `.data..percpu`; only differences between two of them mean anything. None when BTF does not list it.
+    /// `.data..percpu`. Only the difference between two such offsets is meaningful. None if BTF does not list the
+    /// variable.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn per_cpu(&self, variable: &str) -> Result<Option<u32>, Error> {
         let vars = self.ids(variable)?;
         for section in self.ids(".data..percpu")? {
@@ -241,8 +242,8 @@ impl Btf {
         Ok(None)
     }
 
-    /// The value of an enumerator whatever enum it is of; None when there is none of this name, or when several
-    /// enums give it different values.
+    /// The value of an enumerator of any enum; None if there is none of this name, or if several enums give it
+    /// different values.
     pub fn constant(&self, name: &str) -> Option<i64> {
         let constants = self.constants.get_or_init(|| {
             let mapped = MappedFile::map(&self.file).ok()?;
@@ -251,11 +252,11 @@ impl Btf {
         constants.as_ref()?.value(name)
     }
 
-    /// Where a struct or union keeps a member that may be a bit field: offset and width in bits, and its sign.
-    /// None when there is no such member or when it is no number.
+    /// The location of a member that may be a bit field: offset and width in bits, and whether it is signed. None if
+    /// there is no such member or if it is neither a number nor a pointer.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn bits(&self, of: &str, name: &str) -> Result<Option<(u32, u32, bool)>, Error> {
         match self.struct_id(of)? {
             Some(id) => self.bits_of(id, name),
@@ -288,11 +289,11 @@ impl Btf {
         Ok(None)
     }
 
-    /// Size in bytes of a named type, and whether it is signed: a struct, union, enum or typedef. None when there
-    /// is no such type.
+    /// Size in bytes of a named struct, union, enum or typedef, and whether it is signed. None if there is no such
+    /// type.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn size_of(&self, name: &str) -> Result<Option<(u32, bool)>, Error> {
         let named = |ty: &Type| {
             matches!(
@@ -305,10 +306,10 @@ impl Btf {
         Ok(Some((info.size, matches!(info.kind, Kind::Number { signed: true }))))
     }
 
-    /// Size and kind of a type, qualifiers and typedefs looked through.
+    /// Size and kind of a type. Qualifiers and typedefs are resolved.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn info(&self, id: u32) -> Result<TypeInfo, Error> {
         let (id, ty) = self.plain(id)?;
         let pointer = size_of::<u64>() as u32;
@@ -329,7 +330,7 @@ impl Btf {
         Ok(TypeInfo { id, size, kind })
     }
 
-    /// A member by its own name, in the struct or in anonymous ones inside it.
+    /// A member by its own name, in the struct or in its anonymous members.
     fn direct_member(&self, id: u32, name: &str) -> Result<Option<Member>, Error> {
         let (Type::Struct(of) | Type::Union(of)) = self.get(id)? else { return Ok(None) };
         for member in &of.members {
@@ -350,9 +351,9 @@ impl Btf {
         Ok(None)
     }
 
-    /// Looks through typedefs and qualifiers.
+    /// Resolves typedefs and qualifiers.
     fn plain(&self, mut id: u32) -> Result<(u32, Type), Error> {
-        // A chain is never long; a circle would be broken BTF.
+        // Chains are short; a cycle means broken BTF.
         for _ in 0..64 {
             let ty = self.get(id)?;
             let next = match &ty {
@@ -434,7 +435,7 @@ fn copy(file: &mut File) -> std::io::Result<File> {
     file.read_to_end(&mut bytes)?;
     let mut copy = File::from(memfd_create("btf", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     copy.write_all(&bytes)?;
-    // Only what cannot change any more is mapped (`MappedFile`).
+    // `MappedFile` maps only files that can no longer change.
     fcntl_add_seals(&copy, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK)?;
     Ok(copy)
 }

@@ -1,5 +1,6 @@
-//! Types of modules (`/sys/kernel/btf/MODULE`, 5.11 and later): what a module adds to the kernel's own, with ids behind
-//! those. Read when a function turns out to be a module's, never all of them.
+//! Types of modules (`/sys/kernel/btf/MODULE`, 5.11 and later), whose ids continue the kernel's.
+//!
+//! The BTF of a module is read when a function turns out to be the module's; other modules are not read.
 
 use std::{
     fs::File,
@@ -10,14 +11,14 @@ use std::{
 use super::{Btf, bad};
 use crate::kernel::Error;
 
-/// Modules that were read: name, inode of the file (another one after the module came anew), types.
+/// Modules read so far: name, inode of the file (a reloaded module has another one), types.
 pub(super) type Modules = Mutex<Vec<(String, u64, Arc<Btf>)>>;
 
 impl Btf {
-    /// The types of a loaded module together with the kernel's; None where it shows none.
+    /// The types of a loaded module together with the kernel's; None if the file cannot be opened.
     ///
     /// # Errors
-    /// When the file is there and cannot be read or is no BTF.
+    /// If the file is open but cannot be read or is not BTF.
     pub fn module(&self, name: &str) -> Result<Option<Arc<Self>>, Error> {
         let path = self.path.with_file_name(name);
         let Ok(file) = File::open(&path) else { return Ok(None) };
@@ -26,14 +27,14 @@ impl Btf {
         if let Some((.., known)) = modules.iter().find(|(own, at, _)| own == name && *at == inode) {
             return Ok(Some(Arc::clone(known)));
         }
-        // By its descriptor: the file that the number above is of.
+        // Opened by its descriptor, so that the inode number above belongs to the same file.
         let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
         let types = btf_rs::Btf::from_split_file(opened, &self.types).map_err(|error| bad(&path, &error))?;
         let read = Arc::new(Self {
             path,
             file,
             types,
-            // The index knows whole sections only; a module's types are few and decoded by now.
+            // The index supports whole sections only; a module has few types, and all are decoded by now.
             index: OnceLock::from(None),
             found: Mutex::default(),
             constants: OnceLock::new(),

@@ -8,30 +8,30 @@ use crate::kernel::Error;
 /// A function's or a tracepoint's parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prototype {
-    /// In order; for a tracepoint without the leading `void *__data`.
+    /// In order; without the leading `void *__data` of a tracepoint.
     pub params: Vec<Param>,
-    /// What is returned; None for void and for tracepoints.
+    /// The return type; None for void and for tracepoints.
     pub returns: Option<TypeInfo>,
 }
 
 /// One parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
-    /// Name; None where BTF does not keep it.
+    /// Name; None if BTF does not record it.
     pub name: Option<String>,
     /// C type in the kernel's spelling (`struct task_struct *`, `unsigned long`, `gfp_t`).
     pub ty: String,
-    /// The same, for reading.
+    /// The type's layout.
     pub info: TypeInfo,
 }
 
 impl Btf {
-    /// The arguments of a tracepoint, from the typedef `btf_trace_NAME` (what the kernel's verifier goes by),
-    /// with names from the function `__traceiter_NAME` where it is there and agrees. None when there is no such
+    /// The arguments of a tracepoint, from the typedef `btf_trace_NAME`, which the kernel's verifier also uses. The
+    /// names come from the function `__traceiter_NAME`, if it exists and its types agree. None if there is no such
     /// tracepoint.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn tracepoint(&self, name: &str) -> Result<Option<Prototype>, Error> {
         let typedef = self.first(&format!("btf_trace_{name}"), |ty| matches!(ty, Type::Typedef(_)))?;
         let Some(typedef) = typedef else { return Ok(None) };
@@ -54,10 +54,10 @@ impl Btf {
         Ok(Some(Prototype { params, returns: None }))
     }
 
-    /// The prototype of a kernel function. None when there is no such function, or several that differ.
+    /// The prototype of a kernel function. None if there is no such function, or if several of this name differ.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn function(&self, name: &str) -> Result<Option<Prototype>, Error> {
         let mut found: Option<Prototype> = None;
         for id in self.ids(name)? {
@@ -77,18 +77,18 @@ impl Btf {
         Ok(found)
     }
 
-    /// The BTF id of a kernel function, for tracing programs. None when there is no such function.
+    /// The BTF id of a kernel function, for tracing programs. None if there is no such function.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn function_id(&self, name: &str) -> Result<Option<u32>, Error> {
         self.first(name, |ty| matches!(ty, Type::Func(_)))
     }
 
-    /// A type in C, the kernel's short names for whole numbers whatever the compiler calls them.
+    /// A type in C syntax. Whole numbers have the kernel's short names instead of the compiler's.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn type_name(&self, id: u32) -> Result<String, Error> {
         let ty = self.get(id)?;
         let inner = |of: &dyn BtfType| self.type_name(of.get_type_id().unwrap_or(0));

@@ -1,47 +1,48 @@
-//! Types as the kernel's probe parser walks them (kernel/trace/trace_btf.c and trace_probe.c): signatures with type
-//! ids, members with their place in bits, and what a type is once typedefs and qualifiers are off.
+//! Types as the kernel's probe parser resolves them (kernel/trace/trace_btf.c and trace_probe.c).
+//!
+//! Signatures have type ids, members have offsets in bits, and typedefs and qualifiers are removed.
 
 use btf_rs::{BtfType, Type};
 
 use super::Btf;
 use crate::kernel::Error;
 
-/// A function's parameters and what it returns, by BTF ids.
+/// A function's parameters and return type, by BTF ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// Names (empty where BTF keeps none) and types.
+    /// Names (empty if BTF records none) and types.
     pub params: Vec<(String, u32)>,
-    /// 0 for void.
+    /// Return type; 0 for void.
     pub returns: u32,
 }
 
 /// A type without typedefs and qualifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// What it is.
+    /// The class of the type.
     pub class: Class,
-    /// The word of `struct btf_type` that is a size or another type's id, by the kind of type. The kernel follows it
-    /// as an id in one place without looking at the kind.
+    /// The word of `struct btf_type` that holds either a size or another type's id, depending on the kind. The kernel
+    /// follows it as an id in one place without checking the kind.
     pub word: u32,
 }
 
-/// Kinds of types that the probe parser tells apart.
+/// The classes of types that the probe parser distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// A whole number.
     Int {
         /// Width.
         bits: u32,
-        /// Whether it has a sign.
+        /// Whether it is signed.
         signed: bool,
     },
     /// An enum of at most four bytes.
     Enum,
     /// An enum of eight bytes.
     Enum64,
-    /// A pointer; [`Shape::word`] is what to.
+    /// A pointer; [`Shape::word`] is the target type's id.
     Pointer,
-    /// An array of this type.
+    /// An array with elements of this type.
     Array(u32),
     /// A struct or union, by its id.
     Aggregate(u32),
@@ -49,7 +50,7 @@ pub enum Class {
     Other,
 }
 
-/// A member, anonymous structs and unions around it looked through.
+/// A member, also one inside anonymous structs and unions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitMember {
     /// Bits from the start of the struct.
@@ -64,7 +65,7 @@ impl Btf {
     /// The signature of the first function of this name.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn signature(&self, function: &str) -> Result<Option<Signature>, Error> {
         for id in self.ids(function)? {
             let Type::Func(function) = self.get(id)? else { continue };
@@ -79,7 +80,7 @@ impl Btf {
         Ok(None)
     }
 
-    /// What a type is; None when there is no such type.
+    /// The shape of a type; None if there is no such type.
     pub fn shape(&self, id: u32) -> Option<Shape> {
         let (id, ty) = self.plain(id).ok()?;
         let (class, word) = match &ty {
@@ -98,10 +99,10 @@ impl Btf {
         Some(Shape { class, word })
     }
 
-    /// Where a struct or union, by its id, keeps a member. None when it has no such member.
+    /// The location of a member in a struct or union, by the struct's id. None if there is no such member.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn bit_member(&self, id: u32, name: &str) -> Result<Option<BitMember>, Error> {
         let (Type::Struct(of) | Type::Union(of)) = self.get(id)? else { return Ok(None) };
         let mut nameless = Vec::new();
@@ -124,10 +125,10 @@ impl Btf {
         Ok(None)
     }
 
-    /// The names of a struct's or union's members, those of anonymous ones in it included.
+    /// The names of a struct's or union's members, including those of anonymous structs and unions in it.
     ///
     /// # Errors
-    /// When the BTF is broken.
+    /// If the BTF is broken.
     pub fn member_names(&self, id: u32) -> Result<Vec<String>, Error> {
         let (Type::Struct(of) | Type::Union(of)) = self.get(id)? else { return Ok(Vec::new()) };
         let mut names = Vec::new();

@@ -1,4 +1,4 @@
-//! What files tell: where facts come from, and what the kernel's own tracefs is built with.
+//! Features that files reveal: the sources of facts, and the configuration of the kernel's own tracefs.
 
 use super::{Feature, Group, feature};
 use crate::kernel::config::Config;
@@ -85,14 +85,14 @@ const DEVICES: [(&str, &str, &str, &str, &str); 4] = [
     ("fuse", "showing the mirror of tracefs", "2.6.14", "/dev/fuse", "CONFIG_FUSE_FS"),
 ];
 
-/// Something the kernel's own tracefs may be built with.
+/// A feature that the kernel's own tracefs may be built with.
 struct Own {
     name: &'static str,
     purpose: &'static str,
     setting: &'static str,
-    /// A file of tracefs that is there exactly when it is built.
+    /// A file of tracefs that exists exactly if the feature is built.
     file: Option<&'static str>,
-    /// The setting without `CONFIG_`, asked when there is no such file.
+    /// The setting without `CONFIG_`, checked if `file` is None.
     config: &'static str,
 }
 

@@ -1,9 +1,8 @@
-//! What this kernel and these privileges allow, for `tracer doctor`: every question with its answer, and every
-//! no with its reason.
+//! The features that this kernel and these privileges allow, for `tracer doctor`, with a reason for every "no".
 //!
-//! A feature is tried where trying leaves no trace (programs are loaded and dropped), else read from the files
-//! that tell; the configuration is asked only for what neither shows. Nothing is guessed from the kernel's
-//! version: each question cites the version or commit that brought the thing, for people to read.
+//! A feature is tried if trying leaves no trace: programs are loaded and dropped. Otherwise it is read from files;
+//! the configuration is consulted only if neither works. Nothing is inferred from the kernel's version: each question
+//! cites the version or commit that introduced the feature, for people to read.
 
 mod file;
 mod privilege;
@@ -11,20 +10,20 @@ mod program;
 
 use super::Answer;
 
-/// One question and its answer.
+/// A feature and whether it is available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// Which part of the list it belongs to.
+    /// The part of the list it belongs to.
     pub group: Group,
     /// Short name, stable, for machines.
     pub name: &'static str,
-    /// What it is good for here.
+    /// What this program uses it for.
     pub purpose: &'static str,
-    /// Version or commit that brought it, or the setting that decides.
+    /// Version or commit that introduced it, or the setting that controls it.
     pub since: &'static str,
-    /// What was found.
+    /// The result of the probe.
     pub answer: Answer,
-    /// What was seen beyond the answer (a value, a path).
+    /// Additional information (a value, a path).
     pub detail: Option<String>,
 }
 
@@ -35,9 +34,9 @@ pub enum Group {
     Privileges,
     /// BPF programs, maps and links.
     Bpf,
-    /// Files that facts come from.
+    /// Files that are the sources of facts.
     Facts,
-    /// What the kernel's own tracefs is built with.
+    /// Features that the kernel's own tracefs is built with.
     Tracefs,
 }
 
@@ -53,7 +52,7 @@ impl Group {
     }
 }
 
-/// Asks everything. Takes some tens of milliseconds.
+/// Probes all features. Takes some tens of milliseconds.
 pub fn probe() -> Vec<Feature> {
     let privileges = privilege::Privileges::read();
     let mut features = privilege::features(&privileges);

@@ -1,4 +1,4 @@
-//! What this process may do: capabilities, lockdown, security modules and the sysctls that gate tracing.
+//! Privileges of this process: capabilities, lockdown, security modules and the sysctls that restrict tracing.
 
 use std::fs::read_to_string;
 use std::io::ErrorKind;
@@ -10,12 +10,12 @@ use super::{Feature, Group, feature};
 use crate::kernel::Answer;
 use crate::sys::{Errno, mount, seccomp};
 
-/// What decides whether the kernel refuses, read once.
+/// The facts that decide whether the kernel refuses, read once.
 pub(super) struct Privileges {
     effective: Option<CapabilitySet>,
     /// Whether this is the initial user namespace, as far as its uid map shows.
     initial_namespace: bool,
-    /// Active security modules, where securityfs shows them.
+    /// Active security modules; None if securityfs does not list them.
     modules: Option<String>,
     lockdown: Lockdown,
 }
@@ -26,8 +26,8 @@ enum Lockdown {
     Unknown(String),
 }
 
-/// A file of securityfs: from the visible mount, else from a detached one, as distributions' initial systems mount
-/// it and containers do not. None when securityfs is there and the file is not.
+/// Reads a file of securityfs: from the visible mount, else from a detached one, because distributions mount it at
+/// boot and containers do not. None if securityfs is available and the file is not.
 fn security(name: &str) -> std::io::Result<Option<String>> {
     let found = match read_to_string(format!("/sys/kernel/security/{name}")) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -66,7 +66,7 @@ impl Privileges {
         self.effective.is_some_and(|set| set.contains(wanted) || set.contains(CapabilitySet::SYS_ADMIN))
     }
 
-    /// Why a program or map may be refused with `EPERM` or `EACCES`.
+    /// Why the kernel refuses a program or map with `EPERM` or `EACCES`.
     pub(super) fn refused(&self) -> String {
         let mut lacks = Vec::new();
         for (set, name) in [(CapabilitySet::BPF, "CAP_BPF"), (CapabilitySet::PERFMON, "CAP_PERFMON")] {
@@ -119,7 +119,7 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
     features.push(match &privileges.lockdown {
         Lockdown::Mode(mode) => {
             let answer = match mode.as_str() {
-                // Integrity keeps the kernel from being changed, which no program here does.
+                // Integrity mode prevents changes to the kernel, which no program here makes.
                 "confidentiality" => Answer::no("programs may not read kernel memory"),
                 _ => Answer::Yes,
             };
@@ -146,7 +146,7 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         match seccomp::probe() {
             Ok(()) => Answer::Yes,
             Err(Errno::OPNOTSUPP) => Answer::no("the kernel has no filters that answer with an error"),
-            // Older kernels have filters and cannot be asked.
+            // Kernels before 4.14 have filters but lack the query.
             Err(errno) => Answer::unknown(format!("seccomp(2): {errno}")),
         },
     ));
@@ -167,7 +167,7 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
     features
 }
 
-/// Whether `CAP_SYS_ADMIN` serves instead (`bpf_capable()`, `perfmon_capable()`, 5.8; `CAP_SYSLOG`, 2.6.38).
+/// Whether `CAP_SYS_ADMIN` implies this capability (`bpf_capable()`, `perfmon_capable()`, 5.8).
 fn covered(set: CapabilitySet) -> bool {
     set == CapabilitySet::BPF || set == CapabilitySet::PERFMON
 }

@@ -1,4 +1,4 @@
-//! BPF itself: each kind of program, map and link is tried with the smallest example and dropped again.
+//! BPF features: tries each kind of program, map and link with the smallest example and drops it.
 
 use std::os::fd::AsFd;
 
@@ -20,10 +20,10 @@ const RETURN_0: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0
 const SLEEPABLE: u32 = 1 << 4;
 /// `BPF_TRACE_FENTRY`.
 const ATTACH_FENTRY: u32 = 24;
-/// A function of the kernel that does nothing and exists to be attached to (net/bpf/test_run.c).
+/// A kernel function that does nothing and exists as an attach target (net/bpf/test_run.c).
 const TEST_FUNCTION: &str = "bpf_fentry_test1";
 
-/// `call HELPER; r0 = 0; exit`, the context still in r1.
+/// `call HELPER; r0 = 0; exit`, with the context still in r1.
 fn calling(helper: u8) -> [u8; 24] {
     let mut program = [0; 24];
     program[..8].copy_from_slice(&[0x85, 0, 0, 0, helper, 0, 0, 0]);
@@ -31,7 +31,7 @@ fn calling(helper: u8) -> [u8; 24] {
     program
 }
 
-/// Reads eight bytes at address 0 by a `bpf_probe_read_*` helper, which may fault but not do harm.
+/// Reads eight bytes at address 0 with a `bpf_probe_read_*` helper, which may fault without harm.
 fn reading(helper: u8) -> Vec<u8> {
     // r1 = r10; r1 += -8; r2 = 8; r3 = 0; call
     let insns =
@@ -159,7 +159,7 @@ fn loads(kind: ProgKind, attach_type: u32, flags: u32, insns: &[u8], privileges:
     }
 }
 
-/// Whether programs may load kernel memory through a cast.
+/// Whether programs may load kernel memory through `bpf_rdonly_cast`.
 fn direct_reads(privileges: &Privileges) -> Answer {
     let btf = match Btf::running() {
         Ok(Some(btf)) => btf,
@@ -208,7 +208,7 @@ fn tracing(privileges: &Privileges) -> (Answer, Answer) {
     }
 }
 
-/// Whether the kernel has links of this kind, by the error of one that cannot be made.
+/// Whether the kernel has links of this kind, by the error of a link that cannot be created.
 fn multi(attach_type: u32, privileges: &Privileges) -> Answer {
     let kind = ProgKind::Kprobe as u32;
     let trial = Trial { kind, attach_type, attach_btf_id: 0, flags: 0, insns: &RETURN_0 };
@@ -230,13 +230,13 @@ fn multi(attach_type: u32, privileges: &Privileges) -> Answer {
     }
 }
 
-/// What an error number of a load or of a map's making says.
+/// The meaning of an error number from loading a program or creating a map.
 fn refusal(error: Errno, privileges: &Privileges) -> Answer {
     match error {
         Errno::NOSYS => Answer::no("bpf(2) is not built (CONFIG_BPF_SYSCALL)"),
         Errno::INVAL => Answer::no("this kernel does not know it"),
         Errno::PERM | Errno::ACCESS => Answer::no(privileges.refused()),
-        // EBADF, EMFILE, ENOMEM and the like say nothing of the feature.
+        // EBADF, EMFILE, ENOMEM and the like carry no information about the feature.
         other => Answer::unknown(other.to_string()),
     }
 }

@@ -1,4 +1,4 @@
-//! The arguments of a probe, from the third word on.
+//! Parses the arguments of a probe, from the third word on.
 
 use rustix::io::Errno;
 
@@ -9,7 +9,7 @@ use super::error::{Log, Refusal};
 use super::expand::{self, Word};
 use super::words::Line;
 
-/// Reads them, with everything that stands for others put in its place first.
+/// Expands meta arguments, then parses the arguments.
 pub(super) fn expanded(
     line: &Line<'_>,
     log: &mut Log,
@@ -38,7 +38,7 @@ pub(super) fn expanded(
     each(&words, line, log, checker)
 }
 
-/// Reads words as they are.
+/// Parses words without expansion.
 pub(super) fn each(
     words: &[Word],
     line: &Line<'_>,
@@ -57,7 +57,7 @@ pub(super) fn each(
     Ok(checked)
 }
 
-/// Whether there may be so many.
+/// Checks the number of arguments.
 pub(super) fn count(count: usize, line: &Line<'_>, log: &Log, facts: &dyn Facts) -> Result<(), Refusal> {
     if count <= ARGS_MAX {
         return Ok(());

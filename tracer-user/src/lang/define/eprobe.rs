@@ -1,4 +1,6 @@
-//! `e[:[GROUP/][EVENT]] SYSTEM/EVENT [ARGS] [if FILTER]`: probes on other events (kernel/trace/trace_eprobe.c).
+//! Parser of event probes, which attach to other events (`kernel/trace/trace_eprobe.c`).
+//!
+//! The syntax is `e[:[GROUP/][EVENT]] SYSTEM/EVENT [ARGS] [if FILTER]`.
 
 use rustix::io::Errno;
 
@@ -10,7 +12,7 @@ use super::words::Line;
 use super::{Probe, Read, Rejected, arguments, expand, name, register};
 use crate::event::dynamic::{Event, Target};
 
-/// Reads a line.
+/// Parses a line.
 pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected> {
     let head = line.word(0);
     if head.first() != Some(&b'e') || line.len() < 2 {
@@ -26,7 +28,7 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     let (system, on) = match name::read(line.word(1), 0) {
         Ok(name::Names { group: Some(system), event: Some(on) }) => (system, on),
         other => {
-            // Said as well where the names themselves are wrong.
+            // The kernel also logs this error after an error in the names.
             let mut stop = Stop::invalid(ErrorKind::NoEventInfo, word);
             if let Err(first) = other {
                 stop.faults.splice(0..0, first.faults);

@@ -1,5 +1,4 @@
-//! A definition that was refused: what the write fails with, the entries in `error_log`, and what our command line
-//! says.
+//! Errors of a definition: the errno of the write, the entries in `error_log`, and the message of the command line.
 
 use std::fmt;
 
@@ -10,11 +9,11 @@ use super::super::filter::FilterError;
 use super::super::{Span, caret};
 use super::words::Line;
 
-/// Why a line was refused.
+/// Why a line was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(Box<Inside>);
 
-/// On the heap, so that results that hold a refusal stay small.
+/// Boxed, so that a `Result` with a refusal stays small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Inside {
     errno: Errno,
@@ -24,27 +23,27 @@ struct Inside {
     filter: Option<FilterError>,
 }
 
-/// A fault and the word it is in.
+/// A fault and the word that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What is wrong.
+    /// Kind of error.
     pub kind: ErrorKind,
-    /// The word, as the kernel counts them: behind `$arg*` by what it stands for.
+    /// Number of the word in the kernel's count, which includes the expansion of `$arg*`.
     pub word: usize,
     /// The kernel's position in the word.
     pub offset: usize,
-    /// Whether the kernel's position is none ([`Fault::astray`]).
+    /// Whether the kernel's position is undefined ([`Fault::astray`]).
     pub astray: bool,
-    /// The culprit in the line.
+    /// The invalid text in the line.
     pub span: Span,
 }
 
-/// What the kernel's log shows of a line: whose parser it was, and the words.
+/// The line in the kernel's log: the name of the parser, and the words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Log {
     /// Name of the parser.
     pub(super) parser: &'static str,
-    /// The words; the kernel writes what `%pd` stands for over them.
+    /// The words. The kernel overwrites them with the expansion of `%pd`.
     pub(super) words: Vec<Vec<u8>>,
 }
 
@@ -53,14 +52,14 @@ impl Log {
         Self { parser, words: line.words().map(<[u8]>::to_vec).collect() }
     }
 
-    /// Column of a position: behind everything for a word that is not there.
+    /// Column of a position. For a missing word it is after the last word.
     fn column(&self, word: usize, offset: usize) -> usize {
         let width = |words: &[Vec<u8>]| words.iter().map(|word| word.len() + 1).sum::<usize>();
         let column = match self.words.get(..word) {
             Some(before) if word < self.words.len() => width(before) + offset,
             _ => width(&self.words),
         };
-        // The kernel keeps it in 16 bits.
+        // The kernel stores it in 16 bits.
         column & 0xffff
     }
 }
@@ -71,7 +70,7 @@ impl Refusal {
         Self(Box::new(Inside { errno, line, log, findings: Vec::new(), filter: None }))
     }
 
-    /// A fault that no parser logs.
+    /// An error without an entry in the log.
     pub(super) fn untold(errno: Errno, line: &Line<'_>, kind: ErrorKind) -> Self {
         let refusal = Self::new(errno, line, &Log::default());
         let span = Span::new(0, line.text().len());
@@ -83,13 +82,13 @@ impl Refusal {
         self
     }
 
-    /// The faults of a word of the line.
+    /// The faults in a word of the line.
     pub(super) fn in_word(line: &Line<'_>, log: &Log, word: usize, stop: &Stop) -> Self {
         Self::in_made_word(line, log, word, word, true, stop)
     }
 
-    /// The faults of a word that was made of the line's word `origin` and has another number now; the text is still
-    /// that word's if it is its `own`.
+    /// The faults in a word created from word `origin` of the line. `word` is its new number. `own` marks a word that
+    /// still has the original text.
     pub(super) fn in_made_word(
         line: &Line<'_>,
         log: &Log,
@@ -112,7 +111,7 @@ impl Refusal {
         refusal
     }
 
-    /// The same in another word.
+    /// Moves the findings to another word.
     pub(super) fn moved_to(mut self, word: usize) -> Self {
         self.0.findings.iter_mut().for_each(|finding| finding.word = word);
         self
@@ -123,27 +122,27 @@ impl Refusal {
         self
     }
 
-    /// What the write fails with.
+    /// Errno of the write.
     pub fn errno(&self) -> Errno {
         self.0.errno
     }
 
-    /// What is wrong, in the order in which the kernel logs it.
+    /// The findings, in the order in which the kernel logs them.
     pub fn findings(&self) -> &[Finding] {
         &self.0.findings
     }
 
-    /// The first thing that is wrong.
+    /// Kind of the first finding.
     pub fn kind(&self) -> Option<ErrorKind> {
         self.0.findings.first().map(|finding| finding.kind)
     }
 
-    /// The filter's error, for an event probe whose filter does not fit.
+    /// The filter's error, for an event probe with an invalid filter.
     pub fn filter(&self) -> Option<&FilterError> {
         self.0.filter.as_ref()
     }
 
-    /// The entries in `error_log`, each behind its timestamp `[    1.234567] `.
+    /// The entries in `error_log`, each without its leading timestamp `[    1.234567] `.
     pub fn log_entries(&self) -> Vec<Vec<u8>> {
         let told = self.0.findings.iter().filter_map(|finding| {
             let mark = caret::mark("  Command: ".len() + self.0.log.column(finding.word, finding.offset));

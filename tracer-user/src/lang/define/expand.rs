@@ -1,6 +1,6 @@
-//! Arguments that stand for others: `$arg*` for all of a function's, `$argN` for its name, `%pd` and `%pD` for the
+//! Expansion of meta arguments: `$arg*` to all arguments of a function, `$argN` to its name, `%pd` and `%pD` to the
 //! name of a directory entry (`traceprobe_expand_meta_args()`, `traceprobe_expand_dentry_args()`,
-//! kernel/trace/trace_probe.c).
+//! `kernel/trace/trace_probe.c`).
 
 use rustix::io::Errno;
 
@@ -11,32 +11,32 @@ use super::super::number;
 use super::words::Line;
 use crate::event::dynamic::{latin1, raw};
 
-/// Bytes of all that `$arg` stands for: `MAX_BTF_ARGS_LEN`.
+/// Maximum size in bytes of the expansion of `$arg`: `MAX_BTF_ARGS_LEN`.
 const ARGS_ROOM: usize = 128;
-/// Bytes of all that `%pd` stands for: `MAX_DENTRY_ARGS_LEN`.
+/// Maximum size in bytes of the expansion of `%pd`: `MAX_DENTRY_ARGS_LEN`.
 const DENTRY_ROOM: usize = 256;
 
-/// An argument's word.
+/// A word of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    /// What is parsed.
+    /// The text to parse.
     pub(super) text: Vec<u8>,
-    /// Number of the line's word that it comes from.
+    /// Number of the original word in the line.
     pub(super) origin: usize,
-    /// Whether it is that word's own text.
+    /// Whether the text is unchanged.
     pub(super) own: bool,
 }
 
-/// A refusal and the word it is about.
+/// The number of a word, and its error.
 pub(super) type At = (usize, Stop);
 
-/// The arguments' words as they stand in the line.
+/// Returns the words of the arguments without expansion.
 pub(super) fn plain(line: &Line<'_>, from: usize) -> Vec<Word> {
     let words = line.words().enumerate().skip(from);
     words.map(|(origin, text)| Word { text: text.to_vec(), origin, own: true }).collect()
 }
 
-/// Puts names in the place of `$arg*` and `$argN`. None where nothing is to be replaced.
+/// Replaces `$arg*` and `$argN` by names. Returns `None` if no word changes.
 pub(super) fn arguments(words: &[Word], checker: &mut Checker<'_>) -> Result<Option<Vec<Word>>, At> {
     let at = checker.site().at;
     let mut star = None;
@@ -98,7 +98,7 @@ pub(super) fn arguments(words: &[Word], checker: &mut Checker<'_>) -> Result<Opt
     Ok(Some(made))
 }
 
-/// Puts dereferences in the place of `:%pd` and `:%pD`. True where something was replaced.
+/// Replaces `:%pd` and `:%pD` by dereferences. Returns whether a word changed.
 pub(super) fn dentries(words: &mut [Word], facts: &dyn Facts) -> Result<bool, Stop> {
     if !facts.language().has(Feature::Dentry) {
         return Ok(false);

@@ -1,5 +1,6 @@
-//! `f[MAXACTIVE][:[GROUP/][EVENT]] SYMBOL[%return] [ARGS]` and `t[:[GROUP/][EVENT]] TRACEPOINT [ARGS]`:
-//! function entries, returns and tracepoints (kernel/trace/trace_fprobe.c).
+//! Parser of fprobe events: function entries, returns and tracepoints (`kernel/trace/trace_fprobe.c`).
+//!
+//! The syntax is `f[MAXACTIVE][:[GROUP/][EVENT]] SYMBOL[%return] [ARGS]` and `t[:[GROUP/][EVENT]] TRACEPOINT [ARGS]`.
 
 use rustix::io::Errno;
 
@@ -14,7 +15,7 @@ use crate::event::dynamic::{Event, Target, latin1};
 
 const RETVAL: &[u8] = b"$retval";
 
-/// Reads a line.
+/// Parses a line.
 pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected> {
     let head = line.word(0);
     let tracepoint = head.first() == Some(&b't');
@@ -36,7 +37,7 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     };
     let symbol = latin1(symbol);
     let (at, function, target, group, made_up) = if tracepoint {
-        // One that is not there yet may come with a module; until then the kernel takes the name for a function's.
+        // A module may add a missing tracepoint later. Until then the kernel treats the name as a function.
         let function = facts.tracepoint(&symbol).unwrap_or_else(|| symbol.clone());
         let digit = if symbol.starts_with(|c: char| c.is_ascii_digit()) { "_" } else { "" };
         let made_up = format!("{digit}{symbol}");
@@ -60,7 +61,8 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     Ok(Read { probe: Probe { event, at, args, kept, function: Some(function), file: None }, log })
 }
 
-/// The symbol, and whether it is about a return: by `%return`, or because an argument asks for what is returned.
+/// Returns the symbol, and whether the probe is at a return: because of `%return`, or because an argument uses
+/// `$retval`.
 fn symbol<'a>(line: &Line<'a>, tracepoint: bool) -> Result<(&'a [u8], bool), (usize, Stop)> {
     let word = line.word(1);
     let (symbol, suffix) = split_run(word, |byte| byte != b'%');

@@ -1,5 +1,6 @@
-//! `p[:[GROUP/][EVENT]] [MODULE:]SYMBOL[+OFFSET][%return]|ADDRESS [ARGS]` and `r[MAXACTIVE][:...] ...`: instructions
-//! of the kernel and returns of its functions (kernel/trace/trace_kprobe.c).
+//! Parser of kprobe events: instructions of the kernel and returns of its functions (`kernel/trace/trace_kprobe.c`).
+//!
+//! The syntax is `p[:[GROUP/][EVENT]] [MODULE:]SYMBOL[+OFFSET][%return]|ADDRESS [ARGS]` and `r[MAXACTIVE][:...] ...`.
 
 use rustix::io::Errno;
 
@@ -12,7 +13,7 @@ use super::words::Line;
 use super::{Probe, Read, Rejected, arguments, name};
 use crate::event::dynamic::{Event, Place, Target, latin1};
 
-/// Reads a line.
+/// Parses a line.
 pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected> {
     let head = line.word(0);
     let letter = head.first();
@@ -32,7 +33,7 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     let maxactive = name::maxactive(head, colon).map_err(|stop| refuse(0, stop))?;
     let word = line.word(1);
     let (place, at) = if let Some(address) = number::unsigned(word) {
-        // The kernel knows nothing of the function there, not even for a return.
+        // For an address the kernel does not look up the function, even for a return.
         (Place::Address(address), At::KprobeInside)
     } else {
         if word.contains(&b'/') && word.contains(&b':') {
@@ -82,7 +83,7 @@ fn symbol(word: &[u8], exit: &mut bool, facts: &dyn Facts) -> Result<(Place, At)
     let name = latin1(name);
     let later = facts.language().has(Feature::LaterErrors);
     let errno = |before| if later { Errno::INVAL } else { before };
-    // A module that is not there yet may come, and its symbols with it.
+    // A missing module can be loaded later, with its symbols.
     let count = match name.split_once(':') {
         Some((module, _)) if !facts.has_module(module) => 1,
         Some((module, symbol)) => facts.count(Some(module), symbol),

@@ -1,13 +1,14 @@
 //! Definitions of dynamic events: the lines of `dynamic_events`, `kprobe_events` and `uprobe_events`.
 //!
-//! One file a kind of probe: [`fprobe`] reads `f` and `t`, [`kprobe`] and [`uprobe`] `p` and `r`, [`eprobe`] `e`,
-//! each in the order in which its kernel file (kernel/trace/trace_*probe.c) looks at things, because the first error
-//! is the one that counts. Their arguments are [`super::fetch`]'s. What they make is a [`Probe`]; whether it may
-//! join the events that are there is [`Set`]'s to say, which also deletes and lists. Synthetic events (`s`) and user
-//! events (`u`) will be kinds like these: [`request`] already tells them apart.
+//! Every probe kind has a parser: [`fprobe`] for `f` and `t`, [`kprobe`] and [`uprobe`] for `p` and `r`, [`eprobe`] for
+//! `e`. Each follows the order of checks in its kernel file (`kernel/trace/trace_*probe.c`), because the kernel reports
+//! the first error. [`super::fetch`] parses the arguments. The result is a [`Probe`].
 //!
-//! No hook is known here. `plan` starts from [`Probe::args`] (a program each), [`Probe::kept`] and
-//! [`Probe::event`], whose `format()` is what the rest of the program knows events by.
+//! [`Set`] decides whether a probe can join the existing events, deletes probes and lists them. [`request`] also
+//! recognizes synthetic events (`s`) and user events (`u`), which [`super::synth`] and [`super::user`] parse.
+//!
+//! This layer is independent of attach points. `plan` starts from [`Probe::args`] (one program each), [`Probe::kept`]
+//! and [`Probe::event`], whose `format()` describes the event to the other layers.
 
 mod arguments;
 mod eprobe;
@@ -37,15 +38,15 @@ use crate::event::dynamic::Event;
 /// A checked definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The event that it becomes.
+    /// The event that the definition creates.
     pub event: Event,
-    /// Where it sits, as its arguments see it.
+    /// Location of the probe, as seen by its arguments.
     pub at: At,
-    /// Its arguments and how they are fetched; [`Event::args`] in the same order.
+    /// The checked arguments, in the order of [`Event::args`].
     pub args: Vec<Checked>,
-    /// The function's arguments, counted from 0, that are kept at its entry for its return.
+    /// Arguments of the function, counted from 0, that the probe saves at entry for use at return.
     pub kept: Vec<u32>,
-    /// The function whose types the arguments have.
+    /// The function whose types describe the arguments.
     pub function: Option<String>,
     /// The probed file.
     pub file: Option<FileFact>,
@@ -58,7 +59,7 @@ impl Probe {
     }
 }
 
-/// The files that lines written to a file of definitions name, to be looked at before they are taken.
+/// Returns the files named in a write to a definition file, so that they can be opened before the lines are parsed.
 pub fn files(file: File, written: &[u8]) -> Vec<FileRequest> {
     if file == File::Kprobe {
         return Vec::new();
@@ -70,7 +71,7 @@ pub fn files(file: File, written: &[u8]) -> Vec<FileRequest> {
     lines(written).map_while(Result::ok).filter_map(wanted).collect()
 }
 
-/// The file a line is written to, which decides which kinds it may define and delete.
+/// The file that receives a line. It decides which kinds of events the line can define and delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
     /// `dynamic_events`
@@ -81,24 +82,24 @@ pub enum File {
     Uprobe,
 }
 
-/// What a line asks for, by its first letter.
+/// The request of a line, by its first letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Nothing: the line is empty.
+    /// An empty line.
     Nothing,
-    /// Events are to go.
+    /// Deletes events.
     Delete,
-    /// A probe.
+    /// Defines a probe.
     Probe,
-    /// A synthetic event, which is not this module's.
+    /// Defines a synthetic event (`lang::synth`).
     Synthetic,
-    /// A user event (`lang::user`).
+    /// Defines a user event (`lang::user`).
     User,
-    /// Nothing that is known.
+    /// An unknown request.
     Unknown,
 }
 
-/// What a line asks for.
+/// Classifies a line.
 pub fn request(line: &Line<'_>, file: File) -> Request {
     let deletes = match file {
         File::Dynamic => matches!(line.text().first(), Some(b'-' | b'!')),
@@ -115,11 +116,11 @@ pub fn request(line: &Line<'_>, file: File) -> Request {
     }
 }
 
-/// Why a kind of probe did not take a line.
+/// Why a parser rejects a line.
 enum Rejected {
-    /// It is for another kind.
+    /// The line belongs to another kind of probe.
     NotMine,
-    /// It is wrong.
+    /// The line is invalid.
     Refused(Refusal),
 }
 
@@ -129,16 +130,16 @@ impl From<Refusal> for Rejected {
     }
 }
 
-/// A probe that was read, with what its parser would write into the log from here on.
+/// A parsed probe, with the state of the kernel's log for later errors.
 struct Read {
     probe: Probe,
     log: Log,
 }
 
-/// Checks a definition by itself, without looking at what is defined already and without registering it.
+/// Checks a definition by itself: it ignores the existing definitions and does not register the probe.
 ///
 /// # Errors
-/// When the kernel would refuse it.
+/// If the kernel would reject the definition.
 pub fn define(line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Probe, Refusal> {
     read(line, file, facts).map(|read| read.probe)
 }

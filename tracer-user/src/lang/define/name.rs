@@ -1,5 +1,5 @@
-//! Names of events and groups: `[GROUP/]EVENT` (`traceprobe_parse_event_name()`, kernel/trace/trace_probe.c), those
-//! that are made up where none is given, and how many returns are followed.
+//! Names of events and groups: `[GROUP/]EVENT` (`traceprobe_parse_event_name()`, `kernel/trace/trace_probe.c`),
+//! generated names, and `maxactive`.
 
 use rustix::io::Errno;
 
@@ -7,17 +7,17 @@ use super::super::fetch::{ErrorKind, Fault, Stop, is_name};
 use super::super::{Span, ctype, number};
 use crate::event::dynamic::{NAME_MAX, latin1};
 
-/// Returns that can be followed at a time: `KRETPROBE_MAXACTIVE_MAX`, `RETHOOK_MAXACTIVE_MAX`.
+/// Maximum number of concurrent returns: `KRETPROBE_MAXACTIVE_MAX`, `RETHOOK_MAXACTIVE_MAX`.
 const MAXACTIVE_MAX: u32 = 4096;
 
-/// What `[GROUP/][EVENT]` says.
+/// The parts of `[GROUP/][EVENT]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Names {
     pub(super) group: Option<String>,
     pub(super) event: Option<String>,
 }
 
-/// Reads the names that start at `start` of a word.
+/// Parses the names that start at `start` of a word.
 pub(super) fn read(word: &[u8], start: usize) -> Result<Names, Stop> {
     let text = ctype::rest(word, start);
     let refused = |kind, at, end| {
@@ -55,14 +55,14 @@ pub(super) fn read(word: &[u8], start: usize) -> Result<Names, Stop> {
     Ok(names)
 }
 
-/// A made-up name as the kernel's buffer takes it: cut, and without the letters that symbols have and names have
-/// not (the first one is not looked at).
+/// Adapts a generated name like the kernel: truncates it, and replaces characters that are valid only in symbols by
+/// `_`, except the first character.
 pub(super) fn made_up(name: &str) -> String {
     let letters = name.chars().take(NAME_MAX - 1).enumerate();
     letters.map(|(at, c)| if at > 0 && matches!(c, ':' | '.' | '*') { '_' } else { c }).collect()
 }
 
-/// The number behind a definition's letter, if there is one: returns that are followed at a time.
+/// Parses the optional number after the letter of a definition: the maximum number of concurrent returns.
 pub(super) fn maxactive(head: &[u8], colon: Option<usize>) -> Result<u32, Stop> {
     if !head.get(1).is_some_and(u8::is_ascii_digit) {
         return Ok(0);
@@ -73,7 +73,7 @@ pub(super) fn maxactive(head: &[u8], colon: Option<usize>) -> Result<u32, Stop> 
     match number {
         _ if span.len() >= NAME_MAX => refused(ErrorKind::BadMaxactive),
         None | Some(0) => refused(ErrorKind::BadMaxactive),
-        // Numbers from 2^31 on are negative to the kernel, which then takes them.
+        // The kernel reads numbers from 2^31 on as negative and accepts them.
         Some(number) if number > MAXACTIVE_MAX && i32::try_from(number).is_ok() => {
             refused(ErrorKind::MaxactiveTooBig)
         }

@@ -1,5 +1,5 @@
-//! The last step of a definition: symbols get their addresses, and the kernel is asked whether it lets itself be
-//! probed there (`__register_trace_kprobe()`, `__register_trace_fprobe()`).
+//! Last step of a definition: resolves symbols to addresses, and checks that the kernel accepts a probe at the location
+//! (`__register_trace_kprobe()`, `__register_trace_fprobe()`).
 
 use rustix::io::Errno;
 
@@ -9,15 +9,15 @@ use super::super::number;
 use super::Probe;
 use crate::event::dynamic::{Place, Target, latin1};
 
-/// Returns that a kretprobe follows at least when it is not told how many (`register_kretprobe()`).
+/// Minimum of the default `maxactive` of a kretprobe (`register_kretprobe()`).
 const MAXACTIVE_MIN: u32 = 10;
 
-/// Gives `@SYMBOL` in arguments its address.
+/// Resolves `@SYMBOL` in the arguments.
 pub(super) fn symbols(args: &mut [Checked], facts: &dyn Facts) -> Result<(), Errno> {
     args.iter_mut().try_for_each(|arg| arg.program.resolve(|text| address(text, facts)))
 }
 
-/// The address of `SYMBOL[+|-OFFSET]`.
+/// Address of `SYMBOL[+|-OFFSET]`.
 fn address(text: &[u8], facts: &dyn Facts) -> Result<u64, Errno> {
     let sign = text.iter().position(|byte| matches!(byte, b'+' | b'-'));
     let (symbol, offset) = text.split_at(sign.unwrap_or(text.len()));
@@ -32,13 +32,13 @@ fn address(text: &[u8], facts: &dyn Facts) -> Result<u64, Errno> {
     Ok(address.wrapping_add_signed(offset))
 }
 
-/// Whether a probe may be put in its place.
+/// Checks that the probe can be registered at its location.
 pub(super) fn register(probe: &mut Probe, facts: &dyn Facts) -> Result<(), Errno> {
     match &probe.event.target {
         Target::Kernel { place, exit } => {
             let (place, exit) = (place.clone(), *exit);
             match kprobe(probe, &place, facts) {
-                // What a module that is not there may bring.
+                // A missing module may add the symbol later.
                 Err(Errno::NOENT) if may_come(&place, facts) => Ok(()),
                 Ok(()) => {
                     if exit && probe.event.maxactive as i32 <= 0 {
@@ -55,7 +55,7 @@ pub(super) fn register(probe: &mut Probe, facts: &dyn Facts) -> Result<(), Errno
             if fits { Ok(()) } else { Err(Errno::INVAL) }
         }
         Target::Tracepoint { .. } => symbols(&mut probe.args, facts),
-        // Files are probed when the event is enabled; event probes have had their symbols looked up.
+        // A file is probed when its event is enabled. The parser of event probes has already resolved their symbols.
         Target::File { .. } | Target::Event { .. } => Ok(()),
     }
 }
@@ -69,7 +69,7 @@ fn kprobe(probe: &mut Probe, place: &Place, facts: &dyn Facts) -> Result<(), Err
         }
     };
     facts.probe(address)?;
-    // Every instruction of arm64 has four bytes (`arch_prepare_kprobe()`).
+    // Every arm64 instruction has four bytes (`arch_prepare_kprobe()`).
     if facts.arch() == Arch::Arm64 && !address.is_multiple_of(4) {
         return Err(Errno::INVAL);
     }

@@ -1,7 +1,7 @@
-//! The dynamic events that there are: whether another one may join, which of them a deletion takes, and what the
-//! files list (kernel/trace/trace_dynevent.c and the registration in each kind's file).
+//! The set of existing dynamic events: additions, deletions and listings (`kernel/trace/trace_dynevent.c` and the
+//! registration code of each probe kind).
 //!
-//! Several probes may make one event, as long as they are of one kind and record the same.
+//! Several probes can share one event if they are of one kind and record the same arguments.
 
 use rustix::io::Errno;
 
@@ -19,55 +19,55 @@ use crate::event::dynamic::{Kind, Place, Target};
 pub struct Defined {
     /// The probe.
     pub probe: Probe,
-    /// Its place among all dynamic events, in the order of their definition.
+    /// Its serial number among all dynamic events, in the order of definition.
     pub serial: u64,
-    /// Whether its event is enabled or used by something else, so that it must not go.
+    /// Whether its event is enabled or otherwise in use, which prevents its deletion.
     pub busy: bool,
 }
 
-/// What a line did.
+/// The effect of a line after it was applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing was asked for.
+    /// No change.
     Nothing,
-    /// A probe joined, the last one now; whether it is the first of its event.
+    /// A probe was added at the end of the set.
     Added {
-        /// Whether the event is new.
+        /// Whether the probe is the first of its event.
         new_event: bool,
     },
-    /// These went.
+    /// These probes were deleted.
     Deleted(Vec<Probe>),
 }
 
-/// The effect of a line, before it is applied.
+/// The effect of a line before it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Planned {
-    /// Nothing.
+    /// No change.
     Nothing,
-    /// It deletes.
+    /// Delete probes.
     Delete,
-    /// A probe joins.
+    /// Add a probe.
     Add {
         /// The probe.
         probe: Box<Probe>,
-        /// Whether its event is in use.
+        /// Whether the event is in use.
         busy: bool,
-        /// Whether it is the first of its event.
+        /// Whether the probe is the first of its event.
         new_event: bool,
     },
 }
 
-/// All dynamic events, in the order of their definition.
+/// All dynamic events, in the order of definition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
     probes: Vec<Defined>,
     serial: u64,
 }
 
-/// What a deletion names.
+/// The target of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
-    /// The group, if it is said.
+    /// The group, if given.
     pub group: Option<&'a [u8]>,
     /// The event.
     pub name: &'a [u8],
@@ -79,23 +79,23 @@ impl Set {
         &self.probes
     }
 
-    /// Says what number the next probe gets among all dynamic events.
+    /// Sets the serial number of the next probe.
     pub fn number_from(&mut self, serial: u64) {
         self.serial = serial;
     }
 
-    /// What a file of them reads: a line a probe.
+    /// Content of a file: one line per probe.
     pub fn listing(&self, file: File) -> Vec<u8> {
         self.lines(file).flat_map(|(_, line)| line).collect()
     }
 
-    /// The same, each with its place among all dynamic events.
+    /// The lines of a file, each with its serial number.
     pub fn lines(&self, file: File) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let own = self.probes.iter().filter(move |defined| belongs(&defined.probe, file));
         own.map(|defined| (defined.serial, defined.probe.event.read_back()))
     }
 
-    /// The place of the first probe that a deletion takes.
+    /// Serial number of the first probe that a deletion removes.
     pub fn first_named(&self, line: &Line<'_>, file: File) -> Option<u64> {
         let Named { group, name } = deletion(line)?;
         let words: Vec<&[u8]> = line.words().skip(1).collect();
@@ -105,32 +105,32 @@ impl Set {
         self.probes.iter().find(named).map(|defined| defined.serial)
     }
 
-    /// Takes a probe away, whatever holds it.
+    /// Removes a probe, even if it is in use.
     pub fn remove(&mut self, serial: u64) -> Option<Probe> {
         let at = self.probes.iter().position(|defined| defined.serial == serial)?;
         Some(self.probes.remove(at).probe)
     }
 
-    /// Says which events are in use, by group and name.
+    /// Updates which events are in use, by group and name.
     pub fn set_busy(&mut self, is_busy: impl Fn(&str, &str) -> bool) {
         for defined in &mut self.probes {
             defined.busy = is_busy(&defined.probe.event.group, &defined.probe.event.name);
         }
     }
 
-    /// Does what a line says.
+    /// Applies a line.
     ///
     /// # Errors
-    /// When the kernel would refuse it; deletions that came before the refusal in the same line stay done.
+    /// If the kernel would reject the line. Deletions before the error in the same line remain done.
     pub fn apply(&mut self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Change, Refusal> {
         let planned = self.plan(line, file, facts)?;
         self.carry_out(planned, line, file)
     }
 
-    /// Checks a line and plans its effect. This can take long, because it asks the kernel about places and events.
+    /// Checks a line and plans its effect. This can take long, because it asks the kernel about addresses and events.
     ///
     /// # Errors
-    /// When the kernel would refuse it.
+    /// If the kernel would reject the line.
     pub fn plan(&self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Planned, Refusal> {
         match request(line, file) {
             Request::Nothing => Ok(Planned::Nothing),
@@ -145,7 +145,7 @@ impl Set {
     /// Applies the plan of a line. The set must not have changed since the plan was made.
     ///
     /// # Errors
-    /// When the kernel would refuse it; deletions that came before the refusal in the same line stay done.
+    /// If the kernel would reject the line. Deletions before the error in the same line remain done.
     pub fn carry_out(&mut self, planned: Planned, line: &Line<'_>, file: File) -> Result<Change, Refusal> {
         match planned {
             Planned::Nothing => Ok(Change::Nothing),
@@ -158,10 +158,10 @@ impl Set {
         }
     }
 
-    /// Takes all of a file's events away, as opening it for writing from the start does.
+    /// Removes all events of a file. This happens when the file is opened with `O_TRUNC`.
     ///
     /// # Errors
-    /// EBUSY when one of them is in use; then none goes.
+    /// EBUSY if one of the events is in use; then none is removed.
     pub fn clear(&mut self, file: File) -> Result<Vec<Probe>, Errno> {
         if self.probes.iter().any(|defined| defined.busy && belongs(&defined.probe, file)) {
             return Err(Errno::BUSY);
@@ -210,7 +210,7 @@ impl Set {
         Ok(Planned::Add { probe: Box::new(probe), busy, new_event: !joins })
     }
 
-    /// Whether a tracepoint can have no other probe.
+    /// Whether the tracepoint already has a probe and the kernel allows only one.
     fn is_taken(&self, probe: &Probe, facts: &dyn Facts) -> bool {
         let Target::Tracepoint { name } = &probe.event.target else { return false };
         !facts.language().has(Feature::SharedTracepoints)
@@ -218,7 +218,7 @@ impl Set {
             && self.probes.iter().any(|other| other.probe.event.target == probe.event.target)
     }
 
-    /// All probes of one instruction of a file have one reference counter.
+    /// Checks that all probes of one instruction of a file have the same reference counter.
     fn compare_references(&self, probe: &Probe, line: &Line<'_>) -> Result<(), Refusal> {
         let Target::File { offset, reference, .. } = probe.event.target else { return Ok(()) };
         let differs = self.probes.iter().any(|other| match other.probe.event.target {
@@ -247,7 +247,7 @@ impl Set {
             let siblings = self.probes.iter().filter(|other| {
                 other.probe.event.group == event.group && other.probe.event.name == event.name
             });
-            // Of several probes only the last holds the event.
+            // Only the last probe of an event counts as its user.
             if *busy && siblings.count() == 1 {
                 return refused(Errno::BUSY, ErrorKind::Busy);
             }
@@ -261,7 +261,7 @@ impl Set {
     }
 }
 
-/// What a line that deletes names, whatever kind of event it is; nothing when it is none (`dyn_event_release()`).
+/// Parses the target of a deletion of any kind of event; `None` if the line is not a deletion (`dyn_event_release()`).
 pub fn deletion<'a>(line: &Line<'a>) -> Option<Named<'a>> {
     let names = match line.word(0) {
         [b'-', b':', names @ ..] => names,
@@ -275,7 +275,7 @@ pub fn deletion<'a>(line: &Line<'a>) -> Option<Named<'a>> {
     (group.is_some() || !name.is_empty()).then_some(Named { group, name })
 }
 
-/// Whether a file is about a probe.
+/// Whether a file lists a probe.
 fn belongs(probe: &Probe, file: File) -> bool {
     match file {
         File::Dynamic => true,
@@ -284,13 +284,13 @@ fn belongs(probe: &Probe, file: File) -> bool {
     }
 }
 
-/// Whether two probes of one event are one probe: same place, same texts.
+/// Whether two probes of one event are identical: same location, same argument texts.
 fn is_same(a: &Probe, b: &Probe) -> bool {
     let place = match (&a.event.target, &b.event.target) {
         (Target::File { offset: x, .. }, Target::File { offset: y, .. }) => {
             a.file_identity() == b.file_identity() && x == y
         }
-        // To the kernel all addresses are the same place.
+        // The kernel treats all addresses as the same location.
         (
             Target::Kernel { place: Place::Address(_), .. },
             Target::Kernel { place: Place::Address(_), .. },
@@ -300,7 +300,7 @@ fn is_same(a: &Probe, b: &Probe) -> bool {
     place && a.event.args.iter().zip(&b.event.args).all(|(x, y)| x.text == y.text)
 }
 
-/// The kernel's words for a place that it does not let be probed.
+/// The kernel's error for a location that cannot be probed.
 fn not_registered(line: &Line<'_>, log: &Log, errno: Errno) -> Refusal {
     let kind = match errno {
         Errno::ILSEQ => ErrorKind::InsideInstruction,

@@ -1,7 +1,8 @@
-//! Definitions, right ones and broken ones, beside what becomes of them: `cases.txt`. A line of input starts with `> `;
-//! `> @LANGUAGE` chooses a language, `> !` forgets the events that are there (after `> @alone` every line does), and
-//! `> ?` lists them. `cargo xtask bless` writes
-//! the outcomes; whether they are the kernel's is what tests/tests/define_language.rs asks the kernel.
+//! Tests of valid and invalid definitions with their outcomes, in `cases.txt`.
+//!
+//! A line of input starts with `> `. `> @LANGUAGE` selects a language, `> !` removes the existing events (after
+//! `> @alone` before every line), and `> ?` lists them. `cargo xtask bless` writes the outcomes.
+//! `tests/tests/define_language.rs` compares them with the kernel.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,7 +15,7 @@ use super::super::fetch::{Argument, Fetch, FetchKind, Path as Names, Step, TypeS
 use super::*;
 use crate::event::dynamic::latin1;
 
-/// What becomes of the input lines of a text, beside them.
+/// Returns the input lines of a text, each with its outcome.
 fn outcomes(cases: &str) -> String {
     let (mut facts, mut set, mut text) = (Fixed::small(), Set::default(), String::new());
     let mut alone = false;
@@ -96,13 +97,13 @@ fn cases() {
     assert_eq!(found, expected);
 }
 
-/// Every kind of error that can come from a line alone is in the table, with its caret.
+/// The table has a case for every error that a line alone can cause, with its caret.
 #[test]
 fn every_error_has_a_case() {
     let cases =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lang/define/cases.txt"));
     let cases = cases.unwrap();
-    // Only a kernel without modules or broken types come to these.
+    // This error needs a kernel without modules or with broken types.
     let unreachable = [ErrorKind::NoTracepoint];
     for kind in ErrorKind::TOLD.iter().filter(|kind| !unreachable.contains(kind)) {
         let words = kind.wording().unwrap();
@@ -155,7 +156,7 @@ fn busy_events_stay() {
     assert_eq!(set.clear(File::Dynamic), Err(Errno::BUSY));
     assert_eq!(set.clear(File::Kprobe).unwrap().len(), 1);
     assert_eq!(apply(&mut set, "-:g/a", File::Kprobe), Err(Errno::NOENT));
-    // The first of two probes goes, the last one holds the event.
+    // The first of two probes is deleted; the last one is busy.
     assert_eq!(apply(&mut set, "-:g/a", File::Dynamic), Err(Errno::BUSY));
     assert_eq!(set.probes().len(), 1);
     set.set_busy(|_, _| false);

@@ -1,5 +1,7 @@
-//! `p|r[:[GROUP/][EVENT]] PATH:OFFSET[%return][(REFERENCE)] [ARGS]`: instructions of files
-//! (kernel/trace/trace_uprobe.c). `PATH:SYMBOL` is ours; the event has the offset then.
+//! Parser of uprobe events: instructions of user-space files (`kernel/trace/trace_uprobe.c`).
+//!
+//! The syntax is `p|r[:[GROUP/][EVENT]] PATH:OFFSET[%return][(REFERENCE)] [ARGS]`. `PATH:SYMBOL` is our own extension;
+//! the event stores the offset of the symbol.
 
 use rustix::io::Errno;
 
@@ -12,7 +14,7 @@ use super::words::Line;
 use super::{Probe, Read, Rejected, arguments, expand, name};
 use crate::event::dynamic::{Event, NAME_MAX, Target, latin1};
 
-/// Where the path of a place ends.
+/// The end of the path in a location.
 struct Path {
     colon: usize,
     is_symbol: bool,
@@ -23,14 +25,14 @@ fn path(word: &[u8]) -> Option<Path> {
     Some(Path { colon, is_symbol: !word.get(colon + 1).is_some_and(u8::is_ascii_digit) })
 }
 
-/// The symbol that a place names behind its path.
+/// The symbol after the path of a location.
 fn symbol(word: &[u8]) -> Option<String> {
     let Path { colon, is_symbol } = path(word)?;
     let place = place(word, colon + 1).ok().filter(|_| is_symbol)?;
     Some(latin1(place.digits.of(word)))
 }
 
-/// The file that a line names, if it is one of ours: what [`read`] will ask for.
+/// Returns the file that [`read`] will request for a line of this kind.
 pub(super) fn names(line: &Line<'_>) -> Option<FileRequest> {
     if !matches!(line.word(0).first(), Some(b'p' | b'r')) || line.len() < 2 {
         return None;
@@ -40,7 +42,7 @@ pub(super) fn names(line: &Line<'_>) -> Option<FileRequest> {
     Some(FileRequest { path: Span::new(0, path(word)?.colon).of(word).to_vec(), what })
 }
 
-/// Reads a line.
+/// Parses a line.
 pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected> {
     let head = line.word(0);
     let letter = head.first();
@@ -98,7 +100,7 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     Ok(Read { probe: Probe { event, at, args, kept: Vec::new(), function: None, file }, log })
 }
 
-/// What stands behind the path.
+/// The location after the path.
 struct Where {
     digits: Span,
     exit: bool,

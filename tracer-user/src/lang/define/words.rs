@@ -1,12 +1,12 @@
-//! A line of `dynamic_events`, split into words as the kernel's `argv_split()` does, and the file's content split
-//! into lines (`trace_parse_run_command()`, kernel/trace/trace.c).
+//! Splits a line of `dynamic_events` into words like the kernel's `argv_split()`, and a write into lines
+//! (`trace_parse_run_command()`, `kernel/trace/trace.c`).
 
 use super::super::{Span, ctype};
 
-/// Bytes of a line that the kernel's buffer has room for, the newline included: `WRITE_BUFSIZE` less the NUL.
+/// Maximum length of a line in bytes, with the newline: the kernel's `WRITE_BUFSIZE` less the NUL.
 pub const LINE_MAX: usize = 4095;
 
-/// A line and where its words stand.
+/// A line and the places of its words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     text: &'a [u8],
@@ -14,7 +14,7 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Splits a line; what stands behind a NUL or `#` is left out.
+    /// Splits a line. Ignores the text after a NUL or `#`.
     pub fn split(text: &'a [u8]) -> Self {
         let text = text.split(|byte| matches!(byte, 0 | b'#')).next().unwrap_or_default();
         let mut words = Vec::new();
@@ -28,12 +28,12 @@ impl<'a> Line<'a> {
         Self { text, words }
     }
 
-    /// The line.
+    /// The text of the line.
     pub fn text(&self) -> &'a [u8] {
         self.text
     }
 
-    /// The words' places.
+    /// Places of the words.
     pub fn spans(&self) -> &[Span] {
         &self.words
     }
@@ -43,7 +43,7 @@ impl<'a> Line<'a> {
         self.words.iter().map(|span| span.of(self.text))
     }
 
-    /// A word; empty behind the last.
+    /// Returns a word, or an empty slice after the last word.
     pub fn word(&self, at: usize) -> &'a [u8] {
         self.words.get(at).map_or(&[], |span| span.of(self.text))
     }
@@ -53,14 +53,15 @@ impl<'a> Line<'a> {
         self.words.len()
     }
 
-    /// Whether there is no word.
+    /// Whether the line has no words.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 }
 
-/// The lines of one write. A last line needs no newline; an item is an error when its line is longer than the kernel
-/// takes, and then it is the last.
+/// Splits a write into lines. The last line needs no newline.
+///
+/// An item is an error if its line exceeds the kernel's limit; the iteration ends after it.
 pub fn lines(written: &[u8]) -> impl Iterator<Item = Result<&[u8], &[u8]>> {
     let mut rest = written;
     std::iter::from_fn(move || {

@@ -1,8 +1,10 @@
-//! Symbols of a file, for probes on `PATH:SYMBOL`.
+//! Symbols of an ELF file, for probes on `PATH:SYMBOL`.
+//!
+//! The content of the file is untrusted input.
 
 use object::{Object, ObjectSegment, ObjectSymbol, ReadRef, SymbolKind};
 
-/// Offset in a file, which is read and not believed, of a function by its name: the symbol table's, else the dynamic one's.
+/// Returns the file offset of a function, from the symbol table or else from the dynamic symbol table.
 pub fn symbol_offset<'data, R: ReadRef<'data>>(content: R, symbol: &str) -> Option<u64> {
     let file = object::File::parse(content).ok()?;
     let mut all = file.symbols().chain(file.dynamic_symbols()).filter(is_function);
@@ -19,7 +21,7 @@ fn is_function<'data>(symbol: &impl ObjectSymbol<'data>) -> bool {
     symbol.is_definition() && symbol.kind() == SymbolKind::Text
 }
 
-/// The names of a file's functions.
+/// Returns the names of the functions of a file.
 pub fn function_names<'data, R: ReadRef<'data>>(content: R) -> Vec<String> {
     let Ok(file) = object::File::parse(content) else { return Vec::new() };
     let all = file.symbols().chain(file.dynamic_symbols());

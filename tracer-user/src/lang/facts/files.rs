@@ -1,8 +1,8 @@
-//! The files that definitions name, looked at in advance: opening a file and reading its symbols takes as long as its file
-//! system pleases, and whoever takes a definition must not wait for that.
+//! Files named by definitions, opened in advance.
 //!
-//! [`super::super::define::files`] says what a text names ([`FileRequest`]), somebody opens it ([`Found`]), and the definition is checked
-//! against what was found ([`Files`]).
+//! Opening a file and reading its symbols can block in its file system, and the thread that handles definitions must
+//! not block. [`super::super::define::files`] lists the files of a text ([`FileRequest`]), another thread can open them
+//! ([`Found`]), and the parser checks the definition against the results ([`Files`]).
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -19,45 +19,45 @@ use crate::{
     kernel::opened::OpenedFile,
 };
 
-/// Bytes of a path, its NUL included (`PATH_MAX`).
+/// Maximum length of a path in bytes, with the NUL (`PATH_MAX`).
 const PATH_MAX: usize = 4096;
 
-/// A file that a text names, and what is to be known of it.
+/// A request for information about a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FileRequest {
-    /// Its path.
+    /// Path of the file.
     pub path: Vec<u8>,
-    /// What is to be known.
+    /// The requested information.
     pub what: What,
 }
 
-/// What is to be known of a file.
+/// Kinds of information about a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum What {
-    /// Which file it is.
+    /// The identity of the file.
     Identity,
-    /// Where a function of it is.
+    /// The offset of a function.
     Symbol(String),
-    /// The events that it brings along.
+    /// The events described in the file.
     Events,
 }
 
-/// What was found at a path.
+/// The result of a request.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The file.
+    /// The opened file.
     pub file: Arc<OpenedFile>,
-    /// The offset of the symbol that was asked for.
+    /// Offset of the requested symbol.
     pub symbol: Option<u64>,
-    /// The events that were asked for.
+    /// The requested events.
     pub notes: Option<Result<Arc<Notes>, ProgramError>>,
 }
 
 impl Found {
-    /// Opens a file and looks for what is to be known of it. Its file system may take its time.
+    /// Opens a file and reads the requested information. This can block in its file system.
     ///
     /// # Errors
-    /// What opening and reading it says.
+    /// The errno of opening or reading the file.
     pub fn look(wanted: &FileRequest) -> Result<Self, Errno> {
         if wanted.path.len() >= PATH_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -77,21 +77,21 @@ impl Found {
     }
 }
 
-/// Files that were looked at.
+/// Results of requests.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     found: BTreeMap<FileRequest, Result<Found, Errno>>,
-    /// Others are looked at when they are asked for.
+    /// Whether to open other files on demand.
     at_once: bool,
 }
 
 impl Files {
-    /// Every file is opened when it is asked for: for whoever may wait.
+    /// Opens every file on demand, for callers that may block.
     pub fn at_once() -> Self {
         Self { at_once: true, ..Self::default() }
     }
 
-    /// Those that `look` finds.
+    /// Runs `look` once for every distinct request.
     pub fn of(wanted: Vec<FileRequest>, mut look: impl FnMut(&FileRequest) -> Result<Found, Errno>) -> Self {
         let mut found = BTreeMap::new();
         for one in wanted {
@@ -103,10 +103,10 @@ impl Files {
         Self { found, at_once: false }
     }
 
-    /// What was found.
+    /// Returns the result of a request.
     ///
     /// # Errors
-    /// What opening it said; `ENOENT` for what nobody looked at.
+    /// The errno of opening the file; `ENOENT` for a request that was not made in advance.
     pub fn get(&self, wanted: &FileRequest) -> Result<Found, Errno> {
         match self.found.get(wanted) {
             Some(found) => found.clone(),

@@ -1,4 +1,4 @@
-//! Answers from tables: a kernel of a few functions, for tests and fuzzing.
+//! Facts from tables: a kernel with a few functions, for tests and fuzzing.
 
 use std::collections::BTreeMap;
 
@@ -9,32 +9,32 @@ use crate::event::{Format, Glob};
 use crate::kernel::btf::{BitMember, Class, Shape, Signature};
 use crate::lang::filter::{self, Dialect, FilterError};
 
-/// A kernel by its tables.
+/// A kernel described by tables.
 #[derive(Clone, Debug)]
 pub struct Fixed {
-    /// Its language.
+    /// Language features.
     pub language: Language,
-    /// Its registers.
+    /// Architecture.
     pub arch: Arch,
-    /// Functions: name, `MODULE:` in front of it or not, address and size.
+    /// Functions: name with or without a `MODULE:` prefix, address and size.
     pub symbols: Vec<(String, u64, u64)>,
-    /// Modules that are loaded.
+    /// Loaded modules.
     pub modules: Vec<String>,
-    /// Addresses that may not be probed, and what the kernel says.
+    /// Addresses that must not be probed, and the kernel's errno.
     pub refused: BTreeMap<u64, Errno>,
-    /// Tracepoints, and the function that has their types.
+    /// Tracepoints, and the function that describes their types.
     pub tracepoints: BTreeMap<String, String>,
     /// Signatures by function.
     pub signatures: BTreeMap<String, Signature>,
     /// Types by id.
     pub types: Vec<Shape>,
-    /// Members by the struct's id and their name.
+    /// Members by id of the struct and name.
     pub members: BTreeMap<(u32, String), BitMember>,
-    /// Offsets by struct and path.
+    /// Offsets in bytes by struct and path.
     pub offsets: BTreeMap<(String, String), u32>,
-    /// Events.
+    /// Existing events.
     pub events: Vec<Format>,
-    /// Files.
+    /// Files by path.
     pub files: BTreeMap<Vec<u8>, FileFact>,
 }
 
@@ -44,19 +44,19 @@ const SWITCH: &str = "name: sched_switch\nID: 300\nformat:\n\
     \tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n\
     \tfield:char next_comm[16];\toffset:40;\tsize:16;\tsigned:0;\n\nprint fmt: \"\"\n";
 
-/// A file that is made up, by its inode.
+/// A file with this inode.
 fn file(regular: bool, inode: u64) -> FileFact {
     FileFact { regular, identity: (1, inode), symbol: None, opened: None }
 }
 
 impl Fixed {
-    /// A kernel with `vfs_read()` and `vfs_open()`, the tracepoint and event sched_switch, a module `ext`, two static
-    /// functions of one name, one that must not be traced, and the file /bin/true.
+    /// A kernel with `vfs_read()` and `vfs_open()`, the tracepoint and event `sched_switch`, a module `ext`, two static
+    /// functions of the same name, a function that must not be traced, and the file `/bin/true`.
     pub fn small() -> Self {
         let int = |bits, signed| Shape { class: Class::Int { bits, signed }, word: bits / 8 };
         let pointer = |to| Shape { class: Class::Pointer, word: to };
         let aggregate = |id| Shape { class: Class::Aggregate(id), word: 64 };
-        // Ids 1, 2, 4 and 8 are sizes as well: none of them is an unsigned byte.
+        // The ids 1, 2, 4 and 8 are also sizes, so none of them is an unsigned byte.
         let types = vec![
             Shape { class: Class::Other, word: 0 },
             int(64, false),                            // 1 unsigned long

@@ -1,10 +1,11 @@
-//! What differs between kernels in the language of definitions. A difference is a [`Feature`] that a kernel has or
-//! lacks; there is one parser.
+//! Differences between kernels in the language of definitions.
+//!
+//! Every difference is a [`Feature`] that a kernel has or lacks. One parser serves all kernels.
 
-/// Something that only some kernels have.
+/// A feature of the language that only some kernels have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Feature {
-    /// `p` and `r` on the kernel (`CONFIG_KPROBE_EVENTS`).
+    /// `p` and `r` on kernel functions (`CONFIG_KPROBE_EVENTS`).
     Kprobes,
     /// `f` and `t` (`CONFIG_FPROBE_EVENTS`, 6.5).
     Fprobes,
@@ -14,32 +15,32 @@ pub enum Feature {
     Eprobes,
     /// Arguments and fields by name (`CONFIG_PROBE_EVENTS_BTF_ARGS`, 6.5).
     BtfArgs,
-    /// A function's arguments at its return (6.9).
+    /// Arguments of a function at its return (6.9).
     ArgsAtReturn,
     /// `%pd` and `%pD` (6.9).
     Dentry,
     /// Type `char`.
     Char,
-    /// Errors as kernels since 6.5 have them. Before (seen on 6.1), arguments that are too long and symbols that are
-    /// not there fail with another errno, some errors have other words, and fewer things are looked at.
+    /// Errors as in kernels since 6.5. Before (seen on 6.1), arguments that are too long and missing symbols fail with
+    /// another errno, some errors have other texts, and the kernel checks less.
     LaterErrors,
-    /// Its own words for a text argument of a type other than `string` (6.12's "$comm and immediate-string ...").
+    /// A separate error for a text argument of a type other than `string` (6.12: "$comm and immediate-string ...").
     StringTypeError,
-    /// An event's arguments have an end: 3,072 bytes.
+    /// A limit of 3,072 bytes for the arguments of an event.
     SizeLimit,
-    /// More than 128 arguments are an error of their own, with words; without it E2BIG alone tells.
+    /// A logged error for more than 128 arguments. Without it the write only fails with E2BIG.
     ArgumentCountError,
-    /// Several probes on one tracepoint. Without it (6.12) the second one fails with EEXIST.
+    /// Several probes on one tracepoint. Without it (6.12) the second probe fails with EEXIST.
     SharedTracepoints,
-    /// `(STRUCT)FETCH`, a pointer's type given by hand (found in 6.18). It is known here, and refused: the kernel's own
-    /// words for it are those of kernels that are built without.
+    /// `(STRUCT)FETCH`, an explicit type of a pointer (found in 6.18). The parser recognizes and rejects it, with the
+    /// error of kernels that are built without it.
     Typecasts,
-    /// `PATH:SYMBOL`. No kernel has it: it is ours.
+    /// `PATH:SYMBOL`, an extension that no kernel has.
     FileSymbols,
 }
 
 impl Feature {
-    /// All of them.
+    /// All features.
     pub const ALL: [Self; 15] = [
         Self::Kprobes,
         Self::Fprobes,
@@ -59,24 +60,24 @@ impl Feature {
     ];
 }
 
-/// The features that a kernel has.
+/// The features of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Language {
     features: u32,
 }
 
 impl Language {
-    /// Ours: everything, on every kernel.
+    /// Our own language: all features on every kernel.
     pub fn full() -> Self {
         Self { features: (1 << Feature::ALL.len()) - 1 }
     }
 
-    /// The newest kernel's: everything but what is ours alone.
+    /// The newest kernel: all features except our extensions.
     pub fn newest() -> Self {
         Self::full().without(Feature::FileSymbols)
     }
 
-    /// Linux 6.12 (Debian's).
+    /// Linux 6.12 (Debian).
     pub fn v6_12() -> Self {
         let later = [Feature::ArgumentCountError, Feature::SharedTracepoints, Feature::Typecasts];
         later.into_iter().fold(Self::newest(), Self::without)
@@ -90,18 +91,18 @@ impl Language {
         })
     }
 
-    /// Whether it has a feature.
+    /// Whether the language has a feature.
     pub fn has(self, feature: Feature) -> bool {
         self.features & 1 << feature as u32 != 0
     }
 
-    /// The same with a feature.
+    /// Adds a feature.
     #[must_use]
     pub fn with(self, feature: Feature) -> Self {
         Self { features: self.features | 1 << feature as u32 }
     }
 
-    /// The same without a feature.
+    /// Removes a feature.
     #[must_use]
     pub fn without(self, feature: Feature) -> Self {
         Self { features: self.features & !(1 << feature as u32) }

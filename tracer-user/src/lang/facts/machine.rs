@@ -1,8 +1,8 @@
-//! The running kernel's answers: kallsyms, BTF, tracefs, the file system. Each is read when first asked for.
+//! Facts of the running kernel from kallsyms, BTF, tracefs and the file system, each read on first use.
 //!
-//! What only the kernel's own text could tell is asked of it, if somebody does so ([`Machine::with_probe_check`]), and left to
-//! the attachment otherwise: whether an address lies inside an instruction, and which functions it forbids where its lists
-//! may not be read.
+//! Some facts are visible only in the kernel's text: whether an address is inside an instruction, and which functions
+//! must not be probed if the kernel's lists are unreadable. A caller can supply a check that asks the kernel
+//! ([`Machine::with_probe_check`]). Without it, such errors appear when the probe is attached.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,12 +21,12 @@ use crate::kernel::{Btf, Symbols, Tracefs};
 use crate::lang::cpulist;
 use crate::lang::filter::{self, Dialect, FilterError};
 
-/// Whether a filter fits an event: a room further on knows more of it than its syntax.
+/// Checks a filter against an event. A higher layer supplies it, because the check needs more than the syntax.
 pub type FilterCheck = Box<dyn Fn(&Format, &[u8]) -> Result<(), FilterError> + Send + Sync>;
 
-/// More CPUs than any kernel is built for.
+/// More CPUs than any kernel supports.
 const CPUS_MAX: u32 = 1 << 16;
-/// Bytes of the instruction in front of a function's `fentry` call on kernels with indirect branch tracking.
+/// Size in bytes of the instruction before a function's `fentry` call on kernels with indirect branch tracking.
 const ENDBR: u64 = 4;
 
 /// The running kernel.
@@ -45,25 +45,25 @@ pub struct Machine<'a> {
     files: Option<&'a Files>,
 }
 
-/// Whether there is an event of this system and name.
+/// Whether an event of this system and name exists.
 pub type EventCheck = Box<dyn Fn(&str, &str) -> bool + Send + Sync>;
 
-/// Events that the kernel does not know, by system and name.
+/// Finds events unknown to the kernel, by system and name.
 pub type MadeEvents = Box<dyn Fn(&str, &str) -> Option<Format> + Send + Sync>;
 
-/// Whether the kernel itself lets an instruction be probed.
+/// Whether the kernel itself accepts a probe on an instruction.
 pub type ProbeCheck = Box<dyn Fn(u64) -> Result<(), Errno> + Send + Sync>;
 
-/// Where the kernel's function tracer can hook in.
+/// Locations where the kernel's function tracer can attach.
 #[derive(Debug)]
 pub struct Sites {
     names: HashSet<String>,
-    /// Empty on kernels that do not list them (before 6.5).
+    /// Empty on kernels without this list (before 6.5).
     addresses: Vec<u64>,
 }
 
 impl<'a> Machine<'a> {
-    /// Answers from this kernel, for our language. Filters are checked for their syntax only.
+    /// Facts of this kernel for our own language. Checks only the syntax of filters.
     pub fn running(btf: Option<&'a Btf>, tracefs: Option<&'a Tracefs>) -> Self {
         let possible = std::fs::read("/sys/devices/system/cpu/possible").unwrap_or_default();
         let last = cpulist::parse(possible.trim_ascii(), CPUS_MAX).and_then(|cpus| cpus.last().copied());
@@ -83,63 +83,63 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The same with files that somebody looked at already; others are not there then.
+    /// Looks up files in `files` instead of opening them.
     #[must_use]
     pub fn with_files(mut self, files: &'a Files) -> Self {
         self.files = Some(files);
         self
     }
 
-    /// The same for another kernel's language.
+    /// Uses the language of another kernel.
     #[must_use]
     pub fn with_language(mut self, language: Language) -> Self {
         self.language = language;
         self
     }
 
-    /// The same with another check of filters.
+    /// Replaces the check of filters.
     #[must_use]
     pub fn with_filter_check(mut self, filter: FilterCheck) -> Self {
         self.filter = filter;
         self
     }
 
-    /// The same with symbols that somebody has already.
+    /// Uses symbols that the caller has already read.
     #[must_use]
     pub fn with_symbols(mut self, symbols: Option<&'a Symbols>) -> Self {
         self.given = symbols;
         self
     }
 
-    /// The same of a kernel that shows no symbols.
+    /// Behaves like a kernel that shows no symbols.
     #[must_use]
     pub fn without_symbols(self) -> Self {
         let _ = self.symbols.set(None);
         self
     }
 
-    /// The same with a place to keep what is slow to read.
+    /// Shares the cache of the function tracer's sites, which are slow to read.
     #[must_use]
     pub fn with_sites(mut self, sites: &Arc<OnceLock<Option<Sites>>>) -> Self {
         self.sites = Arc::clone(sites);
         self
     }
 
-    /// The same with another answer to which events there are.
+    /// Replaces the check for existing events.
     #[must_use]
     pub fn with_events(mut self, events: EventCheck) -> Self {
         self.events = Some(events);
         self
     }
 
-    /// The same with events that the kernel does not know.
+    /// Adds events unknown to the kernel.
     #[must_use]
     pub fn with_made(mut self, made: MadeEvents) -> Self {
         self.made = Some(made);
         self
     }
 
-    /// The same with somebody who asks the kernel.
+    /// Adds a check that asks the kernel.
     #[must_use]
     pub fn with_probe_check(mut self, probes: ProbeCheck) -> Self {
         self.probes = Some(probes);
@@ -168,15 +168,16 @@ impl<'a> Machine<'a> {
         self.sites.get_or_init(read).as_ref()
     }
 
-    /// Whether a function's text has a place for the function tracer; None where that cannot be told.
+    /// Whether a function has a site of the function tracer; `None` if unknown.
     fn has_site(&self, start: u64, end: u64) -> Option<bool> {
         let sites = &self.sites()?.addresses;
         let at = sites.partition_point(|site| *site < start);
         (!sites.is_empty()).then(|| sites.get(at).is_some_and(|site| *site < end))
     }
 
-    /// Whether the function around an address is one that must not be traced. Parts that the compiler split off
-    /// have no place of their own for the function tracer; their function counts.
+    /// Whether the function around an address must not be traced.
+    ///
+    /// A part that the compiler split off has no site of its own. For such a part the site of its function counts.
     fn is_notrace(&self, address: u64) -> bool {
         let Some(symbols) = self.symbols() else { return false };
         let is_bare = |address| {
@@ -220,7 +221,7 @@ impl Facts for Machine<'_> {
     }
 
     fn has_module(&self, name: &str) -> bool {
-        // Parts of the kernel have a directory as well, but no state.
+        // Built-in parts of the kernel also have a directory, but without `initstate`.
         !name.contains('/') && Path::new("/sys/module").join(name).join("initstate").exists()
     }
 
@@ -264,7 +265,7 @@ impl Facts for Machine<'_> {
     }
 
     fn tracepoint(&self, name: &str) -> Option<String> {
-        // Since 6.7 a stub has the types; before, the function that calls the probes.
+        // Since 6.7 a stub has the types; before, the function that calls the probes has them.
         let functions = [format!("__probestub_{name}"), format!("__traceiter_{name}")];
         functions.into_iter().find(|function| self.signature(function).is_some())
     }

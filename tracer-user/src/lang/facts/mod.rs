@@ -1,6 +1,8 @@
-//! What a definition's text means depends on the kernel it is for: symbols, types, events, files, and how much of
-//! the language that kernel has. All of it is asked through one trait, [`Facts`], so that the language stays a
-//! function of text and answers: [`Machine`] answers for the running kernel, [`Fixed`] from tables for tests.
+//! Kernel facts that decide the meaning of a definition: symbols, types, events, files and the features of the
+//! language.
+//!
+//! The parsers read all facts through one trait, [`Facts`], so that their result depends only on the text and the
+//! facts. [`Machine`] reads the running kernel; [`Fixed`] reads tables for tests.
 
 mod elf;
 mod files;
@@ -25,87 +27,89 @@ use crate::event::Format;
 use crate::kernel::btf::{BitMember, Class, Shape, Signature};
 use crate::kernel::opened::OpenedFile;
 
-/// What stands at a path.
+/// A file at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFact {
     /// Whether it is a regular file.
     pub regular: bool,
-    /// Device and inode: two paths with the same are one file.
+    /// Device and inode; two paths with the same identity are one file.
     pub identity: (u64, u64),
-    /// Offset in the file of the symbol that was asked for, where it has one.
+    /// Offset of the requested symbol in the file, if the file has it.
     pub symbol: Option<u64>,
-    /// The file itself; none of a file that is made up.
+    /// The opened file; `None` for a file of [`Fixed`].
     pub opened: Option<Arc<OpenedFile>>,
 }
 
-/// Where an instruction lies in its function.
+/// Position of an instruction in its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spot {
-    /// A function starts there.
+    /// At the start of a function.
     Entry,
-    /// It lies inside a function.
+    /// Inside a function.
     Inside,
-    /// No symbol covers it.
+    /// Outside of all symbols.
     Nowhere,
 }
 
-/// Answers about a kernel.
+/// Facts about a kernel.
 pub trait Facts {
-    /// How much of the language it has.
+    /// The language features of the kernel.
     fn language(&self) -> Language;
 
-    /// Whose registers it has.
+    /// The architecture, which decides the registers.
     fn arch(&self) -> Arch;
 
-    /// How many CPUs the machine can ever have.
+    /// Number of possible CPUs of the machine.
     fn possible_cpus(&self) -> u32;
 
-    /// The address of a symbol, `MODULE:` in front of it or not: the first of that name.
+    /// Address of the first symbol of this name, with or without a `MODULE:` prefix.
     fn address(&self, symbol: &str) -> Option<u64>;
 
-    /// How many symbols of this name there are: in the kernel and its modules, or in one module.
+    /// Number of symbols of this name in the kernel and its modules, or in one module.
     fn count(&self, module: Option<&str>, symbol: &str) -> usize;
 
     /// Whether a module is loaded.
     fn has_module(&self, name: &str) -> bool;
 
-    /// Where the instruction at this distance from a symbol lies.
+    /// Position of the instruction at this offset from a symbol.
     fn spot(&self, symbol: &str, offset: u64) -> Spot;
 
-    /// Whether an instruction may be probed; the error is the one the kernel has for it: EINVAL for functions that
-    /// must not be traced, EILSEQ inside an instruction, ENOENT where nothing lies.
+    /// Whether an instruction may be probed.
     ///
     /// # Errors
-    /// When it may not.
+    /// The kernel's errno: EINVAL for a function that must not be traced, EILSEQ inside an instruction, ENOENT if no
+    /// symbol covers the address.
     fn probe(&self, address: u64) -> Result<(), Errno>;
 
-    /// Whether a name or glob names at least one function that can be traced at its entry.
+    /// Whether a name or glob matches a function that can be traced at its entry.
     fn is_traceable(&self, pattern: &str) -> bool;
 
-    /// The function that has the types of a tracepoint's arguments, behind a first one that is not the
-    /// tracepoint's. None when there is no such tracepoint.
+    /// Name of the function whose BTF type describes the arguments of a tracepoint. Its first parameter does not belong
+    /// to the tracepoint.
+    ///
+    /// Returns `None` if the tracepoint does not exist.
     fn tracepoint(&self, name: &str) -> Option<String>;
 
-    /// A function's parameters and result.
+    /// Parameters and result of a function.
     fn signature(&self, function: &str) -> Option<Signature>;
 
-    /// What a type is.
+    /// Shape of a type.
     fn shape(&self, id: u32) -> Option<Shape>;
 
-    /// Whether `char` has a sign there: the kernel is built with `-funsigned-char` since 6.2.
+    /// Whether `char` is signed in this kernel. Since 6.2 the kernel is built with `-funsigned-char`.
     fn has_signed_chars(&self) -> bool {
         false
     }
 
-    /// A member of the struct or union of this id.
+    /// A member of the struct or union with this id.
     fn member(&self, id: u32, name: &str) -> Option<BitMember>;
 
-    /// The names of all members of the struct or union of this id; none where that is not known.
+    /// Names of all members of the struct or union with this id; empty if unknown.
     fn members(&self, _id: u32) -> Vec<String> {
         Vec::new()
     }
 
-    /// The struct or union that a type is or points to.
+    /// Id of the struct or union that a type is or points to.
     fn aggregate(&self, ty: u32) -> Option<u32> {
         let shape = self.shape(ty)?;
         match shape.class {
@@ -118,29 +122,29 @@ pub trait Facts {
         }
     }
 
-    /// Bytes from the start of a struct, by its name, to a member (`a.b` goes into a struct by value).
+    /// Offset in bytes of a member of a named struct. The path `a.b` follows an embedded struct.
     fn offset_of(&self, name: &str, path: &str) -> Option<u32>;
 
-    /// An event that event probes may sit on.
+    /// An event to which event probes may attach.
     fn event(&self, system: &str, name: &str) -> Option<Format>;
 
-    /// Whether there is an event of this name already, one that no definition made.
+    /// Whether an event of this name exists that was not created by a definition.
     fn has_event(&self, system: &str, name: &str) -> bool;
 
-    /// What stands at a path, and where a symbol of it is.
+    /// The file at a path, and the offset of a symbol in it.
     ///
     /// # Errors
-    /// When nothing does, or it cannot be reached.
+    /// If the file does not exist or cannot be opened.
     fn file(&self, path: &[u8], symbol: Option<&str>) -> Result<FileFact, Errno>;
 
-    /// The functions of a file, by name; none where that is not known.
+    /// Names of the functions of a file; empty if unknown.
     fn file_symbols(&self, _path: &[u8]) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether an event's filter may be this one.
+    /// Whether an event accepts this filter.
     ///
     /// # Errors
-    /// When not, and why.
+    /// Why the filter is invalid.
     fn filter(&self, event: &Format, text: &[u8]) -> Result<(), FilterError>;
 }

@@ -1,6 +1,6 @@
-//! Names of registers (`regs_query_register_offset()`: arch/x86/kernel/ptrace.c, arch/arm64/kernel/ptrace.c).
+//! Register names (`regs_query_register_offset()`: `arch/x86/kernel/ptrace.c`, `arch/arm64/kernel/ptrace.c`).
 
-/// An architecture that this program knows.
+/// A supported architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arch {
     /// x86-64.
@@ -9,14 +9,14 @@ pub enum Arch {
     Arm64,
 }
 
-/// `struct pt_regs` of x86-64, as arch/x86/include/asm/ptrace.h orders it.
+/// `struct pt_regs` of x86-64, in the order of `arch/x86/include/asm/ptrace.h`.
 const X86_64: [&str; 21] = [
     "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di",
     "orig_ax", "ip", "cs", "flags", "sp", "ss",
 ];
 
 impl Arch {
-    /// The one this program was built for; anything that is not arm64 counts as x86-64.
+    /// The architecture of this build; all but arm64 count as x86-64.
     pub fn native() -> Self {
         if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::X86_64 }
     }

@@ -1,18 +1,19 @@
-//! Types for definitions: the kernel's, else those of the module that a function is in.
+//! Type lookup for definitions: first in the kernel's BTF, then in the BTF of the function's module.
 //!
-//! A module's ids go on behind the kernel's, so several modules use the same ones. Outside of here a module's types have ids
-//! with its number in front of them; ids are below 2^20 (`BTF_MAX_TYPE`, include/uapi/linux/btf.h).
+//! The type ids of a module continue after the kernel's ids, so several modules use the same ids. The functions of this
+//! module therefore add the number of the module above the id. An id is below 2^20 (`BTF_MAX_TYPE`,
+//! `include/uapi/linux/btf.h`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::kernel::btf::{BitMember, Class, Shape, Signature};
 use crate::kernel::{Btf, Symbols};
 
-/// Bits of an id in its own BTF.
+/// Bits of an id in one BTF.
 const ID_BITS: u32 = 20;
 const ID_MASK: u32 = (1 << ID_BITS) - 1;
 
-/// The kernel's types and those of modules that were asked for.
+/// The kernel's types, and the types of the modules used so far.
 pub(super) struct Types<'a> {
     kernel: Option<&'a Btf>,
     modules: Mutex<Vec<Arc<Btf>>>,
@@ -23,12 +24,12 @@ impl<'a> Types<'a> {
         Self { kernel, modules: Mutex::default() }
     }
 
-    /// The kernel's own.
+    /// The kernel's BTF.
     pub(super) fn kernel(&self) -> Option<&'a Btf> {
         self.kernel
     }
 
-    /// A function's signature: the kernel's, else that of the first module that has such a function.
+    /// Signature of a function: from the kernel, else from the first module that has such a function.
     pub(super) fn signature(&self, function: &str, symbols: Option<&Symbols>) -> Option<Signature> {
         let kernel = self.kernel?;
         if let Some(found) = kernel.signature(function).ok()? {
@@ -66,7 +67,7 @@ impl<'a> Types<'a> {
         self.of(id, |types, id, _| types.member_names(id).ok()).unwrap_or_default()
     }
 
-    /// What stands in front of the ids of a module's types.
+    /// Bits to set in the type ids of a module.
     fn tag(&self, types: &Arc<Btf>) -> u32 {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         let known = modules.iter().position(|own| Arc::ptr_eq(own, types));
@@ -87,7 +88,7 @@ impl<'a> Types<'a> {
     }
 }
 
-/// An id of a module's types; void stays void.
+/// Adds the tag to a type id of a module; void (0) stays void.
 fn tagged(id: u32, tag: u32) -> u32 {
     if id == 0 { 0 } else { id | tag }
 }

@@ -1,4 +1,6 @@
-//! The tree of a fetch argument. It prints as a text that parses to the same tree.
+//! Syntax tree of a fetch argument.
+//!
+//! The tree prints as a text that parses to the same tree.
 
 use std::fmt::{self, Display};
 
@@ -9,22 +11,22 @@ use crate::event::dynamic::latin1;
 /// `[NAME=]FETCH[:TYPE]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// The name, where one is given.
+    /// The name, if written.
     pub name: Option<Vec<u8>>,
-    /// What is fetched.
+    /// The fetched value.
     pub fetch: Fetch,
-    /// The type, where one is given.
+    /// The type, if written.
     pub ty: Option<TypeSpec>,
 }
 
-/// A value's origin, and where the text says so.
+/// The origin of a value, and its place in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetch {
-    /// What it is.
+    /// Kind of the origin.
     pub kind: FetchKind,
-    /// Where it stands in the word.
+    /// Place in the word.
     pub span: Span,
-    /// Where the kernel believes it to stand, for its carets.
+    /// Offset that the kernel uses for its carets.
     pub offset: usize,
 }
 
@@ -33,9 +35,9 @@ pub struct Fetch {
 pub enum FetchKind {
     /// `$NAME`
     Variable(Vec<u8>),
-    /// `$retval`, and what is taken of it.
+    /// `$retval`, and the members accessed through it.
     Retval(Path),
-    /// An argument of the function or tracepoint, by its name.
+    /// An argument of the function or tracepoint, by name.
     Named(Path),
     /// `%NAME`
     Register(Vec<u8>),
@@ -43,13 +45,13 @@ pub enum FetchKind {
     Memory(u64),
     /// `@+OFFSET`
     File(i64),
-    /// `@SYMBOL[+|-OFFSET]`, not split: whether it can be shows only when the probe is made.
+    /// `@SYMBOL[+|-OFFSET]`, as one text. The registration of the definition splits it.
     Symbol(Vec<u8>),
     /// `+|-[u]OFFSET(FETCH)`
     Deref {
-        /// Whether it is memory of user space.
+        /// Whether the memory is in user space.
         user: bool,
-        /// Bytes from the address.
+        /// Offset from the address in bytes.
         offset: i64,
         /// The address.
         inner: Box<Fetch>,
@@ -58,45 +60,45 @@ pub enum FetchKind {
     Immediate(u64),
     /// `\"TEXT"`
     Text(Vec<u8>),
-    /// What cannot be read.
+    /// A syntax error.
     Broken(Stop),
 }
 
-/// `NAME`, `NAME->FIELD.FIELD` and so on.
+/// A member path: `NAME`, `NAME->FIELD.FIELD` and so on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The first name; for a returned value with its `$`.
+    /// The first name; for a return value it includes the `$`.
     pub root: Vec<u8>,
-    /// What follows it.
+    /// The member accesses after the root.
     pub steps: Vec<Step>,
-    /// Where a hyphen stands that is no arrow: the text behind it is not looked at.
+    /// Place of a hyphen that is not part of an arrow. The parser ignores the text after it.
     pub hyphen: Option<usize>,
 }
 
 /// `->FIELD` or `.FIELD`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Whether a pointer is followed.
+    /// Whether the step dereferences a pointer.
     pub arrow: bool,
-    /// The field.
+    /// Name of the field.
     pub name: Vec<u8>,
-    /// Where the name stands in the word.
+    /// Place of the name in the word.
     pub span: Span,
 }
 
 /// `NAME` or `NAME[COUNT]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeSpec {
-    /// The type's name, or `bWIDTH@OFFSET/CONTAINER`.
+    /// Name of the type, or `bWIDTH@OFFSET/CONTAINER`.
     pub name: Vec<u8>,
-    /// Elements of an array; 0 for none.
+    /// Number of array elements; 0 if the type is not an array.
     pub count: u32,
-    /// Where it stands in the word.
+    /// Place in the word.
     pub span: Span,
 }
 
 impl Argument {
-    /// The same with every place zero, for comparing trees of different texts.
+    /// Sets every place to zero, to compare trees of different texts.
     #[must_use]
     pub fn without_places(mut self) -> Self {
         self.fetch.forget_places();
@@ -123,7 +125,7 @@ impl Fetch {
 }
 
 impl Path {
-    /// Reads a path that starts at `start` of the word.
+    /// Parses the path in `span` of the word.
     pub(super) fn read(word: &[u8], span: Span) -> Self {
         let mut path = Self { root: Vec::new(), steps: Vec::new(), hyphen: None };
         let mut at = span.start;
@@ -151,9 +153,8 @@ impl Path {
     }
 }
 
-/// What [`Display`] prints, as the bytes that the kernel takes.
 impl Argument {
-    /// The argument's text.
+    /// Returns the text that [`Display`] prints, as the bytes that the kernel reads.
     pub fn to_bytes(&self) -> Vec<u8> {
         crate::event::dynamic::raw(&self.to_string())
     }

@@ -1,5 +1,5 @@
-//! Arguments of one probe, one after the other: names, sizes, places in the record, and the kernel's order of
-//! looking at things (`traceprobe_parse_probe_arg()`, kernel/trace/trace_probe.c).
+//! Checks the arguments of one probe in order: names, sizes and offsets in the record, in the order of the kernel's
+//! checks (`traceprobe_parse_probe_arg()`, `kernel/trace/trace_probe.c`).
 
 use rustix::io::Errno;
 
@@ -15,29 +15,29 @@ use crate::event::Format;
 use crate::event::dynamic::{Arg, RESERVED, latin1};
 use crate::kernel::btf::Signature;
 
-/// What a probe sits on.
+/// The location of a probe.
 #[derive(Clone, Debug)]
 pub struct Site<'a> {
-    /// Where.
+    /// Kind of the location.
     pub at: At,
-    /// The function that has the types of the arguments.
+    /// The function whose BTF type describes the arguments.
     pub function: Option<String>,
-    /// The event, for event probes.
+    /// The probed event, for event probes.
     pub event: Option<&'a Format>,
 }
 
 /// A checked argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// What it is in the record.
+    /// The argument in the record.
     pub arg: Arg,
-    /// Its text, read.
+    /// The syntax tree of the text.
     pub tree: Argument,
-    /// How its value is fetched.
+    /// The steps that fetch the value.
     pub program: Program,
 }
 
-/// What is asked once for all arguments: the function's signature; and which arguments a return probe has to keep.
+/// State shared by all arguments: the cached signature of the function, and the arguments that a return probe saves.
 #[derive(Debug, Default)]
 pub(super) struct Types {
     known: Option<Signature>,
@@ -45,12 +45,12 @@ pub(super) struct Types {
 }
 
 impl Types {
-    /// Whether the signature was asked for and found.
+    /// Whether the signature is cached.
     pub(super) fn is_known(&self) -> bool {
         self.known.is_some()
     }
 
-    /// The signature.
+    /// Returns the signature, and caches it.
     pub(super) fn signature(&mut self, facts: &dyn Facts, function: &str) -> Option<&Signature> {
         if self.known.is_none() {
             self.known = facts.signature(function);
@@ -58,7 +58,7 @@ impl Types {
         self.known.as_ref()
     }
 
-    /// The parameters, without the one in front of a tracepoint's.
+    /// Returns the parameters; for a tracepoint without the first one.
     pub(super) fn params(&mut self, facts: &dyn Facts, function: &str, at: At) -> &[(String, u32)] {
         let params = self.signature(facts, function).map_or(&[][..], |signature| &signature.params);
         match at {
@@ -67,7 +67,7 @@ impl Types {
         }
     }
 
-    /// Keeps an argument; its place among those that are kept.
+    /// Saves an argument. Returns its byte offset among the saved arguments.
     pub(super) fn keep(&mut self, index: u32) -> u32 {
         let known = self.kept.iter().position(|kept| *kept == index);
         let at = known.unwrap_or_else(|| {
@@ -78,7 +78,7 @@ impl Types {
     }
 }
 
-/// Checks the arguments of a probe.
+/// Checker for the arguments of a probe.
 pub struct Checker<'a> {
     facts: &'a dyn Facts,
     site: Site<'a>,
@@ -88,17 +88,17 @@ pub struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    /// A probe without arguments yet.
+    /// Creates a checker without arguments.
     pub fn new(facts: &'a dyn Facts, site: Site<'a>) -> Self {
         Self { facts, site, types: Types::default(), names: Vec::new(), size: 0 }
     }
 
-    /// Where the probe sits.
+    /// Location of the probe.
     pub fn site(&self) -> &Site<'a> {
         &self.site
     }
 
-    /// The parameters of the probed function; none where types are not to be had.
+    /// Returns the parameters of the probed function, or an empty slice if its types are unavailable.
     pub fn params(&mut self) -> &[(String, u32)] {
         match &self.site.function {
             Some(function) if self.facts.language().has(Feature::BtfArgs) => {
@@ -108,15 +108,15 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The function's arguments, counted from 0, that a return probe keeps at the entry, in order.
+    /// Arguments of the function, counted from 0, that a return probe saves at entry, in order.
     pub fn kept(&self) -> &[u32] {
         &self.types.kept
     }
 
-    /// The next argument.
+    /// Checks the next argument.
     ///
     /// # Errors
-    /// When the kernel would refuse it.
+    /// If the kernel would reject it.
     pub fn add(&mut self, word: &[u8]) -> Result<Checked, Stop> {
         let language = self.facts.language();
         let draft = parse(word, self.site.at, language);
@@ -171,7 +171,7 @@ impl<'a> Checker<'a> {
         Ok(Checked { arg, tree, program })
     }
 
-    /// The name of an argument that is given none: its own text where that is one, else its number.
+    /// Returns the name of an unnamed argument: its own text if that is a valid name, else its number.
     fn made_up_name(&self, word: &[u8]) -> String {
         let text = word.split(|byte| *byte == b':').next().unwrap_or_default();
         if self.facts.language().has(Feature::BtfArgs) && is_name(text, false) {

@@ -1,5 +1,5 @@
-//! What can be wrong with a definition, in the words of the kernel's probe parser (`ERRORS`,
-//! kernel/trace/trace_probe.h), and where.
+//! Errors of a probe definition, with the wording of the kernel's probe parser (`ERRORS`,
+//! `kernel/trace/trace_probe.h`), and their place.
 
 use rustix::io::Errno;
 
@@ -7,7 +7,7 @@ use super::super::Span;
 
 macro_rules! kinds {
     (told { $($told:ident => $words:literal,)* } untold { $($untold:ident => $reason:literal,)* }) => {
-        /// What is wrong.
+        /// Kinds of error.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum ErrorKind {
             $(#[doc = $words] $told,)*
@@ -15,10 +15,10 @@ macro_rules! kinds {
         }
 
         impl ErrorKind {
-            /// Every kind that the kernel has words for.
+            /// All kinds for which the kernel has a text.
             pub const TOLD: &'static [Self] = &[$(Self::$told,)*];
 
-            /// The kernel's wording; None where it fails without an entry in `error_log`.
+            /// The kernel's text; `None` if the kernel fails without an entry in `error_log`.
             pub fn wording(self) -> Option<&'static str> {
                 match self {
                     $(Self::$told => Some($words),)*
@@ -26,7 +26,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The kernel's wording, ours where it has none.
+            /// The kernel's text, or our own if the kernel has none.
             pub fn reason(self) -> &'static str {
                 match self {
                     $(Self::$told => $words,)*
@@ -136,45 +136,44 @@ kinds! {
     }
 }
 
-/// A finding in one word of a definition.
+/// An error in one word of a definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What is wrong.
+    /// Kind of error.
     pub kind: ErrorKind,
-    /// The kernel's position: bytes from the word's start. It counts a `u` or a second sign in front of a
-    /// dereference's offset short.
+    /// The kernel's position: bytes from the start of the word. It omits a `u` or a second sign before the offset of a
+    /// dereference.
     pub offset: usize,
-    /// The culprit in the word.
+    /// The invalid text in the word.
     pub span: Span,
-    /// Whether the kernel's position is none: behind the last field of a BTF argument its parser computes with a
-    /// null pointer, so that the caret lands anywhere.
+    /// Whether the kernel's position is undefined. After the last field of a BTF argument, the kernel's parser computes
+    /// with a null pointer, so the caret is at an arbitrary column.
     pub astray: bool,
 }
 
 impl Fault {
-    /// A fault that the kernel places where the culprit starts.
+    /// A fault whose kernel position is the start of the invalid text.
     pub fn at(kind: ErrorKind, span: Span) -> Self {
         Self { kind, offset: span.start, span, astray: false }
     }
 }
 
-/// Why a word was refused: what the write fails with, and the findings (more than one where the kernel logs more
-/// than one).
+/// Why a word is invalid: the errno of the write, and the faults. The kernel can log more than one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stop {
-    /// What the write fails with.
+    /// Errno of the write.
     pub errno: Errno,
-    /// In the order in which the kernel logs them.
+    /// The faults, in the order in which the kernel logs them.
     pub faults: Vec<Fault>,
 }
 
 impl Stop {
-    /// One fault.
+    /// A stop with one fault.
     pub fn new(errno: Errno, fault: Fault) -> Self {
         Self { errno, faults: vec![fault] }
     }
 
-    /// One fault, EINVAL, at the start of the culprit.
+    /// A stop with one fault and EINVAL, at the start of the invalid text.
     pub fn invalid(kind: ErrorKind, span: Span) -> Self {
         Self::new(Errno::INVAL, Fault::at(kind, span))
     }

@@ -1,4 +1,4 @@
-//! Words to trees (`traceprobe_parse_probe_arg()` and what it calls, kernel/trace/trace_probe.c).
+//! Parser from words to trees (`traceprobe_parse_probe_arg()` and its callees, `kernel/trace/trace_probe.c`).
 
 use rustix::io::Errno;
 
@@ -9,26 +9,26 @@ use super::ast::{Argument, Fetch, FetchKind, Path, TypeSpec};
 use super::error::{ErrorKind, Fault, Stop};
 use super::{ARG_NAME_MAX, ARRAY_MAX, At, TEXT_MAX, is_alpha, is_name};
 
-/// An argument as far as it could be read. The parts are in the order in which the kernel looks at them.
+/// A parsed argument that may contain errors. The fields are in the order of the kernel's checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
-    /// The name, where one is given.
+    /// The name, if written.
     pub name: Result<Option<Vec<u8>>, Stop>,
-    /// What stands behind the name.
+    /// The text after the name.
     pub body: Span,
-    /// Whether the body has a length that is allowed.
+    /// Result of the check of the body's length.
     pub length: Result<(), Stop>,
-    /// The type, where one is given.
+    /// The type, if written.
     pub ty: Result<Option<TypeSpec>, Stop>,
-    /// What is fetched.
+    /// The fetched value.
     pub fetch: Fetch,
 }
 
 impl Draft {
-    /// The tree, or the first thing that could not be read.
+    /// Returns the tree.
     ///
     /// # Errors
-    /// When the text is broken.
+    /// The first syntax error of the text.
     pub fn tree(self) -> Result<Argument, Stop> {
         let name = self.name?;
         self.length?;
@@ -41,7 +41,7 @@ impl Draft {
 }
 
 impl Fetch {
-    /// What could not be read of it.
+    /// Returns the first syntax error of the value.
     fn first_broken(&self) -> Option<&Stop> {
         match &self.kind {
             FetchKind::Broken(stop) => Some(stop),
@@ -51,7 +51,7 @@ impl Fetch {
     }
 }
 
-/// Reads an argument of a probe that sits at `at`.
+/// Parses an argument of a probe at `at`.
 pub fn parse(word: &[u8], at: At, language: Language) -> Draft {
     let equals = word.iter().position(|byte| *byte == b'=');
     let start = equals.map_or(0, |at| at + 1);
@@ -59,7 +59,7 @@ pub fn parse(word: &[u8], at: At, language: Language) -> Draft {
     let body = Span::new(start, word.len());
     let stop = |errno, kind, span| Stop::new(errno, Fault::at(kind, span));
     let name = match equals {
-        // The kernel's caret stands at the word's start.
+        // The kernel puts the caret at the start of the word.
         Some(length) if length > ARG_NAME_MAX => {
             Err(stop(Errno::INVAL, ErrorKind::ArgNameTooLong, Span::new(0, length)))
         }
@@ -107,7 +107,7 @@ fn type_spec(word: &[u8], span: Span) -> Result<TypeSpec, Stop> {
     }
 }
 
-/// The errno of a number that is none.
+/// Maps a number error to its errno.
 pub(crate) fn errno(error: NumberError) -> Errno {
     match error {
         NumberError::Invalid => Errno::INVAL,
@@ -122,7 +122,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads what stands at `span`; the kernel believes that to be at `offset`.
+    /// Parses the text at `span`; `offset` is the kernel's position of it.
     fn fetch(&self, span: Span, offset: usize) -> Fetch {
         let kind = self.kind(span, offset).unwrap_or_else(FetchKind::Broken);
         Fetch { kind, span, offset }
@@ -136,7 +136,7 @@ impl Reader<'_> {
             [b'$', name @ ..] if self.is_retval(name) => Ok(FetchKind::Retval(Path::read(self.word, span))),
             [b'$', name @ ..] => Ok(FetchKind::Variable(name.to_vec())),
             [b'%', ..] if !self.at.has_registers() => {
-                // The kernel goes on after the first finding and comes to a second.
+                // The kernel continues after the first error and logs a second.
                 let fault = |kind| Fault { kind, offset, span, astray: false };
                 let faults = vec![fault(ErrorKind::BadVariable), fault(ErrorKind::BadFetchArg)];
                 Err(Stop { errno: Errno::INVAL, faults })
@@ -175,7 +175,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether a variable is what is returned: since 6.5 whatever starts so.
+    /// Whether a variable is the return value. Since 6.5 every name that starts with `retval` is.
     fn is_retval(&self, name: &[u8]) -> bool {
         let later = self.language.has(Feature::LaterErrors);
         self.at != At::Event && if later { name.starts_with(b"retval") } else { name == b"retval" }
@@ -184,7 +184,7 @@ impl Reader<'_> {
     fn deref(&self, span: Span, offset: usize) -> Result<FetchKind, Stop> {
         let text = span.of(self.word);
         let user = text.get(1) == Some(&b'u');
-        // Where the offset starts, without a plus, which the kernel takes off itself.
+        // Start of the offset, without a plus sign, which the kernel skips.
         let digits = span.start + usize::from(user) + usize::from(text.first() == Some(&b'+'));
         let minus = text.first() == Some(&b'-');
         let refused =
@@ -194,7 +194,7 @@ impl Reader<'_> {
             return refused(Errno::INVAL, ErrorKind::DerefNeedsBrace, offset, span);
         };
         let number = Span::new(digits, digits + open);
-        // With `-u` the sign stands in front of the `u`.
+        // With `-u` the sign precedes the `u`.
         let signed = if minus && user {
             number::read_signed(&[b"-", Span::new(digits + 1, number.end).of(self.word)].concat())
         } else {
@@ -216,7 +216,7 @@ impl Reader<'_> {
     }
 }
 
-/// `text` stands behind the opening quote of what stands at `span`.
+/// `text` is the part of `span` after the opening quote.
 fn quoted(text: &[u8], span: Span, offset: usize) -> Result<FetchKind, Stop> {
     if let Some(text) = text.strip_suffix(b"\"") {
         Ok(FetchKind::Text(text.to_vec()))

@@ -1,7 +1,8 @@
-//! The steps that fetch a value: what a checked argument is to planning and code generation.
+//! The steps that fetch a value: the result of checking an argument, and the input of planning and code generation.
 //!
-//! They are the kernel's own (`enum fetch_op`), because how many there may be decides which arguments it takes: a
-//! source, dereferences, a store, then perhaps bits and a loop over an array. A last dereference becomes the store.
+//! The steps are the kernel's own (`enum fetch_op`), because their number decides which arguments are valid. A program
+//! has a source, dereferences and a store, then optionally a bit field and a loop over an array. The store replaces a
+//! final dereference.
 
 use std::fmt::{self, Display};
 
@@ -9,7 +10,7 @@ use super::OPS_MAX;
 use crate::event::Field;
 use crate::event::dynamic::latin1;
 
-/// A value's steps, in order.
+/// The steps of a value, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     ops: Vec<Op>,
@@ -18,80 +19,80 @@ pub struct Program {
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A symbol and perhaps an offset, whose address is the immediate value that follows.
+    /// A symbol with an optional offset. The next step loads its address as an immediate value.
     Symbol(Vec<u8>),
-    /// The first value.
+    /// Loads the initial value.
     Load(Source),
-    /// The word at the value and an offset.
+    /// Reads the word at the value plus an offset.
     Deref {
-        /// Whether it is memory of user space.
+        /// Whether the memory is in user space.
         user: bool,
-        /// Bytes.
+        /// Offset in bytes.
         offset: i32,
     },
-    /// Into the record.
+    /// Stores the value into the record.
     Store {
-        /// What.
+        /// Kind of the store.
         what: Store,
-        /// Bytes from the value, for what is read from memory.
+        /// Offset from the value in bytes, for a store from memory.
         offset: i32,
-        /// Bytes, of each element.
+        /// Size of an element in bytes.
         size: u32,
     },
-    /// Some bits of what was stored: shifted left, then right with the type's sign, in a word of so many bytes.
+    /// Extracts bits of the stored value: shifts left, then right with the sign of the type, in a word of `size` bytes.
     Bits {
-        /// Bits to the left.
+        /// Bits of the left shift.
         left: u8,
-        /// Bits to the right.
+        /// Bits of the right shift.
         right: u8,
-        /// Bytes of the word.
+        /// Size of the word in bytes.
         size: u8,
     },
-    /// The store again for each further element of an array of so many.
+    /// Repeats the store for the other elements of an array of this length.
     Loop(u32),
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A register, by its place in `struct pt_regs`.
+    /// A register, by its offset in `struct pt_regs`.
     Register(u32),
     /// The stack pointer.
     StackPointer,
-    /// A word of the stack, counted from its pointer.
+    /// A word of the stack, counted from the stack pointer.
     Stack(u32),
-    /// What the function returns.
+    /// The return value of the function.
     Retval,
     /// A number or an address.
     Immediate(u64),
     /// The name of the current task.
     Comm,
-    /// An argument of the function, counted from 0; a tracepoint's are counted from 1.
+    /// An argument of the function, counted from 0; for a tracepoint, counted from 1.
     Argument(u32),
-    /// An address by its offset in the probed file.
+    /// An address, by its offset in the probed file.
     File(i64),
-    /// A text.
+    /// A literal text.
     Text(Vec<u8>),
-    /// An argument that was kept at the function's entry, by its place among those.
+    /// An argument saved at function entry, by its byte offset among the saved arguments.
     Kept(u32),
-    /// A field of the event that is probed.
+    /// A field of the probed event.
     Field(Box<Field>),
 }
 
-/// How a value goes into the record.
+/// Kinds of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
     /// The value itself.
     Raw,
     /// Memory at the value.
     Memory,
-    /// Memory of user space at the value.
+    /// User memory at the value.
     UserMemory,
-    /// The text at the value.
+    /// The string at the value.
     Text,
-    /// The text of user space at the value.
+    /// The user string at the value.
     UserText,
-    /// The name of the symbol that the value lies in.
+    /// The name of the symbol that contains the value.
     SymbolText,
 }
 
@@ -101,7 +102,7 @@ impl Program {
         &self.ops
     }
 
-    /// Adds a step; false where there is no room.
+    /// Adds a step; returns false if the program is full.
     pub(super) fn push(&mut self, op: Op) -> bool {
         let room = self.ops.len() < OPS_MAX;
         if room {
@@ -115,13 +116,13 @@ impl Program {
         self.ops.last()
     }
 
-    /// Puts another step in the place of the last one.
+    /// Replaces the last step.
     pub(super) fn replace_last(&mut self, op: Op) {
         self.ops.pop();
         self.ops.push(op);
     }
 
-    /// Whether it starts with a field that no event has, as it was not looked up yet: its name.
+    /// Returns the name of the field in the first step if its lookup is still pending.
     pub(super) fn unknown_field(&self) -> Option<&str> {
         match self.ops.first() {
             Some(Op::Load(Source::Field(field))) if field.ty.is_empty() => Some(&field.name),
@@ -129,14 +130,14 @@ impl Program {
         }
     }
 
-    /// Puts another source in the place of the first one.
+    /// Replaces the source in the first step.
     pub(super) fn replace_source(&mut self, source: Source) {
         if let Some(first) = self.ops.first_mut() {
             *first = Op::Load(source);
         }
     }
 
-    /// Gives the symbols' addresses to the immediate values behind them.
+    /// Sets the immediate value after each symbol to the address of the symbol.
     pub(crate) fn resolve<E>(&mut self, mut address: impl FnMut(&[u8]) -> Result<u64, E>) -> Result<(), E> {
         for at in 1..self.ops.len() {
             if let Some([Op::Symbol(symbol), value]) = self.ops.get_mut(at - 1..=at) {
@@ -147,7 +148,7 @@ impl Program {
     }
 }
 
-/// One step behind the other, as `tracer explain` shows them.
+/// The steps, separated by commas, as `tracer explain` prints them.
 impl Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, op) in self.ops.iter().enumerate() {

@@ -1,6 +1,7 @@
-//! What a value is stored as: the type that is written or the one that BTF tells, and the steps that go with it
-//! (`parse_probe_arg_type()`, `fetch_type_from_btf_type()` and `finalize_fetch_insn()`,
-//! kernel/trace/trace_probe.c).
+//! Selects the type of a stored value and the steps that the type needs.
+//!
+//! The type is the written one or the one from BTF (`parse_probe_arg_type()`, `fetch_type_from_btf_type()` and
+//! `finalize_fetch_insn()`, `kernel/trace/trace_probe.c`).
 
 use rustix::io::Errno;
 
@@ -14,7 +15,7 @@ use super::value::{Typed, Value};
 use crate::event::dynamic::{FetchType, latin1};
 use crate::kernel::btf::{Class, Shape};
 
-/// The type of this name for a probe that sits at `at`; `bWIDTH@OFFSET/CONTAINER` is as its container.
+/// Finds the type of this name for a probe at `at`. `bWIDTH@OFFSET/CONTAINER` has the type of its container.
 fn named(name: &[u8], at: At, language: Language) -> Option<&'static FetchType> {
     if !at.is_kernel() && language.has(Feature::LaterErrors) && matches!(name, b"symbol" | b"symstr") {
         return None;
@@ -32,7 +33,7 @@ fn named(name: &[u8], at: At, language: Language) -> Option<&'static FetchType> 
     FetchType::named(&latin1(name))
 }
 
-/// The type that a text asks for, before the value is looked at. `fetch` is the text in front of the colon.
+/// Returns the requested type before the value is checked. `fetch` is the text before the colon.
 pub(super) fn asked(
     fetch: &[u8],
     spec: Option<&TypeSpec>,
@@ -63,7 +64,7 @@ pub(super) fn asked(
 }
 
 impl Typed {
-    /// The type that the kernel takes for a value of this BTF type.
+    /// Returns the type that the kernel selects for a value of this BTF type.
     fn fetch_type(&mut self) -> &'static FetchType {
         let name = match self.shape.class {
             Class::Enum => "s32",
@@ -83,14 +84,14 @@ impl Typed {
     }
 }
 
-/// Whether a type is a `char`, which has a sign in kernels before 6.2.
+/// Whether a type is `char`, which is signed in kernels before 6.2.
 fn is_char(shape: Option<Shape>, facts: &dyn Facts) -> bool {
     let signed = facts.has_signed_chars();
     shape.is_some_and(|shape| shape.class == Class::Int { bits: 8, signed })
 }
 
 impl Value<'_, '_> {
-    /// The type of a value whose BTF type is known; a `char *` that is asked for as text is followed.
+    /// Returns the type of a value with a known BTF type. Dereferences a `char *` whose requested type is a string.
     pub(super) fn settle(
         &mut self,
         asked: &'static FetchType,
@@ -106,7 +107,7 @@ impl Value<'_, '_> {
         if matches!(shape.class, Class::Array(of) if is_char(facts.shape(of), facts)) {
             return Ok(asked);
         }
-        // The kernel follows the type's word whatever kind of type it is.
+        // The kernel follows the `type` word of every BTF kind.
         if is_char(facts.shape(shape.word), facts) {
             self.push(Op::Deref { user: spec.name.first() == Some(&b'u'), offset: 0 }, Errno::TOOBIG)?;
             return Ok(asked);
@@ -114,7 +115,8 @@ impl Value<'_, '_> {
         Err(self.stop(Errno::INVAL, ErrorKind::NotForString, 0))
     }
 
-    /// The steps behind the value: store, bits, loop. `ahead` is the distance from the body's start to the type.
+    /// Adds the steps after the value: store, bits, loop. `ahead` is the distance from the start of the body to the
+    /// type.
     pub(super) fn finish(
         &mut self,
         ty: &'static FetchType,
@@ -171,7 +173,7 @@ impl Value<'_, '_> {
             _ => Store::Text,
         };
         match self.program.last() {
-            // The address is what the last dereference reads from.
+            // The store reads from the address of the last dereference.
             Some(Op::Deref { user, offset }) if !symbol && count == 0 => {
                 let store = Op::Store { what: what(user_type || *user), offset: *offset, size: ty.size };
                 self.program.replace_last(store);

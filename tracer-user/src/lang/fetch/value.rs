@@ -1,5 +1,5 @@
-//! Where a value comes from, looked up: variables, registers, arguments by name and their fields
-//! (`parse_probe_arg()`, `parse_btf_arg()` and `parse_btf_field()`, kernel/trace/trace_probe.c).
+//! Resolves the source of a value: variables, registers, named arguments and their fields (`parse_probe_arg()`,
+//! `parse_btf_arg()` and `parse_btf_field()`, `kernel/trace/trace_probe.c`).
 
 use rustix::io::Errno;
 
@@ -16,37 +16,37 @@ use crate::event::dynamic::latin1;
 use crate::event::{Field, FieldClass};
 use crate::kernel::btf::{Class, Shape};
 
-/// Words of a kernel stack: `THREAD_SIZE` (16 KiB on both architectures) by words.
+/// Words of a kernel stack: `THREAD_SIZE` (16 KiB on both architectures) divided by the word size.
 const STACK_WORDS: u64 = 2048;
 
-/// What is known of a value by types, as long as nothing was dereferenced by hand.
+/// The BTF type of a value. An explicit dereference clears it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Typed {
-    /// Its type.
+    /// The type.
     pub(super) shape: Shape,
-    /// Bits in front of it in its byte.
+    /// Offset of the value in its byte, in bits.
     pub(super) offset: u32,
     /// Width of a bit field; 0 for any other value.
     pub(super) bits: u32,
 }
 
-/// A value in the making.
+/// A value while its steps are built.
 pub(super) struct Value<'a, 'b> {
     pub(super) facts: &'a dyn Facts,
     pub(super) site: &'b Site<'a>,
     pub(super) types: &'b mut Types,
     pub(super) program: Program,
     pub(super) typed: Option<Typed>,
-    /// Where the kernel's parser believes to be.
+    /// Position of the kernel's parser.
     pub(super) offset: usize,
-    /// Whether that is nowhere.
+    /// Whether that position is undefined.
     pub(super) astray: bool,
-    /// What stands there.
+    /// Place of the current text in the word.
     pub(super) span: Span,
 }
 
 impl Value<'_, '_> {
-    /// A fault where the parser is, `more` bytes on.
+    /// Returns a fault at `more` bytes after the current position.
     pub(super) fn stop(&self, errno: Errno, kind: ErrorKind, more: usize) -> Stop {
         let fault = Fault { kind, offset: self.offset + more, span: self.span, astray: self.astray };
         Stop::new(errno, fault)
@@ -56,7 +56,7 @@ impl Value<'_, '_> {
         Err(self.stop(errno, kind, 0))
     }
 
-    /// Adds a step, or says that there are too many.
+    /// Adds a step, or fails if the program is full.
     pub(super) fn push(&mut self, op: Op, errno: Errno) -> Result<(), Stop> {
         if self.program.push(op) { Ok(()) } else { self.fail(errno, ErrorKind::TooManyOps) }
     }
@@ -127,7 +127,7 @@ impl Value<'_, '_> {
             return self.load(Source::Field(Box::new(field.clone())));
         }
         if !self.facts.language().has(Feature::LaterErrors) {
-            // Looked up when everything else of the argument was found right.
+            // The checker looks up the field after all other checks of the argument.
             let field = Field {
                 name,
                 ty: String::new(),
@@ -196,7 +196,7 @@ impl Value<'_, '_> {
         }
     }
 
-    /// An argument or what is returned, and what is taken of it.
+    /// Loads a named argument or the return value, then follows its path.
     fn by_name(&mut self, path: &Path, span: Span) -> Result<(), Stop> {
         let Some(function) = &self.site.function else {
             return self.fail(Errno::INVAL, ErrorKind::NoFunction);
@@ -250,7 +250,7 @@ impl Value<'_, '_> {
         if first.is_some() { self.fields(path, shape) } else { Ok(()) }
     }
 
-    /// Fields behind pointers, structs in structs.
+    /// Follows the path through pointers and nested structures.
     fn fields(&mut self, path: &Path, mut shape: Shape) -> Result<(), Stop> {
         let mut steps = path.steps.iter().peekable();
         let mut bits = 0;

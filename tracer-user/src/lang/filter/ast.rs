@@ -1,5 +1,6 @@
-//! The tree of a filter: faithful to the text (parentheses and every `!` are kept), with spans, and printable
-//! as a text that parses to the same tree.
+//! Syntax tree of a filter, with spans.
+//!
+//! The tree keeps parentheses and every `!` of the text. It prints as a text that parses to the same tree.
 
 use std::fmt;
 
@@ -11,13 +12,13 @@ use super::token::{Op, ValueKind};
 pub enum Expr {
     /// One comparison.
     Predicate(Predicate),
-    /// `!` in front of an expression.
+    /// A negated expression.
     Not(Box<Expr>),
     /// An expression in parentheses.
     Group(Box<Expr>),
-    /// Two or more, joined by `&&`.
+    /// Two or more expressions joined by `&&`.
     And(Vec<Expr>),
-    /// Two or more, joined by `||`.
+    /// Two or more expressions joined by `||`.
     Or(Vec<Expr>),
 }
 
@@ -26,54 +27,54 @@ pub enum Expr {
 pub struct Predicate {
     /// The field.
     pub field: Name,
-    /// Whether `.ustring` stands behind the field.
+    /// Whether the field has the suffix `.ustring`.
     pub user: bool,
-    /// Whether `.function` stands behind the field.
+    /// Whether the field has the suffix `.function`.
     pub function: bool,
     /// The operator.
     pub op: Op,
-    /// Where the operator stands.
+    /// Place of the operator.
     pub op_span: Span,
-    /// The other side.
+    /// The value on the right side.
     pub value: Value,
 }
 
-/// A field's name.
+/// Name of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// The name. Letters are Latin-1's.
+    /// The name, in Latin-1.
     pub text: Vec<u8>,
-    /// Where it stands.
+    /// Place of the name.
     pub span: Span,
 }
 
-/// What a field is compared with, as written.
+/// The value of a comparison, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Its form.
+    /// Form of the value.
     pub kind: ValueKind,
     /// The text without quotes or `CPUS{}`.
     pub text: Vec<u8>,
-    /// Where it stands, quotes and braces included.
+    /// Place of the value, with quotes and braces.
     pub span: Span,
 }
 
 impl Predicate {
-    /// Where it stands.
+    /// Place of the predicate.
     pub fn span(&self) -> Span {
         self.field.span.to(self.value.span)
     }
 }
 
 impl Expr {
-    /// The expression as a filter. Not always UTF-8: what was written is kept byte for byte.
+    /// Prints the expression as a filter. The result keeps the bytes of the text, so it may not be UTF-8.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut printer = Printer { out: Vec::new(), open_ended: false, keeps_space: false };
         printer.expr(self);
         printer.out
     }
 
-    /// The predicates in the text's order.
+    /// The predicates in the order of the text.
     pub fn predicates(&self) -> Vec<&Predicate> {
         let mut found = Vec::new();
         self.visit(&mut |predicate| found.push(predicate));
@@ -88,7 +89,7 @@ impl Expr {
         }
     }
 
-    /// A copy in which nothing stands anywhere: for comparing trees of differently spaced texts.
+    /// Returns a copy with all spans reset, to compare trees of texts with different spacing.
     #[must_use]
     pub fn without_spans(&self) -> Self {
         match self {
@@ -115,9 +116,9 @@ impl fmt::Display for Expr {
 
 struct Printer {
     out: Vec<u8>,
-    /// The last value ends only at white space, so that a parenthesis must not touch it.
+    /// The last value ends only at white space, so a space must precede a parenthesis.
     open_ended: bool,
-    /// The last value takes white space behind it for its own, so that none may be added.
+    /// White space after the last value belongs to the value, so none may be added.
     keeps_space: bool,
 }
 

@@ -1,25 +1,28 @@
-//! The kernel's first sweep over a filter: quotes, parentheses, and how many terms there are at most
-//! (`calc_stack()`). It knows nothing of operators or fields, so its errors come before all others.
+//! The kernel's first pass over a filter: quotes, parentheses and the maximum number of terms (`calc_stack()`).
+//!
+//! The pass ignores operators and fields, so its errors precede all others.
 
 use rustix::io::Errno;
 
 use super::super::{Span, ctype::is_space};
 use super::error::{ErrorKind, Fault};
 
-/// What the second sweep is meant to make do with: the kernel sizes its stacks by it.
+/// Limits for the second pass. The kernel sizes its stacks by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// Depth of parentheses, the whole expression counted as one.
+    /// Depth of parentheses; the whole expression counts as one level.
     pub depth: usize,
     /// Number of terms.
     pub terms: usize,
 }
 
-/// Counts, or finds a quote or parenthesis without its other half, or no term at all.
+/// Counts the parentheses and terms of a filter.
 ///
 /// # Errors
-/// `Missing matching quote` (ESRCH) at the last opening quote, `Too few '('` (EPERM), `Too many '('` (ENOENT) at
-/// the innermost parenthesis left open, or the wordless error (EINVAL) of an empty expression.
+/// - `Missing matching quote` (ESRCH) at the last opening quote.
+/// - `Too few '('` (EPERM).
+/// - `Too many '('` (ENOENT) at the innermost open parenthesis.
+/// - The error without a text (EINVAL) for an empty expression.
 pub fn check(text: &[u8]) -> Result<Counts, Fault> {
     let mut open = 1;
     let mut depth = 1;
@@ -84,8 +87,8 @@ fn fault(kind: ErrorKind, errno: Errno, at: usize) -> Fault {
     Fault { kind, errno, position: at, span: Span::new(at, at + 1) }
 }
 
-/// The last parenthesis that nothing closes, sought from the end as the kernel does. Read backwards, a quote
-/// may pair differently from how it paired forwards; the first byte is what is left when nothing is found.
+/// Finds the last open parenthesis. Like the kernel, it searches from the end, so quotes may pair differently than in
+/// the forward direction. Returns the first byte if the search finds none.
 fn last_open(text: &[u8]) -> usize {
     let mut closed = 0;
     let mut quote = None;
@@ -114,7 +117,7 @@ mod tests {
     #[test]
     fn counts() {
         assert_eq!(check(b"a == 1"), Ok(Counts { depth: 1, terms: 1 }));
-        // The second half of a junction starts a term of its own where a parenthesis follows.
+        // The second byte of a junction starts a term of its own if a parenthesis follows.
         assert_eq!(check(b"((a) && b) || (c | d)"), Ok(Counts { depth: 3, terms: 4 }));
         assert_eq!(check(b"a == '(&&' && b"), Ok(Counts { depth: 1, terms: 2 }));
     }

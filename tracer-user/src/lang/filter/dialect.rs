@@ -1,52 +1,53 @@
-//! What a kernel's filter language knows: features came over the years, and a kernel without one
-//! refuses it with an error of its own. Features are detected, never derived from a version.
+//! The filter language of a kernel as a set of features.
+//!
+//! A kernel without a feature reports its own error for it. Features are detected, never derived from a version.
 
 use std::fmt;
 
-/// Something that not every kernel's filter language has.
+/// A feature of the filter language that only some kernels have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Feature {
-    /// `field.ustring`: the pointer is one into user memory (since 5.17).
+    /// `field.ustring`: the pointer refers to user memory (since 5.17).
     UserText,
     /// `field.function == name` (not in 6.1, in 6.12).
     Function,
-    /// `field & CPUS{0-3}`, and cpumask fields that are more than a number (not in 6.1, in 6.12).
+    /// `field & CPUS{0-3}`, and cpumask fields with full support (not in 6.1, in 6.12).
     CpuSets,
     /// The generic fields `stacktrace` and `STACKTRACE` (not in 6.1, in 6.12).
     Stacktrace,
-    /// A junction with nothing behind it at the end (`a == 1 &&`) is let pass. 6.18 does; the 6.1 and 6.12 of
-    /// Debian call it meaningless.
+    /// Accepts a final junction without a following term (`a == 1 &&`). 6.18 does; Debian's 6.1 and 6.12 report a
+    /// meaningless expression.
     LooseEnd,
-    /// The sweep that reads allows two terms and two parentheses more than the sweep that counts has found, which
-    /// only quotes inside `CPUS{}` can make use of (writing behind the kernel's arrays as it goes). 6.18 does.
+    /// The parsing pass allows two terms and two parentheses more than the counting pass found. Only quotes inside
+    /// `CPUS{}` can use them, and the kernel then writes past its arrays. 6.18 does.
     LooseCounts,
 }
 
-/// How to find out on a live kernel whether it has a [`Feature`]: write `filter` to any event's filter file; the
-/// kernel lacks the feature if the parse error it shows is `refusal`.
+/// How to detect a [`Feature`] on a live kernel: write `filter` to the filter file of any event. The kernel lacks the
+/// feature if it reports the parse error `refusal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// A filter for any event.
     pub filter: &'static str,
-    /// Text of the parse error that a kernel without the feature gives, and no other.
+    /// The parse error of a kernel without the feature; no other kernel reports it.
     pub refusal: &'static str,
 }
 
 impl Feature {
-    /// All of them.
+    /// All features.
     pub const ALL: [Self; 6] =
         [Self::UserText, Self::Function, Self::CpuSets, Self::Stacktrace, Self::LooseEnd, Self::LooseCounts];
 
-    /// How to ask a live kernel.
+    /// How to detect the feature on a live kernel.
     pub fn probe(self) -> Probe {
         let (filter, refusal) = match self {
             Self::UserText => ("CPU.ustring == 0", "Invalid operator"),
-            // With the feature: "Illegal operation for field type", the field being smaller than a pointer.
+            // With the feature: "Illegal operation for field type", because the field is smaller than a pointer.
             Self::Function => ("common_pid.function == 0", "Invalid operator"),
             Self::CpuSets => ("CPU == CPUS{0}", "Invalid value (did you forget quotes)?"),
             Self::Stacktrace => ("stacktrace == 0", "Field not found"),
             Self::LooseEnd => ("CPU == 0 &&", "Meaningless filter expression"),
-            // Two terms where one is counted: what is written too much stays in the array's kmalloc-96 slot.
+            // Two terms while one is counted. The write past the array stays in its kmalloc-96 slot.
             Self::LooseCounts => {
                 ("CPU == CPUS{0\n'} && CPU == CPUS{0\n'}", "Too many terms in predicate expression")
             }
@@ -54,8 +55,8 @@ impl Feature {
         Probe { filter, refusal }
     }
 
-    /// An enumerator of the kernel's types (BTF) that is there exactly when the feature is: the name of its enum,
-    /// empty for one without a name, and its own. None where the types do not tell.
+    /// An enumerator in the kernel's BTF that exists exactly if the feature exists: the name of its enum (empty if the
+    /// enum has no name), and its own name. `None` if BTF cannot show the feature.
     pub fn enumerator(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::UserText => Some(("filter_pred_fn", "FILTER_PRED_FN_PCHAR_USER")),
@@ -79,30 +80,30 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// Bytes of a message at most where `struct trace_seq` is two pages (6.12).
+    /// Maximum size of a message in bytes if `struct trace_seq` is two pages (6.12).
     pub const MESSAGE_ROOM: usize = 8156;
 
-    /// Bytes of a message at most where `struct trace_seq` holds one page (6.1).
+    /// Maximum size of a message in bytes if `struct trace_seq` holds one page (6.1).
     pub const MESSAGE_ROOM_SMALL: usize = 4096;
 
-    /// A filter whose error message is cut by a kernel that has only [`Self::MESSAGE_ROOM_SMALL`]: it shows no
-    /// `parse_error`. Same form as [`Feature::probe`].
+    /// A filter whose error message exceeds [`Self::MESSAGE_ROOM_SMALL`]. A kernel with that limit shows no
+    /// `parse_error` for it. It is used like [`Feature::probe`].
     pub fn message_probe() -> Vec<u8> {
         [&[b' '; 3000], "no_such_field_anywhere == 1".as_bytes()].concat()
     }
 
-    /// All that any kernel takes: for one that cannot be asked.
+    /// All features of any kernel, for a kernel that cannot be probed.
     pub fn newest() -> Self {
         Self { features: u8::MAX, message_room: Self::MESSAGE_ROOM }
     }
 
-    /// Only what every kernel takes.
+    /// Only the features that every kernel has.
     pub fn oldest() -> Self {
         Self { features: 0, message_room: Self::MESSAGE_ROOM_SMALL }
     }
 
-    /// The dialect for which `known` says of each feature whether the kernel has it; where it cannot tell
-    /// (None) the feature is taken as there, so that a filter is never refused for want of an answer.
+    /// The dialect for which `known` reports whether the kernel has a feature. An unknown feature (`None`) counts as
+    /// present, so that an unknown fact never causes the rejection of a filter.
     pub fn detect(known: impl Fn(Feature) -> Option<bool>) -> Self {
         Feature::ALL
             .into_iter()
@@ -110,14 +111,14 @@ impl Dialect {
             .fold(Self::newest(), Self::without)
     }
 
-    /// The same without a feature.
+    /// Removes a feature.
     #[must_use]
     pub fn without(mut self, feature: Feature) -> Self {
         self.features &= !feature.bit();
         self
     }
 
-    /// The same with another room for messages.
+    /// Sets the maximum size of a message in bytes.
     #[must_use]
     pub fn with_message_room(mut self, bytes: usize) -> Self {
         self.message_room = bytes;
@@ -129,7 +130,7 @@ impl Dialect {
         self.features & feature.bit() != 0
     }
 
-    /// Bytes of an error message at most; what does not fit is dropped line by line.
+    /// Maximum size of an error message in bytes. Lines that do not fit are dropped.
     pub fn message_room(&self) -> usize {
         self.message_room
     }

@@ -1,11 +1,12 @@
-//! What can be wrong with a filter, in the kernel's words, with the kernel's errno and caret.
+//! Errors of a filter, with the kernel's text, errno and caret.
 //!
-//! A [`Fault`] is the finding; a [`FilterError`] is a fault with the text it was found in, and renders itself in
-//! three forms: what the event's `filter` file shows after the failed write, the entry in `error_log`, and our
-//! own command line's, which may say more (a whole span, the nearest field name).
+//! A [`Fault`] is the kind and place of an error. A [`FilterError`] adds the text, and prints three forms: the content
+//! of the event's `filter` file after the failed write, the entry in `error_log`, and the message of our command line.
+//! The last one can contain more (a whole span, the most similar field name).
 //!
-//! The kernel's position is not always the culprit's: within a term it counts one byte too far, and names the
-//! end of some culprits. [`Fault::position`] is the kernel's number, [`Fault::span`] the culprit.
+//! The kernel's position can differ from the invalid text: within a term it is one byte too high, and for some errors
+//! it is the end of the text. [`Fault::position`] is the kernel's number, [`Fault::span`] the place of the invalid
+//! text.
 
 use std::fmt;
 
@@ -14,14 +15,14 @@ use rustix::io::Errno;
 use super::super::{Span, caret};
 use super::dialect::Dialect;
 
-/// What is wrong.
+/// Kinds of error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// No operator behind the field, or one that `.function` does not take.
+    /// The operator after the field is missing, or `.function` does not accept it.
     InvalidOp,
     /// A parenthesis is not closed.
     TooManyOpen,
-    /// A parenthesis was not opened.
+    /// A closing parenthesis has no opening one.
     TooManyClose,
     /// A quote is not closed.
     MissingQuote,
@@ -29,49 +30,49 @@ pub enum ErrorKind {
     MissingBraceOpen,
     /// `CPUS{` without `}`.
     MissingBraceClose,
-    /// A number of 24 bytes or a text of 256 or more.
+    /// A number of 24 bytes or more, or a text of 256 bytes or more.
     OperandTooLong,
-    /// A number for a field that is text (the kernel's wording says it the other way round).
+    /// A number for a text field (the kernel's text states the reverse).
     ExpectString,
-    /// Text for a field that is none (likewise).
+    /// Text for a field that is not text (likewise).
     ExpectDigit,
-    /// An operator that the field or the value does not take.
+    /// An operator that the field or the value does not accept.
     IllegalFieldOp,
     /// The event has no such field.
     FieldNotFound,
-    /// A number that is none, has the wrong sign, or is too big.
+    /// An invalid number, or one with the wrong sign or out of range.
     IllegalNumber,
-    /// None of a subsystem's events took the filter.
+    /// No event of a subsystem accepted the filter.
     BadSubsystem,
-    /// Something other than `&&`, `||` or the end behind a predicate.
+    /// Text other than `&&`, `||` or the end after a predicate.
     TooManyTerms,
-    /// More terms than were counted.
+    /// More terms than the first pass counted.
     Miscounted,
-    /// `&&` or `||` with nothing behind.
+    /// `&&` or `||` without a following term.
     InvalidFilter,
-    /// `CPUS{...}` holds no list, or CPUs that the machine cannot have.
+    /// `CPUS{...}` contains no valid list, or CPUs that are impossible on the machine.
     InvalidCpulist,
-    /// A field other than `ip` with the event ftrace:function.
+    /// A field other than `ip` with the event `ftrace:function`.
     IpFieldOnly,
-    /// The value is no number, text, or set of CPUs.
+    /// The value is not a number, a text or a set of CPUs.
     InvalidValue,
-    /// No such function.
+    /// The function does not exist.
     NoFunction,
-    /// Nothing but `!`.
+    /// Only `!` without a term.
     NoFilter,
-    /// No term at all. The kernel has no word for it.
+    /// No term. The kernel has no text for this error.
     Empty,
-    /// A term that does not start with a field's name. The kernel has no word for it.
+    /// A term that does not start with the name of a field. The kernel has no text for this error.
     NoField,
-    /// More parentheses than were counted. The kernel has no word for it.
+    /// More parentheses than the first pass counted. The kernel has no text for this error.
     TooDeep,
-    /// `||` and then `&&` with nothing behind, where a kernel lets a loose end pass as such: its program then
-    /// has a branch to nowhere, which it notices. The kernel has no word for it.
+    /// A filter with `||` that ends with `&&`, on a kernel with [`super::Feature::LooseEnd`]. The kernel detects that
+    /// its program then has an invalid branch target. It has no text for this error.
     LooseBranch,
 }
 
 impl ErrorKind {
-    /// The kernel's wording, behind `parse_error: `; None where it has none and says `Error: (0)`.
+    /// The kernel's text after `parse_error: `; `None` if the kernel has no text and reports `Error: (0)`.
     pub fn wording(self) -> Option<&'static str> {
         Some(match self {
             Self::InvalidOp => "Invalid operator",
@@ -98,7 +99,7 @@ impl ErrorKind {
         })
     }
 
-    /// What our command line adds where the kernel's wording leaves the reader guessing.
+    /// An addition by our command line where the kernel's text is unclear.
     fn hint(self) -> Option<&'static str> {
         match self {
             Self::InvalidOp => {
@@ -117,21 +118,21 @@ impl ErrorKind {
     }
 }
 
-/// A finding: kind, errno and place.
+/// Kind, errno and place of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What is wrong.
+    /// Kind of error.
     pub kind: ErrorKind,
-    /// What the write to the filter file fails with.
+    /// Errno of the write to the filter file.
     pub errno: Errno,
-    /// The kernel's position (`lasterr_pos`), which its carets are drawn from.
+    /// The kernel's position (`lasterr_pos`), which determines its caret.
     pub position: usize,
-    /// The culprit.
+    /// Place of the invalid text.
     pub span: Span,
 }
 
 impl Fault {
-    /// What the whole text is told where it makes no tree.
+    /// The fault of a text that has no tree.
     pub(crate) fn meaningless(text: &[u8]) -> Self {
         Self {
             kind: ErrorKind::InvalidFilter,
@@ -141,14 +142,13 @@ impl Fault {
         }
     }
 
-    /// A fault within a term, EINVAL: `at` is the byte that the kernel's reader stood on, which it reports one
-    /// too high.
+    /// A fault within a term, with EINVAL. `at` is the position of the kernel's parser, which reports one byte more.
     pub(crate) fn at(kind: ErrorKind, at: usize, span: Span) -> Self {
         Self { kind, errno: Errno::INVAL, position: at + 1, span }
     }
 }
 
-/// A filter that was refused.
+/// An invalid filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError {
     fault: Fault,
@@ -158,20 +158,20 @@ pub struct FilterError {
 }
 
 impl FilterError {
-    /// The fault as found in `text`.
+    /// Creates the error for a fault in `text`.
     pub fn new(fault: Fault, text: &[u8], dialect: &Dialect) -> Self {
         Self { fault, text: text.to_vec(), suggestion: None, message_room: dialect.message_room() }
     }
 
-    /// Adds the name that was perhaps meant; only [`fmt::Display`] shows it.
+    /// Adds a suggested name; only [`fmt::Display`] shows it.
     #[must_use]
     pub fn suggest(mut self, name: Option<String>) -> Self {
         self.suggestion = name;
         self
     }
 
-    /// The error that each event of a subsystem keeps whose fields a filter written to the subsystem's `filter`
-    /// file does not fit, whatever the reason was.
+    /// Returns the error for the `filter` file of an event whose subsystem received the filter. The kernel stores it
+    /// for every event whose fields do not match, for any reason.
     #[must_use]
     pub fn for_subsystem(mut self) -> Self {
         self.fault.kind = ErrorKind::BadSubsystem;
@@ -179,38 +179,38 @@ impl FilterError {
         self
     }
 
-    /// What is wrong.
+    /// Kind of error.
     pub fn kind(&self) -> ErrorKind {
         self.fault.kind
     }
 
-    /// The whole finding.
+    /// The fault.
     pub fn fault(&self) -> Fault {
         self.fault
     }
 
-    /// What the write fails with.
+    /// Errno of the write.
     pub fn errno(&self) -> Errno {
         self.fault.errno
     }
 
-    /// The culprit in [`Self::text`].
+    /// Place of the invalid text in [`Self::text`].
     pub fn span(&self) -> Span {
         self.fault.span
     }
 
-    /// The filter.
+    /// Text of the filter.
     pub fn text(&self) -> &[u8] {
         &self.text
     }
 
-    /// The name that was perhaps meant.
+    /// The suggested name.
     pub fn suggestion(&self) -> Option<&str> {
         self.suggestion.as_deref()
     }
 
-    /// What the event's `filter` file reads after the failed write: the filter, a caret, the error. Lines that
-    /// do not fit the kernel's message buffer are left out as `append_filter_err()` leaves them out.
+    /// Content of the event's `filter` file after the failed write: the filter, a caret and the error. Lines that do
+    /// not fit into the kernel's message buffer are omitted as in `append_filter_err()`.
     pub fn filter_file(&self) -> Vec<u8> {
         let mut message = Message::new(self.message_room);
         message.whole(&self.text);
@@ -226,7 +226,7 @@ impl FilterError {
         shown.bytes
     }
 
-    /// The entry in `error_log` behind its timestamp `[    1.234567] `.
+    /// The entry in `error_log` without its leading timestamp `[    1.234567] `.
     pub fn log_entry(&self) -> Vec<u8> {
         let (wording, position) = match self.fault.kind.wording() {
             Some(wording) => (wording, self.fault.position),
@@ -254,15 +254,15 @@ impl fmt::Display for FilterError {
 
 impl std::error::Error for FilterError {}
 
-/// What an event's `filter` file reads while this filter is set: the filter and a newline, or nothing at all where
-/// the two do not fit the kernel's message buffer (`print_event_filter()`).
+/// Content of an event's `filter` file while this filter is set: the filter and a newline. It is empty if both do not
+/// fit into the kernel's message buffer (`print_event_filter()`).
 pub fn shown(text: &[u8], dialect: &Dialect) -> Vec<u8> {
     let mut message = Message::new(dialect.message_room());
     message.formatted(&[text, b"\n"].concat());
     message.bytes
 }
 
-/// `struct trace_seq`: takes pieces whole or not at all, and nothing once a piece did not fit.
+/// `struct trace_seq`: adds a piece as a whole, and nothing after a piece that did not fit.
 struct Message {
     bytes: Vec<u8>,
     room: usize,
@@ -279,7 +279,7 @@ impl Message {
         self.add(piece, self.room);
     }
 
-    /// `trace_seq_printf()`, which wants room for a NUL as well.
+    /// `trace_seq_printf()`, which also needs space for a NUL.
     fn formatted(&mut self, piece: &[u8]) {
         self.add(piece, self.room.saturating_sub(1));
     }

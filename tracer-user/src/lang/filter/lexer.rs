@@ -1,8 +1,8 @@
-//! Text to tokens: the reading half of the kernel's second sweep (`predicate_parse()` and `parse_pred()`).
+//! Lexer: splits the text into tokens, like the kernel's second pass (`predicate_parse()` and `parse_pred()`).
 //!
-//! What a byte means depends on what is expected there: behind an operator `&` starts a value, behind a value a
-//! junction. What the kernel's grammar does not decide by the text alone it decides by the event being
-//! ftrace:function, so that is a parameter. Everything an event's fields decide is left to the resolver.
+//! The meaning of a byte depends on the expected token: after an operator `&` starts a value, after a value a junction.
+//! The kernel's syntax also depends on whether the event is `ftrace:function`, which is a parameter here. The resolver
+//! checks everything that depends on the fields of the event.
 
 use rustix::io::Errno;
 
@@ -16,18 +16,19 @@ use super::error::{ErrorKind, Fault};
 use super::token::{Op, Token, TokenKind, ValueKind};
 use super::{NUMBER_MAX, TEXT_MAX};
 
-/// What the lexer found: tokens up to the end or to the first thing it could not read.
+/// The result of the lexer: the tokens before the end or before the first error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lexed {
     /// The tokens.
     pub tokens: Vec<Token>,
-    /// Why it stopped, if not at the end.
+    /// The error, if the lexer stopped before the end.
     pub fault: Option<Fault>,
-    /// Whether the text ended behind a junction, so that [`Feature::LooseEnd`] decides.
+    /// Whether the text ended after a junction, so that [`Feature::LooseEnd`] decides.
     pub loose_end: bool,
 }
 
-/// Reads a filter that [`super::balance::check`] has counted. `function_event` says that it is for ftrace:function.
+/// Splits a filter that [`super::balance::check`] has accepted. `function_event` selects the syntax of
+/// `ftrace:function`.
 pub fn lex(text: &[u8], counts: Counts, dialect: &Dialect, function_event: bool) -> Lexed {
     let mut lexer = Lexer { text, at: 0, tokens: Vec::new(), dialect, function_event, loose_end: false };
     let fault = lexer.expression(counts).err();
@@ -53,7 +54,7 @@ impl Lexer<'_> {
         self.at = end;
     }
 
-    /// Consumes bytes while they satisfy `wanted`.
+    /// Returns the end of the bytes from `from` on that satisfy `wanted`.
     fn run(&self, from: usize, wanted: impl Fn(u8) -> bool) -> usize {
         self.text.iter().skip(from).position(|byte| !wanted(*byte)).map_or(self.text.len(), |n| from + n)
     }
@@ -105,7 +106,7 @@ impl Lexer<'_> {
         self.loose_end(terms, depth)
     }
 
-    /// The text ended where a term was expected: only a junction can be the last thing, or nothing but `!`.
+    /// Handles a text that ends where a term is expected: after a junction, or after only `!`.
     fn loose_end(&mut self, terms: usize, depth: usize) -> Result<(), Fault> {
         let end = Span::empty(self.text.len());
         let fault = |kind, errno, position| Err(Fault { kind, errno, position, span: end });
@@ -136,7 +137,7 @@ impl Lexer<'_> {
         Ok(())
     }
 
-    /// What stands behind a predicate: closing parentheses, then `&&`, `||` or (true) the end.
+    /// Reads the closing parentheses after a predicate, then `&&` or `||`. Returns true at the end of the text.
     fn junction(&mut self, depth: &mut usize) -> Result<bool, Fault> {
         loop {
             let here = self.at;
@@ -201,7 +202,7 @@ impl Lexer<'_> {
         found
     }
 
-    /// Behind `.function`: a number, or everything up to white space, a closing parenthesis included.
+    /// Reads the value after `.function`: a number, or all bytes before white space, including a closing parenthesis.
     fn symbol(&mut self) -> Result<(), Fault> {
         let start = self.at;
         if self.byte(start).is_some_and(|byte| byte.is_ascii_digit()) {
@@ -279,8 +280,8 @@ impl Lexer<'_> {
         Ok(())
     }
 
-    /// The functions of ftrace:function: up to a junction or parenthesis, or in quotes. The kernel does not step
-    /// over the closing quote, so that a quoted list is refused right behind it.
+    /// Reads the functions of `ftrace:function`: all bytes before a junction or parenthesis, or a quoted text. The
+    /// kernel does not skip the closing quote, so it rejects a quoted list at that byte.
     fn functions(&mut self, start: usize) -> Result<(), Fault> {
         let quote = self.byte(start).filter(|byte| matches!(byte, b'\'' | b'"'));
         let end = self.run((start + 1).min(self.text.len()), |byte| match quote {

@@ -1,14 +1,15 @@
-//! The event filter language: text to tokens to a typed tree, errors with the kernel's wording.
+//! Parser of the event filter language: text to tokens to a typed tree, with the kernel's errors.
 //!
-//! The kernel (kernel/trace/trace_events_filter.c) works in two sweeps: it counts parentheses, quotes and terms
-//! over the whole text, then reads the text once more and looks every field up while it reads, so that which
-//! error is seen first depends on the event. The stages here are kept apart all the same. [`balance`] is the
-//! first sweep. [`lex`] reads the text into tokens without knowing the event and says where it had to stop.
-//! [`drafts`] groups the tokens into predicates, the last one perhaps unfinished; the resolver
-//! ([`crate::plan::resolve`]) checks them in the text's order and reports the lexer's error only when none of
-//! its own comes first. [`parse`] makes the tree.
+//! The kernel (`kernel/trace/trace_events_filter.c`) makes two passes. The first counts parentheses, quotes and terms
+//! of the whole text. The second parses the text and looks up every field on the way. Its first error therefore depends
+//! on the event.
 //!
-//! A filter is bytes: the kernel does not ask for UTF-8, and its letters are those of Latin-1.
+//! This module separates the stages. [`balance`] is the first pass. [`lex`] splits the text into tokens without the
+//! event, and reports where it stopped. [`drafts`] groups the tokens into predicates, of which the last may be
+//! incomplete. The resolver ([`crate::plan::resolve`]) checks the predicates in order. It reports the lexer's error
+//! only if it finds no earlier error. [`parse`] builds the tree.
+//!
+//! A filter consists of bytes: the kernel does not require UTF-8, and its letters are Latin-1.
 
 pub mod ast;
 pub mod balance;
@@ -28,28 +29,28 @@ pub use token::{Op, Token, TokenKind, ValueKind};
 
 use super::ctype;
 
-/// Bytes that a filter may have at most less one: a write of a page or more fails with EINVAL and changes
-/// nothing (`event_filter_write()`, kernel/trace/trace_events.c; 4 KiB pages).
+/// A filter must be shorter than this many bytes. A longer write fails with EINVAL and changes nothing
+/// (`event_filter_write()`, `kernel/trace/trace_events.c`; 4 KiB pages).
 pub const WRITE_MAX: usize = 4096;
 
-/// Bytes of a quoted text must stay below this: `MAX_FILTER_STR_VAL`, include/linux/trace_events.h.
+/// A quoted text must be shorter than this many bytes: `MAX_FILTER_STR_VAL`, `include/linux/trace_events.h`.
 pub const TEXT_MAX: usize = 256;
 
-/// Bytes of a number must stay below this: the size of `num_buf` in `parse_pred()`.
+/// A number must be shorter than this many bytes: the size of `num_buf` in `parse_pred()`.
 pub const NUMBER_MAX: usize = 24;
 
-/// What a write to a `filter` file asks for.
+/// The request of a write to a `filter` file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Too long: EINVAL, and nothing changes.
+    /// The write is too long: EINVAL, without a change.
     TooLong,
-    /// `0`: take the filter away.
+    /// `0`: remove the filter.
     Clear,
-    /// Set this filter: the text up to a NUL, white space at its end cut.
+    /// Set this filter: the text before a NUL, without trailing white space.
     Set(&'a [u8]),
 }
 
-/// Reads what was written to a `filter` file.
+/// Parses a write to a `filter` file.
 pub fn request(written: &[u8]) -> Request<'_> {
     if written.len() >= WRITE_MAX {
         return Request::TooLong;

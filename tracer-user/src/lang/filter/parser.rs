@@ -1,7 +1,7 @@
-//! Tokens to predicates and to the tree.
+//! Parser from tokens to predicates and to the tree.
 //!
-//! The lexer has already refused whatever does not alternate as it must, so the tree of a whole token list
-//! always exists. It is built without recursion: parentheses may nest two thousand deep.
+//! The lexer has already rejected invalid sequences of tokens, so a complete token list always has a tree. The parser
+//! does not use recursion, because parentheses can nest two thousand levels deep.
 
 use super::super::Span;
 use super::ast::{Expr, Name, Predicate, Value};
@@ -11,25 +11,25 @@ use super::error::{Fault, FilterError};
 use super::lexer::lex;
 use super::token::{Op, Token, TokenKind, ValueKind};
 
-/// A predicate as far as it could be read.
+/// A predicate that may be incomplete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
     /// The field.
     pub field: Name,
-    /// Whether `.ustring` stands behind the field.
+    /// Whether the field has the suffix `.ustring`.
     pub user: bool,
-    /// Whether `.function` stands behind the field.
+    /// Whether the field has the suffix `.function`.
     pub function: bool,
     /// The operator.
     pub op: Option<(Op, Span)>,
     /// The value.
     pub value: Option<Value>,
-    /// Whether the value's form is known and its end is not.
+    /// Whether the value has a known form but an invalid end.
     pub broken: bool,
 }
 
-/// The predicates of a token list, in order. Only the last can lack anything, and does only if the lexer found
-/// a fault.
+/// Returns the predicates of a token list in order. Only the last can be incomplete, and only if the lexer found a
+/// fault.
 pub fn drafts(text: &[u8], tokens: &[Token]) -> Vec<Draft> {
     let mut drafts: Vec<Draft> = Vec::new();
     for token in tokens {
@@ -85,11 +85,11 @@ impl Draft {
 /// One level of parentheses under construction.
 #[derive(Default)]
 struct Level {
-    /// Operands of `||` that are complete.
+    /// Complete operands of `||`.
     either: Vec<Expr>,
-    /// Operands of the `&&` that is being read.
+    /// Operands of the current `&&`.
     both: Vec<Expr>,
-    /// Number of `!` in front of the operand that comes next.
+    /// Number of `!` before the next operand.
     nots: usize,
 }
 
@@ -117,7 +117,7 @@ fn join(mut parts: Vec<Expr>, many: fn(Vec<Expr>) -> Expr) -> Option<Expr> {
     if parts.len() > 1 { Some(many(parts)) } else { parts.pop() }
 }
 
-/// The tree of a token list that the lexer read to the end; None for any other list.
+/// Builds the tree of a complete token list; `None` for an incomplete one.
 pub fn tree(text: &[u8], tokens: &[Token]) -> Option<Expr> {
     let mut predicates = drafts(text, tokens).into_iter();
     let mut outer: Vec<Level> = Vec::new();
@@ -143,10 +143,10 @@ pub fn tree(text: &[u8], tokens: &[Token]) -> Option<Expr> {
     if outer.is_empty() { level.finish() } else { None }
 }
 
-/// Reads a filter with no event in mind: everything but what depends on fields, CPUs and symbols.
+/// Parses a filter without an event: checks all but fields, CPUs and symbols.
 ///
 /// # Errors
-/// The first fault in the text's order. With an event at hand a fault of its fields may come before it.
+/// The first fault in the order of the text. With an event, a fault of its fields may precede it.
 pub fn parse(text: &[u8], dialect: &Dialect) -> Result<Expr, FilterError> {
     let refuse = |fault: Fault| FilterError::new(fault, text, dialect);
     let counts = balance::check(text).map_err(refuse)?;
@@ -154,6 +154,6 @@ pub fn parse(text: &[u8], dialect: &Dialect) -> Result<Expr, FilterError> {
     if let Some(fault) = lexed.fault {
         return Err(refuse(fault));
     }
-    // A list of tokens that was read to the end makes a tree.
+    // Every complete token list has a tree.
     tree(text, &lexed.tokens).ok_or_else(|| refuse(Fault::meaningless(text)))
 }

@@ -1,4 +1,4 @@
-//! The language without an event: tokens, trees, printing, requests.
+//! Tests of the filter language without an event: tokens, trees, printing, requests.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn parsed(text: &str) -> Expr {
     parse(text.as_bytes(), &Dialect::newest()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The tree with its shape made visible.
+/// Prints the structure of the tree.
 fn shape(expr: &Expr) -> String {
     let many = |parts: &[Expr]| parts.iter().map(shape).collect::<Vec<_>>().join(" ");
     match expr {
@@ -89,7 +89,7 @@ fn requests() {
     assert_eq!(request(&[b' '; WRITE_MAX]), Request::TooLong);
 }
 
-/// Texts that are filters, or nearly: pieces of the language in any order, glued with and without spaces.
+/// Valid and nearly valid filters: elements of the language in any order, with and without spaces.
 fn nearly() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "a",
@@ -156,8 +156,10 @@ proptest! {
     }
 }
 
-/// The kernel's own way to make a program of a filter (the three passes of `predicate_parse()`): each entry
-/// tests a term and on one outcome goes on behind its target. What it computes must be what the tree says.
+/// The kernel's algorithm to compile a filter (the three passes of `predicate_parse()`).
+///
+/// Each entry tests a term, and on one outcome continues after its target. The program must compute the value of the
+/// tree.
 mod program {
     use super::*;
 
@@ -182,7 +184,7 @@ mod program {
         entries[last].target = before;
     }
 
-    /// Between terms and at the end: `next` is the junction, None for a parenthesis or the end.
+    /// Updates the entries between terms and at the end. `next` is the junction; `None` for a parenthesis or the end.
     fn settle(entries: &mut [Entry], level: &mut Level, next: Option<TokenKind>) {
         let last = entries.len() - 1;
         if std::mem::take(&mut level.and) {
@@ -249,7 +251,7 @@ mod program {
             let holds = terms & (1 << at) != 0;
             at = if holds == entries[at].branch_when { entries[at].target as usize + 1 } else { at + 1 };
         }
-        // Behind the entries stand one for true and one for false.
+        // An entry for true and one for false follow the program.
         at == n
     }
 
@@ -262,7 +264,7 @@ mod program {
             }
             Expr::Not(inner) => !holds(inner, terms, next),
             Expr::Group(inner) => holds(inner, terms, next),
-            // Without stopping early, so that the terms are counted.
+            // Evaluates all parts, because `next` counts the terms.
             Expr::And(parts) => parts.iter().fold(true, |all, part| all & holds(part, terms, next)),
             Expr::Or(parts) => parts.iter().fold(false, |any, part| any | holds(part, terms, next)),
         }

@@ -4,23 +4,23 @@ use std::fmt;
 
 use super::super::Span;
 
-/// One token.
+/// A token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// What it is.
+    /// Kind of the token.
     pub kind: TokenKind,
-    /// Where it stands.
+    /// Place of the token.
     pub span: Span,
 }
 
-/// What a token is.
+/// Kinds of token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
     /// `(`
     Open,
     /// `)`
     Close,
-    /// `!` in front of a term
+    /// `!` before a term
     Not,
     /// `&&`
     And,
@@ -34,16 +34,16 @@ pub enum TokenKind {
     Function,
     /// An operator.
     Op(Op),
-    /// What stands behind the operator.
+    /// The value after the operator.
     Value(ValueKind),
-    /// A value that the lexer could not read to its end; the last token, and the error says why.
+    /// An incomplete value. It is the last token, and the error gives the reason.
     Broken(ValueKind),
 }
 
 /// An operator of a predicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// `~`, text that looks like a pattern
+    /// `~`, text that matches a glob pattern
     Glob,
     /// `!=`
     Ne,
@@ -61,7 +61,7 @@ pub enum Op {
     And,
 }
 
-/// The form of a value, which the kernel tells by its first bytes alone.
+/// The form of a value, which the kernel determines from its first bytes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueKind {
     /// A number.
@@ -70,18 +70,18 @@ pub enum ValueKind {
     Text(u8),
     /// `CPUS{...}`
     Cpus,
-    /// An address or a symbol behind a `.function` field.
+    /// An address or a symbol after a `.function` field.
     Symbol,
-    /// The functions of the event `ftrace:function`, quoted by this byte or (0) not at all.
+    /// The functions of the event `ftrace:function`, with their quote byte, or 0 without quotes.
     Functions(u8),
 }
 
 impl Op {
-    /// All, in the order in which the kernel tries them.
+    /// All operators, in the order in which the kernel tries them.
     pub const ALL: [Self; 8] =
         [Self::Glob, Self::Ne, Self::Eq, Self::Le, Self::Lt, Self::Ge, Self::Gt, Self::And];
 
-    /// How it is written.
+    /// The text of the operator.
     pub fn text(self) -> &'static str {
         match self {
             Self::Glob => "~",
@@ -103,7 +103,7 @@ impl fmt::Display for Op {
 }
 
 impl TokenKind {
-    /// A word for it, as `explain` shows it.
+    /// Name of the token in the output of `explain`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -122,7 +122,7 @@ impl TokenKind {
 }
 
 impl ValueKind {
-    /// A word for it.
+    /// Name of the form.
     pub fn name(self) -> &'static str {
         match self {
             Self::Number => "number",

@@ -1,7 +1,9 @@
-//! Actions as they are written: `onmatch(SYSTEM.EVENT).ACTION`, `onmax($VAR).ACTION`, `onchange($VAR).ACTION`, where
-//! ACTION is `save(FIELD[,FIELD]...)`, `snapshot()`, `trace(SYNTHETIC,PARAM...)` or `SYNTHETIC(PARAM...)`
-//! (`parse_actions()`). Only the event of `onmatch()` is looked up here; what the parameters mean is asked when all
-//! of the histogram is known ([`super::params`]).
+//! Parser of actions: `onmatch(SYSTEM.EVENT).ACTION`, `onmax($VAR).ACTION`, `onchange($VAR).ACTION`
+//! (`parse_actions()`).
+//!
+//! ACTION is `save(FIELD[,FIELD]...)`, `snapshot()`, `trace(SYNTHETIC,PARAM...)` or `SYNTHETIC(PARAM...)`. This module
+//! looks up only the event of `onmatch()`. [`super::params`] resolves the parameters after the rest of the histogram is
+//! known.
 
 use rustix::io::Errno;
 
@@ -12,75 +14,75 @@ use super::split::{Pieces, strip};
 use super::value::Value;
 use crate::event::dynamic::latin1;
 
-/// Parameters of an action: `SYNTH_FIELDS_MAX`.
+/// Maximum number of parameters of an action: `SYNTH_FIELDS_MAX`.
 pub(super) const PARAMS_MAX: usize = 64;
 
-/// When an action is taken.
+/// The condition of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handler {
-    /// When the event's key is one of that other event's.
+    /// The key of this event equals a key of the other event.
     Match {
-        /// Its system.
+        /// System of the other event.
         system: String,
-        /// Its name.
+        /// Name of the other event.
         event: String,
     },
-    /// When a variable is greater than it ever was.
+    /// A variable exceeds its previous maximum.
     Max(Tracked),
-    /// When a variable is not what it was.
+    /// A variable differs from its previous value.
     Change(Tracked),
 }
 
-/// The variable that `onmax()` and `onchange()` look at.
+/// The variable of `onmax()` and `onchange()`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tracked {
-    /// As it is written, with `$`.
+    /// Text of the variable, with `$`.
     pub text: Vec<u8>,
-    /// Number of the reference to it.
+    /// Number of the reference to the variable.
     pub reference: usize,
-    /// Number of the variable that keeps what was seen last.
+    /// Number of the variable that stores the last value.
     pub slot: usize,
 }
 
-/// What is done.
+/// The effect of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Deed {
-    /// Fields are saved in the entry.
+    /// Saves fields in the entry.
     Save,
-    /// A synthetic event happens.
+    /// Generates a synthetic event.
     Trace,
-    /// A snapshot is taken.
+    /// Takes a snapshot.
     Snapshot,
 }
 
 /// An action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// When.
+    /// The condition.
     pub handler: Handler,
-    /// What.
+    /// The effect.
     pub deed: Deed,
-    /// The word in front of the parenthesis.
+    /// The word before the parenthesis.
     pub word: Vec<u8>,
-    /// Whether it is `trace`, whose first parameter names the synthetic event.
+    /// Whether the word is `trace`, whose first parameter names the synthetic event.
     pub keyword: bool,
-    /// The synthetic event, where `trace` names it.
+    /// Name of the synthetic event, if `trace` gives it.
     pub synthetic: Option<Vec<u8>>,
     /// The parameters.
     pub params: Vec<Vec<u8>>,
-    /// Where each of them stands in the command.
+    /// Place of each parameter in the command.
     pub(super) places: Vec<Span>,
-    /// Number of the reference that each parameter of a synthetic event is.
+    /// Number of the reference for each parameter of a synthetic event.
     pub references: Vec<usize>,
 }
 
 impl Action {
-    /// The synthetic event's name.
+    /// Name of the synthetic event.
     pub fn synthetic_name(&self) -> &[u8] {
         if self.keyword { self.synthetic.as_deref().unwrap_or_default() } else { &self.word }
     }
 
-    /// The variable it follows, if any.
+    /// The tracked variable, if any.
     pub fn tracked(&self) -> Option<&Tracked> {
         match &self.handler {
             Handler::Max(tracked) | Handler::Change(tracked) => Some(tracked),
@@ -88,7 +90,7 @@ impl Action {
         }
     }
 
-    /// Whether two are the same action (`actions_match()`).
+    /// Whether two actions are equal (`actions_match()`).
     pub(super) fn matches(&self, other: &Self) -> bool {
         let same_handler = match (&self.handler, &other.handler) {
             (Handler::Max(a), Handler::Max(b)) | (Handler::Change(a), Handler::Change(b)) => a.text == b.text,
@@ -100,7 +102,7 @@ impl Action {
             && self.synthetic_name() == other.synthetic_name()
     }
 
-    /// Itself as it is read back; `saved` are the names that `save()` keeps.
+    /// Text of the action when read back; `saved` are the names that `save()` stores.
     pub(super) fn read_back(&self, saved: &[Value]) -> Vec<u8> {
         let mut text = match &self.handler {
             Handler::Match { system, event } => {
@@ -125,7 +127,7 @@ impl Action {
     }
 }
 
-/// Reads an action.
+/// Parses an action.
 pub(super) fn read(text: &[u8], part: Span, world: &dyn World, log: &mut Log) -> Result<Action, Errno> {
     let mut reader = Reader { text, log };
     let bytes = part.of(text);

@@ -1,4 +1,4 @@
-//! A checked histogram: what its command means at its event (`create_hist_data()`, in that order).
+//! A checked histogram, created in the order of the kernel's `create_hist_data()`.
 
 use std::sync::Arc;
 
@@ -18,64 +18,64 @@ use super::{World, sort};
 use crate::event::Format;
 use crate::event::dynamic::{latin1, raw};
 
-/// Keys, and values with the hit count: `TRACING_MAP_KEYS_MAX`, `TRACING_MAP_VALS_MAX`.
+/// Maximum number of keys, and of values with the hit count: `TRACING_MAP_KEYS_MAX`, `TRACING_MAP_VALS_MAX`.
 const KEYS_MAX: usize = 3;
 const VALUES_MAX: usize = 3;
 
-/// Bytes of a key: `HIST_KEY_SIZE_MAX`.
+/// Maximum size of a key in bytes: `HIST_KEY_SIZE_MAX`.
 const KEY_MAX: u32 = TEXT_MAX + STACK_SIZE;
 
 /// A histogram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "properties of their own each")]
 pub struct Hist {
-    /// Which one.
+    /// Id of the histogram.
     pub id: HistId,
-    /// The instance whose variables it sees.
+    /// The instance whose variables the histogram can use.
     pub instance: u32,
-    /// The event it counts.
+    /// The event.
     pub event: Arc<Format>,
-    /// `name=NAME`, whole.
+    /// `name=NAME` as a whole.
     pub name: Option<Vec<u8>>,
-    /// The table has two to this many entries.
+    /// The table has 2 to the power of `bits` entries.
     pub bits: u32,
-    /// The clock, where one is named.
+    /// The clock, if the command names one.
     pub clock: Option<Vec<u8>>,
-    /// Whether rows show no hit count.
+    /// Whether rows omit the hit count.
     pub no_hitcount: bool,
-    /// The values, the hit count first, and the variables; behind them the keys.
+    /// The values (the hit count first), then the variables, then the keys.
     pub fields: Vec<Value>,
-    /// How many of [`Self::fields`] are no keys.
+    /// Number of [`Self::fields`] before the keys.
     pub values: usize,
-    /// How many of those are variables.
+    /// Number of variables among [`Self::fields`].
     pub variables: usize,
-    /// Bytes of a key.
+    /// Size of a key in bytes.
     pub key_size: u32,
-    /// By what rows are sorted, one at least.
+    /// Sort order of the rows; at least one key.
     pub sort: Vec<sort::SortKey>,
-    /// The variables that are looked up at a hit.
+    /// References to variables, which are read at a hit.
     pub references: Vec<Value>,
-    /// Whether looking up takes the value away, a reference each.
+    /// For each reference, whether reading it clears the value.
     pub read_once: Vec<bool>,
     /// Actions.
     pub actions: Vec<Action>,
-    /// Variables that actions made of fields, the variable and its value each.
+    /// Variables that actions created from fields, each with its value.
     pub field_variables: Vec<(Value, Value)>,
-    /// Likewise what `save()` keeps.
+    /// Variables of `save()`, each with its value.
     pub saved: Vec<(Value, Value)>,
-    /// Variables of an entry.
+    /// Number of variables in an entry.
     pub slots: usize,
     /// Whether the clock is read.
     pub timestamps: bool,
-    /// Whether it is read in microseconds.
+    /// Whether timestamps are in microseconds.
     pub in_usecs: bool,
-    /// Whether it only tells which one is to go.
+    /// Whether the command only identifies a histogram to remove.
     pub(super) remove: bool,
-    /// Histograms that actions put on other events: event and command.
+    /// Histograms that actions created on other events.
     pub(super) helpers: Vec<Helper>,
 }
 
-/// A histogram that the kernel makes on another event to have a field of it as a variable.
+/// A histogram that the kernel creates on another event to use one of its fields as a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Helper {
     pub(super) system: String,
@@ -89,14 +89,14 @@ impl Hist {
         self.fields.get(self.values..).unwrap_or_default()
     }
 
-    /// A variable of the command.
+    /// Finds a variable of the command by name.
     pub(super) fn variable(&self, name: &[u8]) -> Option<&Value> {
         self.fields
             .iter()
             .find(|value| value.flags.has(Flags::VAR) && value.variable.as_deref() == Some(name))
     }
 
-    /// Whether this is its event.
+    /// Whether the histogram is on this event.
     pub(super) fn is_on(&self, system: &[u8], event: &[u8]) -> bool {
         raw(&self.event.system) == system && raw(&self.event.name) == event
     }
@@ -110,8 +110,8 @@ impl Hist {
         events.collect()
     }
 
-    /// The number of a reference to a variable, an old one or a new one; None when there are too many
-    /// (`create_var_ref()`).
+    /// Returns the number of a reference to a variable, and adds the reference if it is new. Returns `None` if there
+    /// are too many (`create_var_ref()`).
     pub(super) fn refer_to(&mut self, variable: &Value, event: Option<(Vec<u8>, Vec<u8>)>) -> Option<usize> {
         if let Some(at) = self.references.iter().position(|reference| reference.slot == variable.slot) {
             return Some(at);
@@ -134,7 +134,7 @@ impl Hist {
         Some(reference)
     }
 
-    /// A new variable of the entry (`tracing_map_add_var()`).
+    /// Adds a variable to the entry (`tracing_map_add_var()`).
     pub(super) fn add_slot(&mut self) -> Result<Slot, Errno> {
         if self.slots >= VARS_MAX {
             return Err(Errno::INVAL);
@@ -143,7 +143,7 @@ impl Hist {
         Ok(Slot { hist: self.id, at: self.slots - 1 })
     }
 
-    /// Texts and stacks that an entry keeps for variables.
+    /// Number of texts and stack traces that an entry stores for variables.
     pub(super) fn texts(&self) -> usize {
         let is_text = |value: &Value| value.flags.has(Flags::STRING.and(Flags::STACKTRACE));
         let values = self.fields.iter().take(self.values);
@@ -152,13 +152,13 @@ impl Hist {
         own.count() + made.count()
     }
 
-    /// Whether something depends on variables (`has_hist_vars()`).
+    /// Whether the histogram uses variables (`has_hist_vars()`).
     pub(super) fn has_variables(&self) -> bool {
         !self.references.is_empty() || self.fields.iter().any(Value::has_variables)
     }
 }
 
-/// What a histogram is made with.
+/// The inputs for creating a histogram.
 pub(super) struct Making<'a> {
     pub(super) set: &'a Set,
     pub(super) world: &'a dyn World,
@@ -169,7 +169,7 @@ pub(super) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// Makes the histogram, its actions read but not yet looked into.
+    /// Creates the histogram. Its actions are parsed but not yet resolved.
     pub(super) fn make(&self, id: HistId, remove: bool, log: &mut Log) -> Result<Hist, Errno> {
         let command = self.command;
         let part = |span: Span| command.part(span).to_vec();
@@ -231,7 +231,7 @@ impl Making<'_> {
         }
     }
 
-    /// The variables that are defined, and their expressions (`parse_var_defs()`).
+    /// Parses the defined variables and their expressions (`parse_var_defs()`).
     fn definitions(&self, log: &mut Log) -> Result<Vec<Definition>, Errno> {
         let text = &self.command.text;
         let mut definitions = Vec::new();
@@ -266,7 +266,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// The values of `vals=`; how many there are beside the hit count.
+    /// Adds the values of `vals=`. Returns their number without the hit count.
     fn make_listed_values(
         &self,
         hist: &mut Hist,
@@ -310,7 +310,7 @@ impl Making<'_> {
         for at in 0..definitions.len() {
             let Some(Definition { name, left }) = definitions.get(at).cloned() else { break };
             if !hist.remove && self.set.finds_variable(hist, &name) {
-                // The name is looked up by its text, as everything.
+                // The kernel searches for the text of the name, as for every error.
                 log.add(ErrorKind::DuplicateVar, &name, None);
                 return Err(Errno::INVAL);
             }
@@ -363,7 +363,7 @@ impl Making<'_> {
     }
 }
 
-/// Whether a value or variable has no modifier that only keys have.
+/// Checks that a value or variable has no modifier that is valid only for keys.
 fn check_value_modifiers(value: &Value) -> Result<(), ()> {
     let rounded = Flags::BUCKET.and(Flags::LOG2);
     let bad = if value.flags.has(Flags::VAR) {
@@ -375,8 +375,7 @@ fn check_value_modifiers(value: &Value) -> Result<(), ()> {
 }
 
 impl Hist {
-    /// Whether two are the same histogram as far as the kernel can tell, their filters aside
-    /// (`hist_trigger_match()`).
+    /// Whether two histograms are equal for the kernel, apart from their filters (`hist_trigger_match()`).
     pub(super) fn matches(&self, other: &Self) -> bool {
         let same_field = |a: &Value, b: &Value| match (&a.field, &b.field) {
             (None, None) => true,
@@ -399,13 +398,13 @@ impl Hist {
             && self.actions.iter().zip(&other.actions).all(|(a, b)| a.matches(b))
     }
 
-    /// Whether another one's keys are of the same types (`compatible_keys()`).
+    /// Whether the keys of both histograms have the same types (`compatible_keys()`).
     pub(super) fn has_keys_like(&self, other: &Self) -> bool {
         let alike = |(a, b): (&Value, &Value)| a.ty == b.ty && a.size == b.size && a.signed == b.signed;
         self.keys().len() == other.keys().len() && self.keys().iter().zip(other.keys()).all(alike)
     }
 
-    /// What `trigger` reads of it, without filter and state (`event_hist_trigger_print()`).
+    /// Text of the histogram in `trigger`, without filter and state (`event_hist_trigger_print()`).
     pub(super) fn read_back(&self) -> Vec<u8> {
         let mut text = b"keys=".to_vec();
         let key = |key: &Value| match &key.field {
@@ -449,7 +448,7 @@ impl Hist {
         text
     }
 
-    /// Whether one of its actions takes snapshots.
+    /// Whether an action takes snapshots.
     pub fn takes_snapshots(&self) -> bool {
         self.takes_snapshot_before(self.actions.len())
     }
@@ -458,7 +457,7 @@ impl Hist {
         self.actions.iter().take(end).any(|action| action.deed == Deed::Snapshot)
     }
 
-    /// The synthetic events that its actions cause.
+    /// Names of the synthetic events that the actions generate.
     pub fn synthetic_events(&self) -> impl Iterator<Item = String> + '_ {
         let traces = self.actions.iter().filter(|action| action.deed == Deed::Trace);
         traces.map(|action| latin1(action.synthetic_name()))

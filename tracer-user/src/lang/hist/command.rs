@@ -1,8 +1,9 @@
-//! A histogram command as its parts: `ATTRIBUTE[:ATTRIBUTE]... [if FILTER]`, each attribute still a text
-//! (`event_hist_trigger_parse()` down to `parse_hist_trigger_attrs()`).
+//! Splits a histogram command into parts: `ATTRIBUTE[:ATTRIBUTE]... [if FILTER]`, each attribute still a text
+//! (`event_hist_trigger_parse()` to `parse_hist_trigger_attrs()`).
 //!
-//! Reads no event. All places are offsets in [`Command::text`], which has the length of what was given: `sym-offset`
-//! is written `symXoffset` there, so that its sign is none, and the kernel looks culprits up in that spelling.
+//! This module does not use the event. All places are offsets in [`Command::text`], which has the length of the
+//! original text. There `sym-offset` is spelled `symXoffset`, so that its hyphen is not an operator. The kernel
+//! searches for invalid texts in that spelling.
 
 use rustix::io::Errno;
 
@@ -12,34 +13,34 @@ use super::dialect::{Dialect, Feature};
 use super::error::{ErrorKind, Log};
 use super::split::{Pieces, find, strip};
 
-/// Entries of a table as a power of two, at least and at most, and where no size is given: `TRACING_MAP_BITS_*`.
+/// Number of table entries as a power of two: minimum, maximum and default: `TRACING_MAP_BITS_*`.
 const BITS_MIN: u32 = 7;
 const BITS_MAX: u32 = 17;
 const BITS_DEFAULT: u32 = 11;
 
-/// Variables of a histogram: `TRACING_MAP_VARS_MAX`.
+/// Maximum number of variables of a histogram: `TRACING_MAP_VARS_MAX`.
 pub(super) const VARS_MAX: usize = 16;
 
-/// Actions of a histogram: `HIST_ACTIONS_MAX`.
+/// Maximum number of actions of a histogram: `HIST_ACTIONS_MAX`.
 const ACTIONS_MAX: usize = 8;
 
-/// A command's parts.
+/// The parts of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "words that are there or not")]
 pub struct Command {
-    /// What was given, `sym-offset` respelled.
+    /// The original text with `sym-offset` respelled.
     pub text: Vec<u8>,
-    /// Behind `keys=`.
+    /// Text after `keys=`.
     pub keys: Span,
-    /// Behind `vals=`.
+    /// Text after `vals=`.
     pub values: Option<Span>,
-    /// Behind `sort=`.
+    /// Text after `sort=`.
     pub sort: Option<Span>,
-    /// `name=NAME`, whole.
+    /// `name=NAME` as a whole.
     pub name: Option<Span>,
-    /// Behind `clock=`.
+    /// Text after `clock=`.
     pub clock: Option<Span>,
-    /// The table has two to this many entries.
+    /// The table has 2 to the power of `bits` entries.
     pub bits: u32,
     /// `pause`
     pub pause: bool,
@@ -49,7 +50,7 @@ pub struct Command {
     pub clear: bool,
     /// `nohitcount`
     pub no_hitcount: bool,
-    /// `NAME=EXPR[,NAME=EXPR]...`, everything with `=` that is nothing else.
+    /// `NAME=EXPR[,NAME=EXPR]...`: every other part with `=`.
     pub assignments: Vec<Span>,
     /// `onmatch(...`, `onmax(...`, `onchange(...`
     pub actions: Vec<Span>,
@@ -58,7 +59,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Reads what stands behind `hist:`; None is what nothing at all behind `hist` means.
+    /// Splits `given`, the text after `hist:`, which is `None` if no text follows `hist`.
     pub(super) fn read(given: Option<&[u8]>, dialect: Dialect, log: &mut Log) -> Result<Self, Errno> {
         let given = given.ok_or(Errno::INVAL)?;
         let mut command = Self { text: given.to_vec(), bits: BITS_DEFAULT, ..Self::default() };
@@ -75,7 +76,7 @@ impl Command {
         Ok(command)
     }
 
-    /// The text of a part.
+    /// Text of a part.
     pub fn part(&self, span: Span) -> &[u8] {
         span.of(&self.text)
     }
@@ -150,7 +151,7 @@ impl Command {
     }
 }
 
-/// Where `if FILTER` starts: the first `if` that is a word and has something behind it.
+/// Start of `if FILTER`: the first `if` that is a word and is followed by text.
 fn filter_start(text: &[u8]) -> Result<Option<usize>, Errno> {
     let is_blank = |at: usize| text.get(at).is_some_and(|byte| matches!(byte, b' ' | b'\t'));
     let mut from = 0;

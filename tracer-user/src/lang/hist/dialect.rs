@@ -1,28 +1,30 @@
-//! What differs between kernels in the histogram language. There is one parser; a difference is a [`Feature`].
+//! Differences between kernels in the histogram language.
+//!
+//! One parser serves all kernels; a difference is a [`Feature`].
 
-/// Something that only some kernels have.
+/// A feature that only some kernels have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Feature {
     /// `nohitcount`, and `hitcount` as a value with modifiers (6.3).
     NoHitcount,
-    /// `.percent` and `.graph` (6.0, and 6.1 as Debian has it).
+    /// `.percent` and `.graph` (6.0, and Debian's 6.1).
     Bars,
-    /// Stack traces as values of variables: `common_stacktrace`, `.stacktrace`, fields of that kind (6.3).
+    /// Stack traces as values of variables: `common_stacktrace`, `.stacktrace`, and fields of that kind (6.3).
     Stacktraces,
-    /// `common_comm`, text of the current task's name (6.17).
+    /// `common_comm`, the name of the current task as text (6.17).
     Comm,
-    /// `SYSTEM.EVENT.$NAME` is read back as it was written, and not as `$SYSTEM.EVENT.NAME`, which nobody can write.
-    /// We always do so.
+    /// Reads `SYSTEM.EVENT.$NAME` back as written. Without it the text is `$SYSTEM.EVENT.NAME`, which the parser
+    /// rejects. Our own language always has this feature.
     QualifiedNames,
 }
 
 impl Feature {
-    /// All of them.
+    /// All features.
     pub const ALL: [Self; 5] =
         [Self::NoHitcount, Self::Bars, Self::Stacktraces, Self::Comm, Self::QualifiedNames];
 }
 
-/// The features that a kernel has.
+/// The features of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
     features: u8,
@@ -35,7 +37,7 @@ impl Default for Dialect {
 }
 
 impl Dialect {
-    /// Everything.
+    /// All features.
     pub fn newest() -> Self {
         Self { features: (1 << Feature::ALL.len()) - 1 }
     }
@@ -51,13 +53,13 @@ impl Dialect {
         lacks.fold(Self::newest(), Self::without)
     }
 
-    /// The same without a feature.
+    /// Removes a feature.
     #[must_use]
     pub fn without(self, feature: Feature) -> Self {
         Self { features: self.features & !(1 << feature as u8) }
     }
 
-    /// Whether it has a feature.
+    /// Whether the dialect has a feature.
     pub fn has(self, feature: Feature) -> bool {
         self.features & 1 << feature as u8 != 0
     }

@@ -1,8 +1,8 @@
-//! What can be wrong with a histogram command, in the kernel's words, and the entries that it leaves in `error_log`.
+//! Errors of a histogram command with the kernel's text, and its entries in `error_log`.
 //!
-//! The kernel keeps no position of what it reads: to log an error it looks the text in question up in the command,
-//! and the first place where that text occurs gets the caret, be it the culprit or not. [`Log::add`] does the same,
-//! and keeps the culprit's own place beside it for our command line.
+//! The kernel does not track its position in the text. To log an error, it searches for the invalid text in the command
+//! and puts the caret at the first occurrence, which can be the wrong one. [`Log::add`] does the same. It also stores
+//! the actual place for our command line.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::super::filter::FilterError;
 use super::super::{Span, caret};
 
-/// What is wrong: `HIST_ERR_*`, kernel/trace/trace_events_hist.c.
+/// Kinds of error: `HIST_ERR_*`, `kernel/trace/trace_events_hist.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the wording says what each of them is")]
 pub enum ErrorKind {
@@ -66,7 +66,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The kernel's wording.
+    /// The kernel's text.
     pub fn wording(self) -> &'static str {
         match self {
             Self::DuplicateVar => "Variable already defined",
@@ -125,37 +125,37 @@ impl ErrorKind {
     }
 }
 
-/// Bytes in front of the command in what the kernel logs.
+/// Prefix of the command in the kernel's log.
 pub(super) const PREFIX: &[u8] = b"hist:";
 
-/// Something that was logged.
+/// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// About the histogram.
+    /// An error of the histogram.
     Hist {
-        /// What is wrong.
+        /// Kind of error.
         kind: ErrorKind,
         /// The kernel's position in the logged command.
         position: usize,
-        /// The culprit in the command as it was given, where it is part of it.
+        /// Place of the invalid text in the original command, if it is part of the command.
         span: Option<Span>,
     },
-    /// About the filter behind it.
+    /// An error of the filter.
     Filter(FilterError),
 }
 
-/// What a command logs, and what is needed to show it.
+/// The log of a command, with the data to print it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    /// `hist:SYSTEM:EVENT`; empty where there was no command at all.
+    /// `hist:SYSTEM:EVENT`; empty without a command.
     location: Vec<u8>,
-    /// `hist:` and the command as it was given.
+    /// `hist:` and the original command.
     command: Vec<u8>,
     entries: Vec<Entry>,
 }
 
 impl Log {
-    /// The log of a command at an event.
+    /// Creates the log of a command at an event.
     pub(super) fn new(system: &str, event: &str, command: &[u8]) -> Self {
         use crate::event::dynamic::raw;
         Self {
@@ -165,14 +165,14 @@ impl Log {
         }
     }
 
-    /// Logs an error about a text, which the kernel looks up in the command.
+    /// Logs an error about a text, for which the kernel searches in the command.
     pub(super) fn add(&mut self, kind: ErrorKind, needle: &[u8], span: Option<Span>) {
-        // It keeps the position in 16 bits.
+        // The kernel stores the position in 16 bits.
         let position = find(&self.command, needle) & 0xffff;
         self.entries.push(Entry::Hist { kind, position, span });
     }
 
-    /// Logs an error that the kernel has no place for.
+    /// Logs an error without a position.
     pub(super) fn add_anywhere(&mut self, kind: ErrorKind) {
         self.entries.push(Entry::Hist { kind, position: 0, span: None });
     }
@@ -181,12 +181,12 @@ impl Log {
         self.entries.push(Entry::Filter(error));
     }
 
-    /// What was logged, in this order.
+    /// The entries, in the order in which they were logged.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The first thing that is wrong with the histogram.
+    /// Kind of the first error of the histogram.
     pub fn kind(&self) -> Option<ErrorKind> {
         self.entries.iter().find_map(|entry| match entry {
             Entry::Hist { kind, .. } => Some(*kind),
@@ -194,7 +194,7 @@ impl Log {
         })
     }
 
-    /// The entries as `error_log` shows them, each behind its timestamp `[    1.234567] `.
+    /// The entries as in `error_log`, each without its leading timestamp `[    1.234567] `.
     pub fn texts(&self) -> Vec<Vec<u8>> {
         let text = |entry: &Entry| match entry {
             Entry::Filter(error) => error.log_entry(),
@@ -210,7 +210,7 @@ impl Log {
     }
 }
 
-/// Offset of the first `needle` in `text`; 0 where there is none (`err_pos()`).
+/// Offset of the first `needle` in `text`; 0 if it does not occur (`err_pos()`).
 fn find(text: &[u8], needle: &[u8]) -> usize {
     if needle.is_empty() {
         return 0;
@@ -218,11 +218,11 @@ fn find(text: &[u8], needle: &[u8]) -> usize {
     text.windows(needle.len()).position(|window| window == needle).unwrap_or(0)
 }
 
-/// A command that was refused.
+/// A rejected command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(Box<Inside>);
 
-/// On the heap, so that results that hold a refusal stay small.
+/// Boxed, so that a `Result` with a refusal stays small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Inside {
     errno: Errno,
@@ -234,12 +234,12 @@ impl Refusal {
         Self(Box::new(Inside { errno, log }))
     }
 
-    /// What the write fails with.
+    /// Errno of the write.
     pub fn errno(&self) -> Errno {
         self.0.errno
     }
 
-    /// What it logs; nothing for many an error.
+    /// The log, which is empty for many errors.
     pub fn log(&self) -> &Log {
         &self.0.log
     }

@@ -1,53 +1,53 @@
-//! Expressions of values, variables and keys as trees: `a+b*$c`, `-(a)`, `100`, `sys.event.$var`, `field.modifier`
-//! (the reading half of `parse_expr()`, which in the kernel resolves names as it goes).
+//! Parser of expressions in values, variables and keys: `a+b*$c`, `-(a)`, `100`, `sys.event.$var`, `field.modifier`
+//! (the parsing part of `parse_expr()`, which in the kernel also resolves names).
 //!
-//! Operators are told apart before anything else is looked at: the last `-` or `+` is the root, else the last `/` or
-//! `*`; a `-` in front makes everything its operand, which wants parentheses. There are no other parentheses, and at
-//! most three operators. What is wrong is a node of its own, because the kernel sees an unknown name on the left before
-//! a missing operand on the right.
+//! Operators are determined first. The last `-` or `+` is the root, else the last `/` or `*`. A leading `-` negates the
+//! rest, which must be in parentheses. Other parentheses are invalid, and an expression has at most three operators. An
+//! error is a node of the tree, because the kernel reports an unknown name on the left before a missing operand on the
+//! right.
 //!
-//! The kernel reads in place and leaves a text cut up behind; later errors, and later uses of a variable's expression,
-//! see only what is left of it: [`Expr::left`].
+//! The kernel parses in place and cuts the text. Later errors, and later uses of a variable's expression, see only the
+//! remaining part: [`Expr::left`].
 
 use super::super::Span;
 use super::error::ErrorKind;
 use super::split::Pieces;
 
-/// Operators of an expression.
+/// Maximum number of operators in an expression.
 const OPERATORS_MAX: u32 = 3;
 
 /// An expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expr {
-    /// Where it stands.
+    /// Place of the expression.
     pub span: Span,
-    /// What the kernel leaves of it in the place where it read it.
+    /// The part that remains after the kernel has parsed the text in place.
     pub left: Span,
-    /// What it is.
+    /// Kind of the expression.
     pub kind: ExprKind,
 }
 
 /// Kinds of expressions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExprKind {
-    /// A number, by its first character.
+    /// A number, as determined by its first character.
     Number,
     /// A field or a variable.
     Name(Name),
     /// `-(x)`
     Negated(Box<Expr>),
-    /// `a+b` and so on.
+    /// `a+b` and similar.
     Binary(Operator, Box<Expr>, Box<Expr>),
-    /// None; the error, where the kernel logs one, and about what.
+    /// An invalid expression, with the error and its place if the kernel logs one.
     Bad(Option<(ErrorKind, Span)>),
 }
 
 /// `[SYSTEM.EVENT.]NAME[.MODIFIER]` or `[SYSTEM.EVENT.]$NAME`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// System and event, where two dots are.
+    /// System and event, if the name has two dots.
     pub event: Option<(Span, Span)>,
-    /// What is left behind them.
+    /// The text after system and event.
     pub name: Span,
 }
 
@@ -65,7 +65,7 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// Its sign.
+    /// Character of the operator.
     pub fn sign(self) -> char {
         match self {
             Self::Plus => '+',
@@ -83,12 +83,12 @@ enum Root {
     Binary(Operator, usize),
 }
 
-/// Whether a text is more than a name or a number.
+/// Whether a text contains an operator.
 pub(super) fn has_operator(text: &[u8]) -> bool {
     !matches!(root(text, Span::new(0, text.len())), Root::None)
 }
 
-/// Finds the root; the place is the operator's.
+/// Finds the root of an expression. The offset is the place of the operator.
 fn root(text: &[u8], part: Span) -> Root {
     let last = |sign: u8| part.of(text).iter().rposition(|byte| *byte == sign).map(|at| part.start + at);
     let (minus, plus) = (last(b'-'), last(b'+'));
@@ -106,7 +106,7 @@ fn root(text: &[u8], part: Span) -> Root {
 }
 
 impl Expr {
-    /// Reads a part of a text.
+    /// Parses a part of a text.
     pub fn read(text: &[u8], part: Span) -> Self {
         read(text, part, &mut 0)
     }
@@ -117,7 +117,7 @@ impl Expr {
 }
 
 impl Name {
-    /// Reads a part of a text that holds no operator.
+    /// Parses a part of a text without operators. Returns the name and the remaining part.
     pub(super) fn read(text: &[u8], part: Span) -> (Self, Span) {
         let mut pieces = Pieces::of(text, part);
         let first = pieces.up_to(b'.');
@@ -163,7 +163,8 @@ fn read(text: &[u8], part: Span, operators: &mut u32) -> Expr {
     }
 }
 
-/// `-(x)`. One byte behind the sign is skipped, be it the parenthesis or not, as long as there is one somewhere.
+/// Parses `-(x)`. The kernel skips the byte after the sign, even if it is not the parenthesis, as long as a parenthesis
+/// follows.
 fn negated(text: &[u8], part: Span, operators: &mut u32) -> Expr {
     let behind = Span::new(part.start + 1, part.end);
     if !behind.of(text).contains(&b'(') {
@@ -186,7 +187,7 @@ fn negated(text: &[u8], part: Span, operators: &mut u32) -> Expr {
 mod tests {
     use super::*;
 
-    /// The tree with parentheses, and what is left of the text.
+    /// Prints the tree with parentheses, and the remaining text.
     fn shown(text: &str) -> String {
         fn tree(text: &[u8], expr: &Expr) -> String {
             let part = |span: Span| String::from_utf8(span.of(text).to_vec()).unwrap();

@@ -1,4 +1,4 @@
-//! A [`World`] that is a table: for tests and fuzzing.
+//! A [`World`] from tables, for tests and fuzzing.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use super::super::synth;
 use super::{Dialect, World};
 use crate::event::{Format, synthetic};
 
-/// Events, synthetic events and how much of the language there is.
+/// Events, synthetic events and language features.
 #[derive(Clone, Debug, Default)]
 pub struct Fixed {
-    /// The language.
+    /// Language features.
     pub dialect: Dialect,
-    /// The events.
+    /// Existing events.
     pub events: Vec<Arc<Format>>,
-    /// The synthetic events.
+    /// Existing synthetic events.
     pub synthetic: synth::Set,
 }
 
 impl Fixed {
-    /// Two events with a field of each kind, one to be matched with the other.
+    /// Two events with a field of each kind, for `onmatch()` tests.
     pub fn small() -> Self {
         let common = "name: NAME\nID: 1\nformat:\n\
             \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\

@@ -1,13 +1,14 @@
-//! Histogram triggers: `hist:keys=...[:vals=...][:sort=...][:size=N][:name=N][:VAR=EXPR]...[:HANDLER.ACTION]...
-//! [if FILTER]` (kernel/trace/trace_events_hist.c).
+//! Parser of histogram triggers (`kernel/trace/trace_events_hist.c`).
 //!
-//! [`Command`] takes the text apart, [`expr`] and [`action`] make trees of the parts, [`resolve`] and [`params`] look
-//! names up in an event ([`Format`]), in the histograms that are there ([`Set`]) and in what else there is ([`World`]),
-//! and the result is a [`Hist`] of [`Value`]s. The kernel does all of it in one go and stops at the first error; the
-//! order here is the kernel's wherever two things can be wrong at once. `!` in front makes the same histogram and then
-//! looks for its equal.
+//! The syntax is `hist:keys=...[:vals=...][:sort=...][:size=N][:name=N][:VAR=EXPR]...[:HANDLER.ACTION]... [if FILTER]`.
 //!
-//! No table is here: `plan::hist` lays out keys and counters, `render::hist` shows them.
+//! [`Command`] splits the text; [`expr`] and [`action`] build trees of the parts. [`resolve`] and [`params`] look up
+//! names in an event ([`Format`]), in the existing histograms ([`Set`]) and in the other facts ([`World`]). The result
+//! is a [`Hist`] of [`Value`]s. The kernel does all of this in one pass and stops at the first error. The order here is
+//! the kernel's wherever two errors are possible. A leading `!` builds the same histogram and then searches for an
+//! equal one.
+//!
+//! This layer has no tables: `plan::hist` lays out keys and counters, `render::hist` prints them.
 
 pub mod action;
 mod checked;
@@ -39,33 +40,33 @@ pub use value::{Flags, Function, HistId, STACK_DEPTH, STACK_SIZE, Slot, TEXT_MAX
 use super::filter::FilterError;
 use crate::event::{Format, synthetic};
 
-/// What histograms may be about, beside the histograms that there are.
+/// Facts for histograms, in addition to the existing histograms.
 pub trait World {
-    /// The instance whose events and variables are meant, where there are several.
+    /// The instance whose events and variables apply, if there are several.
     fn instance(&self) -> u32 {
         0
     }
 
-    /// How much of the language there is.
+    /// The language features of the kernel.
     fn dialect(&self) -> Dialect;
 
-    /// An event.
+    /// Finds an event.
     fn event(&self, system: &str, name: &str) -> Option<Arc<Format>>;
 
-    /// Whether there is this event.
+    /// Whether an event exists.
     fn has_event(&self, system: &str, name: &str) -> bool {
         self.event(system, name).is_some()
     }
 
-    /// A synthetic event.
+    /// Finds a synthetic event.
     fn synthetic(&self, name: &str) -> Option<Arc<synthetic::Event>>;
 
-    /// Whether there is a clock of this name.
+    /// Whether a clock of this name exists.
     fn has_clock(&self, name: &[u8]) -> bool;
 
-    /// Whether an event's filter may be this one.
+    /// Whether an event accepts this filter.
     ///
     /// # Errors
-    /// When not, and why.
+    /// Why the filter is invalid.
     fn filter(&self, event: &Format, text: &[u8]) -> Result<(), FilterError>;
 }

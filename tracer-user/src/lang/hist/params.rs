@@ -1,6 +1,7 @@
-//! What actions are about, once the histogram they belong to is known: the variables they follow, what they save, and
-//! the parameters of synthetic events (`create_actions()`). Fields that are named become variables, of this histogram
-//! or of one that is put on the other event.
+//! Resolves actions after their histogram is known: tracked variables, saved fields and parameters of synthetic events
+//! (`create_actions()`).
+//!
+//! A named field becomes a variable, either of this histogram or of a new histogram on the other event.
 
 use rustix::io::Errno;
 
@@ -16,10 +17,10 @@ use super::value::{Flags, Function, Value};
 use crate::event::dynamic::{latin1, raw};
 use crate::event::synthetic;
 
-/// Fields that may become variables: `SYNTH_FIELDS_MAX`.
+/// Maximum number of fields that become variables: `SYNTH_FIELDS_MAX`.
 const MADE_MAX: usize = PARAMS_MAX;
 
-/// What is at hand for it.
+/// The state for resolving actions.
 pub(super) struct Params<'a> {
     pub(super) set: &'a mut Set,
     pub(super) world: &'a dyn World,
@@ -28,11 +29,11 @@ pub(super) struct Params<'a> {
     pub(super) log: &'a mut Log,
 }
 
-/// System and event as they are written.
+/// System and event as written.
 type EventName = (Vec<u8>, Vec<u8>);
 
 impl Params<'_> {
-    /// Looks into all actions.
+    /// Resolves all actions.
     pub(super) fn create(&mut self) -> Result<(), Errno> {
         for at in 0..self.hist.actions.len() {
             let Some(mut action) = self.hist.actions.get(at).cloned() else { break };
@@ -43,7 +44,7 @@ impl Params<'_> {
             match action.deed {
                 Deed::Trace => self.trace(&mut action)?,
                 Deed::Save => self.save(&action)?,
-                // An instance has one (`tracing_snapshot_cond_enable()`).
+                // An instance can have only one such action (`tracing_snapshot_cond_enable()`).
                 Deed::Snapshot
                     if self.set.takes_snapshots(self.hist.instance)
                         || self.hist.takes_snapshot_before(at) =>
@@ -110,7 +111,7 @@ impl Params<'_> {
         Ok(())
     }
 
-    /// A synthetic event's parameters (`trace_action_create()`).
+    /// Resolves the parameters of a synthetic event (`trace_action_create()`).
     fn trace(&mut self, action: &mut Action) -> Result<(), Errno> {
         let name = action.synthetic_name().to_vec();
         let Some(event) = self.world.synthetic(&latin1(&name)) else {
@@ -171,7 +172,8 @@ impl Params<'_> {
         found
     }
 
-    /// `[SYSTEM.EVENT.]FIELD`, and what is left of its text (`trace_action_create_field_var()`).
+    /// Resolves `[SYSTEM.EVENT.]FIELD`. Also returns the remaining part of its text
+    /// (`trace_action_create_field_var()`).
     fn variable_of_field(
         &mut self,
         named: Option<&EventName>,
@@ -195,7 +197,7 @@ impl Params<'_> {
         (self.other_events_field(&system, &event, left), left)
     }
 
-    /// Makes a variable of a field of this event (`create_field_var()`); an error comes with what is left of the
+    /// Creates a variable for a field of this event (`create_field_var()`). An error includes the remaining part of the
     /// field's text.
     fn field_variable(&mut self, field: Span) -> Result<(Value, Value), (Errno, Span)> {
         if self.hist.field_variables.len() >= MADE_MAX {
@@ -223,7 +225,8 @@ impl Params<'_> {
         Ok((variable, value))
     }
 
-    /// Makes a variable of a field of another event, by another histogram there (`create_field_var_hist()`).
+    /// Creates a variable for a field of another event, with another histogram on that event
+    /// (`create_field_var_hist()`).
     fn other_events_field(&mut self, system: &str, event: &str, field: Span) -> Option<Value> {
         let name = field.of(self.text).to_vec();
         let refuse = |this: &mut Self, kind| {
@@ -244,7 +247,7 @@ impl Params<'_> {
         if let Some(variable) = self.resolver().find_event_variable(named.as_ref(), &made, None) {
             return Some(variable);
         }
-        // Keys that are no fields have no name for the kernel to write here.
+        // The kernel writes the field names of the keys here, so every key must be a field.
         let keys: Option<Vec<Vec<u8>>> =
             other.keys().iter().map(|key| key.field.as_ref().map(|field| raw(&field.name))).collect();
         let Some(keys) = keys else { return refuse(self, ErrorKind::HistCreateFailed) };
@@ -264,7 +267,7 @@ impl Params<'_> {
     }
 }
 
-/// Whether a variable may be a synthetic event's field (`check_synth_field()`).
+/// Whether a variable matches a field of the synthetic event (`check_synth_field()`).
 fn fits(event: &synthetic::Event, at: usize, variable: &Value) -> bool {
     let Some(field) = event.fields.get(at) else { return false };
     let ty = variable.ty.as_deref().unwrap_or_default();

@@ -1,5 +1,7 @@
-//! Expressions against an event: names become fields, variables of this histogram's definition and variables of other
-//! histograms (`parse_expr()`, `parse_atom()` and what they call), in the kernel's order.
+//! Resolves expressions for an event: names become fields, variables defined by the same command, or variables of other
+//! histograms.
+//!
+//! The order of the checks is the kernel's (`parse_expr()`, `parse_atom()` and their callees).
 
 use std::sync::Arc;
 
@@ -18,23 +20,23 @@ use super::{World, command};
 use crate::event::dynamic::latin1;
 use crate::event::{Field, FieldClass, Format};
 
-/// Constants that a division multiplies by instead: `1 << HIST_DIV_SHIFT` of them.
+/// `HIST_DIV_SHIFT`: a division by a constant up to 2^20 multiplies and shifts instead.
 const DIVISION_SHIFT: u32 = 20;
 
-/// A variable that the command defines: its name, and what the kernel has left of its expression.
+/// A variable that the command defines: its name, and the remaining part of its expression in the kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Definition {
     pub(super) name: Vec<u8>,
     pub(super) left: Span,
 }
 
-/// What a command's texts are read with.
+/// The state for resolving the texts of a command.
 pub(super) struct Resolver<'a> {
     pub(super) set: &'a Set,
     pub(super) world: &'a dyn World,
-    /// The command's text, that places lie in.
+    /// Text of the command, to which the spans refer.
     pub(super) text: &'a [u8],
-    /// Whether it was given, and not made by the kernel.
+    /// Whether a user wrote the command; otherwise the kernel generated it.
     pub(super) given: bool,
     pub(super) definitions: &'a [Definition],
     pub(super) hist: &'a mut Hist,
@@ -47,7 +49,7 @@ impl Resolver<'_> {
         Errno::INVAL
     }
 
-    /// Resolves an expression; `variable` is the name of the variable that gets it.
+    /// Resolves an expression; `variable` is the name of the variable that receives it.
     pub(super) fn expression(
         &mut self,
         expr: &Expr,
@@ -64,7 +66,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// What holds no operator (`parse_atom()`), and what is left of its text.
+    /// Resolves a part without operators (`parse_atom()`). Also returns the remaining part of its text.
     pub(super) fn atom(&mut self, part: Span, flags: Flags) -> (Result<Value, Errno>, Span) {
         if part.of(self.text).first().is_some_and(u8::is_ascii_digit) {
             return (self.number(part, flags, None), part);
@@ -109,7 +111,7 @@ impl Resolver<'_> {
         Ok(value)
     }
 
-    /// The text of a variable of this very command, where it is a field's (`local_field_var_ref()`).
+    /// Text of a variable defined by the same command, if the text is a field (`local_field_var_ref()`).
     fn local_definition(&self, event: Option<&(Vec<u8>, Vec<u8>)>, name: Span) -> Option<Span> {
         if event.is_some_and(|(system, event)| !self.hist.is_on(system, event)) {
             return None;
@@ -251,7 +253,7 @@ impl Resolver<'_> {
             let known =
                 |value: &Value, variable: Option<&Value>| variable.map_or(value.constant, |v| v.constant);
             let (x, y) = (known(&left, left_variable.as_deref()), known(&right, right_variable.as_deref()));
-            // The multiplier is kept with the reference, and the variable is asked for it.
+            // The kernel stores the multiplier in the reference, but reads it from the variable, where it is 0.
             let function = match value.function {
                 Function::OverShift(_) if right_variable.is_some() => Function::OverShift(0),
                 function => function,
@@ -270,7 +272,7 @@ impl Resolver<'_> {
         Ok(value)
     }
 
-    /// The variable that an operand refers to (`check_expr_operands()`).
+    /// Returns the variable of an operand (`check_expr_operands()`).
     fn referenced(&self, operand: &Value) -> Result<Option<Arc<Value>>, Errno> {
         if !operand.flags.has(Flags::VAR_REF.and(Flags::ALIAS)) {
             return Ok(None);
@@ -281,8 +283,8 @@ impl Resolver<'_> {
         Ok(Some(Arc::new(variable.clone())))
     }
 
-    /// A variable by its name, of the event that is named, else of the events of `onmatch()`, else of any
-    /// (`find_event_var()`). `culprit` is where its name stands.
+    /// Finds a variable by name: in the named event, else in the events of `onmatch()`, else in any event
+    /// (`find_event_var()`). `culprit` is the place of the name.
     pub(super) fn find_event_variable(
         &mut self,
         event: Option<&(Vec<u8>, Vec<u8>)>,
@@ -321,12 +323,12 @@ impl Resolver<'_> {
     }
 }
 
-/// Whether a text is `$` and a name.
+/// Whether a text is `$` followed by a name.
 pub(super) fn is_reference(text: &[u8]) -> bool {
     matches!(text, [b'$', _, ..])
 }
 
-/// A variable that stands for another one (`create_alias()`).
+/// Creates a variable that is an alias of another one (`create_alias()`).
 fn alias(reference: Value, variable: &[u8]) -> Value {
     let flags = reference.flags.only(Flags::TIMESTAMP.and(Flags::USECS));
     Value {
@@ -337,7 +339,7 @@ fn alias(reference: Value, variable: &[u8]) -> Value {
     }
 }
 
-/// The flag and the width that a modifier stands for; the error is the culprit.
+/// Returns the flag and the bucket width of a modifier. The error is the place of the invalid text.
 fn modify(
     text: &[u8],
     modifier: Span,
@@ -376,7 +378,7 @@ fn modify(
     if flag.has(bars) && flags.has(Flags::VAR.and(Flags::KEY)) { Err(modifier) } else { Ok((flag, 0)) }
 }
 
-/// A field by its name: the event's own, those that every event has without showing them, the common ones
+/// Finds a field by name: the event's own fields, the generic fields of all events, then the common fields
 /// (`trace_find_event_field()`).
 fn find_field(event: &Format, name: &str, dialect: Dialect) -> Option<Field> {
     let hidden = |ty: &str, class| Field {
@@ -402,7 +404,7 @@ fn find_field(event: &Format, name: &str, dialect: Dialect) -> Option<Field> {
     event.common.iter().find(|field| field.name == name).cloned()
 }
 
-/// How a division by a constant is done (`hist_field_get_div_fn()`).
+/// Selects the function for a division by a constant (`hist_field_get_div_fn()`).
 fn division_by(divisor: u64) -> Function {
     if divisor.is_power_of_two() {
         Function::OverPower
@@ -413,7 +415,7 @@ fn division_by(divisor: u64) -> Function {
     }
 }
 
-/// What a function makes of two numbers.
+/// Applies a function to two numbers.
 pub fn fold(function: Function, a: u64, b: u64) -> u64 {
     match function {
         Function::Plus => a.wrapping_add(b),
@@ -426,7 +428,7 @@ pub fn fold(function: Function, a: u64, b: u64) -> u64 {
     }
 }
 
-/// Most references of a histogram.
+/// Maximum number of references of a histogram.
 pub(super) const REFERENCES_MAX: usize = command::VARS_MAX;
 
 #[cfg(test)]
@@ -435,7 +437,7 @@ mod tests {
 
     #[test]
     fn divisions_are_the_kernels() {
-        // 3 * (2^20 / 3) is short of 2^20, so the sum rounds up.
+        // 3 * (2^20 / 3) is less than 2^20, so the sum rounds up.
         assert_eq!(fold(division_by(3), 10, 3), 4);
         assert_eq!(fold(division_by(3), 9, 3), 3);
         assert_eq!(fold(division_by(8), 17, 8), 2);

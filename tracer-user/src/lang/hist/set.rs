@@ -1,8 +1,9 @@
-//! The histograms that there are: what a command changes, whose variables are found, which commands are the same
-//! histogram, and who keeps whom from going (`event_hist_trigger_parse()` from the filter on).
+//! The set of existing histograms: the effects of commands, the lookup of variables, the comparison of commands, and
+//! the dependencies that prevent removal (`event_hist_trigger_parse()` from the filter on).
 //!
-//! Holds no counts. Triggers and histograms are two things: triggers of one name on several events share one
-//! histogram, which goes with the last of them. Names are those of all instances; variables are an instance's own.
+//! The set has no counters. Triggers and histograms are separate: triggers of one name on several events share one
+//! histogram, which is removed with its last trigger. Names are shared by all instances; variables belong to one
+//! instance.
 
 use std::sync::Arc;
 
@@ -17,39 +18,39 @@ use super::params::Params;
 use super::value::{Flags, HistId, Value};
 use crate::event::Format;
 
-/// A trigger of a [`Set`]; never given out twice.
+/// Id of a trigger in a [`Set`]; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TriggerId(pub u64);
 
 /// A histogram trigger of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
-    /// Which one.
+    /// Id of the trigger.
     pub id: TriggerId,
-    /// The instance it is of.
+    /// Instance of the trigger.
     pub instance: u32,
-    /// The event it is on.
+    /// Event of the trigger.
     pub event: Arc<Format>,
-    /// What it counts in.
+    /// The histogram in which it counts.
     pub hist: Arc<Hist>,
-    /// Which hits count, behind `if `.
+    /// The filter after `if `, which selects the counted hits.
     pub filter: Option<Vec<u8>>,
-    /// Whether it does not count for now.
+    /// Whether counting is paused.
     pub paused: bool,
-    /// What stood behind `hist:`; none for a helper, which comes and goes with who wants it.
+    /// Text after `hist:`; `None` for a helper, which exists only as long as the histogram that uses it.
     pub command: Option<Vec<u8>>,
     /// `name=NAME`
     name: Option<Vec<u8>>,
-    /// The trigger whose name and histogram it shares.
+    /// The trigger that owns the shared name and histogram.
     first: Option<TriggerId>,
-    /// Triggers that share its histogram, itself included; gone when there is none.
+    /// Number of triggers that share the histogram, including this one. The histogram is removed at 0.
     users: usize,
-    /// Whether the event still has it.
+    /// Whether the event still lists the trigger.
     listed: bool,
 }
 
 impl Trigger {
-    /// Its line in the event's `trigger`.
+    /// Line of the trigger in the event's `trigger` file.
     pub fn read_back(&self) -> Vec<u8> {
         let mut line = b"hist:".to_vec();
         if let Some(name) = &self.name {
@@ -70,36 +71,36 @@ impl Trigger {
     }
 }
 
-/// What a command did.
+/// The effect of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing: what was to go is not there.
+    /// No change: the histogram to remove does not exist.
     Nothing,
-    /// There is one more; the clock that it wants.
+    /// A trigger was added, with the clock that it requires.
     Added(TriggerId, Option<Vec<u8>>),
-    /// One is gone.
+    /// A trigger was removed.
     Removed(TriggerId),
-    /// One does not count for now.
+    /// A trigger was paused.
     Paused(TriggerId),
-    /// One counts again.
+    /// A trigger was resumed.
     Resumed(TriggerId),
-    /// One counts from zero.
+    /// A trigger was reset to zero.
     Cleared(TriggerId),
 }
 
-/// A command that was taken, which may have logged something nevertheless.
+/// The result of an accepted command, which may still have log entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// What it did.
+    /// Effect of the command.
     pub change: Change,
-    /// What it logged.
+    /// Log of the command.
     pub log: Log,
 }
 
-/// A variable's name is one of several events'.
+/// Several events have a variable of this name.
 pub(super) struct NotUnique;
 
-/// All histogram triggers, in the order in which they came.
+/// All histogram triggers, in the order of creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
     triggers: Vec<Trigger>,
@@ -109,11 +110,10 @@ pub struct Set {
 }
 
 impl Set {
-    /// Does what a command says: `command` is what stands behind `hist:` (None: nothing does), `remove` whether `!`
-    /// stood in front.
+    /// Applies a command. `command` is the text after `hist:` (`None` without text); `remove` reports a leading `!`.
     ///
     /// # Errors
-    /// When the kernel would refuse it.
+    /// If the kernel would reject the command.
     pub fn apply(
         &mut self,
         event: &Arc<Format>,
@@ -131,7 +131,7 @@ impl Set {
         }
     }
 
-    /// Puts a histogram of the kernel's own making on an event.
+    /// Adds a histogram that the kernel generates to an event.
     pub(super) fn put(
         &mut self,
         instance: u32,
@@ -180,7 +180,7 @@ impl Set {
         self.last_id
     }
 
-    /// The triggers that events have.
+    /// The triggers that events list.
     pub fn triggers(&self) -> impl Iterator<Item = &Trigger> {
         self.triggers.iter().filter(|trigger| trigger.listed)
     }
@@ -195,24 +195,25 @@ impl Set {
         self.triggers.iter().filter(move |trigger| trigger.is_on(instance, system, event))
     }
 
-    /// Whether one of an instance's histograms takes snapshots.
+    /// Whether a histogram of the instance takes snapshots.
     pub(super) fn takes_snapshots(&self, instance: u32) -> bool {
         self.triggers.iter().any(|trigger| trigger.instance == instance && trigger.hist.takes_snapshots())
     }
 
-    /// A trigger.
+    /// Finds a trigger by id.
     pub fn trigger(&self, id: TriggerId) -> Option<&Trigger> {
         self.triggers.iter().find(|trigger| trigger.id == id)
     }
 
-    /// Says whether a trigger counts, as `disable_hist` and `enable_hist` of another event do.
+    /// Pauses or resumes a trigger, as `disable_hist` and `enable_hist` of another event do.
     pub fn set_paused(&mut self, id: TriggerId, paused: bool) {
         if let Some(trigger) = self.triggers.iter_mut().find(|trigger| trigger.id == id) {
             trigger.paused = paused;
         }
     }
 
-    /// Forgets an instance that is gone, whoever refers to its variables (`clear_event_triggers()`).
+    /// Removes the triggers of a removed instance, even if other histograms refer to its variables
+    /// (`clear_event_triggers()`).
     pub fn forget_instance(&mut self, instance: u32, world: &dyn World) {
         let of_it = |trigger: &&Trigger| trigger.listed && trigger.instance == instance;
         while let Some(id) = self.triggers.iter().find(of_it).map(|trigger| trigger.id) {
@@ -220,7 +221,7 @@ impl Set {
         }
     }
 
-    /// How often a synthetic event is used: by actions, and by triggers on it or any event of its name.
+    /// Counts the uses of a synthetic event: by actions, and by triggers on it or on any event of its name.
     pub fn uses_of_synthetic(&self, name: &str) -> usize {
         let on_it = self.triggers().filter(|trigger| trigger.event.name == name).count();
         let own = self.triggers.iter().filter(|trigger| trigger.first.is_none());
@@ -228,7 +229,7 @@ impl Set {
         on_it + caused.count()
     }
 
-    /// Takes all of an event's histograms away, unless a variable of one of them is referred to: then none goes
+    /// Removes all histograms of an event. Removes none if another histogram refers to a variable of one of them
     /// (`hist_unreg_all()`).
     pub fn clear(&mut self, system: &str, event: &str, world: &dyn World) -> Vec<TriggerId> {
         let of_event = || self.of_event(world.instance(), system, event);
@@ -242,12 +243,12 @@ impl Set {
         gone
     }
 
-    /// The histogram of this number.
+    /// Finds a histogram by id.
     pub fn hist(&self, id: HistId) -> Option<&Hist> {
         self.triggers.iter().map(|trigger| &*trigger.hist).find(|hist| hist.id == id)
     }
 
-    /// A variable of an event's histograms (`find_file_var()`).
+    /// Finds a variable in the histograms of an event (`find_file_var()`).
     pub(super) fn file_variable(
         &self,
         instance: u32,
@@ -259,14 +260,14 @@ impl Set {
         own.find_map(|trigger| trigger.hist.variable(name))
     }
 
-    /// Whether a variable's name is taken at a histogram's event (`find_var()`).
+    /// Whether the name of a variable is already used at the event of a histogram (`find_var()`).
     pub(super) fn finds_variable(&self, hist: &Hist, name: &[u8]) -> bool {
         let event = &hist.event;
         hist.variable(name).is_some()
             || self.file_variable(hist.instance, &event.system, &event.name, name).is_some()
     }
 
-    /// The event that has a variable of this name.
+    /// Finds the only event with a variable of this name.
     pub(super) fn only_event_with(
         &self,
         instance: u32,
@@ -287,7 +288,7 @@ impl Set {
         Ok(found.map(|event| (event.system.clone(), event.name.clone())))
     }
 
-    /// The first histogram of an event with keys like another's, and its filter (`find_compatible_hist()`).
+    /// Finds the first histogram of an event with compatible keys, and its filter (`find_compatible_hist()`).
     pub(super) fn like_on(
         &self,
         hist: &Hist,
@@ -309,19 +310,19 @@ impl Set {
         self.hists_with_variables(hist.instance).any(refers)
     }
 
-    /// An instance's histograms with variables or references, the newest first.
+    /// The histograms of an instance with variables or references, the newest first.
     fn hists_with_variables(&self, instance: u32) -> impl Iterator<Item = &Hist> {
         let all = self.with_variables.iter().filter_map(|id| self.hist(*id));
         all.filter(move |hist| hist.instance == instance)
     }
 
-    /// The first trigger of a name.
+    /// Finds the first trigger of a name.
     fn named(&self, name: Option<&[u8]>) -> Option<&Trigger> {
         let name = name?;
         self.triggers.iter().find(|trigger| trigger.first.is_none() && trigger.name.as_deref() == Some(name))
     }
 
-    /// Whether a trigger is what a command says; `named` is the one whose name the command has.
+    /// Whether a trigger equals a command; `named` is the first trigger with the name of the command.
     fn matches(hist: &Hist, filter: Option<&[u8]>, trigger: &Trigger, named: Option<&Trigger>) -> bool {
         let same_name = match named {
             Some(named) => named.id == trigger.id || trigger.first == Some(named.id),
@@ -330,7 +331,7 @@ impl Set {
         same_name && trigger.filter.as_deref() == filter && hist.matches(&trigger.hist)
     }
 
-    /// The trigger of an event that a command names.
+    /// Finds the trigger of an event that equals a command.
     fn find(&self, hist: &Hist, event: &Format, filter: Option<&[u8]>) -> Option<TriggerId> {
         let named = self.named(hist.name.as_deref());
         let mut own = self.of_event(hist.instance, &event.system, &event.name);
@@ -352,7 +353,7 @@ impl Set {
         Ok(Change::Removed(id))
     }
 
-    /// Takes a trigger from its event, and its histogram away if it was the last to use it.
+    /// Removes a trigger from its event, and its histogram with its last trigger.
     fn unlist(&mut self, id: TriggerId, world: &dyn World) {
         let Some(trigger) = self.triggers.iter_mut().find(|trigger| trigger.id == id) else { return };
         trigger.listed = false;
@@ -376,7 +377,7 @@ impl Set {
         }
     }
 
-    /// `pause`, `cont` and `clear` of one that is there (`existing_hist_update_only()`).
+    /// Applies `pause`, `cont` and `clear` to an existing trigger (`existing_hist_update_only()`).
     fn update(
         &mut self,
         command: &Command,
@@ -469,7 +470,7 @@ impl Set {
     }
 }
 
-/// The filter behind `if` (`set_trigger_filter()`).
+/// Checks the filter after `if` (`set_trigger_filter()`).
 fn filter(
     command: &Command,
     event: &Format,

@@ -1,4 +1,4 @@
-//! `sort=FIELD[.ascending|.descending][,...]`: by what rows are sorted (`create_sort_keys()`).
+//! Parser of `sort=FIELD[.ascending|.descending][,...]`, the order of the rows (`create_sort_keys()`).
 
 use rustix::io::Errno;
 
@@ -8,22 +8,22 @@ use super::error::{ErrorKind, Log};
 use super::split::Pieces;
 use super::value::{Flags, Value};
 
-/// Fields to sort by: `TRACING_MAP_SORT_KEYS_MAX`.
+/// Maximum number of sort fields: `TRACING_MAP_SORT_KEYS_MAX`.
 const SORT_MAX: usize = 2;
 
-/// A field to sort by.
+/// A sort field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SortKey {
-    /// Its number among values and keys, variables left out; 0 is the hit count.
+    /// Number of the field among values and keys, without variables; 0 is the hit count.
     pub field: usize,
-    /// Whether greater ones come first.
+    /// Whether larger values come first.
     pub descending: bool,
 }
 
 impl SortKey {
-    /// The field's number among all fields.
+    /// Number of the field in [`Hist::fields`].
     pub fn field_of(self, hist: &Hist) -> usize {
-        // Variables stand between the values and the keys.
+        // The variables are between the values and the keys.
         let first_key = hist.values - hist.variables;
         if self.field >= first_key { self.field + hist.variables } else { self.field }
     }
@@ -40,7 +40,7 @@ impl SortKey {
     }
 }
 
-/// Reads what stands behind `sort=`.
+/// Parses the text after `sort=`.
 pub(super) fn read(
     hist: &Hist,
     text: &[u8],
@@ -84,7 +84,7 @@ pub(super) fn read(
     Ok(keys)
 }
 
-/// The number of a value or key by its name.
+/// Finds the number of a value or key by its name.
 fn find(hist: &Hist, name: &[u8]) -> Option<usize> {
     if name == b"hitcount" {
         return Some(0);

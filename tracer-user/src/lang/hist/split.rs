@@ -1,8 +1,8 @@
-//! Cutting a text into pieces as `strsep()` and `strstrip()` do, by places and without copies.
+//! Splits a text like `strsep()` and `strstrip()`, with spans instead of copies.
 
 use super::super::{Span, ctype};
 
-/// What is left of a text that is being cut up.
+/// The remaining part of a text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pieces<'a> {
     text: &'a [u8],
@@ -15,8 +15,8 @@ impl<'a> Pieces<'a> {
         Self { text, rest: Some(part) }
     }
 
-    /// The piece up to the next delimiter, which is dropped, or all that is left; None when nothing is, which is not
-    /// the same as an empty rest.
+    /// Returns the piece before the next delimiter, or the whole rest. Returns `None` if the rest was already taken; an
+    /// empty rest is a piece.
     pub(super) fn up_to(&mut self, delimiter: u8) -> Option<Span> {
         let rest = self.rest?;
         match rest.of(self.text).iter().position(|byte| *byte == delimiter) {
@@ -29,13 +29,13 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// What is left behind the last delimiter; None when there was none.
+    /// The text after the last delimiter; `None` if the rest was already taken.
     pub(super) fn rest(&self) -> Option<Span> {
         self.rest
     }
 }
 
-/// A part without the white space around it.
+/// Removes the white space around a part.
 pub(super) fn strip(text: &[u8], part: Span) -> Span {
     let bytes = part.of(text);
     let Some(first) = bytes.iter().position(|byte| !ctype::is_space(*byte)) else {
@@ -45,7 +45,7 @@ pub(super) fn strip(text: &[u8], part: Span) -> Span {
     Span::new(part.start + first, part.start + last + 1)
 }
 
-/// The first place of a text in a part of another.
+/// Offset of the first occurrence of `needle` in a part of a text.
 pub(super) fn find(text: &[u8], part: Span, needle: &[u8]) -> Option<usize> {
     let found = part.of(text).windows(needle.len()).position(|window| window == needle);
     found.map(|at| part.start + at)

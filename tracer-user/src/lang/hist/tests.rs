@@ -1,8 +1,8 @@
-//! Commands, one behind the other, and what becomes of them: what is read back, or errno and log.
+//! Tests of command sequences and their results: the text read back, or errno and log.
 
 use super::*;
 
-/// Runs commands `EVENT COMMAND` of system `test`; the last one's result, and the triggers of its event.
+/// Runs commands `EVENT COMMAND` of the system `test`. Returns the last result and the triggers of its event.
 fn run(commands: &[&str]) -> String {
     let world = Fixed::small();
     let mut set = Set::default();
@@ -150,7 +150,7 @@ fn names_pauses_and_copies() {
 
 #[test]
 fn a_variable_is_its_fields_text() {
-    // What the kernel left of the first one's expression is `bytes`, which is what the second one gets.
+    // The kernel leaves `bytes` of the first expression, and the second variable gets that text.
     assert_eq!(
         read_back("keys=pid:x=bytes-1:y=$x"),
         "hist:keys=pid:vals=hitcount:x=bytes-1,y=bytes:sort=hitcount:size=2048 [active]\n"

@@ -1,22 +1,22 @@
-//! What a histogram computes at a hit, one [`Value`] a key, value, variable or operand: the kernel's `struct
-//! hist_field`, made by `create_hist_field()`.
+//! Values that a histogram computes at a hit. A key, value, variable or operand is a [`Value`], the kernel's
+//! `struct hist_field` (`create_hist_field()`).
 //!
-//! The flags are the kernel's because what they allow together, and what wins where several are set, is seen in what
-//! is read back, in which commands match each other, and in how rows are shown.
+//! The flags are the kernel's. Their combinations and their precedence show in the text read back, in the comparison of
+//! commands, and in the printed rows.
 
 use super::expr::Operator;
 use crate::event::{Field, FieldClass};
 
-/// Bytes of a text key of unknown length: `MAX_FILTER_STR_VAL`.
+/// Maximum size in bytes of a text key of unknown length: `MAX_FILTER_STR_VAL`.
 pub const TEXT_MAX: u32 = 256;
 
-/// Addresses of a stack: `HIST_STACKTRACE_DEPTH`.
+/// Maximum number of addresses in a stack trace: `HIST_STACKTRACE_DEPTH`.
 pub const STACK_DEPTH: u32 = 16;
 
-/// Bytes of a stack as a key.
+/// Size in bytes of a stack trace as a key.
 pub const STACK_SIZE: u32 = 8 * STACK_DEPTH;
 
-/// A histogram of a [`super::Set`]; never given out twice.
+/// Id of a histogram in a [`super::Set`]; never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HistId(pub u64);
 
@@ -50,35 +50,35 @@ impl Flags {
     pub const GRAPH: Self = Self(1 << 20);
     pub const COMM: Self = Self(1 << 21);
 
-    /// Whether any of these is set.
+    /// Whether any of these flags is set.
     pub fn has(self, any: Self) -> bool {
         self.0 & any.0 != 0
     }
 
-    /// Those of these that are set.
+    /// Returns the flags that are also in `of`.
     #[must_use]
     pub fn only(self, of: Self) -> Self {
         Self(self.0 & of.0)
     }
 
-    /// All but these.
+    /// Returns the flags without these.
     #[must_use]
     pub fn without(self, these: Self) -> Self {
         Self(self.0 & !these.0)
     }
 
-    /// Both.
+    /// Returns the union of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether none is set.
+    /// Whether no flag is set.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The modifier that is shown, of several the kernel's choice (`get_hist_field_flags()`).
+    /// Name of the modifier. If several are set, the kernel's order decides (`get_hist_field_flags()`).
     pub fn modifier(self) -> Option<&'static str> {
         let shown = [
             (Self::HEX, "hex"),
@@ -97,14 +97,14 @@ impl Flags {
     }
 }
 
-/// What is computed: `enum hist_field_fn`.
+/// The function that computes a value: `enum hist_field_fn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Function {
-    /// Nothing: 0. (Stacks of the hit are taken apart from this.)
+    /// No function: 0. Stack traces of the hit are recorded separately.
     Nothing,
-    /// The variable that [`Value::slot`] names.
+    /// The variable at [`Value::slot`].
     Reference,
-    /// 1
+    /// The constant 1.
     Count,
     /// [`Value::constant`]
     Constant,
@@ -112,25 +112,25 @@ pub enum Function {
     Log2,
     /// The operand rounded down to [`Value::buckets`].
     Bucket,
-    /// The clock.
+    /// The time of the clock.
     Timestamp,
-    /// The CPU.
+    /// The current CPU.
     Cpu,
-    /// The current task's name.
+    /// Name of the current task.
     Comm,
-    /// The name of the task that made the entry.
+    /// Name of the task that created the entry.
     Execname,
     /// Text in the record: `char[N]`.
     Text,
-    /// Text behind `__data_loc`.
+    /// Text through `__data_loc`.
     DynText,
-    /// Text behind `__rel_loc`.
+    /// Text through `__rel_loc`.
     RelText,
-    /// Text behind a pointer.
+    /// Text through a pointer.
     PtrText,
-    /// A stack behind `__data_loc`.
+    /// A stack trace through `__data_loc`.
     Stack,
-    /// A number of the field's size and sign.
+    /// A number with the size and sign of the field.
     Number,
     /// `-a`
     Negate,
@@ -140,20 +140,20 @@ pub enum Function {
     Minus,
     /// `a*b`
     Times,
-    /// `a/b`; all ones by 0.
+    /// `a/b`; all bits are set for a division by 0.
     Over,
-    /// `a` shifted right by the constant `b`'s exponent.
+    /// `a` shifted right by the exponent of the constant `b`.
     OverPower,
-    /// `a` by the constant `b`.
+    /// `a` divided by the constant `b`.
     OverConstant,
-    /// `a` by the constant `b` as the kernel multiplies and shifts, which may be one too much.
+    /// `a` divided by the constant `b` with the kernel's multiplication and shift; the result can be one too large.
     OverShift(u64),
 }
 
-/// A variable's place: the histogram that has it, and its number there.
+/// Location of a variable: its histogram, and its number there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Slot {
-    /// Whose variable.
+    /// Histogram of the variable.
     pub hist: HistId,
     /// `var.idx`
     pub at: usize,
@@ -164,40 +164,40 @@ pub struct Slot {
 pub struct Value {
     /// Flags.
     pub flags: Flags,
-    /// How it is computed.
+    /// The function that computes the value.
     pub function: Function,
-    /// The event's field.
+    /// The field of the event.
     pub field: Option<Field>,
-    /// C type; None where the kernel has none.
+    /// C type; `None` if the kernel has no type for it.
     pub ty: Option<String>,
-    /// Bytes; of a key, what it takes in the key.
+    /// Size in bytes; for a key, the space in the key.
     pub size: u32,
-    /// Offset in the key.
+    /// Offset in the key, in bytes.
     pub offset: u32,
-    /// Whether it has a sign.
+    /// Whether the value is signed.
     pub signed: bool,
-    /// Width of buckets.
+    /// Width of the buckets.
     pub buckets: u64,
     /// Operands, at most two.
     pub operands: Vec<Value>,
-    /// What is between them; None for one operand or none.
+    /// The operator; `None` with fewer than two operands.
     pub operator: Option<Operator>,
-    /// Of a reference: the event that was named with it.
+    /// For a reference: the event named with it.
     pub event: Option<(Vec<u8>, Vec<u8>)>,
-    /// Name of a reference or text of an expression.
+    /// Name of a reference, or text of an expression.
     pub name: Option<Vec<u8>>,
-    /// Name of a variable.
+    /// Name of the variable.
     pub variable: Option<Vec<u8>>,
-    /// Where the variable, own or referenced, lives.
+    /// Location of the variable, own or referenced.
     pub slot: Slot,
-    /// Number of a reference among its histogram's.
+    /// Number of the reference in its histogram.
     pub reference: usize,
-    /// A constant, or a divisor that is known.
+    /// A constant, or a known divisor.
     pub constant: u64,
 }
 
 impl Value {
-    /// An empty one.
+    /// Creates a value without operands.
     pub(super) fn new(flags: Flags, function: Function) -> Self {
         Self {
             flags,
@@ -225,8 +225,8 @@ impl Value {
         self
     }
 
-    /// Makes a value of a field or of what the flags name. None where the kernel cannot, which it takes for a lack of
-    /// memory.
+    /// Creates a value for a field or for the source that the flags name. Returns `None` where the kernel fails, which
+    /// it reports as lack of memory.
     pub(super) fn make(field: Option<&Field>, flags: Flags, variable: Option<&[u8]>) -> Option<Self> {
         let mut value = Self::of(field, flags)?;
         value.field = field.cloned();
@@ -289,7 +289,7 @@ impl Value {
         }
     }
 
-    /// Its name: a key's in a row, what `sort=` names it by (`hist_field_name()`).
+    /// Name of the value: in rows for a key, and for `sort=` (`hist_field_name()`).
     pub fn shown_name(&self) -> Vec<u8> {
         self.name_at(0)
     }
@@ -328,7 +328,7 @@ impl Value {
         }
     }
 
-    /// Itself as an operand (`expr_field_str()`).
+    /// Text of the value as an operand (`expr_field_str()`).
     fn operand_text(&self) -> Vec<u8> {
         let mut text = Vec::new();
         if self.flags.has(Flags::VAR_REF) {
@@ -348,7 +348,7 @@ impl Value {
         text
     }
 
-    /// The text of an expression, which becomes its name; None below the second level (`expr_str()`).
+    /// Text of an expression, which becomes its name; `None` below the second level (`expr_str()`).
     pub(super) fn expression_text(&self) -> Option<Vec<u8>> {
         self.expression_text_at(0)
     }
@@ -369,7 +369,7 @@ impl Value {
         }
     }
 
-    /// Whether it is a variable, a reference, or made of them (`field_has_hist_vars()`).
+    /// Whether the value is a variable or a reference, or contains one (`field_has_hist_vars()`).
     pub(super) fn has_variables(&self) -> bool {
         fn look(value: &Value, level: u32) -> bool {
             level <= 3
@@ -379,7 +379,7 @@ impl Value {
         look(self, 0)
     }
 
-    /// Itself as it is read back (`hist_field_print()`).
+    /// Text of the value when read back (`hist_field_print()`).
     pub(super) fn read_back(&self) -> Vec<u8> {
         let is = |flags| self.flags.has(flags);
         let mut text = Vec::new();

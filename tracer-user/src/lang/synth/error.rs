@@ -1,7 +1,6 @@
-//! A definition of a synthetic event that was refused: errno, the entry in `error_log`, and what our command line says.
+//! Errors of a synthetic event's definition: errno, the entry in `error_log`, and the message of the command line.
 //!
-//! As with histograms, the kernel looks the culprit up in the line by its text, and the first place where that occurs
-//! gets the caret.
+//! As with histograms, the kernel searches for the invalid text in the line and puts the caret at its first occurrence.
 
 use std::fmt;
 
@@ -9,7 +8,7 @@ use rustix::io::Errno;
 
 use super::super::{Span, caret};
 
-/// What is wrong: `SYNTH_ERR_*`, kernel/trace/trace_events_synth.c.
+/// Kinds of error: `SYNTH_ERR_*`, `kernel/trace/trace_events_synth.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the wording says what each of them is")]
 pub enum ErrorKind {
@@ -25,7 +24,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The kernel's wording.
+    /// The kernel's text.
     pub fn wording(self) -> &'static str {
         match self {
             Self::BadName => "Illegal name",
@@ -47,11 +46,11 @@ impl ErrorKind {
     }
 }
 
-/// Why a line was refused.
+/// Why a line was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(Box<Inside>);
 
-/// On the heap, so that results that hold a refusal stay small.
+/// Boxed, so that a `Result` with a refusal stays small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Inside {
     errno: Errno,
@@ -59,13 +58,13 @@ struct Inside {
     finding: Option<(ErrorKind, Span)>,
 }
 
-/// A line that is being read.
+/// The line that is parsed.
 pub(super) struct Reader<'a> {
     pub(super) line: &'a [u8],
 }
 
 impl Reader<'_> {
-    /// A fault of the whole line.
+    /// An error of the whole line.
     pub(super) fn whole(&self, kind: ErrorKind) -> Refusal {
         self.at(kind, Span::empty(0))
     }
@@ -75,29 +74,29 @@ impl Reader<'_> {
         Refusal(Box::new(Inside { errno: kind.errno(), line, finding: Some((kind, span)) }))
     }
 
-    /// A fault that is not logged.
+    /// An error without an entry in the log.
     pub(super) fn untold(&self, errno: Errno) -> Refusal {
         Refusal(Box::new(Inside { errno, line: self.line.to_vec(), finding: None }))
     }
 }
 
 impl Refusal {
-    /// What the write fails with.
+    /// Errno of the write.
     pub fn errno(&self) -> Errno {
         self.0.errno
     }
 
-    /// What is wrong; None where only the errno tells.
+    /// Kind of error; `None` if the kernel returns only an errno.
     pub fn kind(&self) -> Option<ErrorKind> {
         self.0.finding.map(|(kind, _)| kind)
     }
 
-    /// Where in the line, its white space in front left out.
+    /// Place in the line without its leading white space.
     pub fn span(&self) -> Option<Span> {
         self.0.finding.map(|(_, span)| span)
     }
 
-    /// The entry in `error_log`, behind its timestamp `[    1.234567] `, if there is one.
+    /// The entry in `error_log` without its leading timestamp `[    1.234567] `, if there is an entry.
     pub fn log_entry(&self) -> Option<Vec<u8>> {
         let (kind, span) = self.0.finding?;
         let line = &self.0.line;

@@ -1,8 +1,8 @@
-//! Definitions of synthetic events: lines of `synthetic_events` (`NAME TYPE FIELD[; TYPE FIELD]...`, `!NAME` deletes)
-//! and those of `dynamic_events` that start with `s:` (kernel/trace/trace_events_synth.c).
+//! Parser of synthetic event definitions (`kernel/trace/trace_events_synth.c`).
 //!
-//! A line is read in the order of the kernel's checks; what it makes is an [`Event`]. Whether events may go is
-//! [`Set`]'s to say.
+//! It reads lines of `synthetic_events` (`NAME TYPE FIELD[; TYPE FIELD]...`; `!NAME` deletes), and lines of
+//! `dynamic_events` that start with `s:`. It follows the order of the kernel's checks and creates an [`Event`]. [`Set`]
+//! decides whether an event can be deleted.
 
 mod error;
 mod set;
@@ -19,7 +19,7 @@ use super::{Span, ctype};
 use crate::event::dynamic::latin1;
 use crate::event::synthetic::{Event, FIELDS_MAX, Member, SYSTEM};
 
-/// The file a line is written to.
+/// The file that receives a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
     /// `synthetic_events`
@@ -28,21 +28,21 @@ pub enum File {
     Dynamic,
 }
 
-/// What a line asks for.
+/// The request of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Nothing: the line is empty.
+    /// An empty line.
     Nothing,
-    /// The event of this name is to go.
+    /// Deletes the event of this name.
     Delete(Vec<u8>),
-    /// This event is to be.
+    /// Defines this event.
     Define(Event),
 }
 
-/// Reads a line; `has` says which synthetic events there are.
+/// Parses a line; `has` reports whether a synthetic event exists.
 ///
 /// # Errors
-/// When the kernel would refuse it, whatever else there is.
+/// If the kernel would reject the line.
 pub fn read(line: &[u8], file: File, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
     let line = ctype::trim_start(line);
     if line.is_empty() {
@@ -92,13 +92,13 @@ fn dynamic(reader: &Reader<'_>, has: &dyn Fn(&str) -> bool) -> Result<Request, R
     define(reader, Span::new(line.len() - rest.len(), blank), has)
 }
 
-/// Whether a name and a field's type and name stand in front of the first semicolon (`check_command()`).
+/// Whether the text before the first semicolon has a name and the type and name of a field (`check_command()`).
 fn is_command(text: &[u8]) -> bool {
     let first = text.split(|byte| *byte == b';').next().unwrap_or_default();
     first.first() == Some(&b'!') || words(first, 0).count() >= 3
 }
 
-/// The words of a part that starts at `start` of the line.
+/// Returns the words of a part that starts at `start` of the line.
 fn words(text: &[u8], start: usize) -> impl Iterator<Item = Span> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -145,7 +145,7 @@ fn define(reader: &Reader<'_>, name: Span, has: &dyn Fn(&str) -> bool) -> Result
     Ok(Request::Define(Event { name: latin1(text), fields }))
 }
 
-/// A field and how many words it took (`parse_synth_field()`).
+/// Parses a field. Returns it and its number of words (`parse_synth_field()`).
 fn field(reader: &Reader<'_>, words: &[Span]) -> Result<(Member, usize), Refusal> {
     let line = reader.line;
     let (prefix, ty, name, taken) = match words {
@@ -169,7 +169,7 @@ fn field(reader: &Reader<'_>, words: &[Span]) -> Result<(Member, usize), Refusal
     let length = |digits: &str| number::unsigned(digits.as_bytes()).and_then(|n| u32::try_from(n).ok());
     match Member::new(latin1(bare), whole.clone(), length) {
         Some(member) => Ok((member, taken)),
-        // Wrong brackets are told from a wrong type by what is wrong: only texts have a length that may be.
+        // Only `char` types can have an array length. After another type, brackets make the type invalid.
         None if bracket.is_some() && whole.contains("char[") => {
             Err(reader.at(ErrorKind::InvalidArraySpec, name))
         }

@@ -1,4 +1,4 @@
-//! The synthetic events that there are.
+//! The set of existing synthetic events.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use crate::event::synthetic::{Event, SYSTEM};
 pub struct Defined {
     /// The event.
     pub event: Arc<Event>,
-    /// Its place among all dynamic events, in the order of their definition.
+    /// Its serial number among all dynamic events, in the order of definition.
     pub serial: u64,
-    /// Whether an action of a histogram makes it.
+    /// Whether an action of a histogram generates it.
     pub referenced: bool,
-    /// Whether it is enabled or used by something else, so that it must not go.
+    /// Whether it is enabled or otherwise in use, which prevents its deletion.
     pub busy: bool,
 }
 
-/// What a line did.
+/// The effect of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing was asked for.
+    /// No change.
     Nothing,
-    /// An event joined, the last one now.
+    /// An event was added at the end of the set.
     Added(Arc<Event>),
-    /// One went.
+    /// An event was deleted.
     Deleted(Arc<Event>),
 }
 
-/// All synthetic events, in the order of their definition.
+/// All synthetic events, in the order of definition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
     events: Vec<Defined>,
@@ -46,36 +46,36 @@ impl Set {
         &self.events
     }
 
-    /// An event.
+    /// Finds an event by name.
     pub fn find(&self, name: &str) -> Option<&Arc<Event>> {
         self.events.iter().map(|defined| &defined.event).find(|event| event.name == name)
     }
 
-    /// Says what number the next event gets among all dynamic events.
+    /// Sets the serial number of the next event.
     pub fn number_from(&mut self, serial: u64) {
         self.serial = serial;
     }
 
-    /// Says whether an action of a histogram makes an event.
+    /// Sets whether an action of a histogram generates an event.
     pub fn set_referenced(&mut self, name: &str, referenced: bool) {
         for defined in self.events.iter_mut().filter(|defined| defined.event.name == name) {
             defined.referenced = referenced;
         }
     }
 
-    /// Says whether an event is in use.
+    /// Sets whether an event is in use.
     pub fn set_busy(&mut self, name: &str, busy: bool) {
         for defined in self.events.iter_mut().filter(|defined| defined.event.name == name) {
             defined.busy = busy;
         }
     }
 
-    /// What a file reads of them: a line an event.
+    /// Content of a file: one line per event.
     pub fn listing(&self, file: File) -> Vec<u8> {
         self.lines(file).flat_map(|(_, line)| line).collect()
     }
 
-    /// The same, each with its place among all dynamic events.
+    /// The lines of a file, each with its serial number.
     pub fn lines(&self, file: File) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let line = move |defined: &Defined| {
             let head = match file {
@@ -87,10 +87,12 @@ impl Set {
         self.events.iter().map(line)
     }
 
-    /// Does what a line says. (Deletions by `dynamic_events` are of all kinds at once: [`Set::delete`].)
+    /// Applies a line.
+    ///
+    /// Deletions through `dynamic_events` concern all kinds of events; the caller uses [`Set::delete`] for them.
     ///
     /// # Errors
-    /// When the kernel would refuse it.
+    /// If the kernel would reject the line.
     pub fn apply(&mut self, line: &[u8], file: File) -> Result<Change, Refusal> {
         match read(line, file, &|name| self.find(name).is_some())? {
             Request::Nothing => Ok(Change::Nothing),
@@ -109,10 +111,10 @@ impl Set {
         }
     }
 
-    /// Takes an event away.
+    /// Deletes an event.
     ///
     /// # Errors
-    /// ENOENT when there is none of this name, EBUSY when it is in use.
+    /// ENOENT if no event has this name, EBUSY if the event is in use.
     pub fn delete(&mut self, name: &str) -> Result<Arc<Event>, Errno> {
         let mut events = self.events.iter().enumerate();
         let (at, defined) = events.find(|(_, defined)| defined.event.name == name).ok_or(Errno::NOENT)?;
@@ -122,8 +124,10 @@ impl Set {
         Ok(self.events.remove(at).event)
     }
 
-    /// Whether none can be taken away while all are to go (`synth_event_is_busy()`): a histogram makes one of them. One
-    /// that is merely enabled only stops the others behind it.
+    /// Whether a histogram generates one of the events. Then the deletion of all events removes none
+    /// (`synth_event_is_busy()`).
+    ///
+    /// An event that is only enabled stops the deletion at that event.
     pub fn is_held(&self) -> bool {
         self.events.iter().any(|defined| defined.referenced)
     }

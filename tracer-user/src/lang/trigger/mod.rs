@@ -1,12 +1,13 @@
-//! The trigger language: one line written to an event's `trigger` file.
+//! Parser of the trigger language: one line written to the `trigger` file of an event.
 //!
-//! A line is a command, an argument and a filter: `traceoff:3 if pid == 1`, `enable_event:sched:sched_switch:5`, and `!` in
-//! front takes a trigger away. The kernel (`trigger_process_regex()`, kernel/trace/trace_events_trigger.c) reads it piece
-//! by piece and looks events up in between, so that which error comes first depends on what there is. Here the pieces
-//! are told apart first ([`read`]), and what may be wrong with a piece is found when it is asked for: whoever acts on a
-//! line asks in the kernel's order.
+//! A line has a command, an argument and a filter, as in `traceoff:3 if pid == 1` or
+//! `enable_event:sched:sched_switch:5`. A leading `!` removes the trigger.
 //!
-//! The language of histograms is another module's: a line with `hist` is handed on as it is ([`Command::Hist`]).
+//! The kernel (`trigger_process_regex()`, `kernel/trace/trace_events_trigger.c`) reads the line piece by piece and
+//! looks up events in between. The order of its errors therefore depends on the existing events. [`read`] only splits
+//! the line into pieces. The accessors check each piece on demand, so that the caller can follow the kernel's order.
+//!
+//! The `hist` module parses histograms: [`Command::Hist`] holds their text unchanged.
 
 use rustix::io::Errno;
 
@@ -15,30 +16,30 @@ use super::{
     number::{self, NumberError},
 };
 
-/// Bytes that a line may have at most less one (`event_trigger_regex_write()`; 4 KiB pages).
+/// A line must be shorter than this many bytes (`event_trigger_regex_write()`; 4 KiB pages).
 pub const WRITE_MAX: usize = 4096;
 
-/// Stands for a trigger that is never used up, as in the kernel.
+/// Count of a trigger without a limit, as in the kernel.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// What a trigger without an object of its own does.
+/// The action of a trigger that has no object of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Act {
-    /// Turns recording on.
+    /// Enables recording.
     TraceOn,
-    /// Turns it off, once the event is recorded.
+    /// Disables recording after the event is recorded.
     TraceOff,
     /// Takes a snapshot.
     Snapshot,
-    /// Records the kernel's stack, behind the event.
+    /// Records the kernel stack after the event.
     StackTrace,
 }
 
 impl Act {
-    /// All, in the order in which the kernel lists them.
+    /// All actions, in the order of the kernel's list.
     pub const ALL: [Self; 4] = [Self::TraceOn, Self::TraceOff, Self::Snapshot, Self::StackTrace];
 
-    /// The command's name.
+    /// Name of the command.
     pub fn name(self) -> &'static str {
         match self {
             Self::TraceOn => "traceon",
@@ -48,24 +49,24 @@ impl Act {
         }
     }
 
-    /// Whether an event has one trigger of the two at most (`ETT_TRACE_ONOFF` and its kin).
+    /// Whether an event can have only one trigger of the two (`ETT_TRACE_ONOFF` and similar types).
     pub fn excludes(self, other: Self) -> bool {
         let class = |act| if act == Self::TraceOn { Self::TraceOff } else { act };
         class(self) == class(other)
     }
 }
 
-/// A trigger that turns another event, or its histograms, on or off.
+/// A trigger that enables or disables another event or its histograms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Switch {
-    /// Whether it turns on.
+    /// Whether the trigger enables.
     pub enable: bool,
-    /// Whether it is about the event's histograms.
+    /// Whether the target is the histograms of the event.
     pub hist: bool,
 }
 
 impl Switch {
-    /// All, in the order in which the kernel lists them.
+    /// All switches, in the order of the kernel's list.
     pub const ALL: [Self; 4] = [
         Self { enable: true, hist: false },
         Self { enable: false, hist: false },
@@ -73,7 +74,7 @@ impl Switch {
         Self { enable: false, hist: true },
     ];
 
-    /// The command's name.
+    /// Name of the command.
     pub fn name(self) -> &'static str {
         match (self.enable, self.hist) {
             (true, false) => "enable_event",
@@ -84,39 +85,39 @@ impl Switch {
     }
 }
 
-/// The command of histograms.
+/// Name of the histogram command.
 pub const HIST: &str = "hist";
 
-/// A line.
+/// A parsed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// Whether the trigger is to be taken away.
+    /// Whether the line removes the trigger.
     pub remove: bool,
-    /// What it says.
+    /// The command.
     pub command: Command<'a>,
 }
 
-/// What a line says.
+/// The command of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// `traceon` and its kin.
+    /// `traceon` and similar commands.
     Act(Act, Argument<'a>),
-    /// `enable_event` and its kin.
+    /// `enable_event` and similar commands.
     Switch(Switch, Target<'a>, Argument<'a>),
-    /// A histogram: everything behind `hist`, white space in front cut; none where there is nothing.
+    /// A histogram: the text after `hist` without leading white space, or `None` if it is empty.
     Hist(Option<&'a [u8]>),
 }
 
-/// The event that another one turns on or off.
+/// The event that a trigger enables or disables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// System.
+    /// The system.
     pub system: &'a [u8],
-    /// Name.
+    /// Name of the event.
     pub event: &'a [u8],
 }
 
-/// What stands behind a command: how often, and when.
+/// The argument of a command: its count and its filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Argument<'a> {
     number: Option<&'a [u8]>,
@@ -124,13 +125,13 @@ pub struct Argument<'a> {
 }
 
 impl<'a> Argument<'a> {
-    /// How many times it acts; [`UNLIMITED`] for always.
+    /// Parses the number of times that the trigger acts; [`UNLIMITED`] without a limit.
     ///
     /// # Errors
-    /// `EINVAL` for what is no number, `ERANGE` for one that does not fit.
+    /// `EINVAL` if the text is not a number, `ERANGE` if the number does not fit.
     pub fn count(&self) -> Result<u64, Errno> {
         let Some(text) = self.number else { return Ok(UNLIMITED) };
-        // Whatever follows a second colon is not looked at.
+        // The kernel ignores the text after a second colon.
         let text = text.split(|byte| *byte == b':').next().unwrap_or_default();
         number::read_unsigned(text, 0).map_err(|error| match error {
             NumberError::Invalid => Errno::INVAL,
@@ -138,10 +139,10 @@ impl<'a> Argument<'a> {
         })
     }
 
-    /// The filter's text, blanks in front included.
+    /// Returns the text of the filter with its leading blanks.
     ///
     /// # Errors
-    /// `EINVAL` for anything that does not begin with `if`, or ends there.
+    /// `EINVAL` if the text does not begin with `if`, or ends there.
     pub fn filter(&self) -> Result<Option<&'a [u8]>, Errno> {
         let Some(text) = self.condition else { return Ok(None) };
         match split(text, is_blank) {
@@ -155,7 +156,7 @@ fn is_blank(byte: u8) -> bool {
     byte == b' ' || byte == b'\t'
 }
 
-/// `strsep()`: what is in front of the first delimiter, and what is behind it if there is one.
+/// `strsep()`: returns the text before the first delimiter, and the text after it if there is a delimiter.
 fn split(text: &[u8], delimits: impl Fn(u8) -> bool) -> (&[u8], Option<&[u8]>) {
     match ctype::split_once(text, delimits) {
         Some((front, behind)) => (front, Some(behind)),
@@ -163,16 +164,16 @@ fn split(text: &[u8], delimits: impl Fn(u8) -> bool) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// The text without white space in front; none when nothing is left.
+/// Removes leading white space. Returns `None` if the text is empty.
 fn trimmed(text: &[u8]) -> Option<&[u8]> {
     let text = ctype::trim_start(text);
     (!text.is_empty()).then_some(text)
 }
 
-/// Reads what was written to a `trigger` file.
+/// Parses a write to a `trigger` file.
 ///
 /// # Errors
-/// `EINVAL` for a line that is too long, no command, or one whose object is missing.
+/// `EINVAL` if the line is too long, the command is unknown or its object is missing.
 pub fn read(written: &[u8]) -> Result<Line<'_>, Errno> {
     if written.len() >= WRITE_MAX {
         return Err(Errno::INVAL);
@@ -197,7 +198,7 @@ pub fn read(written: &[u8]) -> Result<Line<'_>, Errno> {
     Ok(Line { remove, command })
 }
 
-/// `[N] [if FILTER]`: what does not begin with a digit is taken for the filter.
+/// `[N] [if FILTER]`: a text that does not begin with a digit is the filter.
 fn optional(rest: Option<&[u8]>) -> Argument<'_> {
     match rest {
         Some(text) if text.first().is_some_and(u8::is_ascii_digit) => {
@@ -220,7 +221,7 @@ fn required(text: &[u8]) -> Result<(Target<'_>, Argument<'_>), Errno> {
 mod tests {
     use super::*;
 
-    /// Command, count and filter of a line, as text.
+    /// Formats the command, count and filter of a line.
     fn shown(text: &str) -> String {
         let number = |errno| if errno == Errno::RANGE { "RANGE" } else { "INVAL" }.to_owned();
         let line = match read(text.as_bytes()) {

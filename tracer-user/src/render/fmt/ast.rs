@@ -1,11 +1,11 @@
-//! The tree of a print fmt: a format string and C expressions, as written, nothing resolved.
+//! The syntax tree of a print fmt: a format string and C expressions as written, without name resolution.
 
 use super::ctype::CType;
 
 /// A whole print fmt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrintFmt {
-    /// The format string, adjacent constants joined.
+    /// The format string, with adjacent constants joined.
     pub format: Vec<u8>,
     /// Its arguments.
     pub args: Vec<Expr>,
@@ -18,13 +18,13 @@ pub enum Expr {
     Number(u64, CType),
     /// A string constant.
     Text(Vec<u8>),
-    /// A name: an enum's constant, a kernel variable, a local.
+    /// A name: an enum constant, a kernel variable, or a local.
     Name(String),
     /// `REC->name`
     Field(String),
     /// `base.name`, or `base->name` when `arrow`.
     Member {
-        /// What has the member.
+        /// The expression that has the member.
         base: Box<Expr>,
         /// The member.
         name: String,
@@ -37,7 +37,7 @@ pub enum Expr {
     Unary(Unary, Box<Expr>),
     /// `a op b`
     Binary(Binary, Box<Expr>, Box<Expr>),
-    /// `c ? a : b`; GNU's `c ?: b` has no second.
+    /// `c ? a : b`; GNU's `c ?: b` has no second operand.
     Cond(Box<Expr>, Option<Box<Expr>>, Box<Expr>),
     /// `(type)x`
     Cast(TypeName, Box<Expr>),
@@ -58,9 +58,9 @@ pub enum Expr {
 /// A statement of a GNU statement expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stmt {
-    /// A local, with its value when it has one.
+    /// A local, with its value if it has one.
     Declare {
-        /// Type without the array's brackets.
+        /// Type, without the brackets of an array.
         ty: TypeName,
         /// Name.
         name: String,
@@ -75,14 +75,14 @@ pub enum Stmt {
     Expr(Expr),
 }
 
-/// A type as written, qualifiers dropped.
+/// A type as written, without qualifiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeName {
     /// `unsigned long`, `u8`, `page` of `struct page`.
     pub base: String,
-    /// Whether `struct` or `union` stood in front.
+    /// Whether `struct` or `union` precedes it.
     pub aggregate: bool,
-    /// Whether `enum` stood in front.
+    /// Whether `enum` precedes it.
     pub enumeration: bool,
     /// Number of stars.
     pub stars: usize,
@@ -147,7 +147,7 @@ pub enum Binary {
 }
 
 impl Binary {
-    /// The operator written so, and how strongly it binds.
+    /// The operator for a punctuator, and its binding strength.
     pub(super) fn of(punct: &str) -> Option<(Self, u8)> {
         Some(match punct {
             "*" => (Self::Mul, 10),

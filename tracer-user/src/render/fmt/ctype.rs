@@ -1,6 +1,6 @@
-//! C types as far as a print fmt needs them, for the LP64 ABI that all 64-bit kernels have.
+//! C types for print fmts, in the LP64 ABI of all 64-bit kernels.
 
-/// A scalar type, what a C expression's value has.
+/// A scalar type of a C expression's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CType {
     /// Bytes: 1, 2, 4 or 8.
@@ -38,7 +38,7 @@ impl CType {
         }
     }
 
-    /// A value cut to the type and extended to 64 bits again by its sign; all values are kept so.
+    /// Truncates a value to the type and extends it to 64 bits by its sign; all values are stored this way.
     pub fn wrap(self, value: u64) -> u64 {
         match (self.size, self.signed) {
             (1, true) => i64::from(value as i8) as u64,
@@ -52,7 +52,7 @@ impl CType {
     }
 }
 
-/// A type as an expression has it.
+/// The type of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Type {
     /// A number.
@@ -63,7 +63,7 @@ pub enum Type {
     Array(Box<Type>),
     /// `struct NAME` or `union NAME`.
     Aggregate(String),
-    /// `void`, and what nothing is known of.
+    /// `void`, and unknown types.
     Void,
 }
 
@@ -81,7 +81,7 @@ impl Type {
         }
     }
 
-    /// What it points to, when it is a pointer or an array.
+    /// The target type of a pointer or an array.
     pub fn target(&self) -> Option<&Type> {
         match self {
             Self::Ptr(target) | Self::Array(target) => Some(target),
@@ -90,11 +90,11 @@ impl Type {
     }
 }
 
-/// The basic type that a list of C keywords or a kernel typedef's name means.
+/// The basic type named by C keywords or a kernel typedef.
 pub(super) fn named(name: &str) -> Option<CType> {
     let signed = |size| Some(CType { size, signed: true });
     let unsigned = |size| Some(CType { size, signed: false });
-    // Underscores in front tell the exported header's name from the kernel's own, not another type.
+    // Leading underscores distinguish the exported header's name from the kernel's own name of the same type.
     match name.trim_start_matches('_') {
         "u8" | "uint8_t" | "be8" | "u_char" | "unchar" | "u_int8_t" | "Bool" | "bool" | "blk_status_t" => {
             unsigned(1)

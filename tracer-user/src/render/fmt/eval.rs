@@ -1,7 +1,7 @@
 //! Runs a [`Program`] over a record's bytes.
 //!
-//! No byte of the record is trusted: every access is checked, and one that leaves the record marks the run as
-//! faulted, upon which the caller prints the fields instead.
+//! The record is untrusted: every access is checked. An access outside of the record marks the run as faulted, and the
+//! caller then prints the fields instead.
 
 use super::ast::Binary;
 use super::ctype::CType;
@@ -22,8 +22,8 @@ pub(in crate::render) struct Eval<'a> {
 }
 
 impl<'a> Eval<'a> {
-    /// Writes the event's text; false when the record did not hold what the text needs (then part of the text
-    /// may have been written).
+    /// Writes the event's text. Returns false if the record lacks data that the text needs; part of the text may then
+    /// have been written.
     pub(in crate::render) fn run(
         program: &'a Program,
         record: &'a [u8],
@@ -93,7 +93,7 @@ impl<'a> Eval<'a> {
                 let start = out.len();
                 self.print(out, node);
                 if spec != Spec::PLAIN {
-                    // A NUL that a helper printed ends its text.
+                    // A NUL printed by a helper ends its text.
                     let length = until_nul(out.get(start..).unwrap_or_default()).len();
                     let length = usize::try_from(spec.precision).map_or(length, |limit| length.min(limit));
                     out.truncate(start + length);
@@ -103,7 +103,7 @@ impl<'a> Eval<'a> {
             _ => {
                 let address = self.value(id);
                 if let Some(bytes) = self.bytes_at(address) {
-                    // Bytes behind the precision need not be looked at.
+                    // Bytes after the precision are not scanned.
                     number::text(out, until_nul(number::cut(bytes, spec.precision)), spec);
                 } else if let Some(word) = bad_address(address) {
                     let precision = if spec.precision == -1 { 16 } else { spec.precision };
@@ -116,7 +116,7 @@ impl<'a> Eval<'a> {
         }
     }
 
-    /// The value of a node; a node that prints gives the address of its text.
+    /// The value of a node. For a printing node, the address of its text.
     fn value(&mut self, id: Id) -> u64 {
         match self.program.node(id) {
             Node::Const(value) => value,
@@ -200,7 +200,7 @@ impl<'a> Eval<'a> {
         }
     }
 
-    /// Writes what a printing node prints.
+    /// Writes the text of a printing node.
     fn print(&mut self, out: &mut Vec<u8>, node: Node) {
         match node {
             Node::Flags { value, delimiter, table } => {
@@ -215,7 +215,7 @@ impl<'a> Eval<'a> {
                 } else if let Some(other) = other {
                     out.extend_from_slice(self.program.bytes(other));
                 }
-                // The kernel tells "not found" by the empty output.
+                // The kernel detects "not found" by the empty output.
                 if out.len() == start {
                     out.extend_from_slice(b"0x");
                     hex(out, value);
@@ -253,7 +253,7 @@ impl<'a> Eval<'a> {
         }
     }
 
-    /// `print_hex_dump()` to a trace, one row a line, a newline in front.
+    /// `print_hex_dump()` to a trace: a newline first, then one line per row.
     fn hex_dump(&mut self, out: &mut Vec<u8>, dump: Dump) {
         let mut prefix = Vec::new();
         self.text(&mut prefix, dump.prefix, Spec::PLAIN);
@@ -310,8 +310,8 @@ impl<'a> Eval<'a> {
         self.load(self.record.get(offset as usize..), CType::UINT) as u32
     }
 
-    /// Bytes from an address on; marks the run as faulted when there are none. Borrowed from the program or the
-    /// record; what blocks print is only read as text.
+    /// The bytes from an address on; marks the run as faulted if there are none. They are borrowed from the program or
+    /// the record. Text that blocks print is only read as text.
     fn region(&mut self, address: u64) -> Option<&'a [u8]> {
         let offset = (address & 0xffff_ffff) as usize;
         let found = match address & !0xffff_ffff {
@@ -337,7 +337,7 @@ impl Memory for Eval<'_> {
     }
 }
 
-/// `trace_print_flags_seq()`: names of the flags that are set, what is left of them in hex.
+/// `trace_print_flags_seq()`: names of the set flags, then the remaining bits in hex.
 fn flags(out: &mut Vec<u8>, mut value: u64, program: &Program, delimiter: &[u8], table: &[Entry]) {
     let mut first = true;
     for entry in table {
@@ -363,7 +363,7 @@ fn flags(out: &mut Vec<u8>, mut value: u64, program: &Program, delimiter: &[u8],
     }
 }
 
-/// `trace_print_array_seq()`: elements in hex; a size that is none prints its first byte and goes on in bytes.
+/// `trace_print_array_seq()`: elements in hex. With an invalid element size it prints the first byte and continues in bytes.
 fn array(out: &mut Vec<u8>, bytes: &[u8], count: i32, mut size: u64) {
     let total = (count.max(0) as u64).saturating_mul(size);
     let mut at = 0u64;
@@ -395,7 +395,7 @@ fn array(out: &mut Vec<u8>, bytes: &[u8], count: i32, mut size: u64) {
     }
 }
 
-/// `hex_dump_to_buffer()`: one row in groups, then the same as characters.
+/// `hex_dump_to_buffer()`: one row in groups, then the same bytes as characters.
 fn hex_row(out: &mut Vec<u8>, line: &[u8], row: usize, group: i32, ascii: bool) {
     let mut group = match group {
         2 | 4 | 8 => group as usize,
@@ -409,7 +409,7 @@ fn hex_row(out: &mut Vec<u8>, line: &[u8], row: usize, group: i32, ascii: bool) 
         if i > 0 {
             out.push(b' ');
         }
-        // Groups are numbers in the machine's order.
+        // Groups print as numbers in native byte order.
         for byte in bytes.iter().rev() {
             number::hex_byte(out, *byte);
         }

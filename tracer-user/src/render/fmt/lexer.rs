@@ -1,7 +1,7 @@
-//! Splits the text behind `print fmt:` into C tokens.
+//! Splits the text after `print fmt:` into C tokens.
 //!
-//! The kernel writes the macro's arguments as the preprocessor left them, so every token of a C expression may
-//! come; strings keep C's escapes and may hold real newlines.
+//! The kernel writes the macro's arguments as the preprocessor left them, so every token of a C expression can occur.
+//! Strings keep C's escapes and may contain real newlines.
 
 use super::ctype::CType;
 
@@ -12,22 +12,22 @@ pub(super) enum Token {
     Name(String),
     /// An integer or character constant with its C type.
     Number(u64, CType),
-    /// A string constant, escapes resolved, no NUL behind it.
+    /// A string constant with escapes resolved, without its NUL.
     Text(Vec<u8>),
     /// An operator or a bracket.
     Punct(&'static str),
 }
 
-/// A token and the byte it starts at.
+/// A token and its byte offset.
 pub(super) type Spanned = (Token, usize);
 
-/// Why the text is not a print fmt.
+/// Why the text is not a valid print fmt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}")]
 pub struct SyntaxError {
-    /// Byte of the print fmt's text.
+    /// Byte offset in the print fmt's text.
     pub at: usize,
-    /// What is wrong there.
+    /// The error.
     pub what: String,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, SyntaxError> {
                 let &[char] = inner.as_slice() else {
                     return Err(SyntaxError::new(start, "a character constant of other than one byte"));
                 };
-                // Plain char is signed on x86 and unsigned on arm64; no print fmt has one above 127.
+                // Plain `char` is signed on x86 and unsigned on arm64; no print fmt has a constant above 127.
                 Token::Number(u64::from(char), CType::INT)
             }
             b'0'..=b'9' => number(text, &mut at)?,
@@ -86,7 +86,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, SyntaxError> {
     Ok(found)
 }
 
-/// Reads a constant between quotes; `at` is on the opening one and ends behind the closing one.
+/// Reads a constant between quotes. `at` starts at the opening quote and ends after the closing one.
 fn quoted(bytes: &[u8], at: &mut usize, quote: u8) -> Result<Vec<u8>, SyntaxError> {
     let start = *at;
     *at += 1;
@@ -138,7 +138,7 @@ fn quoted(bytes: &[u8], at: &mut usize, quote: u8) -> Result<Vec<u8>, SyntaxErro
     }
 }
 
-/// Reads an integer constant and gives it the first type of C's list that holds it (C11 6.4.4.1).
+/// Reads an integer constant. Its type is the first one in C's list that can hold it (C11 6.4.4.1).
 fn number(text: &str, at: &mut usize) -> Result<Token, SyntaxError> {
     let start = *at;
     let bytes = text.as_bytes();

@@ -1,7 +1,7 @@
-//! Resolves a print fmt against its event's fields and the kernel's facts and lays it out as a [`Program`].
+//! Resolves a print fmt against its event's fields and the kernel's facts, and compiles it to a [`Program`].
 //!
-//! Types are followed as a C compiler follows them; constants are folded, so that tables and shifts cost nothing
-//! when a record is printed. Whatever cannot be resolved is a reason in words, which `doctor` shows.
+//! Types follow C's rules. Constants are folded, so tables and shifts cost nothing when a record is printed. If
+//! something cannot be resolved, the reason is a text, which `doctor` shows.
 
 use super::ast::{Binary, Expr, PrintFmt, Stmt};
 use super::ctype::{CType, Type};
@@ -17,15 +17,15 @@ mod types;
 
 pub(in crate::render) use types::scalar;
 
-/// A program, and what in its text will differ from the kernel's.
+/// A program, and how its text will differ from the kernel's.
 pub(in crate::render) struct Lowered {
     pub(in crate::render) program: Program,
-    /// Kernel variables whose values are not known; pointers made of them print hidden.
+    /// Kernel variables of unknown value; pointers computed from them print hidden.
     pub(in crate::render) hidden: Vec<String>,
 }
 
-/// Kernel variables that are signed: `memstart_addr` (arch/arm64/include/asm/memory.h), below 0 where a kernel for 52
-/// bits of virtual address runs with 48.
+/// Signed kernel variables: `memstart_addr` (arch/arm64/include/asm/memory.h) is negative if a kernel for 52 bits of
+/// virtual address runs with 48.
 const SIGNED: [&str; 1] = ["memstart_addr"];
 
 /// Why an event cannot be rendered.
@@ -107,7 +107,7 @@ impl Lower<'_> {
         Ok(segs)
     }
 
-    /// Lowers an argument whose value has to be known.
+    /// Lowers an argument whose value must be known.
     fn known(&mut self, expr: &Expr) -> Result<Value> {
         let value = self.expr(expr)?;
         match self.unknown.take() {
@@ -129,7 +129,7 @@ impl Lower<'_> {
         self.value(Node::Const(ty.wrap(value)), Type::Int(ty))
     }
 
-    /// Puts bytes and a NUL into the pool.
+    /// Adds bytes and a NUL to the pool.
     fn text(&mut self, text: &[u8]) -> Run {
         let run = Run { start: self.program.pool.len() as u32, length: text.len() as u32 };
         self.program.pool.extend_from_slice(text);
@@ -182,7 +182,7 @@ impl Lower<'_> {
         })
     }
 
-    /// The innermost local of a name, and its number.
+    /// The innermost local with this name, and its number.
     fn local(&self, name: &str) -> Option<(usize, &Local)> {
         self.locals.iter().enumerate().rfind(|(_, local)| local.name == name)
     }
@@ -196,7 +196,7 @@ impl Lower<'_> {
             "true" => return Ok(self.number(1, CType::INT)),
             "false" => return Ok(self.number(0, CType::INT)),
             "NULL" => return Ok(self.value(Node::Const(0), Type::Ptr(Box::new(Type::Void)))),
-            // The event's own buffer, first argument of helpers that print.
+            // The event's own buffer, the first argument of helpers that print.
             "p" => return Ok(self.value(Node::Const(0), Type::Void)),
             "jiffies" | "jiffies_64" => return Ok(self.value(Node::Jiffies, Type::Int(CType::ULONG))),
             "REC" => {
@@ -205,7 +205,7 @@ impl Lower<'_> {
             _ => {}
         }
         if let Some(value) = self.facts.constant(name) {
-            // Constants of an enum are int where they fit, as the compiler makes them.
+            // Enum constants are `int` if they fit, as in the compiler.
             let ty = match value {
                 _ if i32::try_from(value).is_ok() => CType::INT,
                 _ if u32::try_from(value).is_ok() => CType::UINT,
@@ -217,7 +217,7 @@ impl Lower<'_> {
             let ty = if SIGNED.contains(&name) { CType::LONG } else { CType::ULONG };
             return Ok(self.number(value, ty));
         }
-        // Only variables of pointer kind are spelled small.
+        // Only variables with pointer-like values have names in lower case.
         if name.starts_with(|c: char| c.is_ascii_lowercase()) {
             self.unknown.get_or_insert_with(|| name.to_owned());
             return Ok(self.value(Node::Const(UNKNOWN), Type::Int(CType::ULONG)));
@@ -296,7 +296,7 @@ impl Lower<'_> {
         Ok(self.value(node, ty))
     }
 
-    /// Reads what a pointer points to; arrays and aggregates stay addresses.
+    /// Reads the target of a pointer; arrays and aggregates stay addresses.
     fn deref(&mut self, pointer: &Value) -> Result<Value> {
         match pointer.ty.target().cloned() {
             Some(ty @ (Type::Int(_) | Type::Ptr(_))) => {
@@ -342,7 +342,7 @@ impl Lower<'_> {
                 }
             }
         }
-        // Names end with the block, their slots stay.
+        // Names end with the block, but their slots stay.
         for (i, local) in self.locals.iter_mut().enumerate() {
             if i >= outer.len() {
                 local.name.clear();
@@ -391,7 +391,7 @@ impl Lower<'_> {
         Ok(self.push(Node::Set { local, value }))
     }
 
-    /// An array of strings or numbers in the pool; gives the node of its address.
+    /// Puts an array of strings into the pool. Returns the node of its address.
     fn pointer_array(&mut self, items: &[Expr]) -> Result<Id> {
         let mut words = Vec::new();
         for item in items {

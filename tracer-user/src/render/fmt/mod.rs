@@ -1,8 +1,8 @@
-//! The print-fmt engine: text to tokens, tokens to a tree, the tree and the event's fields to a [`Program`],
-//! and the program over a record's bytes to text.
+//! The print-fmt engine. It compiles text to tokens, tokens to a tree, and the tree with the event's fields to a
+//! [`Program`]. The program renders a record's bytes to text.
 //!
-//! The kernel does not read this text, it compiled it; so what counts is what the C compiler made of it: integer
-//! promotions, sign extension into `unsigned long` parameters, arguments cut to their conversion's width.
+//! The kernel does not read this text but compiled it. So the result follows the C compiler: integer promotions, sign
+//! extension into `unsigned long` parameters, arguments truncated to their conversion's width.
 
 pub mod ast;
 mod ctype;

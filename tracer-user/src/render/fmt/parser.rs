@@ -1,17 +1,17 @@
 //! Parser of a print fmt: precedence climbing over [`super::lexer`]'s tokens.
 //!
-//! C cannot be parsed without knowing which names are types; a name in parentheses is taken for a type when it
-//! is a keyword or a typedef known to [`ctype::named`], when stars follow it, or when an operand follows the
-//! closing parenthesis, which no expression allows.
+//! C cannot be parsed without knowing which names are types. A name in parentheses is parsed as a type in these cases:
+//! it is a keyword or a typedef known to [`ctype::named`]; stars follow it; or an operand follows the closing
+//! parenthesis, which no expression allows.
 
 use super::ast::{Binary, Expr, PrintFmt, Stmt, TypeName, Unary};
 use super::ctype;
 use super::lexer::{Spanned, SyntaxError, Token, tokens};
 
-/// Nesting at which the parser gives up, so that no text can exhaust the stack; the deepest real one is 30.
+/// Nesting limit of the parser, so that no text can exhaust the stack; the deepest real one is 30.
 const MAX_DEPTH: usize = 120;
 
-/// Parses everything behind `print fmt: `.
+/// Parses the text after `print fmt: `.
 ///
 /// # Errors
 /// When the text is not a string constant followed by C expressions.
@@ -32,9 +32,9 @@ struct Parser {
     tokens: Vec<Spanned>,
     at: usize,
     end: usize,
-    /// Brackets and prefixes around the place that is read.
+    /// Number of brackets and prefixes around the current position.
     depth: usize,
-    /// Height of the tree that was built last.
+    /// Height of the last tree that was built.
     height: usize,
 }
 
@@ -75,7 +75,7 @@ impl Parser {
         Ok(name)
     }
 
-    /// Notes that a node was put on top of trees of this height.
+    /// Records that a node was added on top of trees of this height.
     fn grow(&mut self, height: usize) -> Parsed<()> {
         self.height = height + 1;
         if self.height > MAX_DEPTH { self.fail("nested too deep") } else { Ok(()) }
@@ -231,7 +231,7 @@ impl Parser {
     fn call_args(&mut self) -> Parsed<Vec<Expr>> {
         let mut args = Vec::new();
         let mut height = 0;
-        // Tables made by macros end in a comma now and then.
+        // Tables made by macros sometimes end with a comma.
         while !self.eat(")") {
             args.push(self.initializer()?);
             height = height.max(self.height);
@@ -256,7 +256,7 @@ impl Parser {
         let mut items = Vec::new();
         let mut height = 0;
         while !self.eat("}") {
-            // `.name = value`: the tables' entries are always in order, so the designator says nothing.
+            // `.name = value`: the entries of these tables are always in order, so the designator is skipped.
             if self.sees(".") && self.sees_at(2, "=") {
                 self.at += 3;
             }
@@ -300,7 +300,7 @@ impl Parser {
 
     fn declaration_follows(&self) -> bool {
         let Some(Token::Name(name)) = self.ahead(0) else { return false };
-        // `NAME NAME` and `NAME * NAME =` open nothing but declarations.
+        // `NAME NAME` and `NAME * NAME =` can only start a declaration.
         is_type_word(name)
             || ctype::named(name).is_some()
             || matches!(self.ahead(1), Some(Token::Name(_)))
@@ -367,7 +367,7 @@ impl Parser {
                     }
                     ty.base.push_str(word);
                 }
-                // One other name can be the type; the next is what is declared.
+                // One other name can be the type; the next one is the declared name.
                 _ if ty.base.is_empty() => ty.base.clone_from(word),
                 _ => break,
             }
@@ -388,7 +388,7 @@ impl Parser {
     }
 }
 
-/// Words that only a type can open.
+/// Words that can only start a type.
 fn is_type_word(word: &str) -> bool {
     matches!(
         word,

@@ -1,8 +1,8 @@
 //! The compiled form of a print fmt: pieces of text and conversions over an arena of typed expression nodes.
 //!
-//! Values are 64 bits, kept extended by their type's sign. Addresses of things that live here and not in the
-//! kernel (the record, constants, text printed by a block) lie in address ranges that are canonical on no 64-bit
-//! machine, so that pointers of both kinds mix freely, as in C.
+//! Values have 64 bits and are stored extended by their type's sign. The record, constants and text printed by a block
+//! are outside of kernel memory. They have addresses in ranges that are not canonical on any 64-bit machine, so
+//! pointers of both kinds can be mixed, as in C.
 
 use super::ast::Binary;
 use super::ctype::CType;
@@ -15,7 +15,7 @@ pub(super) const RECORD: u64 = 0x7e00_7200_0000_0000;
 pub(super) const POOL: u64 = 0x7e00_7300_0000_0000;
 /// Address of the text that blocks print.
 pub(super) const SCRATCH: u64 = 0x7e00_7400_0000_0000;
-/// Stands for a kernel variable whose value is not known; only a hidden pointer can be made of it.
+/// Marks a kernel variable of unknown value; only a hidden pointer can be computed from it.
 pub(super) const UNKNOWN: u64 = 0x7e01_0000_0000_0000;
 
 /// Index of a node.
@@ -35,7 +35,7 @@ pub(super) struct Table {
     pub(super) length: u32,
 }
 
-/// One name of a flag or of a value.
+/// A name of a flag or of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) value: u64,
@@ -45,9 +45,9 @@ pub(super) struct Entry {
 /// An expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    /// A constant, or the address of a thing in the pool.
+    /// A constant, or an address in the pool.
     Const(u64),
-    /// A number at a fixed place of the record.
+    /// A number at a fixed offset of the record.
     Load { offset: u32, ty: CType },
     /// A number at an address.
     At { address: Id, ty: CType },
@@ -55,7 +55,7 @@ pub(super) enum Node {
     Data { offset: u32, relative: bool },
     /// Length of that data in bytes.
     DataLength { offset: u32 },
-    /// A value cut to a type.
+    /// A value truncated to a type.
     Wrap { value: Id, ty: CType },
     /// `-x` in a type.
     Neg { value: Id, ty: CType },
@@ -63,33 +63,33 @@ pub(super) enum Node {
     Invert { value: Id, ty: CType },
     /// `!x`
     Not(Id),
-    /// An operator; comparisons give 0 or 1 and compare in the type, the others give the type.
+    /// An operator. Comparisons return 0 or 1 and compare in the type; the other operators have the type as their result.
     Binary { op: Binary, a: Id, b: Id, ty: CType },
     /// `c ? a : b`
     Cond { condition: Id, then: Id, otherwise: Id },
-    /// Bytes of a number turned round.
+    /// A number with its bytes swapped.
     Swap { value: Id, size: u8 },
     /// The kernel's tick counter now.
     Jiffies,
     /// A local of a block.
     Local(u32),
-    /// Gives a local its value.
+    /// Assigns to a local.
     Set { local: u32, value: Id },
-    /// Runs nodes for their effect, then gives the last.
+    /// Runs nodes for their effect and returns the value of the last one.
     Block { body: Table, value: Id },
-    /// A member of an aggregate kept as a number.
+    /// A member of an aggregate that is stored as a number.
     Bits { value: Id, offset: u8, bits: u8, signed: bool },
     /// The aggregate with a member replaced.
     WithBits { value: Id, member: Id, offset: u8, bits: u8 },
     /// Address of the next byte that a block prints.
     ScratchEnd,
-    /// Prints pieces to the block's text.
+    /// Adds pieces to the block's text.
     Print(Table),
     /// `__print_flags`
     Flags { value: Id, delimiter: Run, table: Table },
-    /// `__print_symbolic`; text for the other values when they are not printed in hex.
+    /// `__print_symbolic`; `other` is the text for unknown values that do not print in hex.
     Symbolic { value: Id, table: Table, other: Option<Run> },
-    /// `__get_bitmask`: a bitmap's address and bytes.
+    /// `__get_bitmask`: a bitmap's address and its length in bytes.
     Bitmask { address: Id, length: Id },
     /// `__print_hex`, `__print_hex_str`: joined without spaces.
     Hex { address: Id, length: Id, joined: bool },
@@ -133,11 +133,11 @@ pub(super) enum Seg {
     Literal(Run),
     /// A conversion whose width and precision are constant.
     Value { arg: Id, spec: Spec, kind: Kind },
-    /// A conversion with a width or precision that an argument gives.
+    /// A conversion whose width or precision is an argument.
     Starred { arg: Id, spec: Spec, kind: Kind, width: Option<Id>, precision: Option<Id> },
 }
 
-/// What a conversion prints.
+/// The kind of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Number(Number),
@@ -150,14 +150,14 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     pub(super) nodes: Vec<Node>,
-    /// Constants: strings with a NUL behind each, and arrays of addresses.
+    /// Constants: strings, each with a NUL, and arrays of addresses.
     pub(super) pool: Vec<u8>,
     pub(super) entries: Vec<Entry>,
     /// Bodies of blocks.
     pub(super) lists: Vec<Id>,
     pub(super) dumps: Vec<Dump>,
     pub(super) segs: Vec<Seg>,
-    /// Where the event's own pieces start; what blocks print lies before.
+    /// Start of the event's own pieces. The pieces that blocks print come before it.
     pub(super) main: usize,
     pub(super) locals: usize,
 }
@@ -184,7 +184,7 @@ impl Program {
         part(&self.lists, body.start, body.length)
     }
 
-    /// What a block prints.
+    /// The pieces that a block prints.
     #[inline]
     pub(super) fn pieces(&self, table: Table) -> &[Seg] {
         part(&self.segs, table.start, table.length)
@@ -206,7 +206,7 @@ pub(super) fn apply(op: Binary, a: u64, b: u64, ty: CType) -> u64 {
         Binary::Add => a.wrapping_add(b),
         Binary::Sub => a.wrapping_sub(b),
         Binary::Mul => a.wrapping_mul(b),
-        // Nothing in C says what x / 0 is; the kernel would have died of it.
+        // C leaves `x / 0` undefined, and the kernel would have crashed.
         Binary::Div | Binary::Rem if b == 0 => 0,
         Binary::Div if ty.signed => (a as i64).wrapping_div(b as i64) as u64,
         Binary::Div => a / b,

@@ -12,8 +12,8 @@ use crate::{
     render::{hist::HistEnv, printf::pointer},
 };
 
-/// One histogram. A key that a modifier gives another form, a symbol or a range, is the text that the `hist` file shows; sums
-/// are numbers whatever form they are shown in.
+/// Converts one histogram. A key with a modifier that changes its form (a symbol or a range) is the text of the `hist`
+/// file. Sums are always numbers.
 pub fn object(trigger: &Trigger, table: &Table, env: &dyn HistEnv) -> Json {
     let shower = Shower::new(&trigger.hist, table, env);
     let rows = order::sorted(&trigger.hist, &shower.layout, &table.rows);
@@ -82,7 +82,7 @@ impl Shower<'_> {
             let mut out = Vec::new();
             self.stack(&mut out, value, part);
             let lines = text(&out);
-            // In front of the first line stands the name.
+            // The name precedes the first line.
             return lines.lines().skip(1).map(|line| Json::from(line.trim())).collect();
         }
         let formed = SHOWN_BEFORE_STACKS.and(Flags::LOG2).and(Flags::BUCKET);

@@ -15,17 +15,17 @@ use super::printf::spec::Spec;
 /// A histogram's table at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// Keys and entries as [`Layout`] has them, in any order.
+    /// Keys and entries in the format of [`Layout`], in any order.
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Hits that are in the entries.
+    /// Hits counted in the entries.
     pub hits: u64,
     /// Hits that found the table full.
     pub drops: u64,
-    /// The last snapshot that an action took: the value it took it for, and the key with its task's name.
+    /// The last snapshot of an action: the value, the key, and the name of the key's task.
     pub snapshot: Option<(u64, Vec<u8>, Vec<u8>)>,
 }
 
-/// What showing looks up.
+/// Lookups for a `hist` file.
 pub trait HistEnv: RenderEnv {
     /// The name of a system call (`sys_openat`).
     fn syscall(&self, _number: u64) -> Option<String> {
@@ -35,7 +35,7 @@ pub trait HistEnv: RenderEnv {
 
 impl HistEnv for () {}
 
-/// Shows one histogram; `number` is how many of the same event came before it.
+/// Writes one histogram; `number` is the number of histograms of the same event before it.
 pub fn show(out: &mut Vec<u8>, trigger: &Trigger, table: &Table, number: usize, env: &dyn HistEnv) {
     if number > 0 {
         out.extend(b"\n\n");
@@ -53,7 +53,7 @@ pub fn show(out: &mut Vec<u8>, trigger: &Trigger, table: &Table, number: usize, 
     out.extend(totals.bytes());
 }
 
-/// A sum's greatest and total over all entries.
+/// The maximum and the total of a sum over all entries.
 #[derive(Clone, Copy, Default)]
 struct Extent {
     max: u64,
@@ -188,7 +188,7 @@ impl<'a> Shower<'a> {
         }
     }
 
-    /// What `onmax()` and `onchange()` keep.
+    /// Writes the values that `onmax()` and `onchange()` save.
     fn tracked(&self, out: &mut Vec<u8>, entry: &[u8]) {
         for action in self.hist.actions.iter().filter(|action| action.deed != Deed::Snapshot) {
             let (word, tracked) = match &action.handler {
@@ -232,18 +232,18 @@ impl<'a> Shower<'a> {
     }
 }
 
-/// Modifiers that a key is shown by even where it is a stack.
+/// Modifiers that also format a key that is a stack.
 const SHOWN_BEFORE_STACKS: Flags =
     Flags::HEX.and(Flags::SYM).and(Flags::SYM_OFFSET).and(Flags::EXECNAME).and(Flags::SYSCALL);
 
 const COMM_WIDTH: i32 = 16;
 
-/// A text with spaces behind it.
+/// Writes a text padded with spaces on the right.
 fn padded(out: &mut Vec<u8>, text: &[u8], width: i32) {
     number::text(out, text, Spec { left: true, width, ..Spec::PLAIN });
 }
 
-/// Hundredths of a percent; None by nothing (`__get_percentage()`).
+/// The share in hundredths of a percent; `None` for a division by zero (`__get_percentage()`).
 fn percentage(value: u64, total: u64) -> Option<u32> {
     if value == 0 && total == 0 {
         return Some(0);
@@ -260,7 +260,7 @@ fn percentage(value: u64, total: u64) -> Option<u32> {
     }
 }
 
-/// Twenty columns of `#` (`__fill_bar_str()`).
+/// A bar of `#` in twenty columns (`__fill_bar_str()`).
 fn bar(value: u64, max: u64) -> String {
     const WIDTH: usize = 20;
     match percentage(value, max) {

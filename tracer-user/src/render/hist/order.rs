@@ -1,5 +1,5 @@
-//! The order of a histogram's rows (`tracing_map_sort_entries()`): by one field or two, rows that are equal in both in
-//! the order of their keys' places in the kernel's table, as far as those are known.
+//! The order of a histogram's rows (`tracing_map_sort_entries()`): by the sort fields. Rows equal in these are ordered
+//! by the bytes of their keys.
 
 use std::cmp::Ordering;
 
@@ -9,10 +9,10 @@ use crate::plan::hist::{KeyPart, Layout};
 
 type Row = (Vec<u8>, Vec<u8>);
 
-/// The rows in order.
+/// Sorts the rows.
 pub(super) fn sorted<'a>(hist: &Hist, layout: &Layout, rows: &'a [Row]) -> Vec<&'a Row> {
     let mut rows: Vec<&Row> = rows.iter().collect();
-    // Whatever order a table gave them in, equal rows always come the same way.
+    // Makes the order of equal rows independent of the order in the table.
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     rows.sort_by(|a, b| {
         let by = |ordering: Ordering, key: &SortKey| ordering.then_with(|| compare(*key, hist, layout, a, b));
@@ -34,7 +34,7 @@ fn compare(key: SortKey, hist: &Hist, layout: &Layout, a: &Row, b: &Row) -> Orde
     if key.descending { ordering.reverse() } else { ordering }
 }
 
-/// Compares a part of two keys as its field's type says.
+/// Compares one part of two keys by its field's type.
 fn compare_keys(value: &Value, part: KeyPart, a: &[u8], b: &[u8]) -> Ordering {
     let (a, b) = (part.of_key(a), part.of_key(b));
     if value.flags.has(Flags::STACKTRACE) {
@@ -54,7 +54,7 @@ fn compare_keys(value: &Value, part: KeyPart, a: &[u8], b: &[u8]) -> Ordering {
     }
 }
 
-/// A number of the size that sorting looks at; None for a size that no number has.
+/// Reads a number of the size that sorting uses; `None` for other sizes.
 fn number(bytes: &[u8], size: usize, signed: bool) -> Option<i128> {
     let word = bytes.get(..8)?.try_into().ok().map(u64::from_ne_bytes)?;
     Some(match (size, signed) {

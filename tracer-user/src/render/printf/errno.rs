@@ -1,6 +1,6 @@
-//! Names of error numbers, as `%pe` prints them (include/uapi/asm-generic/errno.h and include/linux/errno.h).
+//! Names of error numbers for `%pe` (include/uapi/asm-generic/errno.h and include/linux/errno.h).
 
-/// Numbers that user space sees, from 1 on; gaps are empty.
+/// Numbers visible to user space, from 1 on; gaps are empty.
 const VISIBLE: [&str; 132] = [
     "EPERM",
     "ENOENT",
@@ -136,7 +136,7 @@ const VISIBLE: [&str; 132] = [
     "ERFKILL",
 ];
 
-/// Numbers that stay in the kernel.
+/// Numbers internal to the kernel.
 const INTERNAL: [(u64, &str); 18] = [
     (512, "ERESTARTSYS"),
     (513, "ERESTARTNOINTR"),
@@ -158,7 +158,7 @@ const INTERNAL: [(u64, &str); 18] = [
     (530, "ERECALLCONFLICT"),
 ];
 
-/// The name of an error with its minus sign, `-ENOENT`.
+/// The name of an error with a minus sign, such as `-ENOENT`.
 pub(super) fn name(number: u64) -> Option<String> {
     let name = match number {
         1..=132 => VISIBLE.get(number as usize - 1).copied()?,

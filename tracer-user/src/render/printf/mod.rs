@@ -1,7 +1,7 @@
 //! The kernel's printf (lib/vsprintf.c): conversions, numbers, strings and the `%p` extensions.
 //!
-//! It differs from C's in what a trace shows: precision does not stop zero padding of numbers, `%c` knows a
-//! width, strings at bad addresses print a word, and `%p` is a language of its own.
+//! It differs from C's printf in ways that a trace shows. Precision does not disable zero padding of numbers, `%c` has
+//! a width, strings at bad addresses print a word, and `%p` has many extensions.
 
 mod errno;
 pub mod number;

@@ -1,4 +1,4 @@
-//! Numbers and padded text, as lib/vsprintf.c lays them out.
+//! Numbers and padded text in the format of lib/vsprintf.c.
 
 use super::spec::{Number, Spec};
 
@@ -8,7 +8,7 @@ const PAIRS: &[u8; 200] =
 const LOWER: &[u8; 16] = b"0123456789abcdef";
 const UPPER: &[u8; 16] = b"0123456789ABCDEF";
 
-/// Digits of a number at the end of a buffer: at most 22 for octal.
+/// Digits of a number at the end of a buffer; at most 22, for octal.
 struct Digits {
     buffer: [u8; 24],
     start: usize,
@@ -101,7 +101,7 @@ pub fn repeat(out: &mut Vec<u8>, byte: u8, count: usize) {
     out.resize(out.len() + count, byte);
 }
 
-/// Writes an argument by a number's conversion (`number()` in lib/vsprintf.c).
+/// Writes an argument by a number conversion (`number()` in lib/vsprintf.c).
 #[inline]
 pub fn number(out: &mut Vec<u8>, argument: u64, conversion: Number, spec: Spec) {
     let value = super::super::fmt::CType { size: conversion.size, signed: conversion.signed }.wrap(argument);
@@ -151,7 +151,7 @@ fn laid_out(out: &mut Vec<u8>, value: u64, negative: bool, conversion: Number, s
     }
 }
 
-/// Writes text, cut to the precision and padded to the width.
+/// Writes text, truncated to the precision and padded to the width.
 #[inline]
 pub fn text(out: &mut Vec<u8>, text: &[u8], spec: Spec) {
     let start = out.len();
@@ -159,13 +159,13 @@ pub fn text(out: &mut Vec<u8>, text: &[u8], spec: Spec) {
     widen(out, start, spec);
 }
 
-/// The text up to a precision; all of it where that is negative or longer.
+/// Truncates the text to a precision; returns all of it if the precision is negative or larger.
 #[inline]
 pub fn cut(text: &[u8], precision: i32) -> &[u8] {
     usize::try_from(precision).ok().and_then(|limit| text.get(..limit)).unwrap_or(text)
 }
 
-/// Pads what was written since `start` to the width.
+/// Pads the output since `start` to the width.
 #[inline]
 pub fn widen(out: &mut Vec<u8>, start: usize, spec: Spec) {
     let padding = usize::try_from(spec.width).unwrap_or(0).saturating_sub(out.len() - start);

@@ -1,8 +1,7 @@
 //! The `%p` extensions of lib/vsprintf.c.
 //!
-//! Most print what the pointer points to. Here that is memory of the record or a constant of the print fmt, which
-//! [`Memory`] finds; what lies in the kernel is gone by the time a record is read, and prints as the kernel prints
-//! an address that faults.
+//! Most of them print the memory that the pointer points to. Here this is memory of the record or a constant of the print fmt,
+//! which [`Memory`] finds. Kernel memory may be gone by the time a record is read, so it prints as an address that faults.
 
 use super::super::env::{Pointers, RenderEnv};
 use super::errno;
@@ -23,7 +22,7 @@ use network::{ip4, ip6, ip6_compressed, mac, socket4, socket6};
 
 /// Memory that a program may read.
 pub trait Memory {
-    /// The bytes from an address to the end of what is readable there.
+    /// The bytes from an address to the end of the readable memory there.
     fn bytes_at(&self, address: u64) -> Option<&[u8]>;
 }
 
@@ -36,18 +35,18 @@ pub fn bad_address(address: u64) -> Option<&'static [u8]> {
     }
 }
 
-/// Whether an address is a negative errno in disguise (`IS_ERR_VALUE`).
+/// Whether an address encodes a negative errno (`IS_ERR_VALUE`).
 fn is_error(address: u64) -> bool {
     address >= 0xffff_ffff_ffff_f001
 }
 
-/// Prints a word in place of data; it is cut to a pointer's digits unless a precision says otherwise.
+/// Prints a word in place of data, truncated to a pointer's number of digits unless there is a precision.
 fn complain(out: &mut Vec<u8>, word: &[u8], spec: Spec) {
     let precision = if spec.precision == -1 { 16 } else { spec.precision };
     number::text(out, word, Spec { precision, ..spec });
 }
 
-/// Prints what a `%p` conversion prints.
+/// Prints a `%p` conversion.
 pub fn pointer(
     out: &mut Vec<u8>,
     address: u64,
@@ -123,7 +122,7 @@ pub fn pointer(
     number::widen(out, start, spec);
 }
 
-/// The first bytes of a region; what lies behind its end reads as zero.
+/// The first bytes of a region; missing bytes are zero.
 pub fn take<const N: usize>(bytes: &[u8]) -> [u8; N] {
     if let Some(taken) = bytes.first_chunk() {
         return *taken;
@@ -135,14 +134,14 @@ pub fn take<const N: usize>(bytes: &[u8]) -> [u8; N] {
     taken
 }
 
-/// A string's bytes up to its NUL, or all there are.
+/// A string's bytes up to its NUL, or all bytes without one.
 #[inline]
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
     let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     bytes.get(..length).unwrap_or(bytes)
 }
 
-/// `0x` and as many digits as the size has.
+/// Prints `0x` and all digits of a number of this size.
 fn hex_number(out: &mut Vec<u8>, value: u64, size: i32) {
     let spec = Spec { special: true, zero: true, width: 2 + 2 * size, ..Spec::PLAIN };
     number::number(out, value, Number { base: 16, lower: true, size: 8, signed: false }, spec);
@@ -163,7 +162,7 @@ fn plain(out: &mut Vec<u8>, address: u64, spec: Spec, env: &dyn RenderEnv) {
     }
 }
 
-/// Prints a pointer that must not or cannot be shown.
+/// Prints a placeholder for a pointer that must not or cannot be shown.
 pub fn hidden(out: &mut Vec<u8>, spec: Spec) {
     complain(out, b"(____ptrval____)", Spec { width: 16, ..spec });
 }
@@ -171,7 +170,7 @@ pub fn hidden(out: &mut Vec<u8>, spec: Spec) {
 /// Prints the symbol of an address, or the address in hex.
 pub fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, back: bool, spec: Spec, env: &dyn RenderEnv) {
     let start = out.len();
-    // A return address may be the first byte of the next function.
+    // A return address may be the first byte of the next function, so the lookup uses the byte before it.
     if let Some(symbol) = env.symbol(address.wrapping_sub(u64::from(back))) {
         out.extend_from_slice(symbol.name.as_bytes());
         if offset {

@@ -1,4 +1,4 @@
-//! Format strings cut into conversions.
+//! Splits format strings into conversions.
 
 use super::pointer::Extension;
 
@@ -16,9 +16,9 @@ pub struct Spec {
     pub special: bool,
     /// `0`
     pub zero: bool,
-    /// Field width; -1 when none is given.
+    /// Field width; -1 if absent.
     pub width: i32,
-    /// Precision; -1 when none is given.
+    /// Precision; -1 if absent.
     pub precision: i32,
 }
 
@@ -34,26 +34,26 @@ impl Spec {
         precision: -1,
     };
 
-    /// Whether nothing but the value itself is printed.
+    /// Whether only the value itself is printed.
     pub fn is_plain(&self) -> bool {
         self.width <= 1 && self.precision <= 1 && !self.plus && !self.space && !self.special
     }
 }
 
-/// A number's base and the type it is read as.
+/// A number's base and the type of its argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
     /// 8, 10 or 16.
     pub base: u8,
-    /// Digits above 9 in lower case.
+    /// Whether digits above 9 are lower case.
     pub lower: bool,
-    /// Bytes of the argument that count: 1, 2, 4 or 8.
+    /// Bytes of the argument that are used: 1, 2, 4 or 8.
     pub size: u8,
     /// `%d`, `%i`
     pub signed: bool,
 }
 
-/// What a conversion prints.
+/// The kind of a conversion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conversion {
     /// A number.
@@ -62,24 +62,24 @@ pub enum Conversion {
     Char,
     /// `%s`
     Text,
-    /// `%p` and what follows it.
+    /// `%p` and its extension.
     Pointer(Extension),
 }
 
 /// A piece of a format string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Bytes as they are.
+    /// Literal bytes.
     Literal(Vec<u8>),
     /// A conversion.
     Conversion {
         /// Flags and the fixed width and precision.
         spec: Spec,
-        /// Whether an argument gives the width (`*`).
+        /// Whether the width is an argument (`*`).
         width_arg: bool,
-        /// Whether an argument gives the precision (`.*`).
+        /// Whether the precision is an argument (`.*`).
         precision_arg: bool,
-        /// What it prints.
+        /// The kind.
         conversion: Conversion,
     },
 }
@@ -87,7 +87,7 @@ pub enum Piece {
 /// Largest width and precision (`FIELD_WIDTH_MAX`, `PRECISION_MAX`); larger ones would only fill the page.
 pub const LARGEST: i32 = (1 << 15) - 1;
 
-/// Cuts a format string into its pieces. An unknown conversion ends the text there, as in the kernel.
+/// Splits a format string into pieces. An unknown conversion ends the text there, as in the kernel.
 pub fn pieces(format: &[u8]) -> Vec<Piece> {
     let mut found = Vec::new();
     let mut literal = Vec::new();
@@ -164,7 +164,7 @@ impl Reader<'_> {
         if self.eat(b'.') {
             precision_arg = self.eat(b'*');
             if !precision_arg {
-                // A lone dot leaves the precision unset in the kernel, where C makes it zero.
+                // A dot without digits leaves the precision unset in the kernel; in C it means zero.
                 spec.precision = self.digits().unwrap_or(-1);
             }
         }
@@ -193,7 +193,7 @@ impl Reader<'_> {
         Some(Piece::Conversion { spec, width_arg, precision_arg, conversion })
     }
 
-    /// Bytes of the argument that a length modifier asks for.
+    /// Reads a length modifier. Returns the bytes of the argument.
     fn size(&mut self) -> u8 {
         match self.next() {
             b'h' => {
@@ -210,7 +210,7 @@ impl Reader<'_> {
                 self.eat(b'L');
                 8
             }
-            // The kernel has no `j` and `q` left; events of modules built long ago may.
+            // Current kernels have no `j` and `q`; events of old modules may.
             b'z' | b't' | b'j' | b'q' => {
                 self.at += 1;
                 8

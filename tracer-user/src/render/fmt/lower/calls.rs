@@ -1,12 +1,12 @@
-//! The helpers that print fmts call: the macros of include/trace/stages/stage3_trace_output.h, and the few kernel
-//! functions whose work can be done from the record alone.
+//! Helpers that print fmts call: the macros of `include/trace/stages/stage3_trace_output.h`, and the few kernel
+//! functions that need only the record.
 
 use super::{Lower, Result, Type, Value};
 use crate::render::fmt::ast::{Binary, Expr};
 use crate::render::fmt::ctype::CType;
 use crate::render::fmt::program::{Dump, Id, Node, Table};
 
-/// Ticks of a kernel second, in nanoseconds.
+/// Nanoseconds per second, as the kernel's constant of this name.
 const NSEC_PER_SEC: u64 = 1_000_000_000;
 
 impl Lower<'_> {
@@ -14,7 +14,7 @@ impl Lower<'_> {
         match (name, args) {
             ("__print_flags" | "__print_flags_u64", [value, delimiter, items @ ..]) => {
                 let value = self.expr(value)?.id;
-                // A null delimiter puts nothing between.
+                // With a null delimiter nothing separates the names.
                 let delimiter = if let Expr::Text(text) = delimiter { text.as_slice() } else { &[] };
                 let delimiter = self.text(delimiter);
                 let table = self.entries(items)?;
@@ -129,7 +129,7 @@ impl Lower<'_> {
             ("__be64_to_cpu" | "be64_to_cpu" | "__builtin_bswap64" | "__fswab64" | "__swab64", [value]) => {
                 self.swap(value, 8)
             }
-            // A page table's entry is a struct of one word, which the record holds as that word.
+            // A page table entry is a struct of one word, which the record stores as that word.
             (
                 "le16_to_cpu" | "le32_to_cpu" | "le64_to_cpu" | "pte_val" | "pmd_val" | "pud_val" | "p4d_val"
                 | "pgd_val" | "native_make_pte" | "native_make_pmd" | "native_make_pud" | "native_make_p4d"
@@ -146,7 +146,7 @@ impl Lower<'_> {
         }
     }
 
-    /// A node that prints; it stands for the text it printed.
+    /// A printing node, whose value is the printed text.
     fn printed(&mut self, node: Node) -> Value {
         self.value(node, Type::text())
     }
@@ -165,7 +165,7 @@ impl Lower<'_> {
     }
 
     fn dump_kind(&mut self, kind: &Expr) -> Result<Id> {
-        // The enum of include/linux/printk.h; events name its constants.
+        // The enum of include/linux/printk.h; events use its constants by name.
         let value = match kind {
             Expr::Name(name) if name == "DUMP_PREFIX_NONE" => 0,
             Expr::Name(name) if name == "DUMP_PREFIX_ADDRESS" => 1,

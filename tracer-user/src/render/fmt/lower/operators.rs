@@ -1,4 +1,4 @@
-//! Operators: C's conversions, pointers counted in elements, and what constants make of them before any record is seen.
+//! Operators: C's conversions, pointer arithmetic, and constant folding.
 
 use super::types::joined;
 use super::{Local, Lower, Result, Value};
@@ -46,7 +46,7 @@ impl Lower<'_> {
         }
     }
 
-    /// `base + index` or `base - index`, counted in elements when the base is a pointer.
+    /// `base + index` or `base - index`, in elements if the base is a pointer.
     pub(super) fn offset(&mut self, base: &Expr, index: &Expr, op: Binary) -> Result<Value> {
         let base = self.expr(base)?;
         let index = self.expr(index)?;
@@ -66,7 +66,7 @@ impl Lower<'_> {
         Ok(Value { id, ty: Type::Ptr(Box::new(target)) })
     }
 
-    /// An operator on operands of one type, folded when both are constants. What is made of the unknown is unknown.
+    /// An operator on operands of one type, folded if both are constants. A result of an unknown operand is unknown.
     pub(super) fn arithmetic(&mut self, op: Binary, a: Id, b: Id, ty: CType) -> Id {
         let node = match (self.constant(a), self.constant(b)) {
             (Some(UNKNOWN), _) | (_, Some(UNKNOWN)) => Node::Const(UNKNOWN),
@@ -79,7 +79,7 @@ impl Lower<'_> {
     pub(super) fn binary(&mut self, op: Binary, a: &Expr, b: &Expr) -> Result<Value> {
         let a = self.expr(a)?;
         if matches!(op, Binary::And | Binary::Or) {
-            // A constant on the left decides, and what it skips need not be known.
+            // A constant on the left decides, and the operand that it skips may be unknown.
             if let Some(known) = self.constant(a.id).filter(|known| (*known != 0) == (op == Binary::Or)) {
                 return Ok(self.number(u64::from(known != 0), CType::INT));
             }
@@ -103,7 +103,7 @@ impl Lower<'_> {
             _ => {}
         }
         if matches!(op, Binary::Shl | Binary::Shr) {
-            // The count does not take part in the conversions.
+            // The shift count takes no part in the conversions.
             let ty = a.ty.scalar().promoted();
             let a = self.convert(&a, Type::Int(ty));
             let id = self.arithmetic(op, a.id, b.id, ty);
@@ -121,7 +121,7 @@ impl Lower<'_> {
     pub(super) fn cond(&mut self, condition: &Expr, then: Option<&Expr>, otherwise: &Expr) -> Result<Value> {
         let condition = self.expr(condition)?;
         if let Some(known) = self.constant(condition.id) {
-            // The branch not taken is compiled away; it may name what only another configuration has.
+            // The branch not taken is compiled away; it may use names of another configuration.
             return match (known != 0, then) {
                 (true, None) => Ok(condition),
                 (true, Some(then)) => self.expr(then),
@@ -138,7 +138,7 @@ impl Lower<'_> {
         Ok(self.value(node, ty))
     }
 
-    /// `condition ?: otherwise`: the condition is looked at once.
+    /// `condition ?: otherwise`: the condition is evaluated once.
     fn or_else(&mut self, condition: Value, otherwise: &Expr) -> Result<Value> {
         let local = self.locals.len() as u32;
         self.locals.push(Local { name: String::new(), ty: condition.ty.clone() });
@@ -154,7 +154,8 @@ impl Lower<'_> {
         Ok(self.value(Node::Block { body, value }, ty))
     }
 
-    /// The value in another type; values are kept extended, so only a narrower or differently signed type costs.
+    /// Converts the value to another type. Values are stored extended, so only a narrower or differently signed type
+    /// needs a node.
     pub(super) fn convert(&mut self, value: &Value, ty: Type) -> Value {
         let Type::Int(to) = ty else { return Value { id: value.id, ty } };
         let from = value.ty.scalar();

@@ -1,4 +1,4 @@
-//! Types: of fields, from a format file's words; of names in a print fmt, from the kernel's; and their sizes.
+//! Types: of fields, from the format file; of names in a print fmt, from the kernel; and their sizes.
 
 use super::{Lower, Result};
 use crate::event::Field;
@@ -64,11 +64,11 @@ impl Lower<'_> {
         match ty {
             Type::Int(ty) => Ok(u64::from(ty.size)),
             Type::Ptr(_) => Ok(8),
-            // GNU C counts in bytes there.
+            // GNU C counts `void` in bytes.
             Type::Void => Ok(1),
             Type::Aggregate(name) => match (self.facts.type_size(name), name.as_str()) {
                 (Some((size, _)), _) => Ok(size),
-                // Known to a cache line's multiple on every 64-bit configuration (CONFIG_HAVE_ALIGNED_STRUCT_PAGE).
+                // A cache line on 64-bit kernels with `CONFIG_HAVE_ALIGNED_STRUCT_PAGE`.
                 (None, "page") => Ok(64),
                 _ => Err(format!("the size of {name} is not known")),
             },
@@ -88,7 +88,7 @@ impl Lower<'_> {
     }
 }
 
-/// The type of `c ? a : b`; with a pointer on one side it is that.
+/// The type of `c ? a : b`; a pointer on one side is the result type.
 pub(super) fn joined(a: &Type, b: &Type) -> Type {
     match (a, b) {
         (Type::Int(a), Type::Int(b)) => Type::Int(a.common(*b)),
@@ -106,7 +106,7 @@ fn aggregate_name(base: &str) -> &str {
     base.rsplit(' ').next().unwrap_or(base)
 }
 
-/// The scalar that a list of C words or a typedef means.
+/// The scalar type of C keywords or a typedef.
 pub(in crate::render) fn scalar(text: &str) -> Option<CType> {
     let mut size = None;
     let mut signed = true;

@@ -4,7 +4,7 @@ use super::take;
 use crate::render::printf::number::{self, decimal};
 use crate::render::printf::spec::{Number, Spec};
 
-/// Prints a bitmap in groups of 32 bits, highest first; the width is its number of bits.
+/// Prints a bitmap in groups of 32 bits, highest first; `bits` is the number of its bits.
 pub fn bitmap(out: &mut Vec<u8>, bytes: &[u8], bits: i32) {
     let bits = bits.max(0) as usize;
     for chunk in (0..bits.div_ceil(32)).rev() {
@@ -18,7 +18,7 @@ pub fn bitmap(out: &mut Vec<u8>, bytes: &[u8], bits: i32) {
     }
 }
 
-/// A group of 32 bits; longs are of the machine's own byte order.
+/// A group of 32 bits; longs are in native byte order.
 fn bitmap_word(bytes: &[u8], chunk: usize) -> u32 {
     let long = u64::from_ne_bytes(take(bytes.get(chunk / 2 * 8..).unwrap_or(&[])));
     (long >> (chunk % 2 * 32)) as u32
@@ -29,7 +29,7 @@ pub(super) fn bitmap_list(out: &mut Vec<u8>, bytes: &[u8], bits: i32) {
     let is_set = |bit: usize| bit < bits && bitmap_word(bytes, bit / 32) >> (bit % 32) & 1 != 0;
     let mut first = true;
     let mut bit = 0;
-    // Nothing is set behind the memory's end.
+    // No bit after the end of the memory is set.
     while bit < bits.min(bytes.len().next_multiple_of(8) * 8) {
         if !is_set(bit) {
             bit += 1;

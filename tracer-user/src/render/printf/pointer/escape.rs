@@ -2,7 +2,7 @@
 
 use crate::render::printf::number::hex_byte;
 
-/// Which bytes `%pE` escapes, and how.
+/// The bytes that `%pE` escapes, and the forms it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)]
 pub struct Escapes {

@@ -1,19 +1,19 @@
-//! The letters behind `%p`, read into what is to be printed.
+//! Parses the letters after `%p`.
 
 use super::escape::Escapes;
 
-/// What stands behind `%p`.
+/// The extension after `%p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
-    /// `%p`: hashed, see [`Pointers`].
+    /// `%p`: hashed, see [`Pointers`](crate::render::Pointers).
     Plain,
     /// `%px`: the address.
     Raw,
-    /// `%pK`: as plain with `kptr_restrict` 0.
+    /// `%pK`: as `%p` with `kptr_restrict` 0.
     Restricted,
     /// `%pS`, `%ps`, `%pB` and their variants.
     Symbol {
-        /// Offset and size behind the name.
+        /// Offset and size after the name.
         offset: bool,
         /// The address is a return address (`B`).
         back: bool,
@@ -31,19 +31,19 @@ pub enum Extension {
     Socket(Socket),
     /// `%pM`, `%pm` and variants.
     Mac {
-        /// Between the bytes.
+        /// The byte between the bytes.
         separator: Option<u8>,
-        /// Last byte first (`R`).
+        /// Reversed byte order (`R`).
         reversed: bool,
     },
     /// `%pU` with `b`, `B`, `l`, `L`.
     Uuid {
-        /// Capital letters.
+        /// Upper-case digits.
         upper: bool,
         /// Little-endian fields (a GUID).
         little: bool,
     },
-    /// `%*ph` with `C`, `D`, `N`: bytes and what stands between them.
+    /// `%*ph` with `C`, `D`, `N`: bytes and their separator.
     Hex(Option<u8>),
     /// `%*pb`
     Bitmap,
@@ -61,16 +61,16 @@ pub enum Extension {
     Features,
     /// `%pus`, `%pks`: a string.
     Text,
-    /// What the kernel reads from its own objects: `%pd`, `%pD`, `%pg`, `%pr`, `%pV`, `%pOF`, ...
+    /// Objects that only the kernel can read: `%pd`, `%pD`, `%pg`, `%pr`, `%pV`, `%pOF`, ...
     Object,
 }
 
 /// Options of an IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip4 {
-    /// Three digits each (`i`).
+    /// Three digits per byte (`i`).
     pub zeros: bool,
-    /// Last byte first (`l`, and `h` on little-endian machines).
+    /// Reversed byte order (`l`, and `h` on little-endian machines).
     pub reversed: bool,
 }
 
@@ -86,12 +86,12 @@ pub struct Socket {
     pub scope: bool,
     /// `c`
     pub compressed: bool,
-    /// The IPv4 form.
+    /// Options of the IPv4 form.
     pub ip4: Ip4,
 }
 
 impl Extension {
-    /// Reads the letters and digits that follow `%p`.
+    /// Parses the letters and digits after `%p`.
     pub fn parse(letters: &[u8]) -> Self {
         let second = letters.get(1).copied();
         match letters.first().copied() {

@@ -1,4 +1,4 @@
-//! Addresses of the network: `%pI4`, `%pI6`, `%pIS`, `%pM`.
+//! Network addresses: `%pI4`, `%pI6`, `%pIS`, `%pM`.
 
 use super::extension::{Ip4, Socket};
 use super::take;
@@ -33,11 +33,11 @@ pub(super) fn ip6_compressed(out: &mut Vec<u8>, bytes: &[u8; 16]) {
         *word = u16::from_be_bytes(*bytes);
     }
     let mapped = words[..5] == [0; 5] && words[5] == 0xffff;
-    // ISATAP: the interface id is [02]00:5efe, whatever the universal bit says.
+    // ISATAP: the interface id is `[02]00:5efe`, with any universal bit.
     let isatap = words[4] & !0x0200 == 0 && words[5] == 0x5efe;
     let count = if mapped || isatap { 6 } else { 8 };
     let zeros = |from: usize| words.iter().take(count).skip(from).take_while(|word| **word == 0).count();
-    // The longest run of zeros, the first of equals; a single zero is not worth it.
+    // The longest run of zeros, the first one among equals; a single zero is not compressed.
     let mut run = None;
     let mut longest = 1;
     for i in 0..count {
