@@ -7,9 +7,9 @@ pub const EMIT_FIELDS: usize = 64;
 /// Suffixes of the map names: an array with one [`Emitting`], a per-CPU array with one [`Stage`], and one program array
 /// per kind of emitting program. The only program in such an array copies the values into the mirror.
 pub mod pins {
-    /// Array with one [`Emitting`].
+    /// Array with one [`super::Emitting`].
     pub const STATE: &str = "_state";
-    /// Per-CPU array with one [`Stage`].
+    /// Per-CPU array with one [`super::Stage`].
     pub const STAGE: &str = "_stage";
     /// For programs at raw tracepoints.
     pub const RAW_TP: &str = "_raw_tp";
