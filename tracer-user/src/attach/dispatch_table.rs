@@ -266,7 +266,7 @@ impl Table {
             ProgKind::Kprobe => uprobe::purpose(),
             _ => Purpose::Any,
         };
-        Prog::load_for(self.kind, purpose, &swap_point::code(&self.map, slot), "tracer_gate")
+        Prog::load_for(self.kind, purpose, &swap_point::code(self.map.as_fd(), slot, |_| ()), "tracer_gate")
             .map_err(|error| Cause::Load(self.kind, error))
     }
 

@@ -8,17 +8,17 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::{
     AttachError, AttachPoint, Cause, FilePlace, Link, Request, Session,
     companions::Companions,
-    swap_point::{SwapPoint, insn},
+    swap_point::SwapPoint,
     unlink::{self, Hooks, Job},
     uprobe::{self, Planned},
 };
-use crate::sys::{
-    map::{Map, MapKind, MapSpec},
-    prog::Prog,
+use crate::{
+    code::asm::{Assembler, Atomic, Cond, Helper, Reg, Width},
+    sys::{
+        map::{Map, MapKind, MapSpec},
+        prog::Prog,
+    },
 };
-
-/// `bpf_map_lookup_elem`, include/uapi/linux/bpf.h.
-const LOOKUP: i32 = 1;
 
 /// A dynamic event with its gate. It stays attached while this lives.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl Session {
         })
         .map_err(|errno| Cause::Map("array", errno))?;
         let kind = request.via.kind();
-        let jump = SwapPoint::to(&program, kind, request.purpose(), "tracer_probe", &count(&hits))?;
+        let jump = SwapPoint::to(&program, kind, request.purpose(), "tracer_probe", |asm| count(asm, &hits))?;
         Ok(PlannedGated { slot, via: request.via.clone(), jump, program, scratch, beside, hits })
     }
 
@@ -230,20 +230,17 @@ impl From<Cause> for Failed {
     }
 }
 
-/// The instructions with which a probe's gate counts a hit.
-fn count(hits: &Map) -> Vec<u8> {
-    [
-        insn(0xbf, 6, 1, 0, 0),                        // r6 = r1
-        insn(0x62, 10, 0, -4, 0),                      // *(u32 *)(r10 - 4) = 0
-        insn(0x18, 1, 1, 0, hits.as_fd().as_raw_fd()), // r1 = the counts
-        insn(0, 0, 0, 0, 0),                           //   (second half)
-        insn(0xbf, 2, 10, 0, 0),                       // r2 = r10
-        insn(0x07, 2, 0, 0, -4),                       // r2 += -4
-        insn(0x85, 0, 0, 0, LOOKUP),                   // bpf_map_lookup_elem(r1, r2)
-        insn(0x15, 0, 0, 2, 0),                        // if r0 == 0 skip two
-        insn(0xb7, 1, 0, 0, 1),                        // r1 = 1
-        insn(0xdb, 0, 1, 0, 0),                        // lock *(u64 *)(r0 + 0) += r1
-        insn(0xbf, 1, 6, 0, 0),                        // r1 = r6
-    ]
-    .concat()
+/// Emits how a probe's gate counts a hit.
+fn count(asm: &mut Assembler, hits: &Map) {
+    let uncounted = asm.label();
+    asm.mov(Reg::R6, Reg::R1);
+    asm.store(Width::W, Reg::R10, -4, 0);
+    asm.map_fd(Reg::R1, hits.as_fd().as_raw_fd());
+    asm.address(Reg::R2, Reg::R10, -4);
+    asm.call(Helper::MapLookupElem);
+    asm.jump_if(Cond::Eq, Reg::R0, 0, uncounted);
+    asm.mov(Reg::R1, 1);
+    asm.atomic(Width::D, Atomic::AddOnly, Reg::R0, 0, Reg::R1);
+    asm.bind(uncounted);
+    asm.mov(Reg::R1, Reg::R6);
 }

@@ -124,7 +124,7 @@ impl Counting {
         let kind = via.kind();
         let program = load(request, kind, counts, around)?;
         let emits = request.hist.synthetic_events().next().is_some();
-        let jump = || SwapPoint::to(&program, kind, via.purpose(), "tracer_hist", &[]);
+        let jump = || SwapPoint::to(&program, kind, via.purpose(), "tracer_hist", |_| ());
         let jump = (emits && kind != ProgKind::Syscall).then(jump).transpose()?;
         let attached = jump.as_ref().map_or(&program, SwapPoint::gate);
         let link = match via {

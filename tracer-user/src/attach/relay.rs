@@ -130,7 +130,8 @@ impl Session {
         if *via == AttachPoint::Inject {
             return Ok(Relay { via: via.clone(), attached: None, program });
         }
-        let jump = SwapPoint::to(&program, via.kind(), via.purpose(), "tracer_relay", &[]).map_err(failed)?;
+        let jump =
+            SwapPoint::to(&program, via.kind(), via.purpose(), "tracer_relay", |_| ()).map_err(failed)?;
         let link = self.hook(jump.gate(), via).map_err(failed)?;
         let attached = Some(RelayProgram { link, jump });
         Ok(Relay { via: via.clone(), attached, program })

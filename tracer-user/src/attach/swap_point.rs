@@ -4,17 +4,16 @@
 //! `dispatch_table.rs` has one table for all events of a kind of hook. A [`SwapPoint`] is a table with a single slot,
 //! for programs that cannot share one: a table takes programs of one type and, at functions, of one function.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::Cause;
-use crate::sys::{
-    map::{Map, MapKind, MapSpec},
-    prog::{Prog, ProgKind, Purpose},
+use crate::{
+    code::asm::{Alu, Assembler, Cond, Helper, Reg},
+    sys::{
+        map::{Map, MapKind, MapSpec},
+        prog::{Prog, ProgKind, Purpose},
+    },
 };
-
-/// Helpers: `bpf_tail_call` and `bpf_get_attach_cookie`, include/uapi/linux/bpf.h.
-const TAIL_CALL: i32 = 12;
-const ATTACH_COOKIE: i32 = 174;
 
 /// How a gate finds its slot in the table.
 #[derive(Clone, Copy)]
@@ -54,40 +53,29 @@ pub(super) fn clear(table: &Map, slot: u32) {
     let _ = table.delete(&slot.to_ne_bytes());
 }
 
-/// Encodes an instruction: opcode, destination and source register, offset, immediate (`struct bpf_insn`).
-pub(super) fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> Vec<u8> {
-    let mut bytes = vec![op, dst | src << 4];
-    bytes.extend(off.to_le_bytes());
-    bytes.extend(imm.to_le_bytes());
-    bytes
-}
-
-/// The instructions of a gate, with the context in R1.
-pub(super) fn code(table: &Map, slot: Slot) -> Vec<u8> {
-    let mut code = match slot {
-        Slot::Cookie => vec![
-            insn(0xbf, 6, 1, 0, 0),             // r6 = r1
-            insn(0x85, 0, 0, 0, ATTACH_COOKIE), // r0 = bpf_get_attach_cookie(r1)
-            insn(0xbf, 1, 6, 0, 0),             // r1 = r6
-            insn(0xbc, 3, 0, 0, 0),             // w3 = w0
-        ],
-        Slot::CookieOfMany => vec![
-            insn(0xbf, 6, 1, 0, 0),             // r6 = r1
-            insn(0x85, 0, 0, 0, ATTACH_COOKIE), // r0 = bpf_get_attach_cookie(r1)
-            insn(0xbf, 1, 6, 0, 0),             // r1 = r6
-            insn(0x15, 0, 0, 4, 0),             // if r0 == 0 skip to the end
-            insn(0xbc, 3, 0, 0, 0),             // w3 = w0
-        ],
-        Slot::Fixed(slot) => vec![insn(0xb4, 3, 0, 0, slot.cast_signed())], // w3 = slot
-    };
-    code.extend([
-        insn(0x18, 2, 1, 0, table.as_fd().as_raw_fd()), // r2 = the table
-        insn(0, 0, 0, 0, 0),                            //   (second half)
-        insn(0x85, 0, 0, 0, TAIL_CALL),                 // bpf_tail_call(r1, r2, r3)
-        insn(0xb7, 0, 0, 0, 0),                         // r0 = 0
-        insn(0x95, 0, 0, 0, 0),                         // exit
-    ]);
-    code.concat()
+/// The code of a gate; `first` emits what runs before the jump and leaves the context in R1.
+pub(super) fn code(table: BorrowedFd<'_>, slot: Slot, first: impl FnOnce(&mut Assembler)) -> Vec<u8> {
+    let mut asm = Assembler::new();
+    let end = asm.label();
+    first(&mut asm);
+    match slot {
+        Slot::Cookie | Slot::CookieOfMany => {
+            asm.mov(Reg::R6, Reg::R1);
+            asm.call(Helper::GetAttachCookie);
+            asm.mov(Reg::R1, Reg::R6);
+            if matches!(slot, Slot::CookieOfMany) {
+                asm.jump_if(Cond::Eq, Reg::R0, 0, end);
+            }
+            asm.alu32(Alu::Mov, Reg::R3, Reg::R0);
+        }
+        Slot::Fixed(slot) => asm.alu32(Alu::Mov, Reg::R3, slot.cast_signed()),
+    }
+    asm.map_fd(Reg::R2, table.as_raw_fd());
+    asm.call(Helper::TailCall);
+    asm.bind(end);
+    asm.mov(Reg::R0, 0);
+    asm.exit();
+    asm.finish("gate").bytes()
 }
 
 /// A gate in front of one exchangeable program.
@@ -98,18 +86,18 @@ pub(super) struct SwapPoint {
 }
 
 impl SwapPoint {
-    /// Creates a gate of the program's type and purpose. `first` is code that runs before the jump and leaves the
-    /// context in R1.
+    /// Creates a gate of the program's type and purpose. `first` emits code that runs before the jump and
+    /// leaves the context in R1.
     pub(super) fn to(
         program: &Prog,
         kind: ProgKind,
         purpose: Purpose<'_>,
         name: &'static str,
-        first: &[u8],
+        first: impl FnOnce(&mut Assembler),
     ) -> Result<Self, Cause> {
         let table = table(1, name)?;
         put(&table, 0, program)?;
-        let code = [first, &code(&table, Slot::Fixed(0))].concat();
+        let code = code(table.as_fd(), Slot::Fixed(0), first);
         let gate = Prog::load_for(kind, purpose, &code, name).map_err(|error| Cause::Load(kind, error))?;
         Ok(Self { gate, table })
     }
@@ -127,5 +115,40 @@ impl SwapPoint {
     /// Removes the program.
     pub(super) fn clear(&self) {
         clear(&self.table, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::{asm::Insn, listing};
+
+    fn listed(slot: Slot) -> String {
+        let code = code(rustix::stdio::stdin(), slot, |_| ());
+        let (insns, _) = code.as_chunks();
+        listing::program(&insns.iter().map(|insn| Insn::decode(*insn)).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_gate_jumps_to_the_program_of_its_slot() {
+        insta::assert_snapshot!(listed(Slot::Fixed(7)), @r"
+        0  w3 = 7
+        1  r2 = map 0
+        3  call bpf_tail_call
+        4  r0 = 0
+        5  exit
+        ");
+        insta::assert_snapshot!(listed(Slot::CookieOfMany), @r"
+         0  r6 = r1
+         1  call bpf_get_attach_cookie
+         2  r1 = r6
+         3  if r0 == 0 goto L1
+         4  w3 = w0
+         5  r2 = map 0
+         7  call bpf_tail_call
+        L1:
+         8  r0 = 0
+         9  exit
+        ");
     }
 }

@@ -45,6 +45,8 @@ pub const CALL: u8 = 0x85;
 pub const EXIT: u8 = 0x95;
 /// Opcode of the unconditional jump with a 16-bit offset.
 pub const JA: u8 = 0x05;
+/// Source register of a [`LD_IMM64`] that loads a map: `BPF_PSEUDO_MAP_FD`.
+pub const PSEUDO_MAP_FD: u8 = 1;
 /// Source register of a [`CALL`] that calls a function of the program: `BPF_PSEUDO_CALL`.
 pub const PSEUDO_CALL: u8 = 1;
 /// Source register of a [`LD_IMM64`] that loads a function's address: `BPF_PSEUDO_FUNC`.
@@ -153,11 +155,12 @@ pub enum Alu {
     Arsh = 0xc0,
 }
 
-/// Atomic operation that gives the old value back; its value is the immediate (5.12 and later).
+/// Atomic operation; its value is the immediate. All but [`Atomic::AddOnly`] give the old value back (5.12 and later).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 #[expect(missing_docs, reason = "they are their names")]
 pub enum Atomic {
+    AddOnly = 0x00,
     Add = FETCH,
     Or = 0x40 | FETCH,
     And = 0x50 | FETCH,
@@ -262,6 +265,7 @@ pub enum Helper {
     MapDeleteElem = 3,
     KtimeGetNs = 5,
     GetSmpProcessorId = 8,
+    TailCall = 12,
     GetCurrentPidTgid = 14,
     GetCurrentComm = 16,
     GetCurrentTask = 35,
@@ -279,6 +283,8 @@ pub enum Helper {
     Snprintf = 165,
     /// Since 5.15; of a uprobe since 6.6.
     GetFuncIp = 173,
+    /// Since 5.15.
+    GetAttachCookie = 174,
     /// Since 5.17.
     Loop = 181,
 }

@@ -9,7 +9,8 @@ mod resolve;
 
 pub use insn::{
     Alu, Atomic, CALL, Cond, EXIT, FETCH, Helper, INSN_SIZE, Insn, JA, KEPT, LD_IMM64, MODE_MEM, Operand,
-    PSEUDO_CALL, PSEUDO_FUNC, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, SYMBOL_FORMAT, TOUCHED, Width, class,
+    PSEUDO_CALL, PSEUDO_FUNC, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, SYMBOL_FORMAT, TOUCHED,
+    Width, class,
 };
 
 use std::collections::BTreeMap;
@@ -152,6 +153,13 @@ impl Assembler {
         let [mut first, second] = Insn::imm64(dst, 0);
         first.src = PSEUDO_FUNC;
         self.item(first, Some(second), None, Some(name.into()));
+    }
+
+    /// `dst = map`, by its descriptor.
+    pub fn map_fd(&mut self, dst: Reg, fd: i32) {
+        let [mut first, second] = Insn::imm64(dst, 0);
+        (first.src, first.imm) = (PSEUDO_MAP_FD, fd);
+        self.push_wide(first, second);
     }
 
     /// Unconditional jump.
