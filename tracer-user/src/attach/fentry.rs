@@ -1,4 +1,4 @@
-//! Entries of kernel functions by BPF trampoline; exits (`fexit.rs`) differ in what the program is loaded for.
+//! Entries and exits of kernel functions by BPF trampoline. They differ in what the program is loaded for.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -55,8 +55,17 @@ pub(super) fn purpose(function: &Function, exit: bool) -> Purpose<'_> {
     }
 }
 
-/// Attaches a program to the function that it was loaded for.
+/// Attaches a program to the entry of the function that it was loaded for ([`purpose`]).
 pub(super) fn attach(program: &Prog) -> Result<Link, Cause> {
-    let fd = program.attach_function().map_err(|errno| Cause::Hook("fentry", errno))?;
+    attach_for(program, "fentry")
+}
+
+/// Attaches a program to the exit of the function that it was loaded for.
+pub(super) fn attach_exit(program: &Prog) -> Result<Link, Cause> {
+    attach_for(program, "fexit")
+}
+
+fn attach_for(program: &Prog, hook: &'static str) -> Result<Link, Cause> {
+    let fd = program.attach_function().map_err(|errno| Cause::Hook(hook, errno))?;
     Ok(Link::Fd { _fd: fd })
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    AttachError, AttachPoint, Block, Calls, Cause, Link, PerfEvent, Session, Writer, inject, raw_tp,
+    AttachError, AttachPoint, Block, Calls, Cause, Link, PerfEvent, Session, Writer, inject,
     swap_point::SwapPoint, tracepoint,
 };
 use crate::{
@@ -131,7 +131,7 @@ impl Counting {
             AttachPoint::Tracepoint(id) => {
                 Link::perf(attached, opened.unwrap_or_else(|| tracepoint::open(*id))?)
             }
-            AttachPoint::RawTracepoint(name) => raw_tp::attach(attached, name),
+            AttachPoint::RawTracepoint(name) => tracepoint::attach_raw(attached, name),
             AttachPoint::SysEnter(number) | AttachPoint::SysExit(number) => {
                 let calls = around.calls.ok_or(Cause::NoRegisters)?;
                 let place = calls.attach_hook(matches!(via, AttachPoint::SysEnter(_)), *number, attached)?;

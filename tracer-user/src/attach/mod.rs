@@ -16,7 +16,6 @@ mod dispatch_table;
 mod emitted;
 mod error;
 mod fentry;
-mod fexit;
 mod follow;
 mod gated;
 mod guard;
@@ -34,7 +33,6 @@ mod maps;
 mod object;
 mod program_builder;
 pub mod published;
-mod raw_tp;
 mod relay;
 mod request;
 mod shared;
@@ -44,7 +42,6 @@ mod tasks;
 mod tracepoint;
 mod unlink;
 mod uprobe;
-mod uretprobe;
 
 pub use attach_point::AttachPoint;
 pub use bulk::{Ahead, Opening, PerfEvent, close, make_way, take_off, take_unused};
@@ -286,14 +283,14 @@ impl Session {
                 let opened = self.take_opened(via).or_else(|| open_perf_event(via));
                 opened.map_or(Ok(Link::None), |event| Link::perf(program, event?))
             }
-            AttachPoint::RawTracepoint(name) => raw_tp::attach(program, name),
+            AttachPoint::RawTracepoint(name) => tracepoint::attach_raw(program, name),
             AttachPoint::SysEnter(number) => self.syscall(true, *number, program),
-            AttachPoint::SysEnterAlone(_) => raw_tp::attach(program, "sys_enter"),
+            AttachPoint::SysEnterAlone(_) => tracepoint::attach_raw(program, "sys_enter"),
             AttachPoint::SysExit(number) => self.syscall(false, *number, program),
             AttachPoint::Uprobe(place) => uprobe::attach(program, place, false),
-            AttachPoint::Uretprobe(place) => uretprobe::attach(program, place),
+            AttachPoint::Uretprobe(place) => uprobe::attach(program, place, true),
             AttachPoint::Fentry(_) => fentry::attach(program),
-            AttachPoint::Fexit(_) => fexit::attach(program),
+            AttachPoint::Fexit(_) => fentry::attach_exit(program),
             AttachPoint::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
             AttachPoint::Shared { address, exit } => kprobe_multi::attach(program, &[*address], *exit),
             AttachPoint::Inject | AttachPoint::Emitted => Ok(Link::None),

@@ -1,7 +1,15 @@
-//! Perf tracepoints: a perf event of the trace event's id, and a link from it to the program.
+//! Tracepoints: raw ones, where the program sees the tracepoint's arguments, and perf tracepoints, a perf event of the trace
+//! event's id with a link from it to the program.
 
 use super::{Cause, Link, bulk::PerfEvent};
 use crate::sys::{Errno, perf, prog::Prog};
+
+/// Attaches a raw tracepoint program to a tracepoint.
+pub(super) fn attach_raw(program: &Prog, tracepoint: &str) -> Result<Link, Cause> {
+    let fd =
+        program.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
+    Ok(Link::Fd { _fd: fd })
+}
 
 /// Attaches a program to an event.
 pub(super) fn attach(program: &Prog, id: u16) -> Result<Link, Cause> {
