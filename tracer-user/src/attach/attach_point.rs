@@ -1,6 +1,6 @@
 //! Hooks that programs attach to, and how a program must be loaded for each.
 
-use super::{
+use super::hooks::{
     fentry::{self, Function},
     kprobe::KernelPlace,
     kprobe_multi,

@@ -15,7 +15,11 @@ use rustix::{
 };
 use tracer_abi::{FOUND, Params, params};
 
-use super::{AttachPoint, Cause, maps::Shared, object, tracepoint};
+use super::{
+    AttachPoint, Cause,
+    hooks::tracepoint,
+    program::{maps::Shared, object},
+};
 use crate::{
     kernel::{Cast, syscalls::Registers},
     sys::{

@@ -2,7 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{Cause, bulk::PerfEvent, calls::Place, unlink::FileHook};
+use super::{
+    Cause,
+    close::{bulk::PerfEvent, unlink::FileHook},
+    hooks::calls::Place,
+};
 use crate::sys::prog::{Prog, link_missed};
 
 /// What keeps a program attached.

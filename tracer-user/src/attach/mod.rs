@@ -8,64 +8,41 @@
 //! not support maps shared among objects, cookies and `BPF_PROG_TYPE_SYSCALL`.
 
 mod attach_point;
-mod bulk;
-mod calls;
-mod companions;
+mod attached;
+mod close;
 mod context;
-mod dispatch_table;
-mod emitted;
 mod error;
-mod fentry;
-mod follow;
-mod gated;
-mod guard;
-mod hist;
-mod hit_actions;
+mod hooks;
 pub mod ids;
-mod inject;
-mod kernel_read;
-mod kprobe;
-mod kprobe_multi;
 mod link;
-#[cfg(feature = "bpf-log")]
-mod logs;
-mod maps;
-mod object;
-mod program_builder;
+mod program;
 pub mod published;
-mod relay;
 mod request;
-mod shared;
-mod swap_point;
-mod syscalls;
 mod tasks;
-mod tracepoint;
-mod unlink;
-mod uprobe;
 
 pub use attach_point::AttachPoint;
-pub use bulk::{Ahead, Opening, PerfEvent, close, make_way, take_off, take_unused};
-pub use calls::Calls;
+pub use attached::dispatch_table::{Attached, Parked, PlannedAttach};
+pub use attached::emitted::{Block, Emitted, emission};
+pub use attached::gated::{Gated, PlannedGated};
+pub use attached::hist::{Around as HistAround, Counted, Counting, Counts, part as hist_part};
+pub use attached::relay::{Relay, Relayed, relayed};
+pub use attached::shared::{Linked, Together};
+pub use close::bulk::{Ahead, Opening, PerfEvent, close, make_way, take_off, take_unused};
+pub use close::guard::{Guard, INLINE_CLOSE_MAX, hand_over, hold};
+pub use close::unlink::{Hooks, Job, Moment, close_files, closed_since, now as moment};
 pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
-pub use dispatch_table::{Attached, Parked, PlannedAttach};
-pub use emitted::{Block, Emitted, emission};
 pub use error::{AttachError, Cause};
-pub use fentry::{Function, ModuleTypes};
-pub use gated::{Gated, PlannedGated};
-pub use guard::{Guard, INLINE_CLOSE_MAX, hand_over, hold};
-pub use hist::{Around as HistAround, Counted, Counting, Counts, part as hist_part};
-pub use hit_actions::{HitActions, TracingSwitch};
-pub use inject::Writer;
-pub use kernel_read::{Hashes, kernel_word};
-pub use kprobe::{KernelPlace, try_kprobe};
-pub use maps::Options;
-pub use program_builder::{Built, BulkBuilder};
-pub use relay::{Relay, Relayed, relayed};
+pub use hooks::calls::Calls;
+pub use hooks::fentry::{Function, ModuleTypes};
+pub use hooks::kprobe::{KernelPlace, try_kprobe};
+pub use hooks::uprobe::FilePlace;
+pub use program::builder::{Built, BulkBuilder};
+pub use program::hit_actions::{HitActions, TracingSwitch};
+pub use program::inject::Writer;
+pub use program::kernel_read::{Hashes, kernel_word};
+pub use program::maps::Options;
 pub use request::{Request, Threads};
-pub use shared::{Linked, Together};
 pub use tasks::{TaskOffsets, Tasks};
-pub use unlink::{Hooks, Job, Moment, close_files, closed_since, now as moment};
-pub use uprobe::FilePlace;
 
 use std::{collections::HashMap, os::fd::AsFd, sync::Arc};
 
@@ -81,14 +58,16 @@ use crate::{
         ring::RingMemory,
     },
 };
-use companions::Companions;
-use dispatch_table::{DispatchTable, SharedProgram};
-use follow::Follow;
+use attached::dispatch_table::{self, DispatchTable, SharedProgram};
+use hooks::{fentry, kprobe, kprobe_multi, syscalls::Dispatcher, tracepoint, uprobe};
 use link::Link;
-use maps::Shared;
-use object::{Functions, Image};
-use program_builder::load;
-use syscalls::Dispatcher;
+use program::{
+    builder::load,
+    companions::Companions,
+    maps::Shared,
+    object::{Functions, Image},
+};
+use tasks::follow::Follow;
 
 /// An attached event. It stays attached while this lives.
 #[derive(Debug)]

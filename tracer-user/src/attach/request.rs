@@ -2,7 +2,7 @@
 
 use tracer_abi::{Params, params};
 
-use super::{AttachError, AttachPoint, Cause, HitActions, object::Functions, uprobe};
+use super::{AttachError, AttachPoint, Cause, HitActions, hooks::uprobe, program::object::Functions};
 use crate::{
     event::Format,
     plan::{

@@ -11,8 +11,9 @@ use std::{
 use aya_obj::{EbpfSectionKind, Map as Definition, Object};
 use tracer_abi::{COUNTERS, PARAMS, Params, SWITCHES};
 
-use super::{Cause, maps::Shared};
+use super::maps::Shared;
 use crate::{
+    attach::Cause,
     code::{
         asm::{Assembler, Function, Insn, KEPT, Reg, SYMBOL_FORMAT},
         link, listing,
@@ -30,18 +31,18 @@ static TEMPLATES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tracer-ebpf.
 
 /// The functions generated for one event at one hook.
 #[derive(Debug)]
-pub(super) struct Functions {
+pub(in crate::attach) struct Functions {
     list: Vec<Function>,
     /// Bytes of every payload; 0 when the length varies.
-    pub(super) size: u32,
+    pub(in crate::attach) size: u32,
     /// What filter and triggers need.
-    pub(super) needs: Needs,
+    pub(in crate::attach) needs: Needs,
 }
 
 impl Functions {
     /// Generates filter, record and triggers. For an absent filter or trigger list it generates a function that the
     /// template never calls.
-    pub(super) fn generate(
+    pub(in crate::attach) fn generate(
         format: &Format,
         hook: &ProgramContext,
         filter: Option<&Filter>,
@@ -63,7 +64,7 @@ impl Functions {
     }
 
     /// Appends the functions' names and instructions, which identify them.
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    pub(in crate::attach) fn encode(&self, out: &mut Vec<u8>) {
         for function in &self.list {
             out.extend_from_slice(function.name.as_bytes());
             out.push(0);
@@ -76,12 +77,12 @@ impl Functions {
     }
 
     /// A listing of the functions.
-    pub(super) fn listing(&self) -> String {
+    pub(in crate::attach) fn listing(&self) -> String {
         listing::functions(&self.list)
     }
 
     /// A listing of the program that a template makes with them.
-    pub(super) fn linked(&self, template: &str, cast: Option<Cast>) -> Result<String, Cause> {
+    pub(in crate::attach) fn linked(&self, template: &str, cast: Option<Cast>) -> Result<String, Cause> {
         let image = finish(&linked(&self.list)?, template, &[], &[], cast, |_| Some(rustix::stdio::stdin()))?;
         Ok(listing::program(&image.insns))
     }
@@ -102,21 +103,21 @@ impl Functions {
 
 /// The instructions of a program that is ready to load.
 #[derive(Debug)]
-pub(super) struct Image {
-    pub(super) insns: Vec<Insn>,
+pub(in crate::attach) struct Image {
+    pub(in crate::attach) insns: Vec<Insn>,
     /// Frozen maps that the instructions refer to by descriptor. The program keeps them once it is loaded.
-    pub(super) constants: Vec<Map>,
+    pub(in crate::attach) constants: Vec<Map>,
 }
 
 impl Image {
     /// The encoded instructions for the kernel, eight bytes each.
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(in crate::attach) fn bytes(&self) -> Vec<u8> {
         self.insns.iter().flat_map(|insn| insn.encode()).collect()
     }
 }
 
 /// Links a template with its functions, relocates it, and returns the instructions.
-pub(super) fn image(
+pub(in crate::attach) fn image(
     template: &str,
     functions: &Functions,
     fixed: &Params,
@@ -138,13 +139,13 @@ pub(super) fn image(
 
 /// The maps of a program.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Memory<'a> {
+pub(in crate::attach) struct Memory<'a> {
     /// The session's shared maps.
-    pub(super) shared: &'a Shared,
+    pub(in crate::attach) shared: &'a Shared,
     /// Scratch memory that replaces the session's.
-    pub(super) scratch: Option<&'a Map>,
+    pub(in crate::attach) scratch: Option<&'a Map>,
     /// The map of the arguments that functions were called with.
-    pub(super) kept: Option<&'a Map>,
+    pub(in crate::attach) kept: Option<&'a Map>,
 }
 
 /// The templates' ELF with these functions defined in it.
@@ -156,7 +157,7 @@ fn linked(functions: &[Function]) -> Result<Vec<u8>, Cause> {
 }
 
 /// The instructions of a template that calls no generated function.
-pub(super) fn plain<'a>(
+pub(in crate::attach) fn plain<'a>(
     template: &str,
     constants: &[(&str, &[u8])],
     cast: Option<Cast>,
@@ -247,7 +248,7 @@ fn finish<'a>(
 }
 
 /// A frozen array with one value: memory whose content the verifier knows.
-pub(super) fn constant_map(data: &[u8]) -> Result<Map, Cause> {
+pub(in crate::attach) fn constant_map(data: &[u8]) -> Result<Map, Cause> {
     let fail = |errno| Cause::Map("read-only array", errno);
     let map = Map::create(&MapSpec {
         kind: MapKind::Array,

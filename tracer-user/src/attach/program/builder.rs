@@ -16,13 +16,15 @@ use std::{
 use tracer_abi::{Params, params};
 
 use super::{
-    AttachError, AttachPoint, Cause, Context, Request, Session, Threads,
     companions::Companions,
-    dispatch_table::{Key, SharedProgram},
     maps::Shared,
     object::{self, Functions, Image, Memory},
 };
 use crate::{
+    attach::{
+        AttachError, AttachPoint, Cause, Context, Request, Session, Threads,
+        attached::dispatch_table::{Key, SharedProgram},
+    },
     plan::source::ProgramContext,
     sys::{
         map::Map,
@@ -38,9 +40,9 @@ type Place = Arc<OnceLock<Arc<SharedProgram>>>;
 
 /// Inputs of all programs of a session, apart from their requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ProgramBuilder<'a> {
-    pub(super) shared: &'a Shared,
-    pub(super) context: &'a Context,
+pub(in crate::attach) struct ProgramBuilder<'a> {
+    pub(in crate::attach) shared: &'a Shared,
+    pub(in crate::attach) context: &'a Context,
 }
 
 /// A request with its generated code.
@@ -54,7 +56,7 @@ struct Coded {
 impl ProgramBuilder<'_> {
     /// Links the program of a request with these functions and parameters. Also returns the program's own scratch
     /// memory if it needs some and `known` has none.
-    pub(super) fn linked(
+    pub(in crate::attach) fn linked(
         &self,
         request: &Request<'_>,
         functions: &Functions,
@@ -86,7 +88,12 @@ impl ProgramBuilder<'_> {
     }
 
     /// The parameters that are constant once a request's program is loaded.
-    pub(super) fn params(&self, request: &Request<'_>, functions: &Functions, slot: u32) -> Params {
+    pub(in crate::attach) fn params(
+        &self,
+        request: &Request<'_>,
+        functions: &Functions,
+        slot: u32,
+    ) -> Params {
         let mut fixed = Params {
             bits: 0,
             slot,
@@ -192,12 +199,12 @@ impl ProgramBuilder<'_> {
 }
 
 impl Session {
-    pub(super) fn maker(&self) -> ProgramBuilder<'_> {
+    pub(in crate::attach) fn maker(&self) -> ProgramBuilder<'_> {
         ProgramBuilder { shared: &self.shared, context: &self.context }
     }
 
     /// The program of a request for the dispatch table: an existing one, or a new one.
-    pub(super) fn behind_gate(
+    pub(in crate::attach) fn behind_gate(
         &mut self,
         request: &Request<'_>,
         slot: u32,
@@ -323,7 +330,7 @@ impl BulkBuilder {
     }
 }
 
-pub(super) fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
+pub(in crate::attach) fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
     let kind = request.via.kind();
     Prog::load_for(kind, request.purpose(), &image.bytes(), &request.format.name)
         .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))

@@ -6,8 +6,8 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use super::Cause;
 use crate::{
+    attach::Cause,
     code::asm::{Alu, Assembler, Cond, Helper, Reg},
     sys::{
         map::{Map, MapKind, MapSpec},
@@ -17,7 +17,7 @@ use crate::{
 
 /// How a gate finds its slot in the table.
 #[derive(Clone, Copy)]
-pub(super) enum Slot {
+pub(in crate::attach) enum Slot {
     /// From its attach cookie.
     Cookie,
     /// From its attach cookie at kprobe.multi, where an address that the link does not know has the cookie 0.
@@ -27,7 +27,7 @@ pub(super) enum Slot {
 }
 
 /// Creates a table with this many slots.
-pub(super) fn table(places: u32, name: &'static str) -> Result<Map, Cause> {
+pub(in crate::attach) fn table(places: u32, name: &'static str) -> Result<Map, Cause> {
     Map::create(&MapSpec {
         kind: MapKind::ProgArray,
         key_size: 4,
@@ -41,20 +41,24 @@ pub(super) fn table(places: u32, name: &'static str) -> Result<Map, Cause> {
 }
 
 /// Sets the program of a slot.
-pub(super) fn put(table: &Map, slot: u32, program: &Prog) -> Result<(), Cause> {
+pub(in crate::attach) fn put(table: &Map, slot: u32, program: &Prog) -> Result<(), Cause> {
     table
         .set_fd(slot, program.as_fd())
         .map_err(|errno| Cause::System("entry in the table of programs", errno))
 }
 
 /// Removes the program of a slot.
-pub(super) fn clear(table: &Map, slot: u32) {
+pub(in crate::attach) fn clear(table: &Map, slot: u32) {
     // The slot is set. If it were empty, there would be nothing to clear.
     let _ = table.delete(&slot.to_ne_bytes());
 }
 
 /// The code of a gate; `first` emits what runs before the jump and leaves the context in R1.
-pub(super) fn code(table: BorrowedFd<'_>, slot: Slot, first: impl FnOnce(&mut Assembler)) -> Vec<u8> {
+pub(in crate::attach) fn code(
+    table: BorrowedFd<'_>,
+    slot: Slot,
+    first: impl FnOnce(&mut Assembler),
+) -> Vec<u8> {
     let mut asm = Assembler::new();
     let end = asm.label();
     first(&mut asm);
@@ -80,7 +84,7 @@ pub(super) fn code(table: BorrowedFd<'_>, slot: Slot, first: impl FnOnce(&mut As
 
 /// A gate in front of one exchangeable program.
 #[derive(Debug)]
-pub(super) struct SwapPoint {
+pub(in crate::attach) struct SwapPoint {
     gate: Prog,
     table: Map,
 }
@@ -88,7 +92,7 @@ pub(super) struct SwapPoint {
 impl SwapPoint {
     /// Creates a gate of the program's type and purpose. `first` emits code that runs before the jump and
     /// leaves the context in R1.
-    pub(super) fn to(
+    pub(in crate::attach) fn to(
         program: &Prog,
         kind: ProgKind,
         purpose: Purpose<'_>,
@@ -103,17 +107,17 @@ impl SwapPoint {
     }
 
     /// The program to attach to the hook.
-    pub(super) fn gate(&self) -> &Prog {
+    pub(in crate::attach) fn gate(&self) -> &Prog {
         &self.gate
     }
 
     /// Exchanges the program.
-    pub(super) fn exchange(&self, program: &Prog) -> Result<(), Cause> {
+    pub(in crate::attach) fn exchange(&self, program: &Prog) -> Result<(), Cause> {
         put(&self.table, 0, program)
     }
 
     /// Removes the program.
-    pub(super) fn clear(&self) {
+    pub(in crate::attach) fn clear(&self) {
         clear(&self.table, 0);
     }
 }

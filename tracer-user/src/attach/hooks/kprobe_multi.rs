@@ -2,15 +2,18 @@
 
 use std::{os::fd::AsFd, sync::OnceLock};
 
-use super::{Cause, Link, uprobe::NOTHING};
-use crate::sys::{
-    Errno,
-    feature::{ATTACH_KPROBE_MULTI, Trial, link_kprobe_multi_to_nothing, load},
-    prog::{Prog, ProgKind, Purpose},
+use super::uprobe::NOTHING;
+use crate::{
+    attach::{Cause, Link},
+    sys::{
+        Errno,
+        feature::{ATTACH_KPROBE_MULTI, Trial, link_kprobe_multi_to_nothing, load},
+        prog::{Prog, ProgKind, Purpose},
+    },
 };
 
 /// Whether the kernel has kprobe.multi links.
-pub(super) fn is_there() -> bool {
+pub(in crate::attach) fn is_there() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| {
         let trial = Trial {
@@ -26,12 +29,12 @@ pub(super) fn is_there() -> bool {
 }
 
 /// The expected attach type for loading such a program.
-pub(super) fn purpose() -> Purpose<'static> {
+pub(in crate::attach) fn purpose() -> Purpose<'static> {
     Purpose::Multi
 }
 
 /// Attaches a program to functions by their addresses.
-pub(super) fn attach(program: &Prog, addresses: &[u64], exit: bool) -> Result<Link, Cause> {
+pub(in crate::attach) fn attach(program: &Prog, addresses: &[u64], exit: bool) -> Result<Link, Cause> {
     let fd = program
         .link_functions(addresses, &[], exit)
         .map_err(|errno| Cause::Hook("kprobe.multi link (CONFIG_FPROBE)", errno))?;

@@ -1,11 +1,13 @@
 //! Processes that take part in user events. BPF programs report when such a process forks, ends, or runs another
 //! program. They report in the order in which it happens, before the process does its next system call.
 
+pub(in crate::attach) mod follow;
+
 use std::os::fd::{AsFd, OwnedFd};
 
 use tracer_abi::{TASK_RING, TASKS, TASKS_LOST, TaskEvent};
 
-use super::{Cause, follow};
+use super::Cause;
 use crate::{
     kernel::Cast,
     sys::{

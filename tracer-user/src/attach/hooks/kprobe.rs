@@ -2,8 +2,8 @@
 
 use std::{ffi::CString, os::fd::OwnedFd};
 
-use super::Cause;
 use crate::{
+    attach::Cause,
     kernel::ProbeUnit,
     sys::{Errno, perf},
 };
@@ -18,11 +18,12 @@ pub struct KernelPlace {
 }
 
 /// Opens the perf event of an instruction or of the return of a function.
-pub(super) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
+pub(in crate::attach) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
     let unit = ProbeUnit::kprobe().ok_or(Cause::NotBuilt("kprobes", "CONFIG_KPROBE_EVENTS"))?;
     let symbol = match &place.symbol {
         Some(symbol) => Some(
-            CString::new(symbol.as_str()).map_err(|_| Cause::Hook("kprobe", super::attach_point::NO_NAME))?,
+            CString::new(symbol.as_str())
+                .map_err(|_| Cause::Hook("kprobe", crate::attach::attach_point::NO_NAME))?,
         ),
         None => None,
     };

@@ -2,8 +2,10 @@
 
 use tracer_abi::{INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD};
 
-use super::{AttachError, Attachment, Cause, Session};
-use crate::sys::{Errno, prog::Prog};
+use crate::{
+    attach::{AttachError, Attachment, Cause, Session},
+    sys::{Errno, prog::Prog},
+};
 
 /// The writer of a record: what filters can read of a hit in addition to its record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +17,7 @@ pub struct Writer {
 }
 
 impl Session {
-    /// Injects a record into an event attached through [`super::AttachPoint::Inject`]. Returns what its triggers ask
+    /// Injects a record into an event attached through [`crate::attach::AttachPoint::Inject`]. Returns what its triggers ask
     /// for ([`tracer_abi::asked`]).
     ///
     /// # Errors
@@ -32,7 +34,7 @@ impl Session {
 
 /// Runs the program with a context that holds the record, common fields included, and its length and writer. Returns
 /// what the event's triggers ask for.
-pub(super) fn run(program: &Prog, record: &[u8], writer: &Writer) -> Result<u64, Cause> {
+pub(in crate::attach) fn run(program: &Prog, record: &[u8], writer: &Writer) -> Result<u64, Cause> {
     let mut context =
         context(record, writer).ok_or(Cause::System("a record of user space", Errno::TOOBIG))?;
     program

@@ -5,14 +5,14 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::{
-    AttachError, AttachPoint, Cause, FilePlace, Link, Request, Session,
-    companions::Companions,
-    swap_point::SwapPoint,
-    unlink::{self, Hooks, Job},
-    uprobe::{self, Planned},
-};
+use super::swap_point::SwapPoint;
 use crate::{
+    attach::{
+        AttachError, AttachPoint, Cause, FilePlace, Link, Request, Session,
+        close::unlink::{self, Hooks, Job},
+        hooks::uprobe::{self, Planned},
+        program::companions::Companions,
+    },
     code::asm::{Assembler, Atomic, Cond, Helper, Reg, Width},
     sys::{
         map::{Map, MapKind, MapSpec},
@@ -194,7 +194,7 @@ impl Session {
     }
 
     /// Detaches a dynamic event: hits stop at once. A background thread closes its perf event, if it has one
-    /// ([`closed_since`](super::closed_since)), and then frees its slot.
+    /// ([`closed_since`](crate::attach::closed_since)), and then frees its slot.
     pub fn detach_gated(&mut self, gated: Gated) {
         gated.jump.clear();
         let slot = self.gate.held(gated.slot);

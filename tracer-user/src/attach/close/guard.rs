@@ -33,8 +33,11 @@ use rustix::{
     time::Timespec,
 };
 
-use super::{Attached, Session, bulk::close_links, close};
-use crate::sys::Errno;
+use super::bulk::close_links;
+use crate::{
+    attach::{Attached, Session, close},
+    sys::Errno,
+};
 
 /// Descriptors per message; the kernel takes up to 253 (`SCM_MAX_FD`).
 const BATCH: usize = 128;
@@ -56,7 +59,7 @@ pub struct Guard {
 
 /// The guard holds an event's descriptors until this is dropped.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(in crate::attach) struct Kept {
     guard: Arc<Guard>,
     number: u32,
 }

@@ -7,8 +7,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::{Cause, Link, unlink::FileHook};
 use crate::{
+    attach::{Cause, Link, close::unlink::FileHook},
     kernel::{ProbeUnit, opened::OpenedFile},
     sys::{
         Errno,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// `r0 = 0; exit`
-pub(super) const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+pub(in crate::attach) const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 /// An instruction of a file. The file was opened when it was named, because the path may later lead to another file,
 /// with other code at the offset and no counter at its place. The kernel's own events keep the inode likewise.
@@ -52,24 +52,24 @@ fn has_multi() -> bool {
 }
 
 /// The expected attach type for loading such a program.
-pub(super) fn purpose() -> Purpose<'static> {
+pub(in crate::attach) fn purpose() -> Purpose<'static> {
     if has_multi() { Purpose::Type(ATTACH_UPROBE_MULTI) } else { Purpose::Any }
 }
 
 /// Attaches a program to an instruction of a file, or to the return of a function that begins there.
-pub(super) fn attach(program: &Prog, place: &FilePlace, exit: bool) -> Result<Link, Cause> {
+pub(in crate::attach) fn attach(program: &Prog, place: &FilePlace, exit: bool) -> Result<Link, Cause> {
     finish(program, Planned::new(program, place, exit, 0)?.make()?)
 }
 
 /// Links a program to its perf event, if the hook is one without a link.
-pub(super) fn finish(program: &Prog, hook: FileHook) -> Result<Link, Cause> {
+pub(in crate::attach) fn finish(program: &Prog, hook: FileHook) -> Result<Link, Cause> {
     let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
     Ok(Link::File(hook.linked(|event| program.link_perf_event(event, 0).map_err(refused))?))
 }
 
 /// A program that is to be attached to a file.
 #[derive(Debug)]
-pub(super) struct Planned {
+pub(in crate::attach) struct Planned {
     /// `None` if it will be linked to a perf event.
     program: Option<Prog>,
     place: FilePlace,
@@ -78,7 +78,12 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    pub(super) fn new(program: &Prog, place: &FilePlace, exit: bool, cookie: u64) -> Result<Self, Cause> {
+    pub(in crate::attach) fn new(
+        program: &Prog,
+        place: &FilePlace,
+        exit: bool,
+        cookie: u64,
+    ) -> Result<Self, Cause> {
         let links = has_multi() && program.is_for(purpose());
         let program = links.then(|| program.duplicate()).transpose();
         let program = program.map_err(|errno| Cause::Hook(name(exit), errno))?;
@@ -86,7 +91,7 @@ impl Planned {
     }
 
     /// Makes the kernel insert the probe into the file, which can block without a limit.
-    pub(super) fn make(&self) -> Result<FileHook, Cause> {
+    pub(in crate::attach) fn make(&self) -> Result<FileHook, Cause> {
         Ok(match &self.program {
             Some(program) => FileHook::new(link(program, &self.place, self.exit, self.cookie)?, false),
             None => FileHook::new(open(&self.place, self.exit)?, true),

@@ -4,20 +4,25 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use tracer_abi::PIDS;
 
-use super::{Cause, maps::Shared, object};
-use crate::kernel::Cast;
-use crate::sys::prog::{Prog, ProgKind};
+use crate::{
+    attach::{
+        Cause,
+        program::{maps::Shared, object},
+    },
+    kernel::Cast,
+    sys::prog::{Prog, ProgKind},
+};
 
 /// The attached programs.
 #[derive(Debug)]
-pub(super) struct Follow {
+pub(in crate::attach) struct Follow {
     _hooks: Vec<(Prog, OwnedFd)>,
 }
 
 impl Follow {
     /// Attaches the programs. `task_pid` is the byte offset of `pid` in `struct task_struct`; `cast` as in
-    /// [`Context`](super::Context).
-    pub(super) fn new(shared: &Shared, task_pid: u32, cast: Option<Cast>) -> Result<Self, Cause> {
+    /// [`Context`](crate::attach::Context).
+    pub(in crate::attach) fn new(shared: &Shared, task_pid: u32, cast: Option<Cast>) -> Result<Self, Cause> {
         let offset = task_pid.to_ne_bytes();
         let templates = [("follow_fork", "sched_process_fork"), ("follow_free", "sched_process_free")];
         let pids = |map: &str| (map == PIDS).then(|| shared.pids());
@@ -27,7 +32,7 @@ impl Follow {
 }
 
 /// Attaches templates without generated functions to raw tracepoints.
-pub(super) fn attach_hook<'a>(
+pub(in crate::attach) fn attach_hook<'a>(
     templates: &[(&str, &str)],
     constants: &[(&str, &[u8])],
     cast: Option<Cast>,

@@ -8,10 +8,12 @@ use std::{
 
 use tracer_abi::INJECT_SIZE;
 
-use super::{
-    AttachError, AttachPoint, Cause, Request, Session, Writer, companions::Companions, inject, relay,
-};
+use super::relay;
 use crate::{
+    attach::{
+        AttachError, AttachPoint, Cause, Request, Session, Writer,
+        program::{companions::Companions, inject},
+    },
     code::{
         asm::{Function, Insn},
         join, lower,
@@ -34,13 +36,13 @@ pub struct Block {
 
 impl Block {
     /// A part and the maps it refers to.
-    pub(super) fn new(insns: Vec<Insn>, maps: Vec<Arc<Map>>) -> Self {
+    pub(in crate::attach) fn new(insns: Vec<Insn>, maps: Vec<Arc<Map>>) -> Self {
         Self { insns, maps }
     }
 
     /// Joins functions, the first of which is the entry, with the parts that they call by the names `part 0`, `part 1`
     /// and so on.
-    pub(super) fn joined(functions: &[Function], parts: &[Self], mut maps: Vec<Arc<Map>>) -> Self {
+    pub(in crate::attach) fn joined(functions: &[Function], parts: &[Self], mut maps: Vec<Arc<Map>>) -> Self {
         let names = relay::names(parts);
         let joined: Vec<join::Part<'_>> =
             names.each().into_iter().zip(parts).map(|(name, part)| (name, part.insns())).collect();
@@ -50,7 +52,7 @@ impl Block {
     }
 
     /// The maps it refers to.
-    pub(super) fn into_maps(self) -> Vec<Arc<Map>> {
+    pub(in crate::attach) fn into_maps(self) -> Vec<Arc<Map>> {
         self.maps
     }
 
@@ -60,7 +62,7 @@ impl Block {
     }
 
     /// The encoded instructions for the kernel.
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(in crate::attach) fn bytes(&self) -> Vec<u8> {
         self.insns.iter().flat_map(|insn| insn.encode()).collect()
     }
 }

@@ -9,10 +9,12 @@ use std::{
 use tracer_abi as abi;
 use tracer_abi::{Counters, Switches};
 
-use super::{AttachError, Cause};
-use crate::sys::{
-    map::{Map, MapKind, MapSpec, MappedArray, flag},
-    ring::RingMemory,
+use crate::{
+    attach::{AttachError, Cause},
+    sys::{
+        map::{Map, MapKind, MapSpec, MappedArray, flag},
+        ring::RingMemory,
+    },
 };
 
 /// Sizes and options of a session.
@@ -26,9 +28,9 @@ pub struct Options {
     pub cpus: u32,
     /// Number of events that can be attached.
     pub slots: u32,
-    /// Whether only threads given by [`super::Session::add_pid`] are traced.
+    /// Whether only threads given by [`crate::attach::Session::add_pid`] are traced.
     pub pid_gate: bool,
-    /// Whether thread lists can be used ([`super::Session::set_lists`]).
+    /// Whether thread lists can be used ([`crate::attach::Session::set_lists`]).
     pub pid_lists: bool,
     /// This process's id in the initial pid namespace.
     pub own_tgid: u32,
@@ -38,7 +40,7 @@ pub struct Options {
 
 /// The shared maps.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(in crate::attach) struct Shared {
     options: Options,
     rings: Map,
     counters: Map,
@@ -79,7 +81,7 @@ const PID_ENTRIES: u32 = 32_768;
 
 impl Shared {
     /// Creates the maps and maps their memory. The second value is each CPU's ring buffer.
-    pub(super) fn new(options: &Options) -> Result<(Self, Vec<RingMemory>), AttachError> {
+    pub(in crate::attach) fn new(options: &Options) -> Result<(Self, Vec<RingMemory>), AttachError> {
         let fail = |kind| move |errno| AttachError::new("session", Cause::Map(kind, errno));
         let page = rustix::param::page_size() as u32;
         let ring_bytes = options.ring_bytes.max(page).next_power_of_two();
@@ -169,7 +171,11 @@ impl Shared {
     }
 
     /// The map for a name in a template; `scratch` replaces the shared scratch map if given.
-    pub(super) fn named<'a>(&'a self, name: &str, scratch: Option<&'a Map>) -> Option<BorrowedFd<'a>> {
+    pub(in crate::attach) fn named<'a>(
+        &'a self,
+        name: &str,
+        scratch: Option<&'a Map>,
+    ) -> Option<BorrowedFd<'a>> {
         Some(match name {
             abi::RINGS => self.rings.as_fd(),
             abi::COUNTERS => self.counters.as_fd(),
@@ -186,7 +192,7 @@ impl Shared {
     }
 
     /// Creates scratch memory for one program, with this many extra bytes.
-    pub(super) fn scratch(&self, event: &str, more: usize) -> Result<Map, AttachError> {
+    pub(in crate::attach) fn scratch(&self, event: &str, more: usize) -> Result<Map, AttachError> {
         Map::create(&MapSpec {
             kind: MapKind::Array,
             key_size: 4,
@@ -200,7 +206,7 @@ impl Shared {
     }
 
     /// Creates the maps for programs that can preempt their own kind, on first use.
-    pub(super) fn prepare_nesting(&self) -> Result<(), Cause> {
+    pub(in crate::attach) fn prepare_nesting(&self) -> Result<(), Cause> {
         if self.nesting.get().is_some() {
             return Ok(());
         }
@@ -223,53 +229,53 @@ impl Shared {
     }
 
     /// Scratch memory that hits claim.
-    pub(super) fn nesting_scratch(&self) -> Option<&Map> {
+    pub(in crate::attach) fn nesting_scratch(&self) -> Option<&Map> {
         self.nesting.get().map(|(scratch, _)| scratch)
     }
 
     /// Sets or clears one of the reasons in [`abi::halted`] not to take hits.
-    pub(super) fn halt(&self, reason: u32, halt: bool) {
+    pub(in crate::attach) fn halt(&self, reason: u32, halt: bool) {
         let _ = self.words.change(offset_of!(Switches, halted), reason, halt);
     }
 
-    pub(super) fn halted(&self) -> u32 {
+    pub(in crate::attach) fn halted(&self) -> u32 {
         self.words.load_word(offset_of!(Switches, halted)).unwrap_or(0)
     }
 
-    pub(super) fn soft(&self, slot: u32) -> bool {
+    pub(in crate::attach) fn soft(&self, slot: u32) -> bool {
         self.words.load_word(soft_offset(slot)).is_some_and(|word| word != 0)
     }
 
-    pub(super) fn set_soft(&self, slot: u32, off: bool) {
+    pub(in crate::attach) fn set_soft(&self, slot: u32, off: bool) {
         let _ = self.words.store(soft_offset(slot), u32::from(off));
     }
 
-    pub(super) fn count(&self, place: u16) -> u64 {
+    pub(in crate::attach) fn count(&self, place: u16) -> u64 {
         self.words.load(count_offset(place)).unwrap_or(0)
     }
 
-    pub(super) fn set_count(&self, place: u16, count: u64) {
+    pub(in crate::attach) fn set_count(&self, place: u16, count: u64) {
         let _ = self.words.store_long(count_offset(place), count);
     }
 
-    pub(super) fn hist_paused(&self, place: u16) -> bool {
+    pub(in crate::attach) fn hist_paused(&self, place: u16) -> bool {
         self.words.load_word(paused_offset(place)).is_some_and(|word| word != 0)
     }
 
-    pub(super) fn pause_hist(&self, place: u16, paused: bool) {
+    pub(in crate::attach) fn pause_hist(&self, place: u16, paused: bool) {
         let _ = self.words.store(paused_offset(place), u32::from(paused));
     }
 
-    pub(super) fn await_hist(&self, place: u16, what: u32) -> bool {
+    pub(in crate::attach) fn await_hist(&self, place: u16, what: u32) -> bool {
         self.words.swap(awaited_offset(place), what) == Some(0)
     }
 
-    pub(super) fn lost_snapshot(&self) -> bool {
+    pub(in crate::attach) fn lost_snapshot(&self) -> bool {
         self.words.swap(offset_of!(Switches, snapshot), 0).is_some_and(|word| word != 0)
     }
 
     /// Sets the event of a system call's entry or exit.
-    pub(super) fn set_call(&self, enter: bool, number: u32, cookie: u64) -> Result<(), Cause> {
+    pub(in crate::attach) fn set_call(&self, enter: bool, number: u32, cookie: u64) -> Result<(), Cause> {
         let row = if enter { number } else { number + abi::CALL_NUMBERS };
         self.calls
             .update(&row.to_ne_bytes(), &cookie.to_ne_bytes())
@@ -277,17 +283,17 @@ impl Shared {
     }
 
     /// Sets the address of a CPU's preempt count.
-    pub(super) fn set_cpu_base(&self, cpu: u32, address: u64) -> Result<(), Cause> {
+    pub(in crate::attach) fn set_cpu_base(&self, cpu: u32, address: u64) -> Result<(), Cause> {
         self.cpu_bases
             .update(&cpu.to_ne_bytes(), &address.to_ne_bytes())
             .map_err(|errno| Cause::System("update of the CPU table", errno))
     }
 
-    pub(super) fn add_pid(&self, pid: u32) -> Result<(), AttachError> {
+    pub(in crate::attach) fn add_pid(&self, pid: u32) -> Result<(), AttachError> {
         self.set_pid(pid, abi::lists::TRACED)
     }
 
-    pub(super) fn set_pid(&self, pid: u32, lists: u8) -> Result<(), AttachError> {
+    pub(in crate::attach) fn set_pid(&self, pid: u32, lists: u8) -> Result<(), AttachError> {
         let done = if lists == 0 {
             self.pids.delete(&pid.to_ne_bytes()).map(drop)
         } else {
@@ -296,7 +302,7 @@ impl Shared {
         done.map_err(|errno| AttachError::new(format!("pid {pid}"), Cause::System("pid table", errno)))
     }
 
-    pub(super) fn listed(&self) -> Result<Vec<(u32, u8)>, AttachError> {
+    pub(in crate::attach) fn listed(&self) -> Result<Vec<(u32, u8)>, AttachError> {
         let fail = |errno| AttachError::new("threads", Cause::System("pid table", errno));
         let mut listed = Vec::new();
         for key in self.pids.keys().map_err(fail)? {
@@ -308,58 +314,58 @@ impl Shared {
         Ok(listed)
     }
 
-    pub(super) fn set_lists(&self, in_force: u8) {
+    pub(in crate::attach) fn set_lists(&self, in_force: u8) {
         let _ = self.words.store(offset_of!(Switches, lists), u32::from(in_force));
     }
 
     /// Clears an event's row. No program may use the row meanwhile.
-    pub(super) fn clear_counters(&self, slot: u32) {
+    pub(in crate::attach) fn clear_counters(&self, slot: u32) {
         let row = self.options.cpus as usize * size_of::<Counters>();
         for at in (slot as usize * row..(slot as usize + 1) * row).step_by(4) {
             let _ = self.counts.store(at, 0);
         }
     }
 
-    pub(super) fn counters(&self, slot: u32, cpu: u32) -> Counters {
+    pub(in crate::attach) fn counters(&self, slot: u32, cpu: u32) -> Counters {
         let row = slot as usize * self.options.cpus as usize + cpu as usize;
         let word = |at: usize| self.counts.load(row * size_of::<Counters>() + at).unwrap_or(0);
         Counters { passed: word(0), filtered: word(8), recorded: word(16), dropped: word(24) }
     }
 
-    pub(super) fn one_table(&self) -> bool {
+    pub(in crate::attach) fn one_table(&self) -> bool {
         self.one_table
     }
 
-    pub(super) fn slots(&self) -> u32 {
+    pub(in crate::attach) fn slots(&self) -> u32 {
         self.options.slots
     }
 
-    pub(super) fn cpus(&self) -> u32 {
+    pub(in crate::attach) fn cpus(&self) -> u32 {
         self.options.cpus
     }
 
-    pub(super) fn watermark(&self) -> u32 {
+    pub(in crate::attach) fn watermark(&self) -> u32 {
         self.options.watermark.min(self.options.ring_bytes / 2)
     }
 
-    pub(super) fn pid_gate(&self) -> bool {
+    pub(in crate::attach) fn pid_gate(&self) -> bool {
         self.options.pid_gate
     }
 
-    pub(super) fn pid_lists(&self) -> bool {
+    pub(in crate::attach) fn pid_lists(&self) -> bool {
         self.options.pid_lists
     }
 
     /// The process whose threads are not traced; 0 if there is none.
-    pub(super) fn excluded_tgid(&self) -> u32 {
+    pub(in crate::attach) fn excluded_tgid(&self) -> u32 {
         if self.options.trace_own { 0 } else { self.options.own_tgid }
     }
 
-    pub(super) fn pids(&self) -> BorrowedFd<'_> {
+    pub(in crate::attach) fn pids(&self) -> BorrowedFd<'_> {
         self.pids.as_fd()
     }
 
-    pub(super) fn own_tgid(&self) -> u32 {
+    pub(in crate::attach) fn own_tgid(&self) -> u32 {
         self.options.own_tgid
     }
 }

@@ -5,10 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use super::{Cause, Link};
-use crate::sys::{
-    btf,
-    prog::{Prog, Purpose},
+use crate::{
+    attach::{Cause, Link},
+    sys::{
+        btf,
+        prog::{Prog, Purpose},
+    },
 };
 
 /// A kernel function, named by its BTF type.
@@ -47,7 +49,7 @@ impl PartialEq for ModuleTypes {
 impl Eq for ModuleTypes {}
 
 /// What a program at a function's entry or exit is loaded for.
-pub(super) fn purpose(function: &Function, exit: bool) -> Purpose<'_> {
+pub(in crate::attach) fn purpose(function: &Function, exit: bool) -> Purpose<'_> {
     Purpose::Function {
         id: function.id,
         module: function.module.as_ref().map(|module| module.fd.as_fd()),
@@ -56,12 +58,12 @@ pub(super) fn purpose(function: &Function, exit: bool) -> Purpose<'_> {
 }
 
 /// Attaches a program to the entry of the function that it was loaded for ([`purpose`]).
-pub(super) fn attach(program: &Prog) -> Result<Link, Cause> {
+pub(in crate::attach) fn attach(program: &Prog) -> Result<Link, Cause> {
     attach_for(program, "fentry")
 }
 
 /// Attaches a program to the exit of the function that it was loaded for.
-pub(super) fn attach_exit(program: &Prog) -> Result<Link, Cause> {
+pub(in crate::attach) fn attach_exit(program: &Prog) -> Result<Link, Cause> {
     attach_for(program, "fexit")
 }
 

@@ -6,12 +6,11 @@
 
 use std::{collections::HashSet, os::fd::OwnedFd};
 
-use super::{
-    AttachPoint, Attached, Cause, Request, Session,
-    dispatch_table::{Member, Planned},
-    kprobe_multi,
+use super::dispatch_table::{Member, Planned};
+use crate::{
+    attach::{AttachPoint, Attached, Cause, Request, Session, hooks::kprobe_multi},
+    sys::Errno,
 };
-use crate::sys::Errno;
 
 /// Members of one link.
 struct Round {

@@ -9,8 +9,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{Cause, syscalls::Dispatcher};
+use super::syscalls::Dispatcher;
 use crate::{
+    attach::Cause,
     kernel::{Cast, syscalls::Registers},
     sys::prog::Prog,
 };
@@ -40,7 +41,7 @@ struct Layer {
 
 /// A slot in a dispatcher, cleared on drop.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(in crate::attach) struct Place {
     sides: Arc<Mutex<Sides>>,
     enter: bool,
     layer: u64,
@@ -54,7 +55,7 @@ impl Sides {
 }
 
 impl Calls {
-    /// No dispatcher yet; `cast` as in [`Context`](super::Context).
+    /// No dispatcher yet; `cast` as in [`Context`](crate::attach::Context).
     pub fn new(registers: Registers, cast: Option<Cast>) -> Self {
         Self { registers, cast, sides: Arc::default() }
     }
@@ -65,7 +66,12 @@ impl Calls {
     }
 
     /// Attaches a program to the entry or the exit of the call with this number, after the programs already there.
-    pub(super) fn attach_hook(&self, enter: bool, number: u32, program: &Prog) -> Result<Place, Cause> {
+    pub(in crate::attach) fn attach_hook(
+        &self,
+        enter: bool,
+        number: u32,
+        program: &Prog,
+    ) -> Result<Place, Cause> {
         let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
         let side = sides.side(enter);
         let behind = side.iter().rposition(|layer| layer.used.contains(&number)).map_or(0, |last| last + 1);

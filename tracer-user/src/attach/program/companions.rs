@@ -3,8 +3,8 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::{AttachPoint, Cause, Link, Request, Session};
 use crate::{
+    attach::{AttachPoint, Cause, Link, Request, Session},
     code::{
         asm::{Function, KEPT, LD_IMM64, TOUCHED},
         lower::{entry_args, prefault},
@@ -21,7 +21,7 @@ const CALLS: u32 = 8192;
 
 /// The companions of a probe's program, with its lifetime.
 #[derive(Debug, Default)]
-pub(super) struct Companions {
+pub(in crate::attach) struct Companions {
     // The links come first, so that they close before the programs they refer to.
     links: Vec<Link>,
     keep: Option<(Prog, Map)>,
@@ -30,18 +30,22 @@ pub(super) struct Companions {
 
 impl Companions {
     /// Loads the companions of a request's program.
-    pub(super) fn load(request: &Request<'_>) -> Result<Self, Cause> {
+    pub(in crate::attach) fn load(request: &Request<'_>) -> Result<Self, Cause> {
         let ProgramContext::Probe(plan) = request.hook else { return Ok(Self::default()) };
         Ok(Self { links: Vec::new(), keep: keeper(plan, request.via)?, touch: toucher(plan, request)? })
     }
 
     /// The map of stored arguments.
-    pub(super) fn kept(&self) -> Option<&Map> {
+    pub(in crate::attach) fn kept(&self) -> Option<&Map> {
         self.keep.as_ref().map(|(_, map)| map)
     }
 
     /// Attaches the entry program before the probe's own program: a return finds nothing stored if its entry was not seen.
-    pub(super) fn attach_before(&mut self, session: &mut Session, via: &AttachPoint) -> Result<(), Cause> {
+    pub(in crate::attach) fn attach_before(
+        &mut self,
+        session: &mut Session,
+        via: &AttachPoint,
+    ) -> Result<(), Cause> {
         if let (Some((program, _)), Some(entry)) = (&self.keep, via.entry()) {
             self.links.push(session.hook(program, &entry)?);
         }
@@ -50,7 +54,7 @@ impl Companions {
 
     /// Attaches the prefault program after the probe's own. At an instruction of a file, the kernel runs the program
     /// attached last first.
-    pub(super) fn attach_shared_program(&mut self, session: &mut Session, via: &AttachPoint) {
+    pub(in crate::attach) fn attach_shared_program(&mut self, session: &mut Session, via: &AttachPoint) {
         let Some((program, _)) = &self.touch else { return };
         match session.hook(program, via) {
             Ok(link) => self.links.push(link),
@@ -61,12 +65,12 @@ impl Companions {
 
 impl Companions {
     /// The prefault program of a probe at a file; its link is made together with the probe's own.
-    pub(super) fn behind(&self) -> Option<&Prog> {
+    pub(in crate::attach) fn behind(&self) -> Option<&Prog> {
         self.touch.as_ref().map(|(program, _)| program)
     }
 
     /// Keeps a link made by the caller.
-    pub(super) fn take(&mut self, link: Link) {
+    pub(in crate::attach) fn take(&mut self, link: Link) {
         self.links.push(link);
     }
 }

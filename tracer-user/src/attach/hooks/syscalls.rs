@@ -4,16 +4,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tracer_abi::{CALL_NUMBERS, SYSCALLS};
 
-use super::{Cause, object};
-use crate::kernel::Cast;
-use crate::sys::{
-    map::{Map, MapKind, MapSpec},
-    prog::{Prog, ProgKind},
+use crate::{
+    attach::{Cause, program::object},
+    kernel::Cast,
+    sys::{
+        map::{Map, MapKind, MapSpec},
+        prog::{Prog, ProgKind},
+    },
 };
 
 /// An attached dispatcher.
 #[derive(Debug)]
-pub(super) struct Dispatcher {
+pub(in crate::attach) struct Dispatcher {
     table: Map,
     _program: Prog,
     _link: OwnedFd,
@@ -21,8 +23,8 @@ pub(super) struct Dispatcher {
 
 impl Dispatcher {
     /// Loads and attaches the dispatcher for entries or exits. The call's number is at this byte offset in
-    /// `struct pt_regs`; `cast` as in [`Context`](super::Context).
-    pub(super) fn new(enter: bool, number_offset: u32, cast: Option<Cast>) -> Result<Self, Cause> {
+    /// `struct pt_regs`; `cast` as in [`Context`](crate::attach::Context).
+    pub(in crate::attach) fn new(enter: bool, number_offset: u32, cast: Option<Cast>) -> Result<Self, Cause> {
         let table = Map::create(&MapSpec {
             kind: MapKind::ProgArray,
             key_size: 4,
@@ -46,12 +48,12 @@ impl Dispatcher {
     }
 
     /// Sets the program of a number.
-    pub(super) fn set(&self, number: u32, program: BorrowedFd<'_>) -> Result<(), Cause> {
+    pub(in crate::attach) fn set(&self, number: u32, program: BorrowedFd<'_>) -> Result<(), Cause> {
         self.table.set_fd(number, program).map_err(|errno| Cause::System("entry in the syscall table", errno))
     }
 
     /// Removes the program of a number.
-    pub(super) fn clear(&self, number: u32) -> Result<(), Cause> {
+    pub(in crate::attach) fn clear(&self, number: u32) -> Result<(), Cause> {
         self.table
             .delete(&number.to_ne_bytes())
             .map(drop)

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use tracer_abi::{Params, halted, params};
 
-use super::{Session, maps::Shared};
-use crate::plan::trigger::{self, Trigger};
+use super::maps::Shared;
+use crate::{
+    attach::Session,
+    plan::trigger::{self, Trigger},
+};
 
 /// What a hit does in addition to being recorded; nothing by default.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,7 +16,7 @@ use crate::plan::trigger::{self, Trigger};
 pub struct HitActions<'a> {
     /// The event's triggers, in order.
     pub triggers: &'a [Trigger],
-    /// Triggers turn the event on and off ([`super::Session::soft`]).
+    /// Triggers turn the event on and off ([`crate::attach::Session::soft`]).
     pub soft: bool,
     /// The slot that they use, if it is another event's slot: several programs make one event.
     pub soft_slot: Option<u32>,
@@ -34,13 +37,13 @@ pub struct HitActions<'a> {
 }
 
 impl HitActions<'_> {
-    pub(super) fn wants_stack(&self) -> bool {
+    pub(in crate::attach) fn wants_stack(&self) -> bool {
         let asks = |trigger: &Trigger| trigger.action == trigger::Action::StackTrace;
         self.kernel_stack || self.user_stack || self.triggers.iter().any(asks)
     }
 
     /// Sets the corresponding parameters.
-    pub(super) fn apply(&self, fixed: &mut Params, slot: u32) {
+    pub(in crate::attach) fn apply(&self, fixed: &mut Params, slot: u32) {
         let triggers = self.triggers;
         for (holds, bit) in [
             (!triggers.is_empty(), params::TRIGGERS),

@@ -18,8 +18,10 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Cause, Parked, Session, tracepoint};
-use crate::sys::Errno;
+use crate::{
+    attach::{Cause, Parked, Session, hooks::tracepoint},
+    sys::Errno,
+};
 
 /// Threads that close links.
 const THREADS: usize = 32;
@@ -38,7 +40,7 @@ pub fn take_off(resting: impl IntoIterator<Item = Parked>) -> Vec<OwnedFd> {
 }
 
 /// Closes links in parallel, because the kernel can wait for many of them together.
-pub(super) fn close_links(mut links: Vec<OwnedFd>) {
+pub(in crate::attach) fn close_links(mut links: Vec<OwnedFd>) {
     std::thread::scope(|scope| {
         let share = links.len().div_ceil(THREADS).max(1);
         while !links.is_empty() {
@@ -77,12 +79,12 @@ impl Ahead {
     }
 
     /// Whether the perf event of an id is open or being opened.
-    pub(super) fn has(&self, id: u16) -> bool {
+    pub(in crate::attach) fn has(&self, id: u16) -> bool {
         self.due.contains(&id) || self.came.contains_key(&id)
     }
 
     /// Takes the perf event of an id, if this thread opens it; waits until it is open.
-    pub(super) fn take(&mut self, id: u16) -> Option<Result<PerfEvent, Cause>> {
+    pub(in crate::attach) fn take(&mut self, id: u16) -> Option<Result<PerfEvent, Cause>> {
         if let Some(came) = self.came.remove(&id) {
             return Some(came);
         }
@@ -105,16 +107,16 @@ impl Ahead {
 pub struct PerfEvent(Option<OwnedFd>);
 
 impl PerfEvent {
-    pub(super) fn new(event: OwnedFd) -> Self {
+    pub(in crate::attach) fn new(event: OwnedFd) -> Self {
         Self(Some(event))
     }
 
     /// The descriptor.
-    pub(super) fn take(mut self) -> Result<OwnedFd, Errno> {
+    pub(in crate::attach) fn take(mut self) -> Result<OwnedFd, Errno> {
         self.0.take().ok_or(Errno::BADF)
     }
 
-    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+    pub(in crate::attach) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.0.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
     }
 }

@@ -1,27 +1,29 @@
 //! Tracepoints: raw ones, where the program sees the tracepoint's arguments, and perf tracepoints, a perf event of the trace
 //! event's id with a link from it to the program.
 
-use super::{Cause, Link, bulk::PerfEvent};
-use crate::sys::{Errno, perf, prog::Prog};
+use crate::{
+    attach::{Cause, Link, close::bulk::PerfEvent},
+    sys::{Errno, perf, prog::Prog},
+};
 
 /// Attaches a raw tracepoint program to a tracepoint.
-pub(super) fn attach_raw(program: &Prog, tracepoint: &str) -> Result<Link, Cause> {
+pub(in crate::attach) fn attach_raw(program: &Prog, tracepoint: &str) -> Result<Link, Cause> {
     let fd =
         program.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
     Ok(Link::Fd { _fd: fd })
 }
 
 /// Attaches a program to an event.
-pub(super) fn attach(program: &Prog, id: u16) -> Result<Link, Cause> {
+pub(in crate::attach) fn attach(program: &Prog, id: u16) -> Result<Link, Cause> {
     Link::perf(program, open(id)?)
 }
 
 /// Opens an event.
-pub(super) fn open(id: u16) -> Result<PerfEvent, Cause> {
+pub(in crate::attach) fn open(id: u16) -> Result<PerfEvent, Cause> {
     perf::open_tracepoint(id).map(PerfEvent::new).map_err(not_opened)
 }
 
 /// Why an event could not be opened.
-pub(super) fn not_opened(errno: Errno) -> Cause {
+pub(in crate::attach) fn not_opened(errno: Errno) -> Cause {
     Cause::Hook("perf event of the tracepoint", errno)
 }

@@ -15,8 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Cause, make_way, uprobe::Planned};
-use crate::sys::event_mutex;
+use crate::{
+    attach::{Cause, hooks::uprobe::Planned, make_way},
+    sys::event_mutex,
+};
 
 /// Threads that close.
 const THREADS: usize = 32;
@@ -35,12 +37,12 @@ pub struct FileHook {
 }
 
 impl FileHook {
-    pub(super) fn new(fd: OwnedFd, is_event: bool) -> Self {
+    pub(in crate::attach) fn new(fd: OwnedFd, is_event: bool) -> Self {
         Self { fds: vec![fd], is_event, with: None }
     }
 
     /// Links the perf event, where there is one.
-    pub(super) fn linked(
+    pub(in crate::attach) fn linked(
         mut self,
         link: impl FnOnce(BorrowedFd<'_>) -> Result<OwnedFd, Cause>,
     ) -> Result<Self, Cause> {
@@ -55,13 +57,13 @@ impl FileHook {
     }
 
     /// Keeps something until all is closed.
-    pub(super) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
+    pub(in crate::attach) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
         self.with = Some(Box::new(with));
         self
     }
 
     /// The link.
-    pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
+    pub(in crate::attach) fn link(&self) -> Option<BorrowedFd<'_>> {
         self.fds.first().map(AsFd::as_fd)
     }
 }
@@ -74,7 +76,7 @@ impl Drop for FileHook {
 }
 
 /// Has a background thread drop something that closes a perf event without waiting for a process.
-pub(super) fn close_later(with: impl Any + Send + Sync) {
+pub(in crate::attach) fn close_later(with: impl Any + Send + Sync) {
     CLOSER.close(Left { fds: Vec::new(), is_event: false, with: Some(Box::new(with)) });
 }
 
@@ -91,12 +93,12 @@ pub struct Job {
 pub type Hooks = Result<Vec<FileHook>, Cause>;
 
 impl Job {
-    pub(super) fn new(links: Vec<Planned>) -> Self {
+    pub(in crate::attach) fn new(links: Vec<Planned>) -> Self {
         Self { links, with: None }
     }
 
     /// Keeps something as long as the first link is.
-    pub(super) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
+    pub(in crate::attach) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
         self.with = Some(Box::new(with));
         self
     }

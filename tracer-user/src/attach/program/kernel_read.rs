@@ -9,8 +9,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use super::{Cause, object};
+use super::object;
 use crate::{
+    attach::Cause,
     code::asm::{Assembler, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width},
     sys::{
         map::Map,

@@ -18,32 +18,38 @@ use std::{
     },
 };
 
-use super::{
-    AttachPoint, Cause,
-    bulk::PerfEvent,
-    guard::Kept,
-    swap_point::{self, Slot},
-    tracepoint,
-    unlink::{FileHook, Hooks, Job},
-    uprobe::{self, FilePlace},
-};
-use crate::sys::{
-    Errno,
-    map::Map,
-    prog::{Prog, ProgKind, Purpose},
+use super::swap_point::{self, Slot};
+use crate::{
+    attach::{
+        AttachPoint, Cause,
+        close::{
+            bulk::PerfEvent,
+            guard::Kept,
+            unlink::{FileHook, Hooks, Job},
+        },
+        hooks::{
+            tracepoint,
+            uprobe::{self, FilePlace},
+        },
+    },
+    sys::{
+        Errno,
+        map::Map,
+        prog::{Prog, ProgKind, Purpose},
+    },
 };
 
 /// Largest number of programs on one trace event (`BPF_TRACE_MAX_PROGS`, kernel/trace/bpf_trace.c).
 const COPIES: usize = 64;
 
 /// Identifies a shareable program: the generated code and the parameters.
-pub(super) type Key = Vec<u8>;
+pub(in crate::attach) type Key = Vec<u8>;
 
 /// A program in the table, and its own memory.
 #[derive(Debug)]
-pub(super) struct SharedProgram {
-    pub(super) program: Prog,
-    pub(super) _scratch: Option<Map>,
+pub(in crate::attach) struct SharedProgram {
+    pub(in crate::attach) program: Prog,
+    pub(in crate::attach) _scratch: Option<Map>,
 }
 
 /// Programs of one type, in one table.
@@ -61,7 +67,7 @@ struct Table {
 
 /// The tables, and the state that their events share.
 #[derive(Debug)]
-pub(super) struct DispatchTable {
+pub(in crate::attach) struct DispatchTable {
     places: u32,
     tables: Vec<Table>,
     common: Arc<Common>,
@@ -77,7 +83,7 @@ struct Common {
 
 /// Holds a slot and frees it on drop.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(in crate::attach) struct Held {
     slot: u32,
     common: Arc<Common>,
 }
@@ -130,15 +136,15 @@ impl Drop for SharedLink {
 }
 
 /// An event that is to be attached to a function through a shared link.
-pub(super) struct Member {
-    pub(super) slot: u32,
-    pub(super) kind: u16,
-    pub(super) via: AttachPoint,
-    pub(super) behind: Arc<SharedProgram>,
+pub(in crate::attach) struct Member {
+    pub(in crate::attach) slot: u32,
+    pub(in crate::attach) kind: u16,
+    pub(in crate::attach) via: AttachPoint,
+    pub(in crate::attach) behind: Arc<SharedProgram>,
 }
 
 /// A shared link that is to be made.
-pub(super) struct Planned {
+pub(in crate::attach) struct Planned {
     gate: Prog,
     /// Addresses of functions, and the cookie of each.
     places: Vec<(u64, u64)>,
@@ -148,31 +154,31 @@ pub(super) struct Planned {
 
 impl Planned {
     /// Makes the link. This takes long: the kernel changes its text at each function.
-    pub(super) fn link(&self) -> Result<OwnedFd, Errno> {
+    pub(in crate::attach) fn link(&self) -> Result<OwnedFd, Errno> {
         let (addresses, cookies): (Vec<u64>, Vec<u64>) = self.places.iter().copied().unzip();
         self.gate.link_functions(&addresses, &cookies, self.exit)
     }
 
-    pub(super) fn slots(&self) -> Vec<u32> {
+    pub(in crate::attach) fn slots(&self) -> Vec<u32> {
         self.members.iter().map(|member| member.slot).collect()
     }
 }
 
-/// An event attached through the dispatch table. It stays attached while this lives; [`super::Session::rest`] turns it off.
+/// An event attached through the dispatch table. It stays attached while this lives; [`crate::attach::Session::rest`] turns it off.
 #[derive(Debug)]
 pub struct Attached {
     /// Row of the counters, and slot in the table.
     pub slot: u32,
     /// The hook.
-    pub(super) via: AttachPoint,
+    pub(in crate::attach) via: AttachPoint,
     /// Keeps the program's memory; the table itself references the program.
-    pub(super) behind: Arc<SharedProgram>,
+    pub(in crate::attach) behind: Arc<SharedProgram>,
     hook: AttachHandle,
 }
 
 impl Attached {
     /// Link and event of a perf tracepoint that no guard process holds yet.
-    pub(super) fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
+    pub(in crate::attach) fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
         match &self.hook {
             AttachHandle::Perf { link, event, kept: None }
                 if matches!(self.via, AttachPoint::Tracepoint(_)) =>
@@ -184,14 +190,14 @@ impl Attached {
     }
 
     /// Records that the guard process holds the descriptors now.
-    pub(super) fn set_kept(&mut self, by: Kept) {
+    pub(in crate::attach) fn set_kept(&mut self, by: Kept) {
         if let AttachHandle::Perf { kept, .. } = &mut self.hook {
             *kept = Some(by);
         }
     }
 }
 
-/// An event that is turned off and still attached, with an empty slot. [`super::Session::resume`] turns it on again.
+/// An event that is turned off and still attached, with an empty slot. [`crate::attach::Session::resume`] turns it on again.
 /// Dropping it closes its descriptors, for which the kernel may wait for all CPUs, and frees its slot.
 #[derive(Debug)]
 pub struct Parked {
@@ -209,14 +215,14 @@ impl Parked {
     }
 
     /// Row of the counters.
-    pub(super) fn slot(&self) -> u32 {
+    pub(in crate::attach) fn slot(&self) -> u32 {
         self.slot
     }
 }
 
 impl Parked {
     /// Ends the event. For a perf tracepoint, returns the link and the event, which the caller closes in this order.
-    pub(super) fn take_apart(mut self) -> Option<[OwnedFd; 2]> {
+    pub(in crate::attach) fn take_apart(mut self) -> Option<[OwnedFd; 2]> {
         let tracepoint = matches!(self.via(), AttachPoint::Tracepoint(_));
         self.end().filter(|_| tracepoint)
     }
@@ -323,13 +329,13 @@ fn is_shared(via: &AttachPoint) -> bool {
 }
 
 /// Whether an event uses a syscall dispatcher.
-pub(super) fn is_call(via: &AttachPoint) -> bool {
+pub(in crate::attach) fn is_call(via: &AttachPoint) -> bool {
     via.call().is_some()
 }
 
 impl DispatchTable {
     /// No tables yet; each will have this many slots.
-    pub(super) fn new(places: u32) -> Self {
+    pub(in crate::attach) fn new(places: u32) -> Self {
         Self { places, tables: Vec::new(), common: Arc::default() }
     }
 
@@ -349,27 +355,27 @@ impl DispatchTable {
     }
 
     /// A slot that was used before and is free again.
-    pub(super) fn free_slot(&self) -> Option<u32> {
+    pub(in crate::attach) fn free_slot(&self) -> Option<u32> {
         self.common.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// Gives a slot back when the returned value is dropped.
-    pub(super) fn held(&self, slot: u32) -> Held {
+    pub(in crate::attach) fn held(&self, slot: u32) -> Held {
         Held { slot, common: Arc::clone(&self.common) }
     }
 
     /// Frees a slot that no event is attached at.
-    pub(super) fn give_back(&self, slot: u32) {
+    pub(in crate::attach) fn give_back(&self, slot: u32) {
         self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
     }
 
     /// The program of a key, if an event uses it.
-    pub(super) fn find(&self, via: &AttachPoint, key: &Key) -> Option<Arc<SharedProgram>> {
+    pub(in crate::attach) fn find(&self, via: &AttachPoint, key: &Key) -> Option<Arc<SharedProgram>> {
         self.known(via)?.shared.get(key).and_then(Weak::upgrade)
     }
 
     /// All programs in use, by type and key.
-    pub(super) fn all_known(&self) -> HashMap<(u32, Key), Arc<SharedProgram>> {
+    pub(in crate::attach) fn all_known(&self) -> HashMap<(u32, Key), Arc<SharedProgram>> {
         let known = self.tables.iter().flat_map(|table| {
             let programs = table.shared.iter();
             programs.filter_map(|(key, behind)| Some(((table.kind as u32, key.clone()), behind.upgrade()?)))
@@ -378,7 +384,7 @@ impl DispatchTable {
     }
 
     /// Remembers the program of a key while an event uses it.
-    pub(super) fn remember(
+    pub(in crate::attach) fn remember(
         &mut self,
         via: &AttachPoint,
         key: Key,
@@ -391,13 +397,18 @@ impl DispatchTable {
     }
 
     /// Sets the program of a slot, in place of the old one.
-    pub(super) fn put(&self, via: &AttachPoint, slot: u32, behind: &SharedProgram) -> Result<(), Cause> {
+    pub(in crate::attach) fn put(
+        &self,
+        via: &AttachPoint,
+        slot: u32,
+        behind: &SharedProgram,
+    ) -> Result<(), Cause> {
         self.known(via).ok_or(Cause::Misplaced("nothing hangs at such a hook"))?.put(slot, behind)
     }
 
     /// Attaches a gate to an event's hook, for records of this kind. `opened` is its perf event, if it is already open.
     /// A system call needs no gate.
-    pub(super) fn attach_hook(
+    pub(in crate::attach) fn attach_hook(
         &mut self,
         slot: u32,
         via: &AttachPoint,
@@ -430,7 +441,7 @@ impl DispatchTable {
     }
 
     /// Puts an event of a file into the table and plans its link. If this fails, the caller still owns the slot.
-    pub(super) fn plan_file(
+    pub(in crate::attach) fn plan_file(
         &mut self,
         slot: u32,
         via: &AttachPoint,
@@ -449,7 +460,11 @@ impl DispatchTable {
     }
 
     /// Completes an event of a file with its link, or clears its slot if the link failed.
-    pub(super) fn finish_file(&mut self, planned: PlannedAttach, made: Hooks) -> Result<Attached, Cause> {
+    pub(in crate::attach) fn finish_file(
+        &mut self,
+        planned: PlannedAttach,
+        made: Hooks,
+    ) -> Result<Attached, Cause> {
         let PlannedAttach { slot, via, kind, behind } = planned;
         let table = self.table(&via)?;
         let hook = made.and_then(|made| {
@@ -467,7 +482,11 @@ impl DispatchTable {
 
     /// Puts events into the table and plans their shared link. All are entries or all are returns, and no two are of
     /// the same function. If this fails, the caller still owns the slots.
-    pub(super) fn plan_shared(&mut self, members: Vec<Member>, exit: bool) -> Result<Planned, Cause> {
+    pub(in crate::attach) fn plan_shared(
+        &mut self,
+        members: Vec<Member>,
+        exit: bool,
+    ) -> Result<Planned, Cause> {
         let first = members.first().ok_or(Cause::Misplaced("a link of no functions"))?;
         let table = self.table(&first.via)?;
         table.load_first(Slot::CookieOfMany)?;
@@ -486,7 +505,7 @@ impl DispatchTable {
     }
 
     /// Completes the events with their shared link. If the link failed, clears their slots, which the caller owns again.
-    pub(super) fn finish_shared(
+    pub(in crate::attach) fn finish_shared(
         &mut self,
         planned: Planned,
         link: Result<OwnedFd, Errno>,
@@ -513,7 +532,7 @@ impl DispatchTable {
     }
 
     /// Clears an event's slot: no program runs at its hits from here on.
-    pub(super) fn rest(&self, attached: Attached) -> Parked {
+    pub(in crate::attach) fn rest(&self, attached: Attached) -> Parked {
         if let (false, Some(table)) = (is_call(&attached.via), self.known(&attached.via)) {
             swap_point::clear(&table.map, attached.slot);
         }
@@ -526,7 +545,11 @@ impl DispatchTable {
     }
 
     /// Sets an event's program again.
-    pub(super) fn resume(&self, mut resting: Parked, behind: Arc<SharedProgram>) -> Result<Attached, Cause> {
+    pub(in crate::attach) fn resume(
+        &self,
+        mut resting: Parked,
+        behind: Arc<SharedProgram>,
+    ) -> Result<Attached, Cause> {
         let mut attached = resting.attached.take().ok_or(Cause::Misplaced("what was ended cannot go on"))?;
         if !is_call(&attached.via)
             && let Err(cause) = self.put(&attached.via, attached.slot, &behind)
@@ -539,7 +562,7 @@ impl DispatchTable {
     }
 
     /// Hits for which the kernel did not run a gate; `attached` are the events that are on.
-    pub(super) fn missed<'a>(&self, attached: impl Iterator<Item = &'a Attached>) -> u64 {
+    pub(in crate::attach) fn missed<'a>(&self, attached: impl Iterator<Item = &'a Attached>) -> u64 {
         let shared = self.tables.iter().flat_map(|table| &table.gates).map(misses).sum::<u64>();
         let own = attached.map(|attached| match &attached.hook {
             AttachHandle::Raw { gate, .. } => misses(gate),

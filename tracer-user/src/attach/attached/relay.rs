@@ -8,10 +8,9 @@ use std::{
 
 use tracer_abi::SCRATCH_SIZE;
 
-use super::{
-    AttachError, AttachPoint, Block, Cause, Link, Session, Writer, inject, swap_point::SwapPoint, unlink,
-};
+use super::swap_point::SwapPoint;
 use crate::{
+    attach::{AttachError, AttachPoint, Block, Cause, Link, Session, Writer, close::unlink, program::inject},
     code::lower::relay::{self, AREA_SIZE, ROWS},
     event::Format,
     plan::source::ProgramContext,
@@ -100,15 +99,15 @@ pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Bloc
 }
 
 /// Names of the parts.
-pub(super) fn names(parts: &[Block]) -> Names {
+pub(in crate::attach) fn names(parts: &[Block]) -> Names {
     Names((0..parts.len()).map(|number| format!("part {number}")).collect())
 }
 
 /// Owned names, to be borrowed.
-pub(super) struct Names(Vec<String>);
+pub(in crate::attach) struct Names(Vec<String>);
 
 impl Names {
-    pub(super) fn each(&self) -> Vec<&str> {
+    pub(in crate::attach) fn each(&self) -> Vec<&str> {
         self.0.iter().map(String::as_str).collect()
     }
 }

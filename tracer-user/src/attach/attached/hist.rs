@@ -5,11 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    AttachError, AttachPoint, Block, Calls, Cause, Link, PerfEvent, Session, Writer, inject,
-    swap_point::SwapPoint, tracepoint,
-};
+use super::swap_point::SwapPoint;
 use crate::{
+    attach::{
+        AttachError, AttachPoint, Block, Calls, Cause, Link, PerfEvent, Session, Writer, hooks::tracepoint,
+        program::inject,
+    },
     code::{
         asm::{Insn, LD_IMM64},
         join,
@@ -99,7 +100,7 @@ impl Counting {
     /// ([`Counting::change`]).
     ///
     /// Programs that share a table must be attached to perf tracepoints, where none runs inside another on a CPU. `opened` is
-    /// the perf event of the tracepoint ([`open_perf_event`](super::open_perf_event)), if it is open already.
+    /// the perf event of the tracepoint ([`open_perf_event`](crate::attach::open_perf_event)), if it is open already.
     ///
     /// # Errors
     /// When a value is not available at the hook, or the kernel refuses a map, the program or the hook.
