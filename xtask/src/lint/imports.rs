@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::Finding;
+use super::finding::Finding;
 use super::scan::{self, Token};
 
 /// The layers; each may import from those before it.

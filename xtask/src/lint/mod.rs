@@ -1,38 +1,24 @@
-//! `cargo xtask lint`: formatting, clippy, the direction of imports, the shape of files, dependencies and the unit
-//! file.
+//! `cargo xtask lint`: formatting, clippy, the direction of imports, the shape of files, their structure,
+//! dependencies and the unit file.
 //!
 //! All checks run even if one fails, fast ones first, so that one run shows all findings.
 
+mod finding;
 mod imports;
 mod scan;
 mod shape;
+mod structure;
 mod supply;
 mod unit;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
+use self::finding::Finding;
 use crate::setup::{self, Group};
 use crate::{host, toolchain};
-
-/// A finding at a place that editors can jump to.
-#[derive(Debug, PartialEq, Eq)]
-struct Finding {
-    /// Relative to the workspace's root.
-    file: PathBuf,
-    /// From 1.
-    line: usize,
-    text: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.file.display(), self.line, self.text)
-    }
-}
 
 /// All Rust files of the tree, relative to its root and sorted, without build outputs and hidden directories.
 fn rust_files(root: &Path) -> Result<Vec<PathBuf>> {
@@ -68,6 +54,14 @@ fn text_checks(root: &Path) -> Result<Vec<Finding>> {
         }
     }
     Ok(findings)
+}
+
+/// Prints the findings and returns an error if there are any.
+fn none_of(findings: &[Finding]) -> Result<()> {
+    for finding in findings {
+        eprintln!("{finding}");
+    }
+    if findings.is_empty() { Ok(()) } else { bail!("{} findings", findings.len()) }
 }
 
 /// The result of one check.
@@ -111,13 +105,8 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
     setup::ensure(&[Group::Build, Group::Lint])?;
     let root = host::root();
     let mut checks = Checks::default();
-    checks.check("Imports and files", || {
-        let findings = text_checks(root)?;
-        for finding in &findings {
-            eprintln!("{finding}");
-        }
-        if findings.is_empty() { Ok(()) } else { bail!("{} findings", findings.len()) }
-    });
+    checks.check("Imports and files", || none_of(&text_checks(root)?));
+    checks.check("Structure", || none_of(&structure::check(root, &rust_files(root)?)?));
     checks.check("Unit file", || unit::check(root));
     checks.check("Licences, duplicates and sources of dependencies", || supply::licences(root));
     checks.check_or_skip("Advisories about dependencies", || {
@@ -177,12 +166,6 @@ pub(crate) fn verb() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn findings_read_as_compilers_print_them() {
-        let finding = Finding { file: "a/b.rs".into(), line: 7, text: "no".into() };
-        assert_eq!(finding.to_string(), "a/b.rs:7: no");
-    }
 
     #[test]
     fn a_check_that_fails_is_remembered_and_the_next_one_runs() {

@@ -1,7 +1,7 @@
 //! A scanner for the part of Rust that is needed to find paths: identifiers and punctuation with their lines.
 //!
 //! It skips comments, strings of all kinds, characters and lifetimes, so that their text is never taken for code.
-//! [`super::imports`] reads the tokens.
+//! [`super::imports`] and [`super::structure`] read the tokens.
 
 /// One token.
 #[derive(Debug, Clone, PartialEq, Eq)]

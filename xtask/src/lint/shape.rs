@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Finding;
+use super::finding::Finding;
 
 /// Maximum number of lines without a stated reason.
 const LONGEST: usize = 600;

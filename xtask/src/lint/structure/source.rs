@@ -1,0 +1,381 @@
+//! What the text of a module says of structure: modules, imports, paths, names and methods.
+//!
+//! Items of `#[cfg(test)]` are left out. Neighbours: [`crate::lint::scan`] makes the tokens, and
+//! [`super::modules`] finds out which file a path leads to.
+
+use std::collections::BTreeSet;
+
+use crate::lint::scan::{self, Token};
+
+/// What a module says, be it a file or the braces of an inline module.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Body {
+    /// The names of `mod x;`.
+    pub(super) files: Vec<String>,
+    /// The names of `mod x { .. }` and what the braces say.
+    pub(super) inline: Vec<(String, Body)>,
+    pub(super) imports: Vec<Import>,
+    /// Paths of two names or more that stand outside of imports.
+    pub(super) paths: Vec<Vec<String>>,
+    /// The items that stand directly in the module.
+    pub(super) defined: BTreeSet<String>,
+    pub(super) impls: Vec<Impl>,
+}
+
+/// One name that a `use` declaration brings.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Import {
+    pub(super) path: Vec<String>,
+    /// What it is called here, or `*`.
+    pub(super) name: String,
+    /// Whether other modules see it.
+    pub(super) public: bool,
+}
+
+/// A block of inherent methods.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Impl {
+    /// The path of the type, without generics.
+    pub(super) of: Vec<String>,
+    pub(super) methods: usize,
+    /// From 1.
+    pub(super) line: usize,
+}
+
+/// Reads the text of a file.
+pub(super) fn read(text: &str) -> Body {
+    body(&without_tests(&scan::tokens(text)))
+}
+
+/// The token at `at`; nothing behind the last one.
+fn text(tokens: &[Token], at: usize) -> &str {
+    tokens.get(at).map_or("", |token| &token.text)
+}
+
+/// The token before `at`; nothing before the first one.
+fn text_before(tokens: &[Token], at: usize) -> &str {
+    at.checked_sub(1).map_or("", |before| text(tokens, before))
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// The end of the brackets that open at `open`, or of all tokens.
+fn close(tokens: &[Token], open: usize) -> usize {
+    let mut depth = 0_usize;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        match &*token.text {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    return at;
+                }
+            }
+            _ => {}
+        }
+    }
+    tokens.len()
+}
+
+/// Whether an attribute at `at` leaves an item to tests: `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
+fn is_for_tests(tokens: &[Token], at: usize) -> bool {
+    let starts = |words: &[&str]| words.iter().enumerate().all(|(i, word)| text(tokens, at + i) == *word);
+    starts(&["#", "[", "cfg", "(", "test", ")"]) || starts(&["#", "[", "cfg", "(", "all", "(", "test"])
+}
+
+/// The tokens without items, statements, fields and arms that only tests are built with.
+fn without_tests(tokens: &[Token]) -> Vec<Token> {
+    let mut kept = Vec::with_capacity(tokens.len());
+    let mut at = 0;
+    while at < tokens.len() {
+        if is_for_tests(tokens, at) {
+            at = behind_item(tokens, at);
+        } else {
+            kept.push(tokens[at].clone());
+            at += 1;
+        }
+    }
+    kept
+}
+
+/// Where what starts at `at`, with its attributes, has ended.
+fn behind_item(tokens: &[Token], mut at: usize) -> usize {
+    while text(tokens, at) == "#" {
+        at = close(tokens, at + 1) + 1;
+    }
+    if text(tokens, at) == "pub" {
+        at += 1;
+        if text(tokens, at) == "(" {
+            at = close(tokens, at) + 1;
+        }
+    }
+    let function = matches!(text(tokens, at + 1), "fn" | "unsafe" | "async" | "extern");
+    // What ends at a semicolon may hold braces before it; what ends at braces may hold commas before them.
+    let (braces_end, comma_ends) = match text(tokens, at) {
+        "const" if function => (true, false),
+        "use" | "type" | "let" | "static" | "const" => (false, false),
+        "fn" | "struct" | "enum" | "union" | "impl" | "mod" | "trait" | "macro_rules" | "unsafe"
+        | "async" | "extern" => (true, false),
+        _ => (true, true),
+    };
+    while at < tokens.len() {
+        match text(tokens, at) {
+            "(" | "[" => at = close(tokens, at),
+            "{" => {
+                at = close(tokens, at);
+                if braces_end {
+                    return at + 1;
+                }
+            }
+            ";" => return at + 1,
+            "," if comma_ends => return at + 1,
+            // The end of what it stands in.
+            ")" | "]" | "}" => return at,
+            _ => {}
+        }
+        at += 1;
+    }
+    at
+}
+
+/// Reads the tokens of a module.
+fn body(tokens: &[Token]) -> Body {
+    let mut body = Body::default();
+    let mut depth = 0_usize;
+    let mut at = 0;
+    while at < tokens.len() {
+        let (before, next) = (text_before(tokens, at), text(tokens, at + 1));
+        match text(tokens, at) {
+            "mod" if is_name(next) && text(tokens, at + 2) == ";" => {
+                body.files.push(next.to_owned());
+                at += 3;
+                continue;
+            }
+            "mod" if is_name(next) && text(tokens, at + 2) == "{" => {
+                let end = close(tokens, at + 2);
+                body.inline.push((next.to_owned(), self::body(&tokens[at + 3..end])));
+                at = end + 1;
+                continue;
+            }
+            // Not the `use<..>` of a bound.
+            "use" if next != "<" => {
+                // A parenthesis before it is that of `pub(..)`.
+                let public = matches!(before, "pub" | ")");
+                at = import(tokens, at + 1, &[], public, &mut body.imports);
+                continue;
+            }
+            // The path of a visibility is no use of what it names.
+            "pub" if next == "(" && text(tokens, at + 2) == "in" => {
+                at = close(tokens, at + 1) + 1;
+                continue;
+            }
+            "impl" if matches!(before, "" | "{" | "}" | ";" | "]" | "unsafe") => {
+                body.impls.extend(inherent(tokens, at));
+            }
+            "fn" | "struct" | "enum" | "union" | "trait" | "const" | "static" | "type"
+                if depth == 0 && is_name(next) =>
+            {
+                body.defined.insert(next.to_owned());
+            }
+            "macro_rules" => {
+                body.defined.insert(text(tokens, at + 2).to_owned());
+            }
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth = depth.saturating_sub(1),
+            name if is_name(name) && next == "::" && before != "::" => {
+                let mut path = vec![name.to_owned()];
+                at += 1;
+                while text(tokens, at) == "::" && is_name(text(tokens, at + 1)) {
+                    path.push(text(tokens, at + 1).to_owned());
+                    at += 2;
+                }
+                if path.len() > 1 {
+                    body.paths.push(path);
+                }
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    body
+}
+
+/// Reads a tree of a `use` declaration that follows the names `before`; where it has ended.
+fn import(
+    tokens: &[Token],
+    mut at: usize,
+    before: &[String],
+    public: bool,
+    found: &mut Vec<Import>,
+) -> usize {
+    let mut path = before.to_vec();
+    loop {
+        match text(tokens, at) {
+            "::" => at += 1,
+            "{" => {
+                at += 1;
+                while !matches!(text(tokens, at), "}" | "") {
+                    at = import(tokens, at, &path, public, found);
+                    if text(tokens, at) == "," {
+                        at += 1;
+                    }
+                }
+                return at + 1;
+            }
+            "*" => {
+                found.push(Import { path, name: "*".to_owned(), public });
+                return at + 1;
+            }
+            name if is_name(name) => {
+                path.push(name.to_owned());
+                at += 1;
+                if text(tokens, at) == "::" {
+                    continue;
+                }
+                if name == "self" && path.len() > 1 {
+                    path.pop();
+                }
+                let name = if text(tokens, at) == "as" {
+                    at += 2;
+                    text(tokens, at - 1).to_owned()
+                } else {
+                    path.last().cloned().unwrap_or_default()
+                };
+                found.push(Import { path, name, public });
+                return at;
+            }
+            // The variable of a macro, say.
+            _ => return at + 1,
+        }
+    }
+}
+
+/// The `impl` at `at`, if it has no trait.
+fn inherent(tokens: &[Token], at: usize) -> Option<Impl> {
+    let mut of = Vec::new();
+    let mut generics = 0_usize;
+    let mut bounds = false;
+    let mut open = at + 1;
+    loop {
+        match text(tokens, open) {
+            "" | ";" => return None,
+            "{" => break,
+            "<" => generics += 1,
+            ">" if text_before(tokens, open) != "-" => generics = generics.saturating_sub(1),
+            "where" => bounds = true,
+            _ if generics > 0 || bounds => {}
+            // Not the `for<..>` of a bound.
+            "for" if text(tokens, open + 1) != "<" => return None,
+            "dyn" | "mut" | "const" => {}
+            name if is_name(name) => of.push(name.to_owned()),
+            _ => {}
+        }
+        open += 1;
+    }
+    let mut depth = 0_usize;
+    let mut methods = 0;
+    for inside in open..close(tokens, open) {
+        match text(tokens, inside) {
+            "{" => depth += 1,
+            "}" => depth = depth.saturating_sub(1),
+            // The type of a pointer to a function has no name.
+            "fn" if depth == 1 && is_name(text(tokens, inside + 1)) => methods += 1,
+            _ => {}
+        }
+    }
+    Some(Impl { of, methods, line: tokens[at].line })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn imports(text: &str) -> Vec<String> {
+        let shown = |import: Import| {
+            let public = if import.public { "pub " } else { "" };
+            format!("{public}{} = {}", import.name, import.path.join("::"))
+        };
+        read(text).imports.into_iter().map(shown).collect()
+    }
+
+    fn paths(text: &str) -> Vec<String> {
+        read(text).paths.into_iter().map(|path| path.join("::")).collect()
+    }
+
+    fn impls(text: &str) -> Vec<(String, usize)> {
+        read(text).impls.into_iter().map(|found| (found.of.join("::"), found.methods)).collect()
+    }
+
+    #[test]
+    fn every_name_of_a_group_is_an_import() {
+        assert_eq!(
+            imports("use crate::{a::{self, B as C, d::*}, e};\nfn f() { use super::G; }"),
+            ["a = crate::a", "C = crate::a::B", "* = crate::a::d", "e = crate::e", "G = super::G"]
+        );
+        assert_eq!(
+            imports(
+                "pub use a::B;\npub(crate) use c::D;\npub(in crate::x) use e::{F};\n\
+                 #[x] use g::H as _;\nuse {i};"
+            ),
+            ["pub B = a::B", "pub D = c::D", "pub F = e::F", "_ = g::H", "i = i"]
+        );
+        assert_eq!(imports("fn f<'a>() -> impl T + use<'a> {}"), [""; 0]);
+        assert_eq!(imports("use $x::{$y, a}; use a::{"), [""; 0], "and it ends");
+    }
+
+    #[test]
+    fn paths_of_expressions_and_types_are_found_once() {
+        assert_eq!(
+            paths("fn f(x: crate::a::B<super::c::D>) -> e::F { e::g::<h::I>::j(); <k::L as M>::n(o) }"),
+            ["crate::a::B", "super::c::D", "e::F", "e::g", "h::I", "k::L"]
+        );
+        assert_eq!(
+            paths("::std::x(); pub(in crate::a) struct B; macro_rules! m { () => { $crate::c::d() } }"),
+            ["crate::c::d"]
+        );
+    }
+
+    #[test]
+    fn modules_and_items_are_told_from_what_is_inside_them() {
+        let body =
+            read("mod a;\npub mod b { mod c; fn d() {} }\nconst fn e() { fn f() {} }\nstruct G { h: u8 }");
+        assert_eq!(body.files, ["a"]);
+        assert_eq!(body.inline[0].0, "b");
+        assert_eq!(body.inline[0].1.files, ["c"]);
+        assert!(body.defined.contains("e") && body.defined.contains("G"), "{:?}", body.defined);
+        assert!(!body.defined.contains("d") && !body.defined.contains("f"), "{:?}", body.defined);
+    }
+
+    #[test]
+    fn code_of_tests_is_left_out() {
+        let text = "#[cfg(test)]\nmod a;\n#[cfg(test)] use b::{c, d};\n\
+                    #[cfg(test)]\n#[allow(x)]\npub(crate) mod e { use f::g; }\n\
+                    #[cfg(all(test, unix))] fn h(i: [u8; 4]) -> [u8; 4] { i::j() }\n\
+                    #[cfg(test)] const K: &[u8] = &{ l::m() };\n\
+                    struct N { #[cfg(test)] o: p::Q, r: s::T, #[cfg(test)] u: v::W }\n\
+                    #[cfg(not(test))] mod x;\nuse y::z;";
+        let body = read(text);
+        assert_eq!(body.files, ["x"]);
+        assert_eq!(body.inline, []);
+        assert_eq!(body.paths, [["s", "T"]]);
+        assert_eq!(imports(text), ["z = y::z"]);
+    }
+
+    #[test]
+    fn methods_are_counted_without_generics_traits_and_tests() {
+        assert_eq!(
+            impls(
+                "impl<'a, F: Fn(u8) -> u8> a::B<'a, F> where F: for<'b> X<'b> { fn c(); const D: fn(u8) = e; \
+                 pub const unsafe fn f() { fn inner() {} }\n#[cfg(test)] fn g() {} }\n\
+                 impl H { }\nimpl I for H { fn j() {} }\nimpl<K> From<K> for H { fn l() {} }\n\
+                 unsafe impl Send for H {}\nfn m() -> impl N { fn o() {} }\n\
+                 #[cfg(test)] impl H { fn p() {} }\n#[cfg(test)] mod tests { impl H { fn q() {} } }"
+            ),
+            [("a::B".to_owned(), 2), ("H".to_owned(), 0)]
+        );
+        assert_eq!(read("\n\nimpl A {}").impls[0].line, 3);
+    }
+}
