@@ -1,27 +1,27 @@
-//! Two traces of one run, the kernel's and ours, compared line by line.
+//! Compares two traces of one run, the kernel's and the tracer's, line by line.
 //!
-//! Lines are compared thread by thread, in a thread CPU by CPU (there is an idle thread 0 on each), and there context
-//! by context (task, soft interrupt, hard interrupt): within one both sides see the same hits in the same order,
-//! while two CPUs may come out in either order, and an interrupt may fall between the one side's look at a hit and the
-//! other's. What is set aside, and nothing else:
+//! Lines are compared per thread, CPU (each CPU has an idle thread 0) and context (task, soft interrupt, hard
+//! interrupt). Within one context both sides see the same hits in the same order. Lines of two CPUs may have either
+//! order, and an interrupt may occur between the two sides' handling of one hit. The comparison sets aside the
+//! following, and nothing else:
 //!
-//! - timestamps, since each side reads the clock for itself: how far they are apart is in [`Comparison::apart`];
+//! - timestamps, because each side reads the clock separately: [`Comparison::apart`] has the differences;
 //! - the task's name in front of the pid: the kernel looks it up when the text is read, and shows the last name
 //!   that it saved for that pid, or `<...>`;
-//! - the characters of the latency field that [`READABLE`] leaves out: how each came out is in [`Comparison::columns`];
-//! - what a text takes from the time at which it is made, not from the record ([`AGES`]);
-//! - one tick in the timeout of timer_start, for which each side's record reads the jiffies anew;
-//! - whether a thread that switches away for good is a zombie (`Z`) or already reaped (`X`), which its parent may change
-//!   between the one side's look and the other's;
-//! - fields that the kernel itself leaves unset, so that each side's buffer shows what was there before ([`UNSET`]);
-//! - hits between a switch's tracepoint and the switch itself ([`SWITCHING`]): `set_event_pid` already counts them
-//!   to the next task, while they carry, and we trace by, the pid of the one before.
+//! - the characters of the latency field that [`READABLE`] omits: [`Comparison::columns`] has their results;
+//! - the parts of a text that depend on the time of printing, not on the record ([`AGES`]);
+//! - one tick in the timeout of `timer_start`, because each side's record reads the jiffies anew;
+//! - whether a thread that switches away for the last time is a zombie (`Z`) or already reaped (`X`): its parent may
+//!   change that between the two sides' handling of the hit;
+//! - fields that the kernel itself leaves unset: each side's buffer shows its previous content ([`UNSET`]);
+//! - hits between a switch's tracepoint and the switch itself ([`SWITCHING`]): `set_event_pid` already assigns them to
+//!   the next task, while their records have the pid of the previous task, by which the tracer selects.
 //!
-//! How many lines each rule sets aside is counted ([`Comparison::aside`]) and bounded ([`Rule::most`]).
-//! What stands apart without being set aside:
+//! [`Comparison::aside`] counts the lines that each rule sets aside, and [`Rule::most`] limits them. One order is
+//! compared separately instead of being set aside:
 //!
-//! - which of two events comes first that hang on one tracepoint ([`SHARING`]): the one whose kind was turned on first on
-//!   this machine, by whomever.
+//! - the order of two events that are attached to one tracepoint ([`SHARING`]): the event whose kind any tracer on this
+//!   machine turned on first is first.
 
 mod align;
 pub mod columns;
@@ -37,55 +37,57 @@ use crate::host;
 use crate::oracle::{Line, Trace};
 use crate::tracer::Counts;
 
-/// Places of the latency field ([`crate::oracle::Flags::at`]) that a BPF program can read as the kernel does.
-/// 0 (interrupts off), 1 (need-resched), 3 (preemption depth) and 4 (migration-disable depth) are shown as truly as
-/// BPF can, but the program's own entry disables preemption and migration and some kernels keep
-/// the words out of its reach; see the module `tracer_ebpf::emit`.
+/// Positions of the latency field ([`crate::oracle::Flags::at`]) that a BPF program reads as the kernel does. The
+/// tracer shows 0 (interrupts off), 1 (need-resched), 3 (preemption depth) and 4 (migration-disable depth) as
+/// precisely as BPF allows. The program's own entry disables preemption and migration, and on some kernels a program
+/// cannot read the words; see the module `tracer_ebpf::emit`.
 pub const READABLE: &[usize] = &[2];
 
-/// Texts that hold `age=`: jiffies since the inode was dirtied, until the line was printed.
+/// Events whose texts contain `age=`: the jiffies from the dirtying of the inode to the printing of the line.
 pub const AGES: &[&str] = &["writeback_single_inode", "writeback_single_inode_start"];
 
-/// Events that fire while a CPU switches from one task to another, behind sched_switch.
+/// Events that fire while a CPU switches from one task to another, after `sched_switch`.
 pub const SWITCHING: &[&str] = &["tlb_flush", "x86_fpu_regs_deactivated"];
 
-/// Events whose tracepoint other events hang on too: raw_syscalls:sys_enter has that of all syscalls:sys_enter_*.
+/// Events that share a tracepoint with other events: all `syscalls:sys_enter_*` use the tracepoint of
+/// `raw_syscalls:sys_enter`.
 pub const SHARING: &[&str] = &["sys_enter", "sys_exit"];
 
-/// Fields that the kernel does not always set: the event, and where the field starts and ends in its text.
-/// fib_table_lookup has no gateway for routes without one (include/trace/events/fib.h).
+/// Fields that the kernel does not always set: the event, and the texts before and after the field.
+/// `fib_table_lookup` sets no gateway for routes without one (`include/trace/events/fib.h`).
 pub const UNSET: &[(&str, &str, &str)] = &[("fib_table_lookup", " gw ", " err ")];
 
-/// Why a line is equal, or none, although the two texts or traces differ.
+/// The reason why two different texts count as equal, or why a line is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// The text holds an age.
+    /// The text contains an age.
     Age,
     /// A timer's timeout is one tick off.
     Tick,
-    /// A thread that ended was reaped between the two looks.
+    /// A thread that ended was reaped between the two sides' handling of the hit.
     Reaped,
-    /// A field that the kernel does not set.
+    /// The kernel does not set a field.
     Unset,
     /// Hits between a switch's tracepoint and the switch, in either trace.
     Switching,
-    /// The times of two lines are too far apart ([`Bound::p99`]) to be surely one hit's: their columns are not compared.
+    /// The times of two lines differ by more than [`Bound::p99`], so they may belong to two hits; their columns are
+    /// not compared.
     Far,
 }
 
 impl Rule {
-    /// Each.
+    /// All rules.
     pub const ALL: [Self; 6] = [Self::Age, Self::Tick, Self::Reaped, Self::Unset, Self::Switching, Self::Far];
 
-    /// The most lines of so many that it may set aside.
+    /// The largest number of lines that the rule may set aside in a comparison of `lines` lines.
     pub fn most(self, lines: u64) -> u64 {
         let (few, of_1000) = match self {
-            // Seen on the host: 2 of 7,000.
+            // Measured on the host: 2 of 7,000.
             Self::Age => (6, 1),
             Self::Tick | Self::Reaped => (3, 1),
-            // Seen: 16 of 16,000, one for each look at a route without a gateway.
+            // Measured: 16 of 16,000, one for each lookup of a route without a gateway.
             Self::Unset => (16, 2),
-            // Seen: 60 of 16,000, 52 of 7,000.
+            // Measured: 60 of 16,000, 52 of 7,000.
             Self::Switching => (20, 20),
             Self::Far => (3, 10),
         };
@@ -93,33 +95,33 @@ impl Rule {
     }
 }
 
-/// How many differences of an event type are kept for the report.
+/// Number of differences of an event that are kept for the report.
 const SHOWN: u64 = 2;
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// Lines that are equal, by event name.
+    /// Equal lines, by event name.
     pub equal: BTreeMap<String, u64>,
-    /// The latency field of those, column by column.
+    /// The latency fields of the equal lines, by column.
     pub columns: Columns,
-    /// The times of those.
+    /// The time differences of the equal lines.
     pub apart: Apart,
-    /// Lines that only the kernel has.
+    /// Lines that only the kernel's trace has.
     pub missing: u64,
-    /// The same, by event name.
+    /// Lines that only the kernel's trace has, by event name.
     pub missing_by: BTreeMap<String, u64>,
-    /// Those among them that no interrupt brought: a task's own.
+    /// The missing lines that a task caused, not an interrupt.
     pub missing_of_tasks: u64,
-    /// Lines that only we have.
+    /// Lines that only the tracer's trace has.
     pub extra: u64,
-    /// Lines of one event at one place with another text or latency field.
+    /// Lines of the same event at the same position with another text or latency field.
     pub different: u64,
-    /// The differing lines, by event name.
+    /// Missing, extra and different lines, by event name.
     pub trouble: BTreeMap<String, u64>,
     /// Lines that were set aside, by rule.
     pub aside: BTreeMap<Rule, u64>,
-    /// The first of each event type, for people.
+    /// The first differences of each event, for the report.
     pub shown: Vec<String>,
 }
 
@@ -134,28 +136,30 @@ impl Comparison {
         self.equal.len()
     }
 
-    /// Whether no line differs, and none too many was set aside.
+    /// Whether no line differs and no rule set aside too many.
     pub fn clean(&self) -> bool {
         self.missing + self.extra + self.different == 0 && self.too_often().is_empty()
     }
 
-    /// Rules by which more lines were set aside than they may.
+    /// Rules that set aside more lines than [`Rule::most`] allows.
     pub fn too_often(&self) -> Vec<Rule> {
         let lines = self.lines();
         self.aside.iter().filter(|(rule, n)| **n > rule.most(lines)).map(|(rule, _)| *rule).collect()
     }
 
-    /// What each rule set aside, for people.
+    /// The number of lines that each rule set aside, for the report.
     pub fn rules(&self) -> String {
         let of = |rule| self.aside.get(&rule).copied().unwrap_or(0);
         Rule::ALL.map(|rule| format!("{rule:?} {}", of(rule))).join(", ")
     }
 
-    /// Whether no line differs but for hits that the kernel did not run our program for. At a perf tracepoint it runs no
-    /// second program on a CPU, so what an interrupt hits while one runs is not seen. Kernels from 6.7 on count these
-    /// hits ([`Missed`]), and no more may be missing, event by event where it has a program of its own; earlier ones do
-    /// not, and there only what interrupts brought may, and less than a tenth of all, or three. On all kernels an event
-    /// keeps most of its lines ([`Comparison::starved`]), and a real machine 98 of 100.
+    /// Whether the only differences are hits for which the kernel did not run the tracer's program.
+    ///
+    /// At perf tracepoints the kernel runs at most one program per CPU at a time, so hits of an interrupt while one
+    /// runs are missing. Kernels from 6.7 on count these hits ([`Missed`]). On them no more lines may be missing than
+    /// were counted, event by event where an event has its own program. On earlier kernels only hits of interrupts
+    /// may be missing, up to a tenth of all lines or three. On all kernels an event must keep most of its lines
+    /// ([`Comparison::starved`]), and a real machine must keep 98 of 100.
     pub fn accounted_for(&self, missed: &Missed) -> bool {
         let excused = if host::counts_missed() {
             let own = |event: &String| missed.own.get(event).copied().unwrap_or(0);
@@ -164,15 +168,18 @@ impl Comparison {
         } else {
             self.missing_of_tasks == 0 && self.missing <= (self.lines() / 9).max(3)
         };
-        // Seen on the host: 14 of 1,000, once; else 1 at most.
+        // Measured on the host: 14 of 1,000, once; otherwise at most 1.
         let few = host::part() > 1 || self.missing <= (self.lines() / 50).max(3);
         let whole = self.starved(missed).is_empty() && self.too_often().is_empty();
         excused && few && whole && self.extra + self.different == 0
     }
 
-    /// Events that miss more lines than one program inside another explains: all of three or more, or more than eight and
-    /// over a third of their own. Where an event's own program counts them, up to half: the callbacks of a whole soft
-    /// interrupt that found a program running lost 99 of 242. A total hides that an event is never seen.
+    /// Events that miss more lines than one program that interrupts another explains: all of three or more, or more
+    /// than eight and over a third of their own.
+    ///
+    /// Where the event's own program counts its misses, up to half may be missing: a soft interrupt's callbacks that
+    /// found a program running lost 99 of 242. The check is per event, because a total hides an event that is never
+    /// seen.
     pub fn starved(&self, missed: &Missed) -> Vec<&str> {
         let equal = |event: &String| self.equal.get(event).copied().unwrap_or(0);
         let starves = |event: &String, lines: u64| {
@@ -187,7 +194,7 @@ impl Comparison {
             .collect()
     }
 
-    /// What each event lost, for people.
+    /// The lost lines of each event, for the report.
     pub fn losses(&self) -> String {
         let lost = self.missing_by.iter().map(|(event, lines)| {
             format!("{event} {lines} of {}", lines + self.equal.get(event).copied().unwrap_or(0))
@@ -248,30 +255,30 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// Hits that the kernel did not run our programs for, by its own count.
+/// Hits for which the kernel did not run the tracer's programs, by the kernel's own count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
-    /// Of events that have a program of their own, by the event's name.
+    /// Misses of events that have their own program, by the event's name.
     pub own: BTreeMap<String, u64>,
-    /// Of programs that several events share, which do not tell whose hit it was.
+    /// Misses of programs that several events share; they cannot be assigned to one event.
     pub shared: u64,
 }
 
 impl Missed {
-    /// Of programs that are shared, and of no other.
+    /// Misses of shared programs only.
     pub fn shared(shared: u64) -> Self {
         Self { own: BTreeMap::new(), shared }
     }
 
-    /// What the kernel counts of the programs that a process holds: a link tells what it hangs on, at raw tracepoints always,
-    /// at perf's from 6.16 on. `total` is what the process itself counts of all.
+    /// The kernel's counts of the programs that a process holds. A link names its attach point: at raw tracepoints
+    /// always, at perf tracepoints from 6.16 on. `total` is the process's own count of all misses.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn of_process(pid: u32, total: u64) -> std::io::Result<Self> {
         let (mut misses, mut names) = (BTreeMap::<u64, u64>::new(), BTreeMap::<u64, BTreeSet<String>>::new());
         for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-            // A descriptor may be closed meanwhile.
+            // The process may close a descriptor meanwhile.
             let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
             let value = |key: &str| text.lines().find_map(|line| Some(line.strip_prefix(key)?.trim()));
             let number = |key: &str| value(key).and_then(|number| number.parse::<u64>().ok());
@@ -286,7 +293,7 @@ impl Missed {
         let mut own = BTreeMap::<String, u64>::new();
         for (id, count) in misses {
             let Some(names) = names.get(&id) else { continue };
-            // That of all system calls stands for many events.
+            // The program of all system calls serves many events.
             let mut only = names.iter().filter(|_| names.len() == 1);
             if let Some(name) = only.next().filter(|name| !name.is_empty() && !SHARING.contains(&&***name)) {
                 *own.entry(name.clone()).or_default() += count;
@@ -295,7 +302,7 @@ impl Missed {
         Ok(Self { shared: total.saturating_sub(own.values().sum()), own })
     }
 
-    /// What the closing counts of a recording say: an event's own, and the rest of their total.
+    /// The misses in the closing counts of a recording: per event, and the remainder of the total.
     pub fn of(counts: &BTreeMap<String, Counts>) -> Self {
         let name = |full: &String| full.split_once(':').map(|(_, name)| name.to_owned());
         let own: BTreeMap<String, u64> =
@@ -305,7 +312,7 @@ impl Missed {
     }
 }
 
-/// A process and everything it forked, by the trace's own account.
+/// A process and all processes that it forked, according to the trace.
 pub fn family(root: u32, trace: &Trace) -> BTreeSet<i32> {
     let mut pids = BTreeSet::from([root as i32]);
     for line in &trace.lines {
@@ -332,7 +339,7 @@ pub fn compare(kernel: &Trace, ours: &Trace, pids: &BTreeSet<i32>) -> Comparison
     result
 }
 
-/// Within what lines have an order: thread, CPU, context, and whether the event shares its tracepoint.
+/// The key within which lines have an order: thread, CPU, context, and whether the event shares its tracepoint.
 type Context = (i32, u32, char, bool);
 
 /// The lines of each thread on each CPU in each context.
@@ -356,14 +363,15 @@ fn contexts<'a>(
     contexts
 }
 
-/// Pairs two sequences; what lies between two pairs is missing, extra, or one event at one place with another text.
+/// Pairs two sequences. A line between two pairs is missing, extra, or the same event at the same position with
+/// another text.
 fn walk(kernel: &[&Line], ours: &[&Line], result: &mut Comparison) {
     let mut numbers = BTreeMap::new();
     let mut number = |line: &&Line| {
         let next = numbers.len();
         *numbers.entry(line.event()).or_insert(next)
     };
-    // Cheaper to compare than texts, and most lines differ in it.
+    // Event numbers are cheaper to compare than texts, and most lines differ in their event.
     let events: [Vec<usize>; 2] =
         [kernel.iter().map(&mut number).collect(), ours.iter().map(number).collect()];
     let same = |k: usize, o: usize| events[0][k] == events[1][o] && same(kernel[k], ours[o]);
@@ -378,7 +386,8 @@ fn walk(kernel: &[&Line], ours: &[&Line], result: &mut Comparison) {
             if let Some(rule) = differs_by(theirs, mine) {
                 result.set_aside(rule);
             }
-            // One hit that the other side lost, and its like in its place: their columns need not be the same.
+            // The other side may have lost this hit, and a later equal one paired instead: the columns of two hits
+            // may differ.
             if theirs.time.abs_diff(mine.time) > Bound::here().p99 {
                 result.set_aside(Rule::Far);
             } else {
@@ -411,7 +420,7 @@ fn same(kernel: &Line, ours: &Line) -> bool {
         && READABLE.iter().all(|place| kernel.flags.at(*place) == ours.flags.at(*place))
 }
 
-/// The rule that sets aside how two texts differ, if they do and one does.
+/// The rule that explains the difference of two texts; `None` when they are equal or no rule applies.
 fn differs_by(kernel: &Line, ours: &Line) -> Option<Rule> {
     if kernel.text == ours.text {
         None
@@ -439,7 +448,7 @@ fn a_tick_apart(kernel: &Line, ours: &Line) -> bool {
     }
 }
 
-/// The text of a switch as it was before anybody reaped the thread that goes.
+/// The text of a switch with the previous thread's state as before it was reaped.
 fn unreaped(line: &Line) -> String {
     line.text.replace(" prev_state=X ", " prev_state=Z ")
 }
@@ -452,7 +461,7 @@ fn without_unset(line: &Line) -> Option<(&str, &str)> {
     rest.split_once(end).map(|(_, after)| (before, after))
 }
 
-/// The text of a line that tells an age, without it.
+/// The text of a line with an age, without the age.
 fn ageless(line: &Line) -> Option<(&str, &str)> {
     let (before, rest) = line.text.split_once(" age=")?;
     let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -544,7 +553,7 @@ mod tests {
             assert!(!result.accounted_for(&Missed { own: own("b"), shared: 0 }), "the other's");
             assert!(result.accounted_for(&Missed { own: own("b"), shared: 1 }));
         }
-        // Of one event nearly all are gone: no total excuses that.
+        // Nearly all lines of one event are missing: no total excuses that.
         let result = compare(&trace(&many), &trace(&["a: 0", "b: 1", "b: 2"]), &pids);
         assert_eq!((result.starved(&Missed::default()), result.missing), (vec!["a"], 19));
         assert!(!result.accounted_for(&Missed::shared(1000)), "{result}");

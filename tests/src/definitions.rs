@@ -1,20 +1,20 @@
-//! Definitions of dynamic events made up at random, right ones and broken ones. The same seed makes the same line.
+//! Generates random definitions of dynamic events, valid and invalid ones. The same seed makes the same line.
 
 use crate::filters::Rng;
 
-/// Group of all events that are made up, so that they can be told from others' and taken away.
+/// Group of all generated events, which separates them from other events and allows their removal.
 pub const GROUP: &str = "tracerdef";
 
-/// Kinds of probe that a kernel has.
+/// Kinds of probes that a kernel has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `f`
     Fprobe,
     /// `t`
     Tracepoint,
-    /// `p` and `r` on the kernel
+    /// `p` and `r` at kernel functions
     Kprobe,
-    /// `p` and `r` on a file
+    /// `p` and `r` in a file
     Uprobe,
     /// `e`
     Eprobe,
@@ -256,9 +256,9 @@ const COUNTS: &[&str] =
 const FILTERS: &[&str] =
     &["prev_pid == 1", "prev_pid ==", "", "none == 1", "next_comm ~ \"a*\" && prev_pid > 0"];
 
-/// Makes a definition; `file` is one that uprobes may sit on.
+/// Generates a definition; `file` is a valid target of uprobes.
 pub fn definition(kind: Kind, file: &str, rng: &mut Rng) -> Vec<u8> {
-    // Most parts are right, so that later ones are looked at as well.
+    // Most parts are valid, so that the parser reaches the later parts as well.
     let mut odd = |from: &[&'static str], right: usize| {
         if rng.once_in(6) { rng.pick(from) } else { from[rng.below(right)] }
     };

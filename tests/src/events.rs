@@ -1,16 +1,17 @@
-//! Events of a program, modelled on the kernel's own so that formats and texts can be held against them: a class with two events
-//! (`sched_wakeup`, `sched_wakeup_new`), flags (`module_load`), names of numbers (`softirq_entry`), and one with everything.
+//! Program events that resemble the kernel's own, so that tests can compare formats and texts: a class with two
+//! events (`sched_wakeup`, `sched_wakeup_new`), flags (`module_load`), symbolic numbers (`softirq_entry`), and an
+//! event with every kind of field.
 
 use tracer_events::{declare_event_class, define_event, define_event_print, trace_event};
 
-/// A task, as far as the events want it.
+/// The properties of a task that the events record.
 #[derive(Debug)]
 pub struct Task {
-    /// Its name.
+    /// The task's name.
     pub comm: &'static str,
-    /// Its id.
+    /// The task's id.
     pub pid: i32,
-    /// Its priority.
+    /// The task's priority.
     pub prio: i32,
 }
 
@@ -42,7 +43,7 @@ define_event! {
     pub sched_wakeup_new, class = wakeup_template, system = "demo"
 }
 define_event_print! {
-    /// A task is being woken; says less.
+    /// A task is being woken; the text is shorter.
     pub sched_waking, class = wakeup_template, system = "demo",
     printk("%s:%d", entry.comm, entry.pid)
 }
@@ -143,7 +144,7 @@ pub fn round(round: u32) {
     trace_sched_waking(&task, 3);
     trace_module_load("demo_module", 1 << TAINT_OOT_MODULE | 1 << TAINT_UNSIGNED_MODULE);
     trace_softirq_entry(round % 11);
-    // A probe does not wait for pages.
+    // Reads the path first: a probe does not wait for a page fault.
     let path = if round.is_multiple_of(2) { c"/even/path" } else { c"/odd/path" };
     std::hint::black_box(path.to_bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>());
     trace_everything(round, path, "some text", &[1, 2, round as u16][..(round % 4).min(3) as usize]);

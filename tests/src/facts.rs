@@ -1,7 +1,7 @@
-//! A kernel's formats frozen in a file, and what rendering has to know of it besides, so that tests of all of its
-//! events run anywhere.
+//! The formats and other rendering facts of a kernel, frozen in a file, so that tests of all its events run on any
+//! machine.
 //!
-//! The file `facts/KERNEL-ARCH.txt.zst` is text, compressed. Lines that begin with `# ` are ours:
+//! The file `facts/KERNEL-ARCH.txt.zst` is compressed text. Lines that begin with `# ` are this module's:
 //!
 //! ```text
 //! # tracer facts 1
@@ -13,9 +13,9 @@
 //! # event SYSTEM
 //! ```
 //!
-//! and the text of the event's `format` file follows each `# event`. Constants, sizes and members are those that
-//! some print fmt asked for and the kernel's BTF knew. [`Facts::freeze`] makes the text on the running kernel (a
-//! virtual machine runs the binary `freeze-facts`).
+//! The text of the event's `format` file follows each `# event`. Constants, sizes and members are those that a print
+//! fmt requires and that the kernel's BTF contains. [`Facts::freeze`] makes the text on the running kernel (a virtual
+//! machine runs the binary `freeze-facts`).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ impl Facts {
         paths.iter().map(|path| Self::read(path)).collect()
     }
 
-    /// Reads the text.
+    /// Parses the text of the file.
     ///
     /// # Errors
     /// When it is not of this form, or a format cannot be parsed.
@@ -123,8 +123,8 @@ impl Facts {
         Ok(facts)
     }
 
-    /// The text of the kernel that runs: all formats under `events` of a tracefs mount, and what `ask` answers
-    /// when they are compiled.
+    /// The text for the running kernel: all formats under `events` of a tracefs mount, and the answers of `ask` while
+    /// they are compiled.
     ///
     /// # Errors
     /// When a format cannot be read or parsed.
@@ -208,7 +208,7 @@ impl KernelFacts for Facts {
     }
 }
 
-/// Passes questions on and keeps the answers.
+/// Forwards queries and keeps the answers.
 struct Asked<'a> {
     ask: &'a dyn KernelFacts,
     facts: RefCell<Facts>,

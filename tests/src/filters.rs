@@ -1,5 +1,5 @@
-//! Filters made up at random over a real event's fields: right ones for whoever compares hits or loads programs,
-//! and broken ones for whoever compares errors. The same seed makes the same filter.
+//! Generates random filters over the fields of a real event: valid ones for tests that compare hits or load programs,
+//! and invalid ones for tests that compare errors. The same seed makes the same filter.
 
 use tracer_user::event::{Field, FieldClass, Format};
 use tracer_user::lang::filter::{Dialect, Feature};
@@ -33,7 +33,7 @@ impl Rng {
         self.below(n) == 0
     }
 
-    /// One of several.
+    /// One of the elements.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
@@ -49,13 +49,13 @@ pub struct Generator<'a> {
     rng: Rng,
 }
 
-/// A filter that the kernel accepts, over fields of the event and the generic ones, for a kernel of two or more
-/// CPUs that has every feature; functions are not asked for.
+/// A filter that the kernel accepts, over fields of the event and the generic ones, for a kernel of two or more CPUs
+/// that has every feature. The filter uses no `.function` test.
 pub fn generate(format: &Format, seed: u64) -> String {
     Generator::new(format, Dialect::newest(), 2, &[], seed).filter()
 }
 
-/// Numbers that are near an edge of something.
+/// Numbers at the edges of number formats and types.
 const NUMBERS: &[&str] = &[
     "0",
     "1",
@@ -82,11 +82,11 @@ const NUMBERS: &[&str] = &[
     "1000000",
 ];
 
-/// More of them, for fields without sign.
+/// More such numbers, for unsigned fields.
 const UNSIGNED: &[&str] =
     &["9223372036854775808", "0xffffffffffffffff", "18446744073709551615", "0xffff800000000000"];
 
-/// More of them, for fields with a sign.
+/// More such numbers, for signed fields.
 const SIGNED: &[&str] = &[
     "-1",
     "-2",
@@ -102,7 +102,7 @@ const SIGNED: &[&str] = &[
     "-9223372036854775808",
 ];
 
-/// Numbers that are none, too big or of the wrong sign.
+/// Invalid numbers: malformed, too large or of the wrong sign.
 const NO_NUMBERS: &[&str] = &[
     "08",
     "0x",
@@ -155,11 +155,11 @@ const GLOBS: &[&str] = &[
     "/etc/*", "[z-a]",
 ];
 
-/// Lists of CPUs, all of which a machine with two has.
+/// CPU lists that are valid on a machine with two CPUs.
 const LISTS: &[&str] =
     &["0", "1", "0-1", "0,1", "all", "N", "0-N", ",", " 0 ", "0-1:1/2", "1\nx", "0-1:2/2", "0,,1"];
 
-/// Lists that are none, or hold CPUs that nobody has.
+/// Invalid lists, and lists with CPUs that no machine has.
 const NO_LISTS: &[&str] =
     &["", "x", "1-0", "0-", "-1", "99999", "0:1", "0-1:1", "0-1:1/0", "0-1:3/2", "all1", "4294967296"];
 
@@ -200,7 +200,8 @@ const JUNK: &[&str] = &[
 ];
 
 impl<'a> Generator<'a> {
-    /// For an event on a kernel with this language, `cpus` CPUs (`nr_cpu_ids`) and these symbols among others.
+    /// Makes a generator for an event on a kernel with this dialect, `cpus` CPUs (`nr_cpu_ids`) and at least these
+    /// symbols.
     pub fn new(format: &'a Format, dialect: Dialect, cpus: u32, symbols: &'a [&'a str], seed: u64) -> Self {
         Self { format, dialect, cpus, symbols, rng: Rng::new(seed) }
     }
@@ -211,8 +212,8 @@ impl<'a> Generator<'a> {
         self.expression(depth, false)
     }
 
-    /// A filter that the kernel may refuse: wrong fields, values and operators here and there, or bytes taken out,
-    /// put in or swapped. Letters beyond ASCII are Latin-1 bytes, as the kernel takes them.
+    /// A filter that the kernel may refuse: with some wrong fields, values and operators, or with bytes removed,
+    /// inserted or swapped. Letters beyond ASCII are Latin-1 bytes, as the kernel reads them.
     pub fn broken(&mut self) -> Vec<u8> {
         let depth = self.rng.below(3);
         let sloppy = self.rng.once_in(2);
@@ -265,7 +266,7 @@ impl<'a> Generator<'a> {
             }
             let inner = self.expression(depth - 1, sloppy);
             match self.rng.below(4) {
-                // A symbol ends only at white space.
+                // Only white space ends a symbol.
                 0 => text.extend(["(", &inner, " )"]),
                 1 => text.extend(["!(", &inner, " )"]),
                 _ => text += &inner,
@@ -299,12 +300,12 @@ impl<'a> Generator<'a> {
         let common = self.rng.once_in(8) || own.is_empty();
         let from = if common { &self.format.common } else { own };
         let field: &Field = &from[self.rng.below(from.len())];
-        // Of two fields with one name the kernel takes the later.
+        // Of two fields with the same name the kernel uses the later one.
         let field = own.iter().rev().find(|other| other.name == field.name).unwrap_or(field);
         self.compare(&field.name, field.class, field.size, field.signed)
     }
 
-    /// A comparison that the kernel takes.
+    /// A comparison that the kernel accepts.
     fn compare(&mut self, name: &str, class: FieldClass, size: usize, signed: bool) -> String {
         if size == 8 && self.dialect.has(Feature::Function) && !self.symbols.is_empty() && self.rng.once_in(6)
         {
@@ -344,7 +345,7 @@ impl<'a> Generator<'a> {
         format!("{field}{}{op}{}{quote}{value}{quote}", self.space(), self.space())
     }
 
-    /// Anything with anything.
+    /// A predicate of random names, operators and values.
     fn wrong_predicate(&mut self) -> String {
         const NAMES: &[&str] = &[
             "foo",
@@ -434,7 +435,7 @@ mod tests {
             let text = Generator::new(&format, Dialect::newest(), 2, &["schedule"], seed).broken();
             seen.extend(resolve::filter(&text, &format, &env).err().map(|error| error.kind()));
         }
-        // Not: subsystem filters, ftrace:function, and depths that only odd quotes reach.
+        // Missing kinds: subsystem filters, ftrace:function, and depths that only unbalanced quotes reach.
         assert!(seen.len() >= 18, "{} kinds: {seen:?}", seen.len());
     }
 }

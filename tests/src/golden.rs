@@ -1,7 +1,7 @@
-//! Records with the text that a kernel made of them, frozen, so that rendering is held to a kernel's text on machines
-//! that do not run it.
+//! Frozen records with the text that a kernel made of them. Tests compare the renderer with a kernel's text on
+//! machines that do not run that kernel.
 //!
-//! A file `facts/KERNEL-ARCH.golden.txt` beside the kernel's facts; one line each, in any order:
+//! The file `facts/KERNEL-ARCH.golden.txt` lies beside the kernel's facts. It has one entry per line, in any order:
 //!
 //! ```text
 //! variable NAME HEX
@@ -11,7 +11,8 @@
 //! = TEXT
 //! ```
 //!
-//! where `=` gives the text of the event above it. The test `render_host` writes one when `TRACER_GOLDEN` names it.
+//! A line with `=` is the text of the event above it. The test `render_host` writes such a file when `TRACER_GOLDEN`
+//! names it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use tracer_user::render::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
 
 use crate::facts::Facts;
 
-/// Symbols, strings and variables by which the records were rendered, and the records.
+/// Records, and the symbols, strings and variables that their rendering needs.
 #[derive(Debug, Default)]
 pub struct Golden {
     /// Values of kernel variables.
@@ -35,7 +36,7 @@ pub struct Golden {
 }
 
 impl Golden {
-    /// Reads a file.
+    /// Reads a golden file.
     ///
     /// # Errors
     /// When it cannot be read or is not of this form.
@@ -142,19 +143,19 @@ impl KernelFacts for WithVariables<'_> {
     }
 }
 
-/// Passes look-ups on and keeps the answers for a golden file.
+/// Forwards look-ups and keeps the answers for a golden file.
 pub struct Keeper<'a> {
     env: &'a dyn RenderEnv,
     kept: RefCell<Golden>,
 }
 
 impl<'a> Keeper<'a> {
-    /// Looks up in `env`.
+    /// Makes a keeper that forwards to `env`.
     pub fn new(env: &'a dyn RenderEnv) -> Self {
         Self { env, kept: RefCell::default() }
     }
 
-    /// What was looked up.
+    /// The answers so far.
     pub fn golden(self) -> Golden {
         self.kept.into_inner()
     }

@@ -1,5 +1,6 @@
-//! A file whose pages come when a test says so: whoever touches a mapping of it waits in a page fault until then. Opened with
-//! `O_DIRECT`, it goes past the page cache, which whoever maps it has to empty first.
+//! A file system with one file whose pages become available only when a test releases them. An access to a mapping of
+//! the file waits in a page fault until then. With `O_DIRECT` the file bypasses the page cache, and a mapping of it
+//! empties the page cache first.
 
 use std::{
     ffi::OsStr,
@@ -18,15 +19,15 @@ use fuser::{
     INodeNo, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request, SessionACL,
 };
 
-/// Bytes of the file.
+/// Size of the file, in bytes.
 const SIZE: u64 = 64 * 4096;
-/// The file's number.
+/// Inode number of the file.
 const PAGE: INodeNo = INodeNo(2);
 const TTL: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
 struct State {
-    /// Reads that wait; none once all are let go.
+    /// Reads that wait; `None` after [`Held::release`].
     waiting: Mutex<Option<Vec<(ReplyData, u32)>>>,
     reads: AtomicUsize,
 }
@@ -40,7 +41,7 @@ impl State {
     }
 }
 
-/// The file system, mounted until this is dropped.
+/// The mounted file system, which is unmounted on drop.
 pub struct Held {
     state: Arc<State>,
     dir: PathBuf,
@@ -48,7 +49,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Mounts it.
+    /// Mounts the file system.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -65,17 +66,17 @@ impl Held {
         Ok(Self { state, dir, session: Some(session) })
     }
 
-    /// The file.
+    /// Path of the file.
     pub fn file(&self) -> PathBuf {
         self.dir.join("page")
     }
 
-    /// How many reads were asked for.
+    /// Number of reads so far.
     pub fn reads(&self) -> usize {
         self.state.reads.load(Ordering::Acquire)
     }
 
-    /// Lets all pages come, now and later.
+    /// Answers all waiting and all later reads.
     pub fn release(&self) {
         self.state.release();
     }
@@ -93,7 +94,7 @@ impl Drop for Held {
 /// Opens the file as clients do.
 ///
 /// # Errors
-/// Those of open(2).
+/// The errors of open(2).
 pub fn open(path: &Path) -> std::io::Result<File> {
     File::options().read(true).write(true).open(path)
 }

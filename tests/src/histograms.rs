@@ -1,8 +1,9 @@
-//! Histogram commands and synthetic events made up at random, right ones and broken ones. The same seed makes the same
+//! Generates random histogram commands and synthetic events, valid and invalid ones. The same seed makes the same
 //! text.
 //!
-//! Some that a kernel takes and then falls over when the event is hit are left out (`.stacktrace` on what is no stack),
-//! and so are those that it falls over at once: histograms made for a field of another event whose keys are no fields.
+//! The generator leaves out commands that crash a kernel when the event is hit (`.stacktrace` on a value that is no
+//! stack), and commands that crash it at once: histograms that are created for a field of another event and whose
+//! keys are no fields.
 
 pub mod corners;
 pub mod scenes;
@@ -10,14 +11,14 @@ pub mod table;
 
 use crate::filters::Rng;
 
-/// Events whose histograms are compared, and their fields. Nothing hits them while tests run.
+/// Events whose histograms are compared, and their fields. Nothing hits them while the tests run.
 pub const EVENTS: [(&str, &[&str]); 3] = [
     ("cgroup:cgroup_mkdir", &["root", "level", "id", "path"]),
     ("cgroup:cgroup_rename", &["root", "level", "id", "path"]),
     ("sched:sched_process_hang", &["comm", "pid"]),
 ];
 
-/// Synthetic events that actions cause.
+/// Synthetic events that actions generate.
 pub const SYNTHETIC: [&str; 4] = [
     "tracerhist_num u64 v; int w",
     "tracerhist_text char c[16]; pid_t p",
@@ -62,11 +63,11 @@ const MODIFIERS: &[&str] = &[
 const NUMBERS: &[&str] =
     &["0", "1", "2", "3", "10", "07", "0x10", "100", "1048577", "1x", "08", "99999999999999999999"];
 
-/// Makes commands for one event.
+/// Generates commands for [`EVENTS`].
 #[derive(Debug)]
 pub struct Generator {
     rng: Rng,
-    /// Variables that commands before may have made.
+    /// Variables that previous commands may have defined.
     variables: Vec<String>,
 }
 
@@ -76,7 +77,7 @@ impl Generator {
         Self { rng: Rng::new(seed), variables: Vec::new() }
     }
 
-    /// A few commands, an event with each and whether it is to remove.
+    /// A few commands, each with the index of its event in [`EVENTS`]. A leading `!` removes.
     pub fn sequence(&mut self) -> Vec<(usize, String)> {
         self.variables.clear();
         let mut commands: Vec<(usize, String)> = Vec::new();
@@ -128,7 +129,7 @@ impl Generator {
         text
     }
 
-    /// The text with a byte out of place.
+    /// The text with one character removed, inserted or repeated.
     fn damaged(&mut self, text: &str) -> String {
         let at = self.rng.below(text.len());
         let (head, tail) = text.split_at(at);

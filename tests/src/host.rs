@@ -1,5 +1,4 @@
-//! What the tests need to know of the machine they run on: privileges, the kernel's tracefs, the binaries
-//! under test.
+//! Properties of the test machine: privileges, the kernel's tracefs, the binaries under test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use tracer_user::kernel::Btf;
 use tracer_user::kernel::features::{self, Feature};
 
-/// Where tracefs is mounted by custom.
+/// Customary mount point of tracefs.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// Whether this process is root.
@@ -19,8 +18,8 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether this process is root; where it is not, that is said, and the test ends as skipped. `cargo xtask test` runs
-/// tests that trace as root.
+/// Whether this process is root. Otherwise it prints that the test is skipped. `cargo xtask test` runs tests that
+/// trace as root.
 pub fn root_or_skip() -> bool {
     let root = is_root();
     if !root {
@@ -29,47 +28,47 @@ pub fn root_or_skip() -> bool {
     root
 }
 
-/// Runs a test that needs root; skips it where this process is not.
+/// Runs a test that needs root; skips it when this process is not root.
 ///
 /// # Panics
-/// With the error that the test ends with.
+/// When the test returns an error, with that error.
 pub fn as_root(test: impl FnOnce() -> Result<()>) {
     if root_or_skip() {
         test().unwrap_or_else(|error| panic!("{error:#}"));
     }
 }
 
-/// How often slower emulated machines are than real ones: 10 to 20 times.
+/// How many times slower an emulated machine may be than a real one; measured are 10 to 20 times.
 const EMULATED: u32 = 20;
 
-/// How long something may take on this machine that may take `time` on a real one.
+/// The time limit on this machine for an operation that may take `time` on a real machine.
 pub fn patience(time: Duration) -> Duration {
     if std::env::var_os("TRACER_TESTS_PART").is_some() { EMULATED * time } else { time }
 }
 
-/// Which part of the cases that a test makes up is taken: every `n`th. 1, all of them, unless `TRACER_TESTS_PART` names
-/// another: virtual machines take fewer, as emulation is 10 to 20 times slower than the host.
+/// The part of the generated cases that a test runs: every `n`th. It is 1, all cases, unless `TRACER_TESTS_PART` sets
+/// another number: virtual machines run fewer, because emulation is 10 to 20 times slower than the host.
 pub fn part() -> u32 {
     let part = std::env::var("TRACER_TESTS_PART").ok().and_then(|part| part.parse().ok());
     part.unwrap_or(1).max(1)
 }
 
-/// How many of so many cases from fixed seeds are taken, one at least.
+/// How many of these cases with fixed seeds a test runs, at least one.
 pub fn share(cases: u32) -> u32 {
     (cases / part()).max(1)
 }
 
-/// The binary of this name, built with the tests: `variable` names it, or it lies in the directory above the
-/// running test.
+/// The binary of this name, built with the tests: the environment variable `variable` has its path, or it lies in the
+/// directory above the running test.
 ///
 /// # Errors
-/// When there is none, with what to do.
+/// When there is no such binary, with instructions.
 pub fn binary(name: &str, variable: &str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         return Ok(PathBuf::from(path));
     }
     let own = std::env::current_exe().context("where is the running test?")?;
-    // target/PROFILE/deps/TEST-HASH or target/PROFILE/BINARY.
+    // The test is target/PROFILE/deps/TEST-HASH or target/PROFILE/BINARY.
     let found = own.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
     match found {
         Some(path) => Ok(path),
@@ -77,17 +76,17 @@ pub fn binary(name: &str, variable: &str) -> Result<PathBuf> {
     }
 }
 
-/// The tracefs mount that tests use. The last one that is dropped takes away what the first one mounted.
+/// The tracefs mount that tests use. Dropping the last instance unmounts what the first instance mounted.
 #[derive(Debug)]
 pub struct Tracefs {
     root: PathBuf,
 }
 
-/// How many [`Tracefs`] there are, and whether this process mounted it.
+/// Number of [`Tracefs`] instances, and whether this process mounted tracefs.
 static MOUNT: Mutex<(usize, bool)> = Mutex::new((0, false));
 
 impl Tracefs {
-    /// Finds tracefs in /proc/mounts, or mounts it.
+    /// Finds tracefs in `/proc/self/mounts`, or mounts it.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -105,7 +104,7 @@ impl Tracefs {
         Ok(Self { root })
     }
 
-    /// Its directory.
+    /// The directory of the mount.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -134,15 +133,15 @@ impl Drop for Tracefs {
         let mut state = MOUNT.lock().unwrap_or_else(PoisonError::into_inner);
         state.0 -= 1;
         if state.0 == 0 && state.1 {
-            // Busy when somebody else came to use it, who then has it.
+            // The unmount fails as busy when another process uses the mount; then the mount stays.
             let _ = rustix::mount::unmount(&self.root, UnmountFlags::empty());
             state.1 = false;
         }
     }
 }
 
-/// Whether this kernel counts the hits at perf tracepoints that it runs no program for. 6.7 and later do; the same
-/// series of changes gave links of many kprobes a count, which their types show.
+/// Whether this kernel counts the hits at perf tracepoints for which it runs no program. Kernels from 6.7 on do. The
+/// same series of changes added a miss count to kprobe-multi links, and BTF shows that member.
 pub fn counts_missed() -> bool {
     static COUNTS: OnceLock<bool> = OnceLock::new();
     *COUNTS.get_or_init(|| {
@@ -159,7 +158,7 @@ pub fn kernel() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Whether this kernel and these privileges offer a feature, by its name in `tracer doctor`.
+/// Whether this kernel and these privileges provide a feature, by its name in `tracer doctor`.
 ///
 /// # Panics
 /// When there is no feature of that name.
@@ -170,12 +169,12 @@ pub fn offers(name: &str) -> bool {
     feature.unwrap_or_else(|| panic!("no feature {name}")).answer.is_yes()
 }
 
-/// Whether there is a hook for kernel functions: then a refusal to probe one is a failure.
+/// Whether kernel functions can be probed at all; then a refusal to probe one is a failure.
 pub fn hooks_functions() -> bool {
     ["fentry_attach", "kprobe_multi", "perf_kprobe"].into_iter().any(offers)
 }
 
-/// Where tracefs is mounted.
+/// The mount point of tracefs, if it is mounted.
 fn mounted() -> Result<Option<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
     Ok(mounts.lines().find_map(|line| {
@@ -185,10 +184,10 @@ fn mounted() -> Result<Option<PathBuf>> {
     }))
 }
 
-/// Number of the last CPU that is online, whatever CPUs the caller is bound to.
+/// Number of the last online CPU, independent of the caller's CPU affinity.
 ///
 /// # Errors
-/// When sysfs does not tell.
+/// When sysfs does not report it.
 pub fn last_cpu() -> Result<usize> {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").context("which CPUs are online?")?;
     let last = online.trim().rsplit([',', '-']).next().and_then(|number| number.parse().ok());

@@ -1,4 +1,4 @@
-//! Shared pieces of the integration tests: workloads, the kernel's tracefs as an oracle, and the frozen facts.
+//! Shared modules of the integration tests: workloads, the kernel's tracefs as an oracle, and the frozen facts.
 
 pub mod bench;
 pub mod compare;

@@ -1,4 +1,4 @@
-//! A thread that makes events happen, over and over, while a test changes what becomes of them.
+//! A thread that causes events repeatedly, while a test changes the tracing of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ pub struct Load {
 }
 
 impl Load {
-    /// A thread that will call `turn` again and again.
+    /// Starts a thread that will call `turn` repeatedly.
     ///
     /// # Errors
-    /// When it ends before it says who it is.
+    /// When the thread ends before it reports its id.
     pub fn new(turn: impl Fn() + Send + 'static) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (tell, told) = channel();
@@ -43,23 +43,23 @@ impl Load {
         Ok(Self { thread, stop, go, pid })
     }
 
-    /// Number of the thread.
+    /// Thread id.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Lets it begin.
+    /// Starts the calls.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the thread is gone.
     pub fn go(&self) -> Result<()> {
         self.go.send(()).context("the load is gone")
     }
 
-    /// Ends it, and says how many turns it took.
+    /// Ends the thread and returns the number of its turns.
     ///
     /// # Errors
-    /// When it panicked.
+    /// When the thread panicked.
     pub fn stop(self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         drop(self.go);

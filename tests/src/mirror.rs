@@ -1,5 +1,5 @@
-//! The mirror under test: `tracer mount` at a place of its own, and one way to use files of it and of the kernel's
-//! tracefs alike.
+//! The mirror under test: `tracer mount` with its own mount point, and functions that access files of a mirror and of
+//! the kernel's tracefs in the same way.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::tracer::{Outcome, Running, Tracer};
 
-/// A mirror that is mounted, until this is dropped.
+/// A mounted mirror, which is unmounted on drop.
 #[derive(Debug)]
 pub struct Mounted {
     running: Option<Running>,
@@ -20,34 +20,34 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts one.
+    /// Mounts a mirror.
     ///
     /// # Errors
-    /// When it cannot be mounted, with what it said.
+    /// When it cannot be mounted, with the daemon's output.
     pub fn start(purpose: &str) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self::at(std::env::temp_dir().join(format!("tracer-{purpose}-{}-{number}", std::process::id())))
     }
 
-    /// Mounts one at this place.
+    /// Mounts a mirror at this path.
     ///
     /// # Errors
-    /// When it cannot be mounted, with what it said.
+    /// When it cannot be mounted, with the daemon's output.
     pub fn at(dir: PathBuf) -> Result<Self> {
         Self::with(dir, &[])
     }
 
-    /// Mounts one at this place with more arguments.
+    /// Mounts a mirror at this path with more arguments.
     ///
     /// # Errors
-    /// When it cannot be mounted, with what it said.
+    /// When it cannot be mounted, with the daemon's output.
     pub fn with(dir: PathBuf, arguments: &[&str]) -> Result<Self> {
         let running = Tracer::new([Path::new("mount"), &dir])?.args(arguments).start()?;
         Ok(Self { running: Some(running), dir })
     }
 
-    /// Its directory.
+    /// The mount point.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -57,7 +57,7 @@ impl Mounted {
         self.running.as_ref().map_or(0, Running::pid)
     }
 
-    /// Processes of this name that work for the daemon, in the order in which they were started.
+    /// Helper processes of the daemon with this name, in the order in which they were started.
     ///
     /// # Errors
     /// When `/proc` cannot be read.
@@ -77,10 +77,10 @@ impl Mounted {
         Ok(found)
     }
 
-    /// Makes an instance and gives its directory.
+    /// Makes an instance and returns its directory.
     ///
     /// # Errors
-    /// Those of mkdir(2).
+    /// The errors of mkdir(2).
     pub fn instance(&self, name: &str) -> Result<PathBuf> {
         let dir = self.dir.join("instances").join(name);
         fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
@@ -95,7 +95,7 @@ impl Mounted {
         self.running.take().context("it runs")?.stop()
     }
 
-    /// The same, with more patience: the kernel takes its time where many events hang.
+    /// Does the same as [`Mounted::stop`] with a time limit: the kernel detaches many events slowly.
     ///
     /// # Errors
     /// When it does not end.
@@ -103,7 +103,7 @@ impl Mounted {
         self.running.take().context("it runs")?.stop_within(limit)
     }
 
-    /// Kills the daemon; what it leaves is the kernel's.
+    /// Kills the daemon; the kernel cleans up after it.
     pub fn kill(&mut self) {
         drop(self.running.take());
     }
@@ -116,19 +116,20 @@ impl Drop for Mounted {
         {
             eprintln!("{error:#}");
         }
-        // Nothing is mounted any more unless the daemon was killed.
+        // Only a killed daemon leaves a mount behind.
         let _ = unmount(&self.dir, UnmountFlags::DETACH);
         let _ = fs::remove_dir(&self.dir);
     }
 }
 
-/// What a write came to: nothing, or the error number.
+/// The result of a write; the error is an errno.
 pub type Answer = Result<(), i32>;
 
-/// Writes to a file as a shell does: `>` empties it first, `>>` does not, and what a write leaves is written again.
+/// Writes to a file as a shell does: `>` truncates it first, `>>` does not. After a short write it writes the
+/// remainder again.
 ///
 /// # Errors
-/// The error number.
+/// The errno.
 pub fn write(dir: &Path, file: &str, text: &[u8], append: bool) -> Answer {
     let number = |error: std::io::Error| error.raw_os_error().unwrap_or(-1);
     let mut file = File::options().write(true).truncate(!append).open(dir.join(file)).map_err(number)?;
@@ -138,7 +139,7 @@ pub fn write(dir: &Path, file: &str, text: &[u8], append: bool) -> Answer {
 /// Reads a file in large pieces, as `cat` does.
 ///
 /// # Errors
-/// The error number.
+/// The errno.
 pub fn read(dir: &Path, file: &str) -> Result<Vec<u8>, i32> {
     let number = |error: std::io::Error| error.raw_os_error().unwrap_or(-1);
     let mut file = File::open(dir.join(file)).map_err(number)?;
@@ -154,28 +155,28 @@ pub fn read(dir: &Path, file: &str) -> Result<Vec<u8>, i32> {
 /// A file's text.
 ///
 /// # Errors
-/// Those of the file, with its name.
+/// The errors of the file, with its name.
 pub fn text(dir: &Path, file: &str) -> Result<String> {
     let bytes = read(dir, file).map_err(std::io::Error::from_raw_os_error);
     Ok(String::from_utf8_lossy(&bytes.with_context(|| file.to_owned())?).into_owned())
 }
 
-/// Writes to a file and wants it to be taken.
+/// Writes to a file; a refusal is an error.
 ///
 /// # Errors
-/// Those of the file, with its name.
+/// The errors of the file, with its name.
 pub fn set(dir: &Path, file: &str, value: &str) -> Result<()> {
     let done = write(dir, file, value.as_bytes(), false).map_err(std::io::Error::from_raw_os_error);
     done.with_context(|| format!("{value:?} to {file}"))
 }
 
-/// Lines of a trace without what changes from one run to the next: who, where and when.
+/// The lines of a trace without the parts that change from run to run: task, CPU and time.
 pub fn bodies(trace: &str) -> Vec<String> {
     let lines = trace.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| Some(line.split_once(": ")?.1.to_owned())).collect()
 }
 
-/// The number behind a key of all CPUs' `stats`, summed up.
+/// The sum of a key of `stats` over all CPUs.
 ///
 /// # Errors
 /// When there is no such key.
@@ -192,7 +193,7 @@ pub fn stat(dir: &Path, key: &str) -> Result<u64> {
 /// The names in a directory.
 ///
 /// # Errors
-/// Those of the directory.
+/// The errors of the directory.
 pub fn names(dir: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = fs::read_dir(dir)
         .with_context(|| dir.display().to_string())?
@@ -203,8 +204,8 @@ pub fn names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether a line of a stack is one of the functions through which a tracer is called, which every tracer has others of;
-/// whether the last one shows depends on how many tracers there are.
+/// Whether a line of a stack is one of the functions through which the kernel calls a tracer. They differ between
+/// tracers, and the last one depends on the number of tracers.
 pub fn is_of_the_hook(line: &str) -> bool {
     let hooks = ["__traceiter_", "trace_event_raw_event_", "ftrace_syscall_", "perf_trace_", "perf_syscall_"];
     line.strip_prefix(" => ").is_some_and(|name| hooks.iter().any(|hook| name.starts_with(hook)))

@@ -1,7 +1,7 @@
-//! The kernel's own tracefs as an oracle: an instance of its own, which goes away with its owner.
+//! The kernel's own tracefs as an oracle: a separate instance, which is removed on drop.
 //!
-//! Always restricted to processes that a test started. Clock `mono`, pointers unhashed, so that the text is the
-//! record and nothing else.
+//! Tests restrict it to processes that they started. It uses the clock `mono` and unhashed pointers, so that the text
+//! depends only on the record.
 
 mod line;
 
@@ -17,7 +17,7 @@ use crate::host::Tracefs;
 
 pub use line::{Flags, Line, Trace};
 
-/// Kilobytes of an instance's buffer a CPU, unless a test says otherwise.
+/// Buffer size of an instance in kilobytes per CPU, unless a test sets another.
 const BUFFER_KB: u32 = 16 * 1024;
 
 /// An instance of the kernel's tracefs.
@@ -28,7 +28,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Makes an instance: tracing off, no events, clock `mono`, pointers as they are.
+    /// Makes an instance: tracing off, no events, clock `mono`, unhashed pointers.
     ///
     /// # Errors
     /// When tracefs cannot be mounted or the instance cannot be made or set up.
@@ -42,20 +42,20 @@ impl Oracle {
         let oracle = Self { dir, tracefs };
         oracle.set("tracing_on", "0")?;
         oracle.set("trace_clock", "mono")?;
-        // Where the kernel hashes no pointer anyway the option stays on: turned off, it makes 6.1 garble every text
-        // with a `%s` in it (trace_event_format() and trace_check_vprintf() share a buffer).
+        // When the kernel hashes no pointers anyway, the option stays on: turning it off makes 6.1 garble every text
+        // that contains a `%s` (trace_event_format() and trace_check_vprintf() share a buffer).
         let raw = fs::read_to_string("/proc/cmdline").is_ok_and(|line| line.contains("no_hash_pointers"));
         oracle.set("options/hash-ptr", if raw { "1" } else { "0" })?;
         oracle.set("buffer_size_kb", &BUFFER_KB.to_string())?;
         Ok(oracle)
     }
 
-    /// Its directory.
+    /// The directory of the instance.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The mount it lives on.
+    /// The mount of the instance.
     pub fn tracefs(&self) -> &Tracefs {
         &self.tracefs
     }
@@ -63,7 +63,7 @@ impl Oracle {
     /// Writes a file of the instance.
     ///
     /// # Errors
-    /// Those of the file, with its name.
+    /// The errors of the file, with its name.
     pub fn set(&self, file: &str, value: &str) -> Result<()> {
         let path = self.dir.join(file);
         fs::write(&path, value).with_context(|| format!("{value:?} to {}", path.display()))
@@ -72,7 +72,7 @@ impl Oracle {
     /// Reads a file of the instance.
     ///
     /// # Errors
-    /// Those of the file, with its name.
+    /// The errors of the file, with its name.
     pub fn get(&self, file: &str) -> Result<String> {
         let path = self.dir.join(file);
         let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
@@ -89,20 +89,21 @@ impl Oracle {
         self.set("set_event_pid", &list.join(" "))
     }
 
-    /// Sets an event's filter; the error of a refusal is the kernel's errno.
+    /// Sets an event's filter; a refusal returns the kernel's errno.
     ///
     /// # Errors
-    /// Those of the write: `EINVAL` for a filter that the kernel does not take.
+    /// The errors of the write: `EINVAL` for a filter that the kernel does not accept.
     pub fn filter(&self, event: &str, filter: &str) -> io::Result<()> {
         fs::write(self.event_file(event, "filter"), filter)
     }
 
-    /// What the event's filter file says: the filter, or the error of the last refusal with its caret.
+    /// The content of the event's filter file: the filter, or the error of the last refusal with its caret.
     ///
     /// # Errors
     /// When there is no such event.
     pub fn filter_text(&self, event: &str) -> io::Result<String> {
-        // The file gives everything at the first read and nothing at the second, however little was asked for.
+        // The file returns all of its text to the first read and nothing to the second, whatever the size of the
+        // first is.
         let mut bytes = vec![0; 1 << 14];
         let length = fs::File::open(self.event_file(event, "filter"))?.read(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
@@ -120,7 +121,7 @@ impl Oracle {
     /// Turns tracing on or off; events keep their state.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The errors of the file.
     pub fn tracing(&self, on: bool) -> Result<()> {
         self.set("tracing_on", if on { "1" } else { "0" })
     }
@@ -128,7 +129,7 @@ impl Oracle {
     /// Empties the buffers.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The errors of the file.
     pub fn clear(&self) -> Result<()> {
         self.set("trace", "")
     }
@@ -142,7 +143,7 @@ impl Oracle {
         Ok(Trace::parse(&bytes))
     }
 
-    /// The file `trace` as it is, for whoever times the reading.
+    /// The path of `trace`, for measurements of the reading.
     pub fn trace_path(&self) -> PathBuf {
         self.dir.join("trace")
     }
@@ -173,7 +174,7 @@ impl Oracle {
 impl Drop for Oracle {
     fn drop(&mut self) {
         let _ = fs::write(self.dir.join("events/enable"), "0");
-        // Busy for a moment when somebody still reads one of its files.
+        // The instance is busy for a moment while another process reads one of its files.
         for _ in 0..50 {
             match fs::remove_dir(&self.dir) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -186,12 +187,12 @@ impl Drop for Oracle {
     }
 }
 
-/// What the kernel wrote, byte by byte: names it takes need not be UTF-8.
+/// The kernel's bytes as text, one character per byte: names need not be UTF-8.
 pub fn visible(bytes: &[u8]) -> String {
     bytes.iter().copied().map(char::from).collect()
 }
 
-/// Entries of an `error_log`, without their stamps.
+/// The entries of an `error_log`, without their timestamps.
 pub fn log_entries(log: &[u8]) -> Vec<String> {
     let mut entries: Vec<String> = Vec::new();
     for line in visible(log).lines() {

@@ -1,7 +1,7 @@
-//! Filter plans over real formats, made by chance from a seed, and records for them.
+//! Generates random filter plans over real formats from a seed, and records for them.
 //!
-//! Plans are made from fields, not from text, so that code generation is tested apart from the language; what the
-//! kernel's filter accepts for a field decides which tests there are ([`FieldClass`]).
+//! Plans are made from fields instead of text, so that code generation is tested separately from the language. The
+//! class of a field ([`FieldClass`]) decides which tests the kernel's filter accepts for it.
 
 use tracer_user::event::{Field, FieldClass, Format};
 use tracer_user::plan::filter::{CpusOp, CpusSubject, Filter, NumberOp, Pattern, Place, Test, Text};
@@ -34,12 +34,12 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// One of these.
+    /// One element of the list.
     pub fn of<'a, T>(&mut self, list: &'a [T]) -> &'a T {
         &list[self.below(list.len())]
     }
 
-    /// Numbers that tests and records often hold, and those at the edges of sizes.
+    /// A number that tests and records often contain, or one at the edge of a size.
     pub fn number(&mut self) -> u64 {
         match self.below(8) {
             0..4 => self.below(4) as u64,
@@ -56,7 +56,7 @@ impl Random {
     }
 }
 
-/// Where a test may look: the event's own fields and the common ones.
+/// The fields that a filter may test: the event's own and the common ones.
 fn testable(format: &Format) -> Vec<&Field> {
     let usable = |field: &&Field| match field.class {
         FieldClass::Number => matches!(field.size, 1 | 2 | 4 | 8),
@@ -72,7 +72,7 @@ fn place(field: &Field) -> Place {
     Place { offset: field.offset as u16, size: field.size as u16 }
 }
 
-/// What text may be compared with.
+/// A pattern for texts.
 pub fn pattern(random: &mut Random) -> Pattern {
     match random.below(6) {
         0 => Pattern::Full(random.letters(14)),
@@ -144,7 +144,7 @@ pub fn any_test(random: &mut Random, format: &Format) -> Test {
         2 => Test::Cpus { subject: CpusSubject::Current, op: CpusOp::And, set: cpus(random) },
         _ => {
             let fields = testable(format);
-            // Texts are fewer than numbers and make more code.
+            // Texts are rarer than numbers and generate more code.
             let texts: Vec<_> = fields.iter().filter(|field| field.class != FieldClass::Number).collect();
             if texts.is_empty() || random.once_in(2) {
                 let field = fields[random.below(fields.len())];
@@ -157,7 +157,7 @@ pub fn any_test(random: &mut Random, format: &Format) -> Test {
     }
 }
 
-/// A filter of up to `tests` tests or so.
+/// A filter of about `tests` tests at most.
 pub fn filter(random: &mut Random, format: &Format, tests: usize) -> Filter {
     if tests <= 1 {
         return Filter::Test(any_test(random, format));
@@ -171,8 +171,8 @@ pub fn filter(random: &mut Random, format: &Format, tests: usize) -> Filter {
     }
 }
 
-/// A record of the event: fixed fields of any value, data behind the words that point to it. `pointers` are
-/// what `char *` fields hold.
+/// A record of the event: random values in fixed fields, and data after the location words that refer to it.
+/// `pointers` are the values of `char *` fields.
 pub fn record(random: &mut Random, format: &Format, pointers: &[u64]) -> Vec<u8> {
     let mut record = vec![0; format.fixed_size()];
     record[4..8].copy_from_slice(&(random.below(3) as u32).to_le_bytes());
@@ -196,7 +196,7 @@ pub fn record(random: &mut Random, format: &Format, pointers: &[u64]) -> Vec<u8>
                 record[start..start + 4].copy_from_slice(&word.to_le_bytes());
                 record.extend(data);
             }
-            // An array without a length, which is the last field.
+            // An array without a length is the last field.
             _ if size == 0 => record.extend(bytes(random, 40)),
             _ => {
                 let text = bytes(random, size);

@@ -1,4 +1,5 @@
-//! The same dynamic events in the kernel's tracefs and in a mirror, hit together or one after the other.
+//! Compares the same dynamic events in the kernel's tracefs and in a mirror, hit at the same time or one after the
+//! other.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use crate::host;
 use crate::mirror::{self, Answer, Mounted, set, text};
 use crate::oracle::Oracle;
 
-/// The path of this program and the offset in it of a function, as definitions have it.
+/// The path of this program and a function's file offset, in the syntax of a definition.
 ///
 /// # Errors
 /// When the function lies in no file.
@@ -31,11 +32,11 @@ pub fn place(address: u64) -> Result<String> {
 pub struct Case<'a> {
     /// `dynamic_events`, `kprobe_events` or `uprobe_events`.
     pub file: &'a str,
-    /// The line.
+    /// The line to write.
     pub line: &'a str,
 }
 
-/// Both trees, and an instance of each that records one thread.
+/// The kernel's tracefs and a mirror, each with an instance that records one thread.
 #[derive(Debug)]
 pub struct Pair {
     oracle: Oracle,
@@ -48,7 +49,7 @@ impl Pair {
     /// Mounts a mirror beside the kernel's tracefs; both record the calling thread only.
     ///
     /// # Errors
-    /// When one of them cannot be had.
+    /// When one of them is unavailable.
     pub fn start(purpose: &str) -> Result<Self> {
         let oracle = Oracle::create(purpose)?;
         let mounted = Mounted::start(purpose)?;
@@ -57,12 +58,13 @@ impl Pair {
         set(mounted.dir(), "set_event_pid", &pid)?;
         set(oracle.dir(), "set_event_pid", &pid)?;
         oracle.tracing(true)?;
-        // Tests run beside each other, and the kernel has one set of dynamic events.
+        // Tests run in parallel, and the kernel has a single set of dynamic events.
         let group = format!("tracer_{}", purpose.replace('-', "_"));
         Ok(Self { oracle, mounted, kernel, group })
     }
 
-    /// The same where the kernel has the file that is compared with, and this is root; None otherwise, which it says.
+    /// Starts a pair when this process is root and the kernel has the file to compare with. Otherwise it prints the
+    /// reason and returns `None`.
     ///
     /// # Errors
     /// As [`Pair::start`].
@@ -78,37 +80,37 @@ impl Pair {
         Ok(Some(pair))
     }
 
-    /// The group that this pair's events are in.
+    /// The group of this pair's events.
     pub fn group(&self) -> &str {
         &self.group
     }
 
-    /// Whether the kernel has a file.
+    /// Whether the kernel's tracefs has a file.
     pub fn kernel_has(&self, file: &str) -> bool {
         self.kernel.join(file).exists()
     }
 
-    /// The kernel's own tree.
+    /// Directory of the kernel's tracefs.
     pub fn kernel(&self) -> &Path {
         &self.kernel
     }
 
-    /// The mirror.
+    /// Directory of the mirror.
     pub fn mirror(&self) -> &Path {
         self.mounted.dir()
     }
 
-    /// Writes a line to both; their answers, the kernel's first.
+    /// Writes a line to both and returns the results, the kernel's first.
     pub fn define(&self, case: Case<'_>) -> (Answer, Answer) {
         let line = format!("{}\n", case.line);
         let kernel = mirror::write(&self.kernel, case.file, line.as_bytes(), true);
         (kernel, mirror::write(self.mirror(), case.file, line.as_bytes(), true))
     }
 
-    /// The lines of a file of both that are about this pair's events, the kernel's first.
+    /// The lines of a file about this pair's events in both, the kernel's first.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The errors of the file.
     pub fn listings(&self, file: &str) -> Result<(String, String)> {
         let mark = format!(":{}/", self.group);
         let own =
@@ -117,10 +119,10 @@ impl Pair {
         Ok((own(kernel), own(mirror)))
     }
 
-    /// What a file of both reads, the kernel's first.
+    /// The text of a file in both, the kernel's first.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The errors of the file.
     pub fn read(&self, file: &str) -> Result<(String, String)> {
         Ok((text(&self.kernel, file)?, text(self.mirror(), file)?))
     }
@@ -128,7 +130,7 @@ impl Pair {
     /// The format files of an event, without the ids, which differ.
     ///
     /// # Errors
-    /// Those of the files.
+    /// The errors of the files.
     pub fn formats(&self, event: &str) -> Result<(String, String)> {
         let without = |text: String| {
             text.split_inclusive('\n').filter(|line| !line.starts_with("ID:")).collect::<String>()
@@ -140,7 +142,7 @@ impl Pair {
     /// Turns an event on or off in both.
     ///
     /// # Errors
-    /// Those of the files.
+    /// The errors of the files.
     pub fn enable(&self, event: &str, on: bool) -> Result<()> {
         let file = format!("events/{}/{event}/enable", self.group);
         let value = if on { "1" } else { "0" };
@@ -148,29 +150,31 @@ impl Pair {
         set(self.mirror(), &file, value).context("the mirror")
     }
 
-    /// Another instance of both, the kernel's first. The mirror's goes with the mirror, the kernel's with the pair.
+    /// Makes another instance in both, the kernel's first. The mirror's instance ends with the mirror, the kernel's
+    /// with the pair.
     ///
     /// # Errors
-    /// When one of them cannot be had.
+    /// When one of them cannot be made.
     pub fn instance(&self, name: &str) -> Result<[PathBuf; 2]> {
         let kernel = self.kernel.join("instances").join(format!("{}_{name}", self.group));
         std::fs::create_dir(&kernel)?;
         Ok([kernel, self.mounted.instance(name)?])
     }
 
-    /// Records what the calling thread starts as well.
+    /// Records the children of the calling thread as well.
     ///
     /// # Errors
-    /// Those of the files.
+    /// The errors of the files.
     pub fn follow_children(&self) -> Result<()> {
         [self.oracle.dir(), self.mirror()].iter().try_for_each(|dir| set(dir, "options/event-fork", "1"))
     }
 
-    /// The texts that an event's hits leave behind its name, with the filter, if any: in the kernel, in the mirror. Where
-    /// probes of two tracers on one function see each other, they are hung up one after the other.
+    /// The texts after the event's name that an event's hits leave, in the kernel and in the mirror, with an optional
+    /// filter. Where probes of two tracers at one function would see each other, `together` is false and they are
+    /// attached one after the other.
     ///
     /// # Errors
-    /// Those of the files.
+    /// The errors of the files.
     pub fn hits(
         &self,
         event: &str,
@@ -199,10 +203,10 @@ impl Pair {
         Ok((read(dirs[0])?, read(dirs[1])?))
     }
 
-    /// The texts that an event's hits leave in the mirror alone, where the kernel does not know such a definition.
+    /// The texts that an event's hits leave in the mirror alone, for definitions that the kernel does not support.
     ///
     /// # Errors
-    /// Those of the files.
+    /// The errors of the files.
     pub fn own_hits(&self, event: &str, mut hit: impl FnMut()) -> Result<Vec<String>> {
         let file = format!("events/{}/{event}/enable", self.group);
         set(self.mirror(), "trace", "")?;
@@ -212,11 +216,11 @@ impl Pair {
         Ok(bodies(&text(self.mirror(), "trace")?, event))
     }
 
-    /// The texts that hits leave of each of these events while the whole group is on: in the kernel, in the mirror, one after the
-    /// other.
+    /// The texts that hits of each of these events leave while the whole group is on, in the kernel and in the
+    /// mirror. The two trace one after the other.
     ///
     /// # Errors
-    /// Those of the files.
+    /// The errors of the files.
     pub fn group_hits(
         &self,
         events: &[&str],
@@ -234,7 +238,7 @@ impl Pair {
         Ok(events.iter().map(|event| (bodies(&kernel, event), bodies(&ours, event))).collect())
     }
 
-    /// Takes all events of the tests' group away from both.
+    /// Deletes all events of the pair's group from both.
     ///
     /// # Errors
     /// When one of them refuses.
@@ -264,7 +268,7 @@ impl Drop for Pair {
     }
 }
 
-/// What stands behind `EVENT: ` in the lines of a trace.
+/// The texts after `EVENT: ` in the lines of a trace.
 fn bodies(trace: &str, event: &str) -> Vec<String> {
     let mark = format!(": {event}: ");
     let lines = trace.lines().filter(|line| !line.starts_with('#'));

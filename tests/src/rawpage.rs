@@ -1,8 +1,9 @@
-//! Pages of the kernel's ring buffer, as `trace_pipe_raw` gives them, cut into records.
+//! Splits pages of the kernel's ring buffer, as read from `trace_pipe_raw`, into records.
 //!
-//! A page is a time, a count of committed bytes and events behind each other; an event's header holds the time since
-//! the one before and the length (`include/linux/ring_buffer.h`; `events/header_page` and `header_event` of tracefs
-//! describe both). Every buffer of the kernel is read with the page size it was made with.
+//! A page has a timestamp, a count of committed bytes, and the events one after the other. An event's header has the
+//! time since the previous event and the length (`include/linux/ring_buffer.h`; `events/header_page` and
+//! `events/header_event` of tracefs describe both). A buffer of the kernel is read with the page size that it was
+//! made with.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,24 +14,25 @@ use anyhow::{Context, Result, bail, ensure};
 /// One record of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// CPU it was made on.
+    /// The CPU that recorded it.
     pub cpu: u32,
-    /// Trace clock, in nanoseconds with a clock that counts them.
+    /// Time of the trace clock; in nanoseconds when the clock counts them.
     pub time: u64,
-    /// The payload that the event's format describes; padded to four bytes.
+    /// The payload that the event's format describes, padded to four bytes.
     pub payload: Vec<u8>,
 }
 
-/// Where a page keeps what.
+/// The layout of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Offset of the events.
     data: usize,
-    /// Bytes of a page, events and head.
+    /// Bytes of a page, header and events.
     page: usize,
 }
 
-/// Bits of the commit word that are no count: events were lost before this page, and their number is stored.
+/// Bits of the commit word that are not part of the count: events were lost before this page, and their number is
+/// stored.
 const COMMIT_FLAGS: u64 = 3 << 30;
 /// `RINGBUF_TYPE_PADDING`
 const PADDING: u32 = 29;
@@ -48,7 +50,7 @@ impl Layout {
     /// When `events/header_page` cannot be read.
     pub fn of(tracefs: &Path) -> Result<Self> {
         let path = tracefs.join("events/header_page");
-        // The file gives its text to the first read only, so that has to be large enough.
+        // The file returns its text to the first read only, so the buffer must be large enough.
         let mut text = vec![0; 4096];
         let length = File::open(&path).and_then(|mut file| file.read(&mut text));
         let length = length.with_context(|| path.display().to_string())?;
@@ -70,10 +72,10 @@ impl Layout {
         Ok(Self { data, page: data + number("size:")? })
     }
 
-    /// Reads all that a CPU's buffer holds, consuming it.
+    /// Reads and consumes all records of a CPU's buffer.
     ///
     /// # Errors
-    /// When it cannot be read or holds what is no page.
+    /// When it cannot be read or its content is not a page.
     pub fn drain(&self, trace_pipe_raw: &Path, cpu: u32) -> Result<Vec<Record>> {
         use std::os::unix::fs::OpenOptionsExt;
         let mut file: File = std::fs::OpenOptions::new()
@@ -93,7 +95,7 @@ impl Layout {
         }
     }
 
-    /// Cuts one page into records.
+    /// Splits one page into records.
     ///
     /// # Errors
     /// When the page's counts do not fit.
@@ -119,7 +121,7 @@ impl Layout {
                 }
                 TIME_EXTEND | TIME_STAMP => {
                     let stamp = (u64::from(word(at + 4)?) << DELTA_BITS) + delta;
-                    // An absolute time lacks its five highest bits, which the page's own time has.
+                    // An absolute time lacks its five highest bits; they are taken from the page's timestamp.
                     time = if kind == TIME_STAMP { stamp | (time & (0x1f << 59)) } else { time + stamp };
                     at += 8;
                     continue;

@@ -1,9 +1,10 @@
-//! Hours in short: an event at full rate on all CPUs, readers that come and go, a configuration that keeps changing, a
-//! daemon that is killed and comes back. At the end of every round each hit must be in exactly one count.
+//! A soak test in short rounds: an event at full rate on all CPUs, readers that start and stop, a configuration that
+//! keeps changing, and a daemon that is killed and restarted. After every round each hit must be in exactly one
+//! count.
 //!
-//! What changes never changes what is to be recorded: filters are replaced by others that mean the same, so that the
-//! numbers are known. The load calls getpgid(2) with 0, which passes, and with a number that
-//! no process has, which the filters drop.
+//! The changes never affect what is recorded: new filters have the same meaning as the old ones, so the expected
+//! numbers are known. The load calls getpgid(2) with 0, which passes the filters, and with a number that no process
+//! has, which they drop.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -21,41 +22,42 @@ use crate::filters::Rng;
 use crate::host;
 use crate::mirror::{self, Mounted, set, text};
 
-/// The event, and filters of the same meaning.
+/// The event, and filters with the same meaning.
 const EVENT: &str = "events/syscalls/sys_enter_getpgid";
 const FILTERS: [&str; 6] =
     ["pid == 0", "pid < 1", "!(pid != 0)", "pid == 0 && CPU >= 0", "pid == 0 || pid == 1", "pid <= 0"];
 
-/// How long a round lasts before its counts are looked at.
+/// Length of a round, after which its counts are checked.
 const ROUND: Duration = Duration::from_secs(8);
 
-/// Bytes that the daemon may have beside its buffers, which are the 1408 KiB of each CPU twice, and rings of 2 MiB.
+/// Resident bytes that the daemon may have in addition to its buffers, which are twice 1408 KiB per CPU, and the
+/// rings of 2 MiB.
 const RESIDENT: u64 = 40 << 20;
 
-/// What a soak came to.
+/// The result of a soak test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Rounds, with one kill after each but the last.
+    /// Number of rounds; the daemon is killed after each but the last.
     pub rounds: u32,
-    /// Calls made while their counts were looked at.
+    /// Counted hits.
     pub hits: u64,
-    /// Of these, dropped by the filter.
+    /// Hits that the filter dropped.
     pub filtered: u64,
-    /// Records that a reader consumed.
+    /// Records that readers consumed.
     pub read: u64,
-    /// Records that newer ones took the place of.
+    /// Records that newer ones overwrote.
     pub overrun: u64,
     /// Hits that found the ring full.
     pub dropped: u64,
-    /// Changes of the configuration.
+    /// Successful changes of the configuration.
     pub changes: u64,
-    /// Readers that came and went.
+    /// Readers that finished.
     pub readers: u64,
-    /// Largest resident memory seen, in bytes.
+    /// Largest resident memory of the daemon, in bytes.
     pub resident: u64,
 }
 
-/// Threads that make the event happen.
+/// Threads that cause the event.
 struct Load {
     threads: Vec<JoinHandle<()>>,
     tids: Vec<u32>,
@@ -66,7 +68,7 @@ struct Load {
 struct LoadState {
     run: AtomicBool,
     end: AtomicBool,
-    /// Threads that rest.
+    /// Number of paused threads.
     resting: AtomicU32,
     passing: AtomicU64,
     dropped: AtomicU64,
@@ -97,7 +99,7 @@ impl Load {
         self.state.run.store(true, Ordering::SeqCst);
     }
 
-    /// Stops it, and returns once nobody is in a call any more.
+    /// Pauses the load, and returns once no thread is in a call.
     fn rest(&self) {
         self.state.run.store(false, Ordering::SeqCst);
         while self.state.resting.load(Ordering::SeqCst) < self.threads.len() as u32 {
@@ -105,7 +107,7 @@ impl Load {
         }
     }
 
-    /// Calls so far that pass and that do not.
+    /// The number of calls so far that pass the filters, and of those that do not.
     fn calls(&self) -> (u64, u64) {
         (self.state.passing.load(Ordering::SeqCst), self.state.dropped.load(Ordering::SeqCst))
     }
@@ -147,7 +149,7 @@ impl LoadState {
     }
 }
 
-/// What is done to the mirror beside the load, until it is told to end.
+/// Configuration changes and readers that disturb the mirror beside the load, until they are stopped.
 struct Unrest {
     threads: Vec<JoinHandle<()>>,
     end: Arc<AtomicBool>,
@@ -177,7 +179,7 @@ impl Unrest {
             threads.push(thread::spawn(move || {
                 let mut rng = Rng::new(seed * 7 + reader + 1);
                 while !end.load(Ordering::SeqCst) {
-                    // Where the daemon is being killed every answer is right.
+                    // While the daemon is being killed every result is accepted.
                     match read_a_while(&dir, &mut rng, &end) {
                         Ok(()) => drop(readers.fetch_add(1, Ordering::SeqCst)),
                         Err(_) => thread::sleep(Duration::from_millis(1)),
@@ -198,7 +200,7 @@ impl Unrest {
     }
 }
 
-/// One change that leaves what is recorded as it is.
+/// Makes one change that does not affect what is recorded.
 fn change(dir: &Path, top: &Path, rng: &mut Rng) -> Result<()> {
     let mut pick = |n: usize| (rng.bits() % n as u64) as usize;
     match pick(8) {
@@ -217,14 +219,14 @@ fn change(dir: &Path, top: &Path, rng: &mut Rng) -> Result<()> {
             let other = top.join("instances/other");
             fs::create_dir(&other)?;
             let on = set(&other, &format!("{EVENT}/enable"), "1");
-            // Somebody may have a file of it open, but nobody here has.
+            // Other processes may have a file of the instance open, but this test has none.
             fs::remove_dir(&other)?;
             on
         }
     }
 }
 
-/// One reader's life.
+/// Opens one file at random and reads it for a while.
 fn read_a_while(dir: &Path, rng: &mut Rng, end: &AtomicBool) -> Result<()> {
     let cpu = rng.bits() % (host::last_cpu()? as u64 + 1);
     let file = match rng.bits() % 5 {
@@ -261,7 +263,7 @@ fn count(dir: &Path, key: &str) -> Result<u64> {
     Ok(sum)
 }
 
-/// Looks at the counts of a round in which so many calls passed and so many did not.
+/// Checks the counts of a round with this many passing and dropped calls.
 fn judge(dir: &Path, passing: u64, dropped_by_filter: u64, report: &mut Report) -> Result<()> {
     let stats = text(dir, "per_cpu/cpu0/stats")?;
     let missed = stats.lines().find_map(|line| line.strip_prefix("missed events on all CPUs: "));
@@ -291,10 +293,10 @@ fn judge(dir: &Path, passing: u64, dropped_by_filter: u64, report: &mut Report) 
     Ok(())
 }
 
-/// Soaks so long. The first wrong count is an error.
+/// Runs the soak test for `length`. The first wrong count is an error.
 ///
 /// # Errors
-/// What was wrong, or what could not be done.
+/// The wrong count, or the step that failed.
 pub fn run(length: Duration, seed: u64, say: impl Fn(&Report)) -> Result<Report> {
     let place = std::env::temp_dir().join(format!("tracer-soak-{}", std::process::id()));
     let end = Instant::now() + length;
@@ -317,7 +319,7 @@ pub fn run(length: Duration, seed: u64, say: impl Fn(&Report)) -> Result<Report>
         load.rest();
         let after = load.calls();
         unrest.stop(&mut report);
-        // What the change in flight left.
+        // A stopped change may leave its instance.
         let _ = fs::remove_dir(place.join("instances/other"));
         judge(&dir, after.0 - before.0, after.1 - before.1, &mut report)?;
         let (_, resident) = host::resident(mounted.pid())?;
@@ -329,7 +331,7 @@ pub fn run(length: Duration, seed: u64, say: impl Fn(&Report)) -> Result<Report>
         if Instant::now() >= end {
             break;
         }
-        // Killed in the midst of it.
+        // Kills the daemon under load.
         load.go();
         let unrest = Unrest::start(&dir, &place, seed + u64::from(report.rounds) + 1000);
         thread::sleep(Duration::from_millis(300));

@@ -1,5 +1,5 @@
-//! The program under test, driven from outside: `tracer record` started, awaited until it is attached, stopped,
-//! its text and its counts read; and its other commands, run to their end.
+//! Drives the program under test from outside. `tracer record` is started, awaited until it is attached, and stopped,
+//! and its text and counts are read. Other commands run to their end.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,22 +17,22 @@ use rustix::process::{Pid, Signal};
 use crate::host;
 use crate::oracle::Trace;
 
-/// How long an attachment may take before the test gives up (slow under emulation, with hundreds of events).
+/// Time limit for attaching before the test fails (slow under emulation with hundreds of events).
 const ATTACH: Duration = Duration::from_secs(120);
 
-/// How long the program may take to end after a signal.
+/// Time limit for the program to end after a signal.
 const END: Duration = Duration::from_secs(60);
 
-/// A descriptor that a child is to inherit is open in this process for a moment; nobody else starts a child then.
+/// Held while a child's descriptor is inheritable in this process, so that no other child starts and inherits it.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// A `tracer` command, ready to be started.
+/// A `tracer` command that is not started yet.
 #[derive(Debug)]
 pub struct Tracer {
     command: Command,
 }
 
-/// A `tracer record` that runs and is attached.
+/// A running `tracer` command that is ready: `tracer record` is attached.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -40,14 +40,14 @@ pub struct Running {
     stderr: Option<JoinHandle<Vec<u8>>>,
 }
 
-/// What a `tracer` command left.
+/// The result of a `tracer` command.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
     /// Its standard output.
     pub stdout: Vec<u8>,
-    /// Its standard error, notes and counts.
+    /// Its standard error: notes and counts.
     pub stderr: String,
 }
 
@@ -62,7 +62,7 @@ pub struct Counts {
     pub recorded: u64,
     /// Hits that were lost.
     pub dropped: u64,
-    /// Hits for which the kernel did not run the program: another one was running on that CPU.
+    /// Hits for which the kernel did not run the program because another one was running on that CPU.
     pub missed: u64,
 }
 
@@ -77,17 +77,17 @@ impl Tracer {
     /// `tracer` with these arguments.
     ///
     /// # Errors
-    /// When the binary is not there.
+    /// When there is no such binary.
     pub fn new<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Result<Self> {
         let mut command = Command::new(host::binary("tracer", "TRACER_BIN")?);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(Self { command })
     }
 
-    /// `tracer record`, with nothing else yet.
+    /// `tracer record` without further arguments.
     ///
     /// # Errors
-    /// When the binary is not there.
+    /// When there is no such binary.
     pub fn record() -> Result<Self> {
         Self::new(["record"])
     }
@@ -108,7 +108,7 @@ impl Tracer {
         self
     }
 
-    /// Adds a variable of the environment.
+    /// Adds an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
@@ -118,7 +118,7 @@ impl Tracer {
     /// Runs the command to its end.
     ///
     /// # Errors
-    /// When it does not start. How it ends is in the outcome.
+    /// When it does not start. The outcome contains the exit status.
     pub fn run(mut self) -> Result<Outcome> {
         let output = {
             let _turn = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,15 +132,15 @@ impl Tracer {
         })
     }
 
-    /// Starts the command and returns once every event is attached (`--ready-fd`).
+    /// Starts the command and returns once it is ready (`--ready-fd`).
     ///
     /// # Errors
-    /// When it ends instead, with what it said.
+    /// When it ends instead, with its output.
     pub fn start(mut self) -> Result<Running> {
         let turn = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-        // Not closed on exec: the number means the same in the child.
+        // The pipe is not close-on-exec: the child inherits the descriptor under the same number.
         let (ready, signal) = rustix::pipe::pipe()?;
-        // Options stand before `--`, so a command to trace must not have been added yet.
+        // Inserts the option before `--`, which ends the options.
         let arguments: Vec<_> = self.command.get_args().map(OsStr::to_owned).collect();
         let cut = arguments.iter().position(|a| a == "--").unwrap_or(arguments.len());
         let mut command = Command::new(self.command.get_program());
@@ -173,7 +173,7 @@ impl Tracer {
     }
 }
 
-/// Reads a stream to its end beside everything else.
+/// Reads a stream to its end in a thread.
 fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -185,7 +185,7 @@ fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Waits for the byte of readiness; false when the program ended or took too long.
+/// Waits for the ready byte; false when the program ended or took too long.
 fn attached(ready: &OwnedFd, running: &mut Running) -> Result<bool> {
     let deadline = Instant::now() + ATTACH;
     let slice = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -215,7 +215,7 @@ impl Running {
         self.stop_within(END)
     }
 
-    /// The same, with more patience.
+    /// Does the same as [`Running::stop`] with another time limit.
     ///
     /// # Errors
     /// When it does not end.
@@ -232,10 +232,10 @@ impl Running {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).context("tracer is gone")
     }
 
-    /// Waits for the program's own end.
+    /// Waits until the program ends by itself.
     ///
     /// # Errors
-    /// When it does not come; the program is killed then.
+    /// When it does not end in time; the program is then killed.
     pub fn wait(self) -> Result<Outcome> {
         self.wait_within(END)
     }
@@ -279,7 +279,7 @@ impl Outcome {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// The same, or an error that shows what went wrong.
+    /// Returns the outcome itself, or an error with the program's output.
     ///
     /// # Errors
     /// When the program failed.
@@ -288,27 +288,27 @@ impl Outcome {
         Ok(self)
     }
 
-    /// The trace on standard output.
+    /// The trace in standard output.
     pub fn trace(&self) -> Trace {
         Trace::parse(&self.stdout)
     }
 
-    /// The JSON values of standard output, one a line.
+    /// The JSON values of standard output, one per line.
     ///
     /// # Errors
-    /// When a line is no JSON, with the line.
+    /// When a line is not JSON, with the line.
     pub fn json(&self) -> Result<Vec<serde_json::Value>> {
         let text = self.text();
         text.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
     }
 
-    /// The closing counts, by what stands in front of their colon: events, and `total`.
+    /// The closing counts by name: the events, and `total`.
     pub fn counts(&self) -> BTreeMap<String, Counts> {
         self.stderr.lines().filter_map(counts_of).collect()
     }
 }
 
-/// Reads `NAME: hits=1, filtered=2, recorded=3, dropped=4`.
+/// Parses `NAME: hits=1, filtered=2, recorded=3, dropped=4`.
 fn counts_of(line: &str) -> Option<(String, Counts)> {
     let (name, rest) = line.split_once(": hits=")?;
     let rest = format!("hits={rest}");

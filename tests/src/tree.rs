@@ -1,4 +1,4 @@
-//! The mirror's tree in this process, without FUSE.
+//! The mirror's tree inside this process, without FUSE.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use tracer_user::fs::{Access, Outcome, Owner, Tree};
 
 use crate::host;
 
-/// As `cat` opens a file.
+/// Opens a file as `cat` does.
 pub const READ: Access = Access { read: true, write: false, truncate: false, uid: 0 };
-/// As `>` does.
+/// Opens a file as `>` does.
 pub const TRUNCATE: Access = Access { read: false, write: true, truncate: true, uid: 0 };
-/// As `>>` does.
+/// Opens a file as `>>` does.
 pub const APPEND: Access = Access { read: false, write: true, truncate: false, uid: 0 };
 
-/// A tree over the running kernel; none where this process is not root, which is said.
+/// A tree over the running kernel; prints a note and returns `None` when this process is not root.
 ///
 /// # Panics
 /// When the kernel cannot be read.
@@ -25,10 +25,10 @@ pub fn tree() -> Option<Tree> {
         .then(|| Tree::new(Mirror::new(Arc::new(Facts::running().unwrap())).unwrap(), Owner::default()))
 }
 
-/// Reads a file whole, in pieces of odd sizes, as a reader may ask for.
+/// Reads a whole file in pieces of odd sizes.
 ///
 /// # Errors
-/// That of the read that fails; `EAGAIN` when the file has nothing to give yet.
+/// The errno of the read that fails; `EAGAIN` when the file has no data yet.
 ///
 /// # Panics
 /// When the text is not UTF-8.
@@ -48,10 +48,10 @@ pub fn read(tree: &mut Tree, path: &str) -> Result<String, Errno> {
     result.map(|()| String::from_utf8(text).unwrap())
 }
 
-/// Opens a file, writes the text at once, unless there is none, and closes it.
+/// Opens a file, writes a non-empty text with one write, and closes the file.
 ///
 /// # Errors
-/// That of the open or of the write.
+/// The errno of the open or of the write.
 pub fn write(tree: &mut Tree, path: &str, text: &str, access: Access) -> Result<usize, Errno> {
     let number = tree.find(path)?;
     let (handle, _) = tree.open(number, access, 1)?;

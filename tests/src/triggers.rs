@@ -1,5 +1,5 @@
-//! An instance of the kernel's tracefs beside one of the mirror's: the same is written to both while both see the same hits of
-//! two system calls, and what triggers change is compared.
+//! An instance of the kernel's tracefs and one of the mirror. Tests write the same to both while both see the same
+//! hits of two system calls, and compare everything that triggers change.
 
 use std::path::{Path, PathBuf};
 
@@ -12,28 +12,28 @@ use crate::workload::{getpgid, getsid};
 
 /// The triggers of the event that [`Step::Group`] hits.
 pub const TRIGGER: &str = "events/syscalls/sys_enter_getpgid/trigger";
-/// Those of the event that [`Step::Session`] hits.
+/// The triggers of the event that [`Step::Session`] hits.
 pub const OTHER: &str = "events/syscalls/sys_enter_getsid/trigger";
-/// Whether the first is recorded.
+/// Whether the first event is recorded.
 pub const ENABLE: &str = "events/syscalls/sys_enter_getpgid/enable";
-/// Whether the second is.
+/// Whether the second event is recorded.
 pub const OTHER_ENABLE: &str = "events/syscalls/sys_enter_getsid/enable";
-/// The first's filter.
+/// The filter of the first event.
 pub const FILTER: &str = "events/syscalls/sys_enter_getpgid/filter";
-/// Whether anything is.
+/// The switch of all recording.
 pub const ON: &str = "tracing_on";
-/// The second, as triggers name it.
+/// The name of the second event in triggers.
 pub const OTHER_NAME: &str = "syscalls:sys_enter_getsid";
 
-/// Events that happen when a test wants them to: directories of their files.
+/// Directory of the first event, which happens only when a test causes it.
 pub const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
-/// The other.
+/// Directory of the second event.
 pub const GETSID: &str = "events/syscalls/sys_enter_getsid";
 
-/// An instance of the kernel's tracefs, and one of the mirror's, that see this thread.
+/// An instance of the kernel's tracefs and one of the mirror, both restricted to the calling thread.
 #[derive(Debug)]
 pub struct Pair {
-    /// The kernel's.
+    /// The kernel's instance.
     pub kernel: Oracle,
     /// The mirror.
     pub mounted: Mounted,
@@ -41,14 +41,14 @@ pub struct Pair {
     pub ours: PathBuf,
     /// Whether the kernel has snapshots.
     pub snapshots: bool,
-    /// Whether it has histograms.
+    /// Whether the kernel has histograms.
     pub hists: bool,
-    /// Words that it does not know (before 6.3).
+    /// Words that the kernel does not support (before 6.3).
     unknown: &'static [&'static str],
 }
 
 impl Pair {
-    /// Makes them.
+    /// Makes both instances.
     ///
     /// # Errors
     /// When one of them cannot be made.
@@ -57,7 +57,7 @@ impl Pair {
         let mounted = Mounted::start(purpose)?;
         let ours = mounted.instance("pair")?;
         let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-        // The oracle knows what its kernel bears.
+        // The oracle has already chosen the setting that its kernel supports.
         let hashed = kernel.get("options/hash-ptr")?;
         for (file, value) in
             [("trace_clock", "mono"), ("options/hash-ptr", hashed.trim()), ("set_event_pid", thread.as_str())]
@@ -78,7 +78,7 @@ impl Pair {
         Ok(Self { kernel, mounted, ours, snapshots, hists, unknown })
     }
 
-    /// Writes to both; both answer alike.
+    /// Writes to both and compares the results.
     ///
     /// # Panics
     /// When they differ.
@@ -94,7 +94,7 @@ impl Pair {
         assert_eq!(ours, kernel, "{value:?} to {file}");
     }
 
-    /// Compares what both read.
+    /// Compares a file of both.
     ///
     /// # Panics
     /// When they differ.
@@ -102,7 +102,7 @@ impl Pair {
         let read = |dir: &Path| mirror::read(dir, file);
         let (ours, kernel) = (read(&self.ours), read(self.kernel.dir()));
         if let (true, Ok(ours), Ok(kernel)) = (file.ends_with("/hist"), &ours, &kernel) {
-            // Rows that are equal in what they are sorted by come in any order.
+            // Rows with equal sort keys may have any order.
             let [ours, kernel] = [ours, kernel].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
             let (left, right) = (tables(&ours), tables(&kernel));
             let none = left.is_empty() && right.is_empty() && ours == kernel;
@@ -116,7 +116,7 @@ impl Pair {
         assert_eq!(shown(ours), shown(kernel), "{file} after {after}");
     }
 
-    /// Compares all that triggers change.
+    /// Compares all files that triggers change.
     ///
     /// # Panics
     /// When they differ.
@@ -134,7 +134,7 @@ impl Pair {
         }
     }
 
-    /// Takes all triggers away.
+    /// Removes all triggers.
     ///
     /// # Panics
     /// When they differ.
@@ -143,7 +143,7 @@ impl Pair {
             let file = format!("{event}/trigger");
             let listed = self.kernel.get(&file).unwrap();
             if self.hists {
-                // Opening it from the start takes histograms away, and no other trigger.
+                // Opening the file with `O_TRUNC` removes histograms and no other trigger.
                 for dir in [self.ours.as_path(), self.kernel.dir()] {
                     assert_eq!(mirror::write(dir, &file, b"\n", false), Err(libc::EINVAL));
                 }
@@ -161,7 +161,7 @@ impl Pair {
     }
 }
 
-/// What is compared after each step.
+/// The files to compare after each step.
 const FILES: &[&str] = &[
     "events/syscalls/sys_enter_getpgid/trigger",
     "events/syscalls/sys_enter_getsid/trigger",
@@ -175,10 +175,10 @@ const FILES: &[&str] = &[
     "trace",
 ];
 
-/// What is compared beside where the kernel has histograms.
+/// More files to compare when the kernel has histograms.
 const HISTS: &[&str] = &["events/syscalls/sys_enter_getpgid/hist", "events/syscalls/sys_enter_getsid/hist"];
 
-/// A file's text without times, and without what kernels differ in.
+/// A file's text without times and without differences between kernels.
 fn settled(file: &str, bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut lines: Vec<&str> = text.lines().collect();
@@ -202,25 +202,25 @@ fn settled(file: &str, bytes: &[u8]) -> String {
         }
         _ => {}
     }
-    // Which triggers there are depends on how the kernel was built.
+    // The list of triggers depends on the configuration of the kernel.
     if lines.first().is_some_and(|line| line.starts_with("# Available triggers")) {
         return "# Available triggers".to_owned();
     }
     lines.join("\n")
 }
 
-/// What a step of a scenario does.
+/// A step of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'a> {
     /// Writes to a file.
     To(&'a str, &'a str),
     /// Hits the first event with this argument.
     Group(i32),
-    /// Hits the second.
+    /// Hits the second event with this argument.
     Session(i32),
 }
 
-/// The same, and both sides are compared behind the last step only.
+/// Runs the steps and compares both sides after the last step only.
 ///
 /// # Panics
 /// When they differ.
@@ -236,7 +236,7 @@ pub fn play_last(pair: &Pair, steps: &[Step<'_>]) {
     pair.clear();
 }
 
-/// Hits and triggers, one after the other; after each step both sides are compared.
+/// Runs the steps and compares both sides after each step.
 ///
 /// # Panics
 /// When they differ.

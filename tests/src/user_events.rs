@@ -1,5 +1,5 @@
-//! What a program does with user events, as include/uapi/linux/user_events.h has it: the requests of both ages, writes, the
-//! page that is mapped. With `workload/raw.rs` the only file of this crate that may hold `unsafe`.
+//! The user-event operations of a program, from `include/uapi/linux/user_events.h`: the requests of both ABI
+//! versions, writes, and the mapped page. Only this file and `workload/raw.rs` of this crate may contain `unsafe`.
 #![allow(unsafe_code)]
 
 use std::{
@@ -29,14 +29,15 @@ pub const PERSIST: u16 = 1;
 /// `USER_EVENT_REG_MULTI_FORMAT`
 pub const MULTI_FORMAT: u16 = 2;
 
-/// What a call comes to: an error number, or what it gives.
+/// The result of a call; the error is an errno.
 pub type Answer<T = ()> = Result<T, i32>;
 
 fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(-1)
 }
 
-/// A word that says whether events are on. It is never given back: who has registered it may be told at any time.
+/// A word with enable bits. It is leaked, because the kernel or the mirror may update it at any time after the
+/// registration.
 #[derive(Clone, Copy, Debug)]
 pub struct Word(&'static AtomicU32);
 
@@ -47,7 +48,7 @@ impl Default for Word {
 }
 
 impl Word {
-    /// Its value.
+    /// The value of the word.
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
@@ -64,46 +65,46 @@ pub struct Data {
 }
 
 impl Data {
-    /// Opens that of a mirror, or of tracefs.
+    /// Opens `user_events_data` of a mirror or of tracefs.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// The errors of open(2).
     pub fn open(dir: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(dir.join("user_events_data"))?;
         Ok(Self { file })
     }
 
-    /// Opens it to be read only, as a member of the mirror's group may.
+    /// Opens the file read-only, as a member of the mirror's group may.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// The errors of open(2).
     pub fn open_to_read(dir: &Path) -> io::Result<Self> {
         Ok(Self { file: File::open(dir.join("user_events_data"))? })
     }
 
-    /// A request about what lies at an address, whatever that is: the kernel checks addresses, and what it writes
-    /// there is the caller's to know.
+    /// Sends a request about any address. The kernel checks the address, and the caller is responsible for what is
+    /// written there.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn ask(&self, request: u32, address: u64) -> Answer {
-        // SAFETY: callers pass structures of their own, or memory that nothing else lives in.
+        // SAFETY: callers pass their own structures, or memory that nothing else uses.
         let done = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::c_ulong::from(request) as _, address) };
         if done < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(()) }
     }
 
-    /// Registers as since 6.4; the event's index in the file.
+    /// Registers with the ABI since 6.4 and returns the event's index in the file.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn register(&self, command: &str, word: &Word, bit: u8, flags: u16) -> Answer<u32> {
         self.register_at(command, word.address(), bit, 4, flags)
     }
 
-    /// The same with an address and a size of any kind.
+    /// Does the same as [`Data::register`] with any address and any size.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn register_at(&self, command: &str, address: u64, bit: u8, size: u8, flags: u16) -> Answer<u32> {
         let text = CString::new(command).map_err(|_| libc::EINVAL)?;
         let mut structure = [0_u8; 28];
@@ -117,10 +118,10 @@ impl Data {
         Ok(word(&structure, 24))
     }
 
-    /// Registers as up to 6.3; the event's bit in the page and its index in the file.
+    /// Registers with the ABI up to 6.3 and returns the event's bit in the page and its index in the file.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn register_first_age(&self, command: &str) -> Answer<(u32, u32)> {
         let text = CString::new(command).map_err(|_| libc::EINVAL)?;
         let mut structure = [0_u8; 20];
@@ -130,18 +131,18 @@ impl Data {
         Ok((word(&structure, 12), word(&structure, 16)))
     }
 
-    /// Wants to be told no more.
+    /// Unregisters an enable bit.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn unregister(&self, word: &Word, bit: u8) -> Answer {
         self.unregister_at(word.address(), bit)
     }
 
-    /// The same with an address of any kind.
+    /// Does the same as [`Data::unregister`] with any address.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn unregister_at(&self, address: u64, bit: u8) -> Answer {
         let mut structure = [0_u8; 16];
         structure[..4].copy_from_slice(&16_u32.to_ne_bytes());
@@ -153,7 +154,7 @@ impl Data {
     /// Deletes an event.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn delete(&self, name: &str) -> Answer {
         let text = CString::new(name).map_err(|_| libc::EINVAL)?;
         self.ask(DELETE, text.as_ptr().expose_provenance() as u64)
@@ -162,7 +163,7 @@ impl Data {
     /// Writes a record.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn write(&self, index: u32, payload: &[u8]) -> Answer<usize> {
         let index = index.to_ne_bytes();
         (&self.file)
@@ -170,10 +171,10 @@ impl Data {
             .map_err(|error| number(&error))
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes without an index in front.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn write_raw(&self, bytes: &[u8]) -> Answer<usize> {
         (&self.file).write(bytes).map_err(|error| number(&error))
     }
@@ -187,38 +188,38 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 #[derive(Debug)]
 pub struct Page(*mut u8);
 
-// SAFETY: memory that is never given back, read and written as bytes.
+// SAFETY: the page is accessed by address as bytes and is not tied to a thread.
 unsafe impl Send for Page {}
 
 impl Page {
-    /// Bytes of it.
+    /// Size in bytes.
     pub const SIZE: usize = 4096;
 
     /// The page of bits in a mirror's `user_events_status`, mapped as programs map it.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn status(dir: &Path) -> Answer<Self> {
         let file =
             File::options().read(true).custom_flags(libc::O_CLOEXEC).open(dir.join("user_events_status"));
         let file = file.map_err(|error| number(&error))?;
-        // SAFETY: a new mapping, which nothing else has.
+        // SAFETY: the kernel chooses the address of the new mapping, so it overlaps nothing.
         let at = unsafe { mmap(ptr::null_mut(), Self::SIZE, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
         at.map(|at| Self(at.cast())).map_err(rustix::io::Errno::raw_os_error)
     }
 
-    /// One of a file's, for reading.
+    /// Maps the first page of a file privately, read-only.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn of(file: &File) -> Answer<Self> {
         Self::part(file, 0)
     }
 
-    /// The same from a place in the file on.
+    /// Maps a page of a file at this offset, privately and read-only.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn part(file: &File, offset: u64) -> Answer<Self> {
         // SAFETY: as above.
         let at =
@@ -226,16 +227,16 @@ impl Page {
         at.map(|at| Self(at.cast())).map_err(rustix::io::Errno::raw_os_error)
     }
 
-    /// One of nothing but zeroes, with these rights.
+    /// Maps a page of zeroes with these access rights.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn new(rights: ProtFlags) -> Answer<Self> {
         let both = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: as above.
         let at = unsafe { mmap_anonymous(ptr::null_mut(), Self::SIZE, both, MapFlags::PRIVATE) };
         let at = at.map_err(rustix::io::Errno::raw_os_error)?;
-        // SAFETY: the mapping just made; nobody has looked at it.
+        // SAFETY: the mapping was just made, and nothing refers to it yet.
         unsafe {
             at.cast::<u8>().write(0);
             mprotect(at, Self::SIZE, MprotectFlags::from_bits_retain(rights.bits()))
@@ -244,14 +245,14 @@ impl Page {
         Ok(Self(at.cast()))
     }
 
-    /// One at a place of one's own choice, in place of whatever is there: of zeroes, or a file's that is shared.
+    /// Maps a page at a chosen address and replaces any mapping there: zeroes, or a shared page of a file.
     ///
     /// # Errors
-    /// The error number.
+    /// The errno.
     pub fn fixed(address: u64, file: Option<&File>) -> Answer<Self> {
         let (at, both) =
             (ptr::with_exposed_provenance_mut(address as usize), ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: nothing of this program lies where tests put such pages.
+        // SAFETY: this program has no other memory at the addresses that tests choose.
         let at = unsafe {
             match file {
                 Some(file) => mmap(at, Self::SIZE, both, MapFlags::SHARED | MapFlags::FIXED, file, 0),
@@ -261,36 +262,36 @@ impl Page {
         at.map(|at| Self(at.cast())).map_err(rustix::io::Errno::raw_os_error)
     }
 
-    /// Whether all of it is this byte.
+    /// Whether every byte has this value.
     pub fn is_all(&self, byte: u8) -> bool {
-        // SAFETY: inside the page, whose mapping stays; others change it.
+        // SAFETY: inside the page, which is still mapped; others may change it, so the read is volatile.
         (0..Self::SIZE).all(|at| unsafe { self.0.add(at).read_volatile() } == byte)
     }
 
-    /// Takes its mapping away.
+    /// Unmaps the page.
     pub fn unmap(&self) {
-        // SAFETY: nothing else of this program lies there.
+        // SAFETY: this program has nothing else in this page.
         let _ = unsafe { rustix::mm::munmap(self.0.cast(), Self::SIZE) };
     }
 
-    /// The one that [`Page::fixed`] made at a place, in this process or the one that this was forked from.
+    /// The page that [`Page::fixed`] made at an address, in this process or in its parent before fork(2).
     pub fn at(address: u64) -> Self {
         Self(ptr::with_exposed_provenance_mut(address as usize))
     }
 
-    /// Its address.
+    /// The address of the page.
     pub fn address(&self) -> u64 {
         self.0.expose_provenance() as u64
     }
 
     /// Whether a bit is set.
     pub fn bit(&self, bit: u32) -> bool {
-        // SAFETY: inside the page, whose mapping stays; others change it.
+        // SAFETY: inside the page, which is still mapped; others may change it, so the read is volatile.
         let byte = unsafe { self.0.add(bit as usize / 8 % Self::SIZE).read_volatile() };
         byte >> (bit % 8) & 1 != 0
     }
 
-    /// Fills it from a place on; it must be writable.
+    /// Writes bytes from an offset on; the page must be writable.
     pub fn put(&self, at: usize, bytes: &[u8]) {
         for (place, byte) in bytes.iter().enumerate() {
             // SAFETY: inside the page.
@@ -299,10 +300,10 @@ impl Page {
     }
 }
 
-/// Runs something in a child process that is no program of its own, and waits for it; what the child exits with.
+/// Runs a function in a forked child without exec, waits for the child, and returns its exit code.
 ///
 /// # Errors
-/// The error number.
+/// The errno.
 pub fn in_child(act: impl FnOnce() -> i32) -> Answer<i32> {
     // SAFETY: the child makes system calls and ends without running destructors.
     let child = unsafe { libc::fork() };
@@ -315,19 +316,20 @@ pub fn in_child(act: impl FnOnce() -> i32) -> Answer<i32> {
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child that was just made.
+    // SAFETY: waits for the child made above.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     if waited < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(libc::WEXITSTATUS(status)) }
 }
 
-/// Starts something in a child process that has its own memory (fork(2)) or ours (clone(2) with `CLONE_VM` and a stack of its own,
-/// which must not use more than that); the child's id.
+/// Starts a function in a child process and returns the child's id. The child has its own memory (fork(2)) or shares
+/// this process's memory (clone(2) with `CLONE_VM`). In shared memory the child has a separate stack, and the function
+/// must not use more than that stack.
 ///
 /// # Errors
-/// The error number.
+/// The errno.
 pub fn start_child(shares_memory: bool, act: extern "C" fn(*mut libc::c_void) -> i32) -> Answer<i32> {
     const STACK: usize = 64 << 10;
-    // One at a time: whoever starts another has waited for the one before.
+    // Callers start one child at a time and wait for it before the next, so one stack suffices.
     static STACK_OF_CHILD: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     let mut flags = libc::SIGCHLD;
     let child = if shares_memory {
@@ -336,7 +338,7 @@ pub fn start_child(shares_memory: bool, act: extern "C" fn(*mut libc::c_void) ->
             let stack = Box::leak(vec![0_u8; STACK].into_boxed_slice());
             (stack.as_mut_ptr().expose_provenance() + STACK) & !15
         });
-        // SAFETY: a stack that nothing else uses; the child makes system calls and ends.
+        // SAFETY: nothing else uses the stack; the child makes system calls and ends.
         unsafe { libc::clone(act, ptr::with_exposed_provenance_mut(*top), flags, ptr::null_mut()) }
     } else {
         // SAFETY: the child makes system calls and ends without running destructors.
@@ -351,10 +353,10 @@ pub fn start_child(shares_memory: bool, act: extern "C" fn(*mut libc::c_void) ->
     if child < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(child) }
 }
 
-/// Runs something in a child process and does not wait for it; the child's id.
+/// Starts a function in a forked child and returns the child's id without waiting.
 ///
 /// # Errors
-/// The error number.
+/// The errno.
 pub fn fork_with(act: impl FnOnce() -> i32) -> Answer<i32> {
     // SAFETY: the child makes system calls and ends without running destructors.
     let child = unsafe { libc::fork() };
@@ -366,12 +368,12 @@ pub fn fork_with(act: impl FnOnce() -> i32) -> Answer<i32> {
     if child < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(child) }
 }
 
-/// Runs something in a thread of a process whose first thread ends meanwhile; ends the process with what it gives. For children that
-/// have nothing to lose.
+/// Runs a function in a thread after the process's first thread has ended, and ends the process with the returned
+/// code. It is for children without state of their own.
 pub fn outlive_first_thread(act: impl FnOnce() -> i32 + Send + 'static) -> ! {
     let own = rustix::process::getpid();
     let ended = move || {
-        // `State:` of the first thread is `Z`.
+        // The state of the first thread is `Z`.
         let stat = std::fs::read_to_string(format!("/proc/{0}/task/{0}/stat", own.as_raw_nonzero()));
         stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
     };
@@ -383,15 +385,15 @@ pub fn outlive_first_thread(act: impl FnOnce() -> i32 + Send + 'static) -> ! {
         // SAFETY: ends this process.
         unsafe { libc::_exit(code) }
     });
-    // SAFETY: ends this thread alone; nothing on its stack is anybody's but its own.
+    // SAFETY: ends this thread alone; no other thread refers to its stack.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     unreachable!("a thread that ended")
 }
 
-/// Waits for a child process; what it exits with, or 128 and more for a signal.
+/// Waits for a child process and returns its exit code, or 128 plus the signal number.
 ///
 /// # Errors
-/// The error number.
+/// The errno.
 pub fn wait_for(child: i32) -> Answer<i32> {
     let mut status = 0;
     // SAFETY: waits for a child.
@@ -403,28 +405,28 @@ pub fn wait_for(child: i32) -> Answer<i32> {
     }
 }
 
-/// Numbers that processes leave in a file, each its own.
+/// A file of numbers, one per process.
 #[derive(Debug)]
 pub struct Tally(File);
 
 impl Tally {
-    /// That of a file.
+    /// Opens or creates the file.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// The errors of open(2).
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(File::options().read(true).write(true).create(true).truncate(false).open(path)?))
     }
 
-    /// Leaves a number.
+    /// Stores the number of process `who`.
     ///
     /// # Errors
-    /// Those of pwrite(2).
+    /// The errors of pwrite(2).
     pub fn set(&self, who: u64, number: u64) -> io::Result<()> {
         self.0.write_all_at(&number.to_ne_bytes(), who * 8)
     }
 
-    /// The number that somebody left.
+    /// The number of process `who`; 0 when there is none.
     pub fn get(&self, who: u64) -> u64 {
         let mut bytes = [0; 8];
         self.0.read_exact_at(&mut bytes, who * 8).map_or(0, |()| u64::from_ne_bytes(bytes))

@@ -1,27 +1,27 @@
-//! Arguments of dynamic events made up at random, all of them right: what both tracers take, and whose values a deterministic
-//! workload fixes. The same seed makes the same definition.
+//! Generates random arguments of dynamic events. All of them are valid: both tracers accept them, and a deterministic
+//! workload fixes their values. The same seed makes the same definition.
 //!
-//! A number that cannot be read is 0 with us and whatever the buffer held with the kernel, so that only what can be read is
-//! asked for; texts may fail.
+//! A number that cannot be read is 0 in the mirror and the previous content of the buffer in the kernel, so the
+//! generator uses readable memory only. Texts may fail.
 
 use crate::filters::Rng;
 
-/// What arguments can be made of.
+/// The building blocks of arguments.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// Words: registers, arguments, what is returned. No text in them.
+    /// Words: registers, arguments, return values. They contain no text.
     pub words: Vec<String>,
-    /// Addresses of memory that can be read, and how many bytes of it are the same to both tracers.
+    /// Addresses of readable memory, and the number of bytes that both tracers read alike.
     pub memory: Vec<(String, u32)>,
-    /// Addresses of texts; texts that are perhaps none.
+    /// Addresses of texts, some of which may be unreadable.
     pub texts: Vec<String>,
-    /// Whether memory is user space's by itself, so that `+u` says nothing more.
+    /// Whether memory is user space's by default, so that `+u` has no effect.
     pub user: bool,
-    /// Whether [`Sources::memory`] and [`Sources::texts`] are user space's, asked for by `+u` or `ustring`.
+    /// Whether [`Sources::memory`] and [`Sources::texts`] are user space's, which needs `+u` or `ustring`.
     pub ask_user: bool,
     /// Addresses of kernel text.
     pub code: Vec<String>,
-    /// Names with types of their own (BTF), which may stand without a type.
+    /// Names with BTF types, which may stand without a type.
     pub typed: Vec<String>,
 }
 
@@ -41,11 +41,12 @@ const NUMBERS: [(&str, u32); 12] = [
 ];
 
 impl Sources {
-    /// So many arguments as there may be, a space in front of each.
+    /// A random number of arguments, each with a space in front.
     pub fn arguments(&self, rng: &mut Rng) -> String {
         let count = [1, 1, 2, 3, 4, 6, 8][rng.below(7)];
         let mut all: Vec<String> = (0..count).map(|_| self.argument(rng)).collect();
-        // The kernel lets the name of a symbol run into the text behind it (`fetch_store_symstring()` does not count its NUL).
+        // A `symstr` is kept only once and moved to the end: the kernel lets the symbol's name run into the text
+        // after it (`fetch_store_symstring()` does not count its NUL).
         let names = |text: &String| text.ends_with(":symstr");
         let last = all.iter().rposition(names);
         let mut kept = 0;
@@ -101,7 +102,7 @@ impl Sources {
         let (ty, size) = rng.pick(&NUMBERS);
         let offset = rng.below((room.checked_sub(size)? + 1) as usize);
         let mark = self.user_mark(rng);
-        // Back and forth comes to the same place.
+        // The offset may be decimal or hexadecimal.
         if rng.once_in(4) {
             return Some(format!("+{mark}{offset}({address}):{ty}"));
         }

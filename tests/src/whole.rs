@@ -1,4 +1,4 @@
-//! Whole programs around generated functions, without a template: scratch memory, filter, record.
+//! Complete programs around generated functions, without a template: scratch memory, filter, record.
 
 use tracer_user::code::asm::{
     Assembler, CALL, Cond, Function, Insn, LD_IMM64, Operand, PSEUDO_CALL, Reg, Width,
@@ -12,10 +12,10 @@ const PSEUDO_MAP_FD: u8 = 1;
 /// `bpf_map_lookup_elem`
 const LOOKUP: i32 = 1;
 
-/// The map of one value that stands for scratch memory.
+/// The map with one value that is used as scratch memory.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's errno.
 pub fn scratch() -> Result<Map, rustix::io::Errno> {
     Map::create(&MapSpec {
         kind: MapKind::Array,
@@ -28,8 +28,8 @@ pub fn scratch() -> Result<Map, rustix::io::Errno> {
     })
 }
 
-/// Joins a main program, which calls the first of `filter` and the first of `record` and returns what the
-/// filter returned, with those functions. The common word is the map's first.
+/// Links these functions with a main program. The main program calls the first of `filter` and the first of `record`,
+/// and returns the filter's result. The common word is the map's first.
 pub fn program(scratch: &Map, filter: &[Function], record: &[Function]) -> Vec<Insn> {
     let mut asm = Assembler::new();
     let none = asm.label();
@@ -83,7 +83,7 @@ pub fn program(scratch: &Map, filter: &[Function], record: &[Function]) -> Vec<I
     insns
 }
 
-/// The bytes that the kernel takes.
+/// The instructions as bytes for the kernel.
 pub fn encoded(insns: &[Insn]) -> Vec<u8> {
     insns.iter().flat_map(|insn| insn.encode()).collect()
 }

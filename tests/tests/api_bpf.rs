@@ -1,5 +1,5 @@
-//! Synthetic events that somebody else's eBPF program emits in the kernel: `tests/emitter`, written with `tracer-emit`, built
-//! by `cargo xtask build` and loaded by aya, tells of tasks that waited longer than a bound.
+//! Synthetic events that an independent eBPF program emits in the kernel. The program `tests/emitter` uses
+//! `tracer-emit`; `cargo xtask build` builds it and aya loads it. It reports tasks that waited longer than a limit.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -18,16 +18,16 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, bodies, set, text};
 use tracer_tests::user_events::Page;
 
-/// The program.
+/// The emitter's object file.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/long-wait.o"));
 
-/// How long records are waited for.
+/// Time limit for records.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 const DEFINITION: &str = "long_wait pid_t pid; char[16] comm; u64 wait_us";
 const EVENT: &str = "events/synthetic/long_wait";
 
-/// A BPF file system of our own.
+/// A separate mount of the BPF file system.
 struct BpfFs(PathBuf);
 
 impl BpfFs {
@@ -46,7 +46,7 @@ impl Drop for BpfFs {
     }
 }
 
-/// A thread that sleeps and is woken, each time it is told to.
+/// A thread that sleeps and is woken once per request.
 struct Waiter {
     tid: u32,
     go: mpsc::Sender<()>,
@@ -75,7 +75,7 @@ impl Waiter {
     }
 }
 
-/// The program at its hooks.
+/// Loads the program and attaches it.
 fn load(pins: &Path) -> Result<Ebpf> {
     let mut program = EbpfLoader::new().default_map_pin_directory(pins).load(OBJECT)?;
     for (name, event) in [("wakeup", "sched_wakeup"), ("switch", "sched_switch")] {
@@ -95,7 +95,7 @@ fn records(dir: &Path) -> Result<Vec<String>> {
     Ok(bodies(&text(dir, "trace")?))
 }
 
-/// Waits until there are records of the waiter in an instance.
+/// Waits until an instance has records of the waiter.
 fn wait_for_records(waiter: &Waiter, dir: &Path) -> Result<()> {
     let start = Instant::now();
     let found = loop {
@@ -132,7 +132,7 @@ fn a_foreign_program_emits_into_the_mirror() {
             eprintln!("skipped: there is no program; `cargo xtask build` makes it");
             return Ok(());
         }
-        // aya asks tracefs for numbers of events.
+        // aya reads event ids from tracefs.
         let _tracefs = host::Tracefs::find_or_mount()?;
         let bpffs = BpfFs::mount("wait")?;
         let pins = bpffs.0.join("mirror");
@@ -144,7 +144,7 @@ fn a_foreign_program_emits_into_the_mirror() {
         let dir = mounted.dir();
         let one = mounted.instance("one")?;
 
-        // The program comes first, and makes the maps.
+        // The program is loaded first and makes the maps.
         let mut program = load(&pins)?;
         let waiter = Waiter::start()?;
         follow(&mut program, waiter.tid, 0)?;
@@ -159,7 +159,7 @@ fn a_foreign_program_emits_into_the_mirror() {
         follow(&mut program, waiter.tid, 0)?;
         set(dir, &format!("{EVENT}/filter"), &format!("pid != {}", waiter.tid))?;
         nothing_comes(&waiter, dir, "the filter drops it")?;
-        // Each instance has its own.
+        // Each instance has its own enable state.
         set(&one, &format!("{EVENT}/enable"), "1")?;
         wait_for_records(&waiter, &one)?;
         ensure!(records(dir)?.is_empty(), "the filter drops it");
@@ -167,13 +167,13 @@ fn a_foreign_program_emits_into_the_mirror() {
             set(dir, &format!("{EVENT}/enable"), "0")?;
         }
         nothing_comes(&waiter, &one, "the event is off")?;
-        // Another event of that name is none that the program means.
+        // The program ignores an event of the same name with other fields.
         set(dir, "synthetic_events", "long_wait u64 wait_us; pid_t pid")?;
         set(dir, &format!("{EVENT}/enable"), "1")?;
         nothing_comes(&waiter, dir, "other fields")?;
         set(dir, &format!("{EVENT}/enable"), "0")?;
 
-        // A daemon that is killed leaves the program alone, and the next one takes over.
+        // The program outlives a killed daemon, and the next daemon takes over.
         set(dir, "synthetic_events", DEFINITION)?;
         set(dir, &format!("{EVENT}/enable"), "1")?;
         wait_for_records(&waiter, dir)?;
@@ -187,7 +187,7 @@ fn a_foreign_program_emits_into_the_mirror() {
         wait_for_records(&waiter, next.dir())?;
         drop(program);
         nothing_comes(&waiter, next.dir(), "the program is gone")?;
-        // One that ends takes the names along.
+        // A daemon that ends normally removes the pinned names.
         drop(next);
         ensure!(!pins.exists(), "{} is still there", pins.display());
         drop(mounted);
@@ -196,13 +196,13 @@ fn a_foreign_program_emits_into_the_mirror() {
     run().unwrap();
 }
 
-/// Where the emitter's uprobe sits.
+/// The target of the emitter's uprobe.
 #[inline(never)]
 extern "C" fn hit(number: i64) -> i64 {
     std::hint::black_box(number)
 }
 
-/// How many records of an event there are, and what they say; waits for so many.
+/// Acts until there are at least `count` records of an event, and returns their texts.
 fn await_records(dir: &Path, event: &str, count: usize, act: impl Fn()) -> Result<Vec<String>> {
     let start = Instant::now();
     let head = format!("{event}: ");
@@ -244,7 +244,7 @@ fn every_kind_of_program_emits() {
         let mut program = EbpfLoader::new().default_map_pin_directory(&pins).load(OBJECT)?;
         let tid = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
 
-        // Calls of a function, each once.
+        // Calls of a function, one record each.
         let hook: &mut UProbe = program.program_mut("at_kprobe").context("at_kprobe")?.try_into()?;
         hook.load()?;
         let place = tracer_tests::probes::place(hit as *const () as u64)?;
@@ -260,7 +260,7 @@ fn every_kind_of_program_emits() {
         let expected: Vec<String> = (-3..5).map(|number| format!("number={number} text=a text")).collect();
         ensure!(found == expected, "{found:?}");
 
-        // System calls of one number of this thread.
+        // System calls of this thread with one number.
         let mut calls: HashMap<_, u32, u64> = program.take_map("CALLS").context("CALLS")?.try_into()?;
         calls.insert(tid, libc::SYS_getppid.cast_unsigned(), 0)?;
         let hook: &mut RawTracePoint = program.program_mut("at_raw_tp").context("at_raw_tp")?.try_into()?;
@@ -284,7 +284,7 @@ fn every_kind_of_program_emits() {
             false,
         )?;
         let found = await_records(dir, "by_perf_event", 20, || {
-            // One that is not there yet.
+            // The new page is not present yet, so the access faults.
             Page::new(ProtFlags::READ | ProtFlags::WRITE).map(drop).unwrap();
         })?;
         hook.detach(link)?;

@@ -1,5 +1,5 @@
-//! The event API for kprobe events, in a mirror that runs and in one of this process: what kernel/trace/kprobe_event_gen_test.c
-//! does, with its definitions.
+//! The event API for kprobe events, in a running mirror and in a mirror of this process. The test follows
+//! `kernel/trace/kprobe_event_gen_test.c`, with its definitions.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -32,7 +32,7 @@ fn mirror() -> Result<RefCell<Mirror>> {
     Ok(RefCell::new(Mirror::new(Arc::new(Facts::running()?))?))
 }
 
-/// The kernel's test, up to the hits; `listing` says what stands in `kprobe_events`.
+/// The kernel's test, up to the hits; `listing` returns the content of `kprobe_events`.
 fn generate(place: &dyn Place, listing: &dyn Fn() -> Result<String>) -> Result<()> {
     let mut cmd = kprobe_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
     kprobe_event_gen_cmd_start(&mut cmd, "gen_kprobe_test", "do_sys_openat2", &ARGS[..2])?;
@@ -45,11 +45,11 @@ fn generate(place: &dyn Place, listing: &dyn Fn() -> Result<String>) -> Result<(
     let lines: Vec<&str> = wanted.lines().collect();
     ensure!(lines.len() == 2, "{wanted}");
     ensure!(lines[0] == format!("p:kprobes/gen_kprobe_test do_sys_openat2 {}", ARGS.join(" ")), "{wanted}");
-    // Behind the letter stands how many calls may be on their way, which depends on the CPUs.
+    // The number after the letter is the maximum of concurrent calls, which depends on the CPUs.
     let back = lines[1].trim_start_matches(|c: char| c == 'r' || c.is_ascii_digit());
     ensure!(back == ":kprobes/gen_kretprobe_test do_sys_openat2 arg1=$retval", "{wanted}");
 
-    // The same once more, with other fields, is another event of the same name.
+    // A second definition of the same name with other fields is refused.
     let mut cmd = kprobe_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
     kprobe_event_gen_cmd_start(&mut cmd, "gen_kprobe_test", "do_sys_openat2", &["nothing=%none"])?;
     ensure!(kprobe_event_gen_cmd_end(&mut cmd) == Err(Errno::INVAL), "a register that there is none of");

@@ -1,5 +1,5 @@
-//! The event API for synthetic events, in a mirror that runs and in one of this process: what kernel/trace/
-//! synth_event_gen_test.c does, with its values, and what the contracts of the functions say beside that.
+//! The event API for synthetic events, in a running mirror and in a mirror of this process. The tests follow
+//! `kernel/trace/synth_event_gen_test.c`, with its values, and also check the documented contracts of the functions.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use tracer_user::api::{Errno, Files, Place};
 use tracer_user::engine::facts::Facts;
 use tracer_user::engine::instance::{Filled, Lines, Mirror, TOP};
 
-/// The fields of the kernel's test that come first, and those that it adds one by one.
+/// The first fields of the kernel's test, and the fields that it adds one by one.
 const FIRST: [(&str, &str); 4] =
     [("pid_t", "next_pid_field"), ("char[16]", "next_comm_field"), ("u64", "ts_ns"), ("u64", "ts_ms")];
 const MORE: [(&str, &str); 3] =
     [("unsigned int", "cpu"), ("char[64]", "my_string_field"), ("int", "my_int_field")];
 
-/// Those of the event that it makes in one step.
+/// The fields of the event that the kernel's test makes in one step.
 const CREATED: [(&str, &str); 9] = [
     ("pid_t", "next_pid_field"),
     ("char[16]", "next_comm_field"),
@@ -43,7 +43,7 @@ const CREATED: [(&str, &str); 9] = [
     ("int", "my_int_field"),
 ];
 
-/// The lines that the kernel's test leaves, where the CPU is 1.
+/// The lines that the kernel's test leaves when the CPU is 1.
 const LINES: [&str; 6] = [
     "gen_synth_test: next_pid_field=777 next_comm_field=hula hoops ts_ns=1000000 ts_ms=1000 cpu=1 \
      my_string_field=thneed my_int_field=598",
@@ -68,7 +68,7 @@ fn seven<'a>(comm: &'a str, text: &'a str, number: i32) -> [Value<'a>; 7] {
     [777.into(), comm.into(), 1_000_000.into(), 1000.into(), 1.into(), text.into(), number.into()]
 }
 
-/// The kernel's test; `records` gives the lines of the trace.
+/// The kernel's test; `records` returns the lines of the trace.
 fn generate(place: &dyn Place, records: &dyn Fn() -> Result<Vec<String>>) -> Result<()> {
     let file = |event: &str| trace_get_event_file(place, None, "synthetic", event);
 
@@ -134,7 +134,7 @@ fn generate(place: &dyn Place, records: &dyn Fn() -> Result<Vec<String>>) -> Res
     Ok(())
 }
 
-/// What is refused, what is traced all the same, and what says nothing.
+/// Checks which calls are refused, which calls still trace, and which calls do nothing.
 fn contracts(
     place: &dyn Place,
     generated: &TraceEventFile<'_>,
@@ -143,7 +143,7 @@ fn contracts(
 ) -> Result<()> {
     let before = records()?.len();
     let new = || -> Result<Vec<String>> { Ok(records()?.split_off(before)) };
-    // Next and by name do not mix, there is nothing behind the last field, and every end traces.
+    // Values in order and values by name cannot be mixed, no value may follow the last field, and every end traces.
     let mut state = synth_event_trace_start(generated)?;
     synth_event_add_next_val(1, &mut state)?;
     ensure!(synth_event_add_val("ts_ns", 2, &mut state) == Err(Errno::INVAL), "mixed");
@@ -178,7 +178,7 @@ fn contracts(
     ];
     ensure!(new()? == wanted, "{:#?}", new()?);
 
-    // Texts of any length cannot be given piece by piece; values must be as many as fields and of their kinds.
+    // Dynamic strings cannot be added piece by piece. The values must match the fields in number and kind.
     ensure!(synth_event_trace_start(created).map(drop) == Err(ENOTSUPP), "texts of any length");
     for values in [&seven("a", "b", 1)[..6], &[Value::Number(1); 7], &[]] {
         ensure!(synth_event_trace(generated, values) == Err(Errno::INVAL), "{values:?}");
@@ -191,7 +191,7 @@ fn contracts(
     synth_event_add_field_str(&mut cmd, "float f")?;
     ensure!(synth_event_gen_cmd_end(&mut cmd) == Err(Errno::INVAL), "no such type");
 
-    // An event that is off says nothing, whatever it is given; the rules of adding stay.
+    // An event that is off ignores all values, but the rules for adding them still apply.
     turn(generated, false)?;
     synth_event_trace(generated, &[])?;
     synth_event_trace(generated, &seven("a", "b", 1))?;
@@ -200,7 +200,7 @@ fn contracts(
     ensure!(synth_event_add_val("ts_ns", 1, &mut state) == Err(Errno::INVAL), "mixed");
     synth_event_trace_end(state)?;
     ensure!(new()?.len() == 3, "{:#?}", new()?);
-    // Another kind of event has no values.
+    // An event of another kind accepts no values.
     let other = trace_get_event_file(place, None, "sched", "sched_kthread_stop")?;
     ensure!(synth_event_trace(&other, &[1.into()]) == Err(Errno::INVAL), "not synthetic");
     Ok(())
@@ -217,7 +217,7 @@ fn the_kernels_test_by_files() {
         let place = Files::at(dir);
         generate(&place, &|| Ok(bodies(&text(dir, "trace")?)))?;
 
-        // An instance has its own filter, triggers and switch, and stays while its event is held.
+        // An instance has its own filter, triggers and switch. It cannot be removed while its event is in use.
         let one = mounted.instance("one")?;
         synth_event_create(&place, "wakeup", &[("u64", "lat"), ("char[]", "who")])?;
         let file = trace_get_event_file(&place, Some("one"), "synthetic", "wakeup")?;
@@ -243,7 +243,7 @@ fn the_kernels_test_by_files() {
         trace_put_event_file(fixed);
         synth_event_delete(&place, "fixed")?;
 
-        // One that runs for every hit has turned the event off when the next one comes.
+        // A trigger without a filter turns the event off before the next record.
         set(&one, "tracing_on", "1")?;
         set(&one, "events/synthetic/wakeup/trigger", "!traceoff if lat == 30")?;
         set(&one, "events/synthetic/wakeup/trigger", "disable_event:synthetic:wakeup")?;
@@ -281,7 +281,7 @@ fn the_kernels_test_in_this_process() {
             Ok(bodies(&String::from_utf8(text)?))
         };
         generate(&mirror, &records)?;
-        // A held event stays, on or off.
+        // An event in use cannot be deleted, whether it is on or off.
         synth_event_create(&mirror, "held", &[("u64", "n")])?;
         let file = trace_get_event_file(&mirror, None, "synthetic", "held")?;
         ensure!(synth_event_delete(&mirror, "held") == Err(Errno::BUSY), "it is held");

@@ -1,5 +1,5 @@
-//! The command line from outside: help, list, explain, doctor, errors with carets, exit codes, ends of every kind,
-//! and that nothing is left behind.
+//! The command line from outside: help, list, explain, doctor, errors with carets, exit codes, every way to end, and
+//! that nothing stays in the kernel.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use tracer_tests::host::{self, Tracefs};
 use tracer_tests::tracer::{Outcome, Tracer};
 use tracer_tests::workload::Job;
 
-/// Ends a test that needs to trace where we may not.
+/// Ends a test that must trace when the process has no privileges.
 macro_rules! needs_root {
     () => {
         if !host::root_or_skip() {
@@ -24,7 +24,7 @@ fn tracer(arguments: &[&str]) -> Outcome {
     Tracer::new(arguments).unwrap().run().unwrap()
 }
 
-/// A `tracer record` of one event, restricted to a workload that waits.
+/// A `tracer record` of one event, restricted to a waiting workload.
 fn record_of(job: &Job, event: &str, filter: Option<&str>) -> Tracer {
     Tracer::record().unwrap().event(event, filter).args(["--pid", &job.pid().to_string()])
 }
@@ -151,7 +151,7 @@ fn the_header_is_the_kernels() {
     job.go().unwrap();
     let ours = running.stop().unwrap().success().unwrap().trace().header;
     let kernel = tracer_tests::oracle::Oracle::create("header").unwrap().trace().unwrap().header;
-    // The counts of entries stand in one line, which a stream cannot know beforehand.
+    // One header line has the counts of entries, which a stream cannot know in advance.
     let fixed = |lines: &[String]| -> Vec<String> {
         lines.iter().filter(|line| !line.contains("entries-in-buffer")).cloned().collect()
     };
@@ -289,7 +289,7 @@ fn objects(pid: u32) -> BTreeSet<(String, u32)> {
     found
 }
 
-/// Which of them the kernel still has.
+/// The objects that still exist in the kernel.
 fn alive(objects: &BTreeSet<(String, u32)>) -> Vec<&(String, u32)> {
     let there = |(kind, id): &&(String, u32)| {
         let mut command = Command::new("bpftool");
@@ -317,7 +317,7 @@ fn a_kill_leaves_nothing_behind() {
     assert!(!alive(&held).is_empty(), "bpftool knows none of {held:?}");
     running.signal(Signal::KILL).unwrap();
     assert!(!running.wait().unwrap().status.success());
-    // Objects go when the last reference does, a grace period after the process.
+    // An object is freed with its last reference, a grace period after the process.
     let deadline = Instant::now() + Duration::from_secs(20);
     while !alive(&held).is_empty() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));

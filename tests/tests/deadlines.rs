@@ -1,4 +1,5 @@
-//! Nobody waits for somebody else's request: mappings of streams, polls, marks and small requests beside large ones, and the end.
+//! Time limits: no client waits for another client's request. The tests cover mappings of streams, polls, marks and
+//! small requests beside large ones, and the daemon's end.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -21,14 +22,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, names, set, text};
 
-/// The last page of a stream, by which the kernel is told that it has no end.
+/// Offset of the last page of a stream, whose size tells the kernel that the stream has no end.
 const LAST: u64 = (1 << 62) - 4096;
-/// How long anything small may take that does not wait, on a machine that does other things too.
+/// Time limit of a small request that does not wait, on a machine with other load.
 fn soon() -> Duration {
     host::patience(Duration::from_secs(5))
 }
 
-/// Times are measured: one test at a time.
+/// The tests measure times, so they run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs a test that needs root, alone.
@@ -37,14 +38,14 @@ fn alone(test: impl FnOnce() -> Result<()>) {
     host::as_root(test);
 }
 
-/// Does something in a thread of its own; none where it takes too long.
+/// Runs a function in a separate thread; `None` when it takes too long.
 fn within<T: Send + 'static>(limit: Duration, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, is_done) = channel();
     std::thread::spawn(move || done.send(act()));
     is_done.recv_timeout(limit).ok()
 }
 
-/// A process that is ended with the test.
+/// A process that is killed on drop.
 struct Client(Child);
 
 impl Client {
@@ -53,12 +54,12 @@ impl Client {
         let child =
             Command::new(program).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut client = Self(child.context("cannot start a client")?);
-        // It says when it is about to do what it is for.
+        // The client writes a byte just before its main action.
         client.0.stdout.as_mut().context("its output")?.read_exact(&mut [0])?;
         Ok(client)
     }
 
-    /// The signal that ended it, if it did by itself within a time.
+    /// The signal that ended the process, if it ended by itself within the limit.
     fn ended_by(&mut self, limit: Duration) -> Result<Option<i32>> {
         let start = Instant::now();
         while start.elapsed() < limit {
@@ -82,7 +83,7 @@ fn stream(dir: &Path) -> PathBuf {
     dir.join("per_cpu/cpu0/trace_pipe_raw")
 }
 
-/// Opens a stream, takes what is in it by splice(2), and asks the mirror for something else.
+/// Opens a stream, reads it by splice(2), and sends the mirror another request.
 fn use_beside(dir: &Path) -> Result<usize> {
     let file = rustix::fs::open(stream(dir), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
     ensure!(text(dir, "tracing_on")? == "1\n", "tracing is off");
@@ -97,8 +98,8 @@ fn use_beside(dir: &Path) -> Result<usize> {
     }
 }
 
-/// A page fault at a place of a stream that is mapped is a read that nobody sees waiting, with the page locked: it gets what is
-/// there, or an error.
+/// A page fault in a mapping of a stream becomes a read with the page locked, and no reader is visibly waiting. The
+/// read must return the present data or an error.
 #[test]
 fn a_mapping_of_a_stream_keeps_nobody_waiting() {
     alone(|| {
@@ -120,14 +121,14 @@ fn a_mapping_of_a_stream_keeps_nobody_waiting() {
                 }
             };
             if used.is_none() || ended.is_none() {
-                // Whoever waits gets an error by that, the daemon too.
+                // A forced unmount returns an error to every waiting process, including the daemon.
                 let _ = unmount(&dir, UnmountFlags::DETACH | UnmountFlags::FORCE);
                 mounted.kill();
             }
             used.with_context(|| format!("the mirror hangs: a page at {offset} is touched"))??;
             ensure!(ended == Some(libc::SIGBUS), "touching {offset} ended by {ended:?}");
         }
-        // And one whose splice waits for records is served when there are some.
+        // A splice that waits for records completes when there are some.
         let path = stream(&dir);
         let spliced = std::thread::spawn(move || -> Result<usize> {
             let file = File::open(path)?;
@@ -146,7 +147,7 @@ fn a_mapping_of_a_stream_keeps_nobody_waiting() {
     });
 }
 
-/// Of `/proc/PID`: kilobytes of memory that is no file's, and clock ticks on a CPU.
+/// From `/proc/PID`: anonymous memory in kilobytes, and CPU time in clock ticks.
 fn used(pid: u32) -> Result<(u64, u64)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
@@ -157,7 +158,7 @@ fn used(pid: u32) -> Result<(u64, u64)> {
     Ok((memory, ticks()? + ticks()?))
 }
 
-/// Rounds of polls after which the daemon's memory has settled: 2 on the host, 3 on an emulated machine.
+/// Rounds of polls after which the daemon's memory is stable: 2 on the host, 3 on an emulated machine.
 const ROUNDS: usize = 6;
 
 #[test]
@@ -170,14 +171,15 @@ fn short_polls_leave_nothing() {
         let poll = |times: u32| -> Result<()> {
             let waiter = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             for _ in 0..times {
-                // As poll(2) with a short timeout: the kernel asks for a notification, and nobody waits for it any more.
+                // Behaves like poll(2) with a short timeout: the kernel requests a notification that no process waits
+                // for any more.
                 epoll::add(&waiter, &pipe, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
                 epoll::delete(&waiter, &pipe)?;
             }
             Ok(())
         };
-        // The heap keeps what many polls need at once, which settles after some rounds. Polls that are remembered leave 235 bytes each
-        // in every round.
+        // The heap keeps what many simultaneous polls need, so its size is stable after some rounds. A daemon that
+        // remembered polls would keep 235 bytes for each in every round.
         let remembered = u64::from(times) * 235 / 1024;
         let (mut all, mut left) = (vec![used(mounted.pid())?.0], u64::MAX);
         while left > remembered / 8 {
@@ -188,7 +190,7 @@ fn short_polls_leave_nothing() {
             left = now.saturating_sub(all[all.len() - 1]);
             all.push(now);
         }
-        // Interest ends by itself, and with it the looking.
+        // The daemon forgets a poll by itself and then stops checking.
         std::thread::sleep(Duration::from_millis(1500));
         let (_, start) = used(mounted.pid())?;
         std::thread::sleep(Duration::from_secs(2));
@@ -199,7 +201,7 @@ fn short_polls_leave_nothing() {
     });
 }
 
-/// How long a small thing takes, over and over.
+/// Measures the duration of a small action repeatedly.
 struct Timed {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Result<Vec<Duration>>>,
@@ -222,7 +224,7 @@ impl Timed {
         Self { stop, thread }
     }
 
-    /// How many there were, the 99th percentile and the longest.
+    /// The number of actions, the 99th percentile and the maximum.
     fn end(self) -> Result<(usize, Duration, Duration)> {
         self.stop.store(true, Ordering::Relaxed);
         let mut all = self.thread.join().ok().context("a thread failed")??;
@@ -232,7 +234,7 @@ impl Timed {
     }
 }
 
-/// Two threads that wake each other by pipes: what the machine alone makes of a small request.
+/// Two threads that wake each other through pipes: the machine's own share of the time of a small request.
 fn machine() -> Result<Timed> {
     let (asked, ask) = rustix::pipe::pipe()?;
     let (answered, answer) = rustix::pipe::pipe()?;
@@ -248,7 +250,7 @@ fn machine() -> Result<Timed> {
     }))
 }
 
-/// The system of most events of those that do not take minutes to be closed.
+/// The system with the most events, among the systems that do not take minutes to close.
 fn largest(dir: &Path) -> Result<String> {
     let count =
         |system: &String| std::fs::read_dir(dir.join("events").join(system)).map_or(0, Iterator::count);
@@ -263,7 +265,7 @@ fn marks_and_small_requests_do_not_wait_for_many_events() {
         let mounted = Mounted::start("marks")?;
         let dir = mounted.dir().to_owned();
         set(&dir, "set_event_pid", &std::process::id().to_string())?;
-        // What a daemon reads once, it has read by then.
+        // The daemon has then done its one-time reads.
         set(&dir, "events/sched/sched_switch/enable", "1")?;
         let system = largest(&dir)?;
         let noise = machine()?;
@@ -288,14 +290,14 @@ fn marks_and_small_requests_do_not_wait_for_many_events() {
              reads: {others_usual:?}, at most {others_longest:?}; the machine alone: {machines:?}, at most {most:?}"
         );
         ensure!(usual <= host::patience(Duration::from_millis(10)) + machines, "marks take {usual:?}");
-        // A machine that is busy excuses that much, and no more.
+        // A busy machine excuses this much and no more.
         let most = most.min(host::patience(Duration::from_millis(25)));
         ensure!(longest <= host::patience(Duration::from_millis(10)) + most, "a mark took {longest:?}");
         ensure!(
             others_longest <= host::patience(Duration::from_millis(50)) + 2 * most,
             "a read took {others_longest:?}"
         );
-        // All are there, or counted.
+        // Every mark is in the trace or counted.
         let shown = text(&dir, "trace")?.lines().filter(|line| line.contains("a mark")).count();
         let gone = tracer_tests::mirror::stat(&dir, "overrun")?;
         ensure!(
@@ -306,8 +308,8 @@ fn marks_and_small_requests_do_not_wait_for_many_events() {
     });
 }
 
-/// While a daemon's events are closed, the kernel holds a lock that everybody needs who reads a format or opens an event, some 30 ms
-/// for each. Another daemon's requests that need neither do not wait for that.
+/// While the kernel closes a daemon's events, it holds a lock for some 30 ms per event. Reading a format or opening
+/// an event needs that lock. Another daemon's requests that need neither must not wait for it.
 #[test]
 fn small_requests_do_not_wait_while_another_daemons_events_are_closed() {
     alone(|| {
@@ -360,7 +362,7 @@ fn small_requests_do_not_wait_while_another_daemons_events_are_closed() {
     });
 }
 
-/// Many polls of one instance's files cost one look at its rings, and their turn ends.
+/// Many polls of one instance's files cost one check of its rings, and the daemon then serves other requests.
 #[test]
 fn many_polls_keep_nobody_waiting() {
     alone(|| {
@@ -369,7 +371,7 @@ fn many_polls_keep_nobody_waiting() {
         set(&dir, "set_event_pid", &std::process::id().to_string())?;
         set(&dir, "events/syscalls/enable", "1")?;
         set(&dir, &format!("events/{}/enable", largest(&dir)?), "1")?;
-        // Never so full that a poll ends.
+        // The buffer never becomes full enough to end a poll.
         set(&dir, "buffer_percent", "100")?;
         let files: Vec<File> = (0..1000).map(|_| File::open(stream(&dir))).collect::<std::io::Result<_>>()?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -377,7 +379,7 @@ fn many_polls_keep_nobody_waiting() {
         let polls = std::thread::spawn(move || -> Result<usize> {
             let mut rounds = 0;
             while !ends.load(Ordering::Relaxed) {
-                // Again before interest ends, which is after a second.
+                // Polls again before the daemon forgets the poll, which happens after a second.
                 let waiter = epoll::create(epoll::CreateFlags::CLOEXEC)?;
                 for file in &files {
                     epoll::add(&waiter, file, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
@@ -408,7 +410,8 @@ fn many_polls_keep_nobody_waiting() {
     });
 }
 
-/// Requests of many clients are steps of their own, and turns of their uids: what root changes does not stand behind all of them.
+/// Each client request is a separate step, and the uids take turns: root's change does not wait for all clients'
+/// requests.
 #[test]
 fn a_change_does_not_stand_behind_requests_of_others() {
     alone(|| {
@@ -470,7 +473,7 @@ fn a_mark_is_there_for_the_next_read_and_in_its_place() {
                 ensure!(kinds == [true, true], "{clock}: not in order: {seen}");
             }
         }
-        // What the kernel refuses is refused.
+        // The mirror refuses what the kernel refuses.
         let refused = |file: &str, value: &[u8]| tracer_tests::mirror::write(&dir, file, value, true).err();
         ensure!(refused("trace_marker_raw", b"123") == Some(libc::EINVAL), "raw data without a number");
         set(&dir, "tracing_on", "0")?;

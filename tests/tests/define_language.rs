@@ -1,8 +1,9 @@
-//! The language of dynamic events against the running kernel: the same lines are given to its `dynamic_events` and
-//! to ours, and compared in errno, `error_log`, what the file lists then, and the new event's `format`, byte for byte.
+//! The language of dynamic events against the running kernel. The same lines are written to the kernel's
+//! `dynamic_events` and to the mirror's. The test compares errno, `error_log`, the resulting listing and the new
+//! event's `format`, byte for byte.
 //!
-//! No event is ever enabled. What the kernel does not have (a kind of probe, a type) is found out by asking it. All
-//! events are of a group of this test's own and are taken away again.
+//! No event is ever enabled. The test queries the kernel for the features that it lacks (a kind of probe, a type).
+//! All events are in the test's own group and are deleted afterwards.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,25 +22,25 @@ use tracer_user::lang::define::{File as ControlFile, Line, Set};
 use tracer_user::lang::facts::{Feature, Language, Machine};
 use tracer_user::plan::resolve;
 
-/// Lines made up at random, of each kind of probe.
+/// Number of random lines, for each kind of probe.
 const CASES: u32 = 6_000;
 
-/// When a slow machine stops with a kind of probe, and after how many lines at least.
+/// Time limit for a kind of probe on a slow machine, and the smallest number of lines.
 const PATIENCE: Duration = Duration::from_secs(40);
 const CASES_MIN: u32 = 150;
 
-/// Tests of this file write the same files of the kernel.
+/// The tests of this file write the same files of the kernel.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What a line did.
+/// The result of a line.
 #[derive(Clone, PartialEq, Eq)]
 struct Outcome {
     errno: Option<i32>,
     /// The entries of `error_log`, without their timestamps.
     log: Vec<String>,
-    /// Lines of our group in `dynamic_events`.
+    /// Lines of the test's group in `dynamic_events`.
     listing: String,
-    /// `format` of the event that the last line defines, its id taken out.
+    /// `format` of the event that the last line defines, without its id.
     format: Option<String>,
 }
 
@@ -57,7 +58,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// None, said aloud, where there are no dynamic events.
+    /// Prints a note and returns `None` when the kernel has no dynamic events or this process is not root.
     fn open() -> Option<Self> {
         if !host::is_root() {
             eprintln!("skipped: tracefs needs root");
@@ -79,7 +80,7 @@ impl Kernel {
         self.tracefs.root().join(file)
     }
 
-    /// Writes a line; the kernel's errno and log entries.
+    /// Writes a line and returns the kernel's errno and log entries.
     fn write(&self, line: &[u8]) -> Result<(Option<i32>, Vec<String>)> {
         File::create(self.path("error_log")).context("error_log")?;
         let file = OpenOptions::new().append(true).open(self.path("dynamic_events"))?;
@@ -88,7 +89,7 @@ impl Kernel {
         Ok((errno, entries))
     }
 
-    /// Lines of our group.
+    /// The listed lines of the test's group.
     fn listing(&self) -> Result<String> {
         let text = visible(&fs::read(self.path("dynamic_events"))?);
         let ours = |line: &&str| {
@@ -106,7 +107,7 @@ impl Kernel {
         Some(without_id(&text))
     }
 
-    /// Takes away all events of our group.
+    /// Deletes all events of the test's group.
     fn forget(&self) -> Result<()> {
         if !self.listing()?.is_empty() {
             let (errno, _) = self.write(format!("-:{GROUP}/").as_bytes())?;
@@ -115,13 +116,14 @@ impl Kernel {
         Ok(())
     }
 
-    /// The kernel's language, by asking it.
+    /// Queries the kernel for its language features.
     fn ask(&self) -> Result<Language> {
         let mut language = Language::newest();
         let on_file = format!("p:{GROUP}/ask {}:64", self.file);
         let many = repeated(129, " a#=\\1");
         let big = repeated(7, " a#=@0:x64[64]");
-        // A feature, a line, and what makes it absent: no log entry of this parser, or that it is refused, or taken.
+        // Each test has a feature, a line, and the result that shows the feature's absence: the parser logs nothing,
+        // or the line is refused, or it is accepted.
         let silent = |line: &str, parser: &str| -> Result<bool> {
             Ok(!self.write(line.as_bytes())?.1.iter().any(|entry| entry.starts_with(parser)))
         };
@@ -162,12 +164,12 @@ impl Kernel {
         Ok(language)
     }
 
-    /// Gives lines to both, one after the other, and compares after each.
+    /// Writes lines to both, one after the other, and compares after each.
     fn compare(&self, lines: &[&[u8]], facts: &Machine<'_>) -> Result<Option<(Outcome, Outcome)>> {
         let mut set = Set::default();
         let mut difference = None;
         for line in lines {
-            // What we say comes first: the kernel's event would be one that is there already.
+            // The mirror's language goes first: afterwards the kernel's event would already exist.
             let result = set.apply(&Line::split(line), ControlFile::Dynamic, facts);
             let listing = visible(&set.listing(ControlFile::Dynamic));
             let group = format!(":{GROUP}/");
@@ -192,7 +194,7 @@ impl Kernel {
             let format = self.format(&listing);
             let mut theirs = Outcome { errno, log, listing, format };
             if astray {
-                // Both without their carets.
+                // Compares both without carets.
                 for entry in ours.log.iter_mut().chain(&mut theirs.log) {
                     let cut = entry.trim_end_matches(['^', ' ', '\n']).len();
                     entry.truncate(cut);
@@ -203,7 +205,7 @@ impl Kernel {
                 break;
             }
         }
-        // Of other groups only lines with a bad name can make events; they are the ones that we know of.
+        // Only lines with an invalid name can make events in other groups, and the set knows all of them.
         for defined in set.probes().iter().filter(|defined| defined.probe.event.group != GROUP) {
             let event = &defined.probe.event;
             self.write(format!("-:{}/{}", event.group, event.name).as_bytes())?;
@@ -212,7 +214,8 @@ impl Kernel {
         Ok(difference)
     }
 
-    /// Compares, and tells the difference. Somebody else may have written into the log: a second look decides.
+    /// Compares, and describes the difference. Another process may have written into the log, so a second comparison
+    /// decides.
     fn difference(&self, lines: &[&[u8]], facts: &Machine<'_>) -> Option<String> {
         self.compare(lines, facts).unwrap()?;
         let (theirs, ours) = self.compare(lines, facts).unwrap()?;
@@ -242,7 +245,7 @@ impl Drop for Kernel {
     }
 }
 
-/// Runs a test with the running kernel's facts, in its turn.
+/// Runs a test with the running kernel's facts while no other test runs.
 fn with_kernel(test: impl FnOnce(&Kernel, &Machine<'_>)) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(kernel) = Kernel::open() else { return };
@@ -259,7 +262,7 @@ fn without_id(format: &str) -> String {
     format.lines().filter(|line| !line.starts_with("ID: ")).map(|line| line.to_owned() + "\n").collect()
 }
 
-/// A text so many times, its number in the place of `#`.
+/// Repeats a text, with the index in place of `#`.
 fn repeated(count: usize, text: &str) -> String {
     (0..count).map(|n| text.replace('#', &n.to_string())).collect()
 }
@@ -276,7 +279,7 @@ fn made_up_lines_define_alike() {
                 if case >= CASES_MIN && start.elapsed() > PATIENCE {
                     break;
                 }
-                // Two lines, so that some meet an event that is there.
+                // Two lines, so that some refer to an existing event.
                 let lines = [(); 2].map(|()| definition(kind, &kernel.file, &mut rng));
                 differences.extend(kernel.difference(&[&lines[0], &lines[1]], facts));
                 let mut set = Set::default();
@@ -295,7 +298,7 @@ fn made_up_lines_define_alike() {
     });
 }
 
-/// The language's table of cases, as far as its names mean something to a real kernel.
+/// The cases of the language's own tests whose names exist in a real kernel.
 #[test]
 fn corners_define_alike() {
     let long = |n: usize| "n".repeat(n);
@@ -373,7 +376,7 @@ fn corners_define_alike() {
         for name in
             ["", ":", ":/", ":tracerdef/", ":tracerdef.x", ":1/a", ":a-b/1", "5:tracerdef/a", "x:tracerdef/a"]
         {
-            // Default groups are everybody's: only lines that are refused, or of our group.
+            // All processes share the default groups: only lines that are refused, or that use the test's group.
             if name.contains(GROUP) || matches!(name, ":" | ":/" | ":1/a" | ":a-b/1") {
                 lines.push(format!("{head}{name} {place}"));
             }

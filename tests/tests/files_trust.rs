@@ -1,5 +1,6 @@
-//! Files that definitions name are users': their paths come to mean other files, their content changes, and their file systems may
-//! never answer. A probe stays at the file that was named, and nobody else waits for one.
+//! Files that definitions name belong to users: a path may refer to another file later, a file's content may change,
+//! and its file system may never answer. A probe stays at the file that was named, and no other client waits for such
+//! a file.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -23,7 +24,7 @@ use tracer_tests::mirror::{self, Answer, Mounted, set, text};
 use tracer_tests::tracer::Tracer;
 use tracer_user::sys::mount;
 
-/// A directory that goes when this is dropped, with what is mounted at its `fuse` and `mirror`.
+/// A directory that is removed on drop, with the mounts at its `fuse` and `mirror`.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -33,7 +34,7 @@ impl Scratch {
         Ok(Self(dir))
     }
 
-    /// A program that ends at once, in a file of its own.
+    /// A program that ends at once, in a separate file.
     fn program(&self, name: &str) -> Result<PathBuf> {
         let path = self.0.join(name);
         fs::copy("/bin/true", &path)?;
@@ -41,7 +42,7 @@ impl Scratch {
         Ok(path)
     }
 
-    /// A program that calls one function, which returns, and ends; and the function's offset in its file.
+    /// A program that calls one function, which returns, and then ends; and the function's offset in its file.
     fn returning(&self, name: &str) -> Result<(PathBuf, u64)> {
         let (code, function) = calls_once();
         let path = self.0.join(name);
@@ -51,10 +52,10 @@ impl Scratch {
     }
 }
 
-/// Where the code of [`executable`] begins: behind `Elf64_Ehdr` and one `Elf64_Phdr`.
+/// Offset of the code of [`executable`]: after `Elf64_Ehdr` and one `Elf64_Phdr`.
 const CODE: u64 = 64 + 56;
 
-/// A file of one segment, all of it, which starts where the code does (include/uapi/linux/elf.h).
+/// An ELF file with one segment, which contains the whole file; it starts at the code (`include/uapi/linux/elf.h`).
 fn executable(code: &[u8]) -> Vec<u8> {
     const ADDRESS: u64 = 0x40_0000;
     let machine: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
@@ -74,7 +75,7 @@ fn executable(code: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Code that calls a function and ends with exit(0), and where in it the function is.
+/// Code that calls a function and ends with exit(0), and the function's offset in it.
 fn calls_once() -> (Vec<u8>, u64) {
     if cfg!(target_arch = "aarch64") {
         // bl +16; mov x0, #0; mov x8, #93; svc #0; nop; ret
@@ -95,7 +96,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The offset in a program's file of its first instruction.
+/// The file offset of a program's first instruction.
 fn entry(program: &Path) -> Result<u64> {
     let bytes = fs::read(program)?;
     let file = object::File::parse(&*bytes)?;
@@ -113,7 +114,7 @@ fn run(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How many records of an event there are.
+/// The number of records of an event.
 fn hits(dir: &Path, event: &str) -> Result<usize> {
     Ok(text(dir, "trace")?.lines().filter(|line| line.contains(&format!(" {event}: "))).count())
 }
@@ -143,7 +144,7 @@ fn a_probe_stays_at_the_file_that_was_named() {
             ensure!(hits(dir, &event)? == 0, "the probe is at the new file: {}", text(dir, "trace")?);
             run(&old)?;
             ensure!(hits(dir, &event)? == 1, "the probe is not at the old one: {}", text(dir, "trace")?);
-            // It stays there from one time that it is enabled to the next, without any name that leads to it.
+            // The probe stays at that file when it is disabled and enabled again, even without a name for the file.
             set(dir, &format!("events/files/{event}/enable"), "0")?;
             let other = scratch.0.join("other");
             fs::rename(&old, &other)?;
@@ -152,7 +153,7 @@ fn a_probe_stays_at_the_file_that_was_named() {
             run(&new)?;
             ensure!(hits(dir, &event)? == 2, "{event}: {}", text(dir, "trace")?);
             fs::rename(&other, &old)?;
-            // What is shown is what was written.
+            // The listing shows the path as it was written.
             let listed = text(dir, "uprobe_events")?;
             ensure!(listed.contains(&link.display().to_string()), "{listed}");
             set(dir, &format!("events/files/{event}/enable"), "0")?;
@@ -173,7 +174,7 @@ fn a_killed_opener_is_replaced() {
         for round in 0..3 {
             let line = format!("p:files/opened_{round} {}:{:#x}", program.display(), entry(&program)?);
             let end = Instant::now() + Duration::from_secs(20);
-            // What was under way when the process ended is lost, what follows is not.
+            // Requests in flight fail when the helper process ends; later ones succeed.
             while let Err(error) = mirror::write(dir, "dynamic_events", line.as_bytes(), true) {
                 ensure!(error == libc::EIO && Instant::now() < end, "{error}");
             }
@@ -187,7 +188,7 @@ fn a_killed_opener_is_replaced() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        // With the last one gone, a file is an error and nothing else.
+        // Without the last helper, a file causes only an error.
         let line = format!("p:files/late {}:{:#x}", program.display(), entry(&program)?);
         ensure!(mirror::write(dir, "dynamic_events", line.as_bytes(), true) == Err(libc::EIO));
         set(dir, "events/files/opened_0/enable", "1")?;
@@ -210,7 +211,7 @@ fn a_file_that_changed_is_refused() {
         let done = mirror::write(dir, "events/files/change/enable", b"1", false);
         ensure!(done == Err(libc::ESTALE), "{done:?}");
         ensure!(text(dir, "events/files/change/enable")? == "0\n");
-        // Named again, it is the file that it is.
+        // A new definition uses the file's current content.
         set(dir, "dynamic_events", &format!("p:files/again {place}"))?;
         set(dir, "events/files/again/enable", "1")?;
         run(&program)?;
@@ -221,7 +222,8 @@ fn a_file_that_changed_is_refused() {
     });
 }
 
-/// Copies of this test are programs with events: each runs this, which hits them and tells whether somebody traces them.
+/// Copies of this test are programs with events. Each copy runs this test, which hits the events and prints whether
+/// they are traced.
 #[test]
 fn a_program_hits_its_events() {
     let traced = events::trace_everything_enabled();
@@ -230,7 +232,7 @@ fn a_program_hits_its_events() {
     println!("traced: {traced}");
 }
 
-/// Runs a copy of this test, which hits each event once; whether its semaphore is raised.
+/// Runs a copy of this test, which hits each event once; returns whether the event's semaphore is raised.
 fn hit(copy: &Path) -> Result<bool> {
     let arguments = ["--exact", "--nocapture", "a_program_hits_its_events"];
     let output = Command::new(copy).args(arguments).output()?;
@@ -266,7 +268,7 @@ fn a_program_of_events_stays_the_file_that_was_named() {
             ensure!(hits(dir, "everything")? == count, "hit {count}: {}", text(dir, "trace")?);
         }
         set(dir, enable, "0")?;
-        // What was attached is closed behind the write, which lowers the semaphore.
+        // The daemon closes the attachments after the write, which lowers the semaphore.
         let (start, limit) = (Instant::now(), host::patience(Duration::from_secs(5)));
         while hit(&old)? {
             ensure!(start.elapsed() < limit, "the semaphore stays raised");
@@ -274,7 +276,7 @@ fn a_program_of_events_stays_the_file_that_was_named() {
         }
         eprintln!("the semaphore was raised for {:?} more", start.elapsed());
         ensure!(hits(dir, "everything")? == 3, "hits that nobody traces: {}", text(dir, "trace")?);
-        // Named anew, and then another content.
+        // Names the file again and then changes its content.
         set(dir, "program_events", "")?;
         set(dir, "program_events", old.to_str().context("a plain name")?)?;
         File::options().append(true).open(&old)?.write_all(b"more")?;
@@ -313,7 +315,7 @@ fn what_is_restored_is_at_the_same_file() {
     });
 }
 
-/// Writes in a thread of its own, as whoever writes may have to wait.
+/// Writes in a separate thread, because the write may have to wait.
 fn write_beside(dir: &Path, file: &'static str, line: String) -> Receiver<(Answer, Duration)> {
     let (to, answer) = channel();
     let dir = dir.to_owned();
@@ -325,7 +327,8 @@ fn write_beside(dir: &Path, file: &'static str, line: String) -> Receiver<(Answe
     answer
 }
 
-/// Uses other files until `done`, which may take as long as refusing a file does; the times that it took.
+/// Uses other files until `done` returns true, which may take as long as the refusal of a file; returns the
+/// durations.
 fn others(dir: &Path, mut done: impl FnMut() -> bool) -> Result<Vec<Duration>> {
     let mut took = Vec::new();
     let limit = host::patience(Duration::from_secs(10));
@@ -335,7 +338,7 @@ fn others(dir: &Path, mut done: impl FnMut() -> bool) -> Result<Vec<Duration>> {
         let (to, answer) = channel();
         let own = dir.to_owned();
         let start = Instant::now();
-        // Where everything hangs, this test must not.
+        // Runs in a thread, so that this test does not hang when the mirror hangs.
         std::thread::spawn(move || {
             let read = text(&own, "tracing_on").and_then(|_| set(&own, "trace_marker", "still here"));
             let _ = to.send(read.and_then(|()| text(&own, "uprobe_events")));
@@ -348,7 +351,7 @@ fn others(dir: &Path, mut done: impl FnMut() -> bool) -> Result<Vec<Duration>> {
     Ok(took)
 }
 
-/// The three files, and a line that names a path.
+/// The three files, each with a line that names the path.
 fn named(path: &Path) -> [(&'static str, String); 3] {
     let path = path.display();
     [
@@ -376,7 +379,7 @@ fn nobody_waits_for_a_fifo_or_a_device() {
                         .recv_timeout(Duration::from_secs(5))
                         .with_context(|| format!("{} to {file} hangs", path.display()))?;
                     let expected = match file {
-                        // An instruction of a file of whatever size.
+                        // An instruction's offset is valid in a file of any size.
                         "uprobe_events" if path == huge => Ok(()),
                         _ if path == huge => Err(libc::EFBIG),
                         _ => Err(libc::EINVAL),
@@ -395,12 +398,12 @@ fn nobody_waits_for_a_fifo_or_a_device() {
     });
 }
 
-/// A FUSE file system that takes what it is asked for and never answers; all that wait for it are let go when this is dropped.
+/// A FUSE file system that reads requests and never answers. Dropping it ends all waits.
 struct Silent {
     device: Option<OwnedFd>,
 }
 
-/// `FUSE_INIT`, and the size of the heads of a request and of an answer (include/uapi/linux/fuse.h).
+/// `FUSE_INIT`, and the size of the headers of a request and of an answer (`include/uapi/linux/fuse.h`).
 const INIT: u32 = 26;
 const IN_HEADER: usize = 40;
 
@@ -416,7 +419,8 @@ impl Silent {
         let word =
             |at: usize| u32::from_le_bytes([request[at], request[at + 1], request[at + 2], request[at + 3]]);
         ensure!(length >= IN_HEADER && word(4) == INIT, "the first request is FUSE_INIT");
-        // struct fuse_out_header, struct fuse_init_out of 7.31: versions, read-ahead, flags, background, the largest write.
+        // struct fuse_out_header, struct fuse_init_out of 7.31: versions, read-ahead, flags, background, the largest
+        // write.
         let mut answer = Vec::new();
         answer.extend(80_u32.to_le_bytes());
         answer.extend(0_u32.to_le_bytes());
@@ -426,12 +430,12 @@ impl Silent {
         }
         answer.resize(80, 0);
         requests.write_all(&answer)?;
-        // What is taken and not answered is waited for whatever signal comes.
+        // A request that was read but not answered keeps its process waiting despite signals.
         std::thread::spawn(move || while requests.read(&mut request).is_ok_and(|length| length > 0) {});
         Ok(Self { device: Some(device) })
     }
 
-    /// Breaks the connection, as the thread that reads has it too; the mount itself may be busy.
+    /// Aborts the connection, because the reading thread has its descriptor as well; the mount itself may be busy.
     fn end(&mut self, at: &Path) {
         let _ = unmount(at, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
         drop(self.device.take());
@@ -468,7 +472,8 @@ fn nobody_waits_for_a_file_system_that_never_answers() {
                 ensure!((Duration::from_secs(2)..Duration::from_secs(5)).contains(&took), "{file}: {took:?}");
                 eprintln!("{file}: refused after {took:?}; others took {median:?}, {most:?} at most");
             }
-            // Who has used up the places is refused at once; none comes back before the file system answers.
+            // A user who has used up the slots is refused at once. No slot becomes free before the file system
+            // answers.
             let said = as_nobody(&place, &at.join("file"), 6)?;
             let answers: Vec<&str> = said.lines().collect();
             ensure!(answers.len() == 6, "{said}");
@@ -489,10 +494,10 @@ fn nobody_waits_for_a_file_system_that_never_answers() {
             Ok(helpers)
         };
         let helpers = test();
-        // First: who waits for it cannot even be killed.
+        // Ends the file system first: a process that waits for it cannot even be killed.
         silent.end(&at);
         let outcome = running.stop();
-        // Nothing of it stays once the file system is gone.
+        // All helpers end once the file system is gone.
         let end = Instant::now() + Duration::from_secs(10);
         for pid in helpers? {
             while Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok() {
@@ -500,13 +505,13 @@ fn nobody_waits_for_a_file_system_that_never_answers() {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        // It has ended: there is nobody to interrupt.
+        // The daemon has already ended, so there is no process to interrupt.
         ensure!(outcome.is_err() || outcome?.status.success());
         Ok(())
     });
 }
 
-/// Names a file so many times, one after the other, as a user who may write `uprobe_events` and nothing else; what the shell says.
+/// Names a file repeatedly as a user who may write `uprobe_events` and nothing else; returns the shell's output.
 fn as_nobody(place: &Path, file: &Path, times: u32) -> Result<String> {
     let file = file.display();
     let script = format!(
@@ -520,7 +525,7 @@ fn as_nobody(place: &Path, file: &Path, times: u32) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The processes that a process started.
+/// The child processes of a process.
 fn children(pid: u32) -> Result<Vec<u32>> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())

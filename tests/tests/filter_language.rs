@@ -1,9 +1,9 @@
-//! The filter language against the running kernel: what a write to `events/X/filter` fails with, what the file
-//! shows then, and what `error_log` says, byte for byte, for every kind of field there is and for thousands of
-//! filters made up at random, right ones and broken ones.
+//! The filter language against the running kernel: the errno of a write to `events/X/filter`, the file's content
+//! afterwards, and `error_log`, byte for byte. The tests use every kind of field and thousands of random filters,
+//! valid and invalid ones.
 //!
-//! Nothing is traced: no event is ever enabled. What a kernel does not know of the language is found out by
-//! asking it, so the same test holds for all of them.
+//! No event is ever enabled. The test queries the kernel for the language features that it lacks, so it holds for all
+//! kernels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -20,19 +20,19 @@ use tracer_user::kernel::{Answer, Btf};
 use tracer_user::lang::filter::{Dialect, ErrorKind, Feature, Request, request, shown};
 use tracer_user::plan::resolve::{self, Machine, ResolveEnv};
 
-/// Filters made up at random, over all events in turn.
+/// Number of random filters, over all events in turn.
 const CASES: u32 = 30_000;
 
-/// Slow machines stop earlier, but not before this many.
+/// Smallest number of filters on slow machines, which stop earlier.
 const CASES_MIN: u32 = 1_000;
 
-/// How long a text that shows a difference is made shorter.
+/// Time limit for shortening a text that shows a difference.
 const SHORTENING: Duration = Duration::from_secs(20);
 
-/// When a slow machine stops.
+/// Time limit on slow machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Symbols that filters name: functions, data, edges of the image, addresses, and some that are none.
+/// Symbols that filters name: functions, data, edges of the image, addresses, and names of no symbol.
 const SYMBOLS: &[&str] = &[
     "schedule",
     "vfs_read",
@@ -55,7 +55,7 @@ const SYMBOLS: &[&str] = &[
     "",
 ];
 
-/// Fields that no format shows, and names of some that one might expect.
+/// Generic fields, which no format shows, and names that resemble them.
 const GENERIC: &[&str] = &[
     "CPU",
     "cpu",
@@ -68,7 +68,7 @@ const GENERIC: &[&str] = &[
     "common_stacktrace",
 ];
 
-/// What a write did.
+/// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Outcome {
     errno: Option<i32>,
@@ -78,16 +78,16 @@ struct Outcome {
     log: String,
 }
 
-/// An instance of the kernel's tracefs whose filters are written.
+/// An instance of the kernel's tracefs that receives the filters.
 struct Kernel {
     oracle: Oracle,
     machine: Machine,
-    /// Formats of the events whose filters can be written.
+    /// Formats of the events with writable filters.
     formats: Vec<Format>,
 }
 
 impl Kernel {
-    /// None, said aloud, where there is no tracefs to be had.
+    /// Prints a note and returns `None` when this process is not root.
     fn open(purpose: &str) -> Option<Self> {
         if !host::root_or_skip() {
             return None;
@@ -107,7 +107,7 @@ impl Kernel {
             }
         }
         ensure!(formats.len() > 300, "only {} events", formats.len());
-        // One event keeps a filter: when the last one goes, kernels free buffers, which takes long.
+        // One event keeps a filter: removing the last filter makes kernels free buffers, which is slow.
         let anchor = formats.swap_remove(0);
         oracle.filter(&anchor.full_name(), "CPU == 0")?;
         let btf = Btf::running()?;
@@ -117,7 +117,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// The kernel's language, by asking it.
+    /// Queries the kernel for its language features.
     fn ask(&self) -> Result<Dialect> {
         let format = &self.formats[0];
         let mut dialect = Dialect::newest();
@@ -140,14 +140,15 @@ impl Kernel {
     }
 
     fn shown(&self, format: &Format) -> Result<String> {
-        // The file gives everything at the first read and nothing at the second, however little was asked for.
+        // The file returns all of its text to the first read and nothing to the second, whatever the size of the
+        // first is.
         let mut bytes = [0; 1 << 14];
         let path = self.filter_file(format);
         let length = File::open(&path).and_then(|mut file| file.read(&mut bytes));
         Ok(visible(&bytes[..length.with_context(|| path.display().to_string())?]))
     }
 
-    /// Writes a filter and looks at what became of it.
+    /// Writes a filter and reads the results.
     fn write(&self, format: &Format, text: &[u8]) -> Result<Outcome> {
         let log = self.oracle.dir().join("error_log");
         File::create(&log).context("error_log")?;
@@ -162,7 +163,7 @@ impl Kernel {
         Ok(Outcome { errno, file: self.shown(format)?, log })
     }
 
-    /// What we say a write does to a file that shows `before`.
+    /// The mirror's prediction of a write to a file whose content is `before`.
     fn predict(&self, format: &Format, text: &[u8], before: &str) -> Outcome {
         let file = |text: &[u8]| visible(text);
         match request(text) {
@@ -184,9 +185,9 @@ impl Kernel {
         }
     }
 
-    /// Whether the kernel's reader stays in bounds with this text. Some kernels count terms and parentheses
-    /// loosely, or go on with a branch to nowhere, and then touch memory that is not theirs; what they would
-    /// say is not worth it.
+    /// Whether the kernel's parser accesses only its own memory with this text. Some kernels count terms and
+    /// parentheses loosely, or follow an invalid branch, and then access memory out of bounds. The test skips such
+    /// texts.
     fn is_safe(&self, format: &Format, text: &[u8]) -> bool {
         let Request::Set(text) = request(text) else { return true };
         let loose = self.machine.dialect().has(Feature::LooseCounts);
@@ -198,7 +199,7 @@ impl Kernel {
         }
     }
 
-    /// The kernel's outcome and ours where they differ.
+    /// The kernel's and the mirror's outcome where they differ.
     fn compare(&self, format: &Format, text: &[u8]) -> Result<Option<(Outcome, Outcome)>> {
         if !self.is_safe(format, text) {
             return Ok(None);
@@ -240,7 +241,7 @@ impl Kernel {
     }
 }
 
-/// The machine with a reader that stays within what was counted.
+/// The machine with a strict parser, which never exceeds its counts.
 struct Strict<'a>(&'a Machine);
 
 impl ResolveEnv for Strict<'_> {
@@ -274,12 +275,12 @@ fn types_tell_what_the_kernel_knows() {
         assert_eq!(read.has(feature), asked.has(feature), "{feature:?}");
     }
     assert_eq!(read.message_room(), asked.message_room());
-    // What types do not tell, the parser behind a perf event does.
+    // The parser of a perf event shows what types do not.
     let loose = Machine::running(Some(&btf)).loose_end();
     println!("a loose end is taken: {loose}");
     assert!(!matches!(loose, Answer::Unknown(_)), "{loose}");
     assert_eq!(loose.is_yes(), asked.has(Feature::LooseEnd), "{loose}");
-    // Its enum has no name: both ways to look there lead to it.
+    // The enum has no name; both look-ups find it.
     let stacktrace = btf.enumerator("", "FILTER_STACKTRACE").unwrap();
     assert_eq!(stacktrace.is_some(), asked.has(Feature::Stacktrace));
 }
@@ -356,8 +357,8 @@ fn made_up_filters_are_taken_and_refused_alike() {
         .copied()
         .filter(|name| !name.contains([')', '(', '\'', '"']))
         .filter(|name| {
-            // An address alone is not enough: `_end` is known by name and belongs to no symbol (kernels with
-            // KALLSYMS_ALL), which is refused.
+            // An address alone is not enough: `_end` has a name but no symbol extent (kernels with KALLSYMS_ALL), so
+            // it is refused.
             let address = kernel.machine.symbol_address(name);
             address.and_then(|address| kernel.machine.symbol_extent(address)).is_some()
         })

@@ -1,5 +1,5 @@
-//! `tracer hist` with several histograms, variables and synthetic events between them: tables of calls that are known in
-//! advance, what is said of what is wrong, tables that are watched, and the commands of docs/HISTOGRAMS.md.
+//! `tracer hist` with several histograms, variables and synthetic events between them: tables of known calls, error
+//! messages, watched tables, and the commands of `docs/HISTOGRAMS.md`.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tracer_tests::workload::{getpgid, getpriority, getsid, terminal};
 
 const PAGE: &str = include_str!("../../docs/HISTOGRAMS.md");
 
-/// Arguments that nobody else's calls have.
+/// Arguments that no other process's calls have.
 const OWN: i32 = (1 << 30) + (1 << 27);
 
 const GETPGID: &str = "syscalls:sys_enter_getpgid";
@@ -26,12 +26,12 @@ fn hist(arguments: &[&str]) -> Result<Tracer> {
     Tracer::new(["hist"].iter().chain(arguments))
 }
 
-/// A filter that keeps others' hits out.
+/// A filter that excludes other processes' hits.
 fn own(field: &str) -> String {
     format!("{field} >= {OWN} && common_pid == {}", gettid().as_raw_nonzero())
 }
 
-/// The rows of all tables, what lies under each included.
+/// The rows of all tables, including the lines below each row.
 fn rows(text: &str) -> String {
     let tables = text.split("# event histogram\n").skip(1);
     tables
@@ -80,14 +80,14 @@ fn variables_go_from_one_event_to_another() {
             "{}",
             outcome.text()
         );
-        // All of them, as JSON.
+        // All tables as JSON.
         let running = hist(&arguments)?.args(["--all", "--json"]).start()?;
         play();
         let tables = running.stop()?.success()?.json()?;
         let events: Vec<&str> = tables.iter().filter_map(|table| table["event"].as_str()).collect();
         ensure!(events == [GETPGID, GETSID, "synthetic:histcli"], "{events:?}");
         ensure!(tables[0]["rows"][0]["hitcount"] == 3, "{}", tables[0]);
-        // What has been taken is not there for the fourth call.
+        // A reference consumes the variable, so the fourth call does not find it.
         let (row, tid) = (&tables[1]["rows"][0], gettid().as_raw_nonzero().get());
         ensure!(row["hitcount"] == 3 && row["key"]["common_pid"] == tid, "{row}");
         ensure!(row["max"] == 16 && row["saved"]["pid"] == OWN + 2, "{row}");
@@ -96,7 +96,7 @@ fn variables_go_from_one_event_to_another() {
     });
 }
 
-/// Histograms that need a mirror of their own although they are about one event, and events that are defined.
+/// Histograms of one event that still need a mirror of their own, and events that are defined on the command line.
 #[test]
 fn snapshots_and_probes() {
     host::as_root(|| {
@@ -109,7 +109,7 @@ fn snapshots_and_probes() {
         let told =
             format!("\ttriggering value {{ onmax($m) }}: {:10}\ttriggered by event with key:", OWN + 7);
         ensure!(text.contains(&told), "{text}");
-        // Texts where numbers are wanted are addresses.
+        // A text that is used as a number is its address.
         let command = "keys=next_comm.log2,next_pid:vals=next_comm:x=next_comm";
         hist(&["sched:sched_switch", command, "--for", "100ms"])?.run()?.success()?;
         let definition = "t:histcli/enter sys_enter nr=id";
@@ -172,7 +172,7 @@ fn what_is_wrong_is_shown() {
     });
 }
 
-/// On a terminal a table is printed over the one before; elsewhere behind it.
+/// On a terminal a table overwrites the previous one; elsewhere it follows it.
 #[test]
 fn tables_are_watched() {
     host::as_root(|| {
@@ -187,7 +187,7 @@ fn tables_are_watched() {
             .stdout(slave)
             .spawn()?;
         let mut text = Vec::new();
-        // It ends with an error once nobody has the other end open.
+        // The read ends with an error once the other end is closed everywhere.
         let _ = master.read_to_end(&mut text);
         ensure!(child.wait()?.success());
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -205,10 +205,10 @@ fn tables_are_watched() {
     });
 }
 
-/// A name that only the sleepers of the test below have.
+/// Task name of the sleepers of the test below.
 const SLEEPER: &str = "tracerhistsleep";
 
-/// A copy of a program under a name of its own.
+/// A copy of the sleep program under another name.
 fn sleeper(dir: &Path) -> Result<PathBuf> {
     let path = dir.join(SLEEPER);
     let which = ["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|path| Path::new(path).exists());
@@ -216,7 +216,7 @@ fn sleeper(dir: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Latencies of wake-ups as histograms have them against the times of the events' records.
+/// Compares wake-up latencies in histograms with the times of the events' records.
 #[test]
 fn latencies_are_those_between_the_records() {
     host::as_root(|| {
@@ -270,7 +270,8 @@ fn latencies_are_those_between_the_records() {
                 told.push((number("pid").context(line.to_owned())?, number("lat").context(line.to_owned())?));
             }
         }
-        // Each nap is a wake-up at least. A hit inside another's program on the same CPU is missed by one side or the other.
+        // Each nap causes at least one wake-up. One side or the other misses a hit that occurs while a program runs
+        // on the same CPU.
         let few = (naps / 8) as usize;
         ensure!(latencies.len() + few >= naps as usize, "{} latencies\n{trace}", latencies.len());
         ensure!(told.len().abs_diff(latencies.len()) <= few, "{told:?}\n{latencies:?}\n{trace}");
@@ -281,9 +282,9 @@ fn latencies_are_those_between_the_records() {
         }
         ensure!(apart.len() + few >= told.len(), "{told:?}\n{latencies:?}");
         apart.sort_unstable();
-        // Record and histogram read the clock one after the other, once at each end.
+        // The record and the histogram read the clock one after the other, once at each end.
         ensure!(apart[apart.len() / 2] < 5_000, "{apart:?} us");
-        // The table's sums are the records' sums.
+        // The table's sums equal the sums of the records.
         let table = mirror::text(root, "events/synthetic/histcli_lat/hist")?;
         let sum: u64 = told.iter().map(|(_, lat)| lat).sum();
         let mut shown = 0;
@@ -302,15 +303,15 @@ fn latencies_are_those_between_the_records() {
     });
 }
 
-/// The time in front of a line's event.
+/// The timestamp in front of a line's event.
 fn micros(head: &str) -> Option<u64> {
     let time = head.rsplit(' ').next()?;
     let (seconds, micros) = time.split_once('.')?;
     Some(seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?)
 }
 
-/// The commands of the page's `console tracer` blocks, and what stands behind each; those of `console tracer FILE` where the
-/// kernel's tracefs has that file.
+/// The commands of the page's `console tracer` blocks, each with the lines that follow it. Commands of `console
+/// tracer FILE` blocks are included when the kernel's tracefs has that file.
 fn commands(tracefs: &Path) -> Vec<(String, Vec<&'static str>)> {
     let mut commands: Vec<(String, Vec<&str>)> = Vec::new();
     let mut inside = false;
@@ -330,7 +331,7 @@ fn commands(tracefs: &Path) -> Vec<(String, Vec<&'static str>)> {
     commands
 }
 
-/// Whether words stand in a line in this order; `...` stands for anything.
+/// Whether the parts of a pattern appear in a line in this order; `...` matches any text.
 fn matches(pattern: &str, line: &str) -> bool {
     let mut rest = line;
     pattern.split("...").filter(|part| !part.is_empty()).all(|part| match rest.find(part) {
@@ -359,7 +360,7 @@ fn the_page_shows_what_is_printed() {
                 .stdin(Stdio::null())
                 .output()?;
             let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-            // Lines in the order of the page; which rows there are beside is the machine's.
+            // The lines have the order of the page; the machine determines which other rows there are.
             let mut lines = said.lines();
             for pattern in expected {
                 ensure!(lines.any(|line| matches(pattern, line)), "{command}\n{pattern}\n---\n{said}");

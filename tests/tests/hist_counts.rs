@@ -1,5 +1,5 @@
-//! Histograms in the kernel: exact counts of what this test does itself, on several CPUs too, and, where the kernel has
-//! histograms of its own, the same table as its `hist` file shows for the same hits.
+//! Histograms in the kernel: exact counts of this test's own calls, also on several CPUs. Where the kernel has
+//! histograms of its own, the table equals its `hist` file for the same hits.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -18,13 +18,13 @@ static TURN: Mutex<()> = Mutex::new(());
 
 const OWN: Options = Options { tracepoint: false, own: true };
 
-/// The number of getppid(2).
+/// System call number of getppid(2).
 #[cfg(target_arch = "x86_64")]
 const GETPPID: u32 = 110;
 #[cfg(target_arch = "aarch64")]
 const GETPPID: u32 = 173;
 
-/// And of getsid(2).
+/// System call number of getsid(2).
 #[cfg(target_arch = "x86_64")]
 const GETSID: u32 = 124;
 #[cfg(target_arch = "aarch64")]
@@ -71,22 +71,22 @@ fn every_hit_is_counted_once() {
     }
 }
 
-/// Threads that count on all CPUs, and their name.
+/// Number of threads that count on all CPUs, and their name.
 const THREADS: usize = 4;
 const NAME: &str = "tracerhistcpu";
 
-/// Threads on all CPUs hit the same keys and keys of their own.
+/// Threads on all CPUs hit shared keys and keys of their own.
 #[test]
 fn sums_are_exact_on_all_cpus() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if !host::root_or_skip() {
         return;
     }
-    // Ten million in all.
+    // Ten million hits in total.
     let each = 10_000_000 / THREADS / host::part() as usize;
     let _tracefs = Tracefs::find_or_mount().unwrap();
     let facts = Facts::running().unwrap();
-    // Of these threads only: others call it too.
+    // Only the hits of these threads: other processes make the same call.
     let of_us = format!("id == {GETPPID} && comm == \"{NAME}\"");
 
     let same = start("raw_syscalls:sys_enter", &format!("keys=id if {of_us}"), OWN, &facts);
@@ -116,7 +116,7 @@ fn sums_are_exact_on_all_cpus() {
     println!("{} hits on {} CPUs", THREADS * each, facts.cpus());
 }
 
-/// A table with too few places counts what found none.
+/// A full table counts the hits that found no free entry.
 #[test]
 fn full_tables_count_drops() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,7 +137,7 @@ fn full_tables_count_drops() {
     assert!(text.ends_with("Totals:\n    Hits: 128\n    Entries: 128\n    Dropped: 172\n"), "{text}");
 }
 
-/// Counts in the kernel's own way, in an instance.
+/// The kernel's own histogram, in an instance.
 struct Theirs {
     instance: PathBuf,
     event: PathBuf,
@@ -166,7 +166,7 @@ impl Drop for Theirs {
     }
 }
 
-/// What is counted: some system calls of this thread, and children.
+/// The counted work: some system calls of this thread, and children.
 fn workload(null: &fs::File) {
     let bytes = vec![0; 5000];
     for length in (0..3000).step_by(7) {
@@ -217,7 +217,7 @@ fn tables_are_the_kernels() {
     let null = fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
     let (mut compared, mut differences) = (0, Vec::new());
     for (event, command) in cases {
-        // Only calls that the test around the workload does not make.
+        // Only calls that the test itself does not make around the workload.
         let only = match event {
             "raw_syscalls:sys_enter" | "raw_syscalls:sys_exit" => {
                 format!(" && (id == {GETPPID} || id == {GETSID})")
@@ -255,7 +255,7 @@ fn tables_are_the_kernels() {
     assert!(compared >= 20);
 }
 
-/// The lines, rows that are equal in what they are sorted by in any order.
+/// The lines; rows with equal sort keys may have any order.
 fn sorted(text: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = text.lines().collect();
     if !text.contains(":sort=id") && !text.contains(":sort=count") {

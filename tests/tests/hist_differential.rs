@@ -1,6 +1,6 @@
-//! Histograms and synthetic events made up at random, on the mirror and on an instance of the kernel's own tracefs: the same
-//! writes, and then the same errno, the same `error_log`, the same `trigger` files, and after the same calls the same `hist`
-//! files. Skipped where the kernel has none. `TRACER_SEED` chooses the sequences.
+//! Random histograms and synthetic events, on the mirror and on an instance of the kernel's own tracefs. After the
+//! same writes both must have the same errno, `error_log` and `trigger` files, and after the same calls the same
+//! `hist` files. The tests are skipped where the kernel has no histograms. `TRACER_SEED` chooses the sequences.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -25,34 +25,34 @@ use tracer_tests::workload::getpgid;
 /// The tests make the same calls and read the same log.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Arguments that nobody else's calls have.
+/// Arguments that no other process's calls have.
 const OWN: i32 = (1 << 30) + (3 << 26);
 
-/// Sequences of commands on events that nothing hits; scenes with calls; sequences of definitions.
+/// Numbers of command sequences on events without hits, of scenes with calls, and of sequences of definitions.
 const SEQUENCES: u32 = 520;
 const SCENES: u32 = 1_300;
 const DEFINITIONS: u32 = 3_900;
-/// So many are compared however slow the machine is.
+/// Smallest number of cases on slow machines.
 const CASES_MIN: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One of the two: the directory of an instance, and that of the top.
+/// One side: the directory of an instance, and the root of its mount.
 #[derive(Debug)]
 struct Side {
     root: PathBuf,
     dir: PathBuf,
 }
 
-/// What a write came to.
+/// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Outcome {
     errno: Option<i32>,
     log: Vec<String>,
 }
 
-/// Writes to a file and reads what that leaves in the log.
+/// Writes to a file and reads the resulting log.
 fn write(dir: &Path, file: &str, text: &[u8]) -> Result<Outcome> {
-    // A file that is emptied forgets what is in it.
+    // Truncating the log empties it.
     fs::File::create(dir.join("error_log"))?;
     let errno = mirror::write(dir, file, text, true).err();
     let log = mirror::read(dir, "error_log").map_err(std::io::Error::from_raw_os_error)?;
@@ -71,7 +71,7 @@ impl Side {
         Ok(text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect())
     }
 
-    /// Takes all triggers of events away: those that refer to others' variables first.
+    /// Removes all triggers of the events, first those that refer to other triggers' variables.
     fn forget(&self, events: &[&str]) -> Result<()> {
         for _ in 0..8 {
             let mut left = false;
@@ -91,7 +91,7 @@ impl Side {
     }
 }
 
-/// The mirror and the kernel; none where the kernel has no histograms or an older language.
+/// The mirror and the kernel; `None` where the kernel has no histograms or an older language.
 struct Pair {
     mounted: Mounted,
     _tracefs: Tracefs,
@@ -126,7 +126,7 @@ impl Pair {
         [&self.ours, &self.theirs]
     }
 
-    /// Writes the same to both; whether both took it.
+    /// Does the same on both sides and returns both results, the mirror's first.
     fn both(&self, act: impl Fn(&Side) -> Result<Outcome>) -> Result<(Outcome, Outcome)> {
         Ok((act(&self.ours)?, act(&self.theirs)?))
     }
@@ -170,7 +170,7 @@ fn undefine(pair: &Pair, lines: &[&str]) {
     }
 }
 
-/// The first ones of many, and how many there are.
+/// Fails with the number of differences and the first of them.
 fn report(differences: &[String]) -> Result<()> {
     let shown = &differences[..differences.len().min(12)];
     ensure!(differences.is_empty(), "{} differences\n{}", differences.len(), shown.join("\n\n"));
@@ -185,18 +185,19 @@ fn behind_hist(text: &str) -> String {
     }
 }
 
-/// Words that this kernel does not have yet, and how it shows names that nobody can write.
+/// Whether a command uses words that this kernel does not support yet, or names that the kernel shows but nobody can
+/// write.
 fn is_apart(commands: &[(usize, String)]) -> bool {
     commands.iter().any(|(event, text)| {
         let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        // The last event has a `comm` of its own.
+        // The last event has its own field `comm`.
         let is_newer =
             |word: &str| word == "common_comm" || (*event < 2 && word.eq_ignore_ascii_case("comm"));
         text.contains("cgroup_mkdir.$") || text.contains("cgroup_mkdir.comm") || words.any(is_newer)
     })
 }
 
-/// Whether the kernel would fall over: see `histograms.rs`.
+/// Whether the kernel would crash: see `histograms.rs`.
 fn is_deadly(log: &[String]) -> bool {
     let wording = |entry: &String| entry.lines().next().unwrap_or_default().to_owned();
     let Some(at) =
@@ -210,7 +211,7 @@ fn is_deadly(log: &[String]) -> bool {
     })
 }
 
-/// Commands of all kinds, right ones and broken ones, on events that nothing hits.
+/// Commands of all kinds, valid and invalid, on events without hits.
 #[test]
 fn commands_are_answered_alike() {
     run("histcommands", |pair| {
@@ -274,7 +275,7 @@ fn commands_are_answered_alike() {
     });
 }
 
-/// Plays a scene on both; what differs.
+/// Plays a scene on both sides and returns the difference.
 fn differs(pair: &Pair, scene: &Scene, counts: &mut [u32; 3]) -> Result<Option<String>> {
     for (at, (event, command)) in scene.commands.iter().enumerate() {
         let (ours, theirs) = pair.both(|side| side.hist(event, &format!("hist:{command}")))?;
@@ -293,7 +294,7 @@ fn differs(pair: &Pair, scene: &Scene, counts: &mut [u32; 3]) -> Result<Option<S
         let (ours, theirs) = (mirror::text(&pair.ours.dir, &file)?, mirror::text(&pair.theirs.dir, &file)?);
         let (left, right) = (tables(&ours), tables(&theirs));
         counts[2] += right.iter().map(|table| table.rows.len() as u32).sum::<u32>();
-        // A command that was refused leaves no table in either.
+        // A refused command leaves no table on either side.
         let none = left.is_empty() && right.is_empty() && ours == theirs;
         if !none && !same(&left, &right) {
             return Ok(Some(format!("{event}\n--- ours\n{ours}\n--- kernel\n{theirs}")));
@@ -302,7 +303,7 @@ fn differs(pair: &Pair, scene: &Scene, counts: &mut [u32; 3]) -> Result<Option<S
     Ok(None)
 }
 
-/// Right commands with calls: the tables are the kernel's.
+/// Mostly valid commands with calls: the tables equal the kernel's.
 #[test]
 fn scenes_show_the_same() {
     run("histscenes", |pair| {
@@ -325,7 +326,7 @@ fn scenes_show_the_same() {
                     scene.commands.iter().map(|(event, command)| format!("{event} hist:{command}")).collect();
                 differences.push(format!("{}\n{difference}", commands.join("\n")));
             }
-            // What others refer to goes last.
+            // Triggers that others refer to are removed last.
             let events: Vec<&str> = scene.commands.iter().map(|(event, _)| event.as_str()).collect();
             for side in pair.sides() {
                 side.forget(&events)?;
@@ -344,7 +345,7 @@ fn scenes_show_the_same() {
     });
 }
 
-/// A thread that does the same whenever it is asked, and nothing else in between.
+/// A thread that does the same work on every request and nothing in between.
 struct Worker {
     thread: Pid,
     ask: Option<SyncSender<()>>,
@@ -372,7 +373,7 @@ impl Worker {
             ask.send(())?;
         }
         self.done.recv()?;
-        // It goes to sleep by system calls that are counted too.
+        // The system calls with which the worker goes to sleep are counted too.
         let status = format!("/proc/self/task/{}/status", self.thread.as_raw_nonzero());
         let (mut quiet, mut last, deadline) = (0, String::new(), Instant::now() + Duration::from_secs(20));
         while quiet < 3 {
@@ -397,7 +398,7 @@ impl Drop for Worker {
     }
 }
 
-/// Memory of some sizes, files, system calls, sleeping.
+/// Allocates memory of some sizes, uses files, makes system calls, and sleeps.
 fn work() {
     for length in [1_usize, 17, 100, 999, 4000] {
         let Ok((read, write)) = rustix::pipe::pipe() else { return };
@@ -412,7 +413,7 @@ fn work() {
     }
 }
 
-/// A few columns of the language: events, what follows `hist:`, and the field that says whose a hit is.
+/// Some columns of the language: the event, the text after `hist:`, and the field with the task of a hit.
 const SHOWN: [(&str, &str, &str); 24] = [
     ("kmem/kmalloc", "keys=call_site.sym:vals=bytes_req:sort=bytes_req.descending", "common_pid"),
     (
@@ -460,8 +461,9 @@ const SHOWN: [(&str, &str, &str); 24] = [
     ("sched/sched_waking", "keys=pid,comm:vals=prio:sort=comm.descending,pid", "pid"),
 ];
 
-/// A table without the functions through which a tracer is called, of which each has its own. The kernel leaves out a fixed
-/// number of addresses: on arm64 one too many, which is where a switch or a system call's entry is.
+/// A table without the functions through which the kernel calls a tracer: they differ between tracers. The kernel
+/// skips a fixed number of addresses. On arm64 it skips one too many, which is the entry of a switch or of a system
+/// call.
 fn without_hooks(text: &str) -> String {
     let called =
         ["__traceiter_", "trace_event_", "ftrace_syscall_", "perf_trace_", "perf_syscall_", "event_", "bpf_"];
@@ -474,7 +476,7 @@ fn without_hooks(text: &str) -> String {
     text.lines().filter(keep).map(|line| line.to_owned() + "\n").collect()
 }
 
-/// Modifiers, sorting, sizes, stacks: the same hits of one thread show as the kernel shows them.
+/// Modifiers, sorting, sizes, stacks: the same hits of one thread give the same text as in the kernel.
 #[test]
 fn modifiers_show_the_same() {
     run("histmodifiers", |pair| {
@@ -484,7 +486,7 @@ fn modifiers_show_the_same() {
             let command = format!("{command} if {whose} == {}", worker.thread.as_raw_nonzero());
             let file = format!("events/{event}/hist");
             let mut last: Option<String> = None;
-            // A hit of an interrupt inside another's program on that CPU is missed.
+            // A hit of an interrupt is missed while another program runs on that CPU.
             for attempt in 1..=3 {
                 let (ours, theirs) = pair.both(|side| side.hist(event, &format!("hist:{command}")))?;
                 if ours != theirs {
@@ -514,7 +516,7 @@ fn modifiers_show_the_same() {
         }
         println!("{taken} tables, {rows} rows, {refused} refused");
         report(&differences)?;
-        // Each is compared, or refused by both; most kernels take them all.
+        // Each command is compared, or both sides refuse it; most kernels accept all.
         ensure!(
             taken + refused >= SHOWN.len() && taken * 2 > SHOWN.len(),
             "{taken} tables, {refused} refused"
@@ -524,7 +526,7 @@ fn modifiers_show_the_same() {
     });
 }
 
-/// What files show of the synthetic events, without their numbers and those that were there before.
+/// The synthetic events in the listings, without their ids and without events that existed before.
 fn state(side: &Side) -> Result<Vec<String>> {
     let mut state = Vec::new();
     for file in ["synthetic_events", "dynamic_events"] {
@@ -544,7 +546,7 @@ fn state(side: &Side) -> Result<Vec<String>> {
     Ok(state)
 }
 
-/// Definitions of synthetic events, right ones and broken ones, in both files.
+/// Definitions of synthetic events, valid and invalid, in both files.
 #[test]
 fn definitions_are_answered_alike() {
     run("histdefinitions", |pair| {

@@ -1,8 +1,8 @@
-//! The language of histograms against the running kernel: the same commands are given to the `trigger` files of an
-//! instance of it and to ours, and compared in errno, `error_log` and what the `trigger` files read then, byte for byte.
-//! Skipped where the kernel has no histograms.
+//! The language of histograms against the running kernel. The same commands are written to the `trigger` files of one
+//! of its instances and to the mirror's. The test compares errno, `error_log` and the `trigger` files afterwards,
+//! byte for byte. It is skipped where the kernel has no histograms.
 //!
-//! The events are such that nothing hits them meanwhile.
+//! Nothing hits the events meanwhile.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -22,15 +22,15 @@ use tracer_user::lang::hist::{Dialect, Entry, ErrorKind, Feature, Log, Set, Worl
 use tracer_user::lang::synth;
 use tracer_user::plan::resolve;
 
-/// Sequences of commands made up at random.
+/// Number of random command sequences, and their limits on slow machines.
 const CASES: u64 = 3_000;
 const PATIENCE: Duration = Duration::from_secs(150);
 const CASES_MIN: u64 = 150;
 
-/// Tests of this file use the same instance.
+/// The tests of this file use the same instance.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What a command did: errno, log, what the triggers of all events read.
+/// The result of a command: errno, log, and the content of all `trigger` files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Outcome {
     errno: Option<Errno>,
@@ -38,7 +38,7 @@ struct Outcome {
     triggers: String,
 }
 
-/// The running kernel and an instance of it.
+/// The running kernel and one of its instances.
 struct Kernel {
     tracefs: Tracefs,
     instance: PathBuf,
@@ -46,7 +46,7 @@ struct Kernel {
     clocks: Vec<Vec<u8>>,
     synthetic: synth::Set,
     dialect: Dialect,
-    /// Whether wrong filters of an instance's triggers are in its log. (6.1 logs them nowhere.)
+    /// Whether the log of an instance has the errors of invalid filters in triggers. (6.1 logs them nowhere.)
     logs_filters: bool,
     filters: resolve::Machine,
 }
@@ -111,7 +111,7 @@ impl Kernel {
         Some(kernel)
     }
 
-    /// The kernel's language, by asking it.
+    /// Queries the kernel for its language features.
     fn ask(&self) -> Dialect {
         let asked = [
             (Feature::NoHitcount, "hist:keys=pid:vals=pid:nohitcount"),
@@ -144,7 +144,7 @@ impl Kernel {
         self.instance.join("events").join(name).join("trigger")
     }
 
-    /// Writes a trigger; errno and log entries.
+    /// Writes a trigger and returns the errno and log entries.
     fn write(&self, event: usize, text: &str) -> (Option<Errno>, Vec<String>) {
         let log = self.instance.join("error_log");
         File::create(&log).unwrap();
@@ -163,7 +163,7 @@ impl Kernel {
         text.lines().filter(|line| !line.starts_with('#')).map(|line| line.to_owned() + "\n").collect()
     }
 
-    /// Takes all triggers away: those that refer to variables first.
+    /// Removes all triggers, first those that refer to variables.
     fn forget(&self) {
         for _ in 0..6 {
             if self.triggers().is_empty() {
@@ -171,7 +171,7 @@ impl Kernel {
             }
             for event in 0..self.formats.len() {
                 File::create(self.trigger_file(event)).unwrap();
-                // Where an event refers to a variable of its own nothing went.
+                // When an event's histograms refer to its own variables, the truncation removed nothing.
                 for line in self.triggers_of(event).lines().rev() {
                     let command = line.trim_end_matches(" [active]").trim_end_matches(" [paused]");
                     self.write(event, &format!("!{command}"));
@@ -181,7 +181,7 @@ impl Kernel {
         panic!("triggers stay: {}", self.triggers());
     }
 
-    /// Gives commands to both, one after the other; the first difference.
+    /// Writes commands to both, one after the other, and returns the first difference.
     fn compare(&self, commands: &[(usize, String)]) -> Option<(Outcome, Outcome)> {
         let mut set = Set::default();
         let mut difference = None;
@@ -198,7 +198,7 @@ impl Kernel {
         difference
     }
 
-    /// What we make of a line for a `trigger` file.
+    /// The mirror's result for a line of a `trigger` file.
     fn ours(&self, set: &mut Set, event: usize, text: &str) -> Outcome {
         let bytes: Vec<u8> = text.chars().map(|c| c as u8).collect();
         let (remove, command) = behind_hist(&bytes);
@@ -216,13 +216,14 @@ impl Kernel {
         }
         let mut triggers: String = self.formats.iter().map(of_event).collect();
         if !self.dialect.has(Feature::Stacktraces) {
-            // The older name, which newer kernels take and show as the newer one.
+            // The older name; newer kernels accept it and show the newer one.
             triggers = triggers.replace("common_stacktrace", "stacktrace");
         }
         Outcome { errno, log, triggers }
     }
 
-    /// Compares, and tells the difference. Somebody else may have written into the log: a second look decides.
+    /// Compares, and describes the difference. Another process may have written into the log, so a second comparison
+    /// decides.
     fn difference(&self, commands: &[(usize, String)]) -> Option<String> {
         self.compare(commands)?;
         let (theirs, ours) = self.compare(commands)?;
@@ -248,7 +249,7 @@ fn write(file: &Path, bytes: &[u8]) -> Result<(), Errno> {
     rustix::io::write(&file, bytes).map(|_| ())
 }
 
-/// What a trigger line has behind `hist`, and whether `!` is in front (`trigger_process_regex()`).
+/// The text of a trigger line after `hist`, and whether the line starts with `!` (`trigger_process_regex()`).
 fn behind_hist(text: &[u8]) -> (bool, Option<&[u8]>) {
     let text = text.trim_ascii();
     let remove = text.first() == Some(&b'!');
@@ -257,9 +258,9 @@ fn behind_hist(text: &[u8]) -> (bool, Option<&[u8]>) {
     (remove, behind)
 }
 
-/// Whether the kernel would fall over: it wants the name of a field of each key of the histogram that it makes for a
-/// field of another event, and some keys are no fields. We refuse that by the same error as when that histogram is
-/// refused, which then comes behind that one's own.
+/// Whether the kernel would crash. For a field of another event it creates a histogram and reads the field name of
+/// each key, but some keys are no fields. The mirror refuses this with the same error as when that histogram is
+/// refused; in the latter case the histogram's own error comes first.
 fn is_deadly(log: &Log) -> bool {
     let kinds: Vec<ErrorKind> = log
         .entries()
@@ -417,7 +418,7 @@ fn made_up_commands_mean_the_same() {
                     None => format!("hist:{text}"),
                 };
             }
-            // What older kernels read back of names with a system is not made.
+            // Skips names with a system, which older kernels read back differently.
             if !kernel.dialect.has(Feature::QualifiedNames)
                 && commands.iter().any(|(_, c)| c.contains("cgroup_mkdir.$"))
             {

@@ -1,5 +1,5 @@
-//! Variables, `save()`, `onmax()`, `onchange()` and `snapshot()`: what `hist` files show of calls that are known in
-//! advance, in a mounted mirror and, where the kernel has histograms, in an instance of its own during the same calls.
+//! Variables, `save()`, `onmax()`, `onchange()` and `snapshot()`: the content of `hist` files after known calls. The
+//! tests use a mounted mirror and, where the kernel has histograms, an instance of the kernel during the same calls.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,7 +15,7 @@ use tracer_tests::workload::{getpgid, getpriority, getsid};
 /// The tests make the same calls.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Arguments that nobody else's calls have.
+/// Arguments that no other process's calls have.
 const OWN: i32 = (1 << 30) + (1 << 28);
 
 const GETPGID: &str = "syscalls/sys_enter_getpgid";
@@ -23,7 +23,7 @@ const GETSID: &str = "syscalls/sys_enter_getsid";
 const GETPRIORITY: &str = "syscalls/sys_enter_getpriority";
 const RENAME: &str = "task/task_rename";
 
-/// What a test does to be seen.
+/// An action of a test that hits an event.
 #[derive(Clone, Copy)]
 enum Call {
     Pgid(i32),
@@ -45,8 +45,8 @@ impl Call {
     }
 }
 
-/// Histograms, calls, and what the last event's `hist` shows of each of its histograms. `OWN+n` stands for that number,
-/// padded as the kernel pads, `TID` for the thread.
+/// Histograms, calls, and the expected rows of each histogram of the last event. `OWN+n` stands for that number with
+/// the kernel's padding, and `TID` for the thread id.
 struct Scene {
     hists: &'static [(&'static str, &'static str)],
     calls: &'static [Call],
@@ -54,13 +54,13 @@ struct Scene {
 }
 
 const SCENES: &[Scene] = &[
-    // The greatest, and what was there with it.
+    // The maximum, and the fields saved with it.
     Scene {
         hists: &[(GETPGID, "keys=common_pid:m=pid:onmax($m).save(pid,__syscall_nr)")],
         calls: &[Pgid(3), Pgid(1), Pgid(5), Pgid(5), Pgid(2)],
         shown: "{ common_pid: TID } hitcount:          5\n\tmax: OWN+5  pid: OWN+5  __syscall_nr: PGID\n",
     },
-    // Every change, the last one's field.
+    // Every change, with the last change's field.
     Scene {
         hists: &[(GETPGID, "keys=common_pid:m=pid.hex:onchange($m).save(pid):onmax($m).save(pid)")],
         calls: &[],
@@ -71,7 +71,7 @@ const SCENES: &[Scene] = &[
         calls: &[Priority(0), Priority(1), Priority(9), Priority(8), Priority(3), Priority(2)],
         shown: "{ common_pid: TID } hitcount:          6\n\tchanged: QUARTER  who: OWN+3\n",
     },
-    // A variable that an expression took is gone; one that was only looked at is not.
+    // An expression consumes a variable; reading it directly does not.
     Scene {
         hists: &[(GETPGID, "keys=pid:a=pid-1000"), (GETSID, "keys=pid:d=pid-$a:onmax($d).save(pid)")],
         calls: &[Sid(1), Pgid(1), Sid(1), Sid(1), Pgid(2), Pgid(2), Sid(2), Sid(3), Pgid(1), Sid(1)],
@@ -83,7 +83,7 @@ const SCENES: &[Scene] = &[
         calls: &[Sid(1), Pgid(7), Sid(1), Sid(1), Pgid(20), Sid(1)],
         shown: "{ common_pid: TID } hitcount:          3  a:         34\n",
     },
-    // Another name for a variable; variables of three events in one.
+    // An alias of a variable; one expression with variables of three events.
     Scene {
         hists: &[
             (GETPGID, "keys=common_pid:a=pid-OWN"),
@@ -118,13 +118,13 @@ const SCENES: &[Scene] = &[
         calls: &[Pgid(8), Sid(1), Pgid(4), Sid(2), Pgid(5), Sid(3)],
         shown: "{ common_pid: TID } hitcount:          3\n\tmax:        250  pid: OWN+2\n",
     },
-    // A shorter key finds what a longer one begins with.
+    // A shorter key matches the beginning of a longer one.
     Scene {
         hists: &[(GETPGID, "keys=pid:a=pid-OWN"), (GETPRIORITY, "keys=who,common_pid:vals=$a")],
         calls: &[Pgid(3), Priority(3), Priority(4), Priority(3)],
         shown: "{ who: OWN+3, common_pid: TID } hitcount:          2  a:          6\n",
     },
-    // Texts; one that was never saved.
+    // Texts; one of them was never saved.
     Scene {
         hists: &[(RENAME, "keys=pid:p=pid,o=oldcomm:onchange($p).save(oldcomm,newcomm,oom_score_adj)")],
         calls: &[Rename("tracer-first"), Rename("tracer-second"), Rename("tracer-third")],
@@ -137,19 +137,19 @@ const SCENES: &[Scene] = &[
         shown: "{ pid: TID } hitcount:          1\n\tchanged:          0  newcomm: (null)                            \
             pid:          0\n",
     },
-    // Two of one event, the first one's variable looked up by the second one.
+    // Two histograms of one event: the second reads the first one's variable.
     Scene {
         hists: &[(GETPGID, "keys=common_pid:a=pid-OWN"), (GETPGID, "keys=common_pid:vals=$a")],
         calls: &[Pgid(1), Pgid(2), Pgid(4)],
         shown: "{ common_pid: TID } hitcount:          3\n{ common_pid: TID } hitcount:          3  a:          7\n",
     },
-    // The name of the task that made the entry, kept.
+    // The name of the task that made the entry is kept.
     Scene {
         hists: &[(RENAME, "keys=common_pid.execname:p=pid:onmax($p).save(pid)")],
         calls: &[Rename("tracer-first"), Rename("tracer-second")],
         shown: "{ common_pid: tracer-begin    [TID] } hitcount:          2\n\tmax: TID  pid: TID\n",
     },
-    // Synthetic events, by expressions that take a variable away, and counted themselves.
+    // Synthetic events from expressions that consume a variable; the synthetic events are counted as well.
     Scene {
         hists: &[
             (GETPGID, "keys=common_pid:a=pid-OWN"),
@@ -160,7 +160,7 @@ const SCENES: &[Scene] = &[
         shown: "{ w: OWN+1 } hitcount:          1  v:          6\n\
             { w: OWN+2 } hitcount:          2  v:         24\n",
     },
-    // A field of the other event, and one of it as a variable; only some are counted.
+    // A field of the other event, and its variable; only some hits are counted.
     Scene {
         hists: &[
             (GETPGID, "keys=common_pid:a=pid-OWN"),
@@ -173,7 +173,7 @@ const SCENES: &[Scene] = &[
         calls: &[Pgid(1), Sid(5), Pgid(2), Sid(6), Sid(6), Pgid(3), Sid(1)],
         shown: "{ v:          2, w: OWN+2 } hitcount:          2\n{ v:          3, w: OWN+3 } hitcount:          1\n",
     },
-    // Texts go by their addresses, under another name too.
+    // Texts are passed by address, also under another name.
     Scene {
         hists: &[
             (RENAME, "keys=pid:o=newcomm"),
@@ -184,7 +184,7 @@ const SCENES: &[Scene] = &[
         shown: "{ c: tracer-first                                       } hitcount:          2  w:          5\n\
             { c: tracer-second                                      } hitcount:          1  w:          9\n",
     },
-    // What is greater than ever, and what changes.
+    // New maxima, and changes.
     Scene {
         hists: &[
             (GETPGID, "keys=common_pid:m=pid-OWN:onmax($m).trace(histv_num,$m,pid)"),
@@ -207,7 +207,8 @@ const SCENES: &[Scene] = &[
             { w:          5 } hitcount:          1  v:          5\n\
             { v: ~ 2^0  } hitcount:          2\n{ v: ~ 2^2  } hitcount:          1\n{ v: ~ 2^3  } hitcount:          1\n",
     },
-    // A synthetic event's variables, looked up by another event; and one event made by the other's histogram.
+    // A synthetic event's variables that another event reads, and a synthetic event that the other's histogram
+    // generates.
     Scene {
         hists: &[
             (GETPGID, "keys=common_pid:a=pid-OWN"),
@@ -230,14 +231,14 @@ const SCENES: &[Scene] = &[
     },
 ];
 
-/// The synthetic events that scenes make.
+/// The synthetic events that scenes generate.
 const SYNTHETIC: [&str; 3] =
     ["histv_num u64 v; u64 w", "histv_two u64 x; u64 y", "histv_text char c[16]; u64 w"];
 const NUM: &str = "synthetic/histv_num";
 const TWO: &str = "synthetic/histv_two";
 const TEXT: &str = "synthetic/histv_text";
 
-/// Defines the synthetic events, or takes them away.
+/// Defines the synthetic events, or deletes them.
 fn define(root: &Path, wanted: bool) -> Result<()> {
     for definition in SYNTHETIC {
         let name = definition.split(' ').next().unwrap_or_default();
@@ -249,7 +250,7 @@ fn define(root: &Path, wanted: bool) -> Result<()> {
     Ok(())
 }
 
-/// What keeps others' hits out.
+/// A filter that excludes other processes' hits.
 fn own(event: &str) -> String {
     let tid = gettid().as_raw_nonzero();
     match event {
@@ -260,7 +261,7 @@ fn own(event: &str) -> String {
     }
 }
 
-/// Rows with what stands for numbers filled in.
+/// Rows with the placeholders replaced by numbers.
 fn filled(text: &str) -> String {
     let mut text = text.to_owned();
     for n in (0..10).rev() {
@@ -279,7 +280,7 @@ fn libc_getpgid() -> u32 {
     if cfg!(target_arch = "x86_64") { 121 } else { 155 }
 }
 
-/// A directory with `events/`, ours or the kernel's.
+/// A directory with `events/`, the mirror's or the kernel's.
 struct Side {
     dir: PathBuf,
     set: Vec<(String, String)>,
@@ -293,7 +294,7 @@ impl Side {
         Ok(())
     }
 
-    /// The last one first, so that nobody is referred to.
+    /// Removes the last histogram first, so that no removed histogram is referred to.
     fn clear(&mut self) -> Result<()> {
         while let Some((file, command)) = self.set.pop() {
             mirror::write(&self.dir, &file, format!("!hist:{command}").as_bytes(), true)
@@ -320,7 +321,7 @@ fn errno(name: &str) -> Option<i32> {
     }
 }
 
-/// Plays a scene on one side or both at once.
+/// Plays a scene on one side, or on both during the same calls.
 fn play(scene: &Scene, sides: &mut [Side]) -> Result<()> {
     let expected_error = errno(scene.shown);
     for side in sides.iter_mut() {
@@ -406,7 +407,7 @@ fn remove(dir: &Path, event: &str, command: &str) -> mirror::Answer {
     mirror::write(dir, &format!("events/{event}/trigger"), format!("!hist:{command}").as_bytes(), true)
 }
 
-/// Who is referred to stays.
+/// A histogram that others refer to cannot be removed.
 #[test]
 fn what_is_referred_to_stays() {
     run(|| {
@@ -421,14 +422,14 @@ fn what_is_referred_to_stays() {
             side.add(GETPGID, &first).map_err(std::io::Error::from_raw_os_error)?;
             side.add(GETSID, &second).map_err(std::io::Error::from_raw_os_error)?;
             ensure!(remove(&side.dir, GETPGID, &first) == Err(16), "{:?}", side.dir);
-            // Neither does opening the file from the start take it away.
+            // Opening the file with `O_TRUNC` does not remove it either.
             fs::File::create(side.dir.join(format!("events/{GETPGID}/trigger")))?;
             ensure!(text(&side.dir, &format!("events/{GETPGID}/trigger"))?.starts_with("hist:"));
             getpgid(OWN);
             getsid(OWN);
             let clear = first.replacen(" if", ":clear if", 1);
             let trigger = format!("events/{GETPGID}/trigger");
-            // The variable is there already, so that who has some cannot be named again.
+            // The variable already exists, so a command that defines variables cannot name the histogram again.
             let answer = mirror::write(&side.dir, &trigger, format!("hist:{clear}").as_bytes(), true);
             ensure!(answer == Err(22), "{}: {answer:?}", side.dir.display());
             let rows = side.rows(GETSID)?;
@@ -441,7 +442,7 @@ fn what_is_referred_to_stays() {
     });
 }
 
-/// One snapshot action an instance, and what its histogram tells of it.
+/// An instance has at most one snapshot action, and its histogram reports the snapshot.
 #[test]
 fn snapshots_are_told_of() {
     run(|| {
@@ -484,8 +485,8 @@ fn snapshots_are_told_of() {
                 ),
             );
             ensure!(is == expected, "{dir:?}\n{is}\n{expected}");
-            // Which of the two the greatest one itself is in depends on who sees a hit first, and the buffers that a
-            // snapshot gives back are as they were.
+            // Whether the snapshot or the trace contains the maximum itself depends on which side handles a hit
+            // first. The buffers that a snapshot swaps back keep their content.
             let last = |file: &str| -> Result<Vec<u64>> {
                 let digits = |body: &String| body.trim_end_matches(')').chars().last()?.to_digit(16);
                 Ok(mirror::bodies(&text(&dir, file)?).iter().filter_map(digits).map(u64::from).collect())
@@ -504,7 +505,7 @@ fn snapshots_are_told_of() {
     });
 }
 
-/// An instance that goes takes its histograms along, and what they keep from going.
+/// Removing an instance removes its histograms, and releases the events that they held.
 #[test]
 fn an_instance_that_goes_lets_go() {
     run(|| {
@@ -523,10 +524,10 @@ fn an_instance_that_goes_lets_go() {
     });
 }
 
-/// Calls of each thread.
+/// Number of calls of each thread.
 const CALLS: i32 = 200_000;
 
-/// Threads on all CPUs raise one maximum: none is lost, and what was saved is its.
+/// Threads on all CPUs raise one maximum: no maximum is lost, and the saved fields belong to it.
 #[test]
 fn no_maximum_is_lost() {
     run(|| {
@@ -559,7 +560,7 @@ fn no_maximum_is_lost() {
         let rows = side.rows(GETPGID)?;
         ensure!(rows.contains(&format!("\tmax: {max:10} ")), "{rows}{max}");
         ensure!(rows.contains(&format!("hitcount: {hits:10} ")), "{rows}{hits}");
-        // What is saved is the greatest one's.
+        // The saved fields belong to the maximum.
         getpgid(max + 1);
         getpgid(max);
         let rows = side.rows(GETPGID)?;

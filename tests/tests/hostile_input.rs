@@ -1,7 +1,7 @@
-//! What the fuzz targets do, over some inputs each and seeded, so that every run of the tests does the same: state files, requests to
-//! the tree, files of programs, and records. Nothing of these needs root, and nothing is attached.
+//! Runs the fuzz targets over a few seeded inputs each, so that every run of the tests does the same: state files,
+//! requests to the tree, program files, and records. They need no root and attach nothing.
 //!
-//! And a machine whose files say nothing: the list of its possible CPUs is empty.
+//! The file also tests a machine whose list of possible CPUs is empty or invalid.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -18,8 +18,9 @@ use tracer_tests::host;
 #[allow(dead_code, clippy::pedantic, missing_docs)]
 mod drive;
 
-/// Runs a target over so many inputs that are the same every time. What it got behind the parser is counted, and must be no less than
-/// `least`, half of what it was when this was written: inputs that are all refused at once show nothing.
+/// Runs a target over this many inputs, which are the same every time. It counts what passed the parser and requires
+/// at least `least`, half of the number when the test was written. Inputs that are all refused at once would prove
+/// nothing.
 fn over<const N: usize>(inputs: u32, longest: usize, least: [u64; N], run: impl Fn(&[u8]) -> [u64; N]) {
     let config = Config { cases: inputs, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
@@ -36,7 +37,7 @@ fn over<const N: usize>(inputs: u32, longest: usize, least: [u64; N], run: impl 
     assert!(total.iter().zip(&least).all(|(total, least)| total >= least), "{total:?}, at least {least:?}");
 }
 
-/// A seed with some changes: each three bytes of the input put one of the alphabet's in some place, or take it out.
+/// Changes a seed: each three bytes of the input replace a byte with one of the alphabet, or remove a byte.
 fn changed(seed: &[u8], input: &[u8], alphabet: &[u8; 32]) -> Vec<u8> {
     let mut changed = seed.to_vec();
     for change in input.chunks_exact(3) {
@@ -52,7 +53,7 @@ fn changed(seed: &[u8], input: &[u8], alphabet: &[u8; 32]) -> Vec<u8> {
 
 #[test]
 fn requests_in_any_order() {
-    // Files opened, pieces read, writes taken.
+    // Opened files, reads with data, accepted writes.
     over(400, 3000, [550, 33, 400], drive::tree::done);
 }
 
@@ -64,14 +65,14 @@ fn records_that_hold_anything() {
 
 #[test]
 fn files_of_programs() {
-    // Whatever they say, bytes at random describe no event; those of `events_of_programs` do.
+    // Random bytes describe no event; the inputs of `events_of_programs` do.
     over(2000, 600, [], |input| {
         drive::note::run(input);
         []
     });
 }
 
-/// Two events, as the target puts notes around them: place and semaphore, system, name and description each.
+/// Two events in the target's note syntax: place and semaphore, system, name and description each.
 fn two_events() -> Vec<u8> {
     let event = |name: &str| {
         let mut seed = Vec::new();
@@ -97,20 +98,20 @@ fn events_of_programs() {
     });
 }
 
-/// A state with something of every sort, some of which can be had.
+/// A state with entries of every kind, some of which can be restored.
 const STATE: &str = include_str!("../fuzz/seeds/state/whole.json");
 
 #[test]
 fn state_files() {
     assert_eq!(drive::state::taken(STATE.as_bytes()), 1, "the seed is taken up");
-    // States that are taken up.
+    // Accepted states.
     over(500, 13, [95], |input| {
         let state = changed(STATE.as_bytes(), input, b"0123456789-.eE\",:[]{}truefalsn\\u");
         [drive::state::taken(&state)]
     });
 }
 
-/// A command of `tracer` on one CPU, where the kernel's list of possible CPUs has this text; in a mount namespace of its own.
+/// Runs a `tracer` command on one CPU, in a mount namespace where the kernel's list of possible CPUs has this text.
 fn with_possible_cpus(text: &str, command: &[&str]) -> Result<Output> {
     let list: PathBuf = std::env::temp_dir().join(format!("tracer-possible-{}", std::process::id()));
     std::fs::write(&list, text)?;
@@ -135,7 +136,7 @@ fn a_list_of_possible_cpus_that_says_nothing_is_an_error() {
         let hist = ["hist", "sched:sched_process_exit", "keys=common_pid", "--for", "100ms"];
         let place = std::env::temp_dir().join(format!("tracer-possible-mirror-{own}"));
         let mount = ["mount", place.to_str().context("a plain name")?];
-        // The kernel's own text, by the same way: what fails below fails for the text.
+        // The kernel's own text in the same setup: a failure below is caused by the text.
         for command in [&record[..], &hist] {
             let output = with_possible_cpus(&possible, command)?;
             ensure!(output.status.success(), "{command:?} with {possible:?}: {output:?}");
@@ -149,7 +150,7 @@ fn a_list_of_possible_cpus_that_says_nothing_is_an_error() {
                 ensure!(output.status.code() == Some(1), "{command:?} with {text:?}: {}", output.status);
             }
         }
-        // The daemon makes the place before it looks at the machine.
+        // The daemon makes the mount point before it reads the facts of the machine.
         std::fs::remove_dir(&place).or_else(|error| {
             if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
         })?;

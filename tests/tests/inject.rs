@@ -1,4 +1,4 @@
-//! Records made in user space pass an event's filter and record path: the injection program on the running kernel.
+//! Records from user space pass an event's filter and record path: the injection program on the running kernel.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use tracer_user::{
     sys::ring::RingMemory,
 };
 
-/// A format file with the common fields put in between.
+/// A format file with the common fields inserted.
 macro_rules! format_file {
     ($head:literal, $rest:literal) => {
         concat!(
@@ -30,7 +30,7 @@ macro_rules! format_file {
     };
 }
 
-/// An event that no kernel has: a number, an array, a string of varying length.
+/// An event that no kernel has: a number, an array, a dynamic string.
 const FORMAT: &str = format_file!(
     "name: greeting\nID: 60000",
     "\
@@ -40,10 +40,10 @@ const FORMAT: &str = format_file!(
     print fmt: \"%d\", REC->count\n"
 );
 
-/// Where the record's fixed part ends and its text begins.
+/// End of the record's fixed part, and start of its text.
 const TEXT_AT: u32 = 24;
 
-/// A record of the event, as a writer in thread 4242 would have made it.
+/// A record of the event, as if written by thread 4242.
 fn record(count: i32, who: &[u8], text: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; TEXT_AT as usize];
     bytes[2] = 0x04;
@@ -56,7 +56,7 @@ fn record(count: i32, who: &[u8], text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What trace_marker writes: an address, and a text as long as the record.
+/// The event of `trace_marker`: an address, and a text up to the end of the record.
 const PRINT: &str = format_file!(
     "name: print\nID: 5",
     "\
@@ -73,7 +73,7 @@ fn print(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A session for one event; None where it needs root, which is said.
+/// A session for one event; prints a note and returns `None` when this process is not root.
 fn session() -> Option<(Session, Vec<RingMemory>)> {
     let options = Options {
         ring_bytes: 1 << 16,
@@ -111,14 +111,14 @@ fn attach(session: &mut Session, format: &Format, filter: Option<&Filter>) -> At
         .unwrap_or_else(|error| panic!("{error}\n{}", error.verifier_log().unwrap_or_default()))
 }
 
-/// Somebody else than this thread.
+/// A writer other than this thread.
 fn writer() -> Writer {
     let mut comm = [0; 16];
     comm[..6].copy_from_slice(b"writer");
     Writer { cpu: 77, comm }
 }
 
-/// What came out of the rings, and the counts.
+/// The records from the rings, and the counts.
 fn pass(format: &str, filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<Vec<u8>>, Counters)> {
     let format = Format::parse("tests", format).unwrap();
     let env = resolve::Fixed { dialect: Dialect::newest(), cpu_ids: 2, symbols: Vec::new() };
@@ -134,7 +134,7 @@ fn pass(format: &str, filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<
     Some((seen, session.total(attachment.slot)))
 }
 
-/// The record as it must come out: the event's id put in.
+/// The expected record, with the event's id.
 fn expected(record: &[u8]) -> Vec<u8> {
     let mut record = record.to_vec();
     record[..2].copy_from_slice(&60_000_u16.to_ne_bytes());
@@ -149,7 +149,7 @@ fn records_come_out_as_they_went_in() {
     assert_eq!(counts, Counters { passed: 3, filtered: 0, recorded: 3, dropped: 0 });
     assert_eq!(seen.len(), records.len());
     for (out, record) in seen.iter().zip(&records) {
-        // The tail may be padded.
+        // The record may have padding.
         assert_eq!(out[..record.len()], expected(record)[..]);
         assert!(out.len() - record.len() < 8);
     }
@@ -167,7 +167,7 @@ fn the_filter_sees_the_record() {
         ("common_pid == 4242 && common_preempt_count == 0x21", vec![0, 1, 2]),
         ("common_flags & 4", vec![0, 1, 2]),
         ("!(text == \"help\")", vec![0, 2]),
-        // Whose record it is, not who runs the program.
+        // The record's writer counts, not the task that runs the program.
         ("comm == \"writer\" && CPU == 77", vec![0, 1, 2]),
         ("comm != \"writer\" || CPU != 77 || comm ~ \"*z*\"", vec![]),
     ] {
@@ -195,7 +195,7 @@ fn the_filter_sees_the_record() {
 
 #[test]
 fn an_array_without_a_length_is_as_long_as_its_writer_wrote_it() {
-    // Lengths around words, and the longest record there is.
+    // Lengths around words, and the longest possible record.
     let lengths = [0, 1, 3, 4, 5, 8, 100, 1021, 1022, 1023, 1024, 4096, 8175, 8176];
     let records: Vec<_> = lengths.iter().map(|length| print(&vec![b'x'; *length])).collect();
     let Some((seen, counts)) = pass(PRINT, None, &records) else { return };
@@ -203,7 +203,7 @@ fn an_array_without_a_length_is_as_long_as_its_writer_wrote_it() {
     assert_eq!(seen.len(), records.len());
     for (out, record) in seen.iter().zip(&records) {
         assert_eq!(out[..record.len()], record[..]);
-        // The kernel's ring buffer, too, rounds to four bytes, and what it adds is zero here.
+        // The kernel's ring buffer also rounds up to four bytes; here the padding is zero.
         assert_eq!(out.len(), record.len().next_multiple_of(4));
         assert!(out[record.len()..].iter().all(|byte| *byte == 0));
     }
@@ -220,27 +220,27 @@ fn a_record_longer_than_any_is_refused() {
     assert_eq!(session.total(attachment.slot).hits(), 0);
 }
 
-/// Filters of [`PRINT`], and which of [`texts`] each takes.
+/// Filters of [`PRINT`], and the indexes of the [`texts`] that each accepts.
 const PRINT_FILTERS: [(&str, &[usize]); 13] = [
     ("buf == 'hello'", &[0, 3]),
     ("buf != 'hello'", &[1, 2, 4, 5]),
     ("buf ~ 'hell*'", &[0, 1, 2, 3]),
     ("buf ~ '*needle*'", &[4]),
     ("buf ~ '*tail*'", &[]),
-    // The kernel finds no end without a length.
+    // Without a length the kernel finds no end of the text.
     ("buf ~ '*hello'", &[]),
     ("buf ~ '*'", &[]),
     ("!(buf ~ '*')", &[0, 1, 2, 3, 4, 5]),
     ("buf == '\n'", &[5]),
     ("buf ~ 'hell*' && ip != 0", &[0, 1, 2, 3]),
-    // To a glob such a text is empty.
+    // A glob sees such a text as empty.
     ("buf ~ 'h?l*o'", &[]),
     ("buf ~ '*h*e*'", &[]),
     ("buf ~ '*?'", &[]),
 ];
 
-/// What is written to trace_marker. A trigger sees it with a NUL behind it; the newline that the record gets is put
-/// there later (`tracing_mark_write()`, kernel/trace/trace.c).
+/// Texts for `trace_marker`. A trigger sees each with a NUL after it; the kernel adds the record's newline later
+/// (`tracing_mark_write()`, `kernel/trace/trace.c`).
 fn texts() -> [Vec<u8>; 6] {
     [
         b"hello".to_vec(),
@@ -262,21 +262,21 @@ fn the_filter_reads_an_array_without_a_length_up_to_its_nul() {
         assert!(seen.iter().zip(matching).all(|(out, at)| whole(out, *at)), "{filter}");
         assert_eq!(counts.filtered, (records.len() - matching.len()) as u64, "{filter}");
     }
-    // Without a NUL of its own a text ends with its record.
+    // A text without a NUL ends with its record.
     let Some((seen, _)) = pass(PRINT, Some("buf == 'hell'"), &[print(b"hell"), print(b"hello")]) else {
         return;
     };
     assert_eq!(seen, [print(b"hell")]);
 }
 
-/// The kernel shows what such a filter says where a trigger has one.
+/// A trigger with such a filter shows the kernel's result.
 #[test]
 fn the_kernels_trigger_on_trace_marker_takes_the_same() {
     if !host::root_or_skip() {
         return;
     }
     let oracle = Oracle::create("marker").unwrap();
-    // Kernels whose globs know no length (`glob_match()` in place of `glob_match_len()`) read on to the NUL.
+    // Kernels whose globs use no length (`glob_match()` instead of `glob_match_len()`) read up to the NUL.
     let mut globs_have_length = true;
     let marker = oracle.dir().join("trace_marker");
     let mut pieces = BTreeSet::new();
@@ -286,7 +286,7 @@ fn the_kernels_trigger_on_trace_marker_takes_the_same() {
         for (at, text) in texts().iter().enumerate() {
             oracle.tracing(true).unwrap();
             let mut marker = std::fs::OpenOptions::new().write(true).open(&marker).unwrap();
-            // Kernels before 6.8 take 1,024 bytes at a time, so that a longer text is several, and others.
+            // Kernels before 6.8 accept 1,024 bytes at a time, so a longer text becomes several different ones.
             if marker.write(text).unwrap() < text.len() {
                 pieces.insert(at);
             } else if oracle.get("tracing_on").unwrap() == "0\n" {

@@ -1,5 +1,5 @@
-//! Facts of `tracer_user::kernel` against the running kernel: each is had a second time by a way that shares no
-//! code with the first. Needs root, as reading these facts does; says so and passes otherwise.
+//! Compares facts of `tracer_user::kernel` with the running kernel: each fact is read a second time in a way that
+//! shares no code with the first. Reading these facts needs root; otherwise the tests print a note and pass.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ fn every_symbol_is_found_at_its_address() {
         let address = u64::from_str_radix(words.next().unwrap(), 16).unwrap();
         let kind = words.next().unwrap();
         let name = words.next().unwrap();
-        // Modules' symbols are not in the kernel image's order.
+        // Symbols of modules are not in the order of the kernel image.
         if words.next().is_none() {
             names.entry(address).or_default().push(name);
             if kind.eq_ignore_ascii_case("t") {
@@ -53,9 +53,9 @@ fn every_symbol_is_found_at_its_address() {
     }
     let (mut found, all) = (0, functions.len());
     for address in functions {
-        // Init code that the kernel no longer counts as its own has no symbol any more.
+        // Freed init code has no symbol any more.
         if let Some(symbol) = symbols.lookup(address) {
-            // The first of several names at one address is the one that counts.
+            // Of several names at one address the first counts.
             assert_eq!((symbol.name, symbol.offset), (names[&address][0], 0), "{address:#x}");
             found += 1;
         }
@@ -99,7 +99,7 @@ fn sizes_and_offsets_are_those_that_the_kernel_prints() {
     assert!(seen >= 3, "{seen} lines of a stack");
 }
 
-/// What bpftool says about a struct: member name to offset in bits.
+/// The members of a struct according to bpftool: name and offset in bits.
 fn bpftool_members(dump: &str, name: &str) -> HashMap<String, u32> {
     let mut members = HashMap::new();
     let head = format!("STRUCT '{name}' size=");
@@ -159,7 +159,7 @@ fn tracepoints_have_their_arguments() {
     let types: Vec<_> = switch.params.iter().map(|param| param.ty.as_str()).collect();
     assert_eq!(types, ["bool", "struct task_struct *", "struct task_struct *", "unsigned int"]);
     assert_eq!(btf.tracepoint("no_such_tracepoint").unwrap(), None);
-    // What the index finds is what btf-rs finds by itself.
+    // The index finds the same ids as btf-rs itself.
     let all = btf_rs::Btf::from_file("/sys/kernel/btf/vmlinux").unwrap();
     for name in ["task_struct", "pt_regs", "trace_event_file", "hrtimer", "file"] {
         let theirs = all.resolve_ids_by_name(name).unwrap();
@@ -188,7 +188,7 @@ fn every_syscall_event_has_its_number() {
     assert!(enter.len() > 250, "{} calls", enter.len());
 }
 
-/// Events whose record this kernel may make otherwise than the table says, by the reason the plan gives.
+/// Events whose record the kernel may fill differently from the table are refused with a reason.
 #[test]
 fn raw_plans_fit_or_say_why() {
     if !host::root_or_skip() {
@@ -208,7 +208,7 @@ fn raw_plans_fit_or_say_why() {
                 assert_eq!(plan.fields.len(), format.fields.len());
                 planned.push(name);
             }
-            // A length that varies is what newer kernels made of some names.
+            // Newer kernels gave some names a variable length.
             Err(Refusal::Unfit { why, .. }) if why.ends_with("its length varies") => {
                 eprintln!("{system}:{name}: {why}");
             }
@@ -250,9 +250,10 @@ fn page_descriptors_begin_where_the_kernel_says() {
     let facts = Facts::running().unwrap();
     let learned = pages::base(&facts).unwrap();
     assert_eq!(pages::base(&facts).unwrap(), learned);
-    // Whole pages of descriptors, in the kernel's half.
+    // The base is page-aligned and in the kernel's half of the address space.
     assert!(learned.is_multiple_of(4096) && learned >> 63 == 1, "{learned:#x}");
-    // On x86 the base is a variable. A kernel that shows its symbol is read instead of asked again, and agrees.
+    // On x86 the base is a variable. When the kernel exposes its symbol, the variable is read and must have the same
+    // value.
     if cfg!(target_arch = "x86_64") {
         let told = facts.symbols().unwrap().addresses("vmemmap_base").len() == 1;
         println!("vmemmap_base is {}", if told { "told" } else { "learned" });

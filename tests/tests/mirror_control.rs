@@ -1,5 +1,5 @@
-//! The control files of a mounted mirror against those of the kernel's tracefs: the same is written to both, and both
-//! must answer the same and read the same afterwards. Nothing is recorded here.
+//! The control files of a mounted mirror against those of the kernel's tracefs. The same text is written to both, and
+//! both must return the same result and the same content afterwards. Nothing is recorded here.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted};
 use tracer_tests::oracle::Oracle;
 
-/// An instance of the kernel's tracefs, and one of the mirror's.
+/// An instance of the kernel's tracefs and one of the mirror.
 struct Pair {
     kernel: Oracle,
     mounted: Mounted,
@@ -23,7 +23,7 @@ impl Pair {
             return None;
         }
         let kernel = Oracle::create(purpose).unwrap();
-        // As new as ours.
+        // Sets the defaults of a new instance.
         kernel.set("trace_clock", "local").unwrap();
         kernel.set("options/hash-ptr", "1").unwrap();
         kernel.set("buffer_size_kb", "1408").unwrap();
@@ -33,7 +33,7 @@ impl Pair {
         Some(Self { kernel, mounted, ours })
     }
 
-    /// Writes to both.
+    /// Writes to both and compares the results.
     fn write(&self, file: &str, text: &[u8], append: bool) {
         let kernel = mirror::write(self.kernel.dir(), file, text, append);
         let ours = mirror::write(&self.ours, file, text, append);
@@ -41,14 +41,14 @@ impl Pair {
         assert_eq!(ours, kernel, "{shown:?} {} {file}", if append { ">>" } else { ">" });
     }
 
-    /// Compares what both read.
+    /// Compares a file of both.
     fn same(&self, file: &str, after: &str) {
         let shown = |dir: &Path| mirror::read(dir, file).map(|bytes| settled(file, &bytes));
         assert_eq!(shown(&self.ours), shown(self.kernel.dir()), "{file} after {after}");
     }
 }
 
-/// A file's text without the times in it.
+/// A file's text without times.
 fn settled(file: &str, bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
@@ -66,7 +66,7 @@ fn settled(file: &str, bytes: &[u8]) -> String {
     lines.concat()
 }
 
-/// What is read after every step.
+/// The files to compare after every step.
 const STATE: &[&str] = &[
     "set_event",
     "events/enable",
@@ -280,7 +280,7 @@ fn random_writes_leave_the_same_state() {
 
 #[test]
 fn files_of_an_instance_are_the_kernels() {
-    /// What the kernel has and the mirror not yet, or not at all.
+    /// Files of the kernel that the mirror lacks.
     const MISSING: &[&str] = &[
         "inject",
         "buffer_meta",
@@ -291,7 +291,7 @@ fn files_of_an_instance_are_the_kernels() {
         "set_ftrace_notrace_pid",
         "tracing_max_latency",
     ];
-    /// What not every kernel has.
+    /// Files that only some kernels have.
     const NEW: &[&str] = &[
         "available_tracers",
         "buffer_subbuf_size_kb",
@@ -303,7 +303,7 @@ fn files_of_an_instance_are_the_kernels() {
         "snapshot_raw",
         "trace_printk_dest",
     ];
-    /// Directories to be compared, and whether their names are.
+    /// Directories whose entries are compared.
     const DIRS: &[&str] = &[
         "",
         "events",
@@ -315,7 +315,7 @@ fn files_of_an_instance_are_the_kernels() {
         "per_cpu/cpu0",
     ];
     let Some(pair) = Pair::new("files") else { return };
-    // Before 6.6 (eventfs) directories of events were closed to others, as all are.
+    // Before 6.6 (eventfs) the directories of events had no permissions for others, like all directories.
     let events = std::fs::metadata(pair.kernel.dir().join("events")).unwrap().mode();
     let others = 0o7;
     let dirs = if events & others == 0 { !others } else { !0 };
@@ -378,7 +378,7 @@ fn directories_can_be_made_and_removed_where_the_kernel_lets_them() {
         };
         assert_eq!(act(pair.mounted.dir()), act(&top), "{} {name}", if make { "mkdir" } else { "rmdir" });
     }
-    // One that is in use stays.
+    // An instance in use cannot be removed.
     for (top, name) in [(pair.mounted.dir(), "pair"), (top.as_path(), own.as_str())] {
         let dir = top.join("instances").join(name);
         let held = std::fs::File::open(dir.join("trace")).unwrap();

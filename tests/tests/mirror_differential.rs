@@ -1,7 +1,8 @@
-//! Random sequences over a whole instance: control files, options, marks, snapshots, reading and consuming. The same is
-//! done to the kernel's tracefs and to the mirror, step by step, and both must answer the same (errno and text).
+//! Random sequences over a whole instance: control files, options, marks, snapshots, reads and consuming reads. The
+//! kernel's tracefs and the mirror do the same, step by step, and both must return the same errno and text.
 //!
-//! `TRACER_SEED` chooses the sequence. What only one of the two can know (times, names of threads, addresses) is left out.
+//! `TRACER_SEED` chooses the sequence. Values that only one side can know (times, thread names, addresses) are left
+//! out.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,7 +16,7 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted};
 use tracer_tests::oracle::Oracle;
 
-/// The two instances.
+/// An instance of the kernel's tracefs and one of the mirror.
 struct Pair {
     kernel: Oracle,
     _mounted: Mounted,
@@ -33,13 +34,13 @@ enum Step {
         append: bool,
     },
     Read(String),
-    /// Reads of a pipe without waiting.
+    /// Reads a pipe without waiting.
     Consume(String),
     Mark(String),
     RawMark(u32),
 }
 
-/// Names that only one side has, whose text only one side can know, or that wait.
+/// Files that only one side has, whose text only one side can know, or whose reads wait.
 const APART: &[&str] = &[
     "README",
     "available_tracers",
@@ -53,7 +54,7 @@ const APART: &[&str] = &[
     "trigger",
 ];
 
-/// What is written to `trace_marker_raw` behind the number, and what the file `trace` says of it.
+/// The data after the number in a write to `trace_marker_raw`, and its text in `trace`.
 const RAW_DATA: &[u8] = b"raw-data";
 const RAW_TEXT: &str = " buf: 72 61 77 2d 64 61 74 61";
 
@@ -94,10 +95,10 @@ impl Pair {
         {
             files.extend(both(dir).into_iter().map(|name| format!("{dir}/{name}")).filter(is_file));
         }
-        // What it says of the number 1 depends on the kernel's configuration.
+        // The result for the number 1 depends on the kernel's configuration.
         files.retain(|file| file != "per_cpu/cpu0/snapshot");
         let mut options = both("options");
-        // Of the tracer, and so of all instances of the kernel.
+        // These options belong to the tracer, and therefore to all instances of the kernel.
         options.retain(|option| !option.starts_with("test_nop"));
         Some(Self { kernel, _mounted: mounted, ours, files, options })
     }
@@ -142,7 +143,7 @@ impl Pair {
             }
             7 => write("tracing_on", one_of(pick, &["0", "1", "1"]), false),
             8 if self.has("snapshot") => {
-                // Not every kernel can exchange one CPU's buffer alone.
+                // Some kernels cannot swap the buffer of a single CPU.
                 let (file, words): (_, &[&str]) = match pick(2) {
                     0 => ("snapshot", &["0", "1", "1", "2", "x", ""]),
                     _ => ("per_cpu/cpu0/snapshot", &["0", "2", "x", ""]),
@@ -190,7 +191,7 @@ impl Pair {
     }
 }
 
-/// What a pipe has at this moment.
+/// The current content of a pipe.
 fn consume(path: &Path) -> Result<Vec<String>, i32> {
     let number = |error: std::io::Error| error.raw_os_error().unwrap_or(-1);
     let mut options = File::options();
@@ -207,11 +208,11 @@ fn consume(path: &Path) -> Result<Vec<String>, i32> {
     Ok(records(&all))
 }
 
-/// Lines without who, where and when; `bin` has no lines, and what counts there is how many records there are.
+/// Lines without task, CPU and time. The format `bin` has no lines, so only the number of records is compared.
 fn records(bytes: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     if bytes.contains(&0) {
-        // What stands between is times, which may look like anything.
+        // The bytes between are times, which may look like any text.
         let kinds = text
             .match_indices("type: ")
             .map(|(at, _)| text[at..].lines().next().unwrap_or_default().to_owned());
@@ -220,17 +221,17 @@ fn records(bytes: &[u8]) -> Vec<String> {
     text.split('\n').map(settled_line).collect()
 }
 
-/// A line of records, or of a header, without what only one side can know.
+/// A line of records, or of a header, without values that only one side can know.
 fn settled_line(line: &str) -> String {
     if line.starts_with('#') && !line.starts_with("# ") {
         return line.to_owned();
     }
-    // With the options of symbols there is an offset and an address.
+    // The symbol options add an offset and an address.
     if let Some((_, text)) = line.split_once("tracing_mark_write").and_then(|(_, rest)| rest.split_once(": "))
     {
         return text.to_owned();
     }
-    // Before 6.18 the record of so little is longer than what was written, and shows what that memory held before.
+    // Before 6.18 a short record is longer than the written data, and shows the memory's previous content.
     if let Some(at) = line.rfind(RAW_TEXT).filter(|_| PADDED.load(Ordering::Relaxed)) {
         return line[at..][..RAW_TEXT.len()].to_owned();
     }
@@ -239,14 +240,14 @@ fn settled_line(line: &str) -> String {
             return line[at..].to_owned();
         }
     }
-    // `raw`: pid, CPU, time, `#`, address and text; without context from the `#` on.
+    // `raw` has pid, CPU, time, `#`, address and text; without context it starts at the `#`.
     match line.split_once("# ") {
         Some((_, rest)) if rest.len() > 16 && rest.as_bytes()[16] == b' ' => rest[17..].to_owned(),
         _ => line.to_owned(),
     }
 }
 
-/// A file's text without what only one side can know.
+/// A file's text without values that only one side can know.
 fn settled(file: &str, bytes: &[u8]) -> Vec<String> {
     let name = file.rsplit('/').next().unwrap_or(file);
     match name {
@@ -278,7 +279,7 @@ fn settled(file: &str, bytes: &[u8]) -> Vec<String> {
 #[test]
 fn random_sequences_are_answered_alike() {
     let Some(pair) = Pair::new() else { return };
-    // Marks of both sides go to the buffer of the CPU that the writer is on.
+    // On both sides a mark belongs to the buffer of the writer's CPU.
     let mut cpu = CpuSet::new();
     cpu.set(0);
     rustix::thread::sched_setaffinity(None, &cpu).unwrap();
@@ -300,6 +301,6 @@ fn random_sequences_are_answered_alike() {
         }
     }
     println!("seed {seed}: {steps} steps over {} files and {} options", pair.files.len(), pair.options.len());
-    // A writer of nothing changes nothing.
+    // An empty write changes nothing.
     File::options().write(true).open(pair.ours.join("trace_marker")).unwrap().flush().unwrap();
 }

@@ -1,4 +1,5 @@
-//! The pages of docs/ whose commands are to be tried: every line is, on the mirror and on the kernel's tracefs.
+//! Runs the commands of the pages in `docs/`: every line of a `console` block runs on the mirror and on the kernel's
+//! tracefs.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,7 +14,7 @@ const EVENTS: &str = include_str!("../../docs/EVENTS.md");
 const HISTOGRAMS: &str = include_str!("../../docs/HISTOGRAMS.md");
 const TRIGGERS: &str = include_str!("../../docs/TRIGGERS.md");
 
-/// A command of a page, and what is to come of it.
+/// A command of a page, and its expected output.
 #[derive(Debug, Default)]
 struct Line {
     number: usize,
@@ -21,7 +22,7 @@ struct Line {
     expected: Vec<String>,
 }
 
-/// The commands of a page's `console` blocks; those of `console FILE` only where there is that file.
+/// The commands of a page's `console` blocks; commands of `console FILE` blocks are included when that file exists.
 fn commands(page: &str, dir: &Path) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut inside = false;
@@ -40,7 +41,7 @@ fn commands(page: &str, dir: &Path) -> Vec<Line> {
     lines
 }
 
-/// Whether a text is what a pattern says, in which `...` stands for anything.
+/// Whether a text matches a pattern in which `...` stands for any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split("...");
     let first = parts.next().unwrap_or_default();
@@ -104,7 +105,7 @@ fn patterns_match() {
     assert!(!matches("a...c", "a b") && !matches("x", "xy") && !matches("...b", "ba"));
 }
 
-/// Runs a page on the mirror, in an instance of it, and on the kernel's tracefs.
+/// Runs a page on the mirror, in one of its instances, and on the kernel's tracefs.
 fn says_what_happens(page: &str) {
     if !host::root_or_skip() {
         return;
@@ -123,7 +124,8 @@ fn says_what_happens(page: &str) {
     test().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// Synthetic events are defined at the top only, so that the kernel's own is used too, where it has histograms.
+/// Synthetic events are defined only at the top, so the test uses the kernel's top as well, where the kernel has
+/// histograms.
 #[test]
 fn the_page_of_histograms_says_what_happens() {
     if !host::root_or_skip() {

@@ -1,6 +1,6 @@
-//! What control files do, and not only what they read: the CPU mask, copies of marks, giving buffers back, and the files
-//! of names and processes. The same is done to an instance of the kernel's tracefs, or to its top where only that has
-//! the file, which is put back afterwards.
+//! The effects of control files, beyond their content: the CPU mask, copies of marks, freeing buffers, and the files
+//! of names and processes. The same is done to an instance of the kernel's tracefs, or to its top where only the top
+//! has the file. A changed file of the top is restored afterwards.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use tracer_tests::mirror::{self, Answer, Mounted, set, stat, text};
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::workload;
 
-/// An event that happens when a test wants it to.
+/// An event that happens only when a test causes it.
 const EVENT: &str = "events/syscalls/sys_enter_getpgid";
 
-/// Files of the kernel's top are changed by one test at a time.
+/// One test at a time changes files of the kernel's top.
 static TOP: Mutex<()> = Mutex::new(());
 
-/// An instance of the kernel's and one of the mirror's, which record this thread.
+/// An instance of the kernel and one of the mirror, both restricted to this thread.
 struct Pair {
     kernel: Oracle,
     mounted: Mounted,
@@ -42,7 +42,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// The kernel's first.
+    /// The instances, the kernel's first.
     fn dirs(&self) -> [&Path; 2] {
         [self.kernel.dir(), &self.ours]
     }
@@ -52,7 +52,7 @@ impl Pair {
         [self.kernel.tracefs().root(), self.mounted.dir()]
     }
 
-    /// Does the same to both, which must come out the same; what it comes to.
+    /// Does the same to both sides, requires equal results, and returns the result.
     fn same<T: PartialEq + std::fmt::Debug>(
         &self,
         what: &str,
@@ -65,7 +65,7 @@ impl Pair {
     }
 }
 
-/// Makes the event happen so often, on this CPU.
+/// Hits the event this many times on this CPU.
 fn hit(cpu: usize, times: usize) -> Result<()> {
     workload::pin_to_cpu(cpu)?;
     for _ in 0..times {
@@ -74,7 +74,7 @@ fn hit(cpu: usize, times: usize) -> Result<()> {
     Ok(())
 }
 
-/// CPU and text of each line.
+/// The CPU and the text of each line.
 fn lines(dir: &Path) -> Result<Vec<(u32, String)>> {
     let trace = Trace::parse(text(dir, "trace")?.as_bytes());
     let body = |text: &str| match text.split_once("tracing_mark_write: ") {
@@ -104,7 +104,7 @@ fn a_mask_of_cpus_says_where_hits_are_recorded() {
             }
             hit(0, 5)?;
             hit(last, 7)?;
-            // A mark belongs to the CPU that it is written on.
+            // A mark belongs to the CPU on which it is written.
             let marks = |cpu: usize| {
                 pair.same("a mark", |dir| {
                     workload::pin_to_cpu(cpu)?;
@@ -146,12 +146,12 @@ fn closing_free_buffer_gives_the_memory_back() {
                 Ok(std::io::Write::write(&mut file, b"anything").map_err(|error| error.raw_os_error()))
             })?;
             ensure!(taken == Ok(8), "{taken:?}");
-            // FUSE tells of a close behind the closer's back.
+            // FUSE reports a close asynchronously.
             std::thread::sleep(Duration::from_millis(200));
             let shown = |dir: &Path| Ok([text(dir, "buffer_size_kb")?, text(dir, "tracing_on")?]);
             let after = pair.same("after", shown)?;
             ensure!(after[1] == if stops == "1" { "0\n" } else { "1\n" }, "{after:?}");
-            // There is a page a CPU at least: few lines stay and few hits fit, many do not.
+            // Each CPU has at least one page: few lines stay and few hits fit, many do not.
             let left = pair.same("lines left", |dir| Ok(lines(dir)?.len()))?;
             hit(cpu, 3)?;
             let few = pair.same("few hits", |dir| Ok(lines(dir)?.len()))?;
@@ -183,7 +183,7 @@ fn marks_are_copied_to_instances_that_ask() {
         let pair = Pair::start("copies")?;
         let has = pair.same("the option", |dir| Ok(dir.join("options/copy_trace_marker").exists()))?;
         if !has {
-            // Before 6.16 a mark stays where it was written, and a mirror has the kernel's options.
+            // Before 6.16 a mark stays in the instance where it was written, and a mirror has the kernel's options.
             for top in pair.tops() {
                 let _ = mirror::write(top, "trace_marker", b"tracer-copied", true);
             }
@@ -200,7 +200,7 @@ fn marks_are_copied_to_instances_that_ask() {
             for dir in &instances {
                 set(dir, "options/copy_trace_marker", on)?;
                 set(dir, "trace", "")?;
-                // The second time it is on, nothing is recorded there.
+                // The second time that the option is on, the instance does not record.
                 set(dir, "tracing_on", if step == 2 { "0" } else { "1" })?;
             }
             let raw = [&0x7e57_u32.to_ne_bytes()[..], b"raw"].concat();
@@ -212,17 +212,17 @@ fn marks_are_copied_to_instances_that_ask() {
             let answers: Vec<_> = all.iter().map(write).collect();
             println!("step {step}: {answers:?}");
             ensure!(answers.windows(2).all(|two| two[0] == two[1]), "step {step}: {answers:?}");
-            // An instance's own mark stays its own.
+            // A mark that is written to an instance stays there.
             for dir in &instances {
                 let _ = mirror::write(dir, "trace_marker", b"own", true);
             }
             let bodies = |dir: &&Path| -> Result<Vec<String>> {
                 let found = lines(dir)?.into_iter().map(|(_, text)| text);
-                // Others may write marks at the kernel's top as well.
+                // Other processes may write marks to the kernel's top as well.
                 let own = |text: &String| {
                     text.contains("tracer-copied") || text.ends_with("own") || text.contains("7e57")
                 };
-                // What lay behind so little is shown before 6.18.
+                // Before 6.18 the memory after such a short record is shown.
                 let cut = |text: String| text.split(" buf: 72 61 77").next().unwrap_or_default().to_owned();
                 Ok(found.filter(own).map(cut).collect())
             };
@@ -241,7 +241,7 @@ fn marks_are_copied_to_instances_that_ask() {
     });
 }
 
-/// Puts a file of the kernel's top back to what it read.
+/// Restores a file of the kernel's top to its previous content.
 struct Back {
     top: PathBuf,
     file: &'static str,
@@ -279,7 +279,7 @@ fn the_number_of_names_is_set_and_old_names_go() {
             ensure!(shown.0 == shown.1, "after {value:?}: {shown:?}");
         }
         ensure!(taken >= 6, "{taken} numbers were taken");
-        // This thread's name is learnt when it is hit or switched, and forgotten when the number changes.
+        // The kernel learns this thread's name when it is hit or switched, and forgets it when the size changes.
         let own = rustix::thread::gettid().as_raw_nonzero().to_string();
         let named = |dir: &Path| -> Result<bool> {
             Ok(text(dir, "saved_cmdlines")?.lines().any(|line| line.starts_with(&format!("{own} "))))
@@ -292,7 +292,7 @@ fn the_number_of_names_is_set_and_old_names_go() {
                 set(top, "saved_cmdlines_size", if round == 0 { "7000" } else { "300" })?;
             }
             hit(0, 1)?;
-            // The kernel learns names of those that are switched.
+            // The kernel learns the names of tasks at their switches.
             std::thread::sleep(Duration::from_millis(5));
             hit(0, 1)?;
             ensure!(named(kernel)? && named(ours)?, "round {round}: {} {}", named(kernel)?, named(ours)?);
@@ -356,8 +356,8 @@ fn formats_of_trace_printk_are_the_kernels() {
     });
 }
 
-/// Clocks that are said to be the kernel's (docs/SEMANTICS.md, clocks), and those whose zero is another: of these the time
-/// since the first hit is compared.
+/// The clocks, and whether their zero is the kernel's (`docs/SEMANTICS.md`, clocks). For the others the time since
+/// the first hit is compared.
 const CLOCKS: [(&str, bool); 8] = [
     ("mono", true),
     ("mono_raw", true),
@@ -391,7 +391,7 @@ fn clocks_tell_the_kernels_time() {
                 hit(cpu, 4)?;
                 std::thread::sleep(Duration::from_micros(300));
             }
-            // Microseconds, or the number as it is where the clock has no such units.
+            // Microseconds, or the plain number of a clock without such units.
             let time = |line: &str| -> Option<u64> {
                 let time = line.split_once(": sys_getpgid")?.0.rsplit_once(' ')?.1;
                 let Some((seconds, micros)) = time.split_once('.') else { return time.parse().ok() };
@@ -404,12 +404,12 @@ fn clocks_tell_the_kernels_time() {
             let (mut kernel, mut ours) = (kernel?, ours?);
             ensure!(kernel.len() == 200 && ours.len() == 200, "{clock}: {} and {}", kernel.len(), ours.len());
             ensure!(ours.is_sorted() && kernel.is_sorted(), "{clock}: {ours:?}\n{kernel:?}");
-            // Fifty sleeps, so that it is no clock that stands still; one counts ticks of 10 ms at most.
+            // Fifty sleeps prove that the clock runs; one clock counts ticks of up to 10 ms.
             let least = if clock == "uptime" { 1 } else { 50 * 250_000 };
             ensure!(ours[199] - ours[0] >= least, "{clock}: {} between first and last", ours[199] - ours[0]);
             if !is_same {
-                // Both begin when the machine does: the kernel's may leave out the first moments. An emulated machine's timer
-                // loses time when nobody looks at it for seconds, and its processor's counter does not.
+                // Both start at boot; the kernel's clock may omit the first moments. An emulated machine's timer
+                // loses time when it is not read for seconds, while the processor's counter does not.
                 let zeroes = kernel[0].abs_diff(ours[0]);
                 println!("{clock}: the first hit's times are {zeroes} apart");
                 let most = if clock == "uptime" { 100 } else { 1_000_000_000 };
@@ -424,7 +424,7 @@ fn clocks_tell_the_kernels_time() {
             let mut apart = Apart::default();
             kernel.iter().zip(&ours).for_each(|(kernel, ours)| apart.take(*kernel, *ours));
             println!("{clock}: {apart}");
-            // A tick may lie between the two looks.
+            // A tick may occur between the two readings.
             let bound = if clock == "uptime" { Bound { median: 1, p99: 2 } } else { Bound::here() };
             let far = apart.wrong(bound);
             ensure!(far.is_none(), "{clock}: {far:?}");

@@ -1,4 +1,5 @@
-//! `tracer exec`: a command that finds the mirror where tools look for tracefs, by itself and with trace-cmd.
+//! `tracer exec`: a command finds the mirror where tools look for tracefs. The tests use the command alone and
+//! trace-cmd.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ fn exec(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// What a shell script in `tracer exec` leaves.
+/// The output of a shell script in `tracer exec`.
 fn shell(script: &str) -> Result<Output> {
     let output = exec(&["--", "sh", "-c", script])?.output()?;
     print!("{}", String::from_utf8_lossy(&output.stdout));
@@ -24,7 +25,7 @@ fn shell(script: &str) -> Result<Output> {
     Ok(output)
 }
 
-/// Waits until no daemon is left that watches a process.
+/// Waits until no daemon watches a process any more.
 fn await_end(watched: &str) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(60);
     let wanted = format!("--until\0{watched}\0");
@@ -86,7 +87,7 @@ fn status_and_signals_are_the_commands() {
         kill_process(Pid::from_raw(pid).context("pid")?, Signal::TERM)?;
         ensure!(child.wait()?.code() == Some(9));
         await_end(line.trim())?;
-        // One that is killed leaves nothing either.
+        // A killed command leaves nothing either.
         let mut child = exec(&["sleep", "100"])?.spawn()?;
         let pid = child.id().to_string();
         std::thread::sleep(Duration::from_millis(300));
@@ -117,7 +118,7 @@ fn a_mirror_that_is_there_can_be_used() {
     });
 }
 
-/// Whether trace-cmd is here; the virtual machines have it.
+/// Whether trace-cmd is installed, as it is in the virtual machines.
 fn has_trace_cmd() -> bool {
     let found =
         Command::new("trace-cmd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -153,7 +154,7 @@ fn trace_cmd_lists_records_and_reports() {
         .output()?;
         let said = String::from_utf8_lossy(&recorded.stderr).into_owned();
         if said.contains("Can't enable ftrace") {
-            // It switches /proc/sys/kernel/ftrace_enabled on, whatever is traced; security modules may refuse that.
+            // trace-cmd always sets `/proc/sys/kernel/ftrace_enabled`, which security modules may refuse.
             eprintln!("skipped: this machine does not let trace-cmd record: {said}");
             return Ok(());
         }
@@ -169,7 +170,7 @@ fn trace_cmd_lists_records_and_reports() {
     });
 }
 
-/// Records that trace-cmd takes from the pages by splice(2), and the kernel's page header.
+/// Records that trace-cmd reads from the pages by splice(2), with the kernel's page header.
 #[test]
 fn pages_are_spliced() {
     host::as_root(|| {

@@ -1,4 +1,4 @@
-//! Histograms of a mounted mirror: counts that are known in advance, pauses, names, and what is refused.
+//! Histograms of a mounted mirror: known counts, pauses, names, and refused commands.
 
 use std::io::{Read, Seek};
 use std::path::Path;
@@ -12,15 +12,15 @@ use tracer_tests::mirror::{self, Mounted, text};
 use tracer_tests::user_events::{Data, Word};
 use tracer_tests::workload::{getpgid, getsid};
 
-/// Events that happen when a test wants them to: directories of their files.
+/// Events that happen only when a test causes them: directories of their files.
 const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
 const GETSID: &str = "events/syscalls/sys_enter_getsid";
 
-/// Arguments that nobody else's calls have, and not the other test's.
+/// Arguments that neither other processes nor the other test use.
 const OWN: i32 = 1 << 30;
 const SHARED: i32 = 1 << 29;
 
-/// Writes a line as `>>` does: `>` would take the histograms that are there away.
+/// Writes a line as `>>` does: `>` would remove the existing histograms.
 fn add(dir: &Path, file: &str, line: &str) -> Result<()> {
     let done = mirror::write(dir, file, line.as_bytes(), true).map_err(std::io::Error::from_raw_os_error);
     done.with_context(|| format!("{line:?} to {file}"))
@@ -110,25 +110,25 @@ fn what_is_wrong_is_logged() {
             ),
             "{log}"
         );
-        // A variable that nobody refers to is only named.
+        // A variable without references appears only by its name.
         add(&dir, &trigger, "hist:keys=pid:x=pid")?;
         add(&dir, &trigger, "traceoff:0")?;
         let both = text(&dir, &trigger)?;
         ensure!(both.starts_with("traceoff:count=0\nhist:keys=pid:"), "{both}");
-        // Opening the file from the start takes histograms away and nothing else.
+        // Opening the file with `O_TRUNC` removes histograms and nothing else.
         std::fs::File::create(dir.join(&trigger))?;
         ensure!(text(&dir, &trigger)? == "traceoff:count=0\n");
         Ok(())
     });
 }
 
-/// Values that a test's own calls have.
+/// Values of each test's own calls.
 const PAUSED: i32 = 1 << 28;
 const LISTED: i32 = 1 << 27;
 const POLLED: i32 = 1 << 26;
 const NAMED: i32 = 1 << 25;
 
-/// Hits in an event's `hist` file.
+/// The number of hits in an event's `hist` file.
 fn hits(dir: &Path, event: &str) -> Result<u64> {
     let shown = text(dir, &format!("{event}/hist"))?;
     let line = shown.lines().find_map(|line| line.trim().strip_prefix("Hits: ").map(str::to_owned));
@@ -156,7 +156,7 @@ fn other_events_let_histograms_count() {
             text(&dir, &other)?
                 == format!("enable_hist:syscalls:sys_enter_getpgid:count=1 if pid == {PAUSED}\n")
         );
-        // Only one of the two, and the other is none of another event's.
+        // For one target an event has either `enable_hist` or `disable_hist`, and both names remove it.
         let disable = "disable_hist:syscalls:sys_enter_getpgid";
         ensure!(mirror::write(&dir, &other, disable.as_bytes(), true) == Err(libc::EEXIST));
         add(&dir, &other, &format!("!{disable}"))?;
@@ -165,7 +165,7 @@ fn other_events_let_histograms_count() {
         getsid(PAUSED);
         getpgid(PAUSED);
         ensure!(paused(&dir)? == 2 && hits(&dir, GETPGID)? == 1);
-        // What comes later counts until the next hit.
+        // A histogram that is added later counts until the next hit.
         add(&dir, &trigger, &format!("hist:keys=pid:vals=pid if pid == {PAUSED}"))?;
         ensure!(paused(&dir)? == 2);
         getsid(PAUSED);
@@ -173,7 +173,7 @@ fn other_events_let_histograms_count() {
         add(&dir, &trigger, &format!("hist:keys=pid:cont if pid == {PAUSED}"))?;
         getpgid(PAUSED);
         ensure!(paused(&dir)? == 2 && hits(&dir, GETPGID)? == 2, "{}", text(&dir, &trigger)?);
-        // An event without histograms can be meant, and is in soft mode for it.
+        // The trigger may name an event without histograms, which enters soft mode for it.
         add(&dir, &trigger, "enable_hist:syscalls:sys_enter_getsid:0")?;
         ensure!(text(&dir, &format!("{GETSID}/enable"))? == "0*\n");
         ensure!(text(&dir, &trigger)?.starts_with("enable_hist:syscalls:sys_enter_getsid:count=0\nhist:"));
@@ -263,14 +263,14 @@ fn a_name_is_shared_by_instances() {
         getpgid(NAMED);
         getsid(NAMED);
         ensure!(hits(&one, GETPGID)? == 2 && hits(&two, GETSID)? == 2);
-        // Another histogram cannot have the name, wherever it is.
+        // No other histogram may use the name, in any instance.
         let other = format!("hist:name=all:keys=common_pid if pid == {NAMED}");
         ensure!(
             mirror::write(&two, &format!("{GETPGID}/trigger"), other.as_bytes(), true) == Err(libc::EINVAL)
         );
         let log = text(&two, "error_log")?;
         ensure!(log.contains("Named hist trigger doesn't match existing named trigger"), "{log}");
-        // A pause is one trigger's, and the table stays while anybody has it.
+        // A pause applies to one trigger, and the table exists as long as any trigger uses it.
         add(&two, &format!("{GETSID}/trigger"), &command.replace(" if", ":pause if"))?;
         getsid(NAMED);
         getpgid(NAMED);
@@ -300,7 +300,7 @@ fn whoever_polls_is_told_of_hits() {
         let (input, news) = (PollFlags::IN, PollFlags::PRI);
         ensure!(poll(&file, input | news, 0)?.is_empty());
         for wanted in [news, input, news] {
-            // It sleeps before the hit, or finds that there was one.
+            // The poll sleeps before the hit, or returns at once after it.
             let hitter = std::thread::spawn(|| {
                 std::thread::sleep(Duration::from_millis(50));
                 getpgid(POLLED);
@@ -309,7 +309,7 @@ fn whoever_polls_is_told_of_hits() {
             let got = poll(&file, wanted, 60)?;
             hitter.join().expect("a thread");
             ensure!(got.contains(wanted) && begun.elapsed() < Duration::from_secs(30), "{wanted:?}: {got:?}");
-            // There is something to read until it is read, and news once.
+            // The file stays readable until it is read; the poll reports a new hit once.
             ensure!(poll(&file, news, 0)?.is_empty() && poll(&file, input, 0)? == input);
             let mut shown = String::new();
             file.read_to_string(&mut shown)?;
@@ -317,7 +317,7 @@ fn whoever_polls_is_told_of_hits() {
             ensure!(shown.contains("Hits: "), "{shown}");
             ensure!(poll(&file, input | news, 0)?.is_empty());
         }
-        // Who was not there finds something to read, and no news.
+        // A file that is opened later is readable, without a new hit.
         let late = std::fs::File::open(dir.join(GETPGID).join("hist"))?;
         ensure!(poll(&late, input | news, 0)? == input);
         add(&dir, &format!("{GETPGID}/trigger"), &format!("hist:keys=pid:clear if pid == {POLLED}"))?;
@@ -350,7 +350,7 @@ fn event_probes_on_records_of_user_space_have_histograms() {
         ensure!(shown.contains(&(row(1, 2, 40) + &row(2, 1, 20))), "of {own}: {shown}");
         mirror::set(&dir, &format!("{probe}/trigger"), "!hist:keys=who,common_pid:vals=size:sort=who")?;
         ensure!(text(&dir, &format!("{made}/enable"))? == "0\n");
-        // A program that may write records of an event is told when a probe sits on it.
+        // A program with records of an event gets its enable bit set when an event probe is attached to the event.
         let data = Data::open(top)?;
         let word = Word::default();
         let index =
@@ -413,7 +413,8 @@ fn no_hit_is_lost_while_triggers_change() {
             enough.store(true, Ordering::Release);
             done
         })?;
-        // Where this kernel's raw tracepoint has what the record says, nothing else hangs there: neither is the event on.
+        // Where this kernel's raw tracepoint has all fields of the record, no other attachment is needed, because the
+        // event is off in both instances.
         let links = std::fs::read_dir(format!("/proc/{}/fdinfo", mounted.pid()))?.flatten();
         let texts = links.filter_map(|link| std::fs::read_to_string(link.path()).ok());
         let raw = texts.filter(|text| text.contains("tp_name:\tsched_waking\n")).count();

@@ -1,4 +1,5 @@
-//! Where the mirror's events hang: many at once, programs that system calls share, changes at raw tracepoints, the end.
+//! The attach points of the mirror's events: many at once, programs that system calls share, changes at raw
+//! tracepoints, and the daemon's end.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,14 +16,14 @@ use tracer_tests::mirror::{Mounted, bodies, names, set, stat, text};
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::workload::{self, Job};
 
-/// How many of a process's descriptors are of a kind; none once it is gone.
+/// The number of a process's descriptors of a kind; 0 once the process is gone.
 fn descriptors(pid: u32, kind: &str) -> usize {
     let Ok(all) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
     let links = all.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
     links.filter(|link| link.to_string_lossy().contains(kind)).count()
 }
 
-/// How many perf events a daemon has once those are closed that plans were put to the test with.
+/// A daemon's number of perf events after it closed those that verify plans.
 fn settled(pid: u32) -> usize {
     let mut last = usize::MAX;
     for _ in 0..20 {
@@ -103,7 +104,7 @@ fn one_of_many_system_calls_has_a_filter_and_triggers_of_its_own() {
                 workload::getsid(number);
             }
             let [our, their] = both.map(|dir| {
-                // Reading is a system call as well.
+                // Reading makes system calls as well.
                 set(dir, "tracing_on", "0")?;
                 let is_ours = |line: &String| line.contains("sys_getpgid") || line.contains("sys_getsid");
                 Ok::<_, anyhow::Error>(bodies(&text(dir, "trace")?).into_iter().filter(is_ours).collect())
@@ -128,7 +129,7 @@ fn one_of_many_system_calls_has_a_filter_and_triggers_of_its_own() {
     });
 }
 
-/// Filters nearly as long as one may be, from the predicates that number `index` stands for.
+/// Joins predicates to a filter of nearly the largest length; `predicate` gets the index.
 fn long(predicate: impl Fn(usize) -> String, joins: [&str; 2]) -> String {
     let mut filter = predicate(0);
     for index in 1.. {
@@ -156,7 +157,7 @@ fn the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost() {
         })?;
         let pid = load.pid().to_string();
         let call = libc::SYS_getpgid;
-        // Each lets the same calls through, by a program that differs much.
+        // The filters accept the same calls with very different programs.
         let filters = [
             format!("id == {call}"),
             format!(
@@ -206,7 +207,7 @@ fn pointers_are_shown_as_the_kernel_shows_them() {
         let ours = mounted.instance("pointer")?;
         let oracle = Oracle::create("pointer")?;
         let own = rustix::thread::gettid().as_raw_nonzero().to_string();
-        // The kernel's first: what the mirror has, it has.
+        // The kernel's instance is on first and off last, so it has everything that the mirror has.
         for dir in [oracle.dir(), &ours] {
             set(dir, "tracing_on", "1")?;
             set(dir, "options/hash-ptr", "1")?;
@@ -231,7 +232,7 @@ fn pointers_are_shown_as_the_kernel_shows_them() {
     });
 }
 
-/// Processes that close what daemons have or had on, and their parents.
+/// Processes that close the events of running and of ended daemons, and their parents.
 fn all_closers() -> Result<Vec<(u32, u32)>> {
     let mut found = Vec::new();
     for name in names(Path::new("/proc"))? {
@@ -246,7 +247,7 @@ fn all_closers() -> Result<Vec<(u32, u32)>> {
     Ok(found)
 }
 
-/// Those whose daemon is gone.
+/// The closing processes whose daemon is gone.
 fn closers() -> Result<BTreeSet<u32>> {
     let all = all_closers()?.into_iter();
     let is_daemon = |pid: u32| {
@@ -256,8 +257,8 @@ fn closers() -> Result<BTreeSet<u32>> {
     Ok(all.filter(|(_, parent)| !is_daemon(*parent)).map(|(pid, _)| pid).collect())
 }
 
-/// Turns a system of many events on: most of them all in all, and none that takes minutes to be closed. How many perf tracepoints
-/// that makes.
+/// Turns on the system with the most events among those that do not take minutes to close. Returns the system and its
+/// number of perf tracepoints.
 fn turn_many_on(mounted: &Mounted) -> Result<(String, usize)> {
     let dir = mounted.dir();
     let mut systems = Vec::new();
@@ -275,7 +276,7 @@ fn turn_many_on(mounted: &Mounted) -> Result<(String, usize)> {
     Ok((system, hooks))
 }
 
-/// Waits for the end of processes.
+/// Waits for the end of the closing processes.
 fn gone(closers: impl Fn() -> Result<bool>, start: Instant) -> Result<()> {
     while closers()? {
         ensure!(start.elapsed() < Duration::from_secs(120), "nobody closes them");
@@ -285,7 +286,7 @@ fn gone(closers: impl Fn() -> Result<bool>, start: Instant) -> Result<()> {
     Ok(())
 }
 
-/// The two that follow look at each other's processes.
+/// The two tests below check each other's processes, so they run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -324,7 +325,7 @@ fn a_killed_daemon_with_many_events_on_is_gone_at_once_and_the_next_one_goes_on(
             ensure!(start.elapsed() < Duration::from_secs(30), "few are guarded");
             std::thread::sleep(Duration::from_millis(10));
         }
-        // As if somebody turned many events on: who closes them waits a while for each.
+        // As if another process turned many events on: the closing process waits a while for each.
         let opening = File::open("/sys/kernel/btf/vmlinux").context("BTF")?;
         flock(&opening, FlockOperation::LockShared)?;
         let start = Instant::now();

@@ -1,5 +1,5 @@
-//! `inject` files: records of any event made by a write. Kernels are rarely built with them (`CONFIG_TRACE_EVENT_INJECT`), so
-//! what is expected here is what kernel/trace/trace_events_inject.c says.
+//! `inject` files: a write makes a record of any event. Kernels are rarely built with them
+//! (`CONFIG_TRACE_EVENT_INJECT`), so the expected results follow `kernel/trace/trace_events_inject.c`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use tracer_tests::mirror::{Mounted, bodies, read, set, stacks, text, write};
 
 const STOP: &str = "events/sched/sched_kthread_stop";
 
-/// A mirror and an instance of it.
+/// A mirror and one of its instances.
 fn instance(purpose: &str) -> Result<Option<(Mounted, PathBuf)>> {
     if !host::root_or_skip() {
         return Ok(None);
@@ -50,7 +50,7 @@ fn injected_records_look_like_the_events() {
             ("events/rcu/rcu_utilization", "", Ok(())),
         ] {
             if text.is_empty() {
-                // A write of nothing does not get as far as the file.
+                // The kernel does not pass an empty write to the file.
                 inject(&dir, event, " ").map_err(std::io::Error::from_raw_os_error)?;
                 continue;
             }
@@ -91,7 +91,7 @@ fn injected_records_pass_filter_triggers_and_switches() {
         let lines = |pids: &[u32]| -> Vec<String> {
             pids.iter().map(|pid| format!("sched_kthread_stop: comm= pid={pid}")).collect()
         };
-        // Other threads hit the event as well, once it is on.
+        // Other threads also hit the event once it is on.
         let own = rustix::thread::gettid().as_raw_nonzero().to_string();
         set(&dir, "set_event_pid", &own)?;
         ensure!(all(&dir)? == lines(&[1, 2, 3]), "off, and taken all the same");
@@ -110,12 +110,12 @@ fn injected_records_pass_filter_triggers_and_switches() {
         set(&dir, "tracing_on", "1")?;
         set(&dir, &format!("{STOP}/trigger"), "!traceoff")?;
 
-        // One that looks at no record does not run, as no hook is hit.
+        // A trigger that needs no record does not run, because no hook is hit.
         let aimed = "events/sched/sched_process_exec/enable";
         set(&dir, &format!("{STOP}/trigger"), "enable_event:sched:sched_process_exec")?;
         ensure!(all(&dir)? == lines(&[1, 2, 3]), "all");
         ensure!(text(&dir, aimed)? == "0*\n", "{}", text(&dir, aimed)?);
-        // But it does beside one that does.
+        // It runs beside a trigger that needs the record.
         set(&dir, &format!("{STOP}/trigger"), "stacktrace if pid == 3")?;
         ensure!(inject(&dir, STOP, "pid=3").is_ok(), "refused");
         ensure!(text(&dir, aimed)? == "1*\n", "{}", text(&dir, aimed)?);
@@ -124,10 +124,10 @@ fn injected_records_pass_filter_triggers_and_switches() {
         for trigger in ["!stacktrace if pid == 3", "!enable_event:sched:sched_process_exec"] {
             set(&dir, &format!("{STOP}/trigger"), trigger)?;
         }
-        // As in the kernel, what a trigger has turned on stays so.
+        // As in the kernel, an event that a trigger turned on stays on.
         ensure!(text(&dir, aimed)? == "1\n", "{}", text(&dir, aimed)?);
         set(&dir, aimed, "0")?;
-        // Nothing is on while the list of threads is changed.
+        // The event is off while the list of threads changes.
         set(&dir, &format!("{STOP}/enable"), "0")?;
         set(&dir, "trace", "")?;
 

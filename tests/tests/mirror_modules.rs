@@ -1,5 +1,5 @@
-//! Events of modules in the mirror: they come when a module is loaded and go when it is unloaded, and `:mod:` in
-//! `set_event` means them, before they are there as well. The virtual machines have modules.
+//! Events of modules in the mirror: they appear when a module is loaded and disappear when it is unloaded. `:mod:` in
+//! `set_event` selects them, also in advance. The virtual machines have modules.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,10 +10,10 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, set, text};
 use tracer_tests::oracle::Oracle;
 
-/// Modules with trace events that some kernels have, small ones first.
+/// Modules with trace events, which some kernels have; small ones first.
 const CANDIDATES: [&str; 5] = ["vmw_vsock_virtio_transport_common", "sunrpc", "xfs", "btrfs", "kvm"];
 
-/// Modules without any that some kernels have.
+/// Modules without trace events, which some kernels have.
 const WITHOUT: [&str; 4] = ["dummy", "nls_utf8", "crc7", "veth"];
 
 fn modprobe(arguments: &[&str]) -> bool {
@@ -21,7 +21,7 @@ fn modprobe(arguments: &[&str]) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// A module that can be loaded, is not, and brings events; and these.
+/// A module with events that is not loaded and can be loaded, and its events.
 fn find(kernel: &Oracle) -> Result<Option<(&'static str, Vec<String>)>> {
     let loaded = std::fs::read_to_string("/proc/modules").unwrap_or_default();
     for name in CANDIDATES {
@@ -42,7 +42,7 @@ fn find(kernel: &Oracle) -> Result<Option<(&'static str, Vec<String>)>> {
     Ok(None)
 }
 
-/// A module that brings no events, and can be loaded and unloaded.
+/// A module without events that can be loaded and unloaded.
 fn find_without() -> Option<&'static str> {
     let loaded = std::fs::read_to_string("/proc/modules").unwrap_or_default();
     let usable = |name: &&str| {
@@ -73,12 +73,12 @@ fn events_come_and_go_with_their_module() {
         let dir = mounted.instance("modules")?;
         let kernels = || kernel.tracefs().events();
         ensure!(events(mounted.dir())? == kernels()?, "not the kernel's at first");
-        // Asked for in advance.
+        // Selected in advance.
         let word = format!(":mod:{module}");
         set(&dir, "set_event", &word)?;
         ensure!(text(&dir, "set_event")? == format!("*:*:mod:{module}\n"));
         ensure!(mirror::write(&dir, "set_event", b"!:mod:no_such_module", true) == Err(libc::EINVAL));
-        // A module that brings no events leaves the words that wait for it.
+        // Loading a module without events does not affect the words that wait for it.
         let without = find_without();
         if let Some(without) = without {
             let word = format!(":mod:{without}");
@@ -93,7 +93,7 @@ fn events_come_and_go_with_their_module() {
         let (system, name) = new[0].split_once(':').context("system:name")?;
         let format = format!("events/{system}/{name}/format");
         ensure!(text(&dir, &format)? == std::fs::read_to_string(kernel.tracefs().root().join(&format))?);
-        // The module's events, all of them and no others, are on.
+        // All events of the module are on, and no others.
         let end = Instant::now() + Duration::from_secs(20);
         let mut on = Vec::new();
         let mut expected = new.clone();
@@ -121,7 +121,7 @@ fn events_come_and_go_with_their_module() {
             mirror::write(&dir, "set_event", format!("nonsense:mod:{module}").as_bytes(), true)
                 == Err(libc::EINVAL)
         );
-        // A perf tracepoint keeps its module until it is closed.
+        // A perf tracepoint holds a reference to its module until it is closed.
         let end = Instant::now() + Duration::from_secs(60);
         while !modprobe(&["-r", module]) {
             ensure!(Instant::now() < end, "{module} is kept");

@@ -1,4 +1,5 @@
-//! What other users may do in a mirror: what they may in the kernel's tracefs, tried as one of them.
+//! Permissions of other users in a mirror: they equal those in the kernel's tracefs, and the tests act as another
+//! user.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,12 +9,12 @@ use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, set, text};
 use tracer_tests::oracle::Oracle;
 
-/// nobody
+/// User id of nobody.
 const USER: &str = "65534";
 
-/// Runs a script in a directory, first as root up to `BECOME`, and the rest as somebody else; what it says.
+/// Runs the script `root` in a directory as root and then the script `user` as another user; returns the output.
 fn script(dir: &Path, root: &str, user: &str) -> Result<String> {
-    // A path's way is searched as root: it is about the files themselves.
+    // Root has already resolved the directory's path: the test is about the files themselves.
     let whole =
         format!("{root}\nexec setpriv --reuid={USER} --regid={USER} --clear-groups sh -c \"$1\" 2>&1");
     let output = Command::new("sh")
@@ -38,7 +39,7 @@ fn others_may_do_what_they_may_in_tracefs() {
                           echo > trace; cat trace | head -c 9; echo 1 > buffer_size_kb; echo $?; chmod 666 trace; \
                           echo 1 > events/enable; mkdir x; ls > /dev/null; echo $?";
         for (root, expected) in [
-            // As it is: only root.
+            // The default: root only.
             ("", "Permission denied"),
             ("chmod 755 .; chmod 666 trace_marker tracing_on", "0\n"),
             ("chown 65534 trace_clock; chmod 600 trace_clock; chmod 644 trace", "# tracer:"),
@@ -55,7 +56,7 @@ fn others_may_do_what_they_may_in_tracefs() {
             let (our, their) = (our?, their?);
             ensure!(our == their && our.contains(value), "{file}: {our}, the kernel {their}");
         }
-        // The top, with the directory of instances; a group may be let in by `--gid` and `--mode`.
+        // The top and the directory of instances; `--gid` and `--mode` can admit a group.
         let refused =
             script(mounted.dir(), "", "mkdir instances/x; rmdir instances/owner; echo 1 > events/enable")?;
         ensure!(refused.matches("denied").count() == 3, "{refused}");

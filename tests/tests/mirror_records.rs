@@ -1,5 +1,5 @@
-//! What a mounted mirror records and shows: against the kernel's tracefs during one run of the workload, and by itself
-//! where numbers are known in advance.
+//! What a mounted mirror records and shows: compared with the kernel's tracefs during one run of the workload, and
+//! alone where the numbers are known in advance.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,10 +21,10 @@ use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::rawpage::Layout;
 use tracer_tests::workload::{self, Job};
 
-/// An event that happens when a test wants it to, and its file's directory.
+/// Directory of an event that happens only when a test causes it.
 const EVENT: &str = "events/syscalls/sys_enter_getpgid";
 
-/// Makes the event happen so often.
+/// Hits the event this many times.
 fn hit(times: u64) {
     for _ in 0..times {
         rustix::process::getpgid(None).unwrap();
@@ -77,7 +77,8 @@ fn the_text_is_the_kernels() {
         let trace = Trace::parse(text(&ours, "trace")?.as_bytes());
         let result = compare(&theirs, &trace, &family(pid, &theirs));
         println!("{} lines of {} event types compared and equal", result.lines(), result.types());
-        // At a perf tracepoint the kernel runs no second program on a CPU; what an interrupt hits meanwhile may be missing.
+        // At a perf tracepoint the kernel runs no second program on a CPU, so hits of an interrupt meanwhile may be
+        // missing.
         let stats = text(&ours, "per_cpu/cpu0/stats")?;
         let missed = stats.lines().find_map(|line| line.strip_prefix("missed events on all CPUs: "));
         let missed: u64 = missed.context("missed events")?.parse()?;
@@ -111,7 +112,7 @@ fn reading_consumes_or_not_and_the_counts_tell() {
         ensure!(stat(&dir, "entries")? == 1000 && stat(&dir, "read events")? == 0, "nothing was consumed");
         let header = text(&dir, "trace")?;
         ensure!(header.contains("# entries-in-buffer/entries-written: 1000/1000 "), "{header:.400}");
-        // A stream of a part of them.
+        // The first part of the records as a stream.
         let mut pipe =
             File::options().read(true).custom_flags(libc::O_NONBLOCK).open(dir.join("trace_pipe"))?;
         let mut piece = [0; 600];
@@ -132,7 +133,7 @@ fn reading_consumes_or_not_and_the_counts_tell() {
         ensure!(lines.lines().count() == 1000 && !lines.starts_with('#'), "{lines:.300}");
         ensure!(stat(&dir, "entries")? == 0 && stat(&dir, "read events")? == 1000, "all was consumed");
         ensure!(mirror::bodies(&text(&dir, "trace")?).is_empty(), "nothing is left");
-        // Off: the reader has read something, so this is the end.
+        // Tracing is off and the reader has already read something, so this is the end of the stream.
         set(&dir, "tracing_on", "0")?;
         hit(10);
         ensure!(pipe.read(&mut piece)? == 0, "the end");
@@ -148,7 +149,7 @@ fn reading_consumes_or_not_and_the_counts_tell() {
 #[test]
 fn the_newest_stay_or_the_oldest() {
     host::as_root(|| {
-        // The stream begins with the oldest record, and tells of lost ones on its CPU.
+        // The stream begins with the oldest record, and reports lost records of its CPU.
         workload::pin_to_cpu(0)?;
         let mounted = Mounted::start("overwrite")?;
         let dir = mounted.instance("overwrite")?;
@@ -180,7 +181,7 @@ fn the_newest_stay_or_the_oldest() {
 
 #[test]
 fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
-    // Each takes seconds in a virtual machine that is busy with hits.
+    // Each change takes seconds in a virtual machine that is busy with hits.
     let changes = if host::part() == 1 { 1000 } else { 20 };
     host::as_root(|| {
         let mounted = Mounted::start("change")?;
@@ -189,7 +190,7 @@ fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
         let load = Load::new(|| {
             hit(100);
             if host::part() > 1 {
-                // Emulation has one CPU for the load and for those who change it.
+                // Under emulation the load and the changes share one CPU.
                 std::thread::sleep(Duration::from_millis(5));
             }
         })?;
@@ -198,7 +199,7 @@ fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
         set(&dir, &format!("{EVENT}/enable"), "1")?;
         load.go()?;
         let start = Instant::now();
-        // Each lets every hit through, by another program.
+        // Each filter passes every hit, with a different program.
         for change in 0..changes {
             let filter = match change % 3 {
                 0 => "0".to_owned(),
@@ -210,7 +211,7 @@ fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
         let took = start.elapsed();
         let hits = 100 * load.stop()?;
         let (entries, dropped) = (stat(&dir, "entries")?, stat(&dir, "dropped events")?);
-        // On a fast machine more are recorded than the buffer keeps.
+        // A fast machine records more than the buffer keeps.
         let overrun = stat(&dir, "overrun")?;
         println!("{hits} hits, {changes} changes in {took:?}, {dropped} dropped, {overrun} overwritten");
         ensure!(
@@ -255,7 +256,7 @@ fn readers_wait_and_are_woken() {
         hit(1);
         ensure!(ready(5)?, "not ready with a record");
         drop(pipe);
-        // A reader that blocks gets the record when it comes.
+        // A blocking reader receives the record when it is made.
         set(&dir, "trace", "")?;
         let reader = std::thread::spawn({
             let path = dir.join("trace_pipe");
@@ -271,9 +272,9 @@ fn readers_wait_and_are_woken() {
         let (length, end) = reader.join().ok().context("the reader failed")??;
         println!("woken after {:?}", end - start);
         ensure!(length > 50 && end - start < Duration::from_secs(2), "{length} bytes");
-        // A signal ends the wait of another.
+        // A signal ends another reader's wait.
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
-            // Who runs the tests in the background may ignore SIGINT, and so would what it starts.
+            // A shell that runs the tests in the background may ignore SIGINT, and child processes inherit that.
             let mut cat = Command::new("env");
             let mut cat = cat.args(["--default-signal", "cat"]).arg(dir.join("trace_pipe")).spawn()?;
             std::thread::sleep(Duration::from_millis(150));
@@ -313,16 +314,16 @@ fn marks_are_recorded_in_order() {
         }
         let kernel = mirror::bodies(&String::from_utf8(std::fs::read(oracle.trace_path())?)?);
         let ours = mirror::bodies(&text(&dir, "trace")?);
-        // Kernels before 6.8 take 1,024 bytes at a time: then as much of a long mark is compared.
+        // Kernels before 6.8 accept 1,024 bytes at a time; then only that part of a long mark is compared.
         let least = if takes[0] == takes[1] { usize::MAX } else { takes[1] };
-        // The kernel pads raw data with what lay there before.
+        // The kernel pads raw data with the previous content of the memory.
         let cut = |bodies: &[String]| -> Vec<String> {
             let cut = |b: &String| b.split(" cd").next().unwrap_or_default().chars().take(least).collect();
             bodies.iter().map(cut).collect()
         };
         let lengths = |bodies: &[String]| bodies.iter().map(String::len).collect::<Vec<_>>();
         ensure!(cut(&ours) == cut(&kernel), "{:?} and {:?} bytes", lengths(&ours), lengths(&kernel));
-        // Between events.
+        // Marks between events.
         arm(&dir)?;
         set(&dir, "trace", "")?;
         for number in 0..3 {
@@ -422,7 +423,7 @@ fn snapshots_keep_what_was_recorded() {
         set(&dir, "snapshot", "1")?;
         ensure!(counts()? == (5, 0), "{:?}", counts());
         hit(3);
-        // The buffers are exchanged, as the kernel exchanges them.
+        // The buffers are swapped, as the kernel swaps them.
         set(&dir, "snapshot", "1")?;
         ensure!(counts()? == (3, 5), "{:?}", counts());
         set(&dir, "snapshot", "2")?;
@@ -454,7 +455,7 @@ fn records_are_taken_out_of_full_rings_while_nobody_reads() {
         let dir = mounted.instance("unread")?;
         set(&dir, "buffer_size_kb", "65536")?;
         arm(&dir)?;
-        // Five times what a ring holds, at a pace that a reader who is woken keeps up with, on a slow machine too.
+        // Five times the size of a ring, at a rate that a woken reader can follow on a slow machine too.
         for _ in 0..250 {
             let start = Instant::now();
             hit(1000);
@@ -526,7 +527,7 @@ fn a_daemon_that_is_told_to_end_leaves_nothing() {
             let mounted = Mounted::start("end")?;
             let dir = mounted.dir().to_owned();
             arm(&dir)?;
-            // In use: the mount goes all the same.
+            // The mount ends although a file is in use.
             let held = File::open(dir.join("trace_pipe"))?;
             let pid = rustix::process::Pid::from_raw(mounted.pid() as i32).context("a pid")?;
             rustix::process::kill_process(pid, signal)?;

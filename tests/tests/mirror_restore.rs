@@ -1,4 +1,4 @@
-//! What outlives a daemon that is killed, what does not outlive one that ends, and what is done at the start.
+//! What survives a killed daemon, what does not survive a daemon that ends normally, and what the start options do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ fn place(purpose: &str) -> PathBuf {
     std::env::temp_dir().join(format!("tracer-{purpose}-{}", std::process::id()))
 }
 
-/// The file that keeps the state of the mirror at a place.
+/// The state file of the mirror at a path.
 fn kept(dir: &Path) -> PathBuf {
     let name = dir.to_str().unwrap().replace('-', "%2d").replace('/', "-").replace('.', "%2e");
     Path::new("/run/tracer/state").join(name + ".json")
 }
 
-/// What both daemons must show.
+/// Files that must be equal in both daemons.
 const FILES: &[&str] = &[
     "set_event",
     "trace_options",
@@ -73,7 +73,7 @@ fn what_was_set_outlives_a_kill() {
         ] {
             set(&below, file, value)?;
         }
-        // A bad filter is in force as none, and is none afterwards.
+        // An invalid filter has no effect, and is no filter after the restart.
         ensure!(mirror::write(&below, "events/sched/sched_switch/filter", b"nonsense", false).is_err());
         set(&below, "events/sched/sched_switch/filter", "0")?;
         let shown = |dir: &Path| FILES.iter().map(|file| text(dir, file)).collect::<Result<Vec<_>>>();
@@ -87,7 +87,7 @@ fn what_was_set_outlives_a_kill() {
         for (file, (old, new)) in FILES.iter().zip(before.1.iter().zip(&after.1)) {
             ensure!(old == new, "below: {file}: {old:?} became {new:?}");
         }
-        // A regular end leaves nothing to take up.
+        // A normal end leaves no state.
         ensure!(kept(&dir).exists());
         second.stop()?;
         ensure!(!kept(&dir).exists(), "{} is left", kept(&dir).display());
@@ -99,10 +99,10 @@ fn what_was_set_outlives_a_kill() {
     });
 }
 
-/// How long the daemon may take to serve with a state file that is none.
+/// Time limit for a daemon with an invalid state file to serve.
 const SERVES_WITHIN: Duration = Duration::from_secs(1);
 
-/// Starts a daemon with a state file, reads a file of it, and ends it: what it said.
+/// Starts a daemon with a state file, reads one of its files, and ends it; returns its output.
 fn said_of(dir: &Path, state: &[u8]) -> Result<String> {
     fs::write(kept(dir), state)?;
     let begun = Instant::now();
@@ -131,7 +131,7 @@ fn a_bad_state_file_is_put_aside() {
             whole.replace(from, to).into_bytes()
         };
         let mut damaged: Vec<Vec<u8>> = vec![
-            // The first ended every daemon that took it up.
+            // The first of these states used to end every daemon that restored it.
             changed("\"page\":4096", "\"page\":16"),
             changed("\"page\":4096", "\"page\":18446744073709551615"),
             changed("\"percent\":50", "\"percent\":101"),
@@ -146,7 +146,7 @@ fn a_bad_state_file_is_put_aside() {
             vec![0; 4096],
             good[..good.len() / 2].to_vec(),
         ];
-        // Bytes that are no JSON's, anywhere.
+        // Bytes that are invalid in JSON, at several places.
         damaged.extend((1..4).map(|part| {
             let mut bytes = good.clone();
             bytes[good.len() * part / 4] = 0xff;
@@ -160,7 +160,7 @@ fn a_bad_state_file_is_put_aside() {
             ensure!(!kept(&dir).exists(), "{shown}");
         }
         fs::remove_file(&aside)?;
-        // One without an end, one that nobody writes to, and somebody else's.
+        // An empty file, one that is too large, and a FIFO without a writer.
         let said = said_of(&dir, b"")?;
         ensure!(said.contains("is not taken up"), "{said}");
         fs::File::create(kept(&dir))?.set_len((64 << 20) + 1)?;
@@ -188,7 +188,7 @@ fn what_cannot_be_had_any_more_is_left_out() {
         first.kill();
         let sizes = good.rfind("\"sizes\":[").context("sizes")? + "\"sizes\":[".len();
         let end = good[sizes..].find(']').context("their end")? + sizes;
-        // 32 TiB for the first CPU, and a system that there is not.
+        // 32 TiB for the first CPU, and a nonexistent system.
         let state =
             format!("{}35184372088832{}", &good[..sizes], &good[end..]).replace("\"sched\"", "\"gone\"");
         let said = {
@@ -204,7 +204,7 @@ fn what_cannot_be_had_any_more_is_left_out() {
             ensure!(said.contains(part), "{part}: {said}");
         }
         ensure!(!said.contains("is not taken up"), "{said}");
-        // As the files of the mirror have it.
+        // The mirror's files have the same limit.
         let mounted = Mounted::at(dir.clone())?;
         let before = text(&dir, "buffer_size_kb")?;
         for huge in ["34359738368", "100000000000", "18014398509481985"] {
@@ -231,7 +231,7 @@ fn histograms_outlive_a_kill() {
         let [waking, switch, made] = ["sched/sched_waking", "sched/sched_switch", "synthetic/lat"]
             .map(|name| format!("events/{name}/trigger"));
         add(&dir, "synthetic_events", "lat u64 lat; pid_t pid")?;
-        // Made in an order that is not that of events' names, and each needs the one before it.
+        // The order of the triggers differs from the order of the events' names, and each needs the previous one.
         for (file, line) in [
             (&waking, "hist:keys=pid:ts0=common_timestamp.usecs,who=prio if comm == \"nobody\""),
             (
@@ -249,7 +249,7 @@ fn histograms_outlive_a_kill() {
             (&switch, "hist:keys=next_pid.hex:nohitcount:vals=prev_prio if prev_prio == 7"),
             (&switch, "enable_hist:synthetic:lat:3"),
         ] {
-            // The first has a modifier that no key has.
+            // The first has a modifier that keys do not support.
             let done = mirror::write(&below, file, line.as_bytes(), true);
             ensure!(done.is_ok() != line.contains("prev_comm.descending"), "{line}: {done:?}");
         }
@@ -284,7 +284,7 @@ fn events_are_on_from_the_start() {
         for event in ["sched:sched_process_exit", "alarmtimer:alarmtimer_fired", "irq:softirq_raise"] {
             ensure!(on.lines().any(|line| line == event), "{event} is off: {on}");
         }
-        // What was taken up counts, not what is asked for at the start.
+        // The restored state takes precedence over the start options.
         set(&dir, "set_event", "alarmtimer:alarmtimer_start")?;
         mounted.kill();
         let again = Mounted::with(dir.clone(), &["--restore", "--trace-event", list])?;
@@ -308,7 +308,7 @@ fn the_files_belong_to_whom_it_was_said() {
     });
 }
 
-/// Serves a mirror that does what the kernel's command line says; an end to the mount ends it.
+/// Serves a mirror that follows the kernel's command line; unmounting it ends the daemon.
 const BOOT: &str = r#"
 mount --make-rprivate / && mount --bind "$2" /proc/cmdline && "$1" mount --boot --background "$3" && cd "$3" || exit 1
 cat set_event; grep -o '\[.*\]' trace_clock; test $(cat buffer_size_kb) -ge 2048 && cat options/sym-offset options/verbose; ls instances

@@ -1,4 +1,4 @@
-//! The soak's short form; `cargo xtask soak` is the long one.
+//! The short form of the soak test; `cargo xtask soak` runs the long form.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Synthetic events of the mirror: their files, and their records, emitted from user space and by programs in the kernel.
+//! Synthetic events of the mirror: their files, and their records, emitted from user space and by programs in the
+//! kernel.
 
 use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd};
@@ -19,7 +20,7 @@ fn set(tree: &mut Tree, path: &str, text: &str) {
     write(tree, path, text, APPEND).unwrap_or_else(|error| panic!("{text:?} to {path}: {error}"));
 }
 
-/// The lines of `trace` behind the event's name and its colon.
+/// The lines of `trace` after the event's name and its colon.
 fn records(tree: &mut Tree, path: &str, event: &str) -> Vec<String> {
     let text = read(tree, path).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -55,7 +56,7 @@ fn files_define_show_and_delete() {
     assert_eq!(write(&mut tree, "synthetic_events", "!nobody\n", APPEND), Err(Errno::NOENT));
     assert!(read(&mut tree, "available_events").unwrap().contains("synthetic:wake\n"));
 
-    // What is on stays; opening the file to be emptied takes what comes before it.
+    // An event that is on cannot be deleted. Opening the file with `O_TRUNC` removes the events before it.
     set(&mut tree, "events/synthetic/other/enable", "1");
     for line in ["!other\n", "!other char[] name; unsigned long[] stack\n"] {
         assert_eq!(write(&mut tree, "synthetic_events", line, APPEND), Err(Errno::BUSY));
@@ -108,7 +109,7 @@ fn records_of_user_space_pass_filter_and_triggers() {
     }
     let head = |n: i32, text: &str| format!("n={n} fixed=fixed text={text} stack=STACK:");
     assert_eq!(records(&mut tree, "instances/a/trace", "e"), [head(-1, "yes"), head(1, "yes")]);
-    // What turns recording off is recorded, and nothing behind it.
+    // The record that turns recording off is itself recorded; later ones are not.
     let top = [(-1, "yes"), (0, "no"), (1, "yes"), (2, "yes"), (3, "yes")].map(|(n, text)| head(n, text));
     assert_eq!(records(&mut tree, "trace", "e"), top);
     assert!(read(&mut tree, "trace").unwrap().contains("stack=STACK:\n=> 0x10\nflags=0 ()\n"));
@@ -121,7 +122,7 @@ const KILL: i32 = 62;
 #[cfg(target_arch = "aarch64")]
 const KILL: i32 = 129;
 
-/// What the program below has in a map: four values, then what they point to.
+/// Layout of the map of the program below: four values, then the data that they point to.
 const WORDS: usize = 4;
 const TEXT: i32 = 64;
 const STACK: i32 = 128;
@@ -175,7 +176,7 @@ fn emitter(process: u32, emission: &Block) -> (Prog, Map) {
     (program, values)
 }
 
-/// A process that calls kill(2) so often once it is let.
+/// A process that calls kill(2) this many times after it is released.
 struct Child(std::process::Child);
 
 impl Child {
@@ -235,7 +236,7 @@ fn event_probes_sit_on_synthetic_events() {
     let Some(mut tree) = tree() else { return };
     set(&mut tree, "synthetic_events", "e u16 n; char fixed[16]; char[] text; unsigned long[] stack\n");
     set(&mut tree, "dynamic_events", "e:probes/one synthetic.e n=$n:u8 text=$text:string if n != 3\n");
-    // But on no event probe.
+    // An event probe cannot be attached to another event probe.
     let on_another = "e:probes/three probes.one twice=$n:u64\n";
     assert_eq!(write(&mut tree, "dynamic_events", on_another, APPEND), Err(Errno::NODEV));
     set(&mut tree, "dynamic_events", "e:probes/two synthetic.e twice=$n:u64 fixed=$text:string if n > 3\n");
@@ -285,7 +286,7 @@ fn event_probes_sit_on_dynamic_events() {
     set(&mut tree, "dynamic_events", "-:probes/switch\n");
 }
 
-/// The rows of a `hist` file, blanks put together.
+/// The rows of a `hist` file, with runs of blanks reduced to one.
 fn rows(tree: &mut Tree, path: &str) -> Vec<String> {
     let text = read(tree, path).unwrap();
     let rows = text.lines().filter(|line| line.starts_with('{'));
@@ -336,7 +337,7 @@ fn histograms_count_what_no_tracepoint_makes() {
         set(&mut tree, &format!("events/{path}/trigger"), line);
     }
     assert!(tree.mirror().emission("e").unwrap().is_none());
-    // The first to go is what the second sits on.
+    // The first event to delete is the target of the second.
     assert_eq!(write(&mut tree, "dynamic_events", "", TRUNCATE), Err(Errno::BUSY));
     set(&mut tree, "dynamic_events", "-:probes/on\n");
     assert_eq!(write(&mut tree, "dynamic_events", "", TRUNCATE), Ok(0));

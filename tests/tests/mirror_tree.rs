@@ -1,4 +1,4 @@
-//! The mirror's tree without FUSE: directories, numbers and open files by themselves.
+//! The mirror's tree without FUSE: directories, inode numbers and open files.
 
 use std::collections::HashSet;
 
@@ -37,7 +37,7 @@ fn writes_change_what_is_read() {
     let Some(mut tree) = tree() else { return };
     assert_eq!(read(&mut tree, "buffer_size_kb").unwrap(), "7 (expanded: 1408)\n");
     assert_eq!(read(&mut tree, "events/enable").unwrap(), "0\n");
-    // One word a write; the rest is for the next.
+    // A write accepts one word; the next write takes the remainder.
     let words = "alarmtimer:alarmtimer_start alarmtimer:alarmtimer_fired\n";
     assert_eq!(write(&mut tree, "set_event", words, TRUNCATE), Ok(28));
     assert_eq!(read(&mut tree, "set_event").unwrap(), "alarmtimer:alarmtimer_start\n");
@@ -67,7 +67,7 @@ fn files_of_an_instance_that_is_gone_have_no_device() {
     assert_eq!(tree.remove_dir(instances, "a"), Ok(()));
     assert_eq!(tree.open(number, READ, 1).map(drop), Err(Errno::NODEV));
     assert_eq!(tree.attributes(number).map(drop), Err(Errno::NOENT));
-    // One of the same name is another one.
+    // A new instance of the same name has other inode numbers.
     tree.make_dir(instances, "a").unwrap();
     assert_ne!(tree.find("instances/a/trace").unwrap(), number);
     let root = tree.find("").unwrap();

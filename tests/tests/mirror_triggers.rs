@@ -1,5 +1,5 @@
-//! Triggers of a mounted mirror where numbers are known in advance: counts on two CPUs, changes under fire, snapshots, and
-//! the triggers of `trace_marker`.
+//! Triggers of a mounted mirror with known results: counts on two CPUs, changes under load, snapshots, and the
+//! triggers of `trace_marker`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +12,11 @@ use tracer_tests::mirror::{self, Mounted, set, stacks, text};
 use tracer_tests::oracle::Oracle;
 use tracer_tests::workload::{getpgid, getsid};
 
-/// Events that happen when a test wants them to: directories of their files.
+/// Events that happen only when a test causes them: directories of their files.
 const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
 const GETSID: &str = "events/syscalls/sys_enter_getsid";
 
-/// Triggers without a condition act at the hits of all threads, those of other tests too.
+/// Triggers without a condition act on the hits of all threads, including those of other tests.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn run(test: impl FnOnce() -> Result<()>) {
@@ -24,7 +24,7 @@ fn run(test: impl FnOnce() -> Result<()>) {
     host::as_root(test);
 }
 
-/// Runs something on the first CPU and on the last at once, so often on each.
+/// Runs a function on the first CPU and on the last at the same time, this many times on each.
 fn on_two_cpus(times: u64, act: impl Fn(i32) + Sync) -> Result<()> {
     let last = host::last_cpu()?;
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn counts_are_exact_on_two_cpus() {
         let wanted = hits / 3;
         let trigger = format!("{GETPGID}/trigger");
         set(&dir, &trigger, &format!("stacktrace:{wanted}"))?;
-        // The other trigger has its own count, and the event is exchanged under fire.
+        // The other trigger has its own count, and the event's program is replaced under load.
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| -> Result<()> {
             let reader = scope.spawn(|| {
@@ -92,7 +92,8 @@ fn what_is_turned_off_by_count_is_turned_off_so_often() {
     run(|| {
         let mounted = Mounted::start("turns")?;
         let dir = mounted.instance("turns")?;
-        // One event turns a third off, the other on, from two CPUs; nobody's turn is counted that turned nothing.
+        // From two CPUs, one event turns a third event off and another turns it on. A trigger counts only when it
+        // changed the state.
         let third = "syscalls:sys_enter_getpriority";
         let count = 1_000_000;
         set(&dir, &format!("{GETPGID}/trigger"), &format!("disable_event:{third}:{count}"))?;
@@ -110,7 +111,7 @@ fn what_is_turned_off_by_count_is_turned_off_so_often() {
         let (off, on) = (count - left(GETPGID)?, count - left(GETSID)?);
         let is_on = text(&dir, "events/syscalls/sys_enter_getpriority/enable")? == "1*\n";
         println!("{on} times on, {off} times off");
-        // It was off at first, so each turning off follows one on.
+        // The event was off at first, so each disabling follows an enabling.
         ensure!(on - off == i64::from(is_on), "{on} times on, {off} times off, on now: {is_on}");
         ensure!(on > 0, "no turn at all");
         Ok(())
@@ -123,7 +124,7 @@ fn changes_of_triggers_lose_no_hit() {
         let mounted = Mounted::start("changes")?;
         let dir = mounted.instance("changes")?;
         set(&dir, &format!("{GETPGID}/enable"), "1")?;
-        // Nobody else asks for this one, nor does another run of this test.
+        // No other process queries this pid, nor does another run of this test.
         let own = i32::try_from(std::process::id())?;
         set(&dir, &format!("{GETPGID}/filter"), &format!("pid == {own}"))?;
         let (stop, hits) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -133,7 +134,7 @@ fn changes_of_triggers_lose_no_hit() {
                 while !stop.load(Ordering::Relaxed) {
                     getpgid(own);
                     let hits = hits.fetch_add(1, Ordering::Relaxed);
-                    // Machines, where emulation leaves little time for anybody else.
+                    // In virtual machines emulation leaves little time for other threads.
                     if host::part() > 1 && hits % 500 == 0 {
                         std::thread::sleep(std::time::Duration::from_millis(5));
                     }
@@ -178,7 +179,7 @@ fn a_snapshot_holds_what_was_before() {
         let mounted = Mounted::start("snapshot")?;
         let dir = mounted.instance("snapshot")?;
         let trigger = format!("{GETSID}/trigger");
-        // First of all: shells call getpgid() as well.
+        // Set first, because shells call getpgid() as well.
         set(&dir, "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
         set(&dir, &format!("{GETPGID}/enable"), "1")?;
         set(&dir, &format!("{GETSID}/enable"), "1")?;
@@ -190,14 +191,14 @@ fn a_snapshot_holds_what_was_before() {
             getsid(pid);
         }
         let (before, after) = (arguments("snapshot")?, arguments("trace")?);
-        // The hit that asks for it looks at its record, so that it is in the snapshot.
+        // A trigger with a condition needs the record, so the hit itself is in the snapshot.
         ensure!(
             before.len() == 6 && before[5].contains("pid: 3") || before[5].contains("pid: 0x3"),
             "{before:?}"
         );
         ensure!(after.len() == 4, "{after:?}");
         ensure!(text(&dir, &trigger)? == "snapshot:count=0 if pid == 3\n");
-        // Without a condition it is taken before the hit is recorded.
+        // Without a condition the snapshot is taken before the hit is recorded.
         set(&dir, &trigger, "!snapshot")?;
         set(&dir, &trigger, "snapshot")?;
         set(&dir, "snapshot", "2")?;
@@ -205,10 +206,10 @@ fn a_snapshot_holds_what_was_before() {
         getpgid(6);
         getsid(6);
         ensure!(arguments("snapshot")?.len() == 1 && arguments("trace")?.len() == 1);
-        // And while nothing is recorded, too.
+        // A snapshot is also taken while recording is off.
         set(&dir, "tracing_on", "0")?;
         getsid(7);
-        // What was in the snapshot comes back.
+        // The previous content of the snapshot returns to the trace.
         ensure!(arguments("trace")?[0].contains("getpgid") && arguments("snapshot")?[0].contains("getsid"));
         Ok(())
     });
@@ -224,7 +225,7 @@ fn marks_have_triggers() {
         let kernel = Oracle::create("marks")?;
         kernel.set("tracing_on", "1")?;
         let has_snapshot = kernel.get(trigger)?.contains(" snapshot");
-        // Filters see who writes, and where.
+        // Filters use the writer and its CPU.
         rustix::thread::set_name(c"marker")?;
         let mut cpus = rustix::thread::CpuSet::new();
         cpus.set(0);
@@ -270,7 +271,7 @@ fn marks_have_triggers() {
         ensure!(after.len() == 5 && !after.iter().any(|line| line.contains("lost")), "{after:?}");
         ensure!(text(&dir, "events/syscalls/sys_enter_getsid/enable")? == "1*\n");
         ensure!(text(&dir, "events/syscalls/sys_enter_getpgid/enable")? == "0*\n");
-        // A stack: that of who wrote.
+        // The stack is the writer's.
         set(&dir, trigger, "stacktrace if buf == \"stack\"")?;
         set(&dir, "trace_marker", "stack")?;
         let stacks = stacks(&text(&dir, "trace")?);

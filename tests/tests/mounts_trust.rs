@@ -1,5 +1,5 @@
-//! What ending a daemon takes away, and what starting one takes for a mirror: only mounts of its own, whatever lies above them and
-//! however their place is named. And what it does not run.
+//! Mount safety: ending a daemon removes only its own mounts, whatever is mounted over them and whatever name their
+//! path has. Starting one recognises only real mirrors, and no helper program runs.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +14,7 @@ use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror::{self, text};
 use tracer_tests::tracer::Tracer;
 
-/// A directory, taken away with all mounts in it when this is dropped.
+/// A directory that is removed on drop, with all mounts in it.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -30,7 +30,7 @@ impl Scratch {
         Ok(dir)
     }
 
-    /// The lines of mounts in it, as mount point and file system.
+    /// The mounts in the directory, as mount point and file system.
     fn mounts(&self) -> Result<Vec<(String, String)>> {
         let all = fs::read_to_string("/proc/self/mounts")?;
         let here = self.0.to_str().context("a plain name")?;
@@ -55,7 +55,7 @@ fn tmpfs(at: &Path) -> Result<()> {
     Ok(mount("tracer-test", at, "tmpfs", MountFlags::empty(), None)?)
 }
 
-/// What starting a mirror says where it is refused.
+/// The error message of a refused start.
 fn refusal(at: &Path) -> Result<String> {
     match Tracer::new([Path::new("mount"), at])?.start() {
         Err(error) => Ok(format!("{error:#}")),
@@ -118,7 +118,7 @@ fn a_live_mirror_is_known_by_every_name() {
             let said = refusal(name)?;
             ensure!(said.contains("there is a mirror at"), "{}: {said}", name.display());
         }
-        // A directory of the mirror is none, and neither is one beside it.
+        // A directory inside a mirror is not a mirror, and neither is a directory beside it.
         for name in [bound.join("events"), scratch.dir("beside")?] {
             let outcome =
                 Tracer::new(["exec".as_ref(), "--mirror".as_ref(), name.as_os_str(), "true".as_ref()])?
@@ -128,9 +128,9 @@ fn a_live_mirror_is_known_by_every_name() {
         ensure!(text(&link, "tracing_on")? == "1\n");
         mounted.stop()?.success()?;
         let left = scratch.mounts()?;
-        // Somebody else bound it there.
+        // The bind mount belongs to somebody else, so it stays.
         ensure!(left.len() == 1 && left[0].0.ends_with("/bound"), "{left:?}");
-        // What a dead one left goes, by a symlink as well.
+        // The mount of a dead daemon is removed, also through a symlink.
         let again = scratch.0.join("again");
         symlink(&bound, &again)?;
         let mounted = Tracer::new([Path::new("mount"), &again])?.start()?;
@@ -147,7 +147,7 @@ fn a_mirror_can_be_unmounted_by_others() {
         let scratch = Scratch::new("others")?;
         let place = scratch.dir("place")?;
         let mounted = Tracer::new([Path::new("mount"), &place])?.start()?;
-        // Nothing of the daemon's keeps it: no MNT_DETACH.
+        // No process of the daemon keeps the mount busy: the unmount needs no MNT_DETACH.
         unmount(&place, UnmountFlags::NOFOLLOW)?;
         mounted.wait()?.success()?;
         ensure!(scratch.mounts()?.is_empty());
@@ -155,10 +155,10 @@ fn a_mirror_can_be_unmounted_by_others() {
     });
 }
 
-/// How long a daemon may take to come up and to end on a real machine.
+/// Time limit for a daemon to start and to end on a real machine.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Waits until something holds; kills the child and fails where it never does.
+/// Waits until a condition holds; kills the child and fails when it does not hold in time.
 fn await_or_kill(child: &mut Child, mut holds: impl FnMut(&mut Child) -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !holds(child)? {
@@ -171,7 +171,7 @@ fn await_or_kill(child: &mut Child, mut holds: impl FnMut(&mut Child) -> Result<
     Ok(())
 }
 
-/// Waits for a child's end, and gives what it said.
+/// Waits for a child's end and returns its output.
 fn ended(mut child: Child) -> Result<Output> {
     await_or_kill(&mut child, |child| Ok(child.try_wait()?.is_some()))?;
     Ok(child.wait_with_output()?)
@@ -180,7 +180,7 @@ fn ended(mut child: Child) -> Result<Output> {
 #[test]
 fn no_program_is_run_to_mount() {
     host::as_root(|| {
-        // The daemon mounts tracefs where it is missing, which would be refused before the mirror is.
+        // The daemon mounts tracefs where it is missing, and without CAP_SYS_ADMIN that mount would fail first.
         let _tracefs = Tracefs::find_or_mount()?;
         let scratch = Scratch::new("path")?;
         let (place, bin) = (scratch.dir("place")?, scratch.dir("bin")?);
@@ -203,7 +203,7 @@ fn no_program_is_run_to_mount() {
             ensure!(!ran.exists(), "it ran {}", fs::read_to_string(&ran)?);
             Ok(())
         };
-        // Without CAP_SYS_ADMIN mount(2) is refused with EPERM, whereupon a helper was looked for.
+        // Without CAP_SYS_ADMIN mount(2) fails with EPERM; the daemon must not run a helper program then.
         let output = ended(start("-")?)?;
         let said = String::from_utf8_lossy(&output.stderr);
         let expected = format!(
@@ -213,7 +213,7 @@ fn no_program_is_run_to_mount() {
         ensure!(said == expected && output.status.code() == Some(1), "{}: {said}", output.status);
         ensure!(scratch.mounts()?.is_empty(), "{:?}", scratch.mounts()?);
         none_ran()?;
-        // With it the mirror comes up, serves and goes.
+        // With CAP_SYS_ADMIN the mirror starts, serves and ends.
         let mut child = start("+")?;
         let pid = Pid::from_child(&child);
         await_or_kill(&mut child, |child| {

@@ -1,5 +1,5 @@
-//! What the program leaves for others to read, what it takes from whoever may write its files, and what it says where that goes
-//! wrong: permissions, sizes, full disks, logs.
+//! The output of the program and its limits: permissions of its files, sizes that users request, full disks, and
+//! logs.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, set, text};
 use tracer_tests::tracer::Tracer;
 
-/// A directory that goes when this is dropped, with what is mounted at its `bpf` and `mirror`.
+/// A directory that is removed on drop, with the mounts at its `bpf` and `mirror`.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -38,7 +38,7 @@ fn mode(path: &Path) -> Result<u32> {
     Ok(found.permissions().mode() & 0o7777)
 }
 
-/// A shell command of the program with nothing masked from the files that it makes.
+/// Runs a shell command with the program and a umask of 0.
 fn unmasked(arguments: &str) -> Result<std::process::Output> {
     let binary = host::binary("tracer", "TRACER_BIN")?;
     let script = format!("umask 0; exec {} {arguments}", binary.display());
@@ -70,7 +70,7 @@ fn totals_are_told_where_no_line_can_be_written() {
         ensure!(!full.status.success(), "{}", full.status);
         ensure!(full.counts().contains_key("total"), "{}", full.stderr);
         ensure!(full.stderr.contains("No space left"), "{}", full.stderr);
-        // Somebody stops reading.
+        // The reader of the output closes it.
         let binary = host::binary("tracer", "TRACER_BIN")?;
         let mut child = Command::new(binary)
             .args(["record", "-e", "sched:sched_switch", "--for", "20s"])
@@ -133,7 +133,7 @@ fn buffers_are_no_larger_than_memory() {
                 set(dir, file, "2000")?;
             }
         }
-        // What many instances may take adds up: nine tenths of the memory fit once.
+        // The sizes of all instances add up: nine tenths of the memory fit once.
         let available = fs::read_to_string("/proc/meminfo")?;
         let available = available.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
         let available: u64 = available.context("MemAvailable")?.trim().trim_end_matches(" kB").parse()?;
@@ -160,7 +160,7 @@ fn a_daemon_in_the_background_keeps_a_log() {
         ))?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{said}");
-        // Until it serves, whoever started it hears of it.
+        // Until the daemon serves, its caller receives the messages.
         ensure!(said.contains("no_such:event"), "{said}");
         ensure!(mode(&log)? == 0o600 && fs::read_to_string(&log)?.is_empty());
         let none = mirror::write(&place, "program_events", b"/etc/passwd", false);
@@ -184,7 +184,7 @@ fn histograms_that_were_cleared_stay_away() {
         let mut first = Mounted::at(place.clone())?;
         set(&place, trigger, "hist:keys=next_pid if next_pid == 1")?;
         ensure!(text(&place, trigger)?.starts_with("hist:"));
-        // Nothing else is changed than by opening it.
+        // Only opening the file changes the state.
         drop(File::options().write(true).truncate(true).open(place.join(trigger))?);
         ensure!(!text(&place, trigger)?.contains("hist:keys"));
         first.kill();

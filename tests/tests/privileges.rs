@@ -1,5 +1,6 @@
-//! What the processes of `tracer` may still do once they are set up, read from /proc/PID/status of every thread: few capabilities,
-//! `no_new_privs`, a filter of system calls. What they start for the user keeps the caller's privileges.
+//! Remaining privileges of the `tracer` processes after their setup, read from `/proc/PID/status` of every thread:
+//! few capabilities, `no_new_privs`, and a seccomp filter. Programs that they start for the user keep the caller's
+//! privileges.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,7 @@ use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, set, text};
 use tracer_tests::tracer::Tracer;
 
-/// Capabilities by the names of capabilities(7), with their bits (include/uapi/linux/capability.h).
+/// Capabilities by their names in capabilities(7), with their bits (`include/uapi/linux/capability.h`).
 const CAPABILITIES: [(&str, u64); 7] = [
     ("CAP_DAC_OVERRIDE", 1 << 1),
     ("CAP_DAC_READ_SEARCH", 1 << 2),
@@ -24,7 +25,7 @@ const CAPABILITIES: [(&str, u64); 7] = [
     ("CAP_BPF", 1 << 39),
 ];
 
-/// What SECURITY.md says of each process: its name in `tracer doctor`, and the capabilities that it keeps.
+/// The processes of `SECURITY.md`: the name in `tracer doctor`, and the capabilities that each keeps.
 const KEPT: [(&str, &[&str]); 7] = [
     ("mount", &["CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYSLOG", "CAP_SYS_PTRACE"]),
     ("closer", &[]),
@@ -35,11 +36,11 @@ const KEPT: [(&str, &[&str]); 7] = [
     ("list", &[]),
 ];
 
-/// The daemon's processes: their own names, those in `tracer doctor`, and how many of each there are at the start.
+/// The daemon's helpers: process name, name in `tracer doctor`, and the number at the start.
 const HELPERS: [(&str, &str, usize); 3] =
     [("tracer-closer", "closer", 1), ("tracer-memory", "client memory", 3), ("tracer-opener", "opener", 3)];
 
-/// The bits of capabilities that are named.
+/// The bits of the named capabilities.
 fn mask<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<u64> {
     names.into_iter().try_fold(0, |all, name| {
         let (_, bit) = CAPABILITIES.iter().find(|(other, _)| *other == name).context(name.to_owned())?;
@@ -47,16 +48,16 @@ fn mask<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<u64> {
     })
 }
 
-/// The bits that a process of a role keeps.
+/// The capability bits that a process of this role keeps.
 fn mask_of(role: &str) -> Result<u64> {
     let (_, names) = KEPT.iter().find(|(name, _)| *name == role).context(role.to_owned())?;
     mask(names.iter().copied())
 }
 
-/// How long threads that were started before may take to end.
+/// Time limit for previously started threads to end.
 const SETTLING: Duration = Duration::from_secs(20);
 
-/// What a thread's status says.
+/// The status of a thread.
 #[derive(Debug, PartialEq, Eq)]
 struct Status {
     name: String,
@@ -86,13 +87,13 @@ impl Status {
         })
     }
 
-    /// Whether it holds these capabilities, can gain none beside them, and is filtered.
+    /// Whether the thread holds exactly these capabilities, can gain no others, and has a seccomp filter.
     fn is_confined(&self, mask: u64) -> bool {
         self.sets == [0, mask, mask, mask, 0] && self.no_new_privs && self.filtered
     }
 }
 
-/// What a test that runs as root needs: all capabilities that any process keeps. Without one of them masks would differ.
+/// Checks that root has all capabilities that any process keeps. Without one of them the masks would differ.
 fn all_held() -> Result<()> {
     let own = Status::parse(&fs::read_to_string("/proc/self/status")?)?;
     let needed = mask(CAPABILITIES.iter().map(|(name, _)| *name))?;
@@ -114,7 +115,7 @@ fn threads(pid: u32) -> Result<Vec<Status>> {
     Ok(all)
 }
 
-/// Processes that a process started and that live.
+/// The running child processes of a process.
 fn children(pid: u32) -> Result<Vec<u32>> {
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -130,8 +131,8 @@ fn children(pid: u32) -> Result<Vec<u32>> {
     Ok(all)
 }
 
-/// Wants every thread confined to a role's capabilities; threads from before may take a moment to end, or for a process just started
-/// to be.
+/// Waits until every thread is confined to the role's capabilities. Older threads may take a moment to end, and a new
+/// process a moment to confine itself.
 fn confined(pid: u32, role: &str) -> Result<()> {
     let mask = mask_of(role)?;
     let start = Instant::now();
@@ -146,7 +147,7 @@ fn confined(pid: u32, role: &str) -> Result<()> {
     }
 }
 
-/// The daemon and all processes that work for it, of which none is missing and none unknown.
+/// Checks the daemon and all its helpers: none is missing and none is unknown.
 fn all_confined(mounted: &Mounted) -> Result<()> {
     confined(mounted.pid(), "mount")?;
     let mut names = BTreeMap::<String, usize>::new();
@@ -171,7 +172,7 @@ fn a_daemon_and_its_processes_keep_little() {
         all_held()?;
         let mounted = Mounted::start("privileges")?;
         all_confined(&mounted)?;
-        // With events on, few and many, threads and descriptors have come; only this thread is traced.
+        // Few and many enabled events add threads and descriptors; only this thread is traced.
         let dir = mounted.instance("kept")?;
         set(&dir, "set_event_pid", &std::process::id().to_string())?;
         set(&dir, "events/sched/sched_process_exit/enable", "1")?;
@@ -183,7 +184,7 @@ fn a_daemon_and_its_processes_keep_little() {
         all_confined(&mounted)?;
         set(&dir, "trace_marker", "a mark")?;
         ensure!(text(&dir, "trace")?.contains("a mark"));
-        // Its end takes nothing that is gone: the mount goes, and what works for it.
+        // The end needs no dropped privilege: the mount and the helpers end.
         let (pid, at) = (mounted.pid(), mounted.dir().to_owned());
         let helpers = children(pid)?;
         let outcome = mounted.stop()?;
@@ -207,7 +208,7 @@ fn a_list_keeps_nothing() {
     }
     let test = || -> Result<()> {
         all_held()?;
-        // Formats of all events are more than a pipe holds: it waits for its reader, confined.
+        // The formats of all events exceed a pipe's capacity, so the confined process waits for its reader.
         let mut child = Command::new(host::binary("tracer", "TRACER_BIN")?)
             .args(["list", "--formats", "*"])
             .stdout(Stdio::piped())
@@ -226,7 +227,7 @@ fn a_list_keeps_nothing() {
     test().unwrap();
 }
 
-/// That processes hold what is listed here is what the other tests compare.
+/// Checks the list; the other tests check that the processes hold exactly these capabilities.
 #[test]
 fn doctor_lists_what_processes_keep() {
     let test = || -> Result<()> {
@@ -248,10 +249,10 @@ fn doctor_lists_what_processes_keep() {
     test().unwrap();
 }
 
-/// The lines of its own status that a command shows.
+/// A command that prints the relevant lines of its own status.
 const OWN_STATUS: [&str; 3] = ["grep", "^CapEff:\\|^CapBnd:\\|^NoNewPrivs:\\|^Seccomp:", "/proc/self/status"];
 
-/// The same of this process.
+/// The same lines for a child of this process.
 fn own_status() -> Result<String> {
     let output = std::process::Command::new(OWN_STATUS[0]).args(&OWN_STATUS[1..]).output()?;
     Ok(String::from_utf8(output.stdout)?)
@@ -329,7 +330,7 @@ fn the_service_manager_hears_that_the_daemon_lives() {
         for _ in 0..6 {
             ensure!(hear()? == "WATCHDOG=1");
         }
-        // The first comes at once, each other after half of the time that there is.
+        // The first message arrives at once, each further one after half of the watchdog interval.
         let took = start.elapsed();
         ensure!(took > Duration::from_millis(800), "six beats in {took:?}");
         let outcome = running.stop()?;

@@ -1,5 +1,5 @@
-//! Probes of files and of tracepoints, which the host's kernel has as well: definitions in its `uprobe_events` and in the
-//! mirror's, hit by functions of this test, must leave the same texts.
+//! Probes of files and of tracepoints, which the host's kernel also supports. Definitions in the kernel's
+//! `uprobe_events` and in the mirror's, hit by functions of this test, must leave the same texts.
 
 use std::ffi::{CStr, c_char};
 use std::fs::File;
@@ -16,7 +16,7 @@ use tracer_tests::probes::{Case, Pair, place};
 use tracer_tests::tracer::Tracer;
 use tracer_user::sys::mapped::MappedFile;
 
-/// What the first function is given a pointer to.
+/// The target of a pointer argument of the first function.
 #[repr(C)]
 struct Thing {
     name: *const c_char,
@@ -26,26 +26,26 @@ struct Thing {
     next: *const Thing,
 }
 
-/// Probed.
+/// A probed function.
 #[inline(never)]
 extern "C" fn tracer_test_target(number: i64, text: *const c_char, thing: *const Thing, small: i8) -> i64 {
     black_box((text, thing, small));
     black_box(number * 2)
 }
 
-/// Probed as well, and hit by one test only.
+/// A probed function that only one test calls.
 #[inline(never)]
 extern "C" fn tracer_test_counted(number: i64) -> i64 {
     black_box(number + 1)
 }
 
-/// Probed with a reference counter.
+/// A probed function with a reference counter.
 #[inline(never)]
 extern "C" fn tracer_test_referred(number: i64) -> i64 {
     black_box(number + 2)
 }
 
-/// The path of this program and the offset in it of the function.
+/// The path of this program and the file offset of the function.
 fn target() -> Result<String> {
     place(tracer_test_target as *const () as u64)
 }
@@ -73,8 +73,8 @@ fn hit() {
     black_box(tracer_test_target(9, std::ptr::null(), &raw const last, 1));
 }
 
-/// Arguments of the probe, in registers of the architecture: `%a` to `%d` stand for the first four. No number is read where
-/// nothing is: the kernel leaves in the record what was there, and ours is 0.
+/// Arguments of the probe in the architecture's registers: `%a` to `%d` stand for the first four. No number is read
+/// from unreadable memory: the kernel leaves the previous content in the record, and the mirror stores 0.
 const ARGS: [&str; 16] = [
     "",
     "%a %b %c %d",
@@ -122,7 +122,7 @@ fn uprobes_leave_the_kernels_texts() {
         for (number, args) in ARGS.iter().enumerate() {
             let args = in_registers(args);
             for (letter, args) in [("p", args.clone()), ("r", format!("{args} $retval"))] {
-                // Registers may hold anything by then, and the kernel waits for pages that are not there yet.
+                // At the return the registers may hold any value, and the kernel waits for absent pages.
                 if letter == "r" && args.contains("(%") {
                     continue;
                 }
@@ -130,7 +130,7 @@ fn uprobes_leave_the_kernels_texts() {
                 let line = format!("{letter}:{group}/{event} {target} {args}");
                 let answers = pair.define(Case { file: "uprobe_events", line: &line });
                 if answers.0.is_err() {
-                    // An older kernel may not know a type yet.
+                    // An older kernel may lack a type.
                     eprintln!("{line}: {answers:?}");
                     continue;
                 }
@@ -202,7 +202,7 @@ fn events_come_and_go_as_the_kernels() {
         hit();
         pair.enable("life", false)?;
         ensure!(same(&format!("-:{group}/other"))?.is_err(), "there is none");
-        // What is open when the event goes means nothing from then on, but `id`, which has its number.
+        // After the deletion of the event its open files fail, except `id`, which contains its number.
         let names = ["enable", "filter", "format", "trigger", "id"];
         let reads_only = |name: &str| matches!(name, "format" | "id");
         let open = |dir: &std::path::Path| -> Result<Vec<File>> {
@@ -233,7 +233,7 @@ fn events_come_and_go_as_the_kernels() {
                 ensure!(ours.0.is_err() || bytes.starts_with(id.as_bytes()), "{id}{bytes:?}");
                 continue;
             }
-            // 6.1 goes on with what it freed but for `enable`; later kernels have no device.
+            // 6.1 continues to use freed memory, except for `enable`; later kernels return ENODEV.
             let alike = kernel == ours || name != "enable" && !host::counts_missed();
             ensure!(alike, "{name} of an event that went: {kernel:?} and {ours:?}");
             let nodev = Err(rustix::io::Errno::NODEV);
@@ -243,7 +243,7 @@ fn events_come_and_go_as_the_kernels() {
         drop(held);
         let gone = pair.mirror().join(format!("events/{group}/life/enable"));
         ensure!(File::open(gone).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound));
-        // A directory that went is there again.
+        // A new definition creates the directory again.
         ensure!(same(&format!("p:{group}/life {target} b=$comm"))?.is_ok());
         let format = text(pair.mirror(), &format!("events/{group}/life/format"))?;
         ensure!(format.contains("field:__data_loc char[] b;"), "{format}");
@@ -272,7 +272,7 @@ fn profiles_count_hits() {
         for (event, times) in [("pcount", 7), ("rcount", 3), ("pcount", 2)] {
             let (kernel, ours) = pair.hits(event, None, true, || {
                 call(times);
-                // Another thread's hits are not recorded, and counted all the same.
+                // Another thread's hits are not recorded but counted.
                 std::thread::scope(|scope| scope.spawn(|| call(5)).join()).expect("a thread that calls");
             })?;
             ensure!(kernel.len() as i64 == times && kernel == ours, "{kernel:?}\n{ours:?}");
@@ -301,17 +301,17 @@ fn profiles_count_hits() {
     });
 }
 
-/// A mapping of a file that nobody has looked at, as often as it is asked for.
+/// A new mapping of a file, without any page present.
 fn unseen(file: &File) -> Result<MappedFile> {
     Ok(MappedFile::map(file)?)
 }
 
-/// The kernel's uprobes wait for pages that are not in memory; so must ours.
+/// The kernel's uprobes wait for absent pages, and so must the mirror's.
 #[test]
 fn pages_that_are_not_in_memory_are_waited_for() {
     host::as_root(|| {
         let pair = Pair::start("uprobe-pages")?;
-        // A text that goes on in the second page, and in the third what numbers are read from.
+        // The text crosses into the second page, and the third page has the numbers.
         let mut bytes = vec![b'.'; 3 * 4096];
         bytes[4090..4103].copy_from_slice(b"over the edge");
         bytes[4103] = 0;
@@ -319,7 +319,7 @@ fn pages_that_are_not_in_memory_are_waited_for() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("pages", flags)?);
         file.write_all(&bytes)?;
-        // What could still change would be copied in place of mapped.
+        // A file that may still change would be copied instead of mapped.
         fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK)?;
         let args = in_registers("t=+4090(%b):string");
         let numbers = in_registers("x=+8192(%b):x64 y=+8190(%b):x32 a=+8192(%b):x8[4]");
@@ -329,7 +329,7 @@ fn pages_that_are_not_in_memory_are_waited_for() {
             let line = format!("p:{}/{event} {} {args}", pair.group(), target()?);
             let answers = pair.define(Case { file: "uprobe_events", line: &line });
             ensure!(answers == (Ok(()), Ok(())), "{line}: {answers:?}");
-            // Each sees a mapping of its own, so that none finds what the other brought in.
+            // Each tracer gets its own mapping, so that neither finds pages that the other faulted in.
             let (kernel, ours) = pair.hits(&event, None, false, || {
                 let mapping = unseen(&file).expect("a mapping");
                 black_box(tracer_test_target(1, mapping.bytes().as_ptr().cast(), std::ptr::null(), 0));
@@ -343,7 +343,7 @@ fn pages_that_are_not_in_memory_are_waited_for() {
     });
 }
 
-/// A counter that programs with probes of their own (SDT) look at to see whether anybody listens.
+/// A counter through which programs with SDT probes learn whether they are traced.
 static LISTENERS: AtomicU16 = AtomicU16::new(1000);
 
 #[test]
@@ -354,7 +354,7 @@ fn a_reference_counter_is_raised_while_the_probe_is_in_place() {
             (place((&raw const LISTENERS) as u64)?, place(tracer_test_referred as *const () as u64)?);
         let counter = counter.rsplit_once(':').context("an offset")?.1.to_owned();
         let reads = |wanted: u16| -> Result<()> {
-            // Taking probes off may take until all CPUs have gone by.
+            // Removing probes may wait until all CPUs have passed a grace period.
             let end = Instant::now() + Duration::from_secs(30);
             loop {
                 let found = LISTENERS.load(Ordering::SeqCst);
@@ -379,7 +379,7 @@ fn a_reference_counter_is_raised_while_the_probe_is_in_place() {
     });
 }
 
-/// A tracepoint's probe says what the trace event says, line by line.
+/// A tracepoint's probe has the same values as the trace event, line by line.
 #[test]
 fn a_tracepoints_probe_agrees_with_its_event() {
     host::as_root(|| {
@@ -410,7 +410,7 @@ fn a_tracepoints_probe_agrees_with_its_event() {
             Some(rest[..end].trim_matches('"').to_owned())
         };
         let probes = lines(": switch: ");
-        // The event is also about who is switched to.
+        // The event also appears for the next task.
         let is_ours = |line: &String| {
             let pid = value(line, "prev_pid", &[" "]);
             pid.is_some_and(|pid| probes.iter().any(|probe| probe.contains(&format!(" pp={pid} "))))
@@ -419,7 +419,7 @@ fn a_tracepoints_probe_agrees_with_its_event() {
         ensure!(events.len() >= 20, "{text}");
         ensure!(events.len() == probes.len(), "{} and {}", events.len(), probes.len());
         for (event, probe) in events.iter().zip(&probes) {
-            // The stub that the kernel probes; before it had one (6.7), the function that calls the probes.
+            // The kernel probes a stub; before 6.7 it probed the function that calls the probes.
             let places = ["(__probestub_sched_switch+0x", "(__traceiter_sched_switch+0x"];
             ensure!(places.iter().any(|place| probe.starts_with(place)), "{probe}");
             for (theirs, ours) in [
@@ -441,7 +441,7 @@ fn a_tracepoints_probe_agrees_with_its_event() {
     });
 }
 
-/// An event probe on a tracepoint's dynamic event: its hits, fields and filter are that event's.
+/// An event probe on a tracepoint's dynamic event has the hits, fields and filter of that event.
 #[test]
 fn an_event_probe_sees_the_event_that_it_sits_on() {
     host::as_root(|| {
@@ -463,7 +463,7 @@ fn an_event_probe_sees_the_event_that_it_sits_on() {
             std::thread::sleep(Duration::from_millis(2));
         }
         let text = String::from_utf8_lossy(&outcome.stop()?.stdout).into_owned();
-        // Of one thread, as hits of several at once are in no order.
+        // Only one thread, because the hits of several threads have no order.
         let own = format!("-{} ", rustix::thread::gettid().as_raw_nonzero());
         let lines = |event: &str| -> Vec<String> {
             let mark = format!(": {event}: ");
@@ -476,7 +476,7 @@ fn an_event_probe_sees_the_event_that_it_sits_on() {
         let next: Vec<_> = lines("base").iter().map(|line| number(line, "np=")).collect();
         let seen: Vec<_> = lines("all").iter().map(|line| number(line, "next=")).collect();
         ensure!(next.len() >= 20 && next.iter().all(Option::is_some), "{text}");
-        // Programs come and go one after the other: at the ends one may have a hit that another has not.
+        // Programs are attached and detached one after the other: at both ends one may have a hit that another lacks.
         ensure!(next.len().abs_diff(seen.len()) <= 4, "{text}");
         let inner = &seen[2..seen.len() - 2];
         ensure!(next.windows(inner.len()).any(|part| part == inner), "{text}");
@@ -489,7 +489,7 @@ fn an_event_probe_sees_the_event_that_it_sits_on() {
     });
 }
 
-/// What cannot be is said with a caret; what the kernel does not let be used is named.
+/// Errors in a definition are reported with a caret, and hooks that the kernel refuses are named.
 #[test]
 fn refusals_can_be_acted_on() {
     if !host::root_or_skip() {
@@ -509,7 +509,7 @@ fn refusals_can_be_acted_on() {
         ensure!(text.contains('^'), "{text}");
         let text = said("t sched_switch p=next->pid if q == 1")?;
         ensure!(text.contains("q == 1"), "{text}");
-        // Of each hook that is refused it is said what the kernel lacks, or where to read who refuses.
+        // For each refused hook the message names what the kernel lacks, or where to find the reason.
         let outcome = Tracer::new(["record", "-p", "f:none vfs_read count", "--for", "10ms"])?.run()?;
         if !outcome.status.success() {
             let text = outcome.stderr;
@@ -521,7 +521,7 @@ fn refusals_can_be_acted_on() {
                 let (_, said) = text.split_once(hook).with_context(|| format!("{hook}\n{text}"))?;
                 ensure!(reasons.iter().any(|reason| said.contains(reason)), "{hook}\n{text}");
             }
-            // The mirror takes the definition, and says the same where it is to be turned on.
+            // The mirror accepts the definition and reports the same when the event is enabled.
             let mounted = Mounted::start("refusals")?;
             set(mounted.dir(), "dynamic_events", "f:refused/none vfs_read count")?;
             let enabled = mirror::write(mounted.dir(), "events/refused/none/enable", b"1", true);

@@ -1,5 +1,5 @@
-//! Probes of kernel functions beside the kernel's own kprobe and fprobe events, where it has them (not on the host): the same
-//! definitions, hit by the same calls of this test, must leave the same texts.
+//! Probes of kernel functions beside the kernel's own kprobe and fprobe events, where the kernel has them (the host
+//! does not). The same definitions, hit by the same calls of this test, must leave the same texts.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -11,7 +11,7 @@ use tracer_tests::host;
 use tracer_tests::probes::{Case, Pair};
 use tracer_tests::tracer::Tracer;
 
-/// A file whose name tells our hits from those of the tracing files themselves.
+/// A file whose name separates the test's hits from accesses to the tracing files.
 struct Target {
     path: PathBuf,
     file: File,
@@ -24,7 +24,7 @@ impl Target {
         Ok(Self { file: File::open(&path)?, path })
     }
 
-    /// Reads a few bytes, opens the file by its name, and fails to.
+    /// Reads a few bytes, opens the file by its name, and fails to open another.
     fn hit(&self) {
         let mut buffer = [0; 5];
         for length in 1..=5 {
@@ -46,7 +46,7 @@ impl Target {
     }
 }
 
-/// So many arguments, each by its number.
+/// This many arguments, named by their index.
 fn many(count: u32) -> String {
     (0..count).map(|n| format!(" n{n}=$arg3:b8@{}/32", n % 24)).collect::<Vec<_>>().concat()
 }
@@ -57,23 +57,24 @@ impl Drop for Target {
     }
 }
 
-/// Definitions that are not compared to the end, and lines of the others.
+/// Counts of definitions that are not fully compared, and the lines of the others.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     lines: usize,
-    /// The kernel takes them no more than we; only where no hook has what they ask for ([`lacks_a_hook`]).
+    /// Neither side records them: no hook provides what they need ([`lacks_a_hook`]).
     unhooked: usize,
-    /// Refused for another reason than the kernel's; only on 6.1, whose types do not tell characters from numbers.
+    /// Refused for another reason than the kernel's: only on 6.1, whose types do not distinguish characters from
+    /// numbers.
     untold: usize,
-    /// The kernel does not know them, and their hits are ours alone.
+    /// The kernel does not support them, so only the mirror records hits.
     alone: usize,
 }
 
-/// Definitions in front of whose place the group and a name are put: letter, place and arguments; whether texts are the same
-/// only for lines that hold this.
+/// Compares definitions of a letter, the place with arguments, and a text. The group and a name are inserted before
+/// the place. Only lines that contain the text must be equal.
 fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<Tally> {
     let target = Target::new(pair.group())?;
-    // A kernel without types (before 6.5) names arguments otherwise and knows fewer.
+    // A kernel without BTF arguments (before 6.5) names arguments differently and supports fewer.
     let typed = tracer_tests::mirror::text(pair.kernel(), "README")?.contains("<argname>");
     let mut tally = Tally::default();
     for (number, (letter, rest, mark)) in definitions.iter().enumerate() {
@@ -82,7 +83,7 @@ fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<Tally> {
         let answers = pair.define(Case { file: "dynamic_events", line: &line });
         let by_types = rest.contains("$arg") || (rest.contains("$retval") && !rest.contains("$retval:"));
         if answers.0.is_err() || (!typed && by_types) {
-            // What a kernel does not know yet is ours all the same.
+            // The mirror accepts definitions that the kernel does not support yet.
             println!("{line}: {answers:?}");
             if answers.1.is_ok() {
                 let hits = match pair.own_hits(&event, || target.hit()) {
@@ -98,7 +99,7 @@ fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<Tally> {
                 tally.lines += hits.len();
                 tally.alone += 1;
             } else {
-                // The types of 6.1 tell characters from numbers no more than its probes do.
+                // The types of 6.1 distinguish characters from numbers no better than its probes do.
                 let untold = !host::counts_missed() && rest.contains("name:string");
                 ensure!(
                     untold || answers.0 == answers.1,
@@ -111,7 +112,7 @@ fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<Tally> {
         ensure!(answers.0 == answers.1, "{line}: {answers:?}");
         let (kernel, ours) = pair.formats(&event)?;
         ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
-        // At an entry both see the same call, its stack included; at a return each would see the other's trampoline.
+        // At an entry both see the same call, including its stack; at a return each would see the other's trampoline.
         let together = !letter.starts_with('r') && !rest.contains("%return");
         let (kernel, ours) = pair.hits(&event, None, together, || target.hit())?;
         let marked =
@@ -133,7 +134,7 @@ fn kprobes_leave_the_kernels_texts() {
             if cfg!(target_arch = "aarch64") { "%x0 b=%x2:u32 c=%x3:x8" } else { "%di b=%dx:u32 c=%cx:x8" };
         let result = if cfg!(target_arch = "aarch64") { "%x0" } else { "%ax" };
         let inside = if cfg!(target_arch = "aarch64") { "vfs_read+8" } else { "vfs_read+4" };
-        // A system call's function is given the registers; the second one is where the calls keep their second argument.
+        // A system call's function receives the registers; `second` is the offset of the call's second argument.
         let (writev, second) =
             if cfg!(target_arch = "aarch64") { ("__arm64_sys_writev", 8) } else { ("__x64_sys_writev", 104) };
         let vec = format!("+{second}($arg1)");
@@ -175,7 +176,7 @@ fn kprobes_leave_the_kernels_texts() {
                 ("r", "do_sys_openat2 ret=$retval:s32", "ret=-2"),
                 ("r", "vfs_read n=$arg3 ret=$retval", ""),
                 ("r3", "vfs_read $retval:u8", ""),
-                // No trampoline has registers: what the function was called with is kept at its entry.
+                // A return has no saved registers, so the entry must keep the function's arguments.
                 ("r", &format!("vfs_read n=$arg3 file=$arg1 at={result}:u64 ret=$retval"), ""),
                 (
                     "r",
@@ -185,7 +186,7 @@ fn kprobes_leave_the_kernels_texts() {
             ],
         )?;
         ensure!(tally.lines >= 20, "{tally:?}");
-        // Every one of them can be hooked and told, on all kernels.
+        // On all kernels every definition has a hook and the same error.
         ensure!((tally.unhooked, tally.untold) == (0, 0), "{tally:?}");
         Ok(())
     };
@@ -209,7 +210,7 @@ fn fprobes_leave_the_kernels_texts() {
                 "vfs_open%return mode=file->f_mode:x32 name=path->dentry->d_name.name:string ret=$retval",
                 "tracer-probed",
             ),
-            // Many functions through one link, which shows no arguments at returns.
+            // One link for many functions, which provides no arguments at returns.
             ("f", "vfs_rea[d]%return n=$arg3 file=$arg1 ret=$retval", ""),
             ("f", "vfs_read name=file:%pD inode=file->f_inode:x64", "tracer-probed"),
             ("f", "vfs_open name=path->dentry:%pd", "tracer-probed"),
@@ -228,7 +229,7 @@ fn fprobes_leave_the_kernels_texts() {
             return Ok(());
         }
         let tally = compare(&pair, &definitions)?;
-        // A call of the test's is five reads.
+        // One call of the test makes five reads.
         ensure!(tally.lines >= 40, "{tally:?}");
         // A pattern's return with arguments, and on 6.1 the three whose member `name` is a text.
         let most = (usize::from(lacks_a_hook()), if host::counts_missed() { 0 } else { 3 });
@@ -238,7 +239,7 @@ fn fprobes_leave_the_kernels_texts() {
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// What the running kernel was built with, if it says so.
+/// The configuration of the running kernel, if available.
 fn config() -> Option<String> {
     let output = std::process::Command::new("zcat").arg("/proc/config.gz").output().ok()?;
     let text = String::from_utf8(output.stdout).ok().filter(|text| !text.is_empty());
@@ -246,14 +247,15 @@ fn config() -> Option<String> {
     text.or_else(|| std::fs::read_to_string(format!("/boot/config-{release}")).ok())
 }
 
-/// Whether no hook has both a pattern of names and what a function was called with at its return: kprobe.multi has, with fprobes that
-/// keep it, which 6.1 has not, and arm64 not before 6.14.
+/// Whether no hook supports both a pattern of names and a function's arguments at its return. kprobe.multi does when
+/// the fprobes keep the arguments, which 6.1 lacks, and arm64 before 6.14.
 fn lacks_a_hook() -> bool {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     !host::counts_missed() || !symbols.contains(" register_fprobe_ips\n")
 }
 
-/// Whether the kernel is built with neither of what functions are hooked by. Programs of type Tracing may be refused besides.
+/// Whether the kernel is built without both mechanisms for function hooks. It may also refuse programs of type
+/// Tracing.
 fn is_built_without_hooks() -> bool {
     let config = config().unwrap_or_default();
     let lacks = |option| config.contains(&format!("# {option} is not set\n"));
@@ -265,7 +267,7 @@ fn probes_of_tracepoints_leave_the_kernels_texts() {
     let run = || -> Result<()> {
         let Some(pair) = Pair::where_there_is("tprobe", "dynamic_events")? else { return Ok(()) };
         let definitions = [
-            // Members of a few bits, and texts in a struct.
+            // Bit-field members, and texts in a struct.
             (
                 "t",
                 "task_rename io=task->in_iowait reset=task->sched_reset_on_fork:u8 old=task->comm:string name=comm:string",
@@ -297,7 +299,7 @@ fn profiles_and_filters_of_kprobes() {
         let (_, ours) = pair.read("kprobe_profile")?;
         let line = ours.lines().find(|line| line.starts_with("  f ")).unwrap_or_default();
         let counts: Vec<&str> = line.split_ascii_whitespace().skip(1).collect();
-        // Other threads' hits are counted too.
+        // Hits of other threads are counted too.
         let hits: u64 = counts.first().unwrap_or(&"").parse()?;
         ensure!(hits >= 20 && counts.len() == 2, "{ours}");
         Ok(())
@@ -305,15 +307,15 @@ fn profiles_and_filters_of_kprobes() {
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// The seed examples on any kernel that lets functions be probed by one of the hooks: entry and return agree with each other and
-/// with the calls.
+/// The introductory examples on any kernel that allows one of the hooks: entry and return match each other and the
+/// calls.
 #[test]
 fn functions_tell_of_their_calls() {
     host::as_root(|| {
         let target = Target::new("calls")?;
         let pid = std::process::id().to_string();
         let mut arguments = vec!["record", "-q", "--no-irq-info", "--pid", &pid];
-        // The types of 6.1 tell characters from numbers no more than its probes do.
+        // The types of 6.1 distinguish characters from numbers no better than its probes do.
         let opened = if host::counts_missed() {
             "f:opened vfs_open mode=file->f_mode:x32 name=path->dentry->d_name.name:string"
         } else {
@@ -340,7 +342,7 @@ fn functions_tell_of_their_calls() {
         };
         target.hit();
         let outcome = running.stop()?;
-        // Other threads of the test read as well, and may be about it when the recording ends.
+        // Other threads of the test also read, and may be inside a read when the recording ends.
         let own = format!("-{} ", rustix::thread::gettid().as_raw_nonzero());
         let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
         let text: String = text
@@ -358,7 +360,7 @@ fn functions_tell_of_their_calls() {
         };
         let wanted: Vec<u64> = (1..=5).collect();
         for (event, key) in [("myprobe", "count"), ("entry", "count"), ("both", "ret"), ("both", "count")] {
-            // Reads of the test's own surroundings may stand around them.
+            // Reads of the test harness may precede or follow.
             ensure!(numbers(event, key).windows(5).any(|part| part == wanted), "{event}\n{text}");
         }
         ensure!(of("exit").len() == of("entry").len() && of("exit").len() >= 5, "{text}");
@@ -376,8 +378,8 @@ fn functions_tell_of_their_calls() {
     });
 }
 
-/// More calls under way at once than the kernel's kretprobes follow by themselves: who says so in MAXACTIVE has them all, and
-/// nobody's misses go untold.
+/// More concurrent calls than the kernel's kretprobes follow by default. A definition with MAXACTIVE follows all of
+/// them, and every miss is counted.
 #[test]
 fn returns_of_many_calls_at_once() {
     const CALLS: usize = 40;
@@ -409,7 +411,7 @@ fn returns_of_many_calls_at_once() {
                 let line = profile.lines().find(|line| line.contains(&format!("  {event} ")));
                 let counts = line.unwrap_or_default().split_ascii_whitespace().skip(1);
                 let counts: Vec<usize> = counts.filter_map(|count| count.parse().ok()).collect();
-                // Others may sleep as well. Before 6.7 no program is told what its kretprobe missed.
+                // Other processes may sleep as well. Before 6.7 a program does not learn the misses of its kretprobe.
                 let told = event == "more" || host::counts_missed();
                 ensure!(!told || counts.iter().sum::<usize>() >= CALLS, "{event}: {counts:?}\n{profile}");
             }
@@ -419,7 +421,7 @@ fn returns_of_many_calls_at_once() {
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// Thousands of functions through one link, where the kernel offers it.
+/// Thousands of functions through one link, where the kernel supports it.
 #[test]
 fn a_glob_names_many_functions() {
     let run = || -> Result<()> {
@@ -439,8 +441,8 @@ fn a_glob_names_many_functions() {
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// Events of many functions turned on by one write, which share links: each has its own hits, and can be filtered and turned off
-/// while the others go on.
+/// One write turns on events of many functions, which share links. Each event has its own hits, and can be filtered
+/// and turned off while the others continue.
 #[test]
 fn many_functions_are_turned_on_at_once() {
     const OWN: [(&str, &str); 6] = [
@@ -448,7 +450,7 @@ fn many_functions_are_turned_on_at_once() {
         ("same", "vfs_read n=$arg3:u8 name=file:%pD"),
         ("ret", "vfs_read%return ret=$retval:s32"),
         ("open", "vfs_open name=path->dentry->d_name.name:string"),
-        // Kept at the entry, so that it stands alone.
+        // The entry keeps the argument, so this event has its own link.
         ("opened", "vfs_open%return name=path->dentry->d_name.name:string ret=$retval"),
         ("name", "do_filp_open%return name=$retval->f_path.dentry->d_name.name:string"),
     ];
@@ -486,14 +488,14 @@ fn many_functions_are_turned_on_at_once() {
         };
         let hits = pair.group_hits(&OWN.map(|(event, _)| event), || target.hit())?;
         for ((event, _), (kernel, ours)) in OWN.iter().zip(&hits) {
-            // Other threads open files as well; the reads are this thread's.
+            // Other threads also open files; the reads are this thread's.
             let (kernel, ours) = (marked(kernel), marked(ours));
             ensure!(kernel == ours, "{event}\n{}\n---\n{}", kernel.join("\n"), ours.join("\n"));
             ensure!(!kernel.is_empty(), "{event}: no hit");
         }
 
-        // One of them filtered, one off, and on again by itself, while the others go on.
-        // Nothing is recorded while it is read, which reads.
+        // One event is filtered, one is off and then on again, while the others continue. Recording is off while the
+        // trace is read, because reading it makes hits.
         let hits_of = |event: &str, trace: &str| {
             trace.lines().filter(|line| line.contains(&format!(": {event}: "))).count()
         };
@@ -520,7 +522,7 @@ fn many_functions_are_turned_on_at_once() {
             ensure!(found == [1, same, before[2]], "{found:?}\n{trace}");
             set("same/enable", "1")?;
         }
-        // A trigger of one turns another off, at the first entry, before the first return.
+        // One event's trigger turns another event off at the first entry, before the first return.
         set("count/trigger", &format!("disable_event:{group}:ret"))?;
         let acted = trace()?;
         ensure!(hits_of("count", &acted) == 1 && hits_of("ret", &acted) == 0, "trigger\n{acted}");

@@ -1,5 +1,5 @@
-//! Probes of functions in modules beside the kernel's own: types from the module's BTF, symbols with the module's name in
-//! front of them, a module that comes later. The virtual machines have modules; the host has none.
+//! Probes of functions in modules beside the kernel's own: types from the module's BTF, symbols with the module's
+//! name as prefix, and a module that is loaded later. The virtual machines have modules; the host has none.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use tracer_tests::host;
 use tracer_tests::probes::{Case, Pair};
 
-/// A module whose functions a program can call without any device: a socket of its family does.
+/// A module whose functions a program can call without a device, by opening a socket of its family.
 const MODULE: &str = "vsock";
 
 fn modprobe(arguments: &[&str]) -> bool {
@@ -21,7 +21,7 @@ fn is_loaded() -> bool {
     std::path::Path::new("/sys/module").join(MODULE).exists()
 }
 
-/// Asks for sockets of the module: `vsock_create()` for each, `vsock_assign_transport()` for those of datagrams.
+/// Opens sockets of the module: each calls `vsock_create()`, and datagram sockets call `vsock_assign_transport()`.
 fn hit() {
     for kind in [SocketType::DGRAM, SocketType::STREAM, SocketType::RAW, SocketType::SEQPACKET] {
         drop(socket(AddressFamily::VSOCK, kind, None));
@@ -29,7 +29,7 @@ fn hit() {
 }
 
 fn unload() -> Result<()> {
-    // Programs that are being closed keep their module for a moment.
+    // Programs that are being closed hold the module for a moment.
     let end = Instant::now() + Duration::from_secs(60);
     while is_loaded() && !modprobe(&["-r", MODULE]) {
         ensure!(Instant::now() < end, "{MODULE} is kept");
@@ -38,7 +38,7 @@ fn unload() -> Result<()> {
     Ok(())
 }
 
-/// Letter, place and arguments; whether types of the module are needed.
+/// Letter, place and arguments, and whether the module's types are needed.
 const DEFINITIONS: [(&str, &str, bool); 10] = [
     ("p", "vsock:vsock_create", false),
     ("p", "vsock_create proto=$arg3:s32 $comm", false),
@@ -69,15 +69,16 @@ fn functions_of_modules_leave_the_kernels_texts() {
             return Ok(());
         }
         unload()?;
-        // What the module's coming and going told is read by now, or the mirror would find the kernel's event there first.
+        // Reads the pending notifications of the module's loading and unloading. Otherwise the mirror would find the
+        // kernel's event there first.
         tracer_tests::mirror::text(late.mirror(), "dynamic_events")?;
-        // Defined and turned on before there is such a function.
+        // Defined and turned on before the function exists.
         let line = format!("p:{}/late {MODULE}:vsock_create c=$comm", late.group());
         let answers = late.define(Case { file: "dynamic_events", line: &line });
         ensure!(answers == (Ok(()), Ok(())), "{line}: {answers:?}");
         let (kernel, ours) = late.hits("late", None, true, || {
             assert!(modprobe(&[MODULE]), "{MODULE}");
-            // The mirror learns of the module when somebody looks.
+            // The mirror notices the module at the next access.
             let _ = std::fs::read(late.mirror().join("dynamic_events"));
             hit();
         })?;
@@ -96,7 +97,7 @@ fn functions_of_modules_leave_the_kernels_texts() {
             let line = format!("{letter}:{}/{event} {rest}", pair.group());
             let answers = pair.define(Case { file: "dynamic_events", line: &line });
             if (*by_types && !typed) || (*letter == "f" && answers == (Err(libc::EINVAL), Ok(()))) {
-                // What a kernel does not know (on arm64 it has no events of functions) is ours all the same.
+                // The mirror also accepts what the kernel does not support (on arm64 it has no function events).
                 eprintln!("{line}: {answers:?}");
                 continue;
             }

@@ -1,5 +1,6 @@
-//! Functions with names that the compiler changed, names that several functions have, functions that must not be traced: the
-//! kernel's own events and ours take, refuse and hang up the same ones. On x86-64, whose instructions an offset can miss.
+//! Functions with names that the compiler changed, names of several functions, and functions that must not be traced.
+//! The kernel's own events and the mirror's accept, refuse and attach the same ones. On x86-64 only, where an offset
+//! may miss an instruction.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;
@@ -9,13 +10,13 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Answer, text};
 use tracer_tests::probes::{Case, Pair};
 
-/// Endings that a compiler gives the parts and copies of a function.
+/// Suffixes that a compiler gives to the parts and copies of a function.
 const SUFFIXES: [&str; 4] = [".isra.0", ".constprop.0", ".part.0", ".cold"];
 
-/// Names of each sort on the host, and in a machine.
+/// Number of names of each kind, on the host and in a virtual machine.
 const NAMES: [usize; 2] = [12, 4];
 
-/// What kernels keep from being traced, by one mark or another, and what there is not.
+/// Functions that kernels exclude from tracing, by various marks, and names of no function.
 const FORBIDDEN: [&str; 8] = [
     "do_nmi",
     "exc_page_fault",
@@ -27,7 +28,7 @@ const FORBIDDEN: [&str; 8] = [
     "no_such_function",
 ];
 
-/// The kernel's functions: names, and how many there are of each.
+/// The kernel's functions: names, and the number of functions of each.
 fn functions() -> Result<BTreeMap<String, usize>> {
     let mut all = BTreeMap::new();
     for line in std::fs::read_to_string("/proc/kallsyms")?.lines() {
@@ -40,7 +41,7 @@ fn functions() -> Result<BTreeMap<String, usize>> {
     Ok(all)
 }
 
-/// Evenly taken out of all.
+/// A sample at equal distances.
 fn some(all: Vec<&String>) -> Vec<String> {
     let most = NAMES[usize::from(host::part() > 1)];
     let step = all.len().div_ceil(most).max(1);
@@ -54,7 +55,7 @@ fn said(dir: &std::path::Path) -> Result<String> {
     Ok(last.to_owned())
 }
 
-/// Gives a definition to both and compares; whether it was taken.
+/// Writes a definition to both and compares; returns whether it was accepted.
 fn define(pair: &Pair, line: &str, differences: &mut Vec<String>) -> Result<bool> {
     for dir in [pair.kernel(), pair.mirror()] {
         mirror::write(dir, "error_log", b"", false).map_err(std::io::Error::from_raw_os_error)?;

@@ -1,6 +1,6 @@
-//! Definitions made up at random, all of them right, in the kernel and in the mirror: hit by the same calls of this test they
-//! must leave the same formats and the same values, to the character. `TRACER_SEED` chooses them, `TRACER_CASES` says how many
-//! of each target.
+//! Random valid definitions in the kernel and in the mirror. Hit by the same calls of this test, they must leave the
+//! same formats and exactly the same values. `TRACER_SEED` chooses the definitions, and `TRACER_CASES` their number
+//! for each target.
 
 use std::ffi::{CStr, c_char};
 use std::fs::File;
@@ -15,7 +15,7 @@ use tracer_tests::mirror::text;
 use tracer_tests::probes::{Case, Pair, place};
 use tracer_tests::values::Sources;
 
-/// Definitions of each target on the host, and in a machine.
+/// Definitions of each target, on the host and in a virtual machine.
 const CASES: [u64; 2] = [16, 4];
 
 const ARM: bool = cfg!(target_arch = "aarch64");
@@ -24,16 +24,16 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Something to probe.
+/// A place to probe.
 struct Target<'a> {
     /// `p`, `r`, `f` or `t`.
     letter: &'a str,
     place: String,
-    /// Arguments in front of those that are made up.
+    /// Arguments before the generated ones.
     first: &'a str,
-    /// What only hits of ours have in their texts.
+    /// A text that only the test's own hits contain.
     mark: &'a str,
-    /// Whether both may see the same hit: returns would show each other's trampoline.
+    /// Whether both may record the same hit: at returns each would see the other's trampoline.
     together: bool,
     sources: Sources,
 }
@@ -46,7 +46,7 @@ fn memory(of: &[(&str, u32)]) -> Vec<(String, u32)> {
     of.iter().map(|(word, room)| ((*word).to_owned(), *room)).collect()
 }
 
-/// Puts definitions to the test; how many lines were the same.
+/// Compares random definitions and returns the number of equal lines.
 fn compare(pair: &Pair, target: &Target<'_>, seed: u64, hit: impl Fn()) -> Result<usize> {
     let cases = number("TRACER_CASES").unwrap_or(CASES[usize::from(host::part() > 1)]);
     let (mut lines, mut refused) = (0, 0);
@@ -58,7 +58,7 @@ fn compare(pair: &Pair, target: &Target<'_>, seed: u64, hit: impl Fn()) -> Resul
         let line = format!("{letter}:{}/{event} {place}{first}{arguments}", pair.group());
         let answers = pair.define(Case { file: "dynamic_events", line: &line });
         if answers.0.is_err() {
-            // An older kernel knows fewer types.
+            // An older kernel has fewer types.
             eprintln!("{line}: {answers:?}");
             refused += 1;
             continue;
@@ -80,7 +80,7 @@ fn compare(pair: &Pair, target: &Target<'_>, seed: u64, hit: impl Fn()) -> Resul
     Ok(lines)
 }
 
-/// What the first function is given a pointer to.
+/// The target of a pointer argument of the first function.
 #[repr(C)]
 struct Thing {
     name: *const c_char,
@@ -89,7 +89,7 @@ struct Thing {
     next: *const Thing,
 }
 
-/// Probed.
+/// The probed function.
 #[inline(never)]
 extern "C" fn tracer_test_valued(number: i64, text: *const c_char, thing: *const Thing, small: i8) -> i64 {
     black_box((text, thing, small));
@@ -155,7 +155,7 @@ fn made_up_arguments_of_uprobes() {
     });
 }
 
-/// A file whose name tells our hits from others.
+/// A file whose name separates the test's hits from others.
 struct Probed {
     path: PathBuf,
     file: File,
@@ -169,7 +169,7 @@ impl Probed {
     }
 
     fn read(&self) {
-        // Something other than zeroes to be found there before the call.
+        // Nonzero content for reads before the call fills the buffer.
         let mut buffer = *b"buffer-contents-that-are-32-long";
         for length in 1..=3 {
             let _ = rustix::io::pread(self.file.as_fd(), &mut buffer[..length], 3);
@@ -218,10 +218,10 @@ fn made_up_arguments_of_kprobes() {
         };
         let entry = target("p", "vfs_read", true, sources.clone());
         let mut lines = compare(&pair, &entry, 3, || probed.read())?;
-        // Within the function arguments are had by register only, and may have been moved by then.
+        // Inside the function the arguments are available only in registers, and may have been moved by then.
         let inside =
             Sources { words: words(registers), memory: memory(&[("$stack", 64)]), ..Sources::default() };
-        // Behind the mark of a target of indirect branches, or behind the place of the function tracer's call.
+        // After the landing pad of indirect branches, or after the function tracer's call site.
         let places: &[&str] = if ARM { &["vfs_read+8"] } else { &["vfs_read+4", "vfs_read+5"] };
         for place in places {
             let line = format!("p:{}/place {place}", pair.group());

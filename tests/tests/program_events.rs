@@ -1,5 +1,5 @@
-//! Events that a program brings along (crate `tracer-events`), traced by probes at their places. The program is this test itself:
-//! its notes are in its own file, and what it hits is known.
+//! Events that a program defines itself (crate `tracer-events`), traced by probes at their places. This test is the
+//! program: its file has the notes, and its hits are known.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tracer_tests::mirror::{self, Mounted, bodies, set, text};
 use tracer_tests::tracer::Tracer;
 use tracer_user::event::program;
 
-/// The events are this file's, whoever runs it: one test at a time hits them.
+/// The events belong to this file, whichever process runs it, so one test at a time hits them.
 static HITTING: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -31,11 +31,11 @@ fn run(test: impl FnOnce() -> Result<()>) {
     host::as_root(test);
 }
 
-/// Names by which a softirq goes.
+/// Names of the softirqs.
 const SOFTIRQS: [&str; 10] =
     ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
 
-/// What the events of a round say.
+/// The expected texts of a round.
 fn said(round: u32) -> Vec<String> {
     let (comm, odd) = if round.is_multiple_of(2) { ("even", "even") } else { ("odd", "odd") };
     let count = (round % 4).min(3) as usize;
@@ -111,7 +111,7 @@ fn filters_see_every_kind_of_field() {
             ("everything", "text ~ \"some*\" && other == \"<some text>\" && small < 3", |round| round < 3),
             ("everything", "common_pid == 1", |_| false),
         ];
-        // A recording takes seconds to start where everything is emulated.
+        // Under emulation a recording takes seconds to start.
         let step = if host::part() > 1 { 4 } else { 1 };
         for (event, filter, holds) in cases.into_iter().step_by(step) {
             let running = record()?.event(&format!("demo:{event}"), Some(filter)).start()?;
@@ -151,14 +151,15 @@ fn errors_are_told() {
     });
 }
 
-/// A format file without what tells events apart, and without the sign of characters, which is that of the kernel's compiler.
+/// A format file without the event's name and id, and without the signedness of characters, which depends on the
+/// kernel's compiler.
 fn comparable(format: &str) -> Vec<String> {
     let lines = format.lines().filter(|line| !line.starts_with("name: ") && !line.starts_with("ID: "));
     lines
         .map(|line| {
             let line =
                 if line.contains("char") { line.replace("signed:1", "signed:0") } else { line.to_owned() };
-            // Flags that the kernel's macros have more of, or write otherwise.
+            // Flags of which the kernel's macros have more, or which they write differently.
             let line = line.replace("(1UL << ", "1 << ").replace("), \"", ", \"");
             line.split(", { 1 << ").next().unwrap_or_default().to_owned()
         })
@@ -208,7 +209,7 @@ fn formats_are_as_the_kernels() {
     });
 }
 
-/// Waits until something holds, for as long as a slow machine may take.
+/// Waits until a condition holds, for at most a minute.
 fn eventually(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !holds()? {
@@ -218,7 +219,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()>
     Ok(())
 }
 
-/// Programs of uprobes that a process holds.
+/// The number of uprobe programs that a process holds.
 fn programs_of(pid: u32) -> Result<usize> {
     let mut ids = std::collections::BTreeSet::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
@@ -227,7 +228,7 @@ fn programs_of(pid: u32) -> Result<usize> {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(error.into()),
         };
-        // BPF_PROG_TYPE_KPROBE; a link's info has another type in front.
+        // BPF_PROG_TYPE_KPROBE; the info of a link starts with another type.
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         if field("prog_type:") == Some("2") && field("link_type:").is_none() {
             ids.extend(field("prog_id:").map(str::to_owned));
@@ -258,7 +259,7 @@ fn the_mirror_has_them_like_any_other_event() {
         let registered = register_at(&[dir])?;
         assert_eq!((registered.transport, registered.events), (Transport::Probes, 6), "{registered}");
         assert_eq!(text(dir, "program_events")?, format!("{own}\n"));
-        // Once more changes nothing.
+        // Registering again changes nothing.
         register_at(&[dir])?;
         assert_eq!(text(dir, "program_events")?, format!("{own}\n"));
         assert_eq!(
@@ -292,7 +293,7 @@ fn the_mirror_has_them_like_any_other_event() {
         let expected: Vec<String> = said_by(4).into_iter().filter(kept).collect();
         assert_eq!(bodies(&text(dir, "trace")?), expected);
 
-        // A trigger with a condition looks at the record as a filter does.
+        // A trigger with a condition reads the record as a filter does.
         set(dir, "trace", "")?;
         set(dir, "events/demo/softirq_entry/trigger", "traceoff if vec == 2")?;
         hit(5);
@@ -315,7 +316,7 @@ fn the_mirror_has_them_like_any_other_event() {
     });
 }
 
-/// A text of fields with their decimal numbers only (`=0x10 (16)`, as newer kernels have it, is `=16`).
+/// A field text with decimal numbers only (`=0x10 (16)`, the form of newer kernels, becomes `=16`).
 fn decimal(line: &str) -> String {
     let mut out = String::new();
     let mut rest = line;
@@ -330,7 +331,7 @@ fn decimal(line: &str) -> String {
     out + rest
 }
 
-/// What user_events say of a round, in the kernel's words: no format comes along.
+/// The expected texts of user events for a round, in the kernel's default form: user events have no print fmt.
 fn said_by_fields(round: u32) -> Vec<String> {
     let comm = if round.is_multiple_of(2) { "even" } else { "odd" };
     vec![
@@ -343,7 +344,7 @@ fn said_by_fields(round: u32) -> Vec<String> {
 #[test]
 fn user_events_take_the_same_records() {
     const CHILD: &str = "TRACER_TESTS_PROGRAM_EVENTS_USER";
-    // In a process of its own: what is registered stays so until it ends.
+    // In a separate process: a registration lasts until the process ends.
     if let Some(dir) = std::env::var_os(CHILD) {
         let dir = Path::new(&dir);
         let registered = register_by(Transport::MirrorUserEvents, dir).unwrap();
@@ -354,14 +355,14 @@ fn user_events_take_the_same_records() {
         }
         assert!(trace_sched_wakeup_enabled() && trace_softirq_entry_enabled());
         hit(4);
-        // The events go with the process, and with them what was recorded.
+        // The events and their records are removed with the process.
         let lines = bodies(&text(dir, "trace").unwrap()).into_iter().map(|line| decimal(&line));
         let (whole, plain): (Vec<_>, Vec<_>) =
             lines.into_iter().partition(|line| line.starts_with("everything: "));
         assert_eq!(plain, (0..4).flat_map(said_by_fields).collect::<Vec<_>>());
         assert_eq!(whole.len(), 4);
         for (round, line) in whole.iter().enumerate() {
-            // Padding left out, and words for data moved: the texts are where they belong.
+            // The texts are right although padding is omitted and data words are moved.
             assert!(
                 line.contains(&format!(" big=-{} ", round + 1)) && line.contains(" text=some text "),
                 "{line}"
@@ -429,7 +430,7 @@ fn broken_notes_are_refused_or_left_out() {
         let (start, size) = parsed.section_by_name(".note.tracer").unwrap().file_range().unwrap();
         start as usize..(start + size) as usize
     };
-    // A small generator, so that every run is the same.
+    // A fixed generator, so that every run is the same.
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
         state ^= state << 13;

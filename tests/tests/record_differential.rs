@@ -1,5 +1,6 @@
-//! The kernel's text is our text: the same events are on in the kernel's tracefs and in `tracer record` during one
-//! run of the workload, and the lines are equal. What is set aside is listed in `tracer_tests::compare`.
+//! Compares the text of `tracer record` with the kernel's. The same events are on in the kernel's tracefs and in
+//! `tracer record` during one run of the workload, and the lines must be equal. `tracer_tests::compare` lists what is
+//! set aside.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,10 +17,10 @@ use tracer_tests::workload::{self, Job};
 /// Event types that must be covered.
 const TYPES: usize = 60;
 
-/// How long after the workload's end its last hits may still come (the zombie's last switch).
+/// Time after the workload's end in which its last hits may arrive (the zombie's last switch).
 const AFTERMATH: Duration = Duration::from_millis(100);
 
-/// An oracle for these events, set up for a job and its children.
+/// An oracle for these events, restricted to a job and its children.
 fn oracle_for(job: &Job, events: &[String]) -> Result<Oracle> {
     let oracle = Oracle::create("differential")?;
     oracle.set("buffer_size_kb", "32768")?;
@@ -46,7 +47,7 @@ fn report(name: &str, result: &Comparison) {
     print!("{}", result.columns);
 }
 
-/// Hits that the kernel did not run our programs for; all others are recorded.
+/// Hits for which the kernel did not run the tracer's programs; all others must be recorded.
 fn missed(outcome: &Outcome) -> Result<Missed> {
     for (event, counts) in outcome.counts() {
         ensure!(counts.add_up(), "{event}: {counts:?} do not add up");
@@ -55,7 +56,7 @@ fn missed(outcome: &Outcome) -> Result<Missed> {
     Ok(Missed::of(&outcome.counts()))
 }
 
-/// The comparison itself is sound: two instances of the kernel's own tracefs agree by it.
+/// Checks the comparison itself: two instances of the kernel's own tracefs must be equal.
 #[test]
 fn the_kernel_agrees_with_itself() {
     if !host::root_or_skip() {
@@ -77,8 +78,8 @@ fn the_kernel_agrees_with_itself() {
     let result = run().unwrap_or_else(|error| panic!("{error:#}"));
     report("kernel and kernel", &result);
     assert!(result.clean(), "{result}");
-    // The yardstick for ours: no column differs, but for an interrupt between the two looks that asks for the CPU, and the
-    // times are two looks at one clock.
+    // The baseline for the tracer: no column differs, except when an interrupt between the two sides' handling
+    // requests a reschedule, and the times are two readings of one clock.
     let unequal = result.columns.wrong(&[RACE]);
     assert!(unequal.is_empty(), "{}", unequal.join("\n"));
     assert_eq!(result.apart.wrong(Bound::here()), None);
@@ -123,9 +124,9 @@ fn our_text_is_the_kernels() {
     assert_eq!(result.apart.wrong(Bound::here()), None);
 }
 
-/// CPUs whose idle task the kernel's own tracefs does not hear, whoever it traces: an instance without a pid filter
-/// shows switches to it and none from it. Some hosts have one (docs/STATUS.md); programs at the same tracepoint see
-/// those switches.
+/// CPUs on which the kernel's own tracefs misses the idle task's hits, whatever it traces: an instance without a pid
+/// filter shows switches to that task and none from it. Some hosts have such a CPU (`docs/STATUS.md`). Programs at
+/// the same tracepoint see those switches.
 fn deaf_cpus(idle: &Trace) -> BTreeSet<u32> {
     let cpus = |side: &str| -> BTreeSet<u32> {
         idle.lines.iter().filter(|line| line.text.contains(side)).map(|line| line.cpu).collect()
@@ -133,16 +134,16 @@ fn deaf_cpus(idle: &Trace) -> BTreeSet<u32> {
     &cpus(" next_pid=0 ") - &cpus(" prev_pid=0 ")
 }
 
-/// Threads of the first process in whose context our programs did not run once: some hosts let none run there, not even
-/// in the interrupts that find these threads.
+/// Threads of process 1 in whose context the tracer's programs never ran. Some hosts run no programs there, not even
+/// in interrupts of these threads.
 fn out_of_reach(ours: &Trace) -> BTreeSet<i32> {
     let Ok(threads) = std::fs::read_dir("/proc/1/task") else { return BTreeSet::new() };
     let threads = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     threads.filter(|thread| ours.lines.iter().all(|line| line.pid != *thread)).collect()
 }
 
-/// Without what the idle task of these CPUs did itself (interrupts that found it are heard), and without what was hit
-/// in the context of these threads.
+/// Removes the hits of the idle tasks of these CPUs (but not of interrupts there), and all hits in the context of
+/// these threads.
 fn within_reach(mut trace: Trace, deaf: &BTreeSet<u32>, threads: &BTreeSet<i32>) -> Trace {
     trace.lines.retain(|line| {
         let idle = line.pid == 0 && deaf.contains(&line.cpu) && line.flags.at(2) == '.';
@@ -167,7 +168,7 @@ fn a_deaf_cpu_is_told_from_one_that_never_slept() {
     assert_eq!(left, [(0, 7), (1, 7), (1, 7), (2, 7)]);
 }
 
-/// A switch or a wake-up is seen when the task that it is about is traced, whoever caused it: the kernel's rule for
+/// A switch or a wake-up is recorded when its subject task is traced, whichever task caused it: the kernel's rule for
 /// `set_event_pid`.
 #[test]
 fn switches_and_wakeups_of_a_traced_task_are_seen_wherever_they_happen() {

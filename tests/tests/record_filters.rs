@@ -1,6 +1,5 @@
-//! A filter drops and lets through what the kernel's filter does: the same filter stands in an instance of the
-//! kernel's tracefs and in `tracer record` during one run of the workload; the lines that come out are the same,
-//! and every hit is counted.
+//! Compares filters with the kernel's. The same filter is set in an instance of the kernel's tracefs and in `tracer
+//! record` during one run of the workload. The resulting lines must be equal, and every hit must be counted.
 
 use anyhow::{Result, ensure};
 use tracer_tests::compare::{Missed, compare, family};
@@ -9,9 +8,9 @@ use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::tracer::{Running, Tracer};
 use tracer_tests::workload::Job;
 
-/// Events that the workload provokes and filters over fields of every kind that they have. A pattern `*x` on a char
-/// array stands here only where the text fills the array: the kernel compares the array's last bytes, and behind a
-/// shorter text those are whatever its ring buffer held before.
+/// Events that the workload provokes, and filters over every kind of their fields. A pattern `*x` on a char array is
+/// used only where the text fills the array: the kernel compares the array's last bytes, and after a shorter text
+/// these are the previous content of its ring buffer.
 const FILTERS: &[(&str, &[&str])] = &[
     (
         "syscalls:sys_enter_lseek",
@@ -137,13 +136,13 @@ const FILTERS: &[(&str, &[&str])] = &[
     ("ext4:ext4_da_write_begin", &["pos == 0", "len == 10000", "pos < 5000 || len == 13"]),
 ];
 
-/// How many instances and how many `tracer` processes run at a time.
+/// Number of instances and of `tracer` processes that run at a time.
 const AT_ONCE: usize = 6;
 
-/// One filter on each of several events: what one instance and one `tracer record` can hold.
+/// One filter for each of several events, which one instance and one `tracer record` can hold.
 type Column = Vec<(String, String)>;
 
-/// The table's columns, without the events and filters that this kernel does not take.
+/// The table's columns, without the events and filters that this kernel does not support.
 fn columns() -> Result<Vec<Column>> {
     let oracle = Oracle::create("columns")?;
     let known = oracle.tracefs().events()?;
@@ -169,7 +168,7 @@ fn columns() -> Result<Vec<Column>> {
     Ok(columns)
 }
 
-/// What one column gave.
+/// The result of one column.
 struct Tally {
     filters: usize,
     matched: u64,
@@ -228,7 +227,7 @@ fn filters_match_the_hits_that_the_kernels_match() {
                     oracle.enable(event, true)?;
                     record = record.event(event, Some(filter));
                 }
-                // Children are told from strangers by the forks that the trace shows.
+                // The trace's forks separate children from other processes.
                 if !column.iter().any(|(event, _)| event == "sched:sched_process_fork") {
                     oracle.enable("sched:sched_process_fork", true)?;
                 }

@@ -1,5 +1,5 @@
-//! Raw tracepoint plans on the running kernel: trials accept them, on every architecture, and what their programs record
-//! is what the kernel records. Without this, a machine on which every plan falls back would pass all other tests.
+//! Raw tracepoint plans on the running kernel: trials accept them, on every architecture, and their programs record
+//! what the kernel records. Without this test, a machine on which every plan falls back would pass all other tests.
 
 use anyhow::{Context as _, Result, ensure};
 use tracer_tests::compare::{Missed, compare, family};
@@ -14,7 +14,7 @@ use tracer_user::event::Format;
 use tracer_user::plan::raw;
 use tracer_user::render::line::{self, Stamp};
 
-/// Plans that hold wherever they were tried.
+/// Plans that were accepted on every tested machine.
 const CERTAIN: [&str; 5] = [
     "raw_syscalls:sys_enter",
     "raw_syscalls:sys_exit",
@@ -39,7 +39,8 @@ fn planned(facts: &Facts) -> Result<Vec<String>> {
     Ok(events)
 }
 
-/// Records the workload through raw tracepoints and through tracefs; tells how many events each kind of hook served.
+/// Records the workload through raw tracepoints and through tracefs, and prints how many events each kind of hook
+/// served.
 fn run() -> Result<()> {
     let facts = Facts::running()?;
     let mut events = planned(&facts)?;

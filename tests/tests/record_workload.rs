@@ -1,5 +1,5 @@
-//! The workload keeps its word: every part provokes the events it names, as often as it says, by the kernel's
-//! own account. What the other tests compare rests on this.
+//! Checks the workload against the kernel: every part provokes the events that it declares, as often as it declares.
+//! The other tests rely on this.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use tracer_tests::workload::{Count, Job, PARTS, Part};
 /// Rounds of each part.
 const ROUNDS: u32 = 2;
 
-/// Runs one part alone; gives the declared events that this kernel has, with what was declared and seen.
+/// Runs one part alone. Returns the declared events that this kernel has, with the declared and the observed counts.
 fn observe(part: &Part) -> Result<Vec<(String, Count, u64)>> {
     let oracle = Oracle::create("workload")?;
     let known = oracle.tracefs().events()?;
@@ -51,7 +51,7 @@ fn every_part_provokes_what_it_says() {
         for (event, count, seen) in observe(part).unwrap() {
             let held = match count {
                 Count::Exactly(n) => seen == n * rounds,
-                // What a process does once it does not do again in the second round.
+                // An action that a process performs once is not repeated in the second round.
                 Count::AtLeast(n) => seen >= n,
             };
             if !held {

@@ -1,5 +1,5 @@
-//! Rendering of every event of the frozen kernels, with no kernel needed: each print fmt parses and compiles, frozen
-//! records give the kernel's text, and no bytes whatever make rendering panic.
+//! Rendering of every event of the frozen kernels, independent of the running kernel: each print fmt parses and
+//! compiles, frozen records give the kernel's text, and no record bytes make the rendering panic.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -14,8 +14,8 @@ use tracer_user::render::fmt::parse;
 use tracer_user::render::line::{Options, Stamp, line};
 use tracer_user::render::{Printer, json};
 
-/// Events of the frozen kernels that print field by field, and the kernel's function that each of them calls; every
-/// other one is rendered.
+/// Events of the frozen kernels that are printed field by field, and the kernel function that prevents their
+/// rendering; all others are rendered.
 const UNRENDERED: &[(&str, &str)] = &[
     ("intel_iommu:prq_report", "decode_prq_descriptor"),
     ("nvme:nvme_complete_rq", "nvme_trace_disk_name"),
@@ -85,7 +85,7 @@ fn frozen_records_give_the_kernels_text() {
     assert!(seen > 0, "no golden file in {}", dir.display());
 }
 
-/// Bytes of any length: noise, and small numbers, which are offsets and lengths inside the record more often.
+/// Bytes of any length: random ones, and small numbers, which are more often offsets and lengths inside the record.
 fn records() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..600),
@@ -135,7 +135,7 @@ fn no_record_makes_rendering_panic() {
 fn no_print_fmt_makes_the_engine_panic() {
     let facts = &frozen()[0];
     let formats = &facts.formats;
-    // A real text, cut, with a piece of another put in and a byte changed.
+    // A real text, cut, with an inserted piece of another and a changed byte.
     proptest!(config(3000), |(
         one in any::<prop::sample::Index>(),
         other in any::<prop::sample::Index>(),

@@ -1,6 +1,6 @@
-//! Our text of the kernel's own records against the kernel's: a workload runs in an instance of tracefs, its `trace`
-//! is read, then the same records are read raw from the ring buffer and rendered here. The two files have to be
-//! the same, header, context and all.
+//! Compares the rendering of the kernel's own records with the kernel's text. A workload runs in an instance of
+//! tracefs, and its `trace` is read. Then the same records are read raw from the ring buffer and rendered here. Both
+//! texts must be equal, including header and context.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -17,10 +17,10 @@ use tracer_user::event::{FieldClass, Format};
 use tracer_user::render::line::{BufferInfo, Options, Stamp, Tasks, header, line};
 use tracer_user::render::{KernelFacts, Printer, version_of};
 
-/// Event types that have to be seen at least.
+/// Smallest number of event types.
 const TYPES: usize = 60;
 
-/// The kernel's memory of names and thread groups.
+/// The kernel's saved names and thread groups.
 #[derive(Default)]
 struct Saved {
     comms: HashMap<i32, Vec<u8>>,
@@ -71,8 +71,9 @@ struct Run {
     cpus: u32,
 }
 
-/// What is set aside in a line: an age in seconds that the kernel computes at the time of reading; and under
-/// `fields`, since 6.15, the place of a string pointer in the kernel's buffer, shown in place of the pointer.
+/// A line without the excluded parts: an age in seconds, which the kernel computes at the time of reading; and under
+/// `fields`, since 6.15, a string pointer, because the kernel shows the position in its buffer instead of the
+/// pointer.
 fn comparable(text: &[u8], fields: bool, name: &str, pointers: &[&str]) -> String {
     let mut text = String::from_utf8_lossy(text).into_owned();
     if name.starts_with("writeback:") {
@@ -86,7 +87,7 @@ fn comparable(text: &[u8], fields: bool, name: &str, pointers: &[&str]) -> Strin
     text
 }
 
-/// Removes the digits behind a label.
+/// Removes the digits after a label.
 fn blank(text: &mut String, label: &str, digit: impl Fn(char) -> bool) {
     if let Some(at) = text.find(label) {
         let start = at + label.len();
@@ -95,10 +96,10 @@ fn blank(text: &mut String, label: &str, digit: impl Fn(char) -> bool) {
     }
 }
 
-/// Trace options as `trace_options` takes them, and what they make of ours.
+/// Trace options in the syntax of `trace_options`, and their effect on the renderer's options.
 type Setting = (&'static str, fn(&mut Options));
 
-/// Sets of trace options, each with what it makes of a line.
+/// Sets of trace options, each with its effect on the renderer.
 const SETTINGS: &[Setting] = &[
     ("", |_| {}),
     ("record-tgid", |options| options.print_tgid = true),
@@ -120,10 +121,10 @@ fn record(events: &[String]) -> Result<Run> {
     let root = oracle.tracefs().root().to_owned();
     let job = Job::start(&["all"], 1)?;
     oracle.pids(&[job.pid()], true)?;
-    // So that the kernel knows thread groups when it is asked to print them.
+    // The kernel must know the thread groups when it prints them.
     oracle.set("options/record-tgid", "1")?;
     for event in events {
-        // Some can be turned on by nobody but their user.
+        // Only their own user can turn some events on.
         if let Err(error) = oracle.enable(event, true) {
             println!("{event} stays off: {error:#}");
         }
@@ -140,7 +141,7 @@ fn record(events: &[String]) -> Result<Run> {
     let offered: BTreeSet<&str> =
         offered.lines().map(|line| line.strip_prefix("no").unwrap_or(line)).collect();
     for (setting, _) in SETTINGS {
-        // `fields` came with 6.4.
+        // `fields` was added in 6.4.
         let mut options =
             setting.split_whitespace().map(|option| option.strip_prefix("no").unwrap_or(option));
         if let Some(option) = options.find(|option| !offered.contains(option)) {
@@ -166,7 +167,7 @@ fn record(events: &[String]) -> Result<Run> {
         let cpu = name.strip_prefix("cpu").context("per_cpu holds what is no CPU")?.parse()?;
         records.extend(layout.drain(&path.join("trace_pipe_raw"), cpu)?);
     }
-    // Stable: of one time the lower CPU comes first, and one CPU's records keep their order.
+    // A stable sort: at equal times the lower CPU is first, and the records of one CPU keep their order.
     records.sort_by_key(|record| (record.time, record.cpu));
 
     let facts = Facts::running()?;
@@ -182,7 +183,7 @@ fn record(events: &[String]) -> Result<Run> {
     Ok(Run { records, texts, saved, printers, facts, cpus })
 }
 
-/// How many CPUs a list such as `0-1,4` names.
+/// The number of CPUs in a list such as `0-1,4`.
 fn count(list: &str) -> u32 {
     list.trim()
         .split(',')
@@ -193,7 +194,7 @@ fn count(list: &str) -> u32 {
         .sum()
 }
 
-/// What differs in a run under one set of options, by event.
+/// The differences of a run under one set of options, by event.
 fn differences(run: &Run, setting: &str, options: &Options, text: &[u8]) -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut ours = Vec::new();
@@ -205,7 +206,7 @@ fn differences(run: &Run, setting: &str, options: &Options, text: &[u8]) -> BTre
             rest = after;
             return true;
         }
-        // In step again behind the newline that ends the kernel's text of this record.
+        // Continues after the newline that ends the kernel's text of this record.
         let lines = ours.split_inclusive(|byte| *byte == b'\n').count();
         let length = rest.split_inclusive(|byte| *byte == b'\n').take(lines).map(<[u8]>::len).sum();
         let (theirs, after) = rest.split_at(length);
@@ -241,7 +242,7 @@ fn differences(run: &Run, setting: &str, options: &Options, text: &[u8]) -> BTre
             .map(|field| field.name.as_str())
             .collect();
         if !check(format.full_name(), &ours, &pointers) && setting == "bin" {
-            // Nothing marks the end of a binary record.
+            // A binary record has no end mark.
             break;
         }
     }
@@ -254,7 +255,7 @@ fn differences(run: &Run, setting: &str, options: &Options, text: &[u8]) -> BTre
     found
 }
 
-/// One record of each event type with its text, which is the kernel's when the test holds.
+/// One record of each event type with its text, which equals the kernel's when the test passes.
 fn golden(run: &Run) -> Golden {
     let keeper = Keeper::new(&run.facts);
     let mut records: BTreeMap<String, (Vec<u8>, String)> = BTreeMap::new();
@@ -264,7 +265,8 @@ fn golden(run: &Run) -> Golden {
         let mut text = Vec::new();
         printer.event(&record.payload, &keeper, false, &mut text);
         let text = String::from_utf8_lossy(&text).into_owned();
-        // Ages change with the time of reading; a file is made of lines.
+        // Leaves out ages, which change with the time of reading, and multi-line texts, because a golden file
+        // consists of lines.
         if !text.contains('\n') && !text.contains(" age=") && !text.contains(" [") {
             records.entry(printer.format().full_name()).or_insert((record.payload.clone(), text));
         }

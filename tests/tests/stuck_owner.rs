@@ -1,5 +1,5 @@
-//! Processes that hold the lock of their address space for as long as they like: nobody waits for them, neither for the names of
-//! the files that they have mapped nor for probes of these.
+//! Processes that hold the lock of their address space indefinitely: no client waits for them, neither for the names
+//! of their mapped files nor for probes of these files.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, set, text};
 use tracer_tests::tracer::{Running, Tracer};
 
-/// A process that holds its address space's lock, as a user who may do nothing else. It lets go when this is dropped.
+/// An unprivileged user's process that holds its address space's lock. Dropping it releases the lock.
 struct Stuck {
     held: Held,
     child: Child,
@@ -27,7 +27,7 @@ struct Stuck {
 }
 
 impl Stuck {
-    /// Starts it; it has `mapped` mapped.
+    /// Starts the process, which maps `mapped`.
     fn start(purpose: &str, mapped: &Path) -> Result<Self> {
         let held = Held::mount(purpose)?;
         let program = host::binary("tracer-test-stuck", "TRACER_TEST_STUCK_BIN")?;
@@ -47,11 +47,11 @@ impl Stuck {
         Ok(())
     }
 
-    /// Has it hold the lock.
+    /// Makes the process hold the lock.
     fn hold(&mut self) -> Result<()> {
         self.child.stdin.take().context("a pipe")?.write_all(b"\n")?;
         self.hear("stuck")?;
-        // It says so before it does it.
+        // The process prints this before it takes the lock.
         let end = Instant::now() + host::patience(Duration::from_secs(5));
         while !threads(self.child.id())?.contains(&'D') {
             ensure!(Instant::now() < end, "it does not wait: {:?}", threads(self.child.id())?);
@@ -83,7 +83,7 @@ fn threads(pid: u32) -> Result<Vec<char>> {
     Ok(states)
 }
 
-/// A directory that goes when this is dropped, with what is mounted at its `mirror`.
+/// A directory that is removed on drop, with the mount at its `mirror`.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -94,7 +94,7 @@ impl Scratch {
         Ok(Self(dir))
     }
 
-    /// A program in a file of its own.
+    /// A program in a separate file.
     fn program(&self, name: &str) -> Result<PathBuf> {
         let path = self.0.join(name);
         fs::copy("/bin/true", &path)?;
@@ -116,7 +116,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Does something in a thread of its own, as it may never come back; what it gave, and how long it took.
+/// Runs a function in a separate thread, because it may never return; delivers the result and the duration.
 fn beside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Receiver<(T, Duration)> {
     let (to, answer) = channel();
     std::thread::spawn(move || {
@@ -127,14 +127,15 @@ fn beside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Receiv
     answer
 }
 
-/// How long others wait who look and who mark, for so long: mostly and at most.
+/// The median and the maximum of the times that other clients need to read a file and to write a mark, measured for
+/// this time.
 fn others(dir: &Path, time: Duration) -> Result<[Duration; 2]> {
     let (since, mut all) = (Instant::now(), Vec::new());
     while since.elapsed() < time {
         let own = dir.to_owned();
         let answer = beside(move || {
             text(&own, "tracing_on")?;
-            // Who truncates a file as he opens it may change it: he waits for writes.
+            // A file that is opened with truncation may change, so it would wait for writes; this open appends.
             let done = mirror::write(&own, "trace_marker", b"still here", true);
             done.map_err(|error| anyhow::anyhow!("a mark: {error}"))
         });
@@ -148,12 +149,12 @@ fn others(dir: &Path, time: Duration) -> Result<[Duration; 2]> {
     Ok([all[all.len() / 2], all[all.len() - 1]])
 }
 
-/// Whether others were served as always; the machine may be busy for a moment.
+/// Whether other clients were served normally; the machine may be busy for a moment.
 fn served([median, longest]: [Duration; 2]) -> bool {
     median < host::patience(Duration::from_millis(50)) && longest < host::patience(Duration::from_millis(250))
 }
 
-/// Ends the daemon by SIGTERM, within its two seconds.
+/// Ends the daemon by SIGTERM, within its limit of two seconds.
 fn end(running: Running) -> Result<()> {
     let start = Instant::now();
     running.signal(Signal::TERM)?;
@@ -162,7 +163,7 @@ fn end(running: Running) -> Result<()> {
     Ok(())
 }
 
-/// Where the kernel shows that an address of a process's stack lies in which file.
+/// The first line of each user stack, where the kernel shows the file of an address.
 fn stacks(trace: &str) -> Vec<&str> {
     let user = trace.split("<user stack trace>\n").skip(1);
     user.filter_map(|stack| stack.lines().next().filter(|line| line.starts_with(" =>"))).collect()
@@ -181,7 +182,7 @@ fn nobody_waits_for_the_files_of_a_process_that_does_not_let_go() {
         let before = text(&place, "trace")?;
         ensure!(stacks(&before).len() == 3, "{before}");
         ensure!(stacks(&before).iter().all(|line| line.contains("[+0x")), "{before}");
-        // What is known of it is soon forgotten.
+        // The daemon soon forgets what it knows about the process.
         std::thread::sleep(Duration::from_secs(2));
         stuck.hold()?;
         for reader in ["trace", "trace", "trace_pipe"] {
@@ -211,7 +212,7 @@ fn nobody_waits_for_the_files_of_a_process_that_does_not_let_go() {
     });
 }
 
-/// The offset in a program's file of its first instruction.
+/// The file offset of a program's first instruction.
 fn entry(program: &Path) -> Result<u64> {
     let bytes = fs::read(program)?;
     let file = object::File::parse(&*bytes)?;
@@ -229,13 +230,13 @@ fn run(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How many records of an event there are.
+/// The number of records of an event.
 fn hits(dir: &Path, event: &str) -> Result<usize> {
     Ok(text(dir, "trace")?.lines().filter(|line| line.contains(&format!(" {event}: "))).count())
 }
 
-/// Writes to a file that turns a probe on or off, whose kernel waits: the answer, how long it took, and how long others took
-/// meanwhile.
+/// Writes to a file that turns a probe on or off, which makes the kernel wait. Returns the result, its duration, and
+/// the times of other clients meanwhile.
 fn enable(dir: &Path, event: &str, value: &'static str) -> Result<(mirror::Answer, Duration, [Duration; 2])> {
     let (own, file) = (dir.to_owned(), format!("events/files/{event}/enable"));
     let answer = beside(move || mirror::write(&own, &file, value.as_bytes(), false));
@@ -245,10 +246,10 @@ fn enable(dir: &Path, event: &str, value: &'static str) -> Result<(mirror::Answe
     Ok((done, took, longest))
 }
 
-/// One test, as all forks on the machine wait while a probe does (`dup_mmap_sem`), which is as short as it can be.
+/// A single, short test: all forks on the machine wait while a probe waits (`dup_mmap_sem`).
 #[test]
 fn nobody_waits_for_a_probe_of_a_file_that_such_a_process_has_mapped() {
-    // Without uprobe.multi, a uprobe is a perf event, and the kernel holds `event_mutex` while it waits.
+    // Without uprobe.multi a uprobe is a perf event, and the kernel holds `event_mutex` while it waits.
     let needs_mutex = host::kernel() < (6, 6);
     host::as_root(|| {
         let scratch = Scratch::new("probe")?;
@@ -270,15 +271,15 @@ fn nobody_waits_for_a_probe_of_a_file_that_such_a_process_has_mapped() {
             eprintln!("on: {done:?} after {took:?}; others {longest:?}");
             ensure!(done == Err(libc::ETIMEDOUT), "{done:?}");
             ensure!(served(longest), "others took {longest:?}");
-            // A write after it is answered at once, and nothing that was to be on is. Where the kernel needs the mutex to tell what
-            // the event is, it is not done; the kernel's own file waits there.
+            // The next write returns at once, and no refused event is on. Where the kernel needs the mutex to
+            // identify the event, the write fails; a write to the kernel's own file would wait there.
             let start = Instant::now();
             let done = mirror::write(&place, "events/syscalls/sys_enter_getsid/enable", b"1", true);
             ensure!(done == if needs_mutex { Err(libc::ETIMEDOUT) } else { Ok(()) }, "{done:?}");
             ensure!(start.elapsed() < host::patience(Duration::from_secs(1)), "{:?}", start.elapsed());
             ensure!(text(&place, "events/files/first/enable")? == "0\n");
         }
-        // Whatever was made late went, and what was refused is not.
+        // Attachments that completed late were closed, and refused events are off.
         set(&place, "events/syscalls/sys_enter_getsid/enable", "1")?;
         let (done, _, _) = enable(&place, "first", "1")?;
         ensure!(done.is_ok(), "{done:?}");
@@ -289,7 +290,8 @@ fn nobody_waits_for_a_probe_of_a_file_that_such_a_process_has_mapped() {
         let (done, took, longest) = enable(&place, "first", "0")?;
         eprintln!("off: {done:?} after {took:?}; others {longest:?}");
         ensure!(done.is_ok() && served(longest), "{done:?}, others took {longest:?}");
-        // The kernel does not let a process go whose thread waits for such a lock: its mirror goes, and it is nothing but that.
+        // The kernel does not free a process with a thread that waits for such a lock: the mirror is unmounted and
+        // the process remains as a zombie.
         let pid = running.pid();
         let start = Instant::now();
         running.signal(Signal::TERM)?;
@@ -313,7 +315,7 @@ fn nobody_waits_for_a_probe_of_a_file_that_such_a_process_has_mapped() {
     });
 }
 
-/// The state of a process, that is of its first thread.
+/// The state of a process, which is the state of its first thread.
 fn state(pid: u32) -> Result<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).context("a state")

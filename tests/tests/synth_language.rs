@@ -1,6 +1,6 @@
-//! The language of synthetic events against the running kernel: the same lines are given to its `synthetic_events` and
-//! `dynamic_events` and to ours, and compared in errno, `error_log`, what the files list then, and the new event's
-//! `format`, byte for byte. Skipped where the kernel has no synthetic events.
+//! The language of synthetic events against the running kernel. The same lines are written to the kernel's
+//! `synthetic_events` and `dynamic_events` and to the mirror's. The test compares errno, `error_log`, the resulting
+//! listings and the new event's `format`, byte for byte. It is skipped where the kernel has no synthetic events.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -14,12 +14,12 @@ use tracer_tests::oracle::{log_entries, visible};
 use tracer_user::lang::define;
 use tracer_user::lang::synth::{Change, File as Written, Set};
 
-/// Sequences of lines made up at random, for each of the two files.
+/// Number of random sequences of lines for each of the two files, and their limits on slow machines.
 const CASES: u32 = 2_500;
 const PATIENCE: Duration = Duration::from_secs(40);
 const CASES_MIN: u32 = 150;
 
-/// What a line did: errno, log, what `synthetic_events` lists of ours, `format`.
+/// The result of a line: errno, log, the listing of the test's events in `synthetic_events`, and `format`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Outcome {
     errno: Option<Errno>,
@@ -30,7 +30,7 @@ struct Outcome {
 
 struct Kernel {
     tracefs: Tracefs,
-    /// Events that were there before.
+    /// Events that existed before the test.
     others: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ impl Kernel {
         }
     }
 
-    /// Gives lines to both, one after the other; the first difference.
+    /// Writes lines to both, one after the other, and returns the first difference.
     fn compare(&self, lines: &[Vec<u8>], file: Written) -> Option<(Outcome, Outcome)> {
         let name = match file {
             Written::Synthetic => "synthetic_events",
@@ -116,7 +116,7 @@ impl Kernel {
     }
 
     fn difference(&self, lines: &[Vec<u8>], file: Written) -> Option<String> {
-        // Somebody else may have written into the log: a second look decides.
+        // Another process may have written into the log, so a second comparison decides.
         self.compare(lines, file)?;
         let (theirs, ours) = self.compare(lines, file)?;
         let shown: Vec<_> = lines.iter().map(|line| line.escape_ascii().to_string()).collect();
@@ -137,7 +137,7 @@ fn made_up_lines_define_alike() {
                 break;
             }
             let lines = [(); 3].map(|()| {
-                // One byte a character: what is no ASCII stands for itself.
+                // One byte per character: characters beyond ASCII become their Latin-1 byte.
                 let text = synthetic(file == Written::Dynamic, &mut rng);
                 text.chars().map(|c| c as u8).collect::<Vec<u8>>()
             });

@@ -1,5 +1,5 @@
-//! Triggers of a mounted mirror against those of the kernel's tracefs: the same is written to both while both see the same
-//! hits.
+//! Triggers of a mounted mirror against those of the kernel's tracefs: the same is written to both while both see the
+//! same hits.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use tracer_tests::triggers::{
 };
 use tracer_tests::workload::{getpgid, getsid};
 
-/// Triggers without a condition act at the hits of all threads, those of other tests too.
+/// Triggers without a condition act on the hits of all threads, including those of other tests.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn run(test: impl FnOnce() -> Result<()>) {
@@ -21,7 +21,7 @@ fn run(test: impl FnOnce() -> Result<()>) {
     host::as_root(test);
 }
 
-/// Lines that are written one after the other.
+/// Lines to write, one after the other.
 const LINES: &str = "traceoff\n\
      traceoff\n\
      traceon\n\
@@ -101,7 +101,7 @@ const LINES: &str = "traceoff\n\
      traceoffs\n\
      traceoff=3";
 
-/// More of them, with blanks and other bytes in odd places.
+/// More lines, with blanks and other bytes in unusual places.
 const ODD: &[&str] =
     &["traceoff if ", "traceoff:1  if\tpid == 1", "", "\n", " ", " traceoff ", "!traceoff\n", "traceoff\0:3"];
 
@@ -118,7 +118,7 @@ fn lines_are_taken_and_refused_alike() {
         pair.write(&trigger, &long[..4096]);
         pair.write(&trigger, &long[..4095]);
         pair.all_same("long lines");
-        // Emptied by opening, which takes no simple trigger away.
+        // Opening the file with `O_TRUNC` removes no simple trigger.
         for dir in [pair.ours.as_path(), pair.kernel.dir()] {
             ensure!(mirror::write(dir, &trigger, b"\n", false) == Err(libc::EINVAL));
         }
@@ -127,7 +127,7 @@ fn lines_are_taken_and_refused_alike() {
     });
 }
 
-// One line a scenario.
+// One line per scenario.
 #[rustfmt::skip]
 #[test]
 fn hits_have_the_same_effects() {
@@ -136,38 +136,39 @@ fn hits_have_the_same_effects() {
         let pair = Pair::new("effects")?;
         let enable = |count: &str| format!("enable_event:{OTHER_NAME}{count}");
         let disable = |count: &str| format!("disable_event:{OTHER_NAME}{count}");
-        // Recording is turned off, and the hit that does it is recorded.
+        // Turns recording off; the hit that does so is recorded.
         play(&pair, &[To(ENABLE, "1"), To(TRIGGER, "traceoff:2"), Group(1), Group(2), To(ON, "1"), Group(3),
             To(ON, "1"), Group(4), Group(5)]);
-        // On: a hit is recorded with the trigger that needs no record, and not where the trigger looks at it.
+        // Turns recording on. The hit is recorded when the trigger needs no record, and is not when the trigger reads
+        // the record first.
         play(&pair, &[To(ENABLE, "1"), To(ON, "0"), To(TRIGGER, "traceon:1"), Group(1), To(ON, "0"),
             Group(2), Group(3)]);
         play(&pair, &[To(ENABLE, "1"), To(ON, "0"), To(TRIGGER, "traceon if pid == 2"), Group(1), Group(2),
             Group(3), To(ON, "0"), To(FILTER, "pid < 3"), Group(1), Group(2), Group(3), To(FILTER, "0")]);
-        // The event itself is off, or its filter drops the hit: triggers act all the same.
+        // The event itself is off, or its filter drops the hit: the triggers act nevertheless.
         play(&pair, &[To(TRIGGER, "traceoff if pid == 2"), Group(1), Group(2)]);
         play(&pair, &[To(ENABLE, "1"), To(FILTER, "pid == 9"), To(TRIGGER, "traceoff if pid == 2"), Group(1),
             Group(9), Group(2), Group(9), To(FILTER, "0")]);
-        // Other events are turned on and off.
+        // Turns other events on and off.
         play(&pair, &[Session(1), To(TRIGGER, &enable(":1")), Session(2), Group(1), Session(3),
             To(OTHER_ENABLE, "0"), Session(4), Group(2), Session(5), To(OTHER_ENABLE, "1"), Session(6)]);
         play(&pair, &[To(OTHER_ENABLE, "1"), To(TRIGGER, &disable(":2")), Session(1), Group(1), Session(2),
             Group(2), To(OTHER_ENABLE, "1"), Session(3), Group(3), Session(4), To(OTHER_ENABLE, "1"),
             Group(4), Session(5), To(TRIGGER, &format!("!{}", disable(""))), Session(6)]);
-        // Taken away while the event is on or off by its word.
+        // Removes the trigger while the event is on or off because of it.
         play(&pair, &[To(TRIGGER, &enable("")), Group(1), To(TRIGGER, &format!("!{}", enable(""))),
             Session(1), To(TRIGGER, &disable("")), Group(2), Session(2), To(TRIGGER, &format!("!{}",
             disable(""))), Session(3)]);
-        // One turned on by another, which it turns off again itself.
+        // A trigger turns on an event that turns itself off again.
         let itself = format!("disable_event:{OTHER_NAME} if pid == 7");
         play(&pair, &[To(TRIGGER, &enable(" if pid > 3")), To(OTHER, &itself), Group(1), Session(1),
             Group(4), Session(2), Session(7), Session(3), Group(5), Session(4)]);
-        // Without a condition: before it is known whether the event is on.
+        // Without a condition the trigger acts before the check whether the event is on.
         play(&pair, &[To(OTHER, &disable("")), To(OTHER_ENABLE, "1"), Session(1), Session(2),
             To(OTHER_ENABLE, "1"), Session(3)]);
         play(&pair, &[To(OTHER, &enable("")), Session(1), Session(2), To(OTHER_ENABLE, "0"), Session(3),
             Session(4)]);
-        // What was recorded before is in the snapshot.
+        // The snapshot has the records before it.
         if pair.snapshots {
             play(&pair, &[To(ENABLE, "1"), To(OTHER_ENABLE, "1"), Session(1), Group(1), To(TRIGGER,
             "snapshot:2"), Group(2), Session(2), Group(3), Group(4), To(ON, "0"), To(TRIGGER, "!snapshot"),
@@ -177,7 +178,7 @@ fn hits_have_the_same_effects() {
             Group(5), To(FILTER, "0"), To(TRIGGER, "traceoff if pid == 7"), Group(7), Session(4),
             To("snapshot", "2"), To("snapshot", "0")]);
         }
-        // Threads that are not traced have triggers that look at no record all the same.
+        // Triggers that need no record also act for threads that are not traced.
         let own = rustix::thread::gettid().as_raw_nonzero().to_string();
         play(&pair, &[To(ENABLE, "1"), To("set_event_pid", "\n"), To("set_event_notrace_pid", &own),
             To(TRIGGER, &enable("")), Group(1), To("set_event_notrace_pid", ""), To(TRIGGER, "traceoff"),
@@ -254,7 +255,7 @@ fn chance_finds_no_difference() {
     });
 }
 
-/// Takes away what a test defined, when it ends.
+/// Deletes the test's definitions on drop.
 struct Defined<'a>(Vec<(&'a Path, &'a str)>);
 
 impl Drop for Defined<'_> {
@@ -270,7 +271,7 @@ fn dynamic_events_have_triggers() {
     run(|| {
         let pair = Pair::new("dynamic")?;
         let (theirs, our) = (pair.kernel.tracefs().root(), pair.mounted.dir());
-        // The entry of getpgid(2) twice over, which makes one event of two probes.
+        // The entry functions of two system calls, which make one event of two probes.
         let entry = if cfg!(target_arch = "aarch64") { "__arm64_sys_" } else { "__x64_sys_" };
         let group = format!("triggers{}", std::process::id());
         let lines = [
@@ -317,7 +318,7 @@ fn dynamic_events_have_triggers() {
             let (ours, kernels) = (bodies(&pair.ours)?, bodies(pair.kernel.dir())?);
             ensure!(ours == kernels, "{value} to {file}: {ours:#?} and the kernel's {kernels:#?}");
         }
-        // What triggers hold cannot go.
+        // An event that a trigger refers to cannot be deleted.
         pair.write(&trigger, &format!("enable_event:{group}:twice"));
         for dir in [theirs, our] {
             for line in [&once, &twice] {
@@ -340,7 +341,7 @@ fn dynamic_events_have_triggers() {
 fn stacks_are_the_kernels() {
     run(|| {
         let pair = Pair::new("stacks")?;
-        // A system call, whose event is hit by the entry code, and an event in the middle of the kernel.
+        // A system call, whose event the entry code hits, and an event inside the kernel.
         let tasks = "events/task/task_rename";
         for (file, value) in [
             (format!("{GETPGID}/enable"), "1"),
@@ -374,7 +375,7 @@ fn stacks_are_the_kernels() {
         let (theirs, our) = (lines(pair.kernel.dir())?, lines(&pair.ours)?);
         ensure!(!our.is_empty() && !theirs.is_empty(), "{our:#?} and {theirs:#?}");
         ensure!(our.iter().all(|line| line.contains("+0x") && line.contains(" <ffff")), "{our:#?}");
-        // Behind the hook, whose return addresses differ, all is the same.
+        // The return addresses of the hook differ; below the hook both stacks are equal.
         ensure!(our.last() == theirs.last(), "{our:#?} and {theirs:#?}");
         Ok(())
     });

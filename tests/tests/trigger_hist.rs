@@ -5,7 +5,7 @@ use tracer_tests::triggers::{
     ENABLE, FILTER, ON, OTHER, OTHER_ENABLE, OTHER_NAME, Pair, Step, TRIGGER, play, play_last,
 };
 
-// One line a scenario.
+// One line per scenario.
 #[rustfmt::skip]
 #[test]
 fn histograms_stand_among_triggers() {
@@ -18,32 +18,32 @@ fn histograms_stand_among_triggers() {
         }
         let switch = |on: &str, rest: &str| format!("{on}_hist:{OTHER_NAME}{rest}");
         let own = rustix::thread::gettid().as_raw_nonzero().to_string();
-        // Several on one event, paused, resumed, cleared and taken away.
+        // Several histograms of one event: paused, resumed, cleared and removed.
         play(&pair, &[To(TRIGGER, "hist:keys=pid:sort=pid"), To(TRIGGER, "hist:keys=pid:vals=pid:sort=pid.descending if pid > 2"),
             To(TRIGGER, "traceoff:0"), Group(1), Group(3), Group(3), To(TRIGGER, "hist:keys=pid:pause:sort=pid"), Group(4),
             To(TRIGGER, "hist:keys=pid:cont:sort=pid"), Group(5), To(TRIGGER, "hist:keys=pid:clear:sort=pid"), Group(6),
             To(TRIGGER, "!hist:keys=pid:sort=pid"), Group(7), To(TRIGGER, "hist:keys=pid:nohitcount:vals=pid:sort=pid"), Group(8),
             To(TRIGGER, "hist:keys=pid:sort=pid"), To(TRIGGER, "hist:keys=pid:continue:sort=pid"), To(TRIGGER, "!traceoff")]);
-        // On and off beside them; the event's own filter and tracing_on are not theirs.
+        // The event is turned on and off as well; its filter and `tracing_on` do not affect histograms.
         play(&pair, &[To(TRIGGER, "hist:keys=pid.buckets=10:sort=pid"), To(ENABLE, "1"), Group(1), To(ENABLE, "0"), Group(2),
             To(FILTER, "pid > 9"), To(ENABLE, "1"), Group(3), Group(12), To(ON, "0"), Group(4), To(FILTER, "0"),
             To(TRIGGER, "hist:keys=pid.log2:vals=pid.percent:sort=pid"), To(ON, "1"), Group(5), Group(700), To(ENABLE, "0")]);
-        // Threads of no list have no histograms, and triggers beside these look at the record.
+        // Histograms ignore threads that are not traced, and triggers beside them read the record.
         play(&pair, &[To(TRIGGER, "hist:keys=pid:sort=pid"), To(OTHER_ENABLE, "1"), To(TRIGGER, &format!("disable_event:{OTHER_NAME}")),
             To("set_event_notrace_pid", &own), Group(1), Session(1), To("set_event_notrace_pid", ""), Group(2), Session(2)]);
-        // Let count, or not, by other events.
+        // Other events enable and pause histograms.
         play(&pair, &[To(OTHER, "hist:keys=pid:pause:sort=pid"), To(TRIGGER, &switch("enable", ":1")), Session(1), Group(1), Session(2),
             To(OTHER, "hist:keys=pid:pause:sort=pid"), Group(2), Session(3), To(TRIGGER, &switch("disable", ""))]);
         play(&pair, &[To(OTHER, "hist:keys=pid:sort=pid"), To(OTHER, "hist:keys=pid:vals=pid:pause:sort=pid"), To(TRIGGER,
             &switch("disable", ":2 if pid > 2")), Group(1), Session(1), Group(3), Session(2), To(OTHER, "hist:keys=pid:cont:sort=pid"),
             Session(3), To(OTHER, "hist:keys=pid.hex:sort=pid"), Session(4), Group(4), Session(5), Group(5), To(OTHER,
             "hist:keys=pid:cont:sort=pid"), Session(6), To(TRIGGER, &format!("!{}", switch("enable", "")))]);
-        // Of an event that has none yet, and of the event itself.
+        // The triggers refer to an event without histograms, and to the event itself.
         play(&pair, &[To(TRIGGER, &switch("disable", "")), To(OTHER_ENABLE, "1"), Group(1), Session(1), To(OTHER,
             "hist:keys=pid:sort=pid"), Session(2), Group(2), Session(3), To(OTHER_ENABLE, "0"), Session(4)]);
         play(&pair, &[To(OTHER, "hist:keys=pid:sort=pid"), To(OTHER, "hist:keys=pid:vals=pid:sort=pid"), To(TRIGGER, "traceoff"), Session(1),
             To(OTHER, "!hist:keys=pid:sort=pid"), To(OTHER, "!hist:keys=pid:vals=pid:sort=pid"), Session(2), Group(1)]);
-        // Tables that are full, shares of the whole, bars, powers of two, and no hit count.
+        // Full tables, percentages, bars, powers of two, and no hit count.
         let many = |first: Step<'static>| -> Vec<Step<'static>> {
             [first].into_iter().chain((1..=150).map(Group)).chain([Group(1), Group(149)]).collect()
         };

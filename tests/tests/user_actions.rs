@@ -1,5 +1,5 @@
-//! Filters, triggers, histograms and event probes on what programs bring along: a user event, an event at a place in a program,
-//! a uprobe. The program is this test itself, so that it is known what there is to count.
+//! Filters, triggers, histograms and event probes on the events of programs: a user event, an event at a place in a
+//! program, a uprobe. This test is the program, so the counts are known.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -12,10 +12,10 @@ use tracer_tests::mirror::{self, Mounted, bodies, set, text};
 use tracer_tests::probes::place;
 use tracer_tests::user_events::{Data, Word};
 
-/// Hits of one test are not to be another's.
+/// One test's hits must not count in another.
 static HITTING: Mutex<()> = Mutex::new(());
 
-/// How long a histogram may take to show what was counted.
+/// Time limit for a histogram to show the counts.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 #[cfg(target_arch = "x86_64")]
@@ -23,7 +23,7 @@ const FIRST: &str = "%di";
 #[cfg(not(target_arch = "x86_64"))]
 const FIRST: &str = "%x0";
 
-/// Where the uprobe sits.
+/// The target of the uprobe.
 #[inline(never)]
 extern "C" fn probed(number: u64) -> u64 {
     std::hint::black_box(number)
@@ -36,7 +36,7 @@ fn run(test: impl FnOnce() -> Result<()>) {
     }
 }
 
-/// The lines of a histogram, once so many hits are in it: keys and counts.
+/// The keys and counts of a histogram's lines, once it has this many hits.
 fn counted(dir: &Path, event: &str, hits: u64) -> Result<Vec<String>> {
     let start = Instant::now();
     loop {
@@ -49,7 +49,8 @@ fn counted(dir: &Path, event: &str, hits: u64) -> Result<Vec<String>> {
     }
 }
 
-/// An event whose field counts up from 0 with each hit, below its directory and with its field's name; `hit` hits it.
+/// Tests an event whose field counts up from 0 with each hit, given its directory and the field's name; `hit` hits
+/// it.
 fn acts(dir: &Path, event: &str, field: &str, hit: &dyn Fn(u64)) -> Result<()> {
     let file = |name: &str| format!("events/{event}/{name}");
     let append = |name: &str, line: &str| {
@@ -69,7 +70,7 @@ fn acts(dir: &Path, event: &str, field: &str, hit: &dyn Fn(u64)) -> Result<()> {
     set(dir, &file("enable"), "1")?;
     hits();
     ensure!(text(dir, "tracing_on")? == "0\n", "{event}: {}", text(dir, "trace")?);
-    // The trigger acts behind the record of its hit.
+    // The trigger acts after the record of its hit.
     ensure!(lines(name)? == 6, "{event}: {}", text(dir, "trace")?);
     append(&file("trigger"), &format!("!traceoff:1 if {field} == 10"))?;
     set(dir, "tracing_on", "1")?;
@@ -90,7 +91,7 @@ fn acts(dir: &Path, event: &str, field: &str, hit: &dyn Fn(u64)) -> Result<()> {
     ensure!(lines(name)? == 24, "{event}: {}", lines(name)?);
     append(&file("trigger"), &format!("!hist:keys={field}:vals=hitcount:sort={field} if {field} < 3"))?;
 
-    // An event probe with a filter of its own; on a probe there can be none.
+    // An event probe with its own filter; a probe's event cannot have one.
     if system == "acting" {
         let line = format!("e:acting/{name}_seen {system}.{name} n=${field}:u32\n");
         let done = mirror::write(dir, "dynamic_events", line.as_bytes(), true);

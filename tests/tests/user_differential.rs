@@ -1,8 +1,8 @@
-//! User events of the mirror beside the kernel's own: the same requests, writes and processes on both, and the same answers, files,
-//! bits and records.
+//! User events of the mirror beside the kernel's own: the same requests, writes and processes on both, with the same
+//! results, files, bits and records.
 //!
-//! No kernel of Debian's has `CONFIG_USER_EVENTS`; `cargo xtask kernel` builds one that has, and
-//! `cargo xtask kernel --test` runs this there.
+//! Debian's kernels lack `CONFIG_USER_EVENTS`; `cargo xtask kernel` builds a kernel that has it, and `cargo xtask
+//! kernel --test` runs this test there.
 
 use std::fmt::{Debug, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror::{self, Mounted, bodies, set, text};
 use tracer_tests::user_events::{Data, MULTI_FORMAT, PERSIST, Page, REGISTER, UNREGISTER, Word, in_child};
 
-/// How long the kernel may take to let an event go, which it does behind everybody's back.
+/// Time limit for the kernel to remove an event, which happens asynchronously.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What happened in one of the trees, step by step.
+/// The results in one of the trees, step by step.
 #[derive(Default)]
 struct Log(Vec<String>);
 
@@ -28,7 +28,7 @@ impl Log {
     }
 }
 
-/// Does the same in both trees, which give so many answers at least.
+/// Runs the scene in both trees, which must have at least `least` results.
 fn compare(purpose: &str, least: usize, scene: impl Fn(&Path, &mut Log) -> Result<()>) {
     if !host::root_or_skip() {
         return;
@@ -70,8 +70,8 @@ fn await_gone(dir: &Path, event: &str) -> Result<()> {
     Ok(())
 }
 
-/// A field's line without the number of an array's elements, in whose place the kernel shows what was in memory before
-/// (`user_event_add_field()` leaves `len` as it finds it).
+/// A field's line without the number of array elements: there the kernel shows the previous content of the memory
+/// (`user_event_add_field()` does not set `len`).
 fn without_length(line: &str) -> String {
     match line.split_once('[').zip(line.split_once(']')) {
         Some(((before, _), (_, behind))) if line.contains("\tfield:") => format!("{before}[]{behind}"),
@@ -79,7 +79,7 @@ fn without_length(line: &str) -> String {
     }
 }
 
-/// An event's format without its number.
+/// An event's format without its id.
 fn format(dir: &Path, event: &str) -> String {
     let text =
         text(dir, &format!("events/user_events/{event}/format")).unwrap_or_else(|error| format!("{error:#}"));
@@ -87,7 +87,7 @@ fn format(dir: &Path, event: &str) -> String {
     lines.map(without_length).collect::<Vec<_>>().join("\n")
 }
 
-/// The lines of a file that begin with one of these.
+/// The lines of a file that begin with one of these texts.
 fn lines(dir: &Path, file: &str, starts: &[&str]) -> Vec<String> {
     let text = text(dir, file).unwrap_or_else(|error| format!("{error:#}"));
     let mut lines: Vec<String> = text
@@ -95,12 +95,12 @@ fn lines(dir: &Path, file: &str, starts: &[&str]) -> Vec<String> {
         .filter(|line| starts.iter().any(|start| line.starts_with(start)))
         .map(str::to_owned)
         .collect();
-    // The kernel's are in the order of its table.
+    // The kernel lists events in the order of its hash table.
     lines.sort();
     lines
 }
 
-/// What stands behind an event's name, `~` for nothing.
+/// The definition after an event's name; `~` stands for none.
 const FIELDS: &[&str] = &[
     "~",
     "",
@@ -181,7 +181,7 @@ const FIELDS: &[&str] = &[
     "u64 a; u64 b; u64 c; u64 d; u64 e; u64 f; u64 g; u64 h; u64 i; u64 j; u64 k; u64 l; u64 m",
 ];
 
-/// Names that both sides take or refuse; the mirror refuses more (docs/USER_EVENTS.md).
+/// Names that both sides accept or refuse; the mirror refuses more (`docs/USER_EVENTS.md`).
 const NAMES: &[&str] = &[
     "plain",
     "with_under",
@@ -205,7 +205,7 @@ const NAMES: &[&str] = &[
     "a_name_that_is_rather_long_but_not_longer_than_what_a_directory_may_be_called_in_any_file_system_that_is_around",
 ];
 
-/// A definition that is mostly one.
+/// A mostly valid definition.
 fn random_fields(rng: &mut Rng) -> String {
     let mut text = String::new();
     for at in 0..rng.below(5) {
@@ -238,7 +238,7 @@ fn random_fields(rng: &mut Rng) -> String {
     text
 }
 
-/// Registers a command in a file of its own, and what becomes of it.
+/// Registers a command in a file of its own and logs the results.
 fn register(dir: &Path, log: &mut Log, name: &str, fields: &str) -> Result<()> {
     let command = if fields == "~" { name.to_owned() } else { format!("{name} {fields}") };
     let (data, word) = (Data::open(dir)?, Word::default());
@@ -250,7 +250,7 @@ fn register(dir: &Path, log: &mut Log, name: &str, fields: &str) -> Result<()> {
     let plain = name.split(':').next().unwrap_or_default();
     log.add(format!("format of {command}"), format(dir, plain));
     log.add(format!("line of {command}"), lines(dir, "dynamic_events", &["u:"]));
-    // The same in other blanks, and another one.
+    // The same definition with other blanks, and different ones.
     let again = command.split_whitespace().collect::<Vec<_>>().join(" ").replace("; ", ";");
     for other in [again, format!("{command}; u8 more"), plain.to_owned()] {
         let done = data.register(&other, &word, 1, 0);
@@ -296,7 +296,7 @@ fn structures_are_checked_alike() {
         let mut rng = Rng::new(7);
         for number in 0..host::share(1500) {
             let mut pick = |from: &[u64]| rng.pick(from);
-            // Mostly what is right, so that each check is reached.
+            // Mostly valid values, so that each check is reached.
             let size =
                 pick(&[28, 28, 28, 28, 28, 28, 0, 4, 19, 21, 27, 29, 32, 40, 64, 4096, 4097, 0xffff_ffff]);
             let bit = pick(&[0, 0, 1, 7, 8, 31, 31, 32, 33, 63, 64, 255]);
@@ -332,7 +332,7 @@ fn structures_are_checked_alike() {
                 "{number}: size {size} bit {bit} of {width} flags {flags} at {base}+{address} text {text} tail {tail}"
             );
             log.add(&what, (done, &structure[24..28]));
-            // Taken back by a structure that has its own faults now and then, and then by a right one.
+            // Unregisters with a structure that is sometimes invalid, and then with a valid one.
             let mut back = [0_u8; 32];
             back[..4].copy_from_slice(&(pick(&[16, 16, 16, 0, 8, 15, 17, 24, 5000]) as u32).to_ne_bytes());
             back[4] = bit as u8;
@@ -360,7 +360,7 @@ fn structures_are_checked_alike() {
     });
 }
 
-/// Events that are written to, and where their words for data are.
+/// Events to write, and the positions of their data words.
 const WRITTEN: &[(&str, &[usize])] = &[
     ("w_numbers u32 a; u64 b", &[]),
     ("w_nothing", &[]),
@@ -401,21 +401,21 @@ fn writes_are_answered_and_recorded_alike() {
             let mut payload: Vec<u8> = (0..length).map(|_| [0, 0, b'a', b'z', 0x7f][rng.below(5)]).collect();
             for word in WRITTEN[at].1 {
                 if word + 4 <= length {
-                    // Near the truth, so that both sides of each bound are met.
-                    // Behind the common fields, which have an event's number, and what is before a record nobody knows.
+                    // Close to valid, so that both sides of each limit are reached. The offset is after the common
+                    // fields, which contain the event's id, because the bytes before a record are unknown.
                     let (offset, size) = (8 + rng.below(40) as u32, rng.below(24) as u32);
                     payload[*word..word + 4].copy_from_slice(&(size << 16 | offset).to_ne_bytes());
                 }
             }
             log.add(format!("{number}: {} {payload:?}", WRITTEN[at].0), data.write(indexes[at], &payload));
         }
-        // Past the longest that there is.
+        // Beyond the longest record.
         for length in [4000, 4060, 4070, 4076, 4080, 4096, 5000, 8192, 65_536] {
             log.add(format!("{length} bytes"), data.write(indexes[0], &vec![1; length]));
         }
         log.add("trace", ());
         for line in bodies(&text(dir, "trace")?).into_iter().filter(|line| line.starts_with("w_")) {
-            // A long record's text is the same wherever it ends.
+            // The text of a long record is the same wherever it ends.
             log.add("record", line.chars().take(400).collect::<String>());
         }
         set(dir, "events/user_events/w_numbers/filter", "a == 1 && b > 5")?;
@@ -437,7 +437,7 @@ fn writes_are_answered_and_recorded_alike() {
     });
 }
 
-/// Waits for a word to become what it is to be; what it is in the end.
+/// Waits until a word has the wanted value and returns its final value.
 fn settles(word: Word, wanted: u32) -> u32 {
     let start = Instant::now();
     while word.get() != wanted && start.elapsed() < Duration::from_secs(10) {
@@ -468,7 +468,7 @@ fn bits_holders_and_files_are_alike() {
         let files = |log: &mut Log| {
             log.add("lines", lines(dir, "dynamic_events", &["u:"]));
             let status = lines(dir, "user_events_status", &["one", "two", "lasts", "Active", "Busy"]);
-            // Numbers of formats count on as long as the kernel runs.
+            // Numbers of formats keep increasing as long as the kernel runs.
             let status = status.into_iter().map(|line| match line.split_once('.') {
                 Some((name, rest)) => {
                     format!("{name}.N{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
@@ -484,7 +484,8 @@ fn bits_holders_and_files_are_alike() {
             files(log);
         }
         log.add("busy", (data.delete("one"), data.delete("none"), data.delete("two")));
-        // Of those with fields the kernel deletes none without them; the mirror takes both (docs/USER_EVENTS.md).
+        // The kernel deletes an event with fields only when the line has the fields; the mirror accepts both
+        // (`docs/USER_EVENTS.md`).
         for line in [
             "-:user_events/one u32 a",
             "-:one u32 a",
@@ -500,7 +501,7 @@ fn bits_holders_and_files_are_alike() {
             log.add(line, mirror::write(dir, "dynamic_events", format!("{line}\n").as_bytes(), true));
         }
         files(log);
-        // A child has a copy; its own end is its own.
+        // A child has a copy of the registration and can unregister its own.
         let code = in_child(|| {
             let mut failed = 0;
             let mut check = |number: i32, is: bool| failed |= i32::from(!is) << number;
@@ -518,7 +519,7 @@ fn bits_holders_and_files_are_alike() {
         log.add("bits", (settles(word, 0), settles(second, 0)));
         log.add("on again", enable("user_events/one", "1"));
         log.add("bits", (word.get(), second.get()));
-        // A program changes its own bits meanwhile, beside ours.
+        // The program changes other bits of its words meanwhile.
         log.add("unregister", [3, 31, 0].map(|bit| data.unregister(&word, bit)));
         log.add("bits", word.get());
         log.add("unregister", [7, 8, 9, 10, 11, 12].map(|bit| other.unregister(&second, bit)));
@@ -535,7 +536,7 @@ fn bits_holders_and_files_are_alike() {
     });
 }
 
-/// Where the kernel's own programs look for tracefs.
+/// The files where the kernel's own programs look for tracefs.
 #[test]
 fn the_kernels_files_are_the_mirrors() {
     compare("user-files", 4, |dir, log| {
@@ -543,7 +544,7 @@ fn the_kernels_files_are_the_mirrors() {
             use std::os::unix::fs::PermissionsExt as _;
             Ok(std::fs::metadata(path)?.permissions().mode() & 0o7777)
         };
-        // That of user_events_status is 6.1's in the mirror.
+        // In the mirror `user_events_status` has the mode of 6.1, so it is not compared.
         log.add("user_events_data", mode(dir.join("user_events_data"))?);
         let data = Data::open(dir)?;
         let word = Word::default();
@@ -554,7 +555,7 @@ fn the_kernels_files_are_the_mirrors() {
                 Ok((entry.file_name().to_string_lossy().into_owned(), mode(entry.path())?))
             })
             .collect::<Result<_>>()?;
-        // There with CONFIG_TRACE_EVENT_INJECT.
+        // Exists with CONFIG_TRACE_EVENT_INJECT.
         names.retain(|(name, _)| name != "inject");
         names.sort();
         log.add("files", names);

@@ -1,4 +1,5 @@
-//! User events of the mirror: both ages of the interface, a crowd of programs, one that means harm, and ends of all kinds.
+//! User events of the mirror: both ABI versions, many clients at once, a malicious client, and every way for a client
+//! or a daemon to end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,10 +17,10 @@ use tracer_tests::user_events::{
     Data, MULTI_FORMAT, PERSIST, Page, Tally, Word, fork_with, in_child, outlive_first_thread, wait_for,
 };
 
-/// How long something may take that happens behind everybody's back, on a busy machine.
+/// Time limit for asynchronous changes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for something to come true.
+/// Waits until a condition holds.
 fn await_true(what: &str, mut is: impl FnMut() -> bool) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     while !is() {
@@ -37,7 +38,7 @@ fn exists(dir: &Path, event: &str) -> bool {
     dir.join("events").join(event).exists()
 }
 
-/// Lines of records: the writer's thread, and what follows the timestamp.
+/// Records as the writer's thread and the text after the timestamp.
 fn records(dir: &Path) -> Result<Vec<(u32, String)>> {
     let trace = text(dir, "trace")?;
     let lines = trace.lines().filter(|line| !line.starts_with('#'));
@@ -52,7 +53,7 @@ fn records(dir: &Path) -> Result<Vec<(u32, String)>> {
         .collect()
 }
 
-/// A field's value, which lines show in hexadecimal first.
+/// A field's value, whose first form in a line is hexadecimal.
 fn field(line: &str, name: &str) -> Option<u32> {
     let from = line.find(&format!("{name}=0x"))? + name.len() + 3;
     let digits: String = line[from..].chars().take_while(char::is_ascii_hexdigit).collect();
@@ -79,7 +80,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
             let done = data.register(command, &word, bit, flags);
             ensure!(done == Err(errno), "{command} {bit} {flags}: {done:?}");
         }
-        // Addresses that cannot be written, or are none.
+        // Addresses that are read-only or unmapped.
         let (read_only, none) =
             (in_step("page", Page::new(ProtFlags::READ))?, in_step("page", Page::new(ProtFlags::empty()))?);
         for (address, size, errno) in [
@@ -94,7 +95,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
             let done = data.register_at("four u8 c", address, 0, size, 0);
             ensure!(done == Err(errno), "{address:#x} {size}: {done:?}");
         }
-        // The table is each file's own.
+        // Each open file has its own table of events.
         let other = Data::open(dir)?;
         ensure!(in_step("other file", other.register("two s64 x", &word, 7, 0))? == 0);
         ensure!(other.write(1, &[0; 8]) == Err(libc::ENOENT));
@@ -103,7 +104,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
         ensure!(word.get() == 1 << 3 | 1 << 5, "{:#x}", word.get());
         set(dir, "events/user_events/enable", "1")?;
         ensure!(word.get() == 0b1011_1000, "{:#x}", word.get());
-        // A child has a copy that follows, and can end its own.
+        // A child has a copy of the registration that stays up to date, and can end its own.
         let code = in_child(|| {
             let mut failed = 0;
             let mut check = |number: i32, is: bool| failed |= i32::from(!is) << number;
@@ -135,7 +136,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
         await_true("an event without a holder goes", || !exists(dir, "user_events/one"))?;
         ensure!(exists(dir, "user_events/two"), "it is held");
 
-        // Those that persist, those of one name, and those of dynamic_events.
+        // Persistent events, events with the same name, and events of `dynamic_events`.
         in_step("persistent", other.register("stays u32 a", &word, 8, PERSIST))?;
         in_step("many", other.register("many u32 a", &word, 9, MULTI_FORMAT))?;
         in_step("many", other.register("many u64 a", &word, 10, MULTI_FORMAT))?;
@@ -171,7 +172,7 @@ fn the_first_age_has_a_page_of_bits() {
         let data = Data::open(dir)?;
         let (bit, index) = in_step("register", data.register_first_age("old:BPF_ITER u32 a"))?;
         ensure!((bit, index) == (1, 0) && !page.bit(bit), "{bit} {index}");
-        // While it is off, writes are taken and nothing comes of them.
+        // While the event is off, writes are accepted and record nothing.
         ensure!(data.write(0, &[0; 4]) == Ok(8));
         for _ in 0..3 {
             set(dir, "events/user_events/old/enable", "1")?;
@@ -185,7 +186,7 @@ fn the_first_age_has_a_page_of_bits() {
             set(dir, "events/user_events/old/enable", "0")?;
             ensure!(!page.bit(bit) && !later.bit(bit));
         }
-        // An instance has it as well.
+        // An instance has the event as well.
         let instance = mirror.instance("mine")?;
         set(&instance, "events/user_events/old/enable", "1")?;
         ensure!(page.bit(bit));
@@ -193,7 +194,7 @@ fn the_first_age_has_a_page_of_bits() {
         ensure!(records(&instance)?.len() == 1 && records(dir)?.is_empty());
         fs::remove_dir(&instance)?;
         ensure!(!page.bit(bit), "the instance is gone");
-        // It stays without a holder, until it is deleted.
+        // The event stays without an open file, until it is deleted.
         drop(data);
         let data = Data::open(dir)?;
         let again = in_step("again", data.register_first_age("old u32 a"))?;
@@ -235,7 +236,7 @@ fn records_are_filtered_checked_and_shown() {
             let done = data.write(strings, &relative(offset, size, text));
             ensure!(done == Err(libc::EFAULT), "{offset} {size}: {done:?}");
         }
-        // Shorter than its fields, longer than any record, no event's.
+        // Shorter than the fields, longer than any record, and without an event.
         ensure!(data.write(index, &[0; 11]) == Err(libc::EINVAL));
         ensure!(data.write_raw(&[0; 3]) == Err(libc::EFAULT));
         ensure!(data.write(3, &[0; 16]) == Err(libc::ENOENT));
@@ -272,7 +273,7 @@ fn records_are_filtered_checked_and_shown() {
         set(dir, "set_event_pid", &own.to_string())?;
         in_step("write", data.write(index, &record(80, b"t\0\0\0\0\0\0\0")))?;
         ensure!(records(dir)?.len() == 1);
-        // The end of the mirror is an end of all events.
+        // The end of the mirror ends all events.
         ensure!(word.get() == 0b111);
         mirror.stop()?.success()?;
         ensure!(word.get() == 0, "{:#x}", word.get());
@@ -312,7 +313,7 @@ fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
         let mut clients = Vec::new();
         for who in 0..crowd {
             clients.push(client(&["crowd", &path, tally_name, &who.to_string()])?);
-            // Every tenth is killed wherever it is, in the middle of a request as well.
+            // Every tenth client is killed at an arbitrary point, possibly in the middle of a request.
             if who % 10 == 9 {
                 clients[(who - 4) as usize].kill()?;
             }
@@ -337,7 +338,7 @@ fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
         for who in 0..crowd {
             let (taken, numbers) = (tally.get(who), seen.remove(&who).unwrap_or_default());
             let (own, childs): (Vec<u32>, Vec<u32>) = numbers.into_iter().partition(|number| *number < 1000);
-            // Who was killed may not have noted its last one.
+            // A killed client may not have stored its last write.
             let slack = u64::from(killed.contains(&who));
             ensure!((taken..=taken + slack).contains(&(own.len() as u64)), "{who}: {taken} taken, {own:?}");
             ensure!(own.iter().copied().eq(0..own.len() as u32), "{who}: {own:?}");
@@ -346,7 +347,7 @@ fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
         }
         ensure!(seen.is_empty(), "{seen:?}");
         set(dir, "events/user_events/enable", "0")?;
-        // All programs that held them are gone but us, and then we are.
+        // All other programs with the events have ended, and then this test gives them up too.
         for name in 0..7 {
             in_step("unregister", holder.unregister(&word, name))?;
         }
@@ -398,7 +399,7 @@ fn who_means_harm_harms_itself() {
             }
         }
         ensure!(written > 0 && numbers.iter().copied().eq(0..written), "{written} written: {numbers:?}");
-        // It still serves, and what they left goes with them.
+        // The mirror still serves, and removes what the clients left.
         let word = Word::default();
         in_step("register", data.register("after u64 x", &word, 0, 0))?;
         set(dir, "events/user_events/enable", "0")?;
@@ -408,7 +409,7 @@ fn who_means_harm_harms_itself() {
         };
         let persists = text(dir, "dynamic_events")?;
         await_true(&format!("only ours are left of {persists}"), || {
-            // Some of theirs were to persist, or are of the first age.
+            // Some of the clients' events are persistent or use the first ABI.
             for entry in left().filter(|entry| !is_known(&entry.file_name())) {
                 let _ = data.delete(&entry.file_name().to_string_lossy());
             }
@@ -432,7 +433,7 @@ fn a_killed_mirror_leaves_programs_alive() {
         ensure!(data.register("more u32 n", &word, 1, 0).is_err() && data.unregister(&word, 0).is_err());
         drop(data);
         drop(mirror);
-        // The next one knows nothing of it, and takes the same program.
+        // The next daemon knows nothing of it and accepts the same program.
         let mirror = Mounted::at(dir.clone())?;
         let (data, word) = (Data::open(&dir)?, Word::default());
         let index = in_step("register", data.register("left u32 n", &word, 0, 0))?;
@@ -445,7 +446,7 @@ fn a_killed_mirror_leaves_programs_alive() {
 #[test]
 fn who_is_in_another_pid_namespace_is_told_as_well() {
     const CHILD: &str = "TRACER_TESTS_USER_EVENTS_NAMESPACE";
-    // Process 1 of its own namespace, or what that forked.
+    // Process 1 of its own pid namespace, or its child.
     if let Some(dir) = std::env::var_os(CHILD) {
         let dir = Path::new(&dir);
         let (data, word) = (Data::open(dir).unwrap(), Word::default());
@@ -479,7 +480,7 @@ fn who_is_in_another_pid_namespace_is_told_as_well() {
 
 #[test]
 fn a_client_that_forks_without_end_keeps_nobody_waiting() {
-    // nobody's, who may have 4,096 addresses.
+    // The user nobody, which may register 4,096 addresses.
     const USER: u32 = 65_534;
     const ADDRESSES: u32 = 2000;
     host::as_root(|| {
@@ -509,7 +510,7 @@ fn a_client_that_forks_without_end_keeps_nobody_waiting() {
         let forked = std::thread::scope(|scope| -> Result<Duration> {
             let forks = scope.spawn(|| line().map(|line| (line, since.elapsed())));
             let mut round = 0;
-            // And some more: what was forked may be learned later.
+            // Some more rounds: the daemon may learn of the forks later.
             while !forks.is_finished() || round < 20 {
                 times.push(change(round)?);
                 round += 1;
@@ -526,11 +527,11 @@ fn a_client_that_forks_without_end_keeps_nobody_waiting() {
             times.len(),
             times[times.len() / 2]
         );
-        // What a change takes on a busy machine without the client is not the client's doing.
+        // Excludes the time that a change takes on a busy machine without the client.
         let slack =
             before.iter().max().copied().unwrap_or_default().min(host::patience(Duration::from_millis(25)));
         ensure!(slowest < host::patience(Duration::from_millis(250)) + slack, "{times:?}, before {before:?}");
-        // It is told after all of that.
+        // The daemon still updates the client's bits afterwards.
         set(dir, "events/user_events/forked/enable", "1")?;
         let status = client.wait()?;
         ensure!(status.success(), "{status}");
@@ -545,7 +546,7 @@ fn all_threads_of_a_process_have_what_one_asked_for() {
         let dir = mirror.dir().to_owned();
         let enable =
             |dir: &Path, on: &str| write(dir, "events/user_events/shared/enable", on.as_bytes(), true);
-        // A thread that was there before has a child, which has a copy.
+        // A thread that existed before the registration forks a child, which has a copy.
         let (data, word) = (Data::open(&dir)?, Word::default());
         let (go, gone) = std::sync::mpsc::channel::<()>();
         let code = std::thread::scope(|scope| -> Result<i32> {
@@ -566,7 +567,7 @@ fn all_threads_of_a_process_have_what_one_asked_for() {
         })?;
         ensure!(code == 0 && word.get() == 1 << 4, "{code} {:#x}", word.get());
         in_step("unregister", data.unregister(&word, 4))?;
-        // A process whose first thread ended is told as before, and has its end with the last one.
+        // The mirror still updates a process whose first thread ended, until its last thread ends.
         let its = dir.clone();
         let child = in_step(
             "fork",

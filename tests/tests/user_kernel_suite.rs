@@ -1,9 +1,9 @@
-//! The kernel's own programs of user events, compiled as they are: tests and sample of 6.12 (addresses) and of 6.1 (status page),
-//! each in `tracer exec`, which gives them the mirror where they look for tracefs.
+//! The kernel's own programs for user events, compiled unchanged: tests and sample of 6.12 (addresses) and of 6.1
+//! (status page). Each runs in `tracer exec`, which places the mirror where they look for tracefs.
 //!
-//! Their sources come from Debian's `linux-source` packages, of which none is kept here: `cargo xtask test` unpacks them
-//! (`TRACER_KERNEL_PROGRAMS`), or a package is installed. `perf_test` is left out: it wants perf_event_open(2) to take the
-//! event's id, and the kernel knows no event of that id.
+//! Their sources come from Debian's `linux-source` packages and are not part of the repository: `cargo xtask test`
+//! unpacks them (`TRACER_KERNEL_PROGRAMS`), or a package is installed. `perf_test` is left out: it passes the event's
+//! id to perf_event_open(2), and the kernel has no event with that id.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,21 +11,21 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
 
-/// What is taken from a package, below its top directory.
+/// The files of a package that the test uses, below its top directory.
 const SUITE: &str = "tools/testing/selftests/user_events";
 const HARNESS: [&str; 2] =
     ["tools/testing/selftests/kselftest.h", "tools/testing/selftests/kselftest_harness.h"];
 const SAMPLE: &str = "samples/user_events/example.c";
 
-/// How often a program is tried: its tests give a child process a second to see a bit, which includes all that a busy machine has
-/// to do in it. One second try is for that.
+/// Number of tries of a program. Its tests give a child process one second to see a bit, which a busy machine may
+/// exceed, so there is a second try.
 const TRIES: usize = 2;
 
 /// A version of the kernel's programs.
 struct Version {
     name: &'static str,
     header: &'static str,
-    /// Programs, and how many tests each has.
+    /// Programs, and the number of tests of each.
     programs: &'static [(&'static str, usize)],
 }
 
@@ -50,7 +50,7 @@ fn run(version: &Version) {
     test(version, &dir).unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// The sources of a version, unpacked once; None where there are none.
+/// The sources of a version, unpacked once; `None` where they are not available.
 fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
     let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok();
     let given = std::env::var_os("TRACER_KERNEL_PROGRAMS").map(PathBuf::from);
@@ -86,9 +86,9 @@ fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
     Ok(Some(dir))
 }
 
-/// Compiles a program as it is.
+/// Compiles a program unchanged.
 fn compiled(version: &Version, dir: &Path, source: &str) -> Result<PathBuf> {
-    // The header where it belongs when it is installed.
+    // The header's location when it is installed.
     let include = dir.join("installed");
     std::fs::create_dir_all(include.join("linux"))?;
     std::fs::copy(dir.join(version.header), include.join("linux/user_events.h"))?;
@@ -132,8 +132,8 @@ fn test(version: &Version, dir: &Path) -> Result<()> {
     sample(&compiled(version, dir, SAMPLE)?)
 }
 
-/// What is done with the sample, which never ends by itself: `$0` is the program, `$1` a directory. It asks for a key, looks whether
-/// somebody listens, writes if so, and counts what it wrote.
+/// The steps for the sample, which never ends by itself: `$0` is the program, `$1` a directory. The sample waits for
+/// a key, checks whether its event is enabled, writes if so, and counts its writes.
 const STEPS: &str = r#"
     cd /sys/kernel/tracing && mkfifo "$1/keys" || exit 1
     stdbuf -oL "$0" < "$1/keys" > "$1/out" &
@@ -153,7 +153,7 @@ const STEPS: &str = r#"
 fn sample(program: &Path) -> Result<()> {
     let dir = program.with_extension(format!("steps-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
-    // No step takes long; a program that never asks would keep the test for ever.
+    // No step takes long; a sample that never asks for a key would block the test.
     let mut limited = Command::new("timeout");
     limited.arg("120").arg(host::binary("tracer", "TRACER_BIN")?).args(["exec", "--", "sh", "-c", STEPS]);
     let output = limited.arg(program).arg(&dir).output()?;

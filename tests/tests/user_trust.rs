@@ -1,5 +1,5 @@
-//! Attacks on a mirror by its user events, as an unprivileged client makes them: pages that do not come, programs that take the place
-//! of others, more of everything than one may have; and what root sees of it.
+//! Attacks of an unprivileged client on a mirror through its user events: pages whose faults are never answered,
+//! programs that replace others, and requests beyond every limit. The tests also check the effects on root.
 
 use std::{
     collections::BTreeMap,
@@ -25,31 +25,31 @@ use tracer_tests::{
     user_events::{Data, Word},
 };
 
-/// nobody, and its group.
+/// The user nobody, and its group.
 const USER: u32 = 65_534;
-/// What turning an event on or off may take beside hostile clients.
+/// Time limit for turning an event on or off beside hostile clients.
 const CHANGE: Duration = Duration::from_millis(250);
-/// What the same may take more because the machine has other things to do.
+/// Extra time for the same because the machine has other work.
 const NOISE: Duration = Duration::from_millis(25);
-/// How long a client is waited for whose memory does not come.
+/// How long the daemon waits for a client whose memory is unavailable.
 const DEADLINE: Duration = Duration::from_secs(4);
 
 fn in_step<T>(what: &str, done: Result<T, i32>) -> Result<T> {
     done.map_err(std::io::Error::from_raw_os_error).with_context(|| what.to_owned())
 }
 
-/// How much longer things take on this machine than they should, by how long they took without any clients.
+/// The machine's own delay, derived from the times without any clients.
 fn noise(times: &[Duration]) -> Duration {
     times.iter().max().copied().unwrap_or_default().min(host::patience(NOISE))
 }
 
-/// The number behind a word of a line.
+/// The number after a word of a line.
 fn number(line: &str, key: &str) -> Result<u64> {
     let mut words = line.split([' ', ',']).skip_while(|word| *word != key);
     words.nth(1).and_then(|word| word.parse().ok()).with_context(|| format!("{key} of {line}"))
 }
 
-/// A client, ended with its test.
+/// A client that is killed on drop.
 struct Client {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -82,14 +82,14 @@ impl Drop for Client {
     }
 }
 
-/// Lets everybody register.
+/// Allows all users to register.
 fn open_to_all(dir: &Path) -> Result<()> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
     fs::set_permissions(dir.join("user_events_data"), fs::Permissions::from_mode(0o666))?;
     Ok(fs::set_permissions(dir.join("user_events_status"), fs::Permissions::from_mode(0o666))?)
 }
 
-/// A program of root's that anybody may run as root, until this is dropped.
+/// A setuid-root program that exists until drop.
 struct Setuid(PathBuf);
 
 impl Setuid {
@@ -109,7 +109,8 @@ impl Drop for Setuid {
     }
 }
 
-/// A client whose page does not come is refused, and becomes a program of root's; then the page comes.
+/// The mirror refuses a client whose page fault is unanswered. The client executes a program of root's, and then the
+/// page fault is answered.
 fn attack(dir: &Path, how: &str) -> Result<()> {
     let (held, program) = (Held::mount(how)?, Setuid::make()?);
     let (page, path) = (held.file(), dir.to_str().context("a path")?);
@@ -120,7 +121,7 @@ fn attack(dir: &Path, how: &str) -> Result<()> {
     ensure!(refused.starts_with(&format!("refused Err({})", libc::EFAULT)), "{refused}");
     ensure!(held.reads() > 0, "nobody waited for the page");
     ensure!(client.line()? == "watching as root", "it is no program of root's");
-    // Whoever waited for the page goes on now.
+    // Processes that waited for the page continue now.
     held.release();
     let ended = client.child.wait()?;
     ensure!(ended.success(), "memory of a program of root's was written: {ended}");
@@ -147,14 +148,14 @@ fn nor_by_a_member_of_the_group_who_only_reads() {
     });
 }
 
-/// Runs something and says how long it took.
+/// Runs a function and returns its duration.
 fn timed(what: impl FnOnce() -> Result<()>) -> Result<Duration> {
     let since = Instant::now();
     what()?;
     Ok(since.elapsed())
 }
 
-/// Threads of one client that ask at once, and how many of them may wait.
+/// Number of threads of one client that send requests at once, and how many of them may wait.
 const CROWD: u64 = 300;
 /// See [`CROWD`].
 const WAITING: u64 = 128;
@@ -176,7 +177,7 @@ fn clients_that_wait_for_ever_keep_nobody_from_being_served() {
             std::thread::sleep(Duration::from_millis(5));
         }
         std::thread::sleep(Duration::from_millis(100));
-        // Root is served meanwhile, and another client is.
+        // Root and another client are served meanwhile.
         let (data, word) = (Data::open(dir)?, Word::default());
         let took = timed(|| in_step("register", data.register("mine u32 a", &word, 0, 0)).map(drop))?;
         ensure!(took < host::patience(CHANGE), "root waited {took:?}");
@@ -185,7 +186,7 @@ fn clients_that_wait_for_ever_keep_nobody_from_being_served() {
         let took = timed(|| set(dir, "events/user_events/mine/enable", "1"))?;
         ensure!(took < host::patience(CHANGE) && word.get() == 1, "{took:?}, {:#x}", word.get());
         let served = asking.elapsed();
-        // Of the crowd, as many wait as one uid may have of requests, and all others are refused at once.
+        // As many requests of the crowd wait as one uid may have, and all others are refused at once.
         let line = crowd.line()?;
         let ended = asking.elapsed();
         eprintln!(
@@ -211,7 +212,7 @@ fn clients_that_wait_for_ever_keep_nobody_from_being_served() {
     });
 }
 
-/// Uids whose clients are stuck, and clients of each.
+/// Number of uids with stuck clients, and of clients of each.
 const STUCK_UIDS: u32 = 16;
 /// See [`STUCK_UIDS`].
 const STUCK_OF_EACH: u32 = 8;
@@ -227,12 +228,13 @@ fn enabling_beside_clients_that_are_stuck_takes_no_time() {
         let page = page.to_str().context("a path")?;
         let (data, word) = (Data::open(dir)?, Word::default());
         in_step("register", data.register("stuck u32 a", &word, 0, 0))?;
-        // What a change takes without them, on a machine that may have other things to do; the first loads programs.
+        // The time of a change without these clients; the first change loads programs.
         let change = |round: u32| {
             let on = round.is_multiple_of(2);
             let value = if on { "1" } else { "0" };
             let took = timed(|| set(dir, "events/user_events/stuck/enable", value))?;
-            // The 100 ms that a change waits are those of real machines: on an emulated one this program may be told later.
+            // The 100 ms limit of a change's wait is for real machines: on an emulated one this program may be
+            // updated later.
             let end = Instant::now() + if host::part() > 1 { host::patience(CHANGE) } else { Duration::ZERO };
             while word.get() != u32::from(on) && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(5));
@@ -242,7 +244,7 @@ fn enabling_beside_clients_that_are_stuck_takes_no_time() {
         };
         let before = (0..12).map(change).skip(2).collect::<Result<Vec<Duration>>>()?;
         let noise = noise(&before);
-        // As many as a uid has threads for, of so many uids that all threads are taken but root's.
+        // As many clients as the daemon has threads for a uid, from enough uids to use all threads except root's.
         let mut clients = Vec::new();
         for number in 0..STUCK_UIDS * STUCK_OF_EACH {
             let mut client = Client::start(USER - number % STUCK_UIDS, &["stuck", path, page])?;
@@ -258,11 +260,11 @@ fn enabling_beside_clients_that_are_stuck_takes_no_time() {
             times.iter().all(|took| *took < host::patience(CHANGE) + noise),
             "{times:?}, before {before:?}"
         );
-        // They are remembered: only the first change waited.
+        // The daemon remembers them: only the first change waited.
         let mut later = times[1..].to_vec();
         later.sort_unstable();
         ensure!(later[later.len() / 2] < host::patience(CHANGE) / 3 + noise, "{times:?}, before {before:?}");
-        // The end of the daemon waits for nobody either.
+        // The daemon's end waits for no client either.
         set(dir, "events/user_events/stuck/enable", "1")?;
         let took = timed(|| mirror.stop()?.success().map(drop))?;
         ensure!(
@@ -275,9 +277,9 @@ fn enabling_beside_clients_that_are_stuck_takes_no_time() {
     });
 }
 
-/// Events that root registers after a client had what it may have.
+/// Events that root registers after a client has used up its limit.
 const ROOTS_EVENTS: u32 = 2000;
-/// What lies between two times that the daemon keeps what programs set.
+/// Smallest interval between two writes of the daemon's state file.
 const KEEP_APART: Duration = Duration::from_millis(100);
 
 fn median(times: &[Duration]) -> Duration {
@@ -286,7 +288,7 @@ fn median(times: &[Duration]) -> Duration {
     times[times.len() / 2]
 }
 
-/// Sees how often a mirror's state file is replaced.
+/// Counts how often a mirror's state file is replaced.
 struct Kept {
     changes: OwnedFd,
     name: String,
@@ -332,7 +334,7 @@ fn a_client_has_so_many_events_and_none_that_persist() {
         let expected =
             format!("persistent {} made 1024 refused {} errno {} ", libc::EPERM, count - 1024, libc::EMFILE);
         ensure!(line.starts_with(&expected), "{line}");
-        // What they made does not outlive the daemon, and root makes more.
+        // The client's events do not outlive the daemon, and root can make more.
         set(dir, "tracing_on", "0")?;
         let state = text(Path::new("/run/tracer/state"), &state_name(dir))?;
         ensure!(!state.contains("flood_"), "{state}");
@@ -344,7 +346,7 @@ fn a_client_has_so_many_events_and_none_that_persist() {
         };
         let roots = host::share(ROOTS_EVENTS).max(600);
         let times = (0..roots).map(register).collect::<Result<Vec<_>>>()?;
-        // What is kept soon is kept by then.
+        // The pending state is written by then.
         let took = since.elapsed();
         std::thread::sleep(2 * KEEP_APART);
         let last = format!("root_{} u32 a", roots - 1);
@@ -356,7 +358,7 @@ fn a_client_has_so_many_events_and_none_that_persist() {
         eprintln!("{roots} registrations of root's took {took:?}: {first:?} each, {last:?} of the last");
         eprintln!("meanwhile the state was kept {kept} times");
         ensure!(last <= 3 * first + host::patience(Duration::from_micros(200)), "{first:?}, then {last:?}");
-        // It is written from time to time, however many registrations there are.
+        // The state is written from time to time, independent of the number of registrations.
         let most = took.as_millis() / KEEP_APART.as_millis() + 2;
         ensure!((1..=most.min(u128::from(roots / 4))).contains(&kept), "{kept} times in {took:?}");
         in_step("register", data.register("last u32 a", &word, 0, 0))?;
@@ -380,7 +382,7 @@ fn a_client_has_so_many_bytes_of_definitions() {
         let dir = mirror.dir();
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
         fs::set_permissions(dir.join("dynamic_events"), fs::Permissions::from_mode(0o666))?;
-        // Some 2,000 bytes for each of an event's fields, and two events on one more.
+        // Some 2,000 bytes for the fields of each event, and two events on one more.
         let fields: Vec<_> =
             (0..60).map(|number| format!(" u64 a_field_with_a_long_name_{number};")).collect();
         let fields = fields.concat();
@@ -402,7 +404,7 @@ fn a_client_has_so_many_bytes_of_definitions() {
         println!("{made} definitions of {bytes} bytes");
         ensure!((200 << 10..=256 << 10).contains(&bytes), "{made} definitions, {bytes} bytes");
         ensure!(text(dir, "dynamic_events")?.lines().count() == made);
-        // Root goes on, and what is deleted counts no more.
+        // Root can still define events, and deleted definitions no longer count.
         set(dir, "synthetic_events", "")?;
         set(dir, "dynamic_events", &format!("s:of_root{fields}"))?;
         set(dir, "dynamic_events", "")?;
@@ -413,14 +415,15 @@ fn a_client_has_so_many_bytes_of_definitions() {
     });
 }
 
-/// What a client takes until it is refused: by what name, how many one uid may have, how it is refused more, what the daemon calls it.
+/// What a client acquires until it is refused: the kind, the limit of one uid, the errno beyond the limit, and the
+/// daemon's name for it.
 const TAKEN: [(&str, u64, i32, &str); 4] = [
     ("files", 1024, libc::EMFILE, "open files"),
     ("user_events_data", 256, libc::ENOMEM, "open user_events_data files"),
     ("reads", 64, libc::EAGAIN, "waiting reads"),
     ("spaces", 256, libc::ENOMEM, "address spaces with user events"),
 ];
-/// How much more it asks for.
+/// Number of requests beyond the limit.
 const TOO_MANY: u64 = 20;
 
 #[test]
@@ -433,7 +436,7 @@ fn a_client_takes_what_it_may_have_and_root_is_served() {
             fs::set_permissions(dir.join(file), fs::Permissions::from_mode(0o644))?;
         }
         let path = dir.to_str().context("a path")?;
-        // The clients' readers have no part in what is written here.
+        // The clients' readers do not receive what is written here.
         let own = mirror.instance("own")?;
         for (index, (what, most, errno, _)) in TAKEN.into_iter().enumerate() {
             let mut client = Client::start(USER, &["take", what, path, &(most + TOO_MANY).to_string()])?;
@@ -460,7 +463,7 @@ fn a_client_takes_what_it_may_have_and_root_is_served() {
                 "{what}: {:?}",
                 since.elapsed()
             );
-            // What it had is given back with its end.
+            // The client's end releases what it had.
             drop(client);
             let end = Instant::now() + host::patience(Duration::from_secs(5));
             while !Client::start(USER, &["take", what, path, "1"])?.line()?.starts_with("taken 1 ") {
@@ -510,7 +513,7 @@ fn a_killed_helper_is_replaced_and_nothing_is_forgotten() {
         for round in 0..2 {
             let helpers = mirror.helpers("tracer-memory")?;
             ensure!(helpers.len() == 3 - round, "{helpers:?}");
-            // The first that was started is the one that works.
+            // The helper that was started first is the active one.
             let first = helpers.iter().min().context("a helper")?;
             rustix::process::kill_process(
                 rustix::process::Pid::from_raw(*first).context("a process")?,
@@ -518,7 +521,7 @@ fn a_killed_helper_is_replaced_and_nothing_is_forgotten() {
             )?;
             let end = Instant::now() + Duration::from_secs(20);
             loop {
-                // What was under way is lost, what follows is not.
+                // A request in flight is lost; the next one is not.
                 set(dir, "events/user_events/kept/enable", "0")?;
                 set(dir, "events/user_events/kept/enable", "1")?;
                 let done = data.register(&format!("more{round} u32 a"), &word, round as u8, 0);
@@ -535,9 +538,10 @@ fn a_killed_helper_is_replaced_and_nothing_is_forgotten() {
     });
 }
 
-/// How long a program watches its pages that took the place of another: what is written there is written soon.
+/// How long a program that replaced another watches its pages: a stray write happens soon.
 ///
-/// A daemon that opens `/proc/TID/mem` only when it writes does so once in 30,000 to 90,000 races: one run in some does not find it out.
+/// A daemon that opens `/proc/TID/mem` only when it writes makes a stray write once in 30,000 to 90,000 races, so a
+/// single run may miss it.
 const WATCH: Duration = Duration::from_millis(3);
 
 #[test]
@@ -546,7 +550,7 @@ fn no_race_writes_into_another_address_space() {
         let mirror = Mounted::start("user-races")?;
         let dir = mirror.dir();
         let path = dir.to_str().context("a path")?;
-        // Each watches for a while, which is most of the time that it takes.
+        // Each race includes a watch, which takes most of the time.
         let races = u64::from(host::share(if host::part() > 1 { 25_000 } else { 100_000 }));
         let (data, word) = (Data::open(dir)?, Word::default());
         in_step("register", data.register("raced u32 a", &word, 0, 0))?;
@@ -575,9 +579,9 @@ fn no_race_writes_into_another_address_space() {
             ensure!(number(kind)? >= races / 1000, "{line}");
         }
         ensure!(number("stray")? == 0 && number("failed")? == 0, "{line}");
-        // Processes took the numbers of others, where they can ask for them.
+        // New processes reused the pids of others, where the test may request pids.
         ensure!(number("asked")? == 0 || number("reused")? > 0, "{line}");
-        // Both took part: events were seen on, and changed all the time.
+        // Both sides took part: children saw enabled events, and the event changed all the time.
         ensure!(number("on")? > 0 && changes > 10, "{line}; {changes} changes");
         mirror.stop()?.success().map(drop)
     });

@@ -1,7 +1,7 @@
-//! Generated programs before the running kernel's verifier, and run by it.
+//! Loads generated programs with the running kernel's verifier, and runs them.
 //!
-//! Plans over all of the kernel's formats are made by chance from fixed seeds. Needs root; says so and passes
-//! otherwise.
+//! Fixed seeds generate the plans over all of the kernel's formats. The tests need root; otherwise they print a note
+//! and pass.
 
 use tracer_abi::{INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE};
 use tracer_tests::host;
@@ -18,10 +18,10 @@ use tracer_user::plan::source::ProgramContext;
 use tracer_user::sys::map::Map;
 use tracer_user::sys::prog::{Prog, ProgInfo, ProgKind};
 
-/// Formats that programs are made for; the kernel has more, and a virtual machine is slow.
+/// Number of formats to generate programs for; the kernel has more, and a virtual machine is slow.
 const FORMATS: usize = 600;
 
-/// Every so many of the kernel's formats, so that there are about `count`, and what trace_marker writes, whose last
+/// A sample of about `count` of the kernel's formats at equal distances, and the format of `trace_marker`, whose last
 /// field is an array without a length.
 fn formats(count: usize) -> Vec<Format> {
     let tracefs = Tracefs::open().unwrap();
@@ -37,7 +37,7 @@ fn formats(count: usize) -> Vec<Format> {
         .collect()
 }
 
-/// Loads filter and record; panics with plan, listing and log when the verifier refuses.
+/// Loads a program with filter and record; panics with plan, listing and log when the verifier refuses.
 fn load(
     scratch: &Map,
     kind: ProgKind,
@@ -68,7 +68,7 @@ fn load(
     }
 }
 
-/// The dearest program seen.
+/// The most expensive program so far.
 #[derive(Default)]
 struct Dearest {
     insns: usize,
@@ -119,7 +119,7 @@ fn injection_programs_give_what_the_evaluator_gives() {
         return;
     }
     let scratch = whole::scratch().unwrap();
-    // One block that was just written: what is not in memory cannot be read at a hit.
+    // One freshly written block, because a hit cannot read absent memory.
     let texts = ["", "a", "ab", "aab", "aaabaa", "baab"];
     let block = texts.join("\0") + "\0";
     let mut at = block.as_ptr() as u64;
@@ -128,14 +128,14 @@ fn injection_programs_give_what_the_evaluator_gives() {
         pointers.push(at);
         at += text.len() as u64 + 1;
     }
-    // Nobody's.
+    // An address without memory.
     pointers.push(8);
     let read = |address: u64, user: bool| {
         let known = pointers.iter().position(|pointer| *pointer == address)?;
-        // User addresses are no kernel addresses.
+        // Reads as kernel memory fail for user addresses.
         texts.get(known).filter(|_| user).map(|text| text.as_bytes().to_vec())
     };
-    // Whose record it is, is in the context as well: filters see the writer, not who runs the program.
+    // The context also has the record's writer: filters see the writer, not the task that runs the program.
     let name = *b"writer\0\0\0\0\0\0\0\0\0\0";
     let cpu = 1_u32;
     let mut seen = [0; 2];
@@ -143,7 +143,7 @@ fn injection_programs_give_what_the_evaluator_gives() {
         let mut random = Random::new(1000 + number as u64);
         for tests in [1, 2, 6] {
             let plan = plans::filter(&mut random, format, tests);
-            // Common fields come in their own argument, which here is the map's first word: zero.
+            // Common fields have a separate argument, which here is the map's first word: zero.
             let common = |test: &&Test| match test {
                 Test::Number { place, .. } => place.offset < 8,
                 _ => false,
@@ -155,7 +155,7 @@ fn injection_programs_give_what_the_evaluator_gives() {
             for _ in 0..10 {
                 let record = plans::record(&mut random, format, &pointers);
                 let expected = eval::matches(&plan, &record, &EvalEnv { cpu, comm: name, read: &read });
-                // What lies behind a record is zero here.
+                // The bytes after a record are zero here.
                 let mut context = record.clone();
                 context.resize(INJECT_SIZE, 0);
                 let length = (record.len() as u32).to_ne_bytes();
@@ -202,7 +202,7 @@ fn raw_tracepoint_programs_load() {
     assert!(count > 50, "{count} raw tracepoint programs");
 }
 
-/// As long and as nasty as a filter text of one page may make them.
+/// The longest and most expensive filters that a filter text of one page allows.
 #[test]
 fn the_longest_filters_load() {
     if !host::root_or_skip() {
@@ -225,7 +225,7 @@ fn the_longest_filters_load() {
     let comm = switch.field("prev_comm").unwrap();
     let array = Text::Static(Place { offset: comm.offset as u16, size: comm.size as u16 });
     let text = |text, pattern| Filter::Test(Test::Text { text, pattern, not: false });
-    // 4096 bytes of text hold about so many tests of so many letters.
+    // 4096 bytes of text hold about this many tests of this many letters.
     let many = |of: &dyn Fn(usize) -> Filter, count: usize, or: bool| {
         let list = (0..count).map(of).collect();
         if or { Filter::Or(list) } else { Filter::And(list) }
@@ -246,7 +246,7 @@ fn the_longest_filters_load() {
             Filter::Test(Test::Number { place, signed: true, op: NumberOp::Eq, value: value as u64 })
         }
     };
-    // A page holds 16; a virtual machine's verifier takes a minute and more for them.
+    // A page holds 16; a virtual machine's verifier takes more than a minute for them.
     let globs = host::share(16).max(4) as usize;
     let cases: [(&str, &Format, Filter); 10] = [
         ("700 numbers, or", &switch, many(&number(Place { offset: 24, size: 4 }), 700, true)),

@@ -1,8 +1,9 @@
-//! The language of dynamic events on any bytes: nothing panics, spans lie in the line, every error renders, what is
-//! listed defines the same events again, and a printed argument makes the same tree.
+//! Fuzzes the language of dynamic events. The target checks that nothing panics, that spans lie in the line and that
+//! every error renders. A listed event must define the same event again, and a printed argument must parse to the
+//! same tree.
 //!
-//! The first two bytes choose the features of the language; the rest is what is written to `dynamic_events`, line by
-//! line.
+//! The first two bytes choose the features of the language. The remaining bytes are written to `dynamic_events`, line
+//! by line.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -26,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
         match set.apply(&line, File::Dynamic, &facts) {
             Ok(Change::Added { .. }) => {
                 let event = &set.probes()[set.probes().len() - 1].probe.event;
-                // Whether it is read again as the kernel would show it, the filter aside, which is not shown.
+                // The listing omits the filter, so only the other parts of the definition are read back.
                 let listed = event.read_back();
                 let mut again = Set::default();
                 if again.apply(&Line::split(listed.trim_ascii_end()), File::Dynamic, &facts).is_ok() {
@@ -47,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
             for at in [At::KprobeEntry, At::FprobeExit, At::UserExit, At::Event] {
                 let Ok(tree) = parse(word, at, language).tree() else { continue };
                 let printed = tree.to_bytes();
-                // A number may have grown past the room for an argument.
+                // A printed number may be longer than the argument limit allows.
                 if let Ok(again) = parse(&printed, at, language).tree() {
                     assert_eq!(again.without_places(), tree.without_places());
                 }

@@ -1,10 +1,10 @@
-//! An event with a field of every kind, for the targets that want one: of 64 bytes a record's first 56.
+//! An event with a field of every kind, shared by several fuzz targets. Its fixed fields take 56 bytes.
 
 use std::sync::LazyLock;
 
 use tracer_user::event::Format;
 
-/// Its format file, with an empty print fmt.
+/// The event's format file, with an empty print fmt.
 pub const FORMAT: &str = "name: x\nID: 1\nformat:\n\
     \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
     \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
@@ -20,5 +20,5 @@ pub const FORMAT: &str = "name: x\nID: 1\nformat:\n\
     \tfield:__rel_loc u32[] w;\toffset:52;\tsize:4;\tsigned:0;\n\
     \tfield:char o[];\toffset:56;\tsize:0;\tsigned:0;\n\nprint fmt: \"\"\n";
 
-/// The same, read.
+/// The parsed [`FORMAT`].
 pub static EVENT: LazyLock<Format> = LazyLock::new(|| Format::parse("x", FORMAT).expect("a format"));

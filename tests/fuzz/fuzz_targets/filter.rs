@@ -1,7 +1,9 @@
-//! The event filter language on any bytes: nothing panics, positions lie in the text, every error renders, a tree
-//! prints as a text that makes the same tree and the same plan, and a plan can be evaluated on any record.
+//! Fuzzes the event filter language. The target checks that nothing panics, that positions lie in the text and that
+//! every error renders. A printed tree must parse to the same tree and the same plan, and a plan must evaluate on any
+//! record.
 //!
-//! The first byte chooses what the kernel knows of the language, the next 16 the record; the rest is the filter.
+//! The first byte chooses the features of the kernel's filter language, and the next 16 bytes are the record. The
+//! remaining bytes are the filter.
 #![no_main]
 
 mod event;
@@ -43,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
                 let again = resolve::filter(&printed, format, &env).expect("a printed tree resolves");
                 assert_eq!(again, stages.filter);
                 let _ = stages.filter.to_string();
-                // Sixteen bytes over and over, so that every field has some.
+                // The 16 bytes repeat, so that every field has data.
                 let record: Vec<u8> = head[1..].iter().copied().cycle().take(96).collect();
                 let read =
                     |address: u64, user: bool| (address % 3 != 0).then(|| vec![b'a' + u8::from(user); 3]);
@@ -53,7 +55,7 @@ fuzz_target!(|data: &[u8]| {
             }
             Err(error) => {
                 assert!(error.span().start <= error.span().end && error.span().end <= text.len());
-                // The kernel points one behind the byte it stands on, two behind a missing brace.
+                // The kernel's position is one past the current byte, or two past it for a missing brace.
                 assert!(error.fault().position <= text.len() + 2);
                 assert!(error.filter_file().len() <= dialect.message_room());
                 let _ = (error.log_entry(), error.to_string());

@@ -1,7 +1,7 @@
-//! A format file of any bytes, and a record to print by it: nothing panics, and a field that the parser accepts prints
-//! whatever its offset and size say.
+//! Fuzzes format files and the records that they print. The target checks that nothing panics and that every accepted
+//! field prints, whatever its offset and size are.
 //!
-//! The first byte tells how long the record is, which is made of the bytes of the text itself.
+//! The first byte is the length of the record, which consists of bytes of the format text itself.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

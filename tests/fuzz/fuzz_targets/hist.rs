@@ -1,8 +1,8 @@
-//! The languages of histograms and synthetic events on any bytes: nothing panics, every error renders, what is read back
-//! means the same again, and tables show.
+//! Fuzzes the languages of histograms and synthetic events. The target checks that nothing panics, that every error
+//! renders, that a listed definition keeps its meaning when it is read back, and that tables can be shown.
 //!
-//! The first byte chooses the features of the language; the rest is lines: `!` in front removes, `@` puts the command on
-//! the second event, `#` is a line of `synthetic_events`.
+//! The first byte chooses the features of the language. The remaining bytes are lines. A leading `!` removes, `@`
+//! applies the command to the second event, and `#` marks a line of `synthetic_events`.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,7 +1,7 @@
-//! A print fmt of any bytes over a record of any bytes: parsing, compiling and rendering never panic, and what is
-//! rendered twice is the same.
+//! Fuzzes print fmts over records. The target checks that parsing, compiling and rendering never panic, and that
+//! rendering twice produces the same text.
 //!
-//! The first 64 bytes are the record, the rest is the print fmt.
+//! The first 64 bytes are the record; the remaining bytes are the print fmt.
 #![no_main]
 
 mod event;
@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use tracer_user::event::Format;
 use tracer_user::render::{KernelFacts, Member, Printer};
 
-/// Answers everything, so that no reason ends the compilation early.
+/// Answers every query, so that a missing fact never ends the compilation early.
 struct Facts;
 
 impl KernelFacts for Facts {

@@ -1,4 +1,4 @@
-//! State files on any bytes ([`tracer_fuzz::state`]).
+//! Fuzzes state files ([`tracer_fuzz::state`]).
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| tracer_fuzz::state::run(data));

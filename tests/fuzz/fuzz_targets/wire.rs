@@ -1,4 +1,4 @@
-//! Records and values as programs hand them over ([`tracer_fuzz::wire`]).
+//! Fuzzes records and values that come from programs ([`tracer_fuzz::wire`]).
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| tracer_fuzz::wire::run(data));

@@ -1,4 +1,4 @@
-//! A mirror over a kernel that is not there: a few of its events' formats in a directory that looks like a tracefs.
+//! A mirror over a frozen kernel: the formats of a few of its events, in a directory that looks like a tracefs.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -10,12 +10,12 @@ use tracer_user::engine::instance::Mirror;
 use tracer_user::fs::{Owner, Tree};
 use tracer_user::kernel::Tracefs;
 
-/// CPUs of the kernel that is not there.
+/// Number of CPUs of the frozen kernel.
 pub const CPUS: u32 = 3;
 
-/// The events that it has.
+/// The event systems of the frozen kernel.
 const SYSTEMS: [&str; 7] = ["sched", "irq", "task", "signal", "kmem", "syscalls", "ftrace"];
-/// Of each system at most so many.
+/// Largest number of events of one system; `ftrace` has no limit.
 const MOST: usize = 24;
 
 static FACTS: LazyLock<Arc<Facts>> = LazyLock::new(|| {
@@ -27,7 +27,7 @@ static FACTS: LazyLock<Arc<Facts>> = LazyLock::new(|| {
         let text = zstd::decode_all(packed.as_slice()).expect("frozen facts");
         let new = dir.with_extension(std::process::id().to_string());
         lay_out(&new, std::str::from_utf8(&text).expect("text"));
-        // Whoever else does so at this moment makes the same.
+        // Another process that does the same at this moment makes the same directory.
         if fs::rename(&new, &dir).is_err() {
             fs::remove_dir_all(&new).expect("one of two goes");
         }
@@ -35,7 +35,7 @@ static FACTS: LazyLock<Arc<Facts>> = LazyLock::new(|| {
     Arc::new(Facts::frozen(Tracefs::frozen(&dir).expect("a directory"), CPUS, (6, 18)))
 });
 
-/// Where things that were built may lie; elsewhere where a test runs on another machine.
+/// The directory for build output, or the temporary directory when the test runs on another machine.
 fn build_dir() -> PathBuf {
     let own = PathBuf::from(
         option_env!("CARGO_TARGET_TMPDIR").unwrap_or(concat!(env!("CARGO_MANIFEST_DIR"), "/target")),
@@ -43,7 +43,7 @@ fn build_dir() -> PathBuf {
     if fs::create_dir_all(&own).is_ok() { own } else { std::env::temp_dir() }
 }
 
-/// Writes the formats of a frozen file as the files of a tracefs.
+/// Writes the formats of a facts file as the files of a tracefs.
 fn lay_out(dir: &Path, text: &str) {
     let mut names = String::new();
     let mut counts = std::collections::BTreeMap::new();
@@ -68,17 +68,17 @@ fn lay_out(dir: &Path, text: &str) {
     fs::write(dir.join("available_events"), names).expect("the list of events");
 }
 
-/// Its facts.
+/// Facts of the frozen kernel.
 pub fn facts() -> Arc<Facts> {
     Arc::clone(&FACTS)
 }
 
-/// A mirror over it.
+/// A mirror over the frozen kernel.
 pub fn mirror() -> Mirror {
     Mirror::new(Arc::clone(&FACTS)).expect("a mirror")
 }
 
-/// The tree of such a mirror.
+/// The tree of a mirror over the frozen kernel.
 pub fn tree() -> Tree {
     Tree::new(mirror(), Owner::default())
 }

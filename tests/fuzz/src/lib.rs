@@ -1,7 +1,8 @@
-//! What the fuzz targets drive: each takes any bytes and asserts what must hold whatever they are.
+//! The functions that the fuzz targets run. Each takes any bytes and asserts invariants that hold for every input.
 //!
-//! The targets that need a mirror have one over a kernel that is frozen in files ([`frozen`]): nothing of the running kernel is
-//! asked, and nothing can be attached to it. The tests run the same functions over a few inputs each (tests/tests/hostile_input.rs).
+//! Targets that need a mirror use one over a kernel that is frozen in files ([`frozen`]). They read nothing from the
+//! running kernel and attach nothing to it. The test `tests/tests/hostile_input.rs` runs the same functions over a
+//! few inputs each.
 
 pub mod bytes;
 pub mod frozen;

@@ -1,6 +1,8 @@
-//! Files of programs: whatever an ELF file says, its notes and symbols lead nowhere outside of it.
+//! Fuzzes program files: whatever an ELF file contains, its notes and symbols refer only to places inside its
+//! segments.
 //!
-//! The first byte says what the rest is: a whole file, or the section `.note.tracer` of one that is made around it.
+//! The first byte chooses what the remaining bytes are: a whole file, or the section `.note.tracer` of a generated
+//! file.
 
 use object::write::{self, StandardSegment, Symbol, SymbolSection};
 use object::{
@@ -13,18 +15,18 @@ use tracer_user::render::Printer;
 
 use super::frozen;
 
-/// Owner and type of a note of ours.
+/// Owner name of tracer's notes, with padding.
 const OWNER: &[u8; 8] = b"tracer\0\0";
 
-/// Where the function of a file that is made lies, in memory and in the file.
+/// Address and file offset of the function in a generated file.
 const FUNCTION: u64 = 16;
 
-/// Reads any bytes as a program's file.
+/// Reads the input as a program's file.
 pub fn run(data: &[u8]) {
     described(data);
 }
 
-/// The same; how many events the file describes.
+/// Does the same as [`run`] and returns how many events the file describes.
 pub fn described(data: &[u8]) -> u64 {
     let Some((how, rest)) = data.split_first() else { return 0 };
     let made = match how % 4 {
@@ -36,8 +38,8 @@ pub fn described(data: &[u8]) -> u64 {
     file(&made)
 }
 
-/// Notes of ours around texts, so that an input need not get lengths right: each is a place, a semaphore and texts up to two
-/// bytes of 0xff.
+/// Puts valid note headers around the texts, so that an input need not get lengths right. A byte of 0xff ends a text;
+/// each text is a place, a semaphore and the event's strings.
 fn notes(data: &[u8]) -> Vec<u8> {
     let mut section = Vec::new();
     for body in data.split(|byte| *byte == 0xff) {
@@ -51,7 +53,8 @@ fn notes(data: &[u8]) -> Vec<u8> {
     section
 }
 
-/// A file with such a section, a function and some text, which is mapped whole from address 0 on.
+/// Builds a file with this note section, a function and some text. Its one segment maps the whole file from address
+/// 0.
 fn with_section(notes: &[u8]) -> Vec<u8> {
     let mut object = write::Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
     let text = object.section_id(write::StandardSection::Text);
@@ -72,8 +75,8 @@ fn with_section(notes: &[u8]) -> Vec<u8> {
     loaded(object.write().expect("a file"))
 }
 
-/// Puts a program header behind an object file, without which it has no place in memory: the events of a file that nothing maps are
-/// refused (`Elf64_Ehdr` and `Elf64_Phdr`, include/uapi/linux/elf.h).
+/// Appends a program header to an object file and thereby gives the file a place in memory. Without a segment the
+/// parser refuses the file's events (`Elf64_Ehdr` and `Elf64_Phdr`, `include/uapi/linux/elf.h`).
 fn loaded(mut file: Vec<u8>) -> Vec<u8> {
     file.resize(file.len().next_multiple_of(8), 0);
     let (at, size) = (file.len() as u64, file.len() as u64 + 56);
@@ -86,8 +89,8 @@ fn loaded(mut file: Vec<u8>) -> Vec<u8> {
     file
 }
 
-/// Whether so many bytes lie in what the file says of one of its segments, which may end behind the file itself: nobody looks before
-/// the kernel does, which refuses a probe there.
+/// Whether these bytes lie in the file range of one segment. A segment may end past the file itself: the parser
+/// accepts that, and the kernel refuses a probe there.
 fn in_a_segment(bytes: &[u8], offset: u64, size: u64) -> bool {
     let Ok(file) = object::File::parse(bytes) else { return false };
     let ranges = file.segments().map(|segment| segment.file_range());

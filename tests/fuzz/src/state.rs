@@ -1,16 +1,16 @@
-//! State files: what is taken up is within limits, restoring it panics at nothing, and what is kept of the outcome can be taken up
-//! again.
+//! Fuzzes state files: an accepted state is within limits, restoring it never panics, and the state that the mirror
+//! saves afterwards is accepted again.
 
 use tracer_user::{engine::instance::Saved, lang::facts::Found};
 
 use super::frozen;
 
-/// Takes up any bytes as a state file.
+/// Restores the input as a state file.
 pub fn run(data: &[u8]) {
     taken(data);
 }
 
-/// The same; how many state files were taken up, which is one or none.
+/// Does the same as [`run`] and returns how many state files were accepted: 0 or 1.
 pub fn taken(data: &[u8]) -> u64 {
     let Ok(saved) = Saved::parse(data) else { return 0 };
     let written = serde_json::to_vec(&saved).expect("a state is JSON");

@@ -1,8 +1,8 @@
-//! The requests that a file system gets, in any order, at any numbers, handles, offsets and sizes, against the tree as it is behind
-//! FUSE.
+//! Fuzzes the tree behind FUSE with file-system requests in any order, with any inode numbers, handles, offsets and
+//! sizes.
 //!
-//! Whatever is asked, nothing panics, a read gives no more than was asked for, a write takes no more than was written, and once all
-//! files are closed nothing is held: every instance can be removed.
+//! No request panics. A read returns at most the requested size, and a write accepts at most the written size. After
+//! all files are closed nothing is in use, and every instance can be removed.
 
 use rustix::io::Errno;
 use tracer_user::engine::client_memory::Seen;
@@ -12,7 +12,7 @@ use tracer_user::fs::{Access, Outcome, Tree};
 use super::bytes::Bytes;
 use super::frozen::tree;
 
-/// Names of files and directories, so that an input finds them.
+/// Names of files and directories, so that an input reaches them.
 const NAMES: [&str; 96] = [
     "README",
     "available_events",
@@ -112,7 +112,7 @@ const NAMES: [&str; 96] = [
     "..",
 ];
 
-/// What is written, so that an input says something that is understood.
+/// Texts to write, so that an input contains commands that the files accept.
 const TEXTS: [&[u8]; 64] = [
     b"0",
     b"1",
@@ -180,29 +180,29 @@ const TEXTS: [&[u8]; 64] = [
     b"a=1 b='x' lat=5",
 ];
 
-/// Bytes of a text that is written whole at most.
+/// Largest text of one write, in bytes.
 const WRITE_MAX: usize = 128 * 1024;
-/// Files that are open at once at most, and instances.
+/// Largest number of files that are open at once.
 const OPEN_MAX: usize = 64;
-/// Requests of one input at most.
+/// Largest number of requests of one input.
 const REQUESTS: usize = 400;
 
-/// A tree with what an input knows of it.
+/// A tree and what the input has learned about it.
 struct Driven {
     tree: Tree,
     numbers: Vec<u64>,
     handles: Vec<u64>,
     threads: [u32; 3],
-    /// Files opened, pieces read, and writes that were taken.
+    /// Number of opened files, of non-empty reads, and of accepted writes.
     done: [u64; 3],
 }
 
-/// Asks anything of a tree.
+/// Sends the input's requests to a tree.
 pub fn run(data: &[u8]) {
     done(data);
 }
 
-/// The same; how many files were opened, pieces read, and writes taken.
+/// Does the same as [`run`] and returns the numbers of opened files, non-empty reads and accepted writes.
 pub fn done(data: &[u8]) -> [u64; 3] {
     let mut input = Bytes(data);
     let mut tree = tree();
@@ -230,19 +230,19 @@ pub fn done(data: &[u8]) -> [u64; 3] {
 }
 
 impl Driven {
-    /// A number: mostly one that was seen.
+    /// An inode number, mostly a known one.
     fn number(&mut self, input: &mut Bytes<'_>) -> u64 {
         let known = input.choose(&self.numbers);
         if input.byte().unwrap_or(0).is_multiple_of(8) { input.number() } else { known.unwrap_or(1) }
     }
 
-    /// A handle: mostly one that is open.
+    /// A handle, mostly an open one.
     fn handle(&mut self, input: &mut Bytes<'_>) -> u64 {
         let known = input.choose(&self.handles);
         if input.byte().unwrap_or(0).is_multiple_of(8) { input.number() } else { known.unwrap_or(0) }
     }
 
-    /// A name: mostly one that there may be.
+    /// A name, mostly one from [`NAMES`].
     fn name(input: &mut Bytes<'_>) -> String {
         match input.choose(&NAMES) {
             Some(name) if !input.byte().unwrap_or(0).is_multiple_of(8) => name.to_owned(),
@@ -250,7 +250,7 @@ impl Driven {
         }
     }
 
-    /// A text: one that is understood, bytes of the input, or both, or many times the same.
+    /// A text: a known one, bytes of the input, both joined, or a piece of the input repeated.
     fn text(input: &mut Bytes<'_>) -> Vec<u8> {
         let known = input.choose(&TEXTS).unwrap_or_default();
         match input.byte().unwrap_or(0) % 8 {
@@ -271,7 +271,7 @@ impl Driven {
         }
     }
 
-    /// One request; None at the input's end.
+    /// Sends one request; `None` at the end of the input.
     fn request(&mut self, input: &mut Bytes<'_>) -> Option<()> {
         let what = input.byte()?;
         let who = self.threads[usize::from(what >> 6) % self.threads.len()];
@@ -352,7 +352,7 @@ impl Driven {
         Some(())
     }
 
-    /// A request by ioctl(2) on some file, with anything that may be seen of its caller's memory.
+    /// Sends an ioctl(2) request on a file, with any state of the caller's memory.
     fn ioctl(&mut self, input: &mut Bytes<'_>, task: u32) {
         let handle = self.handle(input);
         let file = self.tree.user_file(handle).unwrap_or(handle);
@@ -379,7 +379,7 @@ impl Driven {
         }
     }
 
-    /// Closes everything: then nothing is held.
+    /// Closes all files and checks that every instance can be removed.
     fn end(mut self, instances: u64) {
         for handle in std::mem::take(&mut self.handles) {
             self.tree.close(handle);

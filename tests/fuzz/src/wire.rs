@@ -1,6 +1,6 @@
-//! What comes from programs: records out of a ring, whatever they hold and whatever kind they say they are, on their way through the
-//! buffers to the text of `trace` and `trace_pipe` and the pages of `trace_pipe_raw`; values on their way to a synthetic event; packets of the
-//! process that reaches clients' memory.
+//! Fuzzes data that comes from programs. Records out of a ring, with any content and any type id, pass through the
+//! buffers to the text of `trace` and `trace_pipe` and to the pages of `trace_pipe_raw`. Values pass to a synthetic
+//! event. Packets come from the helper process that accesses clients' memory.
 
 use tracer_user::api::wire::with_values;
 use tracer_user::engine::client_memory::read_again;
@@ -26,7 +26,7 @@ const OPTIONS: [&[u8]; 12] = [
     b"annotate",
 ];
 
-/// Events with records of every sort, and definitions that make some more.
+/// Definitions that make events with fields of every kind.
 const DEFINITIONS: [&[u8]; 4] = [
     b"s:many u64 a; char b[16]; char c[]; unsigned long d[]; gfp_t e; pid_t f",
     b"u:user u32 a; __data_loc char[] b; __rel_loc char[] c; char[20] d; struct x e 7",
@@ -34,12 +34,12 @@ const DEFINITIONS: [&[u8]; 4] = [
     b"s:one u8 a",
 ];
 
-/// Drives records through a tree.
+/// Pushes records through a tree.
 pub fn run(data: &[u8]) {
     pushed(data);
 }
 
-/// Records that the buffers of all CPUs took, and those that they refused.
+/// The number of records that all CPUs' buffers accepted, and the number that they refused.
 fn totals(tree: &mut Tree) -> (u64, u64) {
     let state = tree.mirror().get(TOP);
     let buffers = state.into_iter().flat_map(|state| state.buffer.select(None));
@@ -48,7 +48,7 @@ fn totals(tree: &mut Tree) -> (u64, u64) {
     })
 }
 
-/// The same; how many records the buffers took.
+/// Does the same as [`run`] and returns how many records the buffers accepted.
 pub fn pushed(data: &[u8]) -> u64 {
     let mut input = Bytes(data);
     let mut tree = tree();
@@ -76,7 +76,7 @@ pub fn pushed(data: &[u8]) -> u64 {
                 let before = totals(&mut tree);
                 write(&mut tree, path[usize::from(what >> 7)], values);
                 let after = totals(&mut tree);
-                // A write traces an event once, if its values are understood.
+                // A write traces its event at most once: when the values are valid.
                 assert!(after.0 - before.0 <= 1 && after.1 == before.1, "{before:?} {after:?}");
                 taken += after.0 - before.0;
                 let _ = with_values(values, |values| values.len());
@@ -115,7 +115,7 @@ pub fn pushed(data: &[u8]) -> u64 {
     taken
 }
 
-/// Kinds of all events, by reading their ids.
+/// Type ids of the events, read from their `id` files.
 fn kinds(tree: &mut Tree) -> Vec<u16> {
     let mut kinds = Vec::new();
     for path in [

@@ -1,5 +1,5 @@
-//! How long it takes to turn all events on and off: in an instance of tracefs, and in the mirror, whose daemon is new each
-//! time, so that nothing is prepared.
+//! Measures how long it takes to turn all events on and off, in an instance of tracefs and in a mirror. The mirror's
+//! daemon is new in every round, so that nothing is prepared.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,13 +13,13 @@ use crate::host;
 use crate::mirror::{Mounted, set};
 use crate::oracle::Oracle;
 
-/// How long a daemon with all events on may take to end.
+/// Longest time that a daemon with all events on may take to end.
 const END: Duration = Duration::from_secs(600);
 
-/// What is measured, in the order in which it is done.
+/// The measured steps, in order.
 const STEPS: [&str; 4] = ["on", "off", "on again", "off again"];
 
-/// Measures and gives the table.
+/// Measures, and returns the table.
 pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut times: [Vec<Vec<f64>>; 2] = Default::default();
     let (mut ends, mut resident, mut loaded) = (Vec::new(), Vec::new(), (0, 0));
@@ -82,11 +82,12 @@ fn steps(dir: &Path) -> Result<[f64; 4]> {
     Ok(times)
 }
 
-/// Programs that a process has descriptors of, and the bytes of kernel memory that they and its maps take.
+/// The number of BPF programs that a process holds descriptors of, and the bytes of kernel memory of these programs
+/// and of the process's maps.
 fn in_the_kernel(pid: u32) -> Result<(usize, u64)> {
     let mut all: BTreeMap<(bool, u64), u64> = BTreeMap::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-        // A descriptor may be closed meanwhile.
+        // The process may close a descriptor meanwhile.
         let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
         let value =
             |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! What a hit costs the traced process, over the same call untraced.
+//! Measures the added cost of a hit: what the traced process pays over the same untraced call.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use super::tool::{Active, Tool, empty, mirror};
 use super::victim::{Kind, Victim};
 use super::{Plan, median, ratio};
 
-/// Batches and calls a batch of one measurement.
+/// Batches of one measurement, and calls of a batch.
 const BATCHES: usize = 60;
 const CALLS: usize = 400;
 
-/// An event that is measured.
+/// A measured event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
     /// `system:name`.
     pub(super) name: &'static str,
-    /// The raw tracepoint below it.
+    /// The raw tracepoint of the event.
     raw: &'static str,
-    /// Who provokes it.
+    /// The victim that provokes the event.
     pub(super) kind: Kind,
-    /// A filter that no hit passes, and the same for bpftrace.
+    /// A filter that no hit passes, for tracefs and for bpftrace.
     never: (&'static str, &'static str),
     /// What bpftrace prints: all fields of the event, as tracefs shows them.
     print: &'static str,
 }
 
-/// The events.
+/// The measured events.
 pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "raw_syscalls:sys_enter",
@@ -59,7 +59,7 @@ impl Event {
         format!("tracepoint:{} /{predicate}/ {{ printf({}); }}", self.name, self.print)
     }
 
-    /// A filter that the victim's hits pass and nobody else's, and the same for bpftrace.
+    /// A filter that only the victim's hits pass, for tracefs and for bpftrace.
     pub(super) fn own(&self, victim: &Victim) -> (String, String) {
         match self.kind {
             Kind::Getppid | Kind::Call | Kind::Nop | Kind::LongNop | Kind::Event => {
@@ -77,23 +77,23 @@ impl Event {
     }
 }
 
-/// How much the untraced call may differ before and after a measurement that counts, as a part of it. A virtual
-/// CPU changes its speed by a third when its neighbours come and go.
+/// Largest relative difference between the untraced calls before and after an accepted measurement. A virtual CPU
+/// changes its speed by a third when its neighbours start or stop.
 const STEADY: f64 = 0.04;
 
-/// How often a measurement is tried until the machine is steady; the last try counts whatever it was.
+/// Largest number of tries until the machine is steady; the last try is accepted in any case.
 const TRIES: usize = 6;
 
-/// How long a competitor has been at work before it is measured: what it does to start is not what a hit costs.
+/// How long a competitor runs before it is measured, so that its start-up is not part of the cost of a hit.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Who is measured.
+/// A competitor in the table.
 #[derive(Clone, Copy, Debug)]
 enum Who {
     Tool(Tool),
-    /// An instance of our mirror.
+    /// An instance of the mirror.
     Mirror,
-    /// An empty program at the raw tracepoint: the floor, which records nothing.
+    /// An empty program at the raw tracepoint: the lower bound, which records nothing.
     Empty,
 }
 
@@ -116,7 +116,7 @@ impl Who {
 }
 
 impl Who {
-    /// What starts it on an event.
+    /// The competitor for an event.
     fn competitor(self, event: &Event, recorded: bool) -> Competitor<'_> {
         let start = move |victim: &Victim| {
             let (filter, predicate) = if recorded {
@@ -130,25 +130,24 @@ impl Who {
     }
 }
 
-/// How a competitor is started on a victim.
+/// Starts a competitor on a victim.
 pub(super) type Start<'a> = Box<dyn Fn(&Victim) -> Result<Active> + 'a>;
 
-/// Who is measured, by name, and how it is started on a victim.
+/// A named competitor with its start function.
 pub(super) struct Competitor<'a> {
     pub(super) name: &'static str,
     pub(super) start: Start<'a>,
 }
 
-/// One measurement, in nanoseconds a call.
+/// One measurement, in nanoseconds per call.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// Untraced, mean of before and after.
+    /// Mean of the untraced calls before and after.
     untraced: f64,
-    /// Traced.
     traced: f64,
 }
 
-/// What the rounds of one cell gave.
+/// The samples of all rounds of one cell.
 #[derive(Default)]
 pub(super) struct Cell {
     samples: Vec<Sample>,
@@ -162,13 +161,14 @@ pub(super) fn fastest(cells: &[Cell]) -> f64 {
 }
 
 impl Cell {
-    /// What a hit adds, in each round, brought to the speed at which the untraced call takes `base` nanoseconds.
+    /// The added cost of a hit in each round, scaled to the speed at which the untraced call takes `base`
+    /// nanoseconds.
     pub(super) fn added(&self, base: f64) -> Vec<f64> {
         self.samples.iter().map(|s| (s.traced - s.untraced) * base / s.untraced).collect()
     }
 }
 
-/// Measures all rows and gives the table.
+/// Measures all rows, and returns the table.
 pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut table = String::from(
         "\n### Added cost of a hit\n\nNanoseconds over the untraced call (median of the rounds, smallest and largest in \
@@ -215,14 +215,14 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
     Ok(table)
 }
 
-/// One row: every competitor in turn, round after round, each between two measurements of the untraced victim.
+/// Measures one row. The competitors take turns in every round, each between two measurements of the untraced victim.
 pub(super) fn measure(rounds: usize, kind: Kind, label: &str, all: &[Competitor<'_>]) -> Result<Vec<Cell>> {
     let mut victim = Victim::start(kind)?;
     let mut cells: Vec<Cell> = all.iter().map(|_| Cell::default()).collect();
     victim.batches(BATCHES, CALLS)?;
     for round in 0..rounds {
         for turn in 0..all.len() {
-            // Nobody always goes first.
+            // The first competitor changes with every round.
             let at = (turn + round) % all.len();
             let mut before = victim.batches(BATCHES, CALLS)?;
             for attempt in 1..=TRIES {

@@ -1,5 +1,5 @@
-//! What events of programs cost (crate `tracer-events`): one that nobody traces, one that is traced by each of the ways, and the
-//! memory of a hundred with a class and without.
+//! Measures the cost of program events (crate `tracer-events`): of an untraced event, of an event that is traced in
+//! each way, and the memory of a hundred events with and without a class.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -17,17 +17,17 @@ use crate::host::Tracefs;
 use crate::mirror::{Mounted, set};
 use crate::user_events::{Data, Word};
 
-/// Calls of a loop over an event that nobody traces.
+/// Calls of a loop over an untraced event.
 const IDLE_CALLS: u32 = 20_000_000;
-/// Batches and calls of one that is registered; one that is written to the mirror is a round trip to its daemon.
+/// Batches and calls of a registered event; a write to the mirror is a round trip to its daemon.
 const BATCHES: usize = 20;
 const CALLS: usize = 100;
-/// Times that an event is turned on and off, a round.
+/// How often an event is turned on and off in a round.
 const TURNS: usize = 10;
-/// Events of the size table.
+/// Number of events in the size table.
 const EVENTS: usize = 100;
 
-/// Measures and gives the tables.
+/// Measures, and returns the tables.
 pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut text = String::from("\n### Events of programs\n\n");
     let (mut with, mut without) = (Vec::new(), Vec::new());
@@ -69,7 +69,7 @@ fn hit(number: u32) {
     trace_sched_wakeup(&Task { comm: "victim", pid: number as i32, prio: 120 }, 1);
 }
 
-/// Nanoseconds of a turn of a loop.
+/// Nanoseconds of one iteration of a loop.
 #[inline(never)]
 fn idle(body: impl Fn(u32)) -> f64 {
     let start = Instant::now();
@@ -79,8 +79,8 @@ fn idle(body: impl Fn(u32)) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(IDLE_CALLS)
 }
 
-/// What an event costs that goes through `user_events_data` of the kernel, where it has it, and of a mirror: off, on, and on with a
-/// filter that drops it.
+/// Measures an event that the program writes to `user_events_data`, of the kernel where the kernel has the file, and
+/// of a mirror. The event is off, on, or on with a filter that drops it.
 fn by_user_events(plan: &Plan) -> Result<String> {
     let mut text = String::from(
         "\nOne that is registered by user_events, in nanoseconds a hit (smallest and largest in parentheses); what probes at \
@@ -117,7 +117,7 @@ fn by_user_events(plan: &Plan) -> Result<String> {
     Ok(text)
 }
 
-/// What it takes to turn an event on and off that nobody, one and a hundred places in memory are told of.
+/// Measures turning an event on and off with no, one and a hundred enable bits registered for it.
 fn turning(rounds: usize) -> Result<String> {
     let mut text = String::from(
         "\nTurning such an event on or off, in microseconds, by how many bits in memory tell of it:\n\n\
@@ -134,7 +134,7 @@ fn turning(rounds: usize) -> Result<String> {
         for bits in [0_u8, 1, 100] {
             let data = Data::open(dir)?;
             let words: Vec<Word> = (0..bits.div_ceil(32).max(1)).map(|_| Word::default()).collect();
-            // A bit that is given back at once, so that there is an event with nobody to be told.
+            // With 0 bits the bit is unregistered at once: the event exists without an enable bit.
             for bit in 0..bits.max(1) {
                 let word = &words[usize::from(bit / 32)];
                 data.register("turned u32 a", word, bit % 32, 0)
@@ -163,7 +163,7 @@ fn turning(rounds: usize) -> Result<String> {
     Ok(text)
 }
 
-/// A program with so many events, each called once.
+/// Source text of a program with this many events, each called once.
 fn source(events: usize, class: bool) -> String {
     let common = "entry { array(char, comm, 16), field(i32, pid), field(i32, prio), field(i32, target_cpu) }, \
                   assign { entry.comm = *comm; entry.pid = pid; entry.prio = prio; entry.target_cpu = cpu; }, \
@@ -193,7 +193,7 @@ fn source(events: usize, class: bool) -> String {
     text
 }
 
-/// Bytes that a program's object file has in memory: what is only read, what is written, and what is zero at first.
+/// The sizes of a program's object file in memory, in bytes: read-only, writable, and zero-initialised.
 fn sizes(source: &str) -> Result<[u64; 3]> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace")?;
     let output = Command::new("cargo")

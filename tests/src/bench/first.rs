@@ -1,4 +1,4 @@
-//! How long it takes from the command to the first event on its output, while the victim calls all the time.
+//! Measures the time from the start of the command to the first event on its output, while the victim makes calls.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -19,7 +19,7 @@ const EVENT: &str = "syscalls:sys_enter_getppid";
 /// Microseconds between the victim's calls.
 const PACE: u64 = 100;
 
-/// Measures and gives the table.
+/// Measures, and returns the table.
 pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut victim = Victim::start(Kind::Getppid)?;
     victim.steady(PACE)?;
@@ -86,7 +86,7 @@ fn millis(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 
-/// Reads the child's output up to a line; the child is ended then.
+/// Reads the child's output up to a matching line, then ends the child.
 fn until(mut child: Child, start: Instant, is_event: impl Fn(&str) -> bool) -> Result<f64> {
     let mut output = BufReader::new(child.stdout.take().context("no output")?);
     let mut line = String::new();
@@ -97,7 +97,7 @@ fn until(mut child: Child, start: Instant, is_event: impl Fn(&str) -> bool) -> R
         }
         if is_event(&line) {
             let time = millis(start);
-            // It may be full of output that nobody reads.
+            // The pipe may be full of unread output, which would block the child.
             drop(output);
             end(&mut child)?;
             return Ok(time);

@@ -1,8 +1,8 @@
 //! Benchmarks against the kernel's own tracefs and bpftrace, on the running machine.
 //!
-//! A victim process is pinned to the last CPU and does the same thing over and over; whoever traces it runs on the
-//! first, all at high priority. Measurements of the competitors are interleaved round by round, each beside one of the
-//! untraced victim, and medians are compared, because the machine is shared and noisy.
+//! A victim process is pinned to the last CPU and repeats one operation; the tracers run on the first CPU. All run at
+//! high priority. The competitors take turns in every round, each beside a measurement of the untraced victim. The
+//! tables compare medians, because the machine is shared and noisy.
 
 mod all;
 mod cost;
@@ -26,22 +26,22 @@ pub use victim::{Kind, serve};
 pub struct Plan {
     /// Rounds, at least one; docs/PERFORMANCE.md shows seven or more.
     pub rounds: usize,
-    /// Who competes; tracefs is the anchor of the ratios.
+    /// The competitors; tracefs is the base of the ratios.
     pub tools: Vec<Tool>,
-    /// What is measured.
+    /// The measurements to run.
     pub parts: Vec<Part>,
-    /// Only those lines of [`Part::Probes`] that have this in their names.
+    /// Restricts [`Part::Probes`] to the rows whose names contain this text.
     pub rows: String,
 }
 
-/// One kind of measurement, which gives its table.
+/// One kind of measurement, with its own tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Added cost of a hit of trace events.
+    /// Added cost of a hit of a trace event.
     Cost,
-    /// The same of probes and histograms.
+    /// Added cost of a hit of a probe or a histogram.
     Probes,
-    /// Events of programs: those that nobody traces, and their memory.
+    /// Program events: the cost of untraced ones, and their memory.
     Events,
     /// Time to the first event.
     First,
@@ -52,11 +52,11 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them, in the order of their tables.
+    /// All parts, in the order of their tables.
     pub const ALL: [Self; 6] =
         [Self::Cost, Self::Probes, Self::Events, Self::First, Self::Throughput, Self::All];
 
-    /// Its name on the command line.
+    /// The part's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cost => "cost",
@@ -80,16 +80,16 @@ impl Part {
     }
 }
 
-/// Runs the benchmarks and gives their tables in markdown, each to `show` as soon as it is there, and all in the end;
-/// progress goes to standard error.
+/// Runs the benchmarks and returns their tables in markdown. `show` receives each table as soon as it is complete;
+/// progress is written to standard error.
 ///
 /// # Errors
-/// When the machine does not let us trace, or a tool fails.
+/// When this process may not trace on the machine, or a tool fails.
 pub fn run(plan: &Plan, show: impl Fn(&str)) -> Result<String> {
     let cpus = crate::host::last_cpu()? + 1;
-    // Tools that are started from here inherit both; the victim pins itself to the last CPU.
+    // Child processes inherit the CPU and the priority; the victim pins itself to the last CPU.
     crate::workload::pin_to_cpu(0)?;
-    // bpftrace finds tracefs mounted or not at all.
+    // bpftrace requires a mounted tracefs.
     let _mounted = crate::host::Tracefs::find_or_mount()?;
     rustix::process::setpriority_process(None, -20)?;
     let mut text = String::new();
@@ -101,7 +101,7 @@ pub fn run(plan: &Plan, show: impl Fn(&str)) -> Result<String> {
     Ok(text)
 }
 
-/// The middle value; of an even number the mean of the middle two. 0 for none.
+/// The median; the mean of the middle two values when their number is even, and 0 without values.
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -113,10 +113,10 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// How far the middle half of a measurement's rounds may spread, as a part of their median.
+/// Largest spread of the middle half of a measurement's rounds, relative to their median.
 const SPREAD: f64 = 0.25;
 
-/// Half of the values lie between these.
+/// The lower and the upper quartile.
 fn quartiles(values: &[f64]) -> (f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -124,13 +124,13 @@ fn quartiles(values: &[f64]) -> (f64, f64) {
     (at(1), at(3))
 }
 
-/// Whether the rounds agree well enough for their median to be compared with another's.
+/// Whether the rounds agree well enough to compare their median with another one.
 fn is_steady(values: &[f64]) -> bool {
     let (low, high) = quartiles(values);
     !values.is_empty() && high - low <= SPREAD * median(values).abs()
 }
 
-/// A ratio of medians as a cell of a table; `unsteady` where the rounds of one of the two spread too far for one.
+/// A ratio of medians as a cell of a table; `unsteady` where the rounds of one side spread too far.
 fn ratio(ours: &[f64], theirs: &[f64]) -> String {
     if is_steady(ours) && is_steady(theirs) {
         format!("{:.2}", median(ours) / median(theirs))
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn rounds_that_spread_give_no_ratio() {
         let (steady, wild) = ([100.0, 101.0, 99.0, 100.0, 300.0], [100.0, 200.0, 20.0, 150.0, 40.0]);
-        // One round that was disturbed is what medians are for.
+        // A median tolerates one disturbed round.
         assert!(is_steady(&steady) && !is_steady(&wild) && !is_steady(&[]));
         assert_eq!(ratio(&steady, &[50.0; 5]), "2.00");
         assert_eq!(ratio(&wild, &steady), "unsteady");

@@ -1,5 +1,5 @@
-//! What a hit of a dynamic event, and of an event that is counted in a histogram, costs the traced process: against what
-//! of it the kernel's tracefs and bpftrace have. Probes of functions are measured where the kernel has them.
+//! Measures the added cost of a hit of a dynamic event, and of an event that is counted in a histogram. Tracefs and
+//! bpftrace are measured where they offer the same; function probes are measured where the kernel has them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,28 +21,28 @@ use crate::tracer::Tracer;
 const FIRST: &str = if cfg!(target_arch = "aarch64") { "x0" } else { "di" };
 const GETPPID: &str = if cfg!(target_arch = "aarch64") { "__arm64_sys_getppid" } else { "__x64_sys_getppid" };
 
-/// The same function by the name that the function tracer has for it.
+/// The name of the same function in the function tracer.
 const FUNCTION: &str = if cfg!(target_arch = "aarch64") { GETPPID } else { "__do_sys_getppid" };
 
-/// The event that the kernel's definitions make.
+/// The event that the definitions make.
 const EVENT: &str = "tracer_bench/hit";
 
-/// Events that histograms are measured on.
+/// Events whose histograms are measured.
 const ENTER: &str = "raw_syscalls/sys_enter";
 const GETPPID_ENTER: &str = "syscalls/sys_enter_getppid";
 
-/// A line of the table.
+/// A row of the table.
 struct Row {
     what: &'static str,
     kind: Kind,
-    /// What the kernel does, where it can.
+    /// The equivalent in the kernel's tracefs, where there is one.
     kernel: Option<Theirs>,
     /// bpftrace's script.
     bpftrace: Option<String>,
     ours: Ours,
 }
 
-/// What we are asked for.
+/// What `tracer` runs.
 enum Ours {
     /// Arguments of `tracer`.
     Command(Vec<String>),
@@ -50,7 +50,7 @@ enum Ours {
     Hist(&'static str, String),
 }
 
-/// What the kernel's tracefs is asked for.
+/// What the kernel's tracefs runs.
 enum Theirs {
     Probe(Kernel),
     /// An event, and a line of its `trigger`.
@@ -65,7 +65,7 @@ struct Kernel {
     filter: Option<&'static str>,
 }
 
-/// Measures all lines and gives the table.
+/// Measures all rows, and returns the table.
 pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut table = String::from(
         "\n### Added cost of a hit: probes and histograms\n\nAs above. Histograms count all that happens on the \
@@ -156,7 +156,7 @@ impl Kernel {
     }
 }
 
-/// The kernel's own histogram, in an instance.
+/// Starts the kernel's own histogram, in an instance.
 fn histogram(event: &str, line: &str) -> Result<Active> {
     let oracle = Oracle::create("bench")?;
     let trigger = format!("events/{event}/trigger");
@@ -166,11 +166,11 @@ fn histogram(event: &str, line: &str) -> Result<Active> {
     Ok(Active::Counted(Box::new(oracle), trigger, line.to_owned()))
 }
 
-/// All lines that this kernel can have.
+/// All rows that this kernel supports.
 fn rows(root: &Path) -> Result<Vec<Row>> {
     let address = probed as *const () as u64;
     let file = place(address)?;
-    // bpftrace wants the address that the file gives the function, not its place in the file.
+    // bpftrace takes the function's address in the file's address space, not its file offset.
     let path = std::env::current_exe()?;
     let symbol = format!("{}:{:#x}", path.display(), address - start(&path)?);
     let mut rows = Vec::new();
@@ -195,7 +195,7 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
         ("function entry, recorded", "dynamic_events", format!("f:{EVENT} {FUNCTION} $arg1")),
         ("function exit, recorded", "dynamic_events", format!("f:{EVENT} {FUNCTION}%return $retval")),
     ] {
-        // What the kernel has not, this row has no measure for.
+        // Without a definition in the kernel the row is left out: there is nothing to compare with.
         if root.join(file).exists() && KernelEvent::define(file, &line).is_ok() {
             rows.push(Row {
                 what,
@@ -256,7 +256,7 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
             "{ @[tid] = count(); }",
         ),
     ] {
-        // Not every kernel is built with them.
+        // Some kernels are built without histograms.
         let counted = root.join(format!("events/{event}/hist")).exists();
         let (name, line) = (event.replace('/', ":"), format!("hist:{histogram}"));
         let row = |what, ours| Row {
@@ -272,8 +272,8 @@ fn rows(root: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// An event of the victim's program, which is this one: by its notes, and for the others by the place and the semaphore that
-/// stand in them.
+/// Rows of a program event of the victim, which runs this binary. `tracer` finds the event by its note; the other
+/// tools get the address and the semaphore from that note.
 fn of_program(path: &Path) -> Result<Vec<Row>> {
     let events = program::events(&std::fs::read(path)?)?;
     let event = events.iter().find(|event| event.format.name == "sched_wakeup").context("no sched_wakeup")?;
@@ -314,8 +314,8 @@ fn of_program(path: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Probes on an instruction that does nothing: of one byte, as USDT places have it, and of five, as events of programs have it,
-/// in which kernels since 6.18 put a call.
+/// Rows of probes on a no-op instruction: of one byte, as at USDT places, and of five bytes, as at program events.
+/// Kernels since 6.18 replace the five bytes with a call.
 fn of_nops(path: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (what, kind, function) in [
@@ -346,7 +346,7 @@ fn record(definition: &str) -> Ours {
     Ours::Command(arguments)
 }
 
-/// Where this program's file begins in memory.
+/// The address at which this program's file is mapped.
 fn start(path: &Path) -> Result<u64> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let line = maps.lines().find(|line| line.ends_with(&*path.to_string_lossy()));
@@ -354,7 +354,7 @@ fn start(path: &Path) -> Result<u64> {
     start.context("this program is nowhere in its memory")
 }
 
-/// An event in a file of the kernel's, as long as this lives.
+/// An event in a file of the kernel's tracefs, which is deleted on drop.
 pub(super) struct KernelEvent {
     root: PathBuf,
     file: &'static str,

@@ -1,4 +1,4 @@
-//! The tables' frame, and their place in docs/PERFORMANCE.md.
+//! Formats the tables of a run and places them in `docs/PERFORMANCE.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 
 use super::{Plan, Tool};
 
-/// What stands around the tables in a document.
+/// The marks around the tables in a document.
 const OPEN: &str = "<!-- bench: begin -->";
 const CLOSE: &str = "<!-- bench: end -->";
-/// How the title of a table begins.
+/// Start of a table's title.
 const TITLE: &str = "### ";
 
-/// Says what was measured on what.
+/// Describes the machine and the plan of the measurement.
 pub(super) fn head(plan: &Plan, cpus: usize) -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -39,7 +39,7 @@ pub(super) fn head(plan: &Plan, cpus: usize) -> String {
     text
 }
 
-/// A part's tables, below each title what they were measured on: each table is of one run.
+/// The tables of a part with the head below each title, because every table belongs to one run.
 pub(super) fn dated(tables: &str, plan: &Plan, cpus: usize) -> String {
     let head = head(plan, cpus);
     let mut text = String::new();
@@ -52,7 +52,7 @@ pub(super) fn dated(tables: &str, plan: &Plan, cpus: usize) -> String {
     text
 }
 
-/// Puts the tables between the marks of a document, each whole in the place of the one with its title.
+/// Writes the tables between the marks of a document. A table replaces the old one with the same title.
 ///
 /// # Errors
 /// When the document cannot be read or written, or has no marks.
@@ -77,7 +77,8 @@ fn between_marks(text: &str, tables: &str) -> Result<String> {
     Ok(format!("{before}{OPEN}\n{}\n{CLOSE}{after}", all.join("\n\n")))
 }
 
-/// Tables with their titles, without the number of events that is part of one; what stands in front of the first has none.
+/// Splits tables by their titles. A title's key omits its digits, because one title contains the number of events.
+/// The text before the first title has an empty key.
 fn sections(tables: &str) -> Vec<(String, String)> {
     let mut all = vec![(String::new(), String::new())];
     for line in tables.split_inclusive('\n') {

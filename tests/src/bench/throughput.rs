@@ -1,7 +1,7 @@
-//! How fast recorded hits become lines of text, and what memory it takes.
+//! Measures how fast recorded hits become lines of text, and the memory that this takes.
 //!
-//! Each competitor is stopped (the kernel's reader has not begun), its buffers are filled with a known number of
-//! hits, and the time runs from letting it go on to the last line.
+//! Each competitor is stopped while its buffers fill with a known number of hits (a reader of `trace` has not
+//! started). The measured time is from its continuation to the last line.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -20,20 +20,20 @@ use crate::host;
 use crate::mirror::set;
 use crate::workload::pin_to_cpu;
 
-/// Hits that are drained.
+/// Number of hits to drain.
 const HITS: usize = 100_000;
 
-/// What one try gave.
+/// The result of one try.
 struct Sample {
     lines: usize,
     seconds: f64,
-    /// Time on a CPU of the process that takes the records out, and for the files `trace` of the reader as well.
+    /// CPU seconds of the process that collects the records; for the files `trace` including the reader.
     cpu: f64,
     /// Peak resident bytes.
     memory: Option<u64>,
 }
 
-/// Who takes records out: a tool, or a reader of a mirror's `trace`.
+/// A competitor: a tool, or a reader of a mirror's `trace`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Tool(Tool),
@@ -49,7 +49,7 @@ impl Who {
     }
 }
 
-/// Measures and gives both tables.
+/// Measures, and returns both tables.
 pub(super) fn run(plan: &Plan) -> Result<String> {
     let mut table = format!(
         "\n### Draining and rendering\n\nThousands of lines a second (median of the rounds) when {HITS} hits lie in the \
@@ -112,7 +112,7 @@ pub(super) fn run(plan: &Plan) -> Result<String> {
 fn once(tool: Tool, event: &Event) -> Result<Sample> {
     let mut victim = Victim::start(event.kind)?;
     let (filter, predicate) = event.own(&victim);
-    // A switch hits once, a call once.
+    // A switch and a call are one hit each.
     let hits = HITS;
     match tool {
         Tool::Tracefs => {
@@ -152,7 +152,7 @@ fn once(tool: Tool, event: &Event) -> Result<Sample> {
     }
 }
 
-/// Reads `trace` of a mirror, as the kernel's is read.
+/// Reads `trace` of a mirror, in the same way as the kernel's.
 fn mirror_once(event: &Event) -> Result<Sample> {
     let mut victim = Victim::start(event.kind)?;
     let (filter, _) = event.own(&victim);
@@ -171,13 +171,13 @@ fn mirror_once(event: &Event) -> Result<Sample> {
     Ok(Sample { lines, seconds, cpu, memory })
 }
 
-/// Seconds that this thread has been on a CPU.
+/// CPU seconds of the calling thread.
 fn own_cpu() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Seconds that the threads of a process have been on a CPU.
+/// CPU seconds of a process's threads.
 fn cpu_of(pid: u32) -> Result<f64> {
     let mut nanoseconds = 0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -188,12 +188,12 @@ fn cpu_of(pid: u32) -> Result<f64> {
     Ok(nanoseconds as f64 / 1e9)
 }
 
-/// Stops the child, fills its buffers, lets it go and times it.
+/// Stops the child, fills its buffers, continues it and times it.
 fn drained(mut child: Child, output: ChildStdout, victim: &mut Victim, hits: usize) -> Result<Sample> {
     let pid = Pid::from_child(&child);
     rustix::process::kill_process(pid, Signal::STOP)?;
     victim.calls(hits)?;
-    // The victim does nothing now, so that its CPU is free for this side of the pipe.
+    // The victim is idle now, so its CPU is free for the reader of the pipe.
     let reader = std::thread::spawn(move || -> Result<(usize, Instant)> {
         pin_to_cpu(host::last_cpu()?)?;
         let lines = count(output, hits, |line| !line.starts_with(b"#"))?;
@@ -202,7 +202,7 @@ fn drained(mut child: Child, output: ChildStdout, victim: &mut Victim, hits: usi
     std::thread::sleep(Duration::from_millis(5));
     let (start, before) = (Instant::now(), cpu_of(child.id())?);
     rustix::process::kill_process(pid, Signal::CONT)?;
-    // Hits that were lost are waited for in vain.
+    // Lost hits never arrive, so the wait has a limit.
     let deadline = start + Duration::from_secs(5);
     while !reader.is_finished() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
@@ -217,7 +217,7 @@ fn drained(mut child: Child, output: ChildStdout, victim: &mut Victim, hits: usi
     Ok(Sample { lines, seconds: (last - start).as_secs_f64(), cpu, memory })
 }
 
-/// Counts lines that are events, up to a number or the end.
+/// Counts lines that are events, up to a limit or the end.
 fn count(mut stream: impl Read, enough: usize, is_event: impl Fn(&[u8]) -> bool) -> Result<usize> {
     let mut buffer = vec![0_u8; 1 << 18];
     let (mut lines, mut fresh, mut comment) = (0, true, false);

@@ -1,4 +1,4 @@
-//! The competitors, each started on an event with a filter, asked what it lost, and stopped.
+//! The competitors: each is started on an event with a filter, and stopping it returns its lost hits.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -21,10 +21,10 @@ use crate::tracer::{Running, Tracer};
 use super::cost::Event;
 use super::probe::KernelEvent;
 
-/// How long bpftrace may take to attach.
+/// Time limit for bpftrace to attach.
 const BPFTRACE_ATTACHES: Duration = Duration::from_secs(20);
 
-/// Kilobytes a CPU of every competitor's buffer.
+/// Buffer size of every competitor, in kilobytes per CPU.
 pub(super) const BUFFER_KB: u32 = 16 * 1024;
 
 /// A competitor.
@@ -32,26 +32,26 @@ pub(super) const BUFFER_KB: u32 = 16 * 1024;
 pub enum Tool {
     /// The kernel's own tracefs, in an instance.
     Tracefs,
-    /// `bpftrace`, printing the event's fields.
+    /// `bpftrace`, which prints the event's fields.
     Bpftrace,
-    /// The program of this repository.
+    /// The `tracer` program.
     Tracer,
 }
 
-/// A competitor at work.
+/// A running competitor.
 pub(super) enum Active {
     Tracefs(Box<Oracle>),
     Bpftrace(Bpftrace),
     Tracer(Running),
     /// A mounted mirror, and the directory of its instance.
     Mirror(Box<Mounted>, PathBuf),
-    /// An event of the kernel's own, in an instance, and what defines it, which goes behind it.
+    /// An event of the kernel's own, in an instance, and its definition, which must be dropped after the instance.
     Defined(Box<Oracle>, KernelEvent),
     /// The kernel's own histogram, in an instance: its file and line.
     Counted(Box<Oracle>, String, String),
     /// `tracer hist`.
     Hist(Running),
-    /// A histogram in a mirror that is mounted for it.
+    /// A histogram in a mirror of its own.
     MirrorHist(Box<Mounted>),
     /// A raw tracepoint program that only returns.
     Empty(OwnedFd),
@@ -60,14 +60,14 @@ pub(super) enum Active {
 /// `return 0`
 const RETURN_0: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
-/// Hangs the empty program on the raw tracepoint below an event: what no tracer by eBPF can be cheaper than.
+/// Attaches the empty program to the event's raw tracepoint: the lower bound of every eBPF tracer.
 pub(super) fn empty(raw_tracepoint: &str) -> Result<Active> {
     let program = Prog::load(ProgKind::RawTracepoint, &RETURN_0, "empty")?;
-    // The hook keeps the program.
+    // The attachment keeps the program alive.
     Ok(Active::Empty(program.attach_raw_tracepoint(raw_tracepoint)?))
 }
 
-/// Turns the event on in an instance of a mirror that is mounted for it, with nobody reading.
+/// Turns the event on in an instance of a mirror of its own, without a reader.
 pub(super) fn mirror(event: &Event, filter: &str) -> Result<Active> {
     let mounted = Mounted::start("bench")?;
     let dir = mounted.instance("bench")?;
@@ -78,7 +78,7 @@ pub(super) fn mirror(event: &Event, filter: &str) -> Result<Active> {
     Ok(Active::Mirror(Box::new(mounted), dir))
 }
 
-/// Writes a histogram to an event's `trigger` (`system/name`) in an instance of a mirror that is mounted for it.
+/// Writes a histogram to an event's `trigger` (`system/name`) in an instance of a mirror of its own.
 pub(super) fn mirror_hist(event: &str, line: &str) -> Result<Active> {
     let mounted = Mounted::start("bench")?;
     let dir = mounted.instance("bench")?;
@@ -86,7 +86,7 @@ pub(super) fn mirror_hist(event: &str, line: &str) -> Result<Active> {
     Ok(Active::MirrorHist(Box::new(mounted)))
 }
 
-/// A `bpftrace` at work; its output is read and counted, not kept.
+/// A running `bpftrace`; its output is read and counted, not kept.
 pub(super) struct Bpftrace {
     child: Child,
     lost: Arc<AtomicU64>,
@@ -94,10 +94,10 @@ pub(super) struct Bpftrace {
 }
 
 impl Tool {
-    /// All of them, the anchor first.
+    /// All tools; the base of the ratios is first.
     pub const ALL: [Self; 3] = [Self::Tracefs, Self::Bpftrace, Self::Tracer];
 
-    /// Its name in tables.
+    /// The tool's name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tracefs => "tracefs",
@@ -106,7 +106,7 @@ impl Tool {
         }
     }
 
-    /// Whether it can be started here.
+    /// Whether the tool can run here.
     pub fn is_there(self) -> bool {
         match self {
             Self::Tracefs => host::Tracefs::find_or_mount().is_ok(),
@@ -120,7 +120,8 @@ impl Tool {
         }
     }
 
-    /// Starts it on the event; `filter` in the kernel's language, `predicate` the same in bpftrace's.
+    /// Starts the tool on the event; `filter` is in the kernel's language, and `predicate` is its equivalent for
+    /// bpftrace.
     pub(super) fn start(self, event: &Event, filter: &str, predicate: &str) -> Result<Active> {
         match self {
             Self::Tracefs => {
@@ -140,8 +141,8 @@ impl Tool {
     }
 }
 
-/// Waits until bpftrace has attached its probe; it only says that it is about to. Beside a perf event a CPU for its
-/// output it holds one for the probe then.
+/// Waits until bpftrace has attached its probe: its output announces the attachment only beforehand. Once attached,
+/// it holds a perf event for the probe in addition to one per CPU for its output.
 pub(super) fn attached(pid: u32) -> Result<()> {
     let outputs = host::last_cpu()? + 1;
     let deadline = Instant::now() + BPFTRACE_ATTACHES;
@@ -152,7 +153,7 @@ pub(super) fn attached(pid: u32) -> Result<()> {
             .filter(|target| target.to_string_lossy().contains("[perf_event]"))
             .count();
         if events > outputs {
-            // The program is set and the event enabled right behind.
+            // Setting the program and enabling the event follow immediately.
             std::thread::sleep(Duration::from_millis(100));
             return Ok(());
         }
@@ -161,7 +162,7 @@ pub(super) fn attached(pid: u32) -> Result<()> {
     anyhow::bail!("bpftrace does not attach")
 }
 
-/// Interrupts a child as Ctrl-C does and waits for its end; one that does not end is killed.
+/// Interrupts a child as Ctrl-C does and waits for its end; kills it after ten seconds.
 pub(super) fn end(child: &mut Child) -> Result<()> {
     rustix::process::kill_process(Pid::from_child(child), Signal::INT)?;
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -174,12 +175,12 @@ pub(super) fn end(child: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// How `tracer` is told its buffer's size.
+/// The arguments that set the buffer size of `tracer`.
 pub(super) fn buffer_arguments() -> [String; 2] {
     ["--buffer-size-kb".to_owned(), BUFFER_KB.to_string()]
 }
 
-/// `bpftrace` with a script, its buffers as large as the others'.
+/// `bpftrace` with a script and with buffers of the common size.
 pub(super) fn bpftrace(script: &str) -> Command {
     let mut command = Command::new("bpftrace");
     command
@@ -240,7 +241,7 @@ fn count_lost(mut stream: impl BufRead, lost: &AtomicU64) {
 }
 
 impl Active {
-    /// Stops tracing; gives the hits that it lost.
+    /// Stops tracing and returns the number of lost hits.
     pub(super) fn stop(self) -> Result<u64> {
         match self {
             Self::Tracefs(oracle) => {

@@ -1,9 +1,9 @@
-//! The traced process: one thing done over and over, timed by itself in short batches.
+//! The traced process: it repeats one operation and times itself in short batches.
 //!
-//! The first line of its output gives its thread ids. Then it answers each line of its input: `batches N CALLS`
-//! with the nanoseconds of a call in the fastest tenth of the batches (what a neighbour on the machine adds is never
-//! negative, so the fast ones are those that were left alone), `calls N` with the number made, `steady MICROS` by calling at that
-//! interval until the next line. It ends with its input.
+//! The first line of its output is its thread ids. It then answers each line of its input. `batches N CALLS` returns
+//! the nanoseconds of a call at the tenth percentile of the batches: a neighbour on the machine only adds time, so
+//! the fast batches are the undisturbed ones. `calls N` returns the number of calls made. `steady MICROS` calls at
+//! that interval until the next line. The process ends with its input.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -21,31 +21,31 @@ use crate::events::{Task, trace_sched_wakeup};
 use crate::host::last_cpu;
 use crate::workload::{getppid, pin_to_cpu};
 
-/// Calls in front of each batch that are not timed: they bring caches and clock back after a pause.
+/// Untimed calls before each batch, which warm up the caches and the clock after a pause.
 const WARM: usize = 100;
 
-/// Pause between batches, so that who drains can keep up.
+/// Pause between batches, so that a reader can keep up.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a victim does.
+/// The operation of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `getppid` system calls.
     Getppid,
-    /// Switches between two threads on one CPU, each of which wakes the other and waits; two a round trip.
+    /// Switches between two threads on one CPU. Each thread wakes the other and waits; a round trip has two switches.
     Switch,
-    /// Calls of a function of its own, [`probed`].
+    /// Calls of the victim's own function [`probed`].
     Call,
     /// Calls of [`nop`].
     Nop,
     /// Calls of [`long_nop`].
     LongNop,
-    /// Hits of an event of its own.
+    /// Hits of the victim's own event.
     Event,
 }
 
 impl Kind {
-    /// Its name on the command line.
+    /// The kind's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Getppid => "getppid",
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// The kind of this name.
+    /// The kind with this name.
     pub fn of(name: &str) -> Option<Self> {
         [Self::Getppid, Self::Switch, Self::Call, Self::Nop, Self::LongNop, Self::Event]
             .into_iter()
@@ -65,23 +65,23 @@ impl Kind {
     }
 }
 
-/// A victim that runs, from the side of the benchmark.
+/// A running victim, as the benchmark sees it.
 #[derive(Debug)]
 pub(super) struct Victim {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// Thread ids of the threads that are hit, the process's own first.
+    /// Ids of the threads that make hits; the process's main thread is first.
     pub(super) threads: Vec<u32>,
 }
 
 impl Victim {
-    /// Starts one on the last CPU.
+    /// Starts a victim on the last CPU.
     pub(super) fn start(kind: Kind) -> Result<Self> {
         Self::with(kind, None)
     }
 
-    /// Starts one that registers its events by the user_events of a tracefs or a mirror.
+    /// Starts a victim that registers its events in the `user_events` files of a tracefs or a mirror.
     pub(super) fn registered(dir: &Path) -> Result<Self> {
         Self::with(Kind::Event, Some(dir))
     }
@@ -107,20 +107,20 @@ impl Victim {
         self.child.id()
     }
 
-    /// Nanoseconds of a call (a switch), by so many batches of so many.
+    /// Nanoseconds of a call (a switch), measured in this many batches of this many calls.
     pub(super) fn batches(&mut self, batches: usize, calls: usize) -> Result<f64> {
         writeln!(self.input, "batches {batches} {calls}")?;
         Ok(self.line()?.trim().parse()?)
     }
 
-    /// Makes so many calls (switches) at full speed.
+    /// Makes this many calls (switches) at full speed.
     pub(super) fn calls(&mut self, calls: usize) -> Result<()> {
         writeln!(self.input, "calls {calls}")?;
         self.line()?;
         Ok(())
     }
 
-    /// Calls every so many microseconds until something else is asked.
+    /// Calls at this interval, in microseconds, until the next command.
     pub(super) fn steady(&mut self, micros: u64) -> Result<()> {
         writeln!(self.input, "steady {micros}")?;
         Ok(())
@@ -140,7 +140,7 @@ impl Drop for Victim {
     }
 }
 
-/// The victim's own side: serves until its input ends. With a directory it registers its events there first.
+/// The victim's side: serves commands until its input ends. With a directory it first registers its events there.
 ///
 /// # Errors
 /// When its input or output fails.
@@ -189,20 +189,20 @@ pub fn serve(kind: Kind, registers: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// What a victim of [`Kind::Call`] calls, for probes to sit on.
+/// The function that a victim of [`Kind::Call`] calls, as a target of probes.
 #[inline(never)]
 pub(super) extern "C" fn probed(number: u64) -> u64 {
     std::hint::black_box(number + 1)
 }
 
-/// One instruction of one byte (on arm64 of four) that does nothing, as USDT places have it, and a return.
+/// A no-op instruction of one byte (on arm64 of four), as at USDT places, and a return.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(super) extern "C" fn nop(_: u64) {
     std::arch::naked_asm!("nop", "ret")
 }
 
-/// The same with one of five bytes.
+/// A no-op instruction of five bytes, and a return.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(super) extern "C" fn long_nop(_: u64) {
@@ -218,7 +218,7 @@ pub(super) extern "C" fn nop(_: u64) {
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use nop as long_nop;
 
-/// Some tens of nanoseconds of work: an untraced call that takes next to none would not tell how fast the machine is.
+/// Some tens of nanoseconds of work. The time of a nearly empty call would not show how fast the machine is.
 fn spin(number: u64) -> u64 {
     for turn in 0..64_u64 {
         std::hint::black_box(turn.wrapping_mul(number));
@@ -226,7 +226,7 @@ fn spin(number: u64) -> u64 {
     std::hint::black_box(number)
 }
 
-/// What is done over and over.
+/// The state of the repeated operation.
 enum Work {
     Getppid,
     Call,
@@ -249,7 +249,7 @@ impl Work {
         let other = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let (sender, receiver) = std::sync::mpsc::channel();
         let (wait, wake) = (Arc::clone(&other), Arc::clone(&mine));
-        // Inherits the CPU of the thread that starts it.
+        // The new thread inherits the CPU of this thread.
         std::thread::spawn(move || -> Result<()> {
             sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32)?;
             loop {
@@ -261,7 +261,7 @@ impl Work {
         Ok(Self::Switch { mine, other, partner })
     }
 
-    /// Thread id of the second thread, or nothing.
+    /// Thread id of the second thread, or an empty text.
     fn partner(&self) -> String {
         match self {
             Self::Getppid | Self::Call | Self::Nop(_) | Self::Event => String::new(),
@@ -269,7 +269,7 @@ impl Work {
         }
     }
 
-    /// Makes so many hits.
+    /// Makes this many hits.
     fn run(&mut self, calls: usize) -> Result<()> {
         match self {
             Self::Getppid => (0..calls).for_each(|_| {
@@ -294,7 +294,7 @@ impl Work {
         Ok(())
     }
 
-    /// Nanoseconds of a hit: of all batches the tenth percentile.
+    /// Nanoseconds of a hit: the tenth percentile of all batches.
     fn batches(&mut self, batches: usize, calls: usize) -> Result<f64> {
         let mut times = Vec::with_capacity(batches);
         for _ in 0..batches {

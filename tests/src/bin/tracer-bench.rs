@@ -1,5 +1,5 @@
-//! The benchmarks: `tracer-bench [--rounds N] [--tools LIST] [--only LIST] [--write FILE]`, run by
-//! `cargo xtask bench`. Its victim is this binary again, as `tracer-bench victim KIND [DIRECTORY]`.
+//! The benchmarks: `tracer-bench [--rounds N] [--tools LIST] [--only LIST] [--write FILE]`, run by `cargo xtask
+//! bench`. The victim process runs the same binary, as `tracer-bench victim KIND [DIRECTORY]`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: [`tracer_tests::soak`] for so many seconds, with a seed.
+//! Runs [`tracer_tests::soak`] for a number of seconds with a seed, for `cargo xtask soak`.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,12 +1,13 @@
-//! A program that holds the lock of its own address space for writing, for tests: whoever wants that lock waits until a file system
-//! answers.
+//! A test program that holds its own address space's lock for writing until a file system answers.
 //!
-//! `tracer-test-stuck HELD MAPPED`: maps the file MAPPED, calls getpgid(2) a few times and says `ready`. At a line on its standard
-//! input it begins to hold the lock, and says `stuck` a moment before. HELD is a file of [`tracer_tests::held`].
+//! `tracer-test-stuck HELD MAPPED` maps the file MAPPED, calls getpgid(2) a few times and prints `ready`. When a line
+//! arrives on its standard input, it prints `stuck` and then takes the lock. HELD is a file of
+//! [`tracer_tests::held`].
 //!
-//! A thread reads HELD, which locks the first page of its cache until the read is answered. Another maps the file by a descriptor
-//! with `O_DIRECT`: FUSE throws the cache away first, for which it wants that page, and mmap(2) has the address space locked. What
-//! is mapped there before is locked as well, as it is to be replaced: kernels from 6.17 on read `maps` without the lock of all.
+//! One thread reads HELD, which locks the first page of its page cache until the read is answered. Another thread
+//! maps HELD with `O_DIRECT`: FUSE invalidates the page cache first and waits for that page, while mmap(2) holds the
+//! lock of the address space. The new mapping replaces an existing one, so its VMA is locked as well: kernels from
+//! 6.17 on read `maps` without the lock of the address space.
 
 use std::{
     fs::File,
@@ -47,9 +48,9 @@ fn hold(held: &Path, mapped: &Path) -> std::io::Result<()> {
     let program = File::open(mapped)?;
     let length = usize::try_from(program.metadata()?.len()).unwrap_or(PAGE);
     let private = MapFlags::PRIVATE;
-    // SAFETY: A new mapping.
+    // SAFETY: The kernel chooses the address of the new mapping, so it overlaps nothing.
     let code = unsafe { mmap(null_mut(), length, ProtFlags::READ, private, &program, 0)? };
-    // SAFETY: A new mapping.
+    // SAFETY: The kernel chooses the address of the new mapping, so it overlaps nothing.
     let place = unsafe { mmap_anonymous(null_mut(), PAGE, ProtFlags::READ, private)? };
     std::hint::black_box(slice_from_raw_parts(code.cast::<u8>(), length));
     for _ in 0..3 {
@@ -66,7 +67,7 @@ fn hold(held: &Path, mapped: &Path) -> std::io::Result<()> {
         });
         std::thread::sleep(Duration::from_millis(200));
         said("stuck");
-        // SAFETY: Over a mapping of our own that nothing is in.
+        // SAFETY: It replaces this program's own mapping, which holds no data.
         let done = unsafe { mmap(place, PAGE, ProtFlags::READ, private | MapFlags::FIXED, &direct, 0) };
         done.map(drop)?;
         Ok(())

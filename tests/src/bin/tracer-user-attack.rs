@@ -1,6 +1,8 @@
-//! A program that attacks a mirror by its user events, for tests; and what it becomes, a program that watches its memory.
+//! A test program that attacks a mirror through its user events, and the program that it executes, which watches its
+//! memory.
 //!
-//! All pages that it tells the mirror of lie at two addresses, [`ZEROES`] and [`ONES`], at which each program maps its own.
+//! All pages that it registers with the mirror lie at two addresses, [`ZEROES`] and [`ONES`]. Each program maps its
+//! own pages there.
 
 use std::{
     collections::BTreeMap,
@@ -24,12 +26,12 @@ use tracer_tests::{
     user_events::{Data, PERSIST, Page, fork_with, start_child, wait_for},
 };
 
-/// Where pages are mapped. Where nobody is to write, the first holds nothing but zeroes and the second nothing but ones: a bit that is
-/// set shows in the one, a bit that is cleared in the other.
+/// Address of the first page; [`ONES`] is the second. Where nothing may be written, the first page holds only zero
+/// bits and the second only one bits: the first shows a bit that was set, the second a bit that was cleared.
 const ZEROES: u64 = 0x1000_0000_0000;
 /// See [`ZEROES`].
 const ONES: u64 = ZEROES + Page::SIZE as u64;
-/// What a watching program exits with when something was written.
+/// Exit code of a watching program whose memory was written.
 const TOUCHED: u8 = 99;
 
 fn main() -> ExitCode {
@@ -70,7 +72,7 @@ fn in_step<T>(what: &str, done: Result<T, i32>) -> Result<T, String> {
     done.map_err(|error| format!("{what}: {}", std::io::Error::from_raw_os_error(error)))
 }
 
-/// The two pages of a program that has asked for nothing.
+/// The two pages of a program that has registered nothing.
 struct Canary {
     zeroes: Page,
     ones: Page,
@@ -87,7 +89,7 @@ impl Canary {
         Ok(canary)
     }
 
-    /// Those of the program that this was forked from.
+    /// The pages that this process inherited by fork(2).
     fn inherited() -> Self {
         Self { zeroes: Page::at(ZEROES), ones: Page::at(ONES) }
     }
@@ -96,8 +98,8 @@ impl Canary {
         self.zeroes.is_all(0) && self.ones.is_all(0xff)
     }
 
-    /// Looks at the words that programs ask for all the time, as what is written may be taken back, and at all else in the end; whether
-    /// nothing was written.
+    /// Whether nothing was written. Polls the words that programs register, because a write may be undone, and checks
+    /// the remaining bytes at the end.
     fn stays_untouched(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -119,7 +121,8 @@ fn watch(time: Duration, aloud: bool) -> ExitCode {
     if canary.stays_untouched(time) { ExitCode::SUCCESS } else { ExitCode::from(TOUCHED) }
 }
 
-/// Asks to be told at a page that does not come, and runs another program when that is refused.
+/// Registers an address in a page whose fault is never answered, and executes another program when the mirror
+/// refuses.
 fn become_another(dir: &str, page: &str, program: &str, how: &str) -> Result<Infallible, String> {
     let open = if how == "read" { Data::open_to_read } else { Data::open };
     let data = open(Path::new(dir)).map_err(|error| error.to_string())?;
@@ -132,7 +135,8 @@ fn become_another(dir: &str, page: &str, program: &str, how: &str) -> Result<Inf
     Err(Command::new(program).args(["watch", "5000000", "aloud"]).exec().to_string())
 }
 
-/// Many threads ask at once to be told at pages that do not come: how many were refused by which error, and after what time.
+/// Many threads at once register addresses in pages whose faults are never answered. Prints how many requests each
+/// errno refused, and after what time.
 fn crowd(dir: &str, page: &str, count: u64) -> Result<(), String> {
     let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
     let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
@@ -162,9 +166,10 @@ fn crowd(dir: &str, page: &str, count: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes more and more of something, and keeps it: how much it got, how often it was refused and how.
+/// Acquires more and more of a resource and keeps it. Prints how much was granted, how often it was refused, and the
+/// errnos.
 fn take(what: &str, dir: &Path, tries: u64) -> Result<(), String> {
-    // What refuses is the mirror, not the limit of this process.
+    // Raises the process's own limit, so that only the mirror refuses.
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
     setrlimit(Resource::Nofile, most).map_err(|error| error.to_string())?;
@@ -193,10 +198,10 @@ fn take(what: &str, dir: &Path, tries: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Threads that read what has no records yet; how those were refused that do not wait.
+/// Threads that read a file without records; returns the errnos of the refused reads. The other reads keep waiting.
 fn reads(dir: &Path, tries: u64) -> Result<Vec<i32>, String> {
     let (send, answers) = std::sync::mpsc::channel();
-    // One file, as nobody else may open it meanwhile.
+    // All threads share one open file, because a second open is refused meanwhile.
     let file = Arc::new(File::open(dir.join("trace_pipe")).map_err(|error| error.to_string())?);
     for _ in 0..tries {
         let (file, send) = (Arc::clone(&file), send.clone());
@@ -205,12 +210,12 @@ fn reads(dir: &Path, tries: u64) -> Result<Vec<i32>, String> {
             send.send(done.err().and_then(|error| error.raw_os_error()).unwrap_or(-1))
         });
     }
-    // Whoever has no answer for so long waits.
+    // A read without an answer for this long is waiting.
     let quiet = Duration::from_secs(1);
     Ok(std::iter::from_fn(|| answers.recv_timeout(quiet).ok()).collect())
 }
 
-/// A process that asks to be told of an event, and stays; how that was refused.
+/// A process that registers an event and stays alive; returns the errno of a refusal.
 fn space(data: &Data) -> Result<Option<i32>, String> {
     let (answer, its) = rustix::pipe::pipe().map_err(|error| error.to_string())?;
     in_step(
@@ -221,7 +226,7 @@ fn space(data: &Data) -> Result<Option<i32>, String> {
                 data.register_at("space u32 a", ZEROES, 3, 4, 0)
             });
             let _ = File::from(its).write_all(&done.err().unwrap_or(0).to_ne_bytes());
-            // Until the test lets go of all of them.
+            // Stays until the test closes the input.
             let _ = std::io::stdin().read_line(&mut String::new());
             0
         }),
@@ -231,7 +236,7 @@ fn space(data: &Data) -> Result<Option<i32>, String> {
     Ok(Some(i32::from_ne_bytes(error)).filter(|error| *error != 0))
 }
 
-/// Registers, and then has its page taken away by one that does not come.
+/// Registers, and then replaces its page by one whose fault is never answered.
 fn stuck(dir: &str, page: &str) -> Result<(), String> {
     let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
     let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
@@ -243,7 +248,7 @@ fn stuck(dir: &str, page: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Registers as many events as it is let.
+/// Registers as many events as the mirror accepts.
 fn flood(dir: &str, count: u64) -> Result<(), String> {
     let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
     in_step("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
@@ -269,7 +274,7 @@ fn flood(dir: &str, count: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Tries to map the page of all programs to write it.
+/// Tries to map the status page of all programs writable.
 fn page(dir: &str) -> Result<(), String> {
     let path = Path::new(dir).join("user_events_status");
     for (read, write) in [(true, true), (false, true)] {
@@ -284,17 +289,17 @@ fn page(dir: &str) -> Result<(), String> {
     }
 }
 
-/// Address spaces that come and go while events are turned on and off.
+/// Address spaces that appear and disappear while events are turned on and off.
 mod races {
     use super::{
         AtomicU32, AtomicU64, Canary, Command, CommandExt, Data, Duration, Instant, ONES, Ordering, Page,
         Path, TOUCHED, ZEROES, fork_with, in_step, said, start_child, wait_for,
     };
 
-    /// The file, for children that have nothing but globals.
+    /// The open file, as a global: children have no other state.
     static DATA: std::sync::OnceLock<Data> = std::sync::OnceLock::new();
     static SEEN: AtomicU32 = AtomicU32::new(0);
-    /// How long whoever takes another's place watches its pages, in microseconds.
+    /// How long a program that follows by exec(2) or by pid reuse watches its pages, in microseconds.
     static WATCH: AtomicU64 = AtomicU64::new(0);
 
     fn word(page: &Page) -> bool {
@@ -319,7 +324,7 @@ mod races {
         i32::from(!Canary::inherited().stays_untouched(time))
     }
 
-    /// How one child races.
+    /// The way in which a child races.
     #[derive(Clone, Copy)]
     enum Kind {
         Exit,
@@ -329,8 +334,8 @@ mod races {
         Exec,
     }
 
-    /// Races of a child that registers first, at one of the two places; how it exits: bit 0 an event that was on was seen, 1 it could
-    /// not register.
+    /// Races of a child that first registers at one of the two addresses. The exit code is 1 when the enable bit is
+    /// set at the end, and 2 when a step failed.
     fn child(kind: Kind, place: u64, own: &Path, times: u64) -> i32 {
         let Ok(mut page) = Page::fixed(place, None) else { return 2 };
         page.put(0, &[0]);
@@ -377,10 +382,11 @@ mod races {
         let data = Data::open(dir).map_err(|error| error.to_string())?;
         let _ = DATA.set(data);
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
-        // This program has never asked for anything: nothing is written into it, nor into children that do not.
+        // This program has registered nothing, so neither it nor its children that do not register may be written to.
         let canary = Canary::map()?;
         let (mut done, mut stray, mut on, mut failed, mut children) = (0, 0, 0, 0, 0);
-        // How often the number of a process that has ended was asked for, and how often another process got it.
+        // How often this program requested the pid of an ended process for a new process, and how often that
+        // succeeded.
         let (mut asked, mut reused) = (0, 0);
         let mut kinds = [0_u64; 5];
         let mut numbers = seed | 1;

@@ -1,4 +1,4 @@
-//! A program with user events, for tests: one of many that come and go, or one that means harm.
+//! A test program with user events: one of many short-lived clients, or a malicious client.
 
 use std::{
     path::Path,
@@ -12,12 +12,12 @@ use rustix::{
 };
 use tracer_tests::user_events::{DELETE, Data, Page, REGISTER, Tally, UNREGISTER, Word, in_child};
 
-/// Names of events that the crowd shares.
+/// Number of event names that the crowd shares.
 const NAMES: u64 = 7;
-/// Records of each of the crowd, and of each of their children.
+/// Records of each process of the crowd, and of each child.
 const RECORDS: u32 = 20;
 const RECORDS_OF_CHILD: u32 = 5;
-/// Numbers of the records of children begin here.
+/// First number of the children's records.
 const CHILD: u32 = 1000;
 
 fn main() -> ExitCode {
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Maps a page of a file for itself alone and touches it.
+/// Maps a page of a file privately and touches it.
 fn touch(file: &Path, offset: u64) -> Result<(), String> {
     let file = std::fs::File::open(file).map_err(|error| error.to_string())?;
     let page = Page::part(&file, offset).map_err(|error| error.to_string())?;
@@ -56,7 +56,7 @@ fn touch(file: &Path, offset: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Asks to be told at so many addresses, and has so many children then that do nothing.
+/// Registers at this many addresses, then forks this many children that do nothing.
 fn fork_often(dir: &Path, addresses: u64, forks: u64) -> Result<(), String> {
     let failed = |what: &'static str| {
         move |error: i32| format!("{what}: {}", std::io::Error::from_raw_os_error(error))
@@ -72,7 +72,7 @@ fn fork_often(dir: &Path, addresses: u64, forks: u64) -> Result<(), String> {
         in_child(|| 0).map_err(failed("fork"))?;
     }
     println!("forked");
-    // It is still told.
+    // The mirror still updates the enable bits.
     let seen = page.bit(0);
     let end = Instant::now() + Duration::from_secs(60);
     while page.bit(0) == seen || page.bit(addresses as u32 - 1) == seen {
@@ -84,8 +84,8 @@ fn fork_often(dir: &Path, addresses: u64, forks: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// One of many: registers an event that others have too, writes records of it and leaves how many were taken, and goes in one
-/// of three ways.
+/// One process of the crowd. It registers an event that others register too, writes records, stores how many were
+/// accepted, and ends in one of three ways.
 fn crowd(dir: &Path, tally: &Path, who: u64) -> Result<(), String> {
     let failed = |what: &'static str| {
         move |error: i32| format!("{what}: {}", std::io::Error::from_raw_os_error(error))
@@ -106,7 +106,7 @@ fn crowd(dir: &Path, tally: &Path, who: u64) -> Result<(), String> {
     if who % 2 == 1 {
         let code = in_child(|| {
             let all = (0..RECORDS_OF_CHILD).all(|number| data.write(index, &record(CHILD + number)).is_ok());
-            // It has its parent's wish, and can take its own back.
+            // The child inherits its parent's registration and can unregister its own copy.
             i32::from(!all)
                 + 2 * i32::from(data.unregister(&word, bit).is_err())
                 + 4 * i32::from(word.get() != 0)
@@ -131,7 +131,7 @@ fn crowd(dir: &Path, tally: &Path, who: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Numbers that are as good as any.
+/// A generator of pseudo-random numbers (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -151,7 +151,7 @@ impl Numbers {
     }
 }
 
-/// Asks and writes what nobody should.
+/// Sends invalid requests and records.
 fn harm(dir: &Path, seed: u64, times: u64) -> Result<(), String> {
     let failed = |error: i32| format!("memory: {}", std::io::Error::from_raw_os_error(error));
     let data = Data::open(dir).map_err(|error| error.to_string())?;
@@ -159,7 +159,7 @@ fn harm(dir: &Path, seed: u64, times: u64) -> Result<(), String> {
     let good = Page::new(ProtFlags::READ | ProtFlags::WRITE).map_err(failed)?;
     let read_only = Page::new(ProtFlags::READ).map_err(failed)?;
     let none = Page::new(ProtFlags::empty()).map_err(failed)?;
-    // Pages that the mirror itself has to bring.
+    // A mapping of a mirror's file, whose page faults the mirror itself answers.
     let mirrored = std::fs::File::open(dir.join("README")).map_err(|error| error.to_string())?;
     let mirrored = Page::of(&mirrored).map_err(failed)?;
     let places = [

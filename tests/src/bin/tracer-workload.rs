@@ -1,7 +1,7 @@
 //! The workload's process: `tracer-workload PART... [--rounds N]`.
 //!
-//! Writes a byte once it is ready, waits for a byte on its standard input, runs the parts and exits. Children
-//! of the `process` part are this binary again, with `--exit CODE` or `--wait`.
+//! The process writes a byte when it is ready, waits for a byte on its standard input, runs the parts and exits.
+//! Children of the `process` part run the same binary, with `--exit CODE` or `--wait`.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;

@@ -1,14 +1,15 @@
-//! Aligning two sequences with as few lines left over as possible (Myers, "An O(ND) difference algorithm", 1986), so
-//! that a line is called missing only if there is no way to pair it. Greedy joining would call one lost hit many: texts
-//! such as `softirq_entry: vec=1` come again and again, and the wrong one pairs as well as the right one.
+//! Aligns two sequences with as few unpaired lines as possible (Myers, "An O(ND) difference algorithm", 1986): a line
+//! counts as missing only if no alignment pairs it. Greedy pairing would report many missing lines for one lost hit,
+//! because texts such as `softirq_entry: vec=1` repeat and a wrong line pairs as well as the right one.
 
-/// Past so many lines left over, two sequences are too different for it to matter which lines pair.
+/// With more unpaired lines than this the sequences are too different for an alignment to matter.
 const MOST: usize = 4000;
 
-/// The pairs of equal elements, by index, in order. `same` compares the `a`-th of the one with the `b`-th of the other.
+/// The pairs of equal elements, by index, in order. `same` compares an index of the first sequence with one of the
+/// second.
 pub(super) fn pairs(a_len: usize, b_len: usize, same: impl Fn(usize, usize) -> bool) -> Vec<(usize, usize)> {
     let most = (a_len + b_len).min(MOST);
-    // reach[k + most]: how far in `a` a path on diagonal k (index in a minus index in b) has come.
+    // reach[k + most]: the furthest index in `a` on diagonal k (index in a minus index in b).
     let mut reach = vec![0_usize; 2 * most + 3];
     let mut steps: Vec<Vec<usize>> = Vec::new();
     let at = |k: isize| (k + most as isize + 1) as usize;
@@ -26,21 +27,22 @@ pub(super) fn pairs(a_len: usize, b_len: usize, same: impl Fn(usize, usize) -> b
                 return back(&steps, d, (a_len, b_len));
             }
         }
-        // What the next round starts from, for the way back.
+        // The starting points of the next round, which `back` needs.
         steps.push(reach[at(-d)..=at(d)].to_vec());
     }
     Vec::new()
 }
 
-/// Gives each pair the nearer of its like where one of two equal elements did not pair: if one side lost a hit, which of the other's equal
-/// lines pairs is chance, and only the time tells. `apart` is how far two elements are apart.
+/// Replaces an element of a pair by an unpaired equal neighbour that is nearer in time. When one side lost a hit, the
+/// aligner pairs any of the other side's equal lines, and only the time shows the right one. `apart` is the distance
+/// of two elements.
 pub(super) fn nearer(
     pairs: &mut [(usize, usize)],
     lengths: (usize, usize),
     same: impl Fn(usize, usize) -> bool,
     apart: impl Fn(usize, usize) -> u64,
 ) {
-    // A hit that was lost shifts all pairs up to the element that is left over, on either side of it.
+    // A lost hit shifts all pairs up to the unpaired element, on either side of it.
     for at in (0..pairs.len()).rev().chain(0..pairs.len()) {
         let before = at.checked_sub(1).map_or((0, 0), |before| (pairs[before].0 + 1, pairs[before].1 + 1));
         let after = pairs.get(at + 1).copied().unwrap_or(lengths);
@@ -54,7 +56,7 @@ pub(super) fn nearer(
     }
 }
 
-/// Walks back from the end through what each round had reached.
+/// Walks back from the end through the reach of each round.
 fn back(steps: &[Vec<usize>], rounds: isize, end: (usize, usize)) -> Vec<(usize, usize)> {
     let (mut x, mut y) = (end.0 as isize, end.1 as isize);
     let mut pairs = Vec::new();
@@ -99,7 +101,7 @@ mod tests {
             .collect()
     }
 
-    /// The longest common subsequence by the book.
+    /// Length of the longest common subsequence, by the textbook algorithm.
     fn longest(a: &[u8], b: &[u8]) -> usize {
         let mut row = vec![0; b.len() + 1];
         for x in a {
@@ -115,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_lost_hit_does_not_shift_the_others() {
-        // Equal texts at these times.
+        // The times of hits with equal texts.
         let all = [10_u64, 20, 30, 40, 50];
         for lost in 0..all.len() {
             let ours: Vec<u64> =

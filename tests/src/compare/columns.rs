@@ -1,6 +1,6 @@
-//! The latency field of lines that pair, column by column. What a program cannot know is listed by column and kind of
-//! event ([`KNOWN`]), each with the most lines of an event and of all that it may set aside; any
-//! other difference is one too many.
+//! Compares the latency fields of paired lines, column by column. [`KNOWN`] lists what a BPF program cannot know, by
+//! column and kind of event. Each entry limits the lines of one event and of all events that it sets aside. Any other
+//! difference is an error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,19 +8,19 @@ use std::fmt;
 use crate::host;
 use crate::oracle::{Flags, Line};
 
-/// What the characters of the latency field stand for, by their place.
+/// The meanings of the latency field's characters, by position.
 pub const NAMES: [&str; 5] =
     ["irqs-off", "need-resched", "hardirq/softirq", "preempt-depth", "migrate-disable"];
 
-/// A column's two characters in a line, the kernel's and ours.
+/// The characters of a column in a line: the kernel's and the tracer's.
 type Two = (char, char);
 
-/// How a column came out: lines an event.
+/// The result of a column, in lines per event.
 #[derive(Clone, Debug, Default)]
 pub struct Column {
-    /// Equal, by event and character.
+    /// Equal lines, by event and character.
     pub equal: BTreeMap<(String, char), u64>,
-    /// Unequal, by event and characters.
+    /// Unequal lines, by event and characters.
     pub unequal: BTreeMap<(String, Two), u64>,
 }
 
@@ -28,14 +28,14 @@ pub struct Column {
 #[derive(Clone, Debug, Default)]
 pub struct Columns([Column; NAMES.len()]);
 
-/// Events that a limit is about.
+/// The events that a limit applies to.
 #[derive(Clone, Copy, Debug)]
 pub enum Class {
-    /// `sys_enter`, `sys_exit` and those of single calls.
+    /// `sys_enter`, `sys_exit` and the events of single system calls.
     Calls,
-    /// These.
+    /// The named events.
     Named(&'static [&'static str]),
-    /// All.
+    /// All events.
     Any,
 }
 
@@ -49,14 +49,14 @@ impl Class {
     }
 }
 
-/// How many lines may differ.
+/// Largest number of lines that may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Most {
-    /// So many of a thousand lines of each event may differ,
+    /// Lines of each event, per thousand.
     pub event: u64,
-    /// or so many of one that has few,
+    /// Lines of an event that has few lines; applies where it is larger than [`Most::event`] allows.
     pub few: u64,
-    /// and so many of a thousand lines of the comparison.
+    /// Lines of all events, per thousand lines of the comparison.
     pub all: u64,
 }
 
@@ -65,26 +65,26 @@ impl Most {
         Self { event, few, all }
     }
 
-    /// Lines of an event with so many that may differ.
+    /// The limit for an event with this many lines.
     fn of_event(self, lines: u64) -> u64 {
         self.few.max(lines * self.event / 1000)
     }
 }
 
-/// Something that our column cannot show.
+/// A difference that the tracer cannot avoid.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    /// Which column, by its place.
+    /// The column, by position.
     pub column: usize,
-    /// Whose lines.
+    /// The events.
     pub class: Class,
-    /// The characters, the kernel's and ours.
+    /// Whether the limit covers these characters, the kernel's and the tracer's.
     pub is: fn(Two) -> bool,
-    /// On real machines.
+    /// Limit on real machines.
     pub real: Most,
-    /// On emulated ones, where an interrupt finds everything under way for 20 times as long.
+    /// Limit on emulated machines, where all code takes 20 times as long, so that an interrupt finds more of it running.
     pub emulated: Most,
-    /// Why.
+    /// The reason.
     pub why: &'static str,
 }
 
@@ -94,7 +94,8 @@ impl Limit {
     }
 }
 
-/// An interrupt between the two looks asks for the CPU: the kernel beside itself differs so.
+/// An interrupt requests a reschedule between the two sides' handling of the hit. Two traces of the kernel differ in
+/// the same way.
 pub const RACE: Limit = Limit {
     column: 1,
     class: Class::Any,
@@ -104,16 +105,18 @@ pub const RACE: Limit = Limit {
     why: "an interrupt between the two looks",
 };
 
-/// What a program cannot know of the place that it interrupts (docs/SEMANTICS.md, options). The first that fits counts.
-/// Measured in twelve runs on a loaded 6.18 host of 6,800 to 17,100 lines, and set at about twice the most.
+/// What a program cannot know about the context that it interrupts (`docs/SEMANTICS.md`, options). The first matching
+/// entry counts. The values were measured in twelve runs of 6,800 to 17,100 lines on a loaded 6.18 host; the limits
+/// are about twice the maximum.
 pub const KNOWN: &[Limit] = &[
     Limit {
         column: 0,
         class: Class::Named(&["mod_memcg_lruvec_state", "count_memcg_events", "mod_memcg_state"]),
         is: is_off,
-        // Seen: up to 630 of an event's lines. How many of all lines that makes follows how many pages the jobs touch: 99 to
-        // 167 with all jobs, 60 to 75 with the mirror's six. Beside builds and virtual machines: 560 to 838 and 121 to 270, as
-        // other control groups empty the CPU's stock of charged pages. The bound is for a quiet host.
+        // Measured per thousand: up to 630 of an event's lines. The share of all lines depends on how many pages the
+        // jobs touch: 99 to 167 with all jobs, 60 to 75 with the mirror's six. Beside builds and virtual machines:
+        // 560 to 838 and 121 to 270, because other control groups empty the CPU's stock of charged pages. The limit
+        // is for a quiet host.
         real: Most::new(800, 0, 250),
         emulated: Most::new(900, 8, 250),
         why: "counts of memory control groups, which are made with interrupts on and off",
@@ -129,7 +132,7 @@ pub const KNOWN: &[Limit] = &[
             "ipi_send_cpu",
         ]),
         is: is_off,
-        // Seen: all of an event's lines, 24 of all lines.
+        // Measured: all of an event's lines, 24 of all lines.
         real: Most::new(1000, 0, 60),
         emulated: Most::new(1000, 0, 60),
         why: "what a switch, an interrupt's end or a task brings about",
@@ -138,7 +141,7 @@ pub const KNOWN: &[Limit] = &[
         column: 0,
         class: Class::Any,
         is: is_off,
-        // Seen: 21 (kmem_cache_free), 4 of 19 (hrtimer_setup), 3 of all lines.
+        // Measured: 21 (kmem_cache_free), 4 of 19 (hrtimer_setup), 3 of all lines.
         real: Most::new(45, 8, 7),
         emulated: Most::new(500, 25, 10),
         why: "all that happens with interrupts on and off",
@@ -147,8 +150,8 @@ pub const KNOWN: &[Limit] = &[
         column: 1,
         class: Class::Any,
         is: |(theirs, ours)| "nNp".contains(theirs) && "nNp.".contains(ours),
-        // Seen: none to 1 of all lines; 16 once, 9 of 10 of reschedule_entry and 14 of 116 of rcu_utilization, when the
-        // interrupt that a waking CPU sends came late.
+        // Measured: none to 1 of all lines; once 16, 9 of 10 of reschedule_entry and 14 of 116 of rcu_utilization,
+        // when the interrupt from a waking CPU arrived late.
         real: Most::new(250, 20, 35),
         emulated: Most::new(250, 20, 35),
         why: "one bit that stands for both ways to ask for the CPU",
@@ -166,30 +169,34 @@ pub const KNOWN: &[Limit] = &[
         column: 4,
         class: Class::Any,
         is: |two| two == ('1', '.'),
-        // Seen: none, or up to 43 lines of interrupts on a loaded host, 7 of 45 of an event and 6 of all lines at most.
+        // Measured: none, or up to 43 lines of interrupts on a loaded host, at most 7 of 45 of an event and 6 of all
+        // lines.
         real: Most::new(150, 16, 15),
         emulated: Most::new(500, 25, 40),
         why: "an interrupt that found one of our programs running, which the kernel's record shows and a program cannot",
     },
 ];
 
-/// Characters other than `.` of a column, by its place, of which so many lines at least are equal: a column that is never
-/// anything else says nothing. `n`, `N` and `p` need an interrupt that asks for the CPU at the right time.
+/// Column position, characters other than `.`, and the smallest number of equal lines with one of them. A column that
+/// is always `.` proves nothing. `n`, `N` and `p` need an interrupt that requests a reschedule at the right time.
 pub type Least = [(usize, &'static str, u64)];
 
-/// Of all jobs beside `tracer record` on a real machine; seen were 1,142, 134, 149 and 2,066 and more.
+/// For all jobs beside `tracer record` on a real machine; the smallest measured numbers were 1,142, 134, 149 and
+/// 2,066.
 pub const LEAST: &Least = &[(0, "d", 400), (1, "nNp", 40), (2, "hs", 50), (3, "1", 700)];
 
-/// Of six jobs beside the mirror; seen were 370, 77 and 752 and more, and an interrupt in most runs only.
+/// For six jobs beside the mirror; the smallest measured numbers were 370, 77 and 752. Only most runs had an
+/// interrupt.
 pub const LEAST_OF_SIX: &Least = &[(0, "d", 130), (1, "nNp", 25), (3, "1", 250)];
 
-/// Interrupts are off, and we do not show it; whether soft interrupts are, we do.
+/// Whether the kernel shows disabled interrupts and the tracer does not, while both agree on disabled soft
+/// interrupts.
 fn is_off(two: Two) -> bool {
     matches!(two, ('d', '.') | ('D', 'b'))
 }
 
 impl Columns {
-    /// Takes in two lines that pair.
+    /// Adds two paired lines.
     pub fn take(&mut self, kernel: &Line, ours: &Line) {
         let event = kernel.event();
         for (place, column) in self.0.iter_mut().enumerate() {
@@ -208,7 +215,7 @@ impl Columns {
         &self.0[place]
     }
 
-    /// Lines that differ beyond what is known, told by column; nothing where all is as it must be.
+    /// Differences beyond the known limits, by column; empty when there are none.
     pub fn wrong(&self, known: &[Limit]) -> Vec<String> {
         let mut wrong = Vec::new();
         for (place, column) in self.0.iter().enumerate() {
@@ -238,7 +245,8 @@ impl Columns {
         wrong
     }
 
-    /// Columns that show too little to be compared, on a real machine; an emulated one may take a part of the jobs.
+    /// Columns with too few equal lines, on a real machine. An emulated machine may run only some of the jobs, so it
+    /// has no minimum.
     pub fn too_few(&self, least: &Least) -> Vec<String> {
         if host::part() > 1 { Vec::new() } else { self.fewer_than(least) }
     }
@@ -334,7 +342,7 @@ mod tests {
         assert_eq!(columns.wrong(&[Limit { class: Class::Calls, ..enough }]).len(), 1);
         assert_eq!(columns.fewer_than(&[(0, "d", 9), (1, "nN", 1)]), Vec::<String>::new());
         assert_eq!(columns.fewer_than(&[(0, "d", 10), (1, "N", 1), (4, "1", 1)]).len(), 3);
-        // What we show and the kernel does not is another difference.
+        // A character that only the tracer shows is another difference.
         columns.take(&line("...1.", "a: x"), &line("d..1.", "a: x"));
         assert_eq!(columns.wrong(&[limit(1000, 0, 1000)]).len(), 1);
     }

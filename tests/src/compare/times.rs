@@ -1,27 +1,27 @@
-//! The times of lines that pair: how far apart the two sides read one clock at the same hit, and whether a trace's
-//! times ever run backwards. Without it a clock that stands still would pass.
+//! Compares the times of paired lines: how far apart the two sides read one clock at the same hit, and whether a
+//! trace's times ever decrease. Without this check a clock that stands still would pass.
 
 use std::fmt;
 
 use crate::host;
 use crate::oracle::Trace;
 
-/// Differences of times, in nanoseconds: ours less the kernel's.
+/// Time differences in nanoseconds: the tracer's time minus the kernel's.
 #[derive(Clone, Debug, Default)]
 pub struct Apart(Vec<i64>);
 
-/// How far apart two looks at one clock may be, in nanoseconds.
+/// Largest distance between two readings of one clock, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Half of the differences are smaller than this.
+    /// Limit of the median difference.
     pub median: u64,
-    /// 99 of 100 are smaller than this.
+    /// Limit of 99 of 100 differences.
     pub p99: u64,
 }
 
 impl Bound {
-    /// On this machine: between the two looks lie the other tracer's record and, rarely, an interrupt. Emulation is 10 to
-    /// 20 times slower, and takes the CPU away in the middle of a hit.
+    /// The limits on this machine. Between the two readings the other tracer makes its record and, rarely, an
+    /// interrupt occurs. Emulation is 10 to 20 times slower, and may preempt the virtual CPU in the middle of a hit.
     pub fn here() -> Self {
         if host::part() > 1 {
             Self { median: 100_000, p99: 5_000_000 }
@@ -32,7 +32,7 @@ impl Bound {
 }
 
 impl Apart {
-    /// Takes in one hit's times in nanoseconds.
+    /// Adds the two times of a hit, in nanoseconds.
     pub fn take(&mut self, kernel: u64, ours: u64) {
         self.0.push(i64::try_from(i128::from(ours) - i128::from(kernel)).unwrap_or(i64::MAX));
     }
@@ -47,7 +47,7 @@ impl Apart {
         self.0.is_empty()
     }
 
-    /// The size of the difference that this part of all stays below, in nanoseconds; 0 where there is none.
+    /// The difference, in nanoseconds, that this fraction of all differences does not exceed; 0 without differences.
     pub fn quantile(&self, part: f64) -> u64 {
         let mut sizes: Vec<u64> = self.0.iter().map(|difference| difference.unsigned_abs()).collect();
         sizes.sort_unstable();
@@ -55,7 +55,7 @@ impl Apart {
         sizes.get(at.saturating_sub(1)).copied().unwrap_or(0)
     }
 
-    /// What is wrong by this bound, if anything.
+    /// The violation of this limit, if any.
     pub fn wrong(&self, bound: Bound) -> Option<String> {
         let far = self.quantile(0.5) > bound.median || self.quantile(0.99) > bound.p99;
         (far || self.is_empty()).then(|| format!("times are apart by more than {bound:?}: {self}"))
@@ -79,15 +79,15 @@ impl fmt::Display for Apart {
 /// Lines that are older than the line before them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backwards {
-    /// How many.
+    /// Number of such lines.
     pub count: usize,
-    /// The first, behind the line before it.
+    /// The first such line, after the line before it.
     pub first: String,
     lines: usize,
 }
 
 impl Backwards {
-    /// Those of a trace.
+    /// Finds these lines in a trace.
     pub fn of(trace: &Trace) -> Self {
         let older = |two: &&[crate::oracle::Line]| two[1].time < two[0].time;
         let mut found = trace.lines.windows(2).filter(older);
@@ -96,8 +96,9 @@ impl Backwards {
         Self { count, first: first.unwrap_or_default(), lines: trace.lines.len() }
     }
 
-    /// What is wrong: more than one line of so many. Records of a program that was interrupted are put in order, except
-    /// where the younger one was taken out of the ring much earlier (docs/SEMANTICS.md, records); emulation makes that more likely.
+    /// The violation of the limit, if any: the lines are more frequent than one in 5,000, or in 1,000 under
+    /// emulation. Records of an interrupted program are put in order, except where the younger record left the ring
+    /// much earlier (`docs/SEMANTICS.md`, records). Emulation makes that more likely.
     pub fn wrong(&self) -> Option<String> {
         let one_of = if host::part() > 1 { 1000 } else { 5000 };
         let wrong = self.count * one_of > self.lines;
@@ -123,9 +124,9 @@ mod tests {
         assert_eq!(live.wrong(bound), None);
         assert_eq!((live.quantile(0.5), live.quantile(1.0)), (900, 900));
         assert!(dead.wrong(bound).is_some());
-        // Nothing compared is nothing shown.
+        // No comparison proves nothing.
         assert!(Apart::default().wrong(bound).is_some());
-        // Two of a hundred are too many.
+        // More than one of a hundred differences is too large.
         for hit in 0..25 {
             live.take(0, 1_000_000 + hit);
         }

@@ -1,6 +1,7 @@
-//! Histograms on calls that a test makes itself, made up at random: keys, values, sorting, variables from one event to the
-//! next, expressions, handlers, actions and synthetic events, and the calls. What they show depends on nothing else, so that
-//! two tracers show the same. Most commands are right; some are refused, by both.
+//! Generates random scenes: histograms on calls that a test makes itself. A scene has keys, values, sorting,
+//! variables that pass from one event to the next, expressions, handlers, actions, synthetic events, and the calls.
+//! The histograms depend on nothing else, so two tracers show the same. Most commands are valid; both tracers refuse
+//! the others.
 
 use crate::filters::Rng;
 use crate::workload::{getpgid, getpriority, getsid};
@@ -8,50 +9,50 @@ use crate::workload::{getpgid, getpriority, getsid};
 /// A directory below `events/`, a field, and a call.
 type Event = (&'static str, &'static str, fn(i32));
 
-/// The events, their field that a call chooses, and the calls.
+/// The events, the field that a call sets, and the calls.
 const CALLS: [Event; 3] = [
     ("syscalls/sys_enter_getpgid", "pid", getpgid),
     ("syscalls/sys_enter_getsid", "pid", getsid),
     ("syscalls/sys_enter_getpriority", "who", getpriority),
 ];
 
-/// Synthetic events that actions make, and how many parameters they want.
+/// Synthetic events that actions generate, and their numbers of parameters.
 pub const SYNTHETIC: [(&str, &str, usize); 3] = [
     ("histd_one", "histd_one u64 v", 1),
     ("histd_two", "histd_two u64 v; int w", 2),
     ("histd_text", "histd_text char c[16]; u32 w", 2),
 ];
 
-/// Commands and calls.
+/// The commands and the calls of a scene.
 #[derive(Clone, Debug, Default)]
 pub struct Scene {
-    /// Events, directories below `events/`, with commands behind `hist:`.
+    /// Events as directories below `events/`, each with the command after `hist:`.
     pub commands: Vec<(String, String)>,
-    /// Numbers of calls and what their fields are more than the base.
+    /// Index of each call in [`CALLS`], and the value of its field relative to `base`.
     calls: Vec<(usize, i32)>,
     base: i32,
 }
 
-/// Makes scenes.
+/// Generates scenes.
 #[derive(Debug)]
 pub struct Scenes {
     rng: Rng,
-    /// What calls' fields are at least, so that nobody else's calls are counted, and a filter that says so.
+    /// Smallest value of the calls' fields. The commands filter by it, so that they count no other process's calls.
     base: i32,
     thread: i32,
-    /// Variables that commands of the scene made: event and name.
+    /// Variables that the scene's commands define: event and name.
     variables: Vec<(usize, String)>,
-    /// Synthetic events that actions of the scene make.
+    /// Synthetic events that the scene's actions generate.
     made: Vec<usize>,
 }
 
 impl Scenes {
-    /// Scenes of a seed, for calls of one thread.
+    /// Makes a generator from a seed, for calls of one thread.
     pub fn new(seed: u64, base: i32, thread: i32) -> Self {
         Self { rng: Rng::new(seed), base, thread, variables: Vec::new(), made: Vec::new() }
     }
 
-    /// The next one.
+    /// The next scene.
     pub fn scene(&mut self) -> Scene {
         self.variables.clear();
         self.made.clear();
@@ -196,7 +197,7 @@ impl Scenes {
             })
             .collect();
         if made == 1 && self.rng.once_in(2) {
-            // Types have to be the same; the field's own is found so.
+            // The types must match: `__syscall_nr` is an int, like `w`.
             "__syscall_nr".clone_into(&mut params[1]);
         }
         self.made.push(made);
@@ -228,7 +229,7 @@ impl Scene {
         }
     }
 
-    /// The events that have something to show.
+    /// The events with a histogram.
     pub fn events(&self) -> Vec<&str> {
         let mut events: Vec<&str> = self.commands.iter().map(|(event, _)| event.as_str()).collect();
         events.sort_unstable();

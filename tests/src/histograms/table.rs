@@ -1,13 +1,13 @@
-//! What `hist` files show, taken apart: rows that are equal in what they are sorted by come in any order.
+//! Parses `hist` files. Rows with equal sort keys may have any order.
 
-/// A table: what stands above it, its rows with what lies under each, its totals.
+/// A table: the trigger line, the rows with the lines below each, and the totals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// The line with the trigger.
     pub info: String,
-    /// The rows, each with what stands under it.
+    /// The rows, each with the lines below it.
     pub rows: Vec<String>,
-    /// What stands below.
+    /// The lines after the rows.
     pub totals: Vec<String>,
 }
 
@@ -35,13 +35,13 @@ pub fn tables(text: &str) -> Vec<Table> {
     tables
 }
 
-/// Whether two `hist` files show the same: as many tables, at least one, and each as the other.
+/// Whether two `hist` files show the same: the same number of tables, at least one, and pairwise equal tables.
 pub fn same(left: &[Table], right: &[Table]) -> bool {
     !left.is_empty() && left.len() == right.len() && left.iter().zip(right).all(|(l, r)| l.is_as(r))
 }
 
 impl Table {
-    /// What rows are sorted by, row by row: rows that are equal in that come in any order.
+    /// The sort keys of each row. Rows with equal sort keys may have any order.
     fn order(&self) -> Vec<Vec<String>> {
         let sort = self.info.split(":sort=").nth(1).unwrap_or_default();
         let sort = sort.split([':', ' ']).next().unwrap_or_default();
@@ -49,7 +49,7 @@ impl Table {
             sort.split(',').map(|name| name.split('.').next().unwrap_or_default()).collect();
         let of = |row: &String, name: &str| -> String {
             let row = row.lines().next().unwrap_or_default();
-            // Of a key and a value of one name it is the value, which comes last.
+            // When a key and a value have the same name, the sort uses the value, which is last.
             let at = row.rfind(&format!(" {name}: ")).map(|at| &row[at + name.len() + 3..]);
             at.and_then(|rest| rest.split([',', '}']).next()).unwrap_or_default().trim_start().to_owned()
         };
@@ -57,7 +57,7 @@ impl Table {
         self.rows.iter().map(|row| names.iter().map(|name| first(of(row, name))).collect()).collect()
     }
 
-    /// Whether they show the same, rows that are equal in what they are sorted by in any order.
+    /// Whether both tables show the same; rows with equal sort keys may have any order.
     pub fn is_as(&self, other: &Self) -> bool {
         let sorted = |table: &Self| {
             let mut rows = table.rows.clone();

@@ -1,4 +1,4 @@
-//! Lines of `trace`, taken apart: the kernel's and ours have one form, and one parser.
+//! Parses the lines of `trace`. The kernel and the tracer use one form, so one parser serves both.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ pub struct Trace {
     pub header: Vec<String>,
     /// Records in the order of the text.
     pub lines: Vec<Line>,
-    /// Hits that the text itself says are lost (`[LOST n EVENTS]`).
+    /// Lost hits that the text itself reports (`[LOST n EVENTS]`).
     pub lost: u64,
 }
 
-/// One record's line, with any further lines that its text goes on over.
+/// The line of one record, with the continuation lines of its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Name of the task.
@@ -26,17 +26,17 @@ pub struct Line {
     pub flags: Flags,
     /// Nanoseconds (the text has microseconds).
     pub time: u64,
-    /// Everything behind the timestamp: the event's name and its text.
+    /// Everything after the timestamp: the event's name and its text.
     pub text: String,
 }
 
-/// The latency field: five characters with `irq-info`, `.` for nothing.
+/// The latency field: five characters with `irq-info`, `.` for an unset one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flags(pub String);
 
 impl Flags {
-    /// The character at a place: 0 interrupts off, 1 need-resched, 2 hard or soft interrupt, 3 preemption depth,
-    /// 4 migration-disable depth.
+    /// The character at a position: 0 interrupts off, 1 need-resched, 2 hard or soft interrupt, 3 preemption depth, 4
+    /// migration-disable depth.
     pub fn at(&self, place: usize) -> char {
         self.0.chars().nth(place).unwrap_or(' ')
     }
@@ -61,7 +61,7 @@ impl Trace {
                 trace.header.push(text.into_owned());
             }
         }
-        // What the last newline of the file left behind.
+        // Removes the file's last newline.
         if let Some(last) = trace.lines.last_mut()
             && last.text.ends_with('\n')
         {
@@ -70,7 +70,7 @@ impl Trace {
         trace
     }
 
-    /// Lines an event name.
+    /// Number of lines, by event name.
     pub fn by_event(&self) -> BTreeMap<String, u64> {
         let mut events = BTreeMap::new();
         for line in &self.lines {
@@ -80,16 +80,16 @@ impl Trace {
     }
 }
 
-/// `CPU:1 [LOST 12 EVENTS]`; without a number at least one is lost.
+/// Parses `CPU:1 [LOST 12 EVENTS]`; without a number at least one is lost.
 fn lost(text: &str) -> Option<u64> {
     let inside = text.strip_prefix("CPU:")?.split_once("[LOST ")?.1;
     Some(inside.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(1))
 }
 
 impl Line {
-    /// Reads `%16s-%-7d [%03d] FLAGS SECONDS.MICROS: TEXT`, with a thread group id in between or not.
+    /// Parses `%16s-%-7d [%03d] FLAGS SECONDS.MICROS: TEXT`, with an optional thread group id after the pid.
     pub fn parse(raw: &[u8]) -> Option<Self> {
-        // The task's name is padded to 16 bytes, and longer than 15 it cannot be.
+        // The task's name is padded to 16 bytes and has at most 15.
         let (comm, rest) = raw.split_at_checked(16)?;
         let rest = std::str::from_utf8(rest.strip_prefix(b"-")?)
             .map_or_else(|_| String::from_utf8_lossy(&rest[1..]).into_owned(), str::to_owned);
@@ -114,7 +114,7 @@ impl Line {
         })
     }
 
-    /// The event's name. Syscall events print `sys_NAME(` and `sys_NAME -> `, which reads as `sys_enter_NAME` and
+    /// The event's name. Syscall events print `sys_NAME(` and `sys_NAME -> `, which mean `sys_enter_NAME` and
     /// `sys_exit_NAME`.
     pub fn event(&self) -> String {
         let end = self.text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(self.text.len());

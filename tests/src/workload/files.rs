@@ -1,4 +1,4 @@
-//! Files: made, written, read, renamed, locked and removed, on a disk's file system and on tmpfs.
+//! File operations: create, write, read, rename, lock and remove, on a disk's file system and on tmpfs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -44,7 +44,7 @@ fn round(dir: &Path) -> io::Result<()> {
     rustix::io::read(file, &mut room)?;
     rustix::io::pread(file, &mut room, 4_096)?;
     rustix::fs::ftruncate(file, 6_000)?;
-    // Not every file system can; the call is what counts.
+    // Some file systems do not support this; only the call matters.
     let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, 16_384);
     rustix::fs::fadvise(file, 0, None, Advice::WillNeed)?;
     rustix::fs::fstat(file)?;
@@ -127,8 +127,8 @@ fn common_events() -> Vec<Provoked> {
     events
 }
 
-/// What [`disk`] provokes. The events of the file system itself depend on which it is and are in
-/// [`EXT4_EVENTS`].
+/// The events that [`disk`] provokes. The file system's own events depend on its type; [`EXT4_EVENTS`] lists those of
+/// ext4.
 pub(super) fn disk_events() -> Vec<Provoked> {
     let mut events = common_events();
     events.extend(at_least(&[
@@ -140,7 +140,7 @@ pub(super) fn disk_events() -> Vec<Provoked> {
     events
 }
 
-/// What a round provokes when the scratch directory lies on ext4.
+/// The events of a round when the scratch directory lies on ext4.
 const EXT4_EVENTS: &[(&str, u64)] = &[
     ("ext4:ext4_request_inode", 2),
     ("ext4:ext4_allocate_inode", 2),
@@ -164,19 +164,19 @@ const EXT4_EVENTS: &[(&str, u64)] = &[
     ("ext4:ext4_mballoc_alloc", 0),
     ("ext4:ext4_fallocate_enter", 1),
     ("ext4:ext4_fallocate_exit", 1),
-    // Only where the file system has a journal.
+    // Only with a journal.
     ("jbd2:jbd2_handle_start", 0),
     ("jbd2:jbd2_handle_stats", 0),
 ];
 
-/// What [`memory`] provokes.
+/// The events that [`memory`] provokes.
 pub(super) fn memory_events() -> Vec<Provoked> {
     let mut events = common_events();
     events.extend(at_least(&[("timestamp:inode_set_ctime_to_ts", 2)]));
     events
 }
 
-/// Locks of a whole file, both kinds, and a refused one.
+/// Locks of a whole file of both kinds, and a refused lock.
 pub(super) fn locks(site: &Site) -> io::Result<()> {
     let path = site.dir.join("lock");
     let first = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
@@ -193,7 +193,7 @@ pub(super) fn locks(site: &Site) -> io::Result<()> {
     fs::remove_file(&path)
 }
 
-/// What [`locks`] provokes.
+/// The events that [`locks`] provokes.
 pub(super) fn lock_events() -> Vec<Provoked> {
     let mut events = syscalls(&[("flock", Exactly(3)), ("fcntl", AtLeast(2)), ("unlink", Exactly(1))]);
     events.extend(exactly(&[("filelock:fcntl_setlk", 2), ("filelock:flock_lock_inode", 3)]));

@@ -1,7 +1,7 @@
-//! Events that the kernel fires on the workload's way without the workload asking for them: seen on one kernel or
-//! another, at no promised count. Tests that compare two views of one run take them along.
+//! Events that the kernel fires as a side effect of the workload: seen on some kernels, without a promised count.
+//! Tests that compare two traces of one run include them.
 
-/// Their names; which of them a kernel has, and fires, is its own matter.
+/// The names of these events; a kernel may lack some of them or never fire them.
 pub const INCIDENTAL: &[&str] = &[
     "block:block_bio_queue",
     "block:block_dirty_buffer",

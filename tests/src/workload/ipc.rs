@@ -1,4 +1,4 @@
-//! Descriptors that wait for each other: pipes, eventfd, epoll, inotify, unix sockets, futexes.
+//! Operations on descriptors that wait for each other: pipes, eventfd, epoll, inotify, unix sockets, futexes.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -56,7 +56,7 @@ pub(super) fn run(site: &Site) -> io::Result<()> {
     std::fs::remove_file(address)?;
 
     let word = AtomicU32::new(5);
-    // The word holds another value, so that nobody sleeps.
+    // The word holds another value, so the call returns at once.
     let _ = futex::wait(&word, futex::Flags::PRIVATE, 4, None);
     futex::wake(&word, futex::Flags::PRIVATE, 1)?;
     let millisecond = futex::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
@@ -65,7 +65,7 @@ pub(super) fn run(site: &Site) -> io::Result<()> {
     Ok(())
 }
 
-/// What [`run`] provokes.
+/// The events that [`run`] provokes.
 pub(super) fn events() -> Vec<Provoked> {
     let mut events = syscalls(&[
         ("pipe2", Exactly(2)),

@@ -1,4 +1,4 @@
-//! A run of the workload, from the side of a test: started and held before its first step, then let go.
+//! A run of the workload, controlled by a test: started, held before its first step, then released.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::Site;
 use crate::host;
 
-/// A workload process. It is killed when dropped before it finished.
+/// A workload process. Dropping it before it finished kills it.
 #[derive(Debug)]
 pub struct Job {
     child: Child,
@@ -18,22 +18,22 @@ pub struct Job {
     site: Site,
 }
 
-/// How a workload ended.
+/// The result of a workload.
 #[derive(Debug)]
 pub struct Finished {
-    /// Exit status; the run failed when it is not success.
+    /// Exit status; a failed run has no success status.
     pub status: ExitStatus,
 }
 
 impl Job {
-    /// Starts the workload with these parts (`all` is one, too) and so many rounds, and returns once it
-    /// waits for [`Job::go`]: from then on nothing but the parts runs in it.
+    /// Starts the workload with these parts (`all` is also a part) and this many rounds. It returns once the process
+    /// waits for [`Job::go`]; from then on the process runs nothing but the parts.
     ///
     /// # Errors
     /// When the binary is missing or does not start.
     pub fn start(parts: &[&str], rounds: u32) -> Result<Self> {
         let binary = host::binary("tracer-workload", "TRACER_WORKLOAD")?;
-        // Made and removed here, so that the process has no hits but those of its parts.
+        // The test makes and removes the directories, so that the process has only the hits of its parts.
         let site = Site::create().context("no scratch directory")?;
         let mut child = Command::new(&binary)
             .args(parts)
@@ -62,12 +62,12 @@ impl Job {
         self.child.id()
     }
 
-    /// Waits until the process sleeps, which after its byte it does only in the read of ours.
+    /// Waits until the process sleeps. After its ready byte it sleeps only in the read of the start byte.
     fn until_asleep(&self) -> Result<()> {
         let path = format!("/proc/{}/stat", self.pid());
         for _ in 0..10_000 {
             let stat = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-            // The name in parentheses may hold anything.
+            // The name in parentheses may contain any character.
             if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')) {
                 return Ok(());
             }
@@ -76,10 +76,10 @@ impl Job {
         bail!("the workload does not come to rest");
     }
 
-    /// Lets the workload run and waits for its end.
+    /// Starts the parts and waits for the end of the workload.
     ///
     /// # Errors
-    /// When it cannot be let go or fails.
+    /// When the workload cannot be started or fails.
     pub fn go(mut self) -> Result<Finished> {
         let mut input = self.input.take().context("the workload was let go already")?;
         input.write_all(b"\n")?;

@@ -1,4 +1,4 @@
-//! Memory: mapped, touched, protected, grown, dropped; the page faults that come of it.
+//! Memory operations: map, touch, protect, grow and drop, with their page faults.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -33,7 +33,7 @@ pub(super) fn run(site: &Site) -> io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// What [`run`] provokes.
+/// The events that [`run`] provokes.
 pub(super) fn events() -> Vec<Provoked> {
     let mut events = syscalls(&[
         ("mmap", AtLeast(2)),
@@ -58,7 +58,7 @@ pub(super) fn events() -> Vec<Provoked> {
         ("mmap_lock:mmap_lock_released", 2),
         ("filemap:mm_filemap_fault", 0),
         ("pagemap:mm_lru_insertion", 1),
-        // Called by x86's code only; other kernels have the event and never hit it.
+        // Only x86 code calls it; other kernels have the event and never hit it.
         ("tlb:tlb_flush", u64::from(cfg!(target_arch = "x86_64"))),
     ]));
     events

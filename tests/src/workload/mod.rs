@@ -1,10 +1,10 @@
-//! A deterministic workload: parts that provoke known events with known arguments, run by the binary
-//! `tracer-workload` in a process of its own.
+//! A deterministic workload: parts that provoke known events with known arguments. The binary `tracer-workload` runs
+//! them in a separate process.
 //!
-//! The process waits for a byte on its standard input before its first part, so that tracing can be restricted
-//! to its pid beforehand ([`Job`]). Everything is local: a scratch directory, loopback sockets, fixed children.
-//! Each part says which events it provokes and how often a round; counts that are exact hold on every kernel
-//! that has the event.
+//! The process waits for a byte on its standard input before its first part, so that a test can first restrict
+//! tracing to its pid ([`Job`]). Everything is local: a scratch directory, loopback sockets, fixed children. Each
+//! part lists the events that it provokes, with a count per round. Exact counts hold on every kernel that has the
+//! event.
 
 mod files;
 mod incidental;
@@ -29,10 +29,10 @@ pub use raw::{getpgid, getppid, getpriority, getsid, pin_to_cpu, terminal};
 /// How often a round of a part provokes an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// Neither more nor less.
+    /// Exactly this often.
     Exactly(u64),
-    /// This often or more: the C library or the kernel's own needs may add hits. 0 is for events that depend on
-    /// the machine or on timing.
+    /// This often or more: the C library or the kernel may add hits. 0 is for events that depend on the machine or on
+    /// timing.
     AtLeast(u64),
 }
 
@@ -49,9 +49,9 @@ pub struct Provoked {
 pub struct Part {
     /// Name, as the command line takes it.
     pub name: &'static str,
-    /// What one round does.
+    /// One round.
     run: fn(&Site) -> io::Result<()>,
-    /// What one round provokes.
+    /// The events of one round.
     provokes: fn() -> Vec<Provoked>,
 }
 
@@ -59,12 +59,12 @@ impl Part {
     /// Runs one round.
     ///
     /// # Errors
-    /// When a step fails that must not; steps that are meant to fail do not count.
+    /// When a step fails that should succeed; steps that should fail are ignored.
     pub fn run(&self, site: &Site) -> io::Result<()> {
         (self.run)(site)
     }
 
-    /// What one round provokes.
+    /// The events that one round provokes.
     pub fn provokes(&self) -> Vec<Provoked> {
         (self.provokes)()
     }
@@ -92,19 +92,19 @@ pub const PARTS: &[Part] = &[
     Part { name: "values", run: values::run, provokes: values::events },
 ];
 
-/// The part of this name.
+/// The part with this name.
 pub fn part(name: &str) -> Option<&'static Part> {
     PARTS.iter().find(|part| part.name == name)
 }
 
-/// Every event that the workload can provoke, promised or incidental, without those that `known` lacks; sorted.
+/// Every event that the workload can provoke, promised or incidental, sorted and limited to `known`.
 pub fn events(known: &[String]) -> Vec<String> {
     let promised = PARTS.iter().flat_map(Part::provokes).map(|provoked| provoked.event);
     let all: BTreeSet<String> = promised.chain(INCIDENTAL.iter().map(ToString::to_string)).collect();
     all.into_iter().filter(|event| known.contains(event)).collect()
 }
 
-/// Where a workload may write: two empty directories, which every part leaves empty.
+/// The places where a workload may write: two empty directories, which every part leaves empty.
 #[derive(Clone, Debug)]
 pub struct Site {
     /// On a disk's file system.
@@ -114,7 +114,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Makes both directories: under `TRACER_TESTS_DIR` or the directory for temporary files, and in /dev/shm.
+    /// Makes both directories: one under `TRACER_TESTS_DIR` or the directory for temporary files, the other in
+    /// `/dev/shm`.
     ///
     /// # Errors
     /// When a directory cannot be made.
@@ -137,19 +138,19 @@ impl Site {
     }
 }
 
-/// Builds a list of what is provoked.
+/// Events with exact counts.
 fn exactly(list: &[(&str, u64)]) -> Vec<Provoked> {
     let one = |(event, n): &(&str, u64)| Provoked { event: (*event).to_owned(), count: Count::Exactly(*n) };
     list.iter().map(one).collect()
 }
 
-/// As [`exactly`], for least counts.
+/// Events with minimum counts.
 fn at_least(list: &[(&str, u64)]) -> Vec<Provoked> {
     let one = |(event, n): &(&str, u64)| Provoked { event: (*event).to_owned(), count: Count::AtLeast(*n) };
     list.iter().map(one).collect()
 }
 
-/// `sys_enter_X` and `sys_exit_X`, each this often.
+/// `sys_enter_X` and `sys_exit_X`, each with this count.
 fn syscalls(list: &[(&str, Count)]) -> Vec<Provoked> {
     list.iter()
         .flat_map(|(name, count)| {

@@ -1,4 +1,4 @@
-//! Loopback: TCP and UDP, and what happens where nobody listens.
+//! Loopback traffic: TCP and UDP, including ports without a listener.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -37,7 +37,7 @@ pub(super) fn run(_: &Site) -> io::Result<()> {
     Ok(())
 }
 
-/// What [`run`] provokes.
+/// The events that [`run`] provokes.
 pub(super) fn events() -> Vec<Provoked> {
     let mut events = syscalls(&[
         ("socket", Exactly(5)),
@@ -70,7 +70,7 @@ pub(super) fn events() -> Vec<Provoked> {
         ("sock:sock_recv_length", 3),
         ("tcp:tcp_probe", 1),
         ("tcp:tcp_destroy_sock", 2),
-        // Before 6.10 not without a socket.
+        // Kernels before 6.10 hit it only with a socket.
         ("tcp:tcp_send_reset", 0),
         ("tcp:tcp_receive_reset", 1),
         ("skb:consume_skb", 1),

@@ -1,4 +1,4 @@
-//! Processes, threads and signals: made, named, scheduled, signalled, reaped.
+//! Operations on processes, threads and signals: create, rename, schedule, signal and reap.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use super::{Provoked, Site, at_least, exactly, syscalls};
 /// Exit code of the first child.
 const CODE: i32 = 7;
 
-/// One round: two children, a thread, two names, a few yields.
+/// One round: two children, a thread, two thread names, a few yields.
 pub(super) fn run(_: &Site) -> io::Result<()> {
     let status = Command::new("/proc/self/exe").args(["--exit", &CODE.to_string()]).status()?;
     assert_eq!(status.code(), Some(CODE), "exit code of the child");
@@ -46,7 +46,7 @@ fn rename(name: &str) -> io::Result<()> {
     Ok(rustix::thread::set_name(&name)?)
 }
 
-/// What [`run`] provokes.
+/// The events that [`run`] provokes.
 pub(super) fn events() -> Vec<Provoked> {
     let mut events = syscalls(&[
         ("execve", AtLeast(2)),
@@ -64,7 +64,7 @@ pub(super) fn events() -> Vec<Provoked> {
         ("oom:oom_score_adj_update", 2),
     ]));
     events.extend(at_least(&[
-        // The third is the workload itself, once.
+        // The third exit is the workload's own, which happens once.
         ("sched:sched_process_exit", 3),
         ("syscalls:sys_enter_exit_group", 2),
         ("sched:sched_wakeup_new", 3),
@@ -89,7 +89,7 @@ pub(super) fn events() -> Vec<Provoked> {
     events
 }
 
-/// One round of signals of this process to itself.
+/// One round of signals that this process sends to itself.
 pub(super) fn signals(_: &Site) -> io::Result<()> {
     for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGRTMIN()] {
         handle(signal)?;
@@ -102,7 +102,7 @@ pub(super) fn signals(_: &Site) -> io::Result<()> {
     Ok(())
 }
 
-/// What [`signals`] provokes.
+/// The events that [`signals`] provokes.
 pub(super) fn signal_events() -> Vec<Provoked> {
     let mut events = syscalls(&[
         ("rt_sigaction", Exactly(3)),
@@ -112,7 +112,7 @@ pub(super) fn signal_events() -> Vec<Provoked> {
         ("kill", Exactly(3)),
     ]);
     events.extend(exactly(&[("syscalls:sys_enter_rt_sigreturn", 4), ("signal:signal_deliver", 4)]));
-    // The parent is told of the exit, too.
+    // The exit also signals the parent.
     events.extend(at_least(&[("signal:signal_generate", 4)]));
     events
 }

@@ -1,5 +1,6 @@
-//! What neither the standard library nor rustix offers without `unsafe`: mappings, signal handlers, timers of
-//! the old kind, and system calls made only to be seen. With `user_events.rs` the only file of this crate that may hold `unsafe`.
+//! Operations that the standard library and rustix do not offer without `unsafe`: mappings, signal handlers, old
+//! timers, and system calls that are made only to be traced. Only this file and `user_events.rs` of this crate may
+//! contain `unsafe`.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -12,8 +13,8 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtF
 
 use super::{Count, Provoked, syscalls};
 
-/// System calls that take numbers only and change nothing that outlives the process: name in tracefs, number,
-/// arguments. Those with -1 for a descriptor fail, which is as good as success to a tracer.
+/// System calls that take only numbers and change nothing that outlives the process: name in tracefs, number,
+/// arguments. Calls with descriptor -1 fail, which makes no difference to a tracer.
 const PLAIN: &[(&str, c_long, [c_long; 3])] = &[
     ("getppid", libc::SYS_getppid, [0; 3]),
     ("getuid", libc::SYS_getuid, [0; 3]),
@@ -57,21 +58,21 @@ pub(super) fn plain_calls() {
     }
 }
 
-/// A terminal of so many lines: who writes into it, and whoever is to be run in it.
+/// A pseudo-terminal with this many lines: the master end, and the slave end for the program to run.
 ///
 /// # Errors
-/// What the system says.
+/// The errors of openpty(3) and fcntl(2).
 pub fn terminal(lines: u16) -> io::Result<(File, File)> {
     let size = libc::winsize { ws_row: lines, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
     let (mut master, mut slave) = (-1, -1);
-    // SAFETY: both places take a descriptor, no name and no settings are asked for, and the size is only read.
+    // SAFETY: both places take a descriptor, the name and the settings are null, and the size is only read.
     let done = unsafe {
         libc::openpty(&raw mut master, &raw mut slave, ptr::null_mut(), ptr::null(), &raw const size)
     };
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: both are open and nobody else's.
+    // SAFETY: both descriptors are open, and nothing else owns them.
     let (master, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
     for end in [&master, &slave] {
         rustix::io::fcntl_setfd(end, rustix::io::FdFlags::CLOEXEC)?;
@@ -79,44 +80,44 @@ pub fn terminal(lines: u16) -> io::Result<(File, File)> {
     Ok((master, slave))
 }
 
-/// `getpgid(2)` of a process that there may be or not.
+/// `getpgid(2)` of a process that may or may not exist.
 pub fn getpgid(pid: i32) {
     // SAFETY: a number only.
     unsafe { libc::syscall(libc::SYS_getpgid, c_long::from(pid)) };
 }
 
-/// `getsid(2)` likewise.
+/// `getsid(2)` of a process that may or may not exist.
 pub fn getsid(pid: i32) {
     // SAFETY: a number only.
     unsafe { libc::syscall(libc::SYS_getsid, c_long::from(pid)) };
 }
 
-/// `getpriority(2)` of a process that there may be or not.
+/// `getpriority(2)` of a process that may or may not exist.
 pub fn getpriority(who: i32) {
     // SAFETY: numbers only.
     unsafe { libc::syscall(libc::SYS_getpriority, 0, c_long::from(who)) };
 }
 
-/// What [`plain_calls`] provokes.
+/// The events that [`plain_calls`] provokes.
 pub(super) fn plain_events() -> Vec<Provoked> {
     let named: Vec<_> =
         PLAIN.iter().filter(|call| call.1 >= 0).map(|call| (call.0, Count::Exactly(1))).collect();
     let mut events = syscalls(&named);
-    // The call that does not exist has no event of its own.
+    // The nonexistent system call has no event of its own.
     let all = PLAIN.len() as u64;
     events.push(Provoked { event: "raw_syscalls:sys_enter".into(), count: Count::AtLeast(all) });
     events.push(Provoked { event: "raw_syscalls:sys_exit".into(), count: Count::AtLeast(all) });
     events
 }
 
-/// `getppid`, straight into the kernel.
+/// `getppid` as a direct system call.
 #[inline]
 pub fn getppid() -> i64 {
     // SAFETY: takes nothing and changes nothing.
     unsafe { libc::syscall(libc::SYS_getppid) }
 }
 
-/// `lseek` on no file: fails, and is seen with any offset and origin.
+/// `lseek` on descriptor -1: it fails, and is traced with any offset and origin.
 pub(super) fn seek_nowhere(offset: i64, whence: u32) {
     // SAFETY: numbers only; there is no descriptor -1.
     unsafe { libc::syscall(libc::SYS_lseek, -1, offset, whence) };
@@ -125,7 +126,7 @@ pub(super) fn seek_nowhere(offset: i64, whence: u32) {
 /// Binds the calling thread to one CPU.
 ///
 /// # Errors
-/// Those of sched_setaffinity(2), `EINVAL` when there is no such CPU.
+/// The errors of sched_setaffinity(2), `EINVAL` when there is no such CPU.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
@@ -140,7 +141,7 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Private memory, all zeros, nothing of it there yet.
+    /// Private zeroed memory without any page present.
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let at = unsafe {
@@ -156,7 +157,7 @@ impl Mapping {
 
     /// The first `len` bytes of a file, shared.
     pub(super) fn file(file: &File, len: usize) -> io::Result<Self> {
-        // SAFETY: as above; nobody else changes the file's length while the mapping lives.
+        // SAFETY: as above; no other process changes the file's length while the mapping exists.
         let at = unsafe {
             rustix::mm::mmap(
                 ptr::null_mut(),
@@ -173,12 +174,12 @@ impl Mapping {
     /// Writes a byte to every page.
     pub(super) fn touch(&mut self) {
         for offset in (0..self.len).step_by(4096) {
-            // SAFETY: inside the mapping, which is ours alone and writable whenever this is called.
+            // SAFETY: inside the mapping, which this struct owns and which is writable whenever this is called.
             unsafe { self.at.cast::<u8>().add(offset).write_volatile(1) };
         }
     }
 
-    /// Takes the right to write away and gives it back.
+    /// Removes the write permission and restores it.
     pub(super) fn protect_and_back(&mut self) -> io::Result<()> {
         // SAFETY: the range is the mapping; nothing refers into it.
         unsafe {
@@ -195,14 +196,14 @@ impl Mapping {
         Ok(())
     }
 
-    /// Writes a shared mapping back.
+    /// Writes a shared mapping back to its file.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         // SAFETY: the range is the mapping.
         unsafe { rustix::mm::msync(self.at, self.len, MsyncFlags::SYNC)? };
         Ok(())
     }
 
-    /// Locks the pages in memory and lets them go again.
+    /// Locks the pages in memory and unlocks them.
     pub(super) fn lock_and_unlock(&mut self) -> io::Result<()> {
         // SAFETY: the range is the mapping.
         unsafe {
@@ -212,7 +213,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Makes the mapping longer, at another address if need be.
+    /// Grows the mapping, which may move to another address.
     pub(super) fn grow(&mut self, len: usize) -> io::Result<()> {
         // SAFETY: nothing refers into the mapping, so it may move.
         self.at = unsafe { rustix::mm::mremap(self.at, self.len, len, MremapFlags::MAYMOVE)? };
@@ -220,22 +221,22 @@ impl Mapping {
         Ok(())
     }
 
-    /// Which pages are there; the answer does not matter.
+    /// Queries which pages are present; the result is ignored.
     pub(super) fn residence(&self) {
         let mut pages = vec![0_u8; self.len.div_ceil(4096)];
-        // SAFETY: one byte of room for each page of the mapping.
+        // SAFETY: the buffer has one byte for each page of the mapping.
         unsafe { libc::mincore(self.at, self.len, pages.as_mut_ptr().cast()) };
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nothing refers into it.
+        // SAFETY: this struct owns the mapping, and nothing refers into it.
         let _ = unsafe { rustix::mm::munmap(self.at, self.len) };
     }
 }
 
-/// Asks where the heap ends.
+/// Queries the end of the heap.
 pub(super) fn heap_end() {
     // SAFETY: 0 is below every heap, so nothing moves.
     unsafe { libc::syscall(libc::SYS_brk, 0) };
@@ -243,7 +244,7 @@ pub(super) fn heap_end() {
 
 extern "C" fn nothing(_: c_int) {}
 
-/// Gives a signal a handler that does nothing, so that it is delivered and harmless.
+/// Installs a signal handler that does nothing, so that the signal is delivered without effect.
 pub(super) fn handle(signal: c_int) -> io::Result<()> {
     // SAFETY: all zeros is a valid sigaction; the handler touches nothing.
     let result = unsafe {
@@ -255,7 +256,7 @@ pub(super) fn handle(signal: c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Blocks a signal, sends it to this process, looks at what is pending, and lets it in.
+/// Blocks a signal, sends it to this process, queries the pending signals, and unblocks it.
 pub(super) fn block_and_deliver(signal: c_int) {
     // SAFETY: all sets are initialised by sigemptyset before use; the signal has a handler.
     unsafe {
@@ -273,11 +274,11 @@ pub(super) fn block_and_deliver(signal: c_int) {
 /// Sends a queued signal with a value to this process.
 pub(super) fn queue_signal(signal: c_int, value: usize) {
     let value = libc::sigval { sival_ptr: value as *mut c_void };
-    // SAFETY: the value is a number that nobody follows.
+    // SAFETY: the value is a number that nothing dereferences.
     unsafe { libc::sigqueue(libc::getpid(), signal, value) };
 }
 
-/// Sets an interval timer of real time and stops it before it fires.
+/// Sets a real-time interval timer and stops it before it fires.
 pub(super) fn interval_timer() -> io::Result<()> {
     let after = |seconds| libc::itimerval { it_interval: timeval(0), it_value: timeval(seconds) };
     for seconds in [100, 0] {
@@ -294,7 +295,7 @@ fn timeval(seconds: i64) -> libc::timeval {
     libc::timeval { tv_sec: seconds, tv_usec: 0 }
 }
 
-/// Makes a timer that signals nobody, sets it, reads it and deletes it.
+/// Makes a timer that sends no signal, sets it, reads it and deletes it.
 pub(super) fn posix_timer() -> io::Result<()> {
     // SAFETY: all structures are initialised and outlive the calls; the timer is deleted before return.
     unsafe {

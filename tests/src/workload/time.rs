@@ -1,4 +1,4 @@
-//! Clocks and timers: sleeping, timers of three kinds, most of them stopped before they fire.
+//! Clocks and timers: sleeps, and timers of three kinds, most of which are stopped before they fire.
 
 use std::io;
 
@@ -30,14 +30,14 @@ pub(super) fn run(_: &Site) -> io::Result<()> {
     drop(timer);
 
     let _ = rustix::time::clock_getres(ClockId::Monotonic);
-    // Not there without an alarm clock in the machine.
+    // Fails on machines without an alarm clock.
     if let Ok(alarm) = rustix::time::timerfd_create(TimerfdClockId::BoottimeAlarm, TimerfdFlags::CLOEXEC) {
         rustix::time::timerfd_settime(&alarm, TimerfdTimerFlags::empty(), &far)?;
     }
     Ok(())
 }
 
-/// What [`run`] provokes.
+/// The events that [`run`] provokes.
 pub(super) fn events() -> Vec<Provoked> {
     let mut events = syscalls(&[
         ("clock_nanosleep", AtLeast(1)),

@@ -27,7 +27,7 @@ pub(super) const OFFSETS: [i64; 14] = [
 /// Origins of the `lseek` calls.
 pub(super) const WHENCES: [u32; 4] = [0, 2, 5, 0xffff_ffff];
 
-/// Names that the thread takes, and behind which it opens a file of that name that is not there.
+/// Names that the thread takes. After each it tries to open a file of that name, which does not exist.
 pub(super) const NAMES: [&str; 10] = [
     "bash",
     "bar",
@@ -56,7 +56,7 @@ pub(super) fn run(site: &Site) -> io::Result<()> {
     Ok(())
 }
 
-/// What [`run`] provokes.
+/// The events that [`run`] provokes.
 pub(super) fn events() -> Vec<Provoked> {
     let names = NAMES.len() as u64;
     let seeks = (OFFSETS.len() * WHENCES.len()) as u64 * names;
