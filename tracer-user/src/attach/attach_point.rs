@@ -8,9 +8,6 @@ use super::hooks::{
 };
 use crate::sys::prog::{ProgKind, Purpose};
 
-/// The errno for a name that contains a NUL and so cannot be a C string.
-pub(super) const NO_NAME: crate::sys::Errno = crate::sys::Errno::INVAL;
-
 /// The hook of an event's program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachPoint {

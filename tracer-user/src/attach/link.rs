@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::{
     Cause,
-    close::{bulk::PerfEvent, unlink::FileHook},
+    close::{perf_event::PerfEvent, unlink::FileHook},
     hooks::calls::Place,
 };
 use crate::sys::prog::{Prog, link_missed};

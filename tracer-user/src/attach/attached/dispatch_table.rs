@@ -23,14 +23,16 @@ use crate::{
     attach::{
         AttachPoint, Cause,
         close::{
-            bulk::PerfEvent,
-            guard::Kept,
-            unlink::{FileHook, Hooks, Job},
+            guard::{self, Guard, Guarded, Kept},
+            opening::close_links,
+            perf_event::PerfEvent,
+            unlink::FileHook,
         },
         hooks::{
             tracepoint,
-            uprobe::{self, FilePlace},
+            uprobe::{self, FilePlace, Hooks, Job},
         },
+        program::builder::{Key, SharedProgram},
     },
     sys::{
         Errno,
@@ -41,16 +43,6 @@ use crate::{
 
 /// Largest number of programs on one trace event (`BPF_TRACE_MAX_PROGS`, kernel/trace/bpf_trace.c).
 const COPIES: usize = 64;
-
-/// Identifies a shareable program: the generated code and the parameters.
-pub(in crate::attach) type Key = Vec<u8>;
-
-/// A program in the table, and its own memory.
-#[derive(Debug)]
-pub(in crate::attach) struct SharedProgram {
-    pub(in crate::attach) program: Prog,
-    pub(in crate::attach) _scratch: Option<Map>,
-}
 
 /// Programs of one type, in one table.
 #[derive(Debug)]
@@ -176,9 +168,8 @@ pub struct Attached {
     hook: AttachHandle,
 }
 
-impl Attached {
-    /// Link and event of a perf tracepoint that no guard process holds yet.
-    pub(in crate::attach) fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
+impl Guarded for Attached {
+    fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
         match &self.hook {
             AttachHandle::Perf { link, event, kept: None }
                 if matches!(self.via, AttachPoint::Tracepoint(_)) =>
@@ -189,8 +180,7 @@ impl Attached {
         }
     }
 
-    /// Records that the guard process holds the descriptors now.
-    pub(in crate::attach) fn set_kept(&mut self, by: Kept) {
+    fn set_kept(&mut self, by: Kept) {
         if let AttachHandle::Perf { kept, .. } = &mut self.hook {
             *kept = Some(by);
         }
@@ -250,6 +240,19 @@ impl Drop for Parked {
         // The link closes first, because it refers to the event.
         drop(self.end());
     }
+}
+
+/// Detaches events: no program stays attached. Returns the perf events, which do nothing any more.
+pub fn take_off(resting: impl IntoIterator<Item = Parked>) -> Vec<OwnedFd> {
+    let (links, events): (Vec<OwnedFd>, Vec<OwnedFd>) =
+        resting.into_iter().filter_map(Parked::take_apart).map(|[link, event]| (link, event)).unzip();
+    close_links(links);
+    events
+}
+
+/// Has the guard process hold the perf tracepoints among these too.
+pub fn guard_events<'a>(guard: &Arc<Guard>, attached: impl Iterator<Item = &'a mut Attached>) {
+    guard::guard(guard, attached);
 }
 
 fn misses(program: &Prog) -> u64 {

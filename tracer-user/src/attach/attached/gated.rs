@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::swap_point::SwapPoint;
 use crate::{
     attach::{
-        AttachError, AttachPoint, Cause, FilePlace, Link, Request, Session,
-        close::unlink::{self, Hooks, Job},
-        hooks::uprobe::{self, Planned},
+        AttachError, AttachPoint, Cause, FilePlace, Request, Session,
+        close::unlink,
+        hooks::uprobe::{self, Hooks, Job, Planned},
+        link::Link,
         program::companions::Companions,
     },
     code::asm::{Assembler, Atomic, Cond, Helper, Reg, Width},
@@ -124,9 +125,9 @@ impl Session {
 
     fn attach_planned(&mut self, planned: PlannedGated) -> Result<Gated, Cause> {
         let PlannedGated { slot, via, jump, program, scratch, mut beside, hits } = planned;
-        beside.attach_before(self, &via)?;
+        beside.attach_before(&via)?;
         let link = self.hook(jump.gate(), &via)?;
-        beside.attach_shared_program(self, &via);
+        beside.attach_prefault(&via);
         Ok(Gated { slot, via, link, jump, program, scratch, beside, hits })
     }
 

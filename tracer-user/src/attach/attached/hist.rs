@@ -8,8 +8,8 @@ use std::{
 use super::swap_point::SwapPoint;
 use crate::{
     attach::{
-        AttachError, AttachPoint, Block, Calls, Cause, Link, PerfEvent, Session, Writer, hooks::tracepoint,
-        program::inject,
+        AttachError, AttachPoint, Block, Calls, Cause, PerfEvent, Session, Writer, hooks::tracepoint,
+        link::Link, program::inject,
     },
     code::{
         asm::{Insn, LD_IMM64},

@@ -10,7 +10,9 @@ use tracer_abi::SCRATCH_SIZE;
 
 use super::swap_point::SwapPoint;
 use crate::{
-    attach::{AttachError, AttachPoint, Block, Cause, Link, Session, Writer, close::unlink, program::inject},
+    attach::{
+        AttachError, AttachPoint, Block, Cause, Session, Writer, close::unlink, link::Link, program::inject,
+    },
     code::lower::relay::{self, AREA_SIZE, ROWS},
     event::Format,
     plan::source::ProgramContext,

@@ -33,11 +33,8 @@ use rustix::{
     time::Timespec,
 };
 
-use super::bulk::close_links;
-use crate::{
-    attach::{Attached, Session, close},
-    sys::Errno,
-};
+use super::opening::{close, close_links};
+use crate::sys::Errno;
 
 /// Descriptors per message; the kernel takes up to 253 (`SCM_MAX_FD`).
 const BATCH: usize = 128;
@@ -123,25 +120,35 @@ impl Drop for Kept {
     }
 }
 
-impl Session {
-    /// Passes the perf tracepoints among these to the guard that it does not hold yet.
-    pub fn guard<'a>(guard: &Arc<Guard>, attached: impl Iterator<Item = &'a mut Attached>) {
-        let mut new: Vec<(u32, &mut Attached)> = attached
-            .filter(|attached| attached.unguarded().is_some())
-            .map(|attached| (guard.next.fetch_add(1, Ordering::Relaxed) & !LINK, attached))
+/// An attached event whose descriptors the guard process can hold.
+pub(in crate::attach) trait Guarded {
+    /// Its link and perf event, if the guard process is to hold them and does not yet.
+    fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]>;
+
+    /// Records that the guard process holds the descriptors now.
+    fn set_kept(&mut self, by: Kept);
+}
+
+/// Passes the descriptors of these events to the guard that it does not hold yet.
+pub(in crate::attach) fn guard<'a, T: Guarded + 'a>(
+    guard: &Arc<Guard>,
+    events: impl Iterator<Item = &'a mut T>,
+) {
+    let mut new: Vec<(u32, &mut T)> = events
+        .filter(|event| event.unguarded().is_some())
+        .map(|event| (guard.next.fetch_add(1, Ordering::Relaxed) & !LINK, event))
+        .collect();
+    for part in new.chunks_mut(BATCH / 2) {
+        let numbered: Vec<(u32, BorrowedFd<'_>)> = part
+            .iter()
+            .filter_map(|(number, event)| Some((number, event.unguarded()?)))
+            .flat_map(|(number, [link, event])| [(*number, event), (*number | LINK, link)])
             .collect();
-        for part in new.chunks_mut(BATCH / 2) {
-            let numbered: Vec<(u32, BorrowedFd<'_>)> = part
-                .iter()
-                .filter_map(|(number, attached)| Some((number, attached.unguarded()?)))
-                .flat_map(|(number, [link, event])| [(*number, event), (*number | LINK, link)])
-                .collect();
-            if guard.hold(&numbered).is_none() {
-                return;
-            }
-            for (number, attached) in part {
-                attached.set_kept(Kept { guard: Arc::clone(guard), number: *number });
-            }
+        if guard.hold(&numbered).is_none() {
+            return;
+        }
+        for (number, event) in part {
+            event.set_kept(Kept { guard: Arc::clone(guard), number: *number });
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Closing links and perf events without holding up their owner: in bulk, in background threads, by the guard process.
 
-pub(in crate::attach) mod bulk;
 pub(in crate::attach) mod guard;
+pub(in crate::attach) mod opening;
+pub(in crate::attach) mod perf_event;
 pub(in crate::attach) mod unlink;

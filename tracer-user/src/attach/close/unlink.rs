@@ -2,7 +2,7 @@
 //!
 //! To insert or remove a uprobe, the kernel takes the `mmap_lock` of each process that has the file mapped, and waits for it
 //! uninterruptibly. A process can hold its own lock indefinitely. So links are made by a thread that the caller can stop waiting
-//! for ([`Job`]), and closed by background threads.
+//! for ([`Job`](crate::attach::Job)), and closed by background threads.
 //!
 //! To close a perf event of a probe in the kernel takes some 30 to 60 ms, in which the kernel holds `event_mutex`. These threads do
 //! that too ([`close_later`]).
@@ -15,10 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    attach::{Cause, hooks::uprobe::Planned, make_way},
-    sys::event_mutex,
-};
+use super::opening::make_way;
+use crate::{attach::Cause, sys::event_mutex};
 
 /// Threads that close.
 const THREADS: usize = 32;
@@ -62,6 +60,12 @@ impl FileHook {
         self
     }
 
+    /// The same with what [`FileHook::keep`] takes, if there is anything.
+    pub(in crate::attach) fn keep_any(mut self, with: Option<Box<dyn Any + Send + Sync>>) -> Self {
+        self.with = with;
+        self
+    }
+
     /// The link.
     pub(in crate::attach) fn link(&self) -> Option<BorrowedFd<'_>> {
         self.fds.first().map(AsFd::as_fd)
@@ -78,51 +82,6 @@ impl Drop for FileHook {
 /// Has a background thread drop something that closes a perf event without waiting for a process.
 pub(in crate::attach) fn close_later(with: impl Any + Send + Sync) {
     CLOSER.close(Left { fds: Vec::new(), is_event: false, with: Some(Box::new(with)) });
-}
-
-/// Links that are to be made to files. Making them needs nothing of the session and may block without a limit.
-#[derive(Debug)]
-pub struct Job {
-    /// If the first one fails, the job fails; the others are optional.
-    links: Vec<Planned>,
-    /// A value that is dropped with the first link, or with the job if that link is not made.
-    with: Option<Box<dyn Any + Send + Sync>>,
-}
-
-/// The links that were made, or the cause if the first one failed.
-pub type Hooks = Result<Vec<FileHook>, Cause>;
-
-impl Job {
-    pub(in crate::attach) fn new(links: Vec<Planned>) -> Self {
-        Self { links, with: None }
-    }
-
-    /// Keeps something as long as the first link is.
-    pub(in crate::attach) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
-        self.with = Some(Box::new(with));
-        self
-    }
-
-    /// Makes the links, which may block without a limit.
-    ///
-    /// # Errors
-    /// When the kernel refuses the first one.
-    pub fn run(mut self) -> Hooks {
-        let mut links = self.links.iter();
-        let mut made = Vec::new();
-        if let Some(first) = links.next() {
-            let mut first = first.make()?;
-            first.with = self.with.take();
-            made.push(first);
-        }
-        for link in links {
-            match link.make() {
-                Ok(link) => made.push(link),
-                Err(error) => tracing::debug!("pages are not waited for: {error}"),
-            }
-        }
-        Ok(made)
-    }
 }
 
 /// Descriptors that are to be closed.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    attach::{Cause, Link},
+    attach::{Cause, link::Link},
     sys::{
         btf,
         prog::{Prog, Purpose},

@@ -8,6 +8,9 @@ use crate::{
     sys::{Errno, perf},
 };
 
+/// The errno for a name that contains a NUL and so cannot be a C string.
+const NO_NAME: Errno = Errno::INVAL;
+
 /// An instruction of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelPlace {
@@ -21,10 +24,7 @@ pub struct KernelPlace {
 pub(in crate::attach) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
     let unit = ProbeUnit::kprobe().ok_or(Cause::NotBuilt("kprobes", "CONFIG_KPROBE_EVENTS"))?;
     let symbol = match &place.symbol {
-        Some(symbol) => Some(
-            CString::new(symbol.as_str())
-                .map_err(|_| Cause::Hook("kprobe", crate::attach::attach_point::NO_NAME))?,
-        ),
+        Some(symbol) => Some(CString::new(symbol.as_str()).map_err(|_| Cause::Hook("kprobe", NO_NAME))?),
         None => None,
     };
     let config = unit.config(exit, 0).unwrap_or_default();

@@ -4,7 +4,7 @@ use std::{os::fd::AsFd, sync::OnceLock};
 
 use super::uprobe::NOTHING;
 use crate::{
-    attach::{Cause, Link},
+    attach::{Cause, link::Link},
     sys::{
         Errno,
         feature::{ATTACH_KPROBE_MULTI, Trial, link_kprobe_multi_to_nothing, load},

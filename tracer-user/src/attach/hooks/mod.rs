@@ -1,5 +1,6 @@
 //! The hooks of the kernel, one file for each kind: how a program is attached there.
 
+pub(in crate::attach) mod ahead;
 pub(in crate::attach) mod calls;
 pub(in crate::attach) mod fentry;
 pub(in crate::attach) mod kprobe;
@@ -7,3 +8,43 @@ pub(in crate::attach) mod kprobe_multi;
 pub(in crate::attach) mod syscalls;
 pub(in crate::attach) mod tracepoint;
 pub(in crate::attach) mod uprobe;
+
+use super::{AttachPoint, Cause, close::perf_event::PerfEvent, link::Link};
+use crate::sys::prog::Prog;
+
+/// Opens the perf event for programs at an attach point. This can take long while the kernel closes other perf events.
+/// Returns `None` if the attach point has no perf event, or is in a file.
+pub fn open_perf_event(via: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
+    match via {
+        AttachPoint::Tracepoint(id) => Some(tracepoint::open(*id)),
+        AttachPoint::Kprobe(place) => Some(kprobe::open(place, false).map(PerfEvent::new)),
+        AttachPoint::Kretprobe(place) => Some(kprobe::open(place, true).map(PerfEvent::new)),
+        _ => None,
+    }
+}
+
+/// Attaches a program to a hook that is not behind a system call dispatcher; `opened` is its perf event, if it is open.
+pub(in crate::attach) fn attach(
+    program: &Prog,
+    via: &AttachPoint,
+    opened: Option<Result<PerfEvent, Cause>>,
+) -> Result<Link, Cause> {
+    match via {
+        AttachPoint::Tracepoint(_) | AttachPoint::Kprobe(_) | AttachPoint::Kretprobe(_) => {
+            let opened = opened.or_else(|| open_perf_event(via));
+            opened.map_or(Ok(Link::None), |event| Link::perf(program, event?))
+        }
+        AttachPoint::RawTracepoint(name) => tracepoint::attach_raw(program, name),
+        AttachPoint::SysEnterAlone(_) => tracepoint::attach_raw(program, "sys_enter"),
+        AttachPoint::SysEnter(_) | AttachPoint::SysExit(_) => {
+            Err(Cause::Misplaced("system calls have a dispatcher"))
+        }
+        AttachPoint::Uprobe(place) => uprobe::attach(program, place, false),
+        AttachPoint::Uretprobe(place) => uprobe::attach(program, place, true),
+        AttachPoint::Fentry(_) => fentry::attach(program),
+        AttachPoint::Fexit(_) => fentry::attach_exit(program),
+        AttachPoint::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
+        AttachPoint::Shared { address, exit } => kprobe_multi::attach(program, &[*address], *exit),
+        AttachPoint::Inject | AttachPoint::Emitted => Ok(Link::None),
+    }
+}

@@ -2,7 +2,7 @@
 //! event's id with a link from it to the program.
 
 use crate::{
-    attach::{Cause, Link, close::bulk::PerfEvent},
+    attach::{Cause, close::perf_event::PerfEvent, link::Link},
     sys::{Errno, perf, prog::Prog},
 };
 

@@ -2,13 +2,14 @@
 //! the kernel's `uprobe` unit, and a link from it to the program.
 
 use std::{
+    any::Any,
     ffi::CString,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, OnceLock},
 };
 
 use crate::{
-    attach::{Cause, Link, close::unlink::FileHook},
+    attach::{Cause, close::unlink::FileHook, link::Link},
     kernel::{ProbeUnit, opened::OpenedFile},
     sys::{
         Errno,
@@ -96,6 +97,49 @@ impl Planned {
             Some(program) => FileHook::new(link(program, &self.place, self.exit, self.cookie)?, false),
             None => FileHook::new(open(&self.place, self.exit)?, true),
         })
+    }
+}
+
+/// Links that are to be made to files. Making them needs nothing of the session and may block without a limit.
+#[derive(Debug)]
+pub struct Job {
+    /// If the first one fails, the job fails; the others are optional.
+    links: Vec<Planned>,
+    /// A value that is dropped with the first link, or with the job if that link is not made.
+    with: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// The links that were made, or the cause if the first one failed.
+pub type Hooks = Result<Vec<FileHook>, Cause>;
+
+impl Job {
+    pub(in crate::attach) fn new(links: Vec<Planned>) -> Self {
+        Self { links, with: None }
+    }
+
+    /// Keeps something as long as the first link is.
+    pub(in crate::attach) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
+        self.with = Some(Box::new(with));
+        self
+    }
+
+    /// Makes the links, which may block without a limit.
+    ///
+    /// # Errors
+    /// When the kernel refuses the first one.
+    pub fn run(mut self) -> Hooks {
+        let mut links = self.links.iter();
+        let mut made = Vec::new();
+        if let Some(first) = links.next() {
+            made.push(first.make()?.keep_any(self.with.take()));
+        }
+        for link in links {
+            match link.make() {
+                Ok(link) => made.push(link),
+                Err(error) => tracing::debug!("pages are not waited for: {error}"),
+            }
+        }
+        Ok(made)
     }
 }
 

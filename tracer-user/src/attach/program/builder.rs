@@ -21,10 +21,7 @@ use super::{
     object::{self, Functions, Image, Memory},
 };
 use crate::{
-    attach::{
-        AttachError, AttachPoint, Cause, Context, Request, Session, Threads,
-        attached::dispatch_table::{Key, SharedProgram},
-    },
+    attach::{AttachError, AttachPoint, Cause, Context, Request, Threads},
     plan::source::ProgramContext,
     sys::{
         map::Map,
@@ -35,8 +32,18 @@ use crate::{
 /// Largest number of threads that make programs.
 const MAKERS: usize = 8;
 
+/// Identifies a shareable program: the generated code and the parameters.
+pub(in crate::attach) type Key = Vec<u8>;
+
+/// A program in the table, and its own memory.
+#[derive(Debug)]
+pub(in crate::attach) struct SharedProgram {
+    pub(in crate::attach) program: Prog,
+    pub(in crate::attach) _scratch: Option<Map>,
+}
+
 /// Receives a program from the thread that makes it.
-type Place = Arc<OnceLock<Arc<SharedProgram>>>;
+pub(in crate::attach) type Place = Arc<OnceLock<Arc<SharedProgram>>>;
 
 /// Inputs of all programs of a session, apart from their requests.
 #[derive(Clone, Copy, Debug)]
@@ -46,11 +53,11 @@ pub(in crate::attach) struct ProgramBuilder<'a> {
 }
 
 /// A request with its generated code.
-struct Coded {
+pub(in crate::attach) struct Coded {
     functions: Functions,
     fixed: Params,
     /// Identifies its program; `None` if it shares the program with no other event.
-    key: Option<Key>,
+    pub(in crate::attach) key: Option<Key>,
 }
 
 impl ProgramBuilder<'_> {
@@ -172,7 +179,7 @@ impl ProgramBuilder<'_> {
     }
 
     /// Generates a request's code and decides whether events can share its program.
-    fn coded(&self, request: &Request<'_>, slot: u32) -> Result<Coded, AttachError> {
+    pub(in crate::attach) fn coded(&self, request: &Request<'_>, slot: u32) -> Result<Coded, AttachError> {
         let functions = request.functions()?;
         let reported = request.reported_at_hit();
         let mut fixed = self.params(request, &functions, if reported == 0 { slot } else { 0 });
@@ -191,97 +198,33 @@ impl ProgramBuilder<'_> {
     }
 
     /// Links and loads the program.
-    fn make(&self, request: &Request<'_>, coded: &Coded) -> Result<Arc<SharedProgram>, AttachError> {
+    pub(in crate::attach) fn make(
+        &self,
+        request: &Request<'_>,
+        coded: &Coded,
+    ) -> Result<Arc<SharedProgram>, AttachError> {
         let (image, scratch) =
             self.linked(request, &coded.functions, &coded.fixed, None, &Companions::default())?;
         Ok(Arc::new(SharedProgram { program: load(request, &image)?, _scratch: scratch }))
     }
 }
 
-impl Session {
-    pub(in crate::attach) fn maker(&self) -> ProgramBuilder<'_> {
-        ProgramBuilder { shared: &self.shared, context: &self.context }
-    }
-
-    /// The program of a request for the dispatch table: an existing one, or a new one.
-    pub(in crate::attach) fn behind_gate(
-        &mut self,
-        request: &Request<'_>,
-        slot: u32,
-    ) -> Result<Arc<SharedProgram>, AttachError> {
-        if let Some(behind) = self.prepared.remove(&request.kind) {
-            return Ok(behind);
-        }
-        let maker = self.maker();
-        let coded = maker.coded(request, slot)?;
-        let Some(key) = &coded.key else { return maker.make(request, &coded) };
-        if let Some(behind) = self.gate.find(request.via, key) {
-            return Ok(behind);
-        }
-        let behind = maker.make(request, &coded)?;
-        self.remember(request, key.clone(), &behind)?;
-        Ok(behind)
-    }
-
-    fn remember(
-        &mut self,
-        request: &Request<'_>,
-        key: Key,
-        behind: &Arc<SharedProgram>,
-    ) -> Result<(), AttachError> {
-        self.gate
-            .remember(request.via, key, behind)
-            .map_err(|cause| AttachError::new(request.format.full_name(), cause))
-    }
-
-    /// Makes the programs of events that the caller is about to attach with exactly these requests. The requests must
-    /// differ in their kinds. The programs are kept until [`Session::forget_ahead`]. If one cannot be made,
-    /// [`Session::attach_hook`] tries again and reports why.
-    pub fn prepare(&mut self, requests: &[Request<'_>]) {
-        let built = self.bulk_builder().build(requests, &AtomicBool::new(false));
-        self.take_built(built);
-    }
-
-    /// A builder that makes programs of this session while the session is used for something else.
-    pub fn bulk_builder(&self) -> BulkBuilder {
-        BulkBuilder {
-            shared: Arc::clone(&self.shared),
-            context: self.context.clone(),
-            known: self.gate.all_known(),
-        }
-    }
-
-    /// Stores programs for [`Session::attach_hook`].
-    pub fn take_built(&mut self, built: Vec<Built>) {
-        for Built { kind, via, name, key, place } in built {
-            let Some(behind) = place.get() else { continue };
-            let remembered = key.is_none_or(|key| {
-                let done = self.gate.remember(&via, key, behind);
-                done.inspect_err(|cause| tracing::debug!("{name}: {cause}")).is_ok()
-            });
-            if remembered {
-                self.prepared.insert(kind, Arc::clone(behind));
-            }
-        }
-    }
-}
-
 /// Makes programs ahead for a session.
 pub struct BulkBuilder {
-    shared: Arc<Shared>,
-    context: Context,
+    pub(in crate::attach) shared: Arc<Shared>,
+    pub(in crate::attach) context: Context,
     /// Programs that events already use.
-    known: HashMap<(u32, Key), Arc<SharedProgram>>,
+    pub(in crate::attach) known: HashMap<(u32, Key), Arc<SharedProgram>>,
 }
 
 /// A program that was made ahead for an event.
 pub struct Built {
-    kind: u16,
-    via: AttachPoint,
-    name: String,
+    pub(in crate::attach) kind: u16,
+    pub(in crate::attach) via: AttachPoint,
+    pub(in crate::attach) name: String,
     /// Identifies the program; only set for the first of its events.
-    key: Option<Key>,
-    place: Place,
+    pub(in crate::attach) key: Option<Key>,
+    pub(in crate::attach) place: Place,
 }
 
 impl BulkBuilder {

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::{
-    attach::{AttachPoint, Cause, Link, Request, Session},
+    attach::{AttachPoint, Cause, Request, hooks, link::Link},
     code::{
         asm::{Function, KEPT, LD_IMM64, TOUCHED},
         lower::{entry_args, prefault},
@@ -41,22 +41,18 @@ impl Companions {
     }
 
     /// Attaches the entry program before the probe's own program: a return finds nothing stored if its entry was not seen.
-    pub(in crate::attach) fn attach_before(
-        &mut self,
-        session: &mut Session,
-        via: &AttachPoint,
-    ) -> Result<(), Cause> {
+    pub(in crate::attach) fn attach_before(&mut self, via: &AttachPoint) -> Result<(), Cause> {
         if let (Some((program, _)), Some(entry)) = (&self.keep, via.entry()) {
-            self.links.push(session.hook(program, &entry)?);
+            self.links.push(hooks::attach(program, &entry, None)?);
         }
         Ok(())
     }
 
     /// Attaches the prefault program after the probe's own. At an instruction of a file, the kernel runs the program
     /// attached last first.
-    pub(in crate::attach) fn attach_shared_program(&mut self, session: &mut Session, via: &AttachPoint) {
+    pub(in crate::attach) fn attach_prefault(&mut self, via: &AttachPoint) {
         let Some((program, _)) = &self.touch else { return };
-        match session.hook(program, via) {
+        match hooks::attach(program, via, None) {
             Ok(link) => self.links.push(link),
             Err(error) => tracing::debug!("pages are not waited for: {error}"),
         }

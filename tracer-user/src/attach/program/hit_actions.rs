@@ -1,14 +1,8 @@
 //! What a program does at a hit in addition to recording it: triggers and stacks.
 
-use std::sync::Arc;
+use tracer_abi::{Params, params};
 
-use tracer_abi::{Params, halted, params};
-
-use super::maps::Shared;
-use crate::{
-    attach::Session,
-    plan::trigger::{self, Trigger},
-};
+use crate::plan::trigger::{self, Trigger};
 
 /// What a hit does in addition to being recorded; nothing by default.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,74 +63,5 @@ impl HitActions<'_> {
         if self.wants_stack() {
             fixed.stacks = u32::from(self.stacks[0]) | u32::from(self.stacks[1]) << 16;
         }
-    }
-}
-
-/// Reads whether a session takes hits.
-#[derive(Clone, Debug)]
-pub struct TracingSwitch(Arc<Shared>);
-
-impl TracingSwitch {
-    /// Whether the session takes hits, as user space or a trigger set it last.
-    pub fn is_on(&self) -> bool {
-        self.0.halted() & halted::OFF == 0
-    }
-}
-
-impl Session {
-    /// Whether hits are taken, as user space or a trigger set it last.
-    pub fn is_tracing(&self) -> bool {
-        self.shared.halted() & halted::OFF == 0
-    }
-
-    /// A reader of the same state for other threads.
-    pub fn switch(&self) -> TracingSwitch {
-        TracingSwitch(Arc::clone(&self.shared))
-    }
-
-    /// Stops hits independently of [`Session::set_tracing`], while a reader needs it.
-    pub fn pause(&self, paused: bool) {
-        self.shared.halt(halted::PAUSED, paused);
-    }
-
-    /// Whether a trigger or [`Session::set_soft`] turned the event at this slot off.
-    pub fn soft(&self, slot: u32) -> bool {
-        self.shared.soft(slot)
-    }
-
-    /// Turns an event off or on whose request sets [`HitActions::soft`].
-    pub fn set_soft(&self, slot: u32, off: bool) {
-        self.shared.set_soft(slot, off);
-    }
-
-    /// How often a trigger may still act; `place` as in [`trigger::Count`].
-    pub fn count(&self, place: u16) -> u64 {
-        self.shared.count(place)
-    }
-
-    /// Sets how often a trigger may act.
-    pub fn set_count(&self, place: u16, count: u64) {
-        self.shared.set_count(place, count);
-    }
-
-    /// Whether a histogram is paused, as user space or a trigger set it last.
-    pub fn hist_paused(&self, place: u16) -> bool {
-        self.shared.hist_paused(place)
-    }
-
-    /// Pauses or continues a histogram.
-    pub fn pause_hist(&self, place: u16, paused: bool) {
-        self.shared.pause_hist(place, paused);
-    }
-
-    /// Sets the request for the next hit that a histogram counts ([`tracer_abi::hist`]). Returns whether a hit was
-    /// counted since the last call.
-    pub fn await_hist(&self, place: u16, what: u32) -> bool {
-        self.shared.await_hist(place, what)
-    }
-
-    /// Whether a trigger requested a snapshot while the ring was full, since the last call.
-    pub fn lost_snapshot(&self) -> bool {
-        self.shared.lost_snapshot()
     }
 }

@@ -3,7 +3,7 @@
 use tracer_abi::{INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD};
 
 use crate::{
-    attach::{AttachError, Attachment, Cause, Session},
+    attach::Cause,
     sys::{Errno, prog::Prog},
 };
 
@@ -14,22 +14,6 @@ pub struct Writer {
     pub cpu: u32,
     /// The writer's name, padded with NULs.
     pub comm: [u8; 16],
-}
-
-impl Session {
-    /// Injects a record into an event attached through [`crate::attach::AttachPoint::Inject`]. Returns what its triggers ask
-    /// for ([`tracer_abi::asked`]).
-    ///
-    /// # Errors
-    /// When the kernel refuses to run the program.
-    pub fn inject(
-        &self,
-        attachment: &Attachment,
-        record: &[u8],
-        writer: &Writer,
-    ) -> Result<u64, AttachError> {
-        run(&attachment.program, record, writer).map_err(|cause| AttachError::new("inject", cause))
-    }
 }
 
 /// Runs the program with a context that holds the record, common fields included, and its length and writer. Returns

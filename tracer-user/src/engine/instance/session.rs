@@ -375,7 +375,7 @@ impl InstanceSession {
 
     /// Has perf tracepoints guarded that are not.
     pub(super) fn guard(&mut self, guard: &Arc<Guard>) {
-        Session::guard(guard, self.attached.values_mut().map(|(attached, _)| attached));
+        crate::attach::guard_events(guard, self.attached.values_mut().map(|(attached, _)| attached));
     }
 
     /// Takes all events off their hooks; what is left to be closed ([`attach::take_off`]).

@@ -1,0 +1,112 @@
+//! The order of closing and opening perf events, among all tracers on this kernel.
+//!
+//! To close a perf tracepoint's descriptors, the kernel waits for all CPUs twice. At the link to a program, many
+//! closers can wait together. At the event itself, the kernel holds a lock that everyone needs who enables or disables
+//! an event, and takes some 30 ms for each. Without its link an event does nothing. So links are closed at once, and
+//! events later, while no tracer opens many.
+
+use std::{fs::File, os::fd::OwnedFd, time::Duration};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Threads that close links.
+const THREADS: usize = 32;
+/// The lock file: every tracer on this kernel can open it, whatever its view of the file system.
+const MEETING: &str = "/sys/kernel/btf/vmlinux";
+/// How many steps a closer waits for tracers that open events.
+const PATIENCE: u32 = 400;
+const STEP: Duration = Duration::from_millis(5);
+
+/// Closes links in parallel, because the kernel can wait for many of them together.
+pub(in crate::attach) fn close_links(mut links: Vec<OwnedFd>) {
+    std::thread::scope(|scope| {
+        let share = links.len().div_ceil(THREADS).max(1);
+        while !links.is_empty() {
+            let part = links.split_off(links.len().saturating_sub(share));
+            scope.spawn(|| drop(part));
+        }
+    });
+}
+
+/// Makes closers of all tracers on this kernel wait while it lives, because this process opens many events.
+#[derive(Debug)]
+pub struct Opening {
+    #[cfg_attr(not(test), expect(dead_code, reason = "the lock ends with it"))]
+    meeting: Option<File>,
+}
+
+impl Opening {
+    /// Makes closers wait. Without the lock, opening takes longer.
+    pub fn begin() -> Self {
+        Self::waiting(STEP)
+    }
+
+    /// The same, but does not sleep if a closer holds the lock at this moment.
+    pub fn begin_at_once() -> Self {
+        Self::waiting(Duration::ZERO)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_held(&self) -> bool {
+        self.meeting.is_some()
+    }
+
+    fn waiting(wait: Duration) -> Self {
+        let lock = |file: &File| {
+            (0..10).any(|_| {
+                // A closer holds the lock only for a moment while it checks.
+                let locked = flock(file, FlockOperation::NonBlockingLockShared).is_ok();
+                if !locked && wait.is_zero() {
+                    std::thread::yield_now();
+                } else if !locked {
+                    std::thread::sleep(wait);
+                }
+                locked
+            })
+        };
+        Self { meeting: File::open(MEETING).ok().filter(lock) }
+    }
+}
+
+/// Closes perf events one by one, and pauses while a tracer opens many.
+pub fn close(events: impl IntoIterator<Item = OwnedFd>) {
+    for event in events {
+        make_way();
+        drop(event);
+    }
+}
+
+/// Waits for tracers that open many events, but not for ever, because other processes can hold the same lock.
+pub fn make_way() {
+    let Ok(file) = File::open(MEETING) else { return };
+    for _ in 0..PATIENCE {
+        // Dropping the file releases the lock.
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return;
+        }
+        std::thread::sleep(STEP);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn closers_wait_for_openers() {
+        let opening = Opening::begin();
+        if opening.meeting.is_none() {
+            return;
+        }
+        let start = Instant::now();
+        let closer = std::thread::spawn(move || {
+            make_way();
+            start.elapsed()
+        });
+        std::thread::sleep(8 * STEP);
+        drop(opening);
+        assert!(closer.join().unwrap() >= 8 * STEP);
+    }
+}
