@@ -1,10 +1,16 @@
-//! Structural checker of generated functions: a second opinion that shares nothing with lowering.
+//! Structural checker of generated functions: a second opinion that shares no code with lowering.
 //!
-//! It follows all paths with what is known of each register and each byte of the stack, and names the first
-//! instruction that the verifier would refuse for one of these reasons: a jump that lands nowhere or goes back, a
-//! path off the end, code that no path reaches, a register or stack byte read before it is written, a stack
-//! access out of bounds or misaligned, a context access that is a store, misaligned, or at a varying offset. It
-//! knows no ranges: accesses to other memory are taken as they are.
+//! It follows all paths and tracks what is known of each register and each byte of the stack. It reports the first
+//! instruction that the verifier would refuse for one of these reasons:
+//!
+//! - a jump to an invalid target or backwards
+//! - a path off the end of the function
+//! - code that no path reaches
+//! - a register or stack byte that is read before it is written
+//! - a stack access out of bounds or misaligned
+//! - a store to the context, or a context load that is misaligned or at a varying offset
+//!
+//! It tracks no ranges: it accepts all accesses to other memory.
 
 use std::fmt;
 
@@ -13,10 +19,10 @@ use super::asm::{CALL, EXIT, Function, Insn, LD_IMM64, SOURCE_REG, Width, class}
 /// Bytes of a stack frame, `MAX_BPF_STACK`.
 const STACK_SIZE: i64 = 512;
 
-/// What an argument of a function is.
+/// Kind of a function's argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
-    /// The program's context, whose first so many bytes cannot be loaded.
+    /// The program's context; this many of its first bytes cannot be loaded.
     Context(u16),
     /// Memory.
     Memory,
@@ -24,12 +30,12 @@ pub enum Argument {
     Number,
 }
 
-/// What is wrong and where.
+/// A fault and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Slot of the instruction.
     pub slot: usize,
-    /// What is wrong with it.
+    /// Reason.
     pub what: String,
 }
 
@@ -42,32 +48,32 @@ impl fmt::Display for Fault {
 /// What is known of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
-    /// Nothing was written, or different things on different paths.
+    /// Never written, or values of different kinds on different paths.
     Unset,
-    /// A number, and which if always the same.
+    /// A number, with its value if that is always the same.
     Number(Option<i64>),
-    /// The context and the offset from its start, if always the same.
+    /// An address in the context, with its offset from the start if that is always the same.
     Context(Option<i64>),
-    /// The frame's end and the offset from there.
+    /// An address in the frame, with its offset from the frame's end if that is always the same.
     Frame(Option<i64>),
-    /// Other memory.
+    /// An address in other memory.
     Memory,
-    /// What was loaded from memory: a number or an address.
+    /// A value loaded from memory: a number or an address.
     Loaded,
 }
 
-/// What is known at one place.
+/// What is known at one instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     registers: [Value; 11],
-    /// One bit a byte of the stack, from its lowest.
+    /// One bit per byte of the stack, lowest byte first.
     written: [u64; 8],
 }
 
 /// Checks a function that is called with these arguments.
 ///
 /// # Errors
-/// The first fault found.
+/// Returns the first fault.
 pub fn check(function: &Function, arguments: &[Argument]) -> Result<(), Fault> {
     let hidden = arguments.iter().find_map(|argument| match argument {
         Argument::Context(hidden) => Some(i64::from(*hidden)),
@@ -84,7 +90,7 @@ pub fn check(function: &Function, arguments: &[Argument]) -> Result<(), Fault> {
     }
     registers[10] = Value::Frame(Some(0));
     let mut states: Vec<Option<State>> = vec![None; function.insns.len()];
-    // Jumps go forward only, so one pass in order sees every path.
+    // Jumps only go forward, so one pass in program order covers every path.
     let start = State { registers, written: [0; 8] };
     checker.arrive(&mut states, 0, 0, start)?;
     for slot in 0..function.insns.len() {
@@ -99,7 +105,7 @@ pub fn check(function: &Function, arguments: &[Argument]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Which slots are the second half of a 64-bit immediate.
+/// For each slot, whether it is the second half of a 64-bit immediate.
 fn second_slots(insns: &[Insn]) -> Vec<bool> {
     let mut second = vec![false; insns.len()];
     for slot in 1..insns.len() {
@@ -111,12 +117,12 @@ fn second_slots(insns: &[Insn]) -> Vec<bool> {
 struct Checker<'a> {
     insns: &'a [Insn],
     second: Vec<bool>,
-    /// First bytes of the context that cannot be loaded.
+    /// Number of bytes at the start of the context that cannot be loaded.
     hidden: Option<i64>,
 }
 
 impl Checker<'_> {
-    /// Merges a state into that of a slot.
+    /// Merges a state into the state of a slot.
     fn arrive(&self, states: &mut [Option<State>], from: usize, to: i64, state: State) -> Result<(), Fault> {
         let fault = |what: &str| Fault { slot: from, what: what.to_owned() };
         let to = usize::try_from(to).map_err(|_| fault("a jump in front of the function"))?;
@@ -290,7 +296,7 @@ impl State {
         }
     }
 
-    /// An operation of memory that is nobody's alone; its old value comes back in the source register.
+    /// An atomic operation on shared memory; the source register receives the old value.
     fn atomic(&mut self, insn: Insn) -> Result<(), String> {
         self.get(insn.src)?;
         if !matches!(insn.imm, 0x01 | 0x41 | 0x51 | 0xe1) || !matches!(insn.op & 0x18, 0x00 | 0x18) {
@@ -308,12 +314,13 @@ impl State {
         }
     }
 
-    /// A helper call: its arguments, what it writes, what it leaves.
+    /// A helper call: checks its arguments, marks what it writes, and clears the registers that it clobbers.
     fn call(&mut self, insn: Insn) -> Result<(), String> {
         if insn.src != 0 {
             return Err("a call of another function".to_owned());
         }
-        // Arguments of each helper, and whether the first two are memory that it writes and its size.
+        // Number of arguments of each helper, and whether it writes to memory: address and size are the first two
+        // arguments.
         let (arguments, writes) = match insn.imm {
             8 | 14 | 35 => (0, false),
             16 => (2, true),
@@ -343,7 +350,7 @@ impl State {
     }
 }
 
-/// An aligned access of the frame as byte numbers from its lowest.
+/// The bytes of an aligned frame access, numbered from the frame's lowest byte.
 fn frame_bytes(at: i64, size: i64) -> Result<std::ops::Range<usize>, String> {
     if at < -STACK_SIZE || at + size > 0 || at % size != 0 {
         return Err(format!("an access of {size} bytes of the stack at {at}"));

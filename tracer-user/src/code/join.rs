@@ -1,12 +1,12 @@
-//! Functions and ready-made parts put one behind the other, into a program that no template is part of.
+//! Joins functions and prebuilt parts into one program that contains no template.
 
 use super::asm::{CALL, Function, Insn, PSEUDO_CALL, PSEUDO_FUNC};
 
-/// A part of a program that stands by itself: its first instruction is its entry, and it refers to nothing outside.
+/// A self-contained part of a program: its first instruction is its entry, and it refers to nothing outside itself.
 pub type Part<'a> = (&'a str, &'a [Insn]);
 
-/// Joins functions, the first of which is entered first, with parts that they call by name. References to what is not there
-/// lead to themselves, which the verifier refuses.
+/// Concatenates functions and parts, and resolves the references by name between them. The entry is the first function.
+/// A reference to an unknown name points to the referring instruction itself, which the verifier refuses.
 pub fn join(functions: &[Function], parts: &[Part<'_>]) -> Vec<Insn> {
     let mut starts: Vec<(&str, usize)> = Vec::new();
     let mut insns: Vec<Insn> = Vec::new();

@@ -1,10 +1,10 @@
 //! Linker: joins generated functions to a template object.
 //!
-//! The template is a relocatable BPF ELF whose programs call functions that it does not define (`extern "C"`
-//! in Rust, an undefined symbol and R_BPF_64_32 relocations in the object). The functions go to the end of
-//! `.text` and their symbols are defined there; the result is again a relocatable object, and aya joins each
-//! program with the functions that it calls. `.BTF.ext` is left out: the kernel wants a `func_info` for every
-//! function or none, and generated functions have none.
+//! The template is a relocatable BPF ELF whose programs call functions that it does not define: `extern "C"` in Rust,
+//! an undefined symbol and `R_BPF_64_32` relocations in the object. The linker appends the functions to `.text` and
+//! defines their symbols there. The result is again a relocatable object, and aya joins each program with the functions
+//! that it calls. The linker drops `.BTF.ext`: the kernel requires a `func_info` for every function or for none, and
+//! generated functions have none.
 
 use object::{
     build::elf::{Builder, Relocation, Section, SectionData, SectionId, SymbolId},
@@ -13,7 +13,7 @@ use object::{
 
 use super::asm::{Function, INSN_SIZE};
 
-/// Section that functions which are no programs live in.
+/// Section of the functions that are not programs.
 const TEXT: &[u8] = b".text";
 
 /// Why an object could not be linked.
@@ -22,21 +22,21 @@ pub enum LinkError {
     /// The template is not an ELF object, or the result cannot be laid out.
     #[error("template object: {0}")]
     Object(#[from] object::build::Error),
-    /// The template is no BPF object file.
+    /// The template is not a BPF object file.
     #[error("template object: not a relocatable BPF object")]
     NotBpf,
-    /// A symbol stays undefined.
+    /// A symbol remains undefined.
     #[error("template object: no function for undefined symbol `{0}`")]
     Undefined(String),
-    /// A generated function has the name of one that the template defines, or two have the same.
+    /// A generated function has the name of a function of the template, or two generated functions have the same name.
     #[error("template object: `{0}` is defined twice")]
     Twice(String),
 }
 
-/// Defines the functions in the template and gives the bytes of the new object.
+/// Defines the functions in the template and returns the bytes of the new object.
 ///
 /// # Errors
-/// When the template is no BPF object, a function is there already, or an undefined symbol remains.
+/// If the template is not a BPF object, a function is already defined, or an undefined symbol remains.
 pub fn link(template: &[u8], functions: &[Function]) -> Result<Vec<u8>, LinkError> {
     let mut builder = Builder::read(template)?;
     if builder.header.e_machine != elf::EM_BPF || builder.header.e_type != elf::ET_REL {
@@ -70,7 +70,7 @@ fn drop_btf_ext(builder: &mut Builder<'_>) {
     builder.delete_orphan_relocations();
 }
 
-/// LLVM keeps the names of sections and symbols in one table; the builder wants one for each.
+/// LLVM keeps the names of sections and symbols in one table; the builder requires one table for each.
 fn section_names(builder: &mut Builder<'_>) {
     if !builder.sections.iter().any(|section| matches!(section.data, SectionData::SectionString)) {
         let section = builder.sections.add();
@@ -90,7 +90,7 @@ fn section_named(builder: &Builder<'_>, name: &[u8]) -> Option<SectionId> {
     builder.sections.iter().find(|section| section.name.as_slice() == name).map(Section::id)
 }
 
-/// `.text`, made when the template has none.
+/// `.text`, which is created if the template has none.
 fn text_section(builder: &mut Builder<'_>) -> SectionId {
     section_named(builder, TEXT).unwrap_or_else(|| {
         let section = builder.sections.add();
@@ -142,7 +142,7 @@ fn symbol_named(builder: &Builder<'_>, name: &str) -> Option<SymbolId> {
         .map(object::build::elf::Symbol::id)
 }
 
-/// Adds relocations for the addresses of functions that generated code loads.
+/// Adds relocations for the function addresses that generated code loads.
 fn relocate(builder: &mut Builder<'_>, text: SectionId, functions: &[Function]) {
     let mut relocations = Vec::new();
     for function in functions.iter().filter(|function| !function.addresses.is_empty()) {

@@ -1,7 +1,7 @@
-//! Listing: a function or a whole linked program as people read it.
+//! Listing: readable text of a function or of a whole linked program.
 //!
-//! One instruction a line, in the pseudo C of the kernel's verifier log, jumps by label, helpers by name, and the
-//! notes that lowering left in front of the code they speak of. The text depends on the code alone.
+//! Each line has one instruction in the pseudo C of the kernel's verifier log. Jumps use labels, and helper calls use
+//! names. The notes of lowering precede the code that they describe. The text depends on the code alone.
 
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -24,12 +24,12 @@ pub fn functions(functions: &[Function]) -> String {
     text
 }
 
-/// Lists a program as it is loaded: encoded instructions, functions of it behind one another.
+/// Lists a program as it is loaded: encoded instructions, one function after the other.
 pub fn program(insns: &[Insn]) -> String {
     let mut text = String::new();
     let mut notes = BTreeMap::new();
     let mut addresses = BTreeMap::new();
-    // Calls and addresses of functions show where functions start.
+    // The targets of calls and function addresses are the starts of functions.
     let mut starts: Vec<usize> = insns
         .iter()
         .enumerate()
@@ -92,7 +92,7 @@ fn body(
     }
 }
 
-/// One instruction; `to` names the label a jump goes to, `name` the function that is meant.
+/// One instruction; `to` names the label of a jump, `name` the function that the instruction refers to.
 fn statement(insn: Insn, second: Insn, to: impl Fn() -> String, name: impl Fn() -> String) -> String {
     let Insn { op, dst, src, off, imm } = insn;
     let wide = matches!(insn.class(), class::ALU64 | class::JMP);

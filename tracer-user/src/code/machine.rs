@@ -1,37 +1,36 @@
-//! An eBPF interpreter over modelled memory: the second opinion on generated code.
+//! An eBPF interpreter over modelled memory: a second opinion on generated code, used by tests only.
 //!
-//! Used by tests only. It knows nothing of how code is generated; it follows the instruction set standard, and
-//! stops at what the verifier would refuse or the kernel could not do: reads of bytes that were never written on
-//! the stack, misaligned or out-of-bounds accesses, writes to the context. Addresses are made up; each region of
-//! memory lies far from the others.
+//! It is independent of code generation and follows the instruction set standard. It stops at operations that the
+//! verifier would refuse or the kernel could not do: reads of stack bytes that were never written, misaligned or
+//! out-of-bounds accesses, writes to the context. Addresses are made up; the regions of memory lie far apart.
 
 use std::fmt;
 
 use super::asm::{CALL, EXIT, Function, Insn, LD_IMM64, PSEUDO_FUNC, Reg, SOURCE_REG, Width, class};
 
-/// Steps after which a program counts as endless.
+/// Limit of steps; a program that exceeds it counts as endless.
 const STEPS_MAX: usize = 20_000_000;
 /// Stack of one function, `MAX_BPF_STACK`.
 const STACK_SIZE: usize = 512;
 /// `-EFAULT`
 const FAULT: u64 = (-14_i64).cast_unsigned();
-/// Where function addresses start.
+/// Base of function addresses.
 const FUNCTIONS: u64 = 0x6600_0000_0000_0000;
-/// What a cast adds to an address, so that loads through it are known.
+/// Offset that a cast adds to an address; it identifies loads through the cast.
 const CAST: u64 = 0x4000_0000_0000_0000;
 /// Source register of a call of a kernel function: `BPF_PSEUDO_KFUNC_CALL`.
 const KERNEL_FUNCTION: u8 = 2;
 
-/// What a region may be used for.
+/// Allowed accesses to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// A program's context: aligned loads of its first so many bytes, and helpers read all of it.
+    /// A program's context and the number of its loadable bytes. Loads are aligned; helpers read all of it.
     Context(usize),
     /// Loads and stores.
     Memory,
-    /// Only `bpf_probe_read_kernel` and its kin.
+    /// Only `bpf_probe_read_kernel` and its variants.
     Kernel,
-    /// Only `bpf_probe_read_user` and its kin.
+    /// Only `bpf_probe_read_user` and its variants.
     User,
     /// A stack frame: aligned accesses.
     Stack,
@@ -42,18 +41,18 @@ struct Region {
     base: u64,
     access: Access,
     bytes: Vec<u8>,
-    /// Bytes that were written, on a stack.
+    /// For a stack, whether each byte was written.
     written: Vec<bool>,
 }
 
 /// Why a program was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trap {
-    /// Function.
+    /// Name of the function.
     pub function: String,
     /// Slot of the instruction.
     pub slot: usize,
-    /// What is wrong with it.
+    /// Reason.
     pub what: String,
 }
 
@@ -63,7 +62,7 @@ impl fmt::Display for Trap {
     }
 }
 
-/// Memory and surroundings of a run.
+/// Memory and environment of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     regions: Vec<Region>,
@@ -73,9 +72,9 @@ pub struct Machine {
     pub comm: [u8; 16],
     /// Address of the current `task_struct`.
     pub task: u64,
-    /// Calls of helpers so far, by number.
+    /// Numbers of the helpers called so far.
     pub calls: Vec<i32>,
-    /// Bytes that may be loaded behind an address that was cast; 0 where there is no cast.
+    /// Number of bytes that may be loaded from a cast address; 0 without casts.
     pub window: u64,
     /// Addresses that were cast.
     casts: Vec<u64>,
@@ -83,12 +82,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Nothing but code.
+    /// Creates a machine without memory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds memory at an address of its own, and gives the address.
+    /// Adds memory at an address of its own and returns the address.
     pub fn map(&mut self, access: Access, bytes: &[u8]) -> u64 {
         let base = (self.regions.len() as u64 + 1) << 32;
         self.map_at(base, access, bytes);
@@ -101,12 +100,12 @@ impl Machine {
         self.regions.push(Region { base, access, bytes: bytes.to_vec(), written });
     }
 
-    /// The bytes of a region by its address.
+    /// The bytes of the region that starts at this address.
     pub fn bytes(&self, base: u64) -> &[u8] {
         self.regions.iter().find(|region| region.base == base).map_or(&[], |region| &region.bytes)
     }
 
-    /// Instructions run so far.
+    /// Number of instructions of the last run.
     pub fn steps(&self) -> usize {
         self.steps
     }
@@ -114,7 +113,7 @@ impl Machine {
     /// Runs the first function with these arguments.
     ///
     /// # Errors
-    /// When the code does what it must not.
+    /// If the code performs a forbidden operation.
     pub fn run(&mut self, functions: &[Function], args: &[u64]) -> Result<u64, Trap> {
         self.steps = 0;
         self.calls.clear();
@@ -144,7 +143,7 @@ impl Machine {
         result
     }
 
-    /// One instruction; the value when it returns.
+    /// Executes one instruction; returns the value of R0 at an exit.
     fn step(
         &mut self,
         functions: &[Function],
@@ -236,7 +235,7 @@ impl Machine {
         })
     }
 
-    /// Whether so many bytes there are inside of what was cast.
+    /// Whether this many bytes at the address lie in the window of a cast.
     fn is_cast(&self, address: u64, size: u64) -> bool {
         let inside = |base: &u64| {
             let start = address.wrapping_sub(CAST).wrapping_sub(*base);
@@ -286,7 +285,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Bytes that a helper reads.
+    /// Reads bytes for a helper.
     fn peek(&self, address: u64, size: usize, user: bool) -> Option<&[u8]> {
         let (number, start) = self.region(address, size, |access| (access == Access::User) == user)?;
         Some(&self.regions[number].bytes[start..start + size])
@@ -296,7 +295,7 @@ impl Machine {
         if insn.src == KERNEL_FUNCTION && self.window > 0 {
             frame.get(2)?;
             let given = frame.get(1)?;
-            // What was cast already may be cast again.
+            // An address that was cast may be cast again.
             let address = if self.is_cast(given, 0) { given.wrapping_sub(CAST) } else { given };
             self.casts.push(address);
             return Ok(address.wrapping_add(CAST));
@@ -339,7 +338,7 @@ impl Machine {
                         *last = 0;
                     }
                     self.store(to, &text)?;
-                    // As 6.1 and 6.12 do, the NUL of an empty user string is not counted.
+                    // As on 6.1 and 6.12, the NUL of an empty user string is not counted.
                     if insn.imm == 114 && text == [0] { 0 } else { text.len() as u64 }
                 } else {
                     self.store(to, &vec![0; size])?;
@@ -368,7 +367,7 @@ impl Machine {
     }
 }
 
-/// Registers and place of one function's run; None is a register that holds nothing.
+/// Registers and current slot of one function's run; `None` is a register without a value.
 struct Frame {
     registers: [Option<u64>; 11],
     slot: usize,

@@ -1,7 +1,8 @@
 //! eBPF instructions: assembler, lowering, listing, checker, linker, and passes over whole programs.
 //!
-//! Plans come in ([`crate::plan`]), linked ELF objects go out. What varies between events and filters is
-//! generated here as BPF functions of the program; what stays the same is the Rust template they are linked to.
+//! The input is plans ([`crate::plan`]), the output is linked ELF objects. Code that differs between events and filters
+//! is generated here as BPF functions. Code that is the same for all of them is in the Rust templates that the
+//! functions are linked to.
 
 pub mod asm;
 pub mod checker;

@@ -1,19 +1,19 @@
-//! A filter over the bytes of one record: the oracle that generated code is compared with.
+//! Evaluates a filter over the bytes of one record: the oracle that generated code is compared with.
 //!
-//! Deliberately naive and used by tests only: it follows the kernel's comparison functions one by one
-//! (`filter_pred_*()` and `regex_match_*()`, kernel/trace/trace_events_filter.c) and shares nothing with the
-//! lowering. Bytes behind a record's end are zero.
+//! It is deliberately naive and used by tests only. It follows the kernel's comparison functions one by one
+//! (`filter_pred_*()` and `regex_match_*()`, `kernel/trace/trace_events_filter.c`) and shares nothing with the
+//! lowering. Bytes after a record's end are zero.
 
 use super::filter::{CpusOp, CpusSubject, Filter, NumberOp, POINTER_TEXT_MAX, Pattern, Place, Test, Text};
 
-/// What a filter may look at beside the record.
+/// What a filter may read besides the record.
 pub struct EvalEnv<'a> {
-    /// The CPU the hit is on.
+    /// The CPU of the hit.
     pub cpu: u32,
     /// Name of the current task, NUL-padded.
     pub comm: [u8; 16],
-    /// Reads the string at an address, in user memory where the flag says so: its bytes up to the NUL, or as
-    /// many as the reader cares to give. None for a fault.
+    /// Reads the string at an address, in user memory if the flag is set. Returns its bytes up to the NUL, or only the
+    /// first of them; None for a fault.
     pub read: &'a dyn Fn(u64, bool) -> Option<Vec<u8>>,
 }
 
@@ -62,7 +62,7 @@ fn byte(record: &[u8], at: usize) -> u8 {
     record.get(at).copied().unwrap_or(0)
 }
 
-/// `T` is the number with its sign; `&` looks at the bits, which both agree on.
+/// `T` is the number with its sign. `&` gives the same result for both signs.
 fn compare<T>(left: T, op: NumberOp, right: T) -> bool
 where
     T: Ord + Copy + std::ops::BitAnd<Output = T> + Default,
@@ -78,8 +78,8 @@ where
     }
 }
 
-/// The bytes of a text from its start, and the length that the kernel takes it to have. There may be more bytes
-/// than that, for texts of length 0.
+/// The bytes of a text from its start, and its length as the kernel takes it. There may be more bytes than that, for
+/// texts of length 0.
 fn fetch(text: Text, record: &[u8], env: &EvalEnv<'_>) -> Option<(Vec<u8>, usize)> {
     let behind = |start: usize| record.get(start..).unwrap_or_default().to_vec();
     let loc = |offset: u16| {
@@ -149,8 +149,8 @@ fn string(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// lib/glob.c by definition instead of by backtracking over the last star: all splits are tried, with the
-/// positions known to fail remembered.
+/// Matches by the definition of `lib/glob.c` instead of backtracking to the last star: it tracks all prefixes of the
+/// text that match.
 fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
     // reach[t]: the pattern read so far matches the first t bytes.
     let mut reach = vec![false; text.len() + 1];
@@ -167,7 +167,7 @@ fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
                 next[t] = any;
             }
         } else {
-            // A backslash at the pattern's end escapes the pattern's end, which then has to meet the text's.
+            // A backslash at the pattern's end escapes that end, which must then meet the end of the text.
             let Some((element, behind)) = element(glob, at) else { break };
             after = behind;
             for t in 0..text.len() {
@@ -199,7 +199,7 @@ impl Element {
     }
 }
 
-/// The element at `at`, and where the next one starts; None for a backslash with nothing behind it.
+/// The element at `at`, and where the next one starts; None for a backslash at the end.
 fn element(glob: &[u8], at: usize) -> Option<(Element, usize)> {
     Some(match glob[at] {
         b'?' => (Element::Any, at + 1),
@@ -209,7 +209,7 @@ fn element(glob: &[u8], at: usize) -> Option<(Element, usize)> {
     })
 }
 
-/// A class from behind its bracket; None if nothing closes it.
+/// A class from the byte after its bracket on; None if the class is unclosed.
 fn class(glob: &[u8], start: usize) -> Option<(Element, usize)> {
     let inverted = glob.get(start) == Some(&b'!');
     let mut at = start + usize::from(inverted);
@@ -264,7 +264,7 @@ mod tests {
         assert!(!text_matches(&Pattern::Full(b"bashful".into()), comm));
         assert!(text_matches(&Pattern::Front(b"ba".into()), comm));
         assert!(text_matches(&Pattern::Middle(b"as".into()), comm));
-        // Surprises of the kernel's: the end is the array's end, and what stands behind the NUL is searched.
+        // Peculiarities of the kernel: the end is the array's end, and bytes after the NUL are searched.
         assert!(!text_matches(&Pattern::End(b"sh".into()), comm));
         assert!(text_matches(&Pattern::End(b"sh".into()), b"ash\0"));
         assert!(text_matches(&Pattern::Middle(b"tail".into()), b"x\0tail"));

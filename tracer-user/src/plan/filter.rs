@@ -1,7 +1,8 @@
 //! A filter resolved against an event: a boolean tree over tests of record fields.
 //!
-//! This is the seam between the language (`lang::filter`, which builds it through [`crate::plan`]'s resolver)
-//! and code generation; tests evaluate it a second time over record bytes and share no code with the lowering.
+//! This is the interface between the language and code generation: `lang::filter` builds it through [`crate::plan`]'s
+//! resolver, and the lowering translates it. Tests evaluate it a second time over record bytes and share no code with
+//! the lowering.
 
 use std::fmt;
 
@@ -10,13 +11,13 @@ use std::fmt;
 pub enum Filter {
     /// One comparison.
     Test(Test),
-    /// All hold; evaluated left to right, stops at the first that does not.
+    /// All parts hold; evaluation goes from left to right and stops at the first that fails.
     And(Vec<Filter>),
-    /// One holds; evaluated left to right, stops at the first that does.
+    /// One part holds; evaluation goes from left to right and stops at the first that holds.
     Or(Vec<Filter>),
-    /// The opposite.
+    /// Negation.
     Not(Box<Filter>),
-    /// Known without looking at the record.
+    /// Known without reading the record.
     Const(bool),
 }
 
@@ -31,8 +32,8 @@ pub enum Test {
         signed: bool,
         /// The comparison.
         op: NumberOp,
-        /// The other side; truncated to the field's size as the kernel truncates it, sign- or zero-extended
-        /// again by the field's sign, kept as 64 bits.
+        /// The other side: truncated to the field's size as in the kernel, sign- or zero-extended again by the field's
+        /// sign, and kept as 64 bits.
         value: u64,
     },
     /// An address in the record lies in a function: `.function` fields. `low <= value < high`; `not` inverts.
@@ -41,7 +42,7 @@ pub enum Test {
         place: Place,
         /// First address of the function.
         low: u64,
-        /// First address behind it.
+        /// First address after the function.
         high: u64,
         /// `!=` instead of `==`.
         not: bool,
@@ -50,21 +51,21 @@ pub enum Test {
     Text {
         /// Where the text comes from.
         text: Text,
-        /// What it must look like.
+        /// The pattern that it is compared with.
         pattern: Pattern,
         /// `!=` instead of `==` or `~`.
         not: bool,
     },
-    /// The number of the CPU that the hit is on.
+    /// The number of the CPU of the hit.
     Cpu {
         /// The comparison.
         op: NumberOp,
         /// The other side.
         value: i32,
     },
-    /// A set of CPUs, given by `CPUS{...}`. With a number or the current CPU the only comparison is
-    /// [`CpusOp::And`] (is it one of the set): the kernel holds a number and a set of several never equal, and
-    /// the resolver has made plain numbers of sets of one.
+    /// A set of CPUs, given by `CPUS{...}`. For a number or the current CPU, the only comparison is [`CpusOp::And`]
+    /// (membership). In the kernel, a number never equals a set of several CPUs, and the resolver has replaced sets of
+    /// one by plain numbers.
     Cpus {
         /// What is compared with the set.
         subject: CpusSubject,
@@ -75,7 +76,7 @@ pub enum Test {
     },
 }
 
-/// A run of bytes at a fixed place in the payload.
+/// Consecutive bytes at a fixed place in the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Offset in bytes from the payload's start, common fields included.
@@ -99,12 +100,14 @@ pub enum NumberOp {
     Gt,
     /// `>=`
     Ge,
-    /// `&`: some bit in common
+    /// `&`: at least one common bit
     And,
 }
 
-/// Where text comes from, and how many bytes there are of it (`len` in [`Pattern`]): the array's size, 16 for
-/// the task's name, the upper half of the word, 0 for an array without a length, and for a pointer the bytes up to its NUL and one more.
+/// Where text comes from, and how many bytes it has (`len` in [`Pattern`]).
+///
+/// `len` is the size of an array, 0 for an array without a length, and 16 for the task's name. For `__data_loc` and
+/// `__rel_loc` it is the upper half of the word, and for a pointer the number of bytes up to the NUL plus one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Text {
     /// A char array in the record.
@@ -119,15 +122,15 @@ pub enum Text {
         /// Offset of the word.
         offset: u16,
     },
-    /// A pointer in the record; at most [`POINTER_TEXT_MAX`] bytes are fetched, and a fault means no match
-    /// (of either sense).
+    /// A pointer in the record. At most [`POINTER_TEXT_MAX`] bytes are fetched. After a fault the test fails, whether
+    /// it is inverted or not.
     Pointer {
         /// Where the pointer lies (8 bytes).
         place: Place,
-        /// Whether it points into user memory (`.ustring`, and syscall arguments do need it said).
+        /// Whether it points into user memory (`.ustring`; syscall arguments need it explicitly).
         user: bool,
     },
-    /// A char array without a length at the record's end (`char buf[]`), which starts at this offset: `len` is 0.
+    /// A char array without a length at the record's end (`char buf[]`), starting at this offset: `len` is 0.
     Open {
         /// Offset of the first byte.
         offset: u16,
@@ -136,24 +139,25 @@ pub enum Text {
     Comm,
 }
 
-/// Bytes fetched at most from behind a `char *`: `USTRING_BUF_SIZE`, kernel/trace/trace_events_filter.c.
+/// Largest number of bytes fetched from a `char *`: `USTRING_BUF_SIZE`, `kernel/trace/trace_events_filter.c`.
 pub const POINTER_TEXT_MAX: usize = 1024;
 
-/// What text is compared with. The kernel's rules (`regex_match_*()`, kernel/trace/trace_events_filter.c), which
-/// surprise where `len` (see [`Text`]) is not the length of the string: for text `t` of `len` bytes and pattern
-/// `p` of `n` bytes, none of them NUL,
+/// The pattern that a text is compared with, by the kernel's rules (`regex_match_*()`,
+/// `kernel/trace/trace_events_filter.c`).
 ///
-/// - `Full`: `len >= n`, and `t` and `p` are equal up to `len` bytes or to the NUL that ends both; so a char
-///   array that `p` fills to its last byte matches without a NUL.
+/// The rules are surprising where `len` (see [`Text`]) is not the length of the string. For text `t` of `len` bytes and
+/// pattern `p` of `n` bytes without NUL:
+///
+/// - `Full`: `len >= n`, and `t` and `p` are equal up to `len` bytes or to the NUL that ends both. A char array that
+///   `p` fills to its last byte therefore matches without a NUL.
 /// - `Front`: `len >= n`, and the first `n` bytes of `t` are `p` (a NUL before that is a mismatch).
-/// - `Middle`: somewhere in the `len` bytes stands `p`, be it behind a NUL.
-/// - `End`: `len > n`, and `p` stands right in front of the last of the `len` bytes. In a char array that is a
-///   fixed place: `comm ~ "*sh"` looks at bytes 13 and 14 and does not match `bash`.
+/// - `Middle`: `p` is somewhere in the `len` bytes, even after a NUL.
+/// - `End`: `len > n`, and `p` is right before the last of the `len` bytes. In a char array that is a fixed place:
+///   `comm ~ "*sh"` looks at bytes 13 and 14 and does not match `bash`.
 /// - `Glob`: the glob matches `t` up to its first NUL or `len` bytes.
 ///
-/// A text whose `len` is 0 is read up to its first NUL by `Full`, `Front` and
-/// `Middle`, wherever that is (behind the record's end there are NULs); `End` does not match it, and to `Glob` it
-/// is empty.
+/// For a text whose `len` is 0, `Full`, `Front` and `Middle` read up to its first NUL, wherever that is (NULs follow
+/// the record's end). `End` does not match it, and `Glob` takes it as empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// The whole text is this.
@@ -168,7 +172,7 @@ pub enum Pattern {
     Glob(Vec<u8>),
 }
 
-/// What a set of CPUs is compared with.
+/// The value that is compared with a set of CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CpusSubject {
     /// A number in the record that is a CPU, read without sign, of at most four bytes.
@@ -176,20 +180,20 @@ pub enum CpusSubject {
         /// Where it lies.
         place: Place,
     },
-    /// A cpumask behind a `__data_loc` word: 64-bit words, as many as `nr_cpu_ids` bits need, which is also how
-    /// much of it is compared; what the record does not hold of them is no CPU.
+    /// A cpumask behind a `__data_loc` word: as many 64-bit words as `nr_cpu_ids` bits need. The comparison covers all
+    /// of them; words that the record does not contain have no CPU.
     Mask {
         /// Offset of the word.
         offset: u16,
     },
-    /// The CPU the hit is on.
+    /// The CPU of the hit.
     Current,
 }
 
 /// Comparison of a set of CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CpusOp {
-    /// Equal (a scalar: the set is just that CPU).
+    /// Equal (for a scalar, the set contains only that CPU).
     Eq,
     /// Not equal.
     Ne,
@@ -198,23 +202,23 @@ pub enum CpusOp {
 }
 
 impl Filter {
-    /// All of `parts`, flattened, with nothing in it that is known beforehand.
+    /// The conjunction of `parts`, flattened and without parts that are constant.
     pub fn and(parts: Vec<Self>) -> Self {
         Self::joined(parts, false, Self::And)
     }
 
-    /// One of `parts`, flattened, with nothing in it that is known beforehand.
+    /// The disjunction of `parts`, flattened and without parts that are constant.
     pub fn or(parts: Vec<Self>) -> Self {
         Self::joined(parts, true, Self::Or)
     }
 
-    /// `settling` decides the whole at once; its opposite adds nothing.
+    /// `settling` decides the result at once; its opposite has no effect.
     fn joined(parts: Vec<Self>, settling: bool, many: fn(Vec<Self>) -> Self) -> Self {
         let mut kept = Vec::new();
         for part in parts {
             match part {
                 Self::Const(value) if value == settling => {
-                    // No test has an effect of its own, so what stands in front need not be made.
+                    // Tests have no side effects, so the preceding parts can be dropped.
                     return part;
                 }
                 Self::Const(_) => {}
@@ -230,8 +234,8 @@ impl Filter {
         }
     }
 
-    /// The opposite. A second `!` takes the first away. Not pushed into tests: `!(p == "x")` matches where the
-    /// text of `p` cannot be read, and `p != "x"` does not.
+    /// The negation. A second `!` cancels the first. Tests are not inverted: if the text of `p` cannot be read,
+    /// `!(p == "x")` matches and `p != "x"` does not.
     #[must_use]
     pub fn negated(self) -> Self {
         match self {
@@ -241,7 +245,7 @@ impl Filter {
         }
     }
 
-    /// The tests in the order in which they are written.
+    /// The tests in the order of the filter's text.
     pub fn tests(&self) -> Vec<&Test> {
         match self {
             Self::Test(test) => vec![test],
@@ -252,7 +256,7 @@ impl Filter {
     }
 }
 
-/// As `tracer explain` shows it: places instead of names, `@offset:size`.
+/// The form of `tracer explain`: places instead of names, `@offset:size`.
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let joined = |f: &mut fmt::Formatter<'_>, parts: &[Self], junction: &str| {

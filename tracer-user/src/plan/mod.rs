@@ -1,5 +1,5 @@
-//! What one attachment needs, with no instruction yet: predicates over record fields, where values come
-//! from at a hook, and the record's layout.
+//! Plans: what one attachment needs, without instructions yet. They contain predicates over record fields, the sources
+//! of values at a hook, and the record's layout.
 
 pub mod eval;
 pub mod filter;

@@ -1,9 +1,9 @@
-//! A dynamic event at a hook: where each of its values comes from there.
+//! A dynamic event at a hook: where each of its values comes from.
 //!
-//! The language leaves steps that speak of registers, arguments and what is returned ([`crate::lang::fetch`]). Which of
-//! them a hook can give depends on what its program is handed ([`ProbeContext`]): a plan names places in that, or says why there
-//! is none, and then another hook may do. Calling conventions are those that the kernel goes by itself
-//! (`regs_get_kernel_argument()`, arch/x86/include/asm/ptrace.h and arch/arm64/include/asm/ptrace.h).
+//! The language leaves operations on registers, arguments and return values ([`crate::lang::fetch`]). Which of them a
+//! hook supports depends on the context of its program ([`ProbeContext`]). A plan names places in that context, or says
+//! why there is none; then another hook may support the event. Calling conventions are those that the kernel itself
+//! uses (`regs_get_kernel_argument()`, `arch/x86/include/asm/ptrace.h` and `arch/arm64/include/asm/ptrace.h`).
 
 use std::fmt;
 
@@ -17,58 +17,59 @@ use crate::{
     },
 };
 
-/// What a program is handed.
+/// The context of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeContext {
     /// `struct pt_regs`.
     Registers(Arch),
-    /// A raw tracepoint's arguments, so many words.
+    /// A raw tracepoint's arguments, this many words.
     Arguments(u8),
-    /// A kernel function's arguments as words; at its return, what it returns behind them.
+    /// A kernel function's arguments as words; at its return, the return value follows them.
     Call {
         /// Words of arguments.
         words: u8,
-        /// Whether it is the return.
+        /// Whether the hook is the function's return.
         exit: bool,
-        /// Whose stack.
+        /// Architecture, which defines the layout of the stack.
         arch: Arch,
     },
     /// The record of another event.
     Record,
 }
 
-/// Addresses of a hit that are known before it.
+/// Addresses that are known before a hit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// The function or instruction that is probed, as the kernel records it.
+    /// The probed function or instruction, as the kernel records it.
     pub ip: u64,
-    /// Where the function ends.
+    /// End of the function.
     pub end: u64,
-    /// Whether the registers are an fprobe's, which has no breakpoint; where [`Addresses::ip`] is 0, the function has to be
-    /// asked for.
+    /// Whether the registers are an fprobe's, which has no breakpoint. If [`Addresses::ip`] is 0, the program obtains
+    /// the function's address at the hit.
     pub by_fprobe: bool,
-    /// Where the function of a uretprobe is found by hand: offsets of [`Origin::FunctionInTask`].
+    /// Offsets of [`Origin::FunctionInTask`], if the program itself must find the function of a uretprobe.
     pub in_task: Option<(u32, u32)>,
 }
 
 /// A dynamic event at a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbePlan {
-    /// What the program is handed.
+    /// The context of the program.
     pub given: ProbeContext,
-    /// Whether memory is the user's, whatever its address.
+    /// Whether memory is user memory, whatever its address.
     pub user: bool,
-    /// The words behind the common fields.
+    /// The words after the common fields.
     pub head: Vec<Value>,
     /// The arguments.
     pub args: Vec<ArgPlan>,
-    /// Bytes of the record in front of texts.
+    /// Bytes of the record before the texts.
     pub fixed: usize,
-    /// What is kept at a function's entry for its return, where the hook there does not show it: values at the entry.
+    /// Values saved at a function's entry for its return, if the hook at the return does not provide them.
     pub kept: Vec<Value>,
-    /// The event that an event probe sits on, where that is a dynamic one: its record is made first and stands for the context.
+    /// The event that an event probe is attached to, if that is a dynamic one: its record is built first and replaces
+    /// the context.
     pub base: Option<Box<ProbePlan>>,
-    /// Which hits of the event count that an event probe sits on.
+    /// The hits that count, of the event that an event probe is attached to.
     pub when: Option<Filter>,
 }
 
@@ -79,85 +80,85 @@ pub struct ArgPlan {
     pub name: String,
     /// Byte offset in the record.
     pub offset: usize,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub size: u32,
-    /// Elements.
+    /// Number of elements.
     pub count: u32,
     /// The first value.
     pub value: Value,
-    /// Words that are read on the way, one from the other.
+    /// Words that are read in turn, each at the address in the previous one.
     pub derefs: Vec<Deref>,
-    /// How it goes into the record.
+    /// How it is stored in the record.
     pub store: Store,
-    /// Bytes from the value, for what is read from memory.
+    /// Offset in bytes from the value, for data that is read from memory.
     pub store_offset: i32,
-    /// Which bits are kept: so many to the left, then to the right.
+    /// Which bits are kept: the shift to the left, then the shift to the right.
     pub bits: Option<(u8, u8)>,
 }
 
-/// The word at a value and an offset.
+/// A read of the word at a value plus an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deref {
     /// Whether it is memory of user space.
     pub user: bool,
-    /// Bytes.
+    /// Offset in bytes.
     pub offset: i32,
 }
 
-/// A value before anything is read through it.
+/// A value before any read through it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// Where it comes from.
     pub from: Origin,
-    /// What is added.
+    /// Number that is added.
     pub plus: i64,
 }
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nowhere: it is what is added.
+    /// Nowhere: the value is the number that is added.
     Nothing,
     /// The word at this byte offset of the context.
     Context(u16),
-    /// This word of what a call laid on the stack, from the context on.
+    /// This word of those that a call put on the stack, counted from the context.
     Call(u8),
-    /// This one of the words that were kept at the function's entry.
+    /// This word of those saved at the function's entry.
     Kept(u8),
-    /// The return address on an arm64 stack: the word `at`, or one further where the stack had to be aligned, which is told by
-    /// the word two in front being an address of the function.
+    /// The return address on an arm64 stack: the word `at`, or the next one if the stack had to be aligned. It is the
+    /// word `at` if the word two places before it is an address in the function.
     CallReturn {
         /// Number of the word.
         at: u8,
         /// First address of the function.
         start: u64,
-        /// Bytes of it.
+        /// Size of the function in bytes.
         size: u64,
     },
-    /// The function that was entered, which only the kernel knows.
+    /// The function that was entered; only the kernel knows it.
     Function,
-    /// The same of a file, on kernels that do not tell a program (before 6.6): from the task to its uprobe's state, to what
-    /// that keeps for the hit, to the address in it.
+    /// The function in a file, on kernels that do not report it to a program (before 6.6). The program reads the task's
+    /// uprobe state, then what that holds for the hit, then the address in it.
     FunctionInTask {
         /// Byte offset of `utask` in `struct task_struct`.
         utask: u32,
         /// Byte offset of `vaddr` in `struct uprobe_task`.
         vaddr: u32,
     },
-    /// The place in it that an fprobe is at: behind the mark of a target of indirect branches, if there is one. The
-    /// instruction pointer, at this offset of the context, is that place or behind the call that stands there.
+    /// The place in the function where an fprobe is: after the `endbr` instruction, if there is one. The instruction
+    /// pointer, at this offset of the context, is that place, or is after the call at that place.
     FunctionPlace(u16),
-    /// This word of the stack, from its pointer on.
+    /// This word of the stack, counted from its pointer.
     Stack(u32),
     /// The name of the current task; the value is its address.
     Comm,
     /// A text; the value is its address.
     Text(Vec<u8>),
-    /// A field of the record that is handed.
+    /// A field of the record that is the context.
     Field(Box<Field>),
 }
 
-/// Why a hook cannot give what an event asks for.
+/// Why a hook cannot provide what an event needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable(pub String);
 
@@ -177,14 +178,14 @@ impl Value {
         Self { from: Origin::Nothing, plus: value.cast_signed() }
     }
 
-    /// Whether it is the address of something of ours.
+    /// Whether it is the address of data of the program itself.
     pub fn is_own(&self) -> bool {
         matches!(self.from, Origin::Comm | Origin::Text(_))
     }
 }
 
 impl ArgPlan {
-    /// Whether it is text behind the fixed part.
+    /// Whether it is text after the fixed part.
     pub fn is_text(&self) -> bool {
         matches!(self.store, Store::Text | Store::UserText | Store::SymbolText)
     }
@@ -201,10 +202,10 @@ impl ProbePlan {
         self.args.iter().any(ArgPlan::is_text)
     }
 
-    /// The same, for an event probe on an event with this plan; `when` says which of its hits count.
+    /// The plan for an event probe on an event with the plan `base`; `when` selects the hits of that event that count.
     #[must_use]
     pub fn on(self, base: Self, when: Option<Filter>) -> Self {
-        // What is kept for the event's own values is in the table by their places.
+        // The values of `base` refer to the saved words by position, so these stay the same.
         let kept = base.kept.clone();
         Self { given: base.given, user: base.user, base: Some(Box::new(base)), kept, when, ..self }
     }
@@ -216,13 +217,13 @@ struct Registers {
     sp: u16,
     retval: u16,
     args: &'static [u16],
-    /// Words of the stack in front of the arguments that have no register; none where those are not looked for.
+    /// Number of stack words before the arguments that have no register; None if those are not read.
     stack_args: Option<u32>,
-    /// What the instruction pointer is ahead of a kprobe: x86 has executed the breakpoint's byte.
+    /// Distance in bytes of the instruction pointer from a kprobe: x86 has executed the breakpoint's byte.
     ahead: i64,
 }
 
-/// di, si, dx, cx, r8, r9; x0 to x7.
+/// Arguments: di, si, dx, cx, r8, r9; x0 to x7.
 const X86_64: Registers = Registers {
     ip: 128,
     sp: 152,
@@ -250,7 +251,7 @@ fn registers(arch: Arch) -> &'static Registers {
 /// Plans a probe at a hook.
 ///
 /// # Errors
-/// What the hook lacks.
+/// Returns what the hook does not provide.
 pub fn plan(probe: &Probe, given: ProbeContext, addresses: Addresses) -> Result<ProbePlan, Unavailable> {
     let planner = Planner { probe, given, addresses, user: !probe.at.is_kernel() };
     let head_size = probe.event.head_size();
@@ -279,7 +280,7 @@ impl Planner<'_> {
         &self.probe.event
     }
 
-    /// The function or instruction that is probed.
+    /// The probed function or instruction.
     fn place(&self) -> Value {
         match self.given {
             ProbeContext::Registers(arch) if self.user && !self.event().is_exit() => {
@@ -314,10 +315,11 @@ impl Planner<'_> {
         }
         let back = match self.given {
             ProbeContext::Registers(arch) => Value::of(Origin::Context(registers(arch).ip)),
-            // Behind the arguments: what is returned, the frame pointer, the way back into the function, and that to its
-            // caller (`arch_prepare_bpf_trampoline()`, arch/x86/net/bpf_jit_comp.c).
+            // After the arguments: the return value, the frame pointer, the return address into the function, and the
+            // return address to its caller (`arch_prepare_bpf_trampoline()`, `arch/x86/net/bpf_jit_comp.c`).
             ProbeContext::Call { words, arch: Arch::X86_64, .. } => Value::of(Origin::Call(words + 3)),
-            // What is returned, x19, x20, perhaps padding, frame pointer, way back, frame pointer, caller.
+            // The return value, x19, x20, perhaps padding, frame pointer, return address, frame pointer, return to the
+            // caller.
             ProbeContext::Call { words, arch: Arch::Arm64, .. } => {
                 let Addresses { ip, end, .. } = self.addresses;
                 Value::of(Origin::CallReturn { at: words + 6, start: ip, size: end.saturating_sub(ip) })
@@ -359,7 +361,7 @@ impl Planner<'_> {
         })
     }
 
-    /// What a program at the entry has to keep.
+    /// What a program at the entry must save.
     fn kept(&self) -> Vec<Value> {
         match self.given {
             ProbeContext::Registers(arch) => self.probe.kept.iter().map(|n| argument(arch, *n)).collect(),
@@ -372,8 +374,8 @@ impl Planner<'_> {
         Ok(match (source, self.given) {
             (Source::Immediate(value), _) => Value::number(*value),
             (Source::Comm, _) => Value::of(Origin::Comm),
-            // The kernel's uprobes look for it in the memory of user space, where it is not (`fetch_store_string()`,
-            // kernel/trace/trace_uprobe.c).
+            // The kernel's uprobes look for the text in user memory, where it is not (`fetch_store_string()`,
+            // `kernel/trace/trace_uprobe.c`).
             (Source::Text(_), _) if self.user => Value::number(0),
             (Source::Text(text), _) => Value::of(Origin::Text(text.clone())),
             (Source::Field(field), ProbeContext::Record) => Value::of(Origin::Field(field.clone())),
@@ -395,7 +397,7 @@ impl Planner<'_> {
             (Source::Argument(n), ProbeContext::Call { words, .. }) if *n < u32::from(words) => {
                 Value::of(Origin::Call(*n as u8))
             }
-            // A tracepoint's are counted from 1, as the function behind it has one more.
+            // The arguments of a tracepoint are counted from 1, because the function behind it has one more.
             (Source::Argument(n), ProbeContext::Arguments(words)) if (1..=u32::from(words)).contains(n) => {
                 Value::of(Origin::Context((*n as u16 - 1) * 8))
             }
@@ -437,7 +439,7 @@ fn argument(arch: Arch, n: u32) -> Value {
     }
 }
 
-/// One value a line, as `tracer explain` shows them.
+/// One value per line, for `tracer explain`.
 impl fmt::Display for ProbePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, value) in self.head.iter().enumerate() {

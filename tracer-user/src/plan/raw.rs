@@ -1,12 +1,12 @@
-//! Raw tracepoint plans: an event's record made from the arguments of its tracepoint.
+//! Raw tracepoint plans: build an event's record from the arguments of its tracepoint.
 //!
-//! A perf tracepoint hands over a record that the kernel has already made; a raw tracepoint runs before anything
-//! is made, so a hit that the filter drops costs less. The price is that somebody has to know where each field
-//! comes from: [`super::raw_table`] does, in names and types, and this module holds the kernel's BTF against it.
-//! Arguments are found by type and order, never by number or kernel version (sched_switch's have moved twice),
-//! and names are checked where BTF has them. Whatever does not fit is a [`Refusal`], and the perf tracepoint is
-//! used. A plan is still a hypothesis: `attach` lets both programs see hits that our own thread provokes
-//! ([`Provoke`]) and uses the plan only when the records agree.
+//! A perf tracepoint passes a record that the kernel has already built. A raw tracepoint runs before that, so a hit
+//! that the filter drops costs less. In return, the source of each field must be known: [`super::raw_table`] lists it
+//! in names and types, and this module checks the table against the kernel's BTF. Arguments are found by type and
+//! order, never by number or kernel version (those of `sched_switch` have moved twice). Names are checked where BTF has
+//! them. An event that does not fit yields a [`Refusal`], and the perf tracepoint is used. A plan is still a
+//! hypothesis: `attach` runs both programs on hits that a thread of the tracer provokes ([`Provoke`]), and uses the
+//! plan only if the records agree.
 
 use super::raw_table::{self, Entry, From, Param};
 use super::source::{CompatArgs, FieldSource, Source, SwitchState, SyscallArgs};
@@ -22,22 +22,22 @@ pub struct RawPlan {
     pub tracepoint: String,
     /// Every field of the record.
     pub fields: Vec<FieldSource>,
-    /// Hits of 32-bit system calls are not the event's: the kernel leaves them out.
+    /// How hits of 32-bit system calls are recognised, if they are skipped: the kernel leaves them out of the event.
     pub skip_compat: Option<Compat>,
-    /// The event that stands for this one in the check at start: itself, or the one whose plan it shares.
+    /// The event that replaces this one in the check at start: itself, or the event whose plan it shares.
     pub stand_in: (String, String),
-    /// What our own thread does so that the stand-in happens.
+    /// What a thread of the tracer does to provoke that event.
     pub provoke: Provoke,
 }
 
-/// What a thread of ours does to make an event happen in itself.
+/// What a thread of the tracer does to provoke an event in itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provoke {
     /// `syscall(SYS_getppid, a, b, c, d, e, f)` with six different values left in the argument registers.
     Getppid,
     /// Sleeps 100 µs (`clock_nanosleep`), so that it is switched out and in.
     Sleep,
-    /// Wakes another thread of ours that waits in a futex, both bound to one CPU.
+    /// Wakes another thread of the tracer that waits in a futex, both bound to one CPU.
     Wake,
     /// Starts a thread that ends at once, and joins it; the new thread's own hits count too.
     Thread,
@@ -47,7 +47,7 @@ pub enum Provoke {
     Pipe,
     /// Maps a page of fresh memory, writes to it, unmaps it.
     Fault,
-    /// Sends a datagram to a UDP socket of ours on 127.0.0.1 and receives it.
+    /// Sends a datagram to a UDP socket of the tracer on 127.0.0.1 and receives it.
     Loopback,
     /// Computes for up to 25 ms, so that a timer tick interrupts it.
     Spin,
@@ -56,7 +56,7 @@ pub enum Provoke {
 /// Why an event has no raw plan.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Nobody has told where its fields come from.
+    /// The table does not list the event.
     #[error("no table entry tells where the fields of {0} come from")]
     NotListed(String),
     /// The table does not fit this kernel.
@@ -64,7 +64,7 @@ pub enum Refusal {
     Unfit {
         /// `system:name`.
         event: String,
-        /// What does not fit.
+        /// Reason.
         why: String,
     },
     /// The kernel's types could not be read.
@@ -72,7 +72,7 @@ pub enum Refusal {
     Kernel(#[from] Error),
 }
 
-/// The events that the table lists, as `(system, name)`; those of `syscalls` are planned without it.
+/// The events in the table, as `(system, name)`; events of `syscalls` need no entry.
 pub fn listed() -> impl Iterator<Item = (&'static str, &'static str)> {
     raw_table::TABLE.iter().map(|entry| (entry.system, entry.name))
 }
@@ -81,7 +81,7 @@ pub fn listed() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// ([`crate::kernel::syscalls::Numbers`]).
 ///
 /// # Errors
-/// A [`Refusal`] says why the perf tracepoint has to be used.
+/// A [`Refusal`] contains the reason why the perf tracepoint must be used.
 pub fn plan(format: &Format, btf: &Btf, syscall: Option<u32>) -> Result<RawPlan, Refusal> {
     let unfit = |why: String| Refusal::Unfit { event: format.full_name(), why };
     if format.system == "syscalls" {
@@ -111,7 +111,7 @@ pub fn plan(format: &Format, btf: &Btf, syscall: Option<u32>) -> Result<RawPlan,
 }
 
 /// Plans an event of one system call on raw `sys_enter` or `sys_exit`. The layout is that of
-/// `struct syscall_trace_enter` and `syscall_trace_exit`, kernel/trace/trace.h.
+/// `struct syscall_trace_enter` and `syscall_trace_exit`, `kernel/trace/trace.h`.
 fn plan_syscall(format: &Format, btf: &Btf, number: Option<u32>) -> Result<RawPlan, Refusal> {
     let unfit = |why: &str| Refusal::Unfit { event: format.full_name(), why: why.to_owned() };
     let number = number.ok_or_else(|| unfit("the call's number is not known"))?;
@@ -157,7 +157,8 @@ fn plan_syscall(format: &Format, btf: &Btf, number: Option<u32>) -> Result<RawPl
     })
 }
 
-/// Makes the plan of a system call's event one for all calls of its shape: the number is read at the hit.
+/// Turns the plan of one system call's event into a plan for all calls of its shape: the program reads the number at
+/// the hit.
 pub fn for_any_call(fields: &mut [FieldSource], entering: bool, registers: &Registers) {
     let number = fields.iter_mut().find(|field| matches!(field.source, Source::Const(_)));
     if let Some(number) = number {
@@ -170,7 +171,7 @@ pub fn for_any_call(fields: &mut [FieldSource], entering: bool, registers: &Regi
     }
 }
 
-/// A table entry held against a tracepoint's real prototype.
+/// A table entry checked against a tracepoint's actual prototype.
 struct Bound<'a> {
     entry: &'static Entry,
     prototype: &'a Prototype,
@@ -193,7 +194,7 @@ fn unfit<T>(why: impl Into<String>) -> Result<T, Trouble> {
 }
 
 impl Bound<'_> {
-    /// Where a field of the event's real format comes from.
+    /// The source of a field of the event's actual format.
     fn source(&self, field: &Field) -> Result<Source, Trouble> {
         if field.is_data_loc() || field.is_rel_loc() {
             return unfit("its length varies");
@@ -264,7 +265,7 @@ impl Bound<'_> {
         }
     }
 
-    /// A value behind a pointer argument, by the first path whose names this kernel has.
+    /// A value behind a pointer argument, by the first path whose names exist in this kernel.
     fn read(&self, field: &Field, param: &Param, paths: &[&str]) -> Result<Source, Trouble> {
         let (arg, info) = self.param(param)?;
         let Kind::Pointer { to } = info.kind else { return unfit("the argument is no pointer") };
@@ -316,7 +317,7 @@ mod tests {
         \tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;\n\
         \tfield:pid_t next_pid;\toffset:56;\tsize:4;\tsigned:1;\n";
 
-    /// Types of a kernel whose sched_switch takes these arguments: `b`ool, `t`ask, `u`nsigned int, with names.
+    /// Types of a kernel whose `sched_switch` takes these arguments: `b`ool, `t`ask, `u`nsigned int, with names.
     fn kernel(test: &str, arguments: &[(&str, char)]) -> Btf {
         let mut build = Build::new();
         let int = build.int("int", 4, true);
@@ -351,7 +352,7 @@ mod tests {
     #[test]
     fn arguments_are_found_wherever_they_moved() {
         let format = Format::parse("sched", SWITCH).unwrap();
-        // 5.18 had prev_state second; since 5.19 it is last.
+        // 5.18 had `prev_state` second; since 5.19 it is last.
         let early = [("preempt", 'b'), ("prev_state", 'u'), ("prev", 't'), ("next", 't')];
         let late = [("preempt", 'b'), ("prev", 't'), ("next", 't'), ("prev_state", 'u')];
         for (test, arguments, prev, next, state) in [("early", early, 2, 3, 1), ("late", late, 1, 2, 3)] {

@@ -1,10 +1,10 @@
-//! Where the fields of well-known events come from, in the names and types of the kernel's source.
+//! Sources of the fields of well-known events, by the names and types of the kernel's source.
 //!
-//! One entry an event, learned from its `TP_PROTO` and `TP_fast_assign` (include/trace/events/). An entry lists
-//! every field that any kernel since 6.1 gives the event; a format with another field, or with a string of
-//! varying length, gets no raw plan. Only events that a thread can provoke in itself are listed, because each
-//! plan is checked against the real event before it is used: sched_process_exit happens in the thread that ends,
-//! workqueue's and cpu_idle's in threads of the kernel.
+//! There is one entry per event, derived from its `TP_PROTO` and `TP_fast_assign` (`include/trace/events/`). An entry
+//! lists every field that the event has in any kernel since 6.1. A format with another field, or with a string of
+//! varying length, gets no raw plan. The table lists only events that a thread can provoke in itself, because each plan
+//! is checked against the real event before use. That excludes `sched_process_exit`, which happens in the thread that
+//! ends, and the events of workqueue and `cpu_idle`, which happen in kernel threads.
 
 use super::raw::Provoke;
 
@@ -16,11 +16,11 @@ pub(super) struct Entry {
     pub(super) fields: &'static [(&'static str, From)],
 }
 
-/// Where a field comes from.
+/// Source of a field.
 pub(super) enum From {
     /// An argument.
     Arg(Param),
-    /// A value behind a pointer argument, as `a.b->c`; of several paths the first that the kernel has.
+    /// A value behind a pointer argument, as `a.b->c`; of several paths, the first that exists in the kernel.
     Read(Param, &'static [&'static str]),
     /// The number that a pointer argument points to.
     Target(Param),
@@ -32,10 +32,10 @@ pub(super) enum From {
     SyscallArgs(Param),
 }
 
-/// An argument: the `nth` (from 0) of its type; the name is checked where BTF has it.
+/// An argument: the `nth` (from 0) of its type; the name is checked if BTF has it.
 pub(super) struct Param {
     pub(super) name: &'static str,
-    /// One type or several, parted by `|`, for kernels that differ.
+    /// One type, or several types of different kernels, separated by `|`.
     pub(super) ty: &'static str,
     pub(super) nth: u8,
 }
@@ -53,7 +53,7 @@ const fn task(name: &'static str, nth: u8) -> Param {
     param(name, "struct task_struct *", nth)
 }
 
-/// `task_cpu()`: kernels since 5.16 keep it in `thread_info` on x86 too.
+/// `task_cpu()`: since 5.16, kernels keep it in `thread_info` on x86 too.
 const TASK_CPU: &[&str] = &["thread_info.cpu", "cpu"];
 
 const WAKEUP: &[(&str, From)] = &[

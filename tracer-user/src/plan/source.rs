@@ -1,42 +1,43 @@
-//! Where the bytes of a record come from at a hook.
+//! Sources of the bytes of a record at a hook.
 //!
-//! A filter and a record plan name record offsets only; a [`ProgramContext`] says how generated code gets at them. At a
-//! perf tracepoint and in the injection program the context is the record itself; at a raw tracepoint each
-//! field has a [`Source`] of its own.
+//! A filter and a record plan name record offsets only; a [`ProgramContext`] defines how generated code accesses them.
+//! At a perf tracepoint and in the injection program the context is the record itself. At a raw tracepoint each field
+//! has its own [`Source`].
 
 use super::probe::ProbePlan;
 use crate::{event::Format, lang::facts::Arch};
 
-/// The kind of hook a program hangs on; one template each in `tracer-ebpf/src/probe/`.
+/// The kind of hook that a program is attached to; each has a template in `tracer-ebpf/src/probe/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramContext {
-    /// A perf tracepoint: the context is the kernel's own record, its first eight bytes hidden.
+    /// A perf tracepoint: the context is the kernel's own record; its first eight bytes cannot be loaded.
     Tracepoint,
-    /// `BPF_PROG_TYPE_SYSCALL`: the context is the record, whole, that user space made.
+    /// `BPF_PROG_TYPE_SYSCALL`: the context is the whole record that user space made.
     Inject,
     /// A raw tracepoint: the context is an array of `u64` arguments.
     RawTracepoint(Vec<FieldSource>),
-    /// A dynamic event's: what the context is, the plan says.
+    /// A dynamic event: the plan defines the context.
     Probe(Box<ProbePlan>),
-    /// A place in a program where it hands over a record that it made, common fields left free: the context is the registers.
+    /// A place in a program where it passes a record that it made, without the common fields: the context is the
+    /// registers.
     UserRecord(UserRecord),
 }
 
-/// Where a program's record is found at the place where it hands it over (`.note.tracer` of the crate `tracer-events`).
+/// Where a program's record is at the place where the program passes it (`.note.tracer` of the crate `tracer-events`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserRecord {
-    /// Byte offset in `struct pt_regs` of the register that has its address.
+    /// Byte offset in `struct pt_regs` of the register with the record's address.
     pub address: u16,
-    /// The same of its length.
+    /// Byte offset in `struct pt_regs` of the register with the record's length.
     pub length: u16,
-    /// Bytes of its fixed part, common fields included.
+    /// Bytes of the record's fixed part, common fields included.
     pub fixed: u16,
-    /// Whether there is data behind that.
+    /// Whether data follows the fixed part.
     pub varies: bool,
 }
 
 impl UserRecord {
-    /// The first two arguments of a function: a record's address and its length.
+    /// The record's address and length are the first two arguments of a function.
     pub fn of(format: &Format, arch: Arch) -> Self {
         let (address, length) = match arch {
             Arch::X86_64 => (112, 104),
@@ -46,8 +47,8 @@ impl UserRecord {
     }
 }
 
-/// How one field of a record is had from a raw tracepoint's arguments. Fields lie behind the common ones;
-/// bytes that no source covers are zero, as in the kernel's own records.
+/// The source of one field of a record at a raw tracepoint. Fields are after the common fields. Bytes without a source
+/// are zero, as in the kernel's own records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldSource {
     /// Offset in the payload.
@@ -58,7 +59,7 @@ pub struct FieldSource {
     pub source: Source,
 }
 
-/// Where a hook has the id of the other thread that an event is about.
+/// Where a hook provides the id of the other thread that an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
     /// In the context, at this byte offset.
@@ -79,16 +80,16 @@ pub enum Source {
     Arg(u8),
     /// A fixed number.
     Const(u64),
-    /// Bytes in kernel memory: start from argument `arg`; for every offset but the last read a pointer at that
-    /// offset; the field's bytes are at the last. `[24]` is `*(T *)(arg + 24)`.
+    /// Bytes in kernel memory. The program starts from argument `arg` and reads a pointer at every offset except the
+    /// last; the field's bytes are at the last. `[24]` is `*(T *)(arg + 24)`.
     Memory {
         /// Number of the argument.
         arg: u8,
         /// Byte offsets, at least one.
         path: Vec<u32>,
     },
-    /// A number in kernel memory that is narrower than its field, found as [`Source::Memory`] finds its bytes:
-    /// `width` bytes (1, 2 or 4) are read and extended to the field's size.
+    /// A number in kernel memory that is narrower than its field, found like the bytes of [`Source::Memory`]: `width`
+    /// bytes (1, 2 or 4) are read and extended to the field's size.
     Extended {
         /// Number of the argument.
         arg: u8,
@@ -99,22 +100,22 @@ pub enum Source {
         /// Whether the sign extends.
         signed: bool,
     },
-    /// The six arguments of a system call, eight bytes each, out of the `struct pt_regs` that argument `regs`
-    /// points to (`args` of raw_syscalls:sys_enter).
+    /// The six arguments of a system call, eight bytes each, in the `struct pt_regs` that argument `regs` points to
+    /// (`args` of `raw_syscalls:sys_enter`).
     SyscallArgs(SyscallArgs),
-    /// `prev_state` of sched_switch, which the kernel computes from the task's state and exit state and the
-    /// preempt argument (`__trace_sched_switch_state()`, include/trace/events/sched.h).
+    /// `prev_state` of `sched_switch`, which the kernel computes from the task's state and exit state and the preempt
+    /// argument (`__trace_sched_switch_state()`, `include/trace/events/sched.h`).
     SwitchState(SwitchState),
 }
 
-/// What [`Source::SwitchState`] is computed from.
+/// Inputs of [`Source::SwitchState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchState {
-    /// Argument that says the task was preempted.
+    /// Number of the argument that is true if the task was preempted.
     pub preempt: u8,
-    /// Argument that holds the state (5.18 and later).
+    /// Number of the argument with the state (5.18 and later).
     pub state: u8,
-    /// Argument that points to the task.
+    /// Number of the argument that points to the task.
     pub task: u8,
     /// Byte offset of `exit_state` in `struct task_struct`.
     pub exit_state: u32,
@@ -123,20 +124,20 @@ pub struct SwitchState {
 /// Where [`Source::SyscallArgs`] finds the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyscallArgs {
-    /// Argument that points to the registers.
+    /// Number of the argument that points to the registers.
     pub regs: u8,
     /// Byte offset in `struct pt_regs` of each argument.
     pub native: [u32; 6],
-    /// How a 32-bit call is told, and where it keeps its arguments; None where both are the same.
+    /// How a 32-bit call is recognised, and where it keeps its arguments; None where both kinds are equal.
     pub compat: Option<CompatArgs>,
 }
 
 /// A 32-bit system call's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompatArgs {
-    /// Byte offset in the current `struct task_struct` of a u32...
+    /// Byte offset in the current `struct task_struct` of a `u32` with flags.
     pub task_offset: u32,
-    /// ...that has one of these bits set in a 32-bit call.
+    /// Flags, one of which is set in a 32-bit call.
     pub mask: u32,
     /// Byte offset in `struct pt_regs` of each argument.
     pub regs: [u32; 6],

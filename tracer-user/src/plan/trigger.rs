@@ -1,6 +1,6 @@
-//! The triggers of an event, resolved: what each does at a hit, how often, and to which hits.
+//! The triggers of an event, resolved: what each does at a hit, how often, and at which hits.
 //!
-//! The list is in the kernel's order, in which the triggers act. Words that they change are named by their place in
+//! The list is in the kernel's order, in which the triggers act. The words that they change are named by their place in
 //! [`tracer_abi::Switches`].
 
 use std::fmt;
@@ -12,9 +12,9 @@ use super::filter::Filter;
 pub struct Trigger {
     /// What it does.
     pub action: Action,
-    /// How often at most.
+    /// How often it acts at most; None is unlimited.
     pub count: Option<Count>,
-    /// To which hits; all without one.
+    /// Condition that a hit must meet; None accepts all hits.
     pub filter: Option<Filter>,
 }
 
@@ -23,11 +23,11 @@ pub struct Trigger {
 pub enum Action {
     /// Turns recording on.
     TraceOn,
-    /// Turns recording off, once the event is recorded.
+    /// Turns recording off after the event is recorded.
     TraceOff,
-    /// Asks for a snapshot.
+    /// Requests a snapshot.
     Snapshot,
-    /// Asks for a record of the kernel's stack, once the event is recorded.
+    /// Requests a record of the kernel's stack after the event is recorded.
     StackTrace,
     /// Turns the event at a slot on or off.
     Event {
@@ -36,7 +36,7 @@ pub enum Action {
         /// Whether it is turned on.
         enable: bool,
     },
-    /// Lets histograms count, or not.
+    /// Resumes or pauses histograms.
     Hists {
         /// Their places in [`tracer_abi::Switches::paused`].
         places: Vec<u16>,
@@ -50,12 +50,12 @@ pub enum Action {
 pub struct Count {
     /// Place in [`tracer_abi::Switches::counts`].
     pub place: u16,
-    /// Whether it can be used up: a count that the kernel's sign makes negative only goes down.
+    /// Whether it can be used up. A count that the kernel's sign makes negative only decreases.
     pub limited: bool,
 }
 
 impl Action {
-    /// Whether it acts only once the event is recorded (`EVENT_CMD_FL_POST_TRIGGER`).
+    /// Whether it acts only after the event is recorded (`EVENT_CMD_FL_POST_TRIGGER`).
     pub fn is_post(&self) -> bool {
         matches!(self, Self::TraceOff | Self::StackTrace)
     }
@@ -78,17 +78,17 @@ impl fmt::Display for Action {
     }
 }
 
-/// Whether the triggers have to see the record, and so run late (`update_cond_flag()`).
+/// Whether the triggers must see the record and therefore run late (`update_cond_flag()`).
 pub fn sees_record(triggers: &[Trigger]) -> bool {
     triggers.iter().any(|trigger| trigger.filter.is_some() || trigger.action.is_post())
 }
 
-/// Whether one turns recording on.
+/// Whether a trigger turns recording on.
 pub fn turns_on(triggers: &[Trigger]) -> bool {
     triggers.iter().any(|trigger| trigger.action == Action::TraceOn)
 }
 
-/// Whether the stack is recorded in front of a trigger that turns recording off.
+/// Whether the stack is recorded before a trigger turns recording off.
 pub fn stack_first(triggers: &[Trigger]) -> bool {
     let place = |action: Action| triggers.iter().position(|trigger| trigger.action == action);
     matches!((place(Action::StackTrace), place(Action::TraceOff)), (Some(stack), Some(off)) if stack < off)

@@ -1,7 +1,7 @@
-//! One eBPF instruction: its fields, encoding and the parts it is made of.
+//! One eBPF instruction: its fields, its encoding and its parts.
 //!
-//! Opcodes are those of the instruction set standard (Documentation/bpf/standardization/instruction-set.rst,
-//! include/uapi/linux/bpf.h). Only what the lowering emits is named; everything else still decodes, so that a
+//! Opcodes follow the instruction set standard (`Documentation/bpf/standardization/instruction-set.rst`,
+//! `include/uapi/linux/bpf.h`). Only opcodes that lowering emits have names. All others decode too, so that a
 //! template's instructions can be listed and checked.
 
 /// Bytes of an encoded instruction.
@@ -27,15 +27,15 @@ pub mod class {
     pub const ALU64: u8 = 0x07;
 }
 
-/// Bit of an arithmetic or jump opcode that takes the source from a register instead of the immediate.
+/// Bit of an arithmetic or jump opcode: the source is a register instead of the immediate.
 pub const SOURCE_REG: u8 = 0x08;
 /// Addressing mode of plain loads and stores.
 pub const MODE_MEM: u8 = 0x60;
-/// Addressing mode of atomic operations, and the bits of an opcode that are a mode.
+/// Addressing mode of atomic operations.
 pub(super) const MODE_ATOMIC: u8 = 0xc0;
-/// See [`MODE_ATOMIC`].
+/// Mask of the mode bits of an opcode.
 pub(super) const MODES: u8 = 0xe0;
-/// Bit of an atomic operation's immediate that brings the old value back in the source register.
+/// Bit of an atomic operation's immediate: the source register receives the old value.
 pub const FETCH: i32 = 0x01;
 /// Opcode of the two-slot 64-bit immediate load.
 pub const LD_IMM64: u8 = 0x18;
@@ -54,14 +54,15 @@ pub const PSEUDO_FUNC: u8 = 4;
 
 /// Source register of a [`LD_IMM64`] that loads the address of a map's value: `BPF_PSEUDO_MAP_VALUE`.
 pub const PSEUDO_MAP_VALUE: u8 = 2;
-/// What stands for the descriptor of the map whose value is the format `%pS`, until there is one.
+/// Placeholder for the descriptor of the map whose value is the format `%pS`.
 pub const SYMBOL_FORMAT: i32 = i32::MAX - 4096;
-/// What stands for the descriptor of the table of what functions were called with.
+/// Placeholder for the descriptor of the map with the arguments that functions were called with.
 pub const KEPT: i32 = i32::MAX - 4097;
-/// What stands for the descriptor of the map whose value texts are read to that nobody wants.
+/// Placeholder for the descriptor of the map whose value receives texts that are read and discarded.
 pub const TOUCHED: i32 = i32::MAX - 4098;
 
-/// A register. R0 returns, R1 to R5 are arguments and lost at a call, R6 to R9 survive it, R10 is the frame.
+/// A register. R0 is the result, R1 to R5 are arguments that a call clobbers, R6 to R9 survive a call, R10 is the
+/// frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "they have no other names")]
 pub enum Reg {
@@ -92,7 +93,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// The width of so many bytes.
+    /// The width of this many bytes.
     pub fn of(size: usize) -> Option<Self> {
         Some(match size {
             1 => Self::B,
@@ -103,7 +104,7 @@ impl Width {
         })
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::B => 1,
@@ -142,7 +143,7 @@ pub enum Alu {
     Add = 0x00,
     Sub = 0x10,
     Mul = 0x20,
-    /// Unsigned; 0 by 0.
+    /// Unsigned; division by 0 yields 0.
     Div = 0x30,
     Or = 0x40,
     And = 0x50,
@@ -155,7 +156,7 @@ pub enum Alu {
     Arsh = 0xc0,
 }
 
-/// Atomic operation; its value is the immediate. All but [`Atomic::AddOnly`] give the old value back (5.12 and later).
+/// Atomic operation; its value is the immediate. All but [`Atomic::AddOnly`] return the old value (5.12 and later).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 #[expect(missing_docs, reason = "they are their names")]
@@ -165,7 +166,7 @@ pub enum Atomic {
     Or = 0x40 | FETCH,
     And = 0x50 | FETCH,
     Exchange = 0xe0 | FETCH,
-    /// With R0: the value is stored where R0 is found; R0 becomes what was found.
+    /// If R0 equals the value in memory, the operation stores the new value. R0 receives the old value.
     CompareExchange = 0xf0 | FETCH,
 }
 
@@ -179,7 +180,7 @@ pub enum Cond {
     Gt = 0x20,
     /// unsigned `>=`
     Ge = 0x30,
-    /// `&`: some bit in common
+    /// `&`: at least one common bit
     Set = 0x40,
     /// `!=`
     Ne = 0x50,
@@ -216,7 +217,7 @@ impl Cond {
         ALL.into_iter().find(|cond| *cond as u8 == op & 0xf0)
     }
 
-    /// The condition that holds exactly when this one does not; [`Cond::Set`] has none.
+    /// The opposite condition; [`Cond::Set`] has none.
     pub fn inverse(self) -> Option<Self> {
         Some(match self {
             Self::Eq => Self::Ne,
@@ -255,7 +256,7 @@ impl From<i32> for Operand {
     }
 }
 
-/// Helper functions of the kernel that generated code calls, by their numbers in include/uapi/linux/bpf.h.
+/// Kernel helper functions that generated code calls; their values are the numbers in `include/uapi/linux/bpf.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 #[expect(missing_docs, reason = "they are their names")]
@@ -275,13 +276,13 @@ pub enum Helper {
     ProbeReadUserStr = 114,
     ProbeReadKernelStr = 115,
     RingbufOutput = 130,
-    /// In programs that may sleep; since 5.10, and in those of uprobes since 6.0.
+    /// Only in sleepable programs; since 5.10, in programs of uprobes since 6.0.
     CopyFromUser = 148,
     /// Since 5.11.
     GetCurrentTaskBtf = 158,
     /// Since 5.13.
     Snprintf = 165,
-    /// Since 5.15; of a uprobe since 6.6.
+    /// Since 5.15; in programs of uprobes since 6.6.
     GetFuncIp = 173,
     /// Since 5.15.
     GetAttachCookie = 174,
@@ -290,7 +291,7 @@ pub enum Helper {
 }
 
 impl Helper {
-    /// The helper's name as uapi has it, for numbers that generated code or a template is likely to call.
+    /// The helper's name in the uapi header, for numbers that generated code or a template is likely to call.
     pub fn name(number: i32) -> Option<&'static str> {
         Some(match number {
             1 => "bpf_map_lookup_elem",
@@ -342,7 +343,7 @@ pub struct Insn {
     pub dst: u8,
     /// Source register's number.
     pub src: u8,
-    /// Offset: bytes of a memory access, slots of a jump.
+    /// Offset: bytes for a memory access, slots for a jump.
     pub off: i16,
     /// Immediate.
     pub imm: i32,
@@ -437,17 +438,17 @@ impl Insn {
         self.class() == class::STX && self.op & MODES == MODE_ATOMIC
     }
 
-    /// Whether control may go elsewhere than to the next slot inside the function.
+    /// Whether control may continue at a slot of the function other than the next one.
     pub fn is_jump(self) -> bool {
         matches!(self.class(), class::JMP | class::JMP32) && self.op != CALL && self.op != EXIT
     }
 
-    /// Whether the next slot is not reached from here.
+    /// Whether control never falls through to the next slot.
     pub fn ends_block(self) -> bool {
         self.op == EXIT || self.op == JA
     }
 
-    /// The eight bytes, little endian.
+    /// Encodes the instruction in eight bytes, little endian.
     pub fn encode(self) -> [u8; INSN_SIZE] {
         let mut bytes = [0; INSN_SIZE];
         bytes[0] = self.op;
@@ -457,7 +458,7 @@ impl Insn {
         bytes
     }
 
-    /// Reads eight bytes, little endian.
+    /// Decodes eight bytes, little endian.
     pub fn decode(bytes: [u8; INSN_SIZE]) -> Self {
         Self {
             op: bytes[0],

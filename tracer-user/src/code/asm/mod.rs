@@ -1,8 +1,8 @@
 //! Assembler: instructions in order, labels for jumps, notes for the listing.
 //!
-//! [`Assembler::finish`] removes what no path reaches (the verifier refuses it), shortens jumps to jumps, and
-//! reaches labels that are further away than a 16-bit offset through islands: a second jump placed within
-//! reach. The 32-bit `gotol` of later instruction sets would be shorter and is not in 6.1.
+//! [`Assembler::finish`] removes unreachable code, which the verifier refuses, and shortens jumps to jumps. A label out
+//! of reach of a 16-bit offset is reached through an island: a second jump within reach of the first. The 32-bit
+//! `gotol` of later instruction sets would be shorter, but 6.1 lacks it.
 
 mod insn;
 mod resolve;
@@ -15,20 +15,21 @@ pub use insn::{
 
 use std::collections::BTreeMap;
 
-/// A place in the code that jumps name before or after it is bound.
+/// A position in the code, which jumps may name before or after it is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Label(u32);
 
-/// A finished function: what `code::link` appends to a template.
+/// A finished function, which `code::link` appends to a template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Function {
     /// Symbol.
     pub name: String,
     /// Instructions; a 64-bit immediate takes two.
     pub insns: Vec<Insn>,
-    /// Other functions: the first slot of a 64-bit immediate, and whose address it is to be, or the slot of a call.
+    /// References to other functions: the slot of a call or the first slot of a 64-bit immediate, and the function's
+    /// name.
     pub addresses: Vec<(usize, String)>,
-    /// Comments by the slot they stand in front of.
+    /// Notes by the slot that they precede.
     pub notes: BTreeMap<usize, Vec<String>>,
 }
 
@@ -39,15 +40,15 @@ impl Function {
     }
 }
 
-/// One instruction with what has yet to be filled in.
+/// One instruction with its unresolved parts.
 #[derive(Clone, Debug)]
 struct Item {
     insn: Insn,
     /// Second slot of a 64-bit immediate.
     second: Option<Insn>,
-    /// Where a jump goes.
+    /// Target of a jump.
     target: Option<Label>,
-    /// The function whose address a 64-bit immediate is, or that is called.
+    /// The function that is called, or whose address a 64-bit immediate is.
     address: Option<String>,
     notes: Vec<String>,
 }
@@ -56,7 +57,7 @@ struct Item {
 #[derive(Clone, Debug, Default)]
 pub struct Assembler {
     items: Vec<Item>,
-    /// For each label the item it stands in front of.
+    /// For each label, the item that it precedes.
     labels: Vec<Option<usize>>,
     notes: Vec<String>,
 }
@@ -67,33 +68,33 @@ impl Assembler {
         Self::default()
     }
 
-    /// A label that is not bound yet.
+    /// Creates a label that is not bound yet.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() as u32 - 1)
     }
 
-    /// Puts the label in front of the next instruction.
+    /// Binds the label to the next instruction.
     ///
     /// # Panics
-    /// When it was bound before.
+    /// If the label is already bound.
     pub fn bind(&mut self, label: Label) {
         let place = &mut self.labels[label.0 as usize];
         assert!(place.is_none(), "a label is bound once");
         *place = Some(self.items.len());
     }
 
-    /// A comment in front of the next instruction.
+    /// Adds a note before the next instruction.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
-    /// Appends an instruction as it is.
+    /// Appends an instruction unchanged.
     pub fn push(&mut self, insn: Insn) {
         self.item(insn, None, None, None);
     }
 
-    /// Appends the two slots of a 64-bit immediate as they are.
+    /// Appends the two slots of a 64-bit immediate unchanged.
     pub fn push_wide(&mut self, first: Insn, second: Insn) {
         self.item(first, Some(second), None, None);
     }
@@ -128,7 +129,7 @@ impl Assembler {
         self.alu(Alu::Mov, dst, value);
     }
 
-    /// `dst = value`, in the shortest form that holds it.
+    /// `dst = value`, in the shortest encoding.
     pub fn constant(&mut self, dst: Reg, value: u64) {
         if let Ok(imm) = i32::try_from(value.cast_signed()) {
             self.mov(dst, imm);
@@ -182,7 +183,7 @@ impl Assembler {
         self.push(Insn::call(helper));
     }
 
-    /// Call of a function that [`join`](super::join) puts beside this one.
+    /// Call of a function that [`join`](super::join) adds to the program.
     pub fn call_function(&mut self, name: impl Into<String>) {
         let insn = Insn { op: CALL, dst: 0, src: PSEUDO_CALL, off: 0, imm: -1 };
         self.item(insn, None, None, Some(name.into()));

@@ -1,22 +1,22 @@
-//! From items and labels to slots and offsets: jump threading, dead code, islands.
+//! Resolves items and labels to slots and offsets: jump threading, dead code, islands.
 
 use std::collections::HashSet;
 
 use super::{Assembler, CALL, Cond, Function, Helper, Insn, Item, JA, Label};
 
-/// How many slots a jump may span before an island is put in its way.
+/// Largest number of slots that a jump may span without an island.
 const REACH: usize = 32_000;
-/// How far from the jump its island is put; the rest is room for islands that come to lie in between.
+/// Distance in slots from a jump to its island; the remainder is reserved for islands placed in between.
 const ISLAND_AT: usize = 26_000;
 
 impl Item {
-    /// Slots that it takes.
+    /// Number of slots of the item.
     fn slots(&self) -> usize {
         1 + usize::from(self.second.is_some())
     }
 
-    /// Slots that it takes at most when the verifier has put code in place of calls (`inline_bpf_loop()` and
-    /// `do_misc_fixups()`, kernel/bpf/verifier.c), which must not push jumps out of reach either.
+    /// Largest number of slots of the item after the verifier has replaced calls by code (`inline_bpf_loop()` and
+    /// `do_misc_fixups()`, `kernel/bpf/verifier.c`). Jumps must stay within reach then too.
     fn grown(&self) -> usize {
         match self.insn {
             Insn { op: CALL, src: 0, imm, .. } if imm == Helper::Loop as i32 => 32,
@@ -30,8 +30,8 @@ impl Assembler {
     /// Fills in all offsets.
     ///
     /// # Panics
-    /// When a label that is jumped to was not bound, or control falls off the end: errors of the caller's code,
-    /// not of its input.
+    /// If the target of a jump was not bound, or control falls off the end. Both are errors of the caller's code, not
+    /// of its input.
     pub fn finish(mut self, name: impl Into<String>) -> Function {
         loop {
             let before = self.items.len();
@@ -55,11 +55,11 @@ impl Assembler {
         self.labels[label.0 as usize].expect("every label that is jumped to is bound")
     }
 
-    /// A jump to an unconditional jump goes to where that one goes.
+    /// Redirects a jump to an unconditional jump to the final target.
     fn thread_jumps(&mut self) {
         for at in 0..self.items.len() {
             let Some(mut target) = self.items[at].target else { continue };
-            // Forward only, so that a loop of jumps ends.
+            // Only forward jumps are followed, so that a loop of jumps ends.
             let mut from = at;
             while let Some(Item { insn: Insn { op: JA, .. }, target: Some(next), .. }) =
                 self.items.get(self.place(target)).filter(|_| self.place(target) > from)
@@ -136,7 +136,7 @@ impl Assembler {
             *place = moved[*place];
         }
         let mut keep = keep.iter();
-        // A note of a dropped jump belongs to the code behind it.
+        // The note of a dropped jump moves to the code after it.
         let mut carried = Vec::new();
         self.items.retain_mut(|item| {
             let keep = keep.next().copied().unwrap_or(true);
@@ -161,7 +161,7 @@ impl Assembler {
         starts
     }
 
-    /// Breaks jumps that are too long. Only forward jumps can be; loops are short.
+    /// Breaks up jumps that are too long. Only forward jumps can be too long; loops are short.
     fn place_islands(&mut self) {
         loop {
             let slots = self.starts(Item::grown);
@@ -174,8 +174,8 @@ impl Assembler {
             else {
                 return;
             };
-            // The island stands well before the last item that `first` reaches, and serves those around
-            // it too, also the ones that only the islands yet to come would push out of reach.
+            // The island is placed well before the limit of `first`. It also serves the jumps around `first`, including
+            // those that only later islands would push out of reach.
             let at = slots.partition_point(|slot| *slot <= slots[first] + ISLAND_AT) - 1;
             let riders: Vec<_> = (0..at)
                 .filter(|item| {
@@ -187,7 +187,7 @@ impl Assembler {
         }
     }
 
-    /// Puts `skip: goto behind; island: goto to` in front of item `at` and sends the riders to the island.
+    /// Inserts `skip: goto behind; island: goto to` before item `at` and redirects the riders to the island.
     fn insert_island(&mut self, at: usize, to: Label, riders: &[usize]) {
         let falls_in = !self.items[at - 1].insn.ends_block();
         let added = 1 + usize::from(falls_in);

@@ -1,4 +1,4 @@
-//! Linking into a small template made here, read back by aya's parser.
+//! Linking into a small template that is built here; aya's parser reads the result.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use aya_obj::Object;
 use super::*;
 use crate::code::asm::{Alu, Assembler, CALL, Insn, PSEUDO_CALL, Reg};
 
-/// An object with one raw tracepoint program that calls two undefined functions; `text` goes to `.text`.
+/// An object with one raw tracepoint program that calls two undefined functions; `text` is placed in `.text`.
 fn template(text: Option<&Function>) -> Vec<u8> {
     let mut builder = Builder::new(object::Endianness::Little, true);
     builder.header.e_type = elf::ET_REL;
@@ -81,7 +81,7 @@ fn returns(name: &str, value: i32) -> Function {
     asm.finish(name)
 }
 
-/// The instructions of a program as aya loads them, calls resolved.
+/// The instructions of a program as aya loads them, with calls resolved.
 fn loaded(bytes: &[u8], program: &str) -> Vec<Insn> {
     let mut object = Object::parse(bytes).unwrap();
     let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
@@ -141,7 +141,7 @@ fn what_is_missing_or_doubled_is_named() {
     assert!(matches!(link(b"no object", &[]), Err(LinkError::Object(_))));
 }
 
-/// The templates that `cargo xtask build` made, as build.rs hands them to the crate.
+/// The templates that `cargo xtask build` made, as `build.rs` passes them to the crate.
 static TEMPLATES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
 
 #[test]

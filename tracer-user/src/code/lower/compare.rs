@@ -1,13 +1,13 @@
-//! Bytes in memory compared with known ones: words where a load may be a word, classes of bytes, ranges.
+//! Compares bytes in memory with known bytes: word loads where possible, byte classes, ranges.
 
 use super::Lower;
 use crate::code::asm::{Alu, Assembler, Cond, Label, Operand, Reg, Width};
 
-/// Where jumps are emitted: in a function whose fetched values are tracked, or in a plain one.
+/// Where jumps are emitted: in a function that tracks fetched values, or in a plain function.
 pub(super) trait Emit {
     fn asm(&mut self) -> &mut Assembler;
     fn jump_when(&mut self, wide: bool, cond: Cond, reg: Reg, value: Operand, to: Label);
-    /// Goes to `to`; a label that is bound next continues with what is known here.
+    /// Jumps to `to`. What is known here stays known at a label that is bound next.
     fn jump_to(&mut self, to: Label);
 }
 
@@ -40,12 +40,12 @@ impl Emit for Assembler {
     }
 }
 
-/// Bytes to compare: at a register and an offset.
+/// Bytes to compare, at an offset from a register.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bytes {
     pub(super) base: Reg,
     pub(super) off: i32,
-    /// Bytes that may be loaded from there on.
+    /// Number of bytes that may be loaded from there.
     pub(super) room: usize,
     /// Whether loads must be aligned, as in the context and on the stack.
     pub(super) aligned: bool,
@@ -56,7 +56,7 @@ impl Bytes {
         Self { off: self.off + bytes as i32, room: self.room.saturating_sub(bytes), ..self }
     }
 
-    /// The widest load at `at` for `left` wanted bytes: its width and how many of its bytes are wanted.
+    /// The widest load at `at` for `left` wanted bytes: its width, and how many of its bytes are wanted.
     fn load(self, at: usize, left: usize) -> (Width, usize) {
         let address = self.off + at as i32;
         for (width, size) in [(Width::D, 8_usize), (Width::W, 4), (Width::H, 2)] {
@@ -66,7 +66,7 @@ impl Bytes {
             if left >= size {
                 return (width, size);
             }
-            // A wider load, shifted, serves better than two narrow ones.
+            // One wider load with a shift is cheaper than two narrow loads.
             if left > size / 2 && at + size <= self.room {
                 return (width, left);
             }
@@ -75,7 +75,7 @@ impl Bytes {
     }
 }
 
-/// Goes to `miss` unless the bytes are these; falls through when they are.
+/// Jumps to `miss` unless the bytes are equal to `expected`; falls through if they are equal.
 pub(super) fn compare(emit: &mut impl Emit, bytes: Bytes, expected: &[u8], miss: Label) {
     let mut at = 0;
     while at < expected.len() {
@@ -110,7 +110,7 @@ pub(super) fn compare(emit: &mut impl Emit, bytes: Bytes, expected: &[u8], miss:
     }
 }
 
-/// Goes to `miss` unless R0 lies in one of the ranges (both ends included); falls through when it does.
+/// Jumps to `miss` unless R0 lies in one of the ranges (both ends included). Otherwise jumps to `hit` or falls through.
 pub(super) fn within(emit: &mut impl Emit, ranges: &[(u32, u32)], hit: Label, miss: Label) {
     let Some((last, ranges)) = ranges.split_last() else {
         emit.jump_to(miss);
@@ -133,7 +133,7 @@ pub(super) fn within(emit: &mut impl Emit, ranges: &[(u32, u32)], hit: Label, mi
     test(*last, false, miss);
 }
 
-/// Ascending numbers as ranges, both ends included.
+/// Combines ascending numbers into ranges, both ends included.
 pub(super) fn ranges(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(context.load(0, 3), (Width::W, 3));
         assert_eq!(context.load(8, 8), (Width::D, 8));
         assert_eq!(context.skip(4).load(0, 8), (Width::W, 4));
-        // Nothing behind the field is touched.
+        // No load reaches beyond the field.
         assert_eq!(Bytes { room: 6, ..context }.load(0, 6), (Width::W, 4));
     }
 }

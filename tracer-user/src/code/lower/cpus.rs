@@ -1,4 +1,4 @@
-//! Tests of CPUs against a set.
+//! Comparisons of CPUs with a set.
 
 use super::{
     Exits, Lower, LowerError,
@@ -12,9 +12,9 @@ use crate::{
     },
 };
 
-/// Words of the longest cpumask that is looked at: 8192 CPUs, the most that a kernel can be built for.
+/// Words of the longest cpumask that is compared: 8192 CPUs, the maximum that a kernel can be built for.
 const WORDS_MAX: usize = 128;
-/// Up to this many ranges are compared one by one; more of them are looked up in a word.
+/// Up to this many ranges are compared one by one; a larger set is tested as bits of a word.
 const RANGES_MAX: usize = 3;
 
 impl Lower<'_> {
@@ -28,7 +28,7 @@ impl Lower<'_> {
         self.asm.note(format!("CPUs {set:?}"));
         match (subject, op) {
             (CpusSubject::Mask { offset }, _) => self.cpumask(offset, op, set, exits),
-            // A number and a set of several are never equal.
+            // A number never equals a set of several CPUs.
             (_, CpusOp::Eq) => {
                 self.go(false, exits);
                 Ok(())
@@ -53,7 +53,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Whether R0 is one of the set.
+    /// Tests whether R0 is in the set.
     fn one_of(&mut self, set: &[u32], exits: Exits) {
         let ranges = ranges(set.iter().copied());
         match set.last() {
@@ -70,7 +70,7 @@ impl Lower<'_> {
         }
     }
 
-    /// A cpumask in the record against a set.
+    /// Compares a cpumask in the record with a set.
     fn cpumask(&mut self, offset: u16, op: CpusOp, set: &[u32], exits: Exits) -> Result<(), LowerError> {
         if matches!(self.hook, ProgramContext::RawTracepoint(_)) {
             return Err(LowerError::NoData);
@@ -84,7 +84,7 @@ impl Lower<'_> {
         let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
         let region = self.texts.transient(8 * WORDS_MAX);
         self.use_scratch();
-        // R9 = bytes of the mask; they go to scratch memory.
+        // R9 = size of the mask in bytes; the mask is copied to scratch memory.
         self.value(Place { offset, size: 4 })?;
         self.asm.mov(Reg::R9, Reg::R0);
         self.asm.alu(Alu::Rsh, Reg::R9, 16);
@@ -104,7 +104,7 @@ impl Lower<'_> {
             if op == CpusOp::And && number == used {
                 break;
             }
-            // Behind the mask's end there are no CPUs.
+            // There are no CPUs beyond the mask's end.
             let end = match op {
                 CpusOp::Eq | CpusOp::Ne if number >= used => exits.yes,
                 _ => exits.no,

@@ -1,9 +1,10 @@
 //! The emission of a synthetic event: a function of the emitting program, `fn(values: *const u64, ctx: *mut c_void)`.
 //!
-//! It builds the event's record in memory of its own, laid out as a record that user space injects ([`tracer_abi::INJECT_SIZE`]),
-//! and hands it to parts of the program, one for each instance where the event is on: what they do with it, filter, triggers,
-//! histograms, is lowered for [`ProgramContext::Inject`](crate::plan::source::Hook). A value is a number, or the address of a text or of
-//! a stack (a word that says how many addresses follow); `ctx` is the context of the hook.
+//! The function builds the event's record in its own memory, laid out as a record that user space injects
+//! ([`tracer_abi::INJECT_SIZE`]). It then calls one part of the program for each instance that has the event enabled.
+//! Filters, triggers and histograms of these parts are lowered for
+//! [`ProgramContext::Inject`](crate::plan::source::ProgramContext::Inject). A value is a number, or the address of a
+//! text or of a stack (a word with the number of addresses, then the addresses). `ctx` is the context of the hook.
 
 use tracer_abi::{COMMON_SIZE, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, MAX_PAYLOAD};
 
@@ -17,20 +18,21 @@ pub const EMIT: &str = "tracer_emit";
 
 /// Source register of a 64-bit immediate that is a map: `BPF_PSEUDO_MAP_FD`.
 const PSEUDO_MAP: u8 = 1;
-/// Bytes of a text or stack behind the record at most (`STR_VAR_LEN_MAX`; `HIST_STACKTRACE_SIZE` is the same).
+/// Largest size in bytes of a text or stack after the record (`STR_VAR_LEN_MAX`; `HIST_STACKTRACE_SIZE` is the same).
 const DATA_MAX: i32 = TEXT_ROOM as i32;
-/// What stands for a text that cannot be read (`FAULT_STRING`).
+/// Replacement for a text that cannot be read (`FAULT_STRING`).
 const FAULT: [u8; 8] = *b"(fault)\0";
 
-/// The registers that live through calls: values, hook, record, and where its data ends.
+/// Registers that survive calls: values, context of the hook, record, and the offset where its data ends.
 const VALUES: Reg = Reg::R6;
 const HOOK: Reg = Reg::R7;
 const RECORD: Reg = Reg::R8;
 const END: Reg = Reg::R9;
 
-/// Lowers the emission of an event with this id; `area` is the descriptor of a per-CPU array with a value of
-/// [`tracer_abi::INJECT_SIZE`] bytes, `parts` are the names of what takes the record and the hook's context. None when no
-/// record can be as long.
+/// Lowers the emission of an event with this id.
+///
+/// `area` is the descriptor of a per-CPU array with a value of [`tracer_abi::INJECT_SIZE`] bytes. `parts` are the names
+/// of the functions that receive the record and the hook's context. Returns None if the record would be too long.
 pub fn emission(event: &Event, id: u16, area: i32, parts: &[&str]) -> Option<Function> {
     let fixed = event.fixed_size();
     if fixed > MAX_PAYLOAD {
@@ -48,7 +50,7 @@ pub fn emission(event: &Event, id: u16, area: i32, parts: &[&str]) -> Option<Fun
     asm.call(Helper::MapLookupElem);
     asm.jump_if(Cond::Eq, Reg::R0, 0, out);
     asm.mov(RECORD, Reg::R0);
-    // What histograms see of the common fields; records have their own.
+    // The common fields for histograms; records have their own.
     asm.call(Helper::GetCurrentPidTgid);
     asm.alu(Alu::Lsh, Reg::R0, 32);
     asm.alu(Alu::Or, Reg::R0, i32::from(id));
@@ -77,7 +79,7 @@ pub fn emission(event: &Event, id: u16, area: i32, parts: &[&str]) -> Option<Fun
     Some(asm.finish(EMIT))
 }
 
-/// Puts a value into its field.
+/// Stores a value in its field.
 fn field(asm: &mut Assembler, member: &Member, number: usize, at: i16, out: Label) {
     let value = 8 * number as i16;
     if member.is_text() && !member.is_dynamic() {
@@ -118,7 +120,7 @@ fn field(asm: &mut Assembler, member: &Member, number: usize, at: i16, out: Labe
         asm.jump_if(Cond::Lt, Reg::R2, DATA_MAX / 8, fits);
         asm.mov(Reg::R2, DATA_MAX / 8 - 1);
         asm.bind(fits);
-        // The word that says how many comes along.
+        // The copy includes the word with the number of addresses.
         asm.alu(Alu::Add, Reg::R2, 1);
         asm.alu(Alu::Lsh, Reg::R2, 3);
         asm.store(Width::D, Reg::R10, -24, Reg::R2);
@@ -138,13 +140,13 @@ fn field(asm: &mut Assembler, member: &Member, number: usize, at: i16, out: Labe
     }
 }
 
-/// R1 = where the record's data ends.
+/// R1 = address of the end of the record's data.
 fn data(asm: &mut Assembler) {
     asm.mov(Reg::R1, RECORD);
     asm.alu(Alu::Add, Reg::R1, END);
 }
 
-/// Says at `at` where the R0 bytes are that were put behind the record.
+/// Stores at `at` the location of the R0 bytes that were appended to the record.
 fn appended(asm: &mut Assembler, at: i16, out: Label) {
     asm.jump_if(Cond::Gt, Reg::R0, DATA_MAX, out);
     asm.mov(Reg::R1, Reg::R0);

@@ -1,10 +1,13 @@
-//! What a function is called with, kept for its return: a whole program at the entry that puts the words asked for into a table,
-//! and the reading of it at the return. For hooks that show no arguments there (kretprobe, kprobe.multi).
+//! Saves the arguments of a function at its entry for use at its return.
 //!
-//! The place of the frame on the stack tells a call from all others that are under way, in other threads and further out in the
-//! same one; a later call at the same place writes over what an earlier one left. The return stands where the entry's stack
-//! pointer was, behind the address that it went back by: so registers have it at kretprobes and in rethooks
-//! (arch/x86/kernel/rethook.c, arch/arm64/kernel/probes/kprobes_trampoline.S).
+//! A program at the entry stores the requested words in a map, and the program at the return reads them. This serves
+//! hooks that show no arguments at the return (kretprobe, kprobe.multi).
+//!
+//! The key is the position of the frame on the stack. It distinguishes a call from all other calls in progress, in
+//! other threads and further out in the same thread. A later call at the same position overwrites the words of an
+//! earlier one. At the return, the stack pointer is that of the entry, except that x86 has popped the return address.
+//! Kretprobes and rethooks provide the registers in that state (`arch/x86/kernel/rethook.c`,
+//! `arch/arm64/kernel/probes/kprobes_trampoline.S`).
 
 use super::{Lower, LowerError, Uses, probe};
 use crate::{
@@ -22,10 +25,10 @@ pub const PROGRAM: &str = "tracer_keep";
 /// Source register of a 64-bit immediate that is a map: `BPF_PSEUDO_MAP_FD`.
 const PSEUDO_MAP: u8 = 1;
 
-/// Lowers the program at the entry; None where nothing is to be kept.
+/// Lowers the program at the entry; None if no argument is to be saved.
 ///
 /// # Errors
-/// When an argument is not to be had.
+/// If an argument is not available.
 pub fn keep(plan: &ProbePlan) -> Result<Option<Function>, LowerError> {
     let ProbeContext::Registers(arch) = plan.given else { return Ok(None) };
     if plan.kept.is_empty() {
@@ -52,12 +55,13 @@ pub fn keep(plan: &ProbePlan) -> Result<Option<Function>, LowerError> {
 }
 
 impl Lower<'_> {
-    /// Copies what was kept to the stack, zeroes where nothing was; its place there. `done` with it, the table forgets it.
+    /// Copies the saved words to the stack, or zeroes if there are none, and returns their offset. `done` removes them
+    /// from the map.
     pub(super) fn kept_words(&mut self, arch: Arch, count: usize, done: bool) -> i16 {
         let words = self.frame.take(8 * count, 0);
         let key = self.frame.take(8, 0);
         let [none, copied] = std::array::from_fn(|_| self.asm.label());
-        // The address to go back by is gone from an x86 stack.
+        // On x86 the return address is no longer on the stack.
         let popped = if arch == Arch::X86_64 { 8 } else { 0 };
         self.asm.note("what the function was called with");
         self.frame_key(arch, key, popped);
@@ -90,7 +94,7 @@ impl Lower<'_> {
         self.asm.store(Width::D, Reg::R10, key, Reg::R1);
     }
 
-    /// R1 = the table.
+    /// R1 = the map.
     fn kept_map(&mut self) {
         let [mut first, second] = Insn::imm64(Reg::R1, u64::from(KEPT.cast_unsigned()));
         first.src = PSEUDO_MAP;

@@ -1,4 +1,4 @@
-//! Numbers of the record, brought to R0 from wherever the hook has them.
+//! Loads numbers of the record into R0, from the source that the hook provides.
 
 use tracer_abi::COMMON_SIZE;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Lower<'_> {
-    /// R0 = the number there, zero-extended.
+    /// R0 = the number at this place, zero-extended.
     pub(super) fn value(&mut self, place: Place) -> Result<(), LowerError> {
         let (offset, size) = (usize::from(place.offset), usize::from(place.size));
         let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
@@ -32,7 +32,7 @@ impl Lower<'_> {
             | ProgramContext::Inject
             | ProgramContext::Probe(_)
             | ProgramContext::UserRecord(_) => {
-                // The verifier takes aligned loads of the context only.
+                // The verifier accepts only aligned loads of the context.
                 let slot = self.frame.take(size, 0);
                 self.read_context(slot, offset, size);
                 self.asm.load(width, Reg::R0, Reg::R10, slot);
@@ -46,7 +46,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Copies bytes of the context, wherever they lie, to the stack.
+    /// Copies bytes of the context, aligned or not, to the stack.
     pub(super) fn read_context(&mut self, slot: i16, offset: usize, size: usize) {
         self.asm.address(Reg::R1, Reg::R10, i32::from(slot));
         self.asm.mov(Reg::R2, size as i32);
@@ -57,7 +57,7 @@ impl Lower<'_> {
     /// R0 = bytes of the common word.
     fn common_field(&mut self, offset: usize, size: usize) {
         self.uses.common = true;
-        // Type and pid are always there; flags and preempt count are between them.
+        // Type and pid are always filled; flags and preempt count are between them.
         self.uses.flags |= offset < 4 && offset + size > 2;
         self.asm.mov(Reg::R0, self.common);
         if offset > 0 {
@@ -68,7 +68,7 @@ impl Lower<'_> {
         }
     }
 
-    /// R0 = the bytes from `inner` on of what a source gives.
+    /// R0 = the bytes of a source's value from `inner` on.
     pub(super) fn sourced(&mut self, source: &Source, inner: usize, width: Width) {
         match source {
             Source::Arg(arg) => {
@@ -117,7 +117,7 @@ impl Lower<'_> {
     }
 }
 
-/// The source that gives all of these bytes.
+/// The source that covers all of these bytes.
 pub(super) fn covering(
     fields: &[FieldSource],
     offset: usize,

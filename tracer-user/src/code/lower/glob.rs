@@ -1,29 +1,30 @@
-//! Globs taken apart: elements that match one byte each, in segments between stars.
+//! Globs split into segments between stars; each element of a segment matches one byte.
 //!
-//! The pattern language is that of lib/glob.c, including what it does with malformed patterns: an unclosed `[`
-//! is a `[`, and a `\` at the end matches nothing but the text's end, where it stands.
+//! The pattern language is that of `lib/glob.c`, including malformed patterns: an unclosed `[` is a literal `[`, and a
+//! `\` at the end matches only the end of the text.
 
 use super::compare::{Bytes, Emit, compare, ranges, within};
 use crate::code::asm::{Label, Reg, Width};
 
-/// What matches one byte, which is never NUL.
+/// An element that matches one byte, which is never NUL.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Element {
     Any,
     Byte(u8),
-    /// Ranges of bytes, both ends included, and whether they are the ones that match not.
+    /// Ranges of bytes, both ends included, and whether the class is inverted.
     Class(Vec<(u32, u32)>, bool),
 }
 
-/// Elements in a row.
+/// Consecutive elements.
 pub(super) type Segment = Vec<Element>;
 
-/// A glob's segments; between two of them stands a star, and at either end where it is not anchored.
+/// A glob's segments, separated by stars. An end that is not anchored also has a star.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Glob {
-    /// From the text's start; empty when the glob starts with a star.
+    /// The segment at the text's start; empty if the glob starts with a star.
     pub(super) first: Segment,
-    /// In between; None when there is no star, and `first` is all.
+    /// The segments in between, and the one at the text's end. None if the glob has no star; then `first` is the whole
+    /// glob.
     pub(super) rest: Option<(Vec<Segment>, Segment)>,
 }
 
@@ -68,14 +69,15 @@ impl Glob {
         Self { first, rest }
     }
 
-    /// Whether it matches the empty text: stars and nothing else.
+    /// Whether it matches the empty text: it is empty or consists of stars only.
     pub(super) fn takes_nothing(&self) -> bool {
         let rest = self.rest.as_ref();
         self.first.is_empty() && rest.is_none_or(|(middle, last)| middle.is_empty() && last.is_empty())
     }
 }
 
-/// Reads the class whose first byte is at `start`, and where the pattern goes on; None if nothing closes it.
+/// Reads the class whose first byte is at `start`, and returns where the pattern continues; None if the class is
+/// unclosed.
 fn class(pattern: &[u8], start: usize) -> Option<(Element, usize)> {
     let inverted = pattern.get(start) == Some(&b'!');
     let mut at = start + usize::from(inverted);
@@ -99,7 +101,7 @@ fn class(pattern: &[u8], start: usize) -> Option<(Element, usize)> {
     }
     let of = |wanted| ranges((1..256).filter(|byte| members[*byte as usize] == wanted));
     let (inside, outside) = (of(true), of(false));
-    // The shorter list is tested.
+    // The code tests the shorter list.
     Some(if outside.len() < inside.len() {
         (Element::Class(outside, !inverted), at)
     } else {
@@ -107,7 +109,7 @@ fn class(pattern: &[u8], start: usize) -> Option<(Element, usize)> {
     })
 }
 
-/// Goes to `miss` unless the segment matches the bytes; falls through when it does.
+/// Jumps to `miss` unless the segment matches the bytes; falls through if it matches.
 pub(super) fn match_segment(emit: &mut impl Emit, bytes: Bytes, segment: &[Element], miss: Label) {
     let mut at = 0;
     while at < segment.len() {

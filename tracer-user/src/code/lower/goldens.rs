@@ -1,4 +1,4 @@
-//! Listings of frozen plans: what good code for the common filters looks like.
+//! Listings of frozen plans: the expected code for common filters.
 
 use super::*;
 use crate::{
@@ -22,7 +22,7 @@ fn listed(plan: &Filter, hook: &ProgramContext) -> String {
     listing::functions(&filter(plan, hook).unwrap().functions)
 }
 
-/// sched_switch by its arguments, at offsets that some kernel has.
+/// `sched_switch` by its arguments, at the offsets of one example kernel.
 fn switch() -> ProgramContext {
     let memory =
         |offset, size, arg, at| FieldSource { offset, size, source: Source::Memory { arg, path: vec![at] } };

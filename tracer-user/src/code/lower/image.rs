@@ -1,8 +1,8 @@
-//! Records that stand for the context: as far as a filter looks at one, and of the event that an event probe sits on.
+//! Records that replace the context: the part of a record that a filter reads, and the base record of an event probe.
 //!
-//! A filter looks at a record, so the values that it asks for are fetched as for one: onto the stack, or into the memory that the
-//! record will be built in. An event probe looks at the record of another dynamic event, which is made first, behind all else in
-//! scratch memory.
+//! A filter reads a record, so its values are fetched as for a record: onto the stack, or into the memory in which the
+//! record will be built. An event probe reads the record of another dynamic event. That record is built first, at the
+//! end of scratch memory.
 
 use tracer_abi::{COMMON_SIZE, FILTER_AREA, RECORD_AREA, STAMP_SIZE};
 
@@ -16,12 +16,12 @@ use crate::{
     },
 };
 
-/// Longest record of which a filter's part is on the stack.
+/// Longest record, in bytes, whose part for a filter is placed on the stack.
 pub(super) const IMAGE_MAX: usize = 128;
 
 impl Lower<'_> {
-    /// What an event probe's definition asks for before anything else: the record that it sits on, and its condition, which sends
-    /// what is no hit of it to `no`.
+    /// Prepares an event probe: builds the record of the event that it is attached to, and tests its condition. A hit
+    /// that fails the condition jumps to `no`.
     pub(super) fn definition(&mut self, plan: &ProbePlan, no: Label) -> Result<(), LowerError> {
         if let Some(base) = &plan.base {
             self.use_scratch();
@@ -37,8 +37,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Makes the record of the event that an event probe sits on, and lets it be the context. R7 points so many bytes into
-    /// scratch memory, R8 is the common word.
+    /// Builds the record of the event that an event probe is attached to and makes it the context. R7 points to offset
+    /// `from` of scratch memory, R8 is the common word.
     pub(super) fn base_record(
         &mut self,
         base: &ProbePlan,
@@ -58,8 +58,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Fetches what a filter looks at, and lets that be the context: onto the stack if there are no texts in it and it is short,
-    /// else into the record's place.
+    /// Fetches the values that a filter reads and makes them the context. They are placed on the stack if the record is
+    /// short and the filter reads no texts, otherwise in the record's place.
     pub(super) fn image(&mut self, plan: &ProbePlan, filter: &Filter) -> Result<(), LowerError> {
         let touched = Touched::by(filter);
         self.uses.flags |= touched.has(2, 4);
@@ -70,7 +70,7 @@ impl Lower<'_> {
         self.use_scratch();
         self.asm.note("the record as far as the filter looks at it");
         self.asm.alu(Alu::Add, Reg::R7, -into);
-        // The common word is written there and lost.
+        // The common word is stored there, because fetching overwrites R8.
         self.asm.store(Width::D, Reg::R7, 0, Reg::R8);
         self.fetch_all(plan, false, |start, end| touched.has(start, end))?;
         self.asm.mov(Reg::R6, Reg::R7);
@@ -82,7 +82,7 @@ impl Lower<'_> {
         self.on_stack(plan.fixed, |lower| lower.fetch_all(plan, false, |start, end| touched.has(start, end)))
     }
 
-    /// Makes so many bytes of the stack the context: what `fill` puts at R7, behind the common word.
+    /// Makes `size` bytes of the stack the context: the common word, then the values that `fill` stores at R7.
     pub(super) fn on_stack(
         &mut self,
         size: usize,
@@ -105,15 +105,15 @@ impl Lower<'_> {
     }
 }
 
-/// Whether what a filter looks at can be on the stack.
+/// Whether the values that a filter reads can be on the stack.
 fn is_short(plan: &ProbePlan, touched: &Touched) -> bool {
     let seen = |arg: &&ArgPlan| touched.has(arg.offset, arg.offset + arg.bytes());
-    // The verifier wants accesses to the stack aligned, and records are packed.
+    // The verifier requires aligned accesses to the stack, and records are packed.
     let fits = |arg: &ArgPlan| !arg.is_text() && arg.offset.is_multiple_of(arg.size as usize);
     plan.fixed <= IMAGE_MAX && plan.args.iter().filter(seen).all(fits)
 }
 
-/// Bytes of a record that a filter looks at; None for all.
+/// Bytes of a record that a filter reads; None for all bytes.
 pub(super) struct Touched(Option<Vec<(usize, usize)>>);
 
 impl Touched {
@@ -142,7 +142,7 @@ impl Touched {
         }
     }
 
-    /// From the first of those bytes behind the common fields to behind the last, if there are any.
+    /// The range from the first to the last of these bytes after the common fields, if there are any.
     pub(super) fn span(&self) -> Option<(usize, usize)> {
         let places = || self.0.iter().flatten().filter(|(_, to)| *to > COMMON_SIZE);
         let from = places().map(|(from, _)| (*from).max(COMMON_SIZE)).min()?;

@@ -1,8 +1,8 @@
-//! Kernel memory behind the arguments of a raw tracepoint: what is read together, and what was read already.
+//! Kernel memory behind the arguments of a raw tracepoint: which fields are read together, and which are already read.
 //!
-//! Fields that lie close together behind one pointer form a group, read by one helper call to one place of the
-//! stack when the first of them is needed. A group is read at most once on any path: for each label the set of
-//! groups that all jumps to it have read is kept, and a group outside the set is read (again).
+//! Fields that lie close together behind one pointer form a group. One helper call reads a group to one place on the
+//! stack when its first field is needed. For each label, the lowering keeps the set of groups that all jumps to it have
+//! read. Code after the label reads only groups outside of that set, some of them possibly again.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,17 +15,17 @@ use crate::{
     },
 };
 
-/// Bytes between two fields that are read along rather than paid for by a second helper call.
+/// Gap in bytes between two fields up to which they are read together, because a second helper call costs more.
 const GAP: u32 = 32;
-/// Largest group; longer fields stand alone.
+/// Largest group in bytes; longer fields are read alone.
 const GROUP_MAX: u32 = 128;
-/// Stack that groups may take together. What does not fit shares one place and is read at each use.
+/// Stack bytes for all groups together. Groups that do not fit share one place and are read at each use.
 const STACK_MAX: usize = 192;
 
-/// What is known to have been done at each point of the code: everything that all paths to it did.
+/// What is known to be done at each point of the code: everything that all paths to it have done.
 #[derive(Clone, Debug)]
 pub(super) struct Fetched<T> {
-    /// None where no path comes.
+    /// None where no path arrives.
     now: Option<BTreeSet<T>>,
     at: HashMap<Label, BTreeSet<T>>,
 }
@@ -47,14 +47,14 @@ impl<T: Ord + Clone> Fetched<T> {
         }
     }
 
-    /// Forgets what does not pass the test.
+    /// Forgets keys that fail the test.
     pub(super) fn keep(&mut self, test: impl Fn(&T) -> bool) {
         if let Some(now) = &mut self.now {
             now.retain(test);
         }
     }
 
-    /// A jump from here to the label.
+    /// Records a jump from here to the label.
     pub(super) fn leave(&mut self, to: Label) {
         let Some(now) = &self.now else { return };
         self.at
@@ -63,12 +63,12 @@ impl<T: Ord + Clone> Fetched<T> {
             .or_insert_with(|| now.clone());
     }
 
-    /// No path goes on from here.
+    /// Ends the path here.
     pub(super) fn end(&mut self) {
         self.now = None;
     }
 
-    /// The label is bound here.
+    /// Binds the label here.
     pub(super) fn arrive(&mut self, label: Label) {
         match (&mut self.now, self.at.remove(&label)) {
             (Some(now), Some(there)) => now.retain(|key| there.contains(key)),
@@ -78,40 +78,40 @@ impl<T: Ord + Clone> Fetched<T> {
     }
 }
 
-/// Bytes in memory: behind a pointer that is an argument, or is had from one by a chain of reads.
+/// Bytes in memory behind a pointer. The pointer is an argument, or is read from one through a chain of pointers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     arg: u8,
-    /// Offsets of the pointers on the way.
+    /// Offsets of the pointers in the chain.
     prefix: Vec<u32>,
     start: u32,
     end: u32,
-    /// Whether its fields are aligned at their addresses, so that they are on a stack copy of equal phase.
+    /// Whether its fields are aligned in memory. Then they are also aligned in a stack copy of equal phase.
     aligned: bool,
 }
 
 impl Group {
-    /// Its place on the stack modulo 8.
+    /// Its stack position modulo 8.
     fn phase(&self) -> u32 {
         if self.aligned { self.start % 8 } else { 0 }
     }
 }
 
-/// Where a group goes.
+/// Where a group is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
-    /// A place of its own that is not taken yet.
+    /// A place of its own that is not allocated yet.
     Own,
     Taken(i16),
-    /// The place for all that have none.
+    /// The place shared by all groups without their own.
     Shared,
 }
 
-/// The groups of a function and where they go.
+/// The groups of a function and their places.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     groups: Vec<Group>,
-    /// Stack offsets of those that have a place of their own, once it is taken.
+    /// The place of each group on the stack.
     slots: Vec<Slot>,
     shared: Option<i16>,
     pub(super) fetched: Fetched<usize>,
@@ -168,7 +168,7 @@ impl Memory {
         Self { groups, slots, ..Self::default() }
     }
 
-    /// The group that holds these bytes, numbers among them at aligned places of the stack.
+    /// The group that contains these bytes, with numbers at aligned positions of the stack.
     fn find(&self, arg: u8, prefix: &[u32], start: u32, end: u32) -> Option<usize> {
         let align = match end - start {
             size @ (2 | 4 | 8) => size,
@@ -183,7 +183,7 @@ impl Memory {
     }
 }
 
-/// Adds what a source reads of the `size` bytes from `inner` on.
+/// Adds the memory that a source reads for the `size` bytes from `inner` on.
 fn want_source(source: &Source, inner: usize, size: usize, wanted: &mut Vec<Group>) {
     match source {
         Source::Memory { arg, path } => want(*arg, path, inner as u32, size as u32, wanted),
@@ -201,7 +201,7 @@ fn want_source(source: &Source, inner: usize, size: usize, wanted: &mut Vec<Grou
     }
 }
 
-/// Adds bytes at the end of a path, and the pointers on the way.
+/// Adds bytes at the end of a path, and the pointers on the path.
 fn want(arg: u8, path: &[u32], inner: u32, size: u32, wanted: &mut Vec<Group>) {
     let Some((last, prefix)) = path.split_last() else { return };
     let start = last + inner;
@@ -252,7 +252,7 @@ impl Lower<'_> {
         self.asm.load(width, Reg::R0, Reg::R10, slot);
     }
 
-    /// Makes sure the bytes are on the stack, and says where.
+    /// Ensures that the bytes are on the stack and returns their offset.
     #[expect(clippy::expect_used, reason = "a plan ends every path with the field's own offset")]
     pub(super) fn memory_slot(&mut self, arg: u8, path: &[u32], inner: usize, size: usize) -> i16 {
         let (last, prefix) = path.split_last().expect("a path has an offset");
@@ -314,7 +314,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Copies syscall arguments from the one `first` on to `to`, eight bytes each, by the kind of call.
+    /// Passes syscall arguments from `first` on to `to` in R0, eight bytes each, according to the kind of call.
     pub(super) fn syscall_args(
         &mut self,
         args: &SyscallArgs,
@@ -323,7 +323,7 @@ impl Lower<'_> {
         mut to: impl FnMut(&mut Self, usize),
     ) {
         let chosen: Vec<_> = args.offsets().skip(first).take(count).collect();
-        // Both kinds are read in front of the branch, mostly by one call.
+        // Both kinds are read before the branch, mostly by one call.
         let natives: Vec<_> =
             chosen.iter().map(|(native, _)| self.memory_slot(args.regs, &[*native], 0, 8)).collect();
         let Some(compat) = args.compat else {
@@ -361,7 +361,8 @@ impl Lower<'_> {
         self.bind(done);
     }
 
-    /// R0 = the task state of sched_switch: the highest of the reported bits, or that it was preempted.
+    /// R0 = the task state of `sched_switch`: the highest of the reported bits, or `TASK_REPORT_MAX` if the task was
+    /// preempted.
     pub(super) fn switch_state(&mut self, state: SwitchState) {
         // include/linux/sched.h: TASK_REPORT, TASK_REPORT_IDLE, TASK_REPORT_MAX, TASK_IDLE,
         // TASK_UNINTERRUPTIBLE, TASK_RTLOCK_WAIT | TASK_FROZEN.

@@ -1,10 +1,9 @@
-//! Lowering: a filter or a record's layout at a hook becomes eBPF functions.
+//! Lowering: turns a filter or a record's layout at a hook into eBPF functions.
 //!
-//! Registers are spread once and for all: R6 context, R7 scratch or payload, R8 the common word; values come to
-//! R0 and constants too wide for an immediate to R5. A function that calls no helper keeps its arguments
-//! where they arrive and needs no prologue; which of the two it is is found by lowering it once to see.
-//! Boolean results are places in the code, never values, and all jumps but those of loops go forward, so that
-//! the verifier meets each test once.
+//! Registers have fixed roles: R6 is the context, R7 scratch memory or the payload, R8 the common word. Values are
+//! loaded into R0, and constants too wide for an immediate into R5. A function that calls no helper keeps its arguments
+//! where they arrive and needs no prologue; a first lowering finds out whether it calls one. Boolean results are places
+//! in the code, never values. All jumps except those of loops go forward, so that the verifier visits each test once.
 
 mod compare;
 mod cpus;
@@ -38,29 +37,30 @@ use memory::Memory;
 pub use record::record;
 pub use trigger::trigger;
 
-/// Generated functions and what they ask of the template around them.
+/// Generated functions and their requirements on the template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
-    /// The function that the template calls, then those that it calls itself.
+    /// The function that the template calls, then the functions that it calls itself.
     pub functions: Vec<Function>,
-    /// What must be there when it runs.
+    /// Requirements at run time.
     pub needs: Needs,
-    /// Bytes of every payload, when they are the same for all records; of a filter, none.
+    /// Size of the payload in bytes if it is the same for all records; None for a filter.
     pub size: Option<usize>,
 }
 
-/// What a filter wants from its caller.
+/// What a filter requires from its caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// The second argument points to scratch memory.
     pub scratch: bool,
     /// Flags and preempt count are filled in the third argument.
     pub flags: bool,
-    /// The third argument, or a helper: it has to know who hits, or costs more than to know that.
+    /// The filter uses the third argument or calls a helper: it needs the identity of the task, or costs more than
+    /// reading it.
     pub more: bool,
 }
 
-/// Why a plan has no code.
+/// Why a plan cannot be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LowerError {
     /// A raw tracepoint has no source for these bytes of the record.
@@ -68,16 +68,16 @@ pub enum LowerError {
     NoSource {
         /// First byte.
         offset: usize,
-        /// First byte behind.
+        /// First byte after them.
         end: usize,
     },
     /// A number that is not 1, 2, 4 or 8 bytes wide.
     #[error("a number of {0} bytes")]
     NumberSize(usize),
-    /// Text or data whose place varies, at a hook that has no record.
+    /// Text or data at a varying place, at a hook that has no record.
     #[error("the hook has no data behind the fixed fields")]
     NoData,
-    /// A record that is longer than any payload.
+    /// A record longer than any payload.
     #[error("a record of {0} bytes")]
     RecordSize(usize),
 }
@@ -85,10 +85,10 @@ pub enum LowerError {
 /// Lowers a filter to `tracer_filter`.
 ///
 /// # Errors
-/// When the hook cannot give a value that the filter compares.
+/// If the hook does not provide a value that the filter compares.
 pub fn filter(filter: &Filter, hook: &ProgramContext) -> Result<Code, LowerError> {
     let mut uses = Uses::default();
-    // The first pass finds what is used, the second lowers for that.
+    // The first pass finds out what is used, the second lowers accordingly.
     lower_filter(filter, hook, &mut uses)?;
     let functions = lower_filter(filter, hook, &mut uses)?;
     let more = uses.common || uses.calls;
@@ -136,12 +136,12 @@ fn lower_filter(
     *uses = Uses { searches: lower.searches.count(), ..lower.uses };
     let main = lower.asm.finish(tracer_abi::FILTER);
     let mut callbacks = lower.searches.finish();
-    // A search may stand where no path leads.
+    // A search may be in unreachable code.
     callbacks.retain(|callback| main.addresses.iter().any(|(_, name)| *name == callback.name));
     Ok(std::iter::once(main).chain(callbacks).collect())
 }
 
-/// What a function turned out to use.
+/// What a function uses.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Uses {
@@ -149,18 +149,18 @@ struct Uses {
     scratch: bool,
     common: bool,
     flags: bool,
-    /// Different searches.
+    /// Number of different searches.
     searches: usize,
 }
 
-/// What follows the code of a test.
+/// The exit whose code follows a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Yes,
     No,
 }
 
-/// Where a test goes when it holds and when it does not.
+/// Where control continues if a test holds, and if it does not.
 #[derive(Clone, Copy, Debug)]
 struct Exits {
     yes: Label,
@@ -186,11 +186,11 @@ impl Exits {
 struct Lower<'a> {
     asm: Assembler,
     hook: &'a ProgramContext,
-    /// As the first pass found it; completed while lowering.
+    /// Found by the first pass; completed while lowering.
     uses: Uses,
-    /// Where the context is.
+    /// Register of the context.
     ctx: Reg,
-    /// Where the common word is.
+    /// Register of the common word.
     common: Reg,
     memory: Memory,
     searches: search::Searches,
@@ -198,14 +198,14 @@ struct Lower<'a> {
     frame: Frame,
 }
 
-/// Bytes of the function's stack frame, handed out from the top down.
+/// Allocates bytes of the function's stack frame from the top down.
 #[derive(Clone, Debug, Default)]
 struct Frame {
     used: i32,
 }
 
 impl Frame {
-    /// Room for `size` bytes whose address is `phase` modulo 8; gives the offset from R10.
+    /// Allocates `size` bytes at an address that is `phase` modulo 8; returns the offset from R10.
     fn take(&mut self, size: usize, phase: usize) -> i16 {
         let end = self.used + (size + phase) as i32;
         self.used = (end + 7) & !7;
@@ -246,13 +246,13 @@ impl<'a> Lower<'a> {
         self.asm.call(helper);
     }
 
-    /// Scratch memory is only ever in R7, where calls leave it.
+    /// Scratch memory is always in R7, which calls preserve.
     fn use_scratch(&mut self) {
         self.uses.scratch = true;
         self.uses.calls = true;
     }
 
-    /// Binds a label and keeps track of what is known to be fetched there.
+    /// Binds a label and updates what is known to be fetched there.
     fn bind(&mut self, label: Label) {
         self.asm.bind(label);
         self.memory.fetched.arrive(label);
@@ -281,7 +281,7 @@ impl<'a> Lower<'a> {
         self.leave(to);
     }
 
-    /// Goes to one of the exits.
+    /// Continues at one of the exits.
     fn go(&mut self, holds: bool, exits: Exits) {
         let (to, next) = if holds { (exits.yes, Next::Yes) } else { (exits.no, Next::No) };
         if exits.next != next {
@@ -368,7 +368,7 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// Zeroes or truncates R0 to a width.
+    /// Zero-extends R0 from a width.
     fn truncate(&mut self, size: usize) {
         match size {
             4 => self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0),

@@ -1,4 +1,4 @@
-//! Tests of numbers, addresses and the current CPU.
+//! Comparisons of numbers, addresses and the current CPU.
 
 use super::{Exits, Lower, LowerError};
 use crate::{
@@ -21,7 +21,7 @@ impl Lower<'_> {
         let bits = 8 * size as u32;
         let value = if size < 8 { value & ((1 << bits) - 1) } else { value };
         let cond = condition(op, signed);
-        // Equality and bits do not ask for a sign.
+        // Equality and bit tests ignore the sign.
         let signed = signed && matches!(cond, Cond::SLt | Cond::SLe | Cond::SGt | Cond::SGe);
         match size {
             1 | 2 => {

@@ -1,7 +1,8 @@
-//! Bringing memory of user space in before it is read: a whole program that may sleep, in front of the one that records.
+//! Faults user memory in before it is read: a sleepable program that runs before the recording program.
 //!
-//! A program behind a gate may not wait for pages, and the kernel's own uprobes do. This one follows the same pointers with
-//! `bpf_copy_from_user()`, which waits, and keeps nothing; what it finds not to be there, the other one will find so too.
+//! A program that a gate tail-calls cannot wait for pages, but the kernel's own uprobes do. This program follows the
+//! same pointers with `bpf_copy_from_user()`, which waits, and discards the data. Memory that is missing for this
+//! program is missing for the recording program too.
 
 use super::{
     Lower, LowerError, Uses,
@@ -19,19 +20,19 @@ use crate::{
 /// Symbol of the program.
 pub const PROGRAM: &str = "tracer_touch";
 
-/// Bytes of the memory that texts are read to, to see whether all of a text is there.
+/// Size in bytes of the memory that texts are read to, in order to test whether all of a text is present.
 pub const ROOM: usize = 4096;
 
-/// Bits of an address within a page; larger pages are touched more often than need be.
+/// Bits of an address within a page; larger pages are touched more often than necessary.
 const PAGE_MASK: i32 = 4095;
 
 /// Source register of a 64-bit immediate that is the address of a map's value.
 const PSEUDO_VALUE: u8 = 2;
 
-/// Lowers the program; None where a record is made without memory of user space.
+/// Lowers the program; None if the record needs no user memory.
 ///
 /// # Errors
-/// When a value is not to be had.
+/// If a value is not available.
 pub fn touch(plan: &ProbePlan) -> Result<Option<Function>, LowerError> {
     let reads = |arg: &ArgPlan| !arg.value.is_own() && (!arg.derefs.is_empty() || arg.store != Store::Raw);
     let args: Vec<&ArgPlan> =
@@ -94,18 +95,18 @@ impl Lower<'_> {
         self.bind(next);
     }
 
-    /// Waits for the memory at R3; R0 is 0 if it is there.
+    /// Waits for the memory at R3; R0 is 0 if it is present.
     fn copy(&mut self, slot: i16, size: i32) {
         self.asm.address(Reg::R1, Reg::R10, i32::from(slot));
         self.asm.mov(Reg::R2, size);
         self.call(Helper::CopyFromUser);
     }
 
-    /// Brings the text at R3 and an offset in: where it cannot be read as it is, its page and the next one.
+    /// Faults the text at R3 plus an offset in: if it cannot be read directly, its page and the next one.
     fn touch_text(&mut self, offset: i32, slot: i16) {
         let done = self.asm.label();
         self.asm.alu(Alu::Add, Reg::R3, offset);
-        // R7, and not the stack: nothing else is in it here.
+        // R7 holds the address instead of the stack, because R7 is unused here.
         self.asm.mov(Reg::R7, Reg::R3);
         let [mut first, second] = Insn::imm64(Reg::R1, u64::from(TOUCHED.cast_unsigned()));
         first.src = PSEUDO_VALUE;

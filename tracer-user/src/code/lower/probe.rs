@@ -1,11 +1,11 @@
-//! The record of a dynamic event: its values fetched one after the other, texts behind the fixed part.
+//! The record of a dynamic event: fetches its values one after the other and appends texts to the fixed part.
 //!
-//! R6 is the context, R7 the payload, R8 where the next text goes, R9 the value that is being fetched. The steps are those of
-//! the kernel (`process_fetch_insn_bottom()`, kernel/trace/trace_probe_tmpl.h); what cannot be read is 0, a text an empty
-//! place, which prints as `(fault)`. Kernel memory below the kernel's half is the user's, as it is to the kernel
-//! (`probe_mem_read()`).
+//! R6 is the context, R7 the payload, R8 the offset of the next text, R9 the current value. The steps are those of the
+//! kernel (`process_fetch_insn_bottom()`, `kernel/trace/trace_probe_tmpl.h`). A value that cannot be read is 0. A text
+//! that cannot be read is an empty location, which prints as `(fault)`. As in the kernel, an address below the kernel's
+//! half is in user memory (`probe_mem_read()`).
 //!
-//! What a filter looks at is fetched in the same way (`image.rs`).
+//! The values that a filter reads are fetched in the same way (`image.rs`).
 
 use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, STAMP_SIZE};
 
@@ -26,22 +26,22 @@ const TEXT_MAX: i32 = 4096;
 const SYMBOL_MAX: i32 = 640;
 /// Bits of an address within a kernel stack: `THREAD_SIZE`, 16 KiB.
 const STACK_BITS: i32 = 14;
-/// Bytes of `endbr64` and of the call of the function tracer, on x86.
+/// Sizes in bytes of `endbr64` and of the call of the function tracer, on x86.
 const ENDBR: i32 = 4;
 const CALL: i32 = 5;
 /// Byte offset of `bp_addr` in `struct uprobe_dispatch_data`, kernel/trace/trace_uprobe.c.
 const DISPATCHED_ADDRESS: i32 = 8;
 /// Bytes of a task's name: `TASK_COMM_LEN`.
 const COMM_SIZE: usize = 16;
-/// Records end at a multiple of this.
+/// The length of a record is a multiple of this.
 const ALIGNMENT: usize = 4;
 
-/// Whose memory an address is in.
+/// Which memory an address is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
     Kernel,
     User,
-    /// That the address tells.
+    /// The address decides.
     Either,
 }
 
@@ -59,7 +59,8 @@ pub(super) fn record(plan: &ProbePlan) -> Result<Code, LowerError> {
         lower.base_record(base, STAMP_SIZE, true)?;
     }
     lower.fetch_all(plan, true, |_, _| true)?;
-    // In memory, and not in a ring, there is room for another event's record behind this one.
+    // With a base record, the record is built in memory instead of in a ring, because the base record needs space after
+    // it.
     let varies = plan.is_variable() || plan.base.is_some();
     if varies && !plan.is_variable() {
         lower.asm.mov(Reg::R8, plan.fixed as i32);
@@ -121,7 +122,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Copies a call's words to the stack: as the context has them they are typed, and some cannot be loaded at all.
+    /// Copies the words of a call to the stack: in the context they are typed, and some cannot be loaded at all.
     fn call_words(&mut self, last: u8) -> i16 {
         let size = 8 * (usize::from(last) + 1);
         let slot = self.frame.take(size, 0);
@@ -227,7 +228,7 @@ impl Lower<'_> {
     fn field(&mut self, field: &Field) {
         let offset = field.offset;
         if field.is_data_loc() || field.is_rel_loc() {
-            // The verifier takes aligned loads of a context only.
+            // The verifier accepts only aligned loads of a context.
             if offset.is_multiple_of(2) {
                 self.asm.load(Width::H, Reg::R0, Reg::R6, offset as i16);
             } else {
@@ -235,7 +236,7 @@ impl Lower<'_> {
                 self.asm.load(Width::B, Reg::R9, Reg::R6, offset as i16 + 1);
                 self.asm.alu(Alu::Lsh, Reg::R9, 8);
                 self.asm.alu(Alu::Or, Reg::R0, Reg::R9);
-                // What else it could be, 6.1's verifier does not see.
+                // Changes nothing; 6.1's verifier does not see that the value has 16 bits.
                 self.asm.alu(Alu::And, Reg::R0, 0xffff);
             }
             if field.is_rel_loc() {
@@ -266,7 +267,7 @@ impl Lower<'_> {
         }
     }
 
-    /// R9 = a word of the stack; 0 where that is no kernel stack any more.
+    /// R9 = a word of the stack; 0 if it lies outside of the kernel stack.
     fn stack_word(&mut self, fetch: &mut Fetch<'_>, number: u32) {
         let ProbeContext::Registers(arch) = fetch.plan.given else { return };
         let sp = arch.register("sp").unwrap_or_default();
@@ -292,7 +293,7 @@ impl Lower<'_> {
         self.bind(done);
     }
 
-    /// Calls the helper that reads memory of R3 into R1, R2 bytes at most.
+    /// Calls the helper that reads at most R2 bytes of memory from R3 into R1.
     pub(super) fn read(&mut self, whose: Whose, text: bool) {
         let (kernel, user) = if text {
             (Helper::ProbeReadKernelStr, Helper::ProbeReadUserStr)
@@ -319,7 +320,7 @@ impl Lower<'_> {
         let [fault, done] = std::array::from_fn(|_| self.asm.label());
         let user = fetch.plan.user;
         self.fetch_value(fetch, &arg.value);
-        // The elements of an array of texts are behind neighbouring pointers.
+        // The elements of an array of texts are behind adjacent pointers.
         let pointers = arg.is_text() && arg.count > 1;
         let (last, before) = match arg.derefs.split_last() {
             Some((last, before)) if pointers => (Some(last), before),
@@ -377,7 +378,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Reads the word at R9 and an offset to the stack; R0 is 0 if that could be read.
+    /// Reads the word at R9 plus an offset to the stack; R0 is 0 on success.
     fn deref(&mut self, fetch: &mut Fetch<'_>, whose: Whose, offset: i32) {
         let slot = fetch.slot(self);
         self.asm.address(Reg::R1, Reg::R10, i32::from(slot));
@@ -386,7 +387,7 @@ impl Lower<'_> {
         self.read(whose, false);
     }
 
-    /// Stores the number or numbers that R9 is, or is the address of.
+    /// Stores the number in R9, or the numbers at the address in R9.
     fn fetch_number(&mut self, arg: &ArgPlan, whose: Whose) -> Result<(), LowerError> {
         let size = arg.size as usize;
         let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
@@ -411,7 +412,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Fetches the text at R3 (or, for a symbol's name, of R3) behind what is there, and notes its place.
+    /// Appends the text at R3, or the name of the symbol at R3, to the record and stores its location.
     fn fetch_text(&mut self, arg: &ArgPlan, to: i16, whose: Whose, in_file: bool) {
         let [empty, done] = std::array::from_fn(|_| self.asm.label());
         self.bound_text();
@@ -447,7 +448,7 @@ impl Lower<'_> {
         self.bind(done);
     }
 
-    /// A text of user space without a byte has none to the helper of some kernels, not even its NUL
+    /// For an empty text in user space, the helper of some kernels returns 0 and does not count the NUL
     /// (`strncpy_from_user_nofault()`, seen on 6.12). The kernel's own uprobes count it.
     fn count_nothing(&mut self) {
         let counted = self.asm.label();
@@ -459,7 +460,7 @@ impl Lower<'_> {
         self.bind(counted);
     }
 
-    /// R0 = bytes of the name and place of the symbol that R3 lies in, written behind what is there.
+    /// Appends the name and place of the symbol that contains R3 to the record; R0 = their length in bytes.
     fn symbol_name(&mut self) {
         let slot = self.frame.take(8, 0);
         self.asm.store(Width::D, Reg::R10, slot, Reg::R3);
@@ -479,12 +480,12 @@ impl Lower<'_> {
         self.bind(fits);
     }
 
-    /// Notes a text that there is none of.
+    /// Stores the location of a missing text.
     fn empty_text(&mut self, to: i16) {
         self.asm.store(Width::W, Reg::R7, to, Reg::R8);
     }
 
-    /// Keeps R8 within a record, which it is; the verifier has to be told.
+    /// Limits R8 to the size of a record. R8 never exceeds it; the check is for the verifier.
     fn bound_text(&mut self) {
         let inside = self.asm.label();
         self.jump_if(Cond::Le, Reg::R8, MAX_PAYLOAD as i32, inside);
@@ -497,14 +498,14 @@ fn whose(user: bool, asked: bool) -> Whose {
     if asked || user { Whose::User } else { Whose::Either }
 }
 
-/// What fetching shares among values.
+/// State that the values of a record share.
 pub(super) struct Fetch<'a> {
     plan: &'a ProbePlan,
-    /// Where the call's words are on the stack.
+    /// Stack offset of the call's words.
     call: Option<i16>,
-    /// Where the words are that were kept at the entry.
+    /// Stack offset of the words saved at the entry.
     kept: Option<i16>,
-    /// Where a word is read to.
+    /// Stack offset of the word for reads.
     slot: Option<i16>,
 }
 

@@ -1,4 +1,4 @@
-//! `tracer_record`: the bytes behind the common fields, from the hook to the payload.
+//! `tracer_record`: copies the bytes after the common fields from the hook to the payload.
 
 use tracer_abi::{COMMON_SIZE, INJECT_LENGTH, MAX_PAYLOAD};
 
@@ -9,7 +9,7 @@ use crate::{
     plan::source::{FieldSource, ProgramContext, Source},
 };
 
-/// Fixed records up to this many bytes are copied word by word; above, one helper call is cheaper.
+/// Fixed records up to this many bytes are copied word by word; for longer ones, one helper call is cheaper.
 const COPY_MAX: usize = 512;
 /// The kernel's ring buffer rounds records to this (`RB_ALIGNMENT`, kernel/trace/ring_buffer.c).
 const ALIGNMENT: usize = 4;
@@ -17,7 +17,7 @@ const ALIGNMENT: usize = 4;
 /// Lowers the layout of an event's record to `tracer_record`.
 ///
 /// # Errors
-/// When the record has data behind its fields that the hook does not give, or is too long.
+/// If the record has data after its fields that the hook does not provide, or is too long.
 pub fn record(format: &Format, hook: &ProgramContext) -> Result<Code, LowerError> {
     if let ProgramContext::Probe(plan) = hook {
         return super::probe::record(plan);
@@ -62,7 +62,7 @@ fn lower_record(format: &Format, hook: &ProgramContext, uses: &mut Uses) -> Resu
             lower.copy_variable(format, payload);
             None
         }
-        // Whoever wrote the record knows best where it ends.
+        // The writer of a record defines where it ends.
         (ProgramContext::Inject, true) => {
             lower.copy_written(size, payload);
             None
@@ -76,13 +76,13 @@ fn lower_record(format: &Format, hook: &ProgramContext, uses: &mut Uses) -> Resu
     Ok(Code { functions: vec![lower.asm.finish(tracer_abi::RECORD)], needs: Needs::default(), size: fixed })
 }
 
-/// Bytes of the C struct that the record's fixed part is: its fields, padded to the strictest alignment.
+/// Bytes of the C struct of the record's fixed part: its fields, padded to the strictest alignment.
 fn struct_size(format: &Format) -> usize {
     let align = format.fields.iter().map(alignment).max().unwrap_or(1).max(ALIGNMENT);
     format.fixed_size().next_multiple_of(align)
 }
 
-/// Alignment of a field's type, from what the format file shows of it.
+/// Alignment of a field's type, derived from the format file.
 fn alignment(field: &Field) -> usize {
     let element = match field.array {
         Some(elements) if elements > 0 => field.size / elements,
@@ -95,7 +95,7 @@ fn alignment(field: &Field) -> usize {
 }
 
 impl Lower<'_> {
-    /// Copies a record of fixed length out of the context.
+    /// Copies a record of fixed length from the context.
     fn copy_fixed(&mut self, fields: usize, size: usize, payload: Reg) {
         self.asm.note(format!("copy bytes {COMMON_SIZE} to {fields}"));
         if fields > COPY_MAX {
@@ -112,7 +112,7 @@ impl Lower<'_> {
         self.zero(payload, fields, size);
     }
 
-    /// Copies a record whose `__data_loc` and `__rel_loc` fields say how long it is.
+    /// Copies a record whose `__data_loc` and `__rel_loc` fields define its length.
     fn copy_variable(&mut self, format: &Format, payload: Reg) {
         let fixed = format.fixed_size();
         let padding = struct_size(format) - fixed;
@@ -132,12 +132,12 @@ impl Lower<'_> {
             self.asm.mov(Reg::R9, Reg::R0);
             self.bind(longest);
         }
-        // The kernel reserves the struct, padding included, and the data, and rounds that up.
+        // The kernel reserves the struct, padding included, plus the data, and rounds the sum up.
         self.asm.note("whole length");
         self.copy_whole(padding, payload);
     }
 
-    /// Copies a record of user space, as long as its writer says, but no shorter than its fixed part.
+    /// Copies a record of user space with the length that its writer gave, but at least its fixed part.
     fn copy_written(&mut self, fixed: usize, payload: Reg) {
         self.asm.note("the writer's length");
         let longer = self.asm.label();
@@ -148,7 +148,7 @@ impl Lower<'_> {
         self.copy_whole(0, payload);
     }
 
-    /// Copies the first R9 bytes of the context and some more, rounded up; R0 = how many that are.
+    /// Copies the first R9 bytes of the context plus `more`, rounded up; R0 = their number.
     fn copy_whole(&mut self, more: usize, payload: Reg) {
         self.asm.alu(Alu::Add, Reg::R9, (more + ALIGNMENT - 1) as i32);
         self.asm.alu(Alu::And, Reg::R9, -(ALIGNMENT as i32));
@@ -158,7 +158,7 @@ impl Lower<'_> {
         self.bind(fits);
         self.asm.mov(Reg::R2, Reg::R9);
         self.asm.alu(Alu::Sub, Reg::R2, COMMON_SIZE as i32);
-        // Changes nothing; older verifiers do not see that the length is more than the common fields.
+        // Changes nothing; older verifiers do not see that the length exceeds the common fields.
         self.asm.alu(Alu::And, Reg::R2, MAX_PAYLOAD as i32 - 1);
         self.asm.address(Reg::R1, payload, COMMON_SIZE as i32);
         self.asm.address(Reg::R3, self.ctx, COMMON_SIZE as i32);
@@ -171,7 +171,7 @@ impl Lower<'_> {
         let mut fields: Vec<_> = fields.iter().collect();
         fields.sort_by_key(|field| field.offset);
         let runs = runs(&fields);
-        // Fields that are read straight into the payload need no stack.
+        // Fields that are read directly into the payload need no stack.
         let staged =
             runs.iter().filter(|run| !run.direct).flat_map(|run| &fields[run.first..run.end]).copied();
         self.memory = Memory::for_fields(staged);
@@ -241,16 +241,16 @@ fn end_of(field: &FieldSource) -> usize {
     usize::from(field.offset) + usize::from(field.size)
 }
 
-/// Neighbouring fields that are handled together.
+/// Adjacent fields that are handled together.
 struct Run {
     first: usize,
     end: usize,
-    /// Read by one helper call into the payload.
+    /// One helper call reads it into the payload.
     direct: bool,
 }
 
-/// Cuts the fields into runs: those that lie in memory as they do in the record are read into the payload at
-/// once, unless one read of their surroundings serves other fields too.
+/// Cuts the fields into runs. Fields that are adjacent in memory as in the record are read into the payload at once,
+/// unless one read of their surroundings serves other fields too.
 fn runs(fields: &[&FieldSource]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (at, field) in fields.iter().enumerate() {
@@ -263,7 +263,7 @@ fn runs(fields: &[&FieldSource]) -> Vec<Run> {
             _ => runs.push(Run { first: at, end: at + 1, direct: true }),
         }
     }
-    // Where several runs share a neighbourhood, one read to the stack replaces them.
+    // Where several runs are neighbours, one read to the stack replaces them.
     let groups = |runs: &[Run], but: usize| {
         runs.iter().enumerate().any(|(number, other)| {
             number != but
@@ -279,7 +279,7 @@ fn runs(fields: &[&FieldSource]) -> Vec<Run> {
     runs
 }
 
-/// Whether `b` follows `a` in memory as it does in the record.
+/// Whether `other` follows `one` in memory as in the record.
 fn continues(one: &FieldSource, other: &FieldSource) -> bool {
     let (
         Source::Memory { arg: one_arg, path: one_path },
@@ -298,7 +298,7 @@ fn continues(one: &FieldSource, other: &FieldSource) -> bool {
         && one_last + u32::from(one.size) == *other_last
 }
 
-/// Whether one small read covers both.
+/// Whether one small read covers both fields.
 fn neighbours(a: &FieldSource, b: &FieldSource) -> bool {
     let location = |field: &FieldSource| match &field.source {
         Source::Memory { arg, path } => {

@@ -1,9 +1,9 @@
-//! Handing an event's records on, without recording them, to parts of the program that follow the event: histograms, and the
-//! probes that sit on it.
+//! Relays pass an event's records, without recording them, to the parts of the program that depend on the event.
 //!
-//! A relay makes the record where the event's own program would, at the hook or out of another event's record, be that of the
-//! kernel or of user space, lays it out as
-//! one that user space injects, and calls the parts with it and the hook's context, as an emission does ([`super::emission`]).
+//! These parts are histograms, and event probes attached to the event. A relay builds the record where the event's own
+//! program would: at the hook, or from another event's record, of the kernel or of user space. It lays the record out
+//! as a record that user space injects. It then calls the parts with the record and the hook's context, as an emission
+//! does ([`super::emission`]).
 
 use tracer_abi::{
     FILTER, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD, RECORD, RECORD_AREA,
@@ -19,44 +19,45 @@ use crate::{
 /// Symbol of a relay.
 pub const RELAY: &str = "tracer_relay";
 
-/// Bytes of a value where a record is laid out: an injected record's, and a word that says whether it is in use.
+/// Size of a map value in which a record is built: an injected record, and a word that marks the value as in use.
 pub const AREA_SIZE: usize = INJECT_SIZE + 8;
-/// Values a CPU has: records that can be under way where programs are preempted by others of their kind.
+/// Values per CPU: the number of records in progress where programs are preempted by others of their kind.
 pub const ROWS: u32 = 4;
 
 /// Source register of a 64-bit immediate that is a map: `BPF_PSEUDO_MAP_FD`.
 const PSEUDO_MAP: u8 = 1;
-/// Where the number of the row is kept.
+/// Stack offset of the number of the row.
 const ROW: i16 = -8;
-/// Where the common word is kept.
+/// Stack offset of the common word.
 const COMMON: i16 = -16;
 
-/// What a relay is made for.
+/// What a relay is generated for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The event.
     pub format: &'a Format,
-    /// How its values are had.
+    /// Where its values come from.
     pub hook: &'a ProgramContext,
-    /// It is a part of a program itself: the context is another event's record, the second argument the hook's own.
+    /// The relay is itself a part of a program: the context is another event's record, the second argument the hook's
+    /// context.
     pub is_part: bool,
-    /// It is a program that a record of user space is run through: the context is another event's record, and who hits is who
-    /// wrote that.
+    /// The relay is a program that runs for records of user space: the context is another event's record, and its
+    /// writer counts as the task of the hit.
     pub is_injected: bool,
     /// Programs at the hook are preempted by others of their kind.
     pub nests: bool,
-    /// A process whose hits are not handed on.
+    /// A process whose hits are not passed on.
     pub but_process: Option<u32>,
-    /// Descriptor of an array with [`ROWS`] values of [`AREA_SIZE`] for each CPU.
+    /// Descriptor of an array with [`ROWS`] values of [`AREA_SIZE`] bytes for each CPU.
     pub area: i32,
-    /// Descriptor of one with as many values of [`tracer_abi::SCRATCH_SIZE`].
+    /// Descriptor of an array with as many values of [`tracer_abi::SCRATCH_SIZE`] bytes.
     pub scratch: i32,
 }
 
-/// Lowers a relay; `parts` are the names of what the records are handed to.
+/// Lowers a relay; `parts` are the names of the functions that receive the records.
 ///
 /// # Errors
-/// When the hook cannot give the record.
+/// If the hook does not provide the record.
 pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, LowerError> {
     let code = record(request.format, request.hook)?;
     let when = match request.hook {
@@ -67,7 +68,7 @@ pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, Low
     };
     let mut asm = Assembler::new();
     let (out, free) = (asm.label(), asm.label());
-    // R6: what the record is made of; R7: the hook's context; R8: the record.
+    // R6: the source of the record; R7: the hook's context; R8: the record.
     asm.mov(Reg::R6, Reg::R1);
     asm.mov(Reg::R7, if request.is_part { Reg::R2 } else { Reg::R1 });
     if request.is_injected {

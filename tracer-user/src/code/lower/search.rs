@@ -1,9 +1,9 @@
-//! Searches through text of varying length: callbacks of `bpf_loop`.
+//! Searches in text of varying length: callbacks of `bpf_loop`.
 //!
-//! A loop that the verifier walks iteration by iteration would spend its budget after a few tests; `bpf_loop`
-//! (5.17) is verified once whatever the count. Each segment that is searched for has a callback; a filter with
-//! more of them than a program may have functions (256) shares callbacks among them, told apart by a number in
-//! the [`Request`].
+//! The verifier would walk a plain loop iteration by iteration and exhaust its budget after a few tests. It verifies a
+//! `bpf_loop` callback (5.17) once, whatever the count. Each segment that is searched for has a callback. A program may
+//! have at most 256 functions; a filter with more segments shares callbacks, and a number in the [`Request`] selects
+//! the segment.
 
 use super::{
     Lower,
@@ -12,52 +12,52 @@ use super::{
 };
 use crate::code::asm::{Alu, Assembler, Cond, Function, Helper, Label, Reg, Width};
 
-/// Callbacks that one filter may have; the template and other generated functions need theirs.
+/// Largest number of callbacks of one filter; the template and other generated functions need functions too.
 const CALLBACKS_MAX: usize = 128;
 
-/// What the callback gets, on the stack of its caller: offsets of four u64.
+/// Argument of the callback, on the stack of its caller: offsets of four `u64`.
 struct Request;
 
 impl Request {
     /// Address of the text.
     const TEXT: i16 = 0;
-    /// Out: where the segment was found; [`NOT_FOUND`] before.
+    /// Output: where the segment was found; [`NOT_FOUND`] before.
     const FOUND: i16 = 8;
-    /// Where in the text to start.
+    /// Position in the text at which the search starts.
     const START: i16 = 16;
     /// Number of the search within the callback.
     const WHICH: i16 = 24;
     const SIZE: usize = 32;
 }
 
-/// Not a position.
+/// Marks a missing position.
 const NOT_FOUND: i32 = -1;
 
 /// The searches of one program.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Searches {
     wanted: Vec<Wanted>,
-    /// Searches that one callback serves, as an earlier pass over the same filter found it.
+    /// Number of searches per callback, as an earlier pass over the same filter found it.
     shared: usize,
     /// Stack offset of the [`Request`].
     request: Option<i16>,
 }
 
-/// A segment to look for in a text.
+/// A segment to find in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wanted {
     segment: Segment,
-    /// Longest length of the text.
+    /// Largest length of the text.
     max: usize,
 }
 
 impl Searches {
-    /// For a filter that is known to make so many searches.
+    /// For a filter that makes this many searches.
     pub(super) fn expecting(count: usize) -> Self {
         Self { shared: count.div_ceil(CALLBACKS_MAX).max(1), ..Self::default() }
     }
 
-    /// How many different searches there are.
+    /// Number of different searches.
     pub(super) fn count(&self) -> usize {
         self.wanted.len()
     }
@@ -100,7 +100,7 @@ fn callback(number: usize, wanted: &[Wanted]) -> Function {
             asm.jump_if(Cond::Ne, Reg::R0, which as i32, next);
         }
         asm.note(format!("look for {}", shown(segment)));
-        // Never above; tells the verifier so.
+        // R4 never exceeds this; the check is for the verifier.
         asm.jump_if(Cond::Gt, Reg::R4, (max - segment.len()) as i32, end);
         asm.alu(Alu::Add, Reg::R3, Reg::R4);
         let bytes = Bytes { base: Reg::R3, off: 0, room: segment.len(), aligned: false };
@@ -148,13 +148,13 @@ pub(super) fn shown(segment: &[Element]) -> String {
 pub(super) enum Start {
     /// At a fixed position.
     At(usize),
-    /// So many bytes behind what the last search found.
+    /// This many bytes after the place that the last search found.
     BehindFound(usize),
 }
 
 impl Lower<'_> {
-    /// Looks for the first match of the segment in the text at R7 + `off`, between `start` and `tail` bytes
-    /// before its end; R9 is the text's length, at most `max`. Goes to `miss` when there is none.
+    /// Searches the text at R7 + `off` for the first match of the segment, from `start` up to `tail` bytes before the
+    /// text's end. R9 is the text's length, at most `max`. Jumps to `miss` if there is no match.
     pub(super) fn search(
         &mut self,
         off: usize,
@@ -186,7 +186,7 @@ impl Lower<'_> {
                 self.asm.alu(Alu::Add, Reg::R1, 1 - taken);
             }
         }
-        // Positions to try: none, when the text is too short.
+        // Number of positions to try; not positive if the text is too short.
         self.jump_if(Cond::SLe, Reg::R1, 0, miss);
         self.asm.address(Reg::R0, Reg::R7, off as i32);
         self.asm.store(Width::D, Reg::R10, request + Request::TEXT, Reg::R0);

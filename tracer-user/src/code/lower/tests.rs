@@ -1,4 +1,4 @@
-//! Lowered filters, run by the interpreter, against the evaluator of plans.
+//! Lowered filters, run by the interpreter and compared with the evaluator of plans.
 
 use proptest::{
     prelude::*,
@@ -29,12 +29,12 @@ mod trigger;
 
 /// Bytes of the record's fixed part in these tests.
 const FIXED: usize = 100;
-/// Where text pointers of the record point to.
+/// Addresses that the text pointers of the record hold.
 const USER_TEXT: u64 = 0x7000_0000_0000;
 const KERNEL_TEXT: u64 = 0x7100_0000_0000;
 
-/// Layout: common 0..8; numbers 8..32; char[16] at 32; char[13] at 48 (unaligned end); odd-aligned numbers at 61
-/// to 72; pointers at 72 (kernel) and 80 (user); data_loc at 88, rel_loc at 92; cpumask at 96; data behind.
+/// Layout: common 0..8; numbers 8..32; `char[16]` at 32; `char[13]` at 48 (unaligned end); odd-aligned numbers at 61 to
+/// 72; pointers at 72 (kernel) and 80 (user); `__data_loc` at 88, `__rel_loc` at 92; cpumask at 96; then the data.
 fn number_place() -> impl Strategy<Value = Place> {
     prop_oneof![
         (1_u16..4, 0_u16..3).prop_map(|(word, _)| Place { offset: 8 * word, size: 8 }),
@@ -67,7 +67,7 @@ fn number_op() -> impl Strategy<Value = NumberOp> {
     ])
 }
 
-/// Numbers that records often hold and that lie at the edges.
+/// Numbers that records often hold, and edge values.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         0_u64..4,
@@ -82,7 +82,7 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// As the resolver leaves it: cut to the size and extended again by the sign.
+/// Like the resolver: truncates to the size and extends by the sign again.
 fn fitted(value: u64, size: u16, signed: bool) -> u64 {
     let shift = 64 - 8 * u32::from(size);
     if signed { ((value << shift) as i64 >> shift) as u64 } else { value << shift >> shift }
@@ -176,7 +176,7 @@ fn filters(test: impl Strategy<Value = Test> + 'static) -> impl Strategy<Value =
     })
 }
 
-/// What a record of the layout above holds.
+/// Contents of a record of the layout above.
 #[derive(Clone, Debug)]
 struct Given {
     common: [u8; 8],
@@ -184,7 +184,7 @@ struct Given {
     texts: [Vec<u8>; 2],
     odd: [u8; 11],
     pointed: [Option<Vec<u8>>; 2],
-    /// Text and how much more than it the word claims.
+    /// Texts of the `__data_loc` and `__rel_loc` words.
     data: [Vec<u8>; 2],
     mask: Vec<u64>,
     comm: Vec<u8>,
@@ -271,14 +271,14 @@ impl Given {
         eval::matches(filter, &self.record(), &EvalEnv { cpu: self.cpu, comm: self.comm(), read: &read })
     }
 
-    /// What the code says, with the record as context.
+    /// Result of the code with the record as its context.
     fn by_record(&self, code: &Code, hook: &ProgramContext) -> bool {
         let mut machine = self.machine();
         let mut context = self.record();
         context.resize(0x20_000, 0);
         let mut visible = FIXED;
         if *hook == ProgramContext::Inject {
-            // The writer is told; who runs the program is somebody else.
+            // The record names its writer; another task runs the program.
             visible = tracer_abi::INJECT_SIZE;
             context[tracer_abi::INJECT_CPU..][..4].copy_from_slice(&self.cpu.to_le_bytes());
             context[tracer_abi::INJECT_COMM..][..16].copy_from_slice(&self.comm());
@@ -301,7 +301,7 @@ impl Given {
     }
 }
 
-/// The structural checker on a filter and its callbacks.
+/// Runs the structural checker on a filter and its callbacks.
 fn checked(code: &Code, hidden: u16) {
     let filter = [Argument::Context(hidden), Argument::Memory, Argument::Number];
     let callback = [Argument::Number, Argument::Memory];
@@ -313,10 +313,11 @@ fn checked(code: &Code, hidden: u16) {
     }
 }
 
-/// A cast that [`Machine`] takes.
+/// A cast that [`Machine`] supports.
 const CAST: Cast = Cast { function: 77, structure: 88, window: 65 };
 
-/// The function called by a program that has its own registers and stack to lose, all passes run; -1 when it lost one.
+/// A program, after all passes, that calls the function and checks its own registers and stack; -1 if one of them
+/// changed.
 fn whole(code: &Code, cast: Option<Cast>) -> Function {
     let mut asm = Assembler::new();
     let lost = asm.label();

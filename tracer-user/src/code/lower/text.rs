@@ -1,8 +1,9 @@
-//! Tests of text: where it lies, how much of it is needed, and how it is compared.
+//! Comparisons of text: where it lies, how much of it is needed, and how it is compared.
 //!
-//! Texts at a fixed place are compared where they are, or on the stack where a raw tracepoint's field was read
-//! to. All others are fetched into scratch memory, a length in front, at most once on any path: the first bytes
-//! or the last ones where the pattern is anchored there, the whole where it must be searched.
+//! A text at a fixed place is compared there, or on the stack if it is a raw tracepoint's field that was read to the
+//! stack. All other texts, and texts that must be searched, are fetched into scratch memory, preceded by their length,
+//! unless all paths have fetched them before. For an anchored pattern only the first or the last bytes are fetched,
+//! otherwise the whole text.
 
 mod regions;
 
@@ -28,15 +29,15 @@ use regions::{COMM, Part, Region};
 
 /// Bytes of a task's name: `TASK_COMM_LEN`, include/linux/sched.h.
 const COMM_SIZE: usize = 16;
-/// Longest text of varying length that is searched; no record is longer.
+/// Longest text of varying length that is searched, in bytes; no record is longer.
 const DATA_MAX: usize = 8176;
-/// Longest char array that a raw tracepoint's filter compares on the stack.
+/// Longest char array that the filter of a raw tracepoint compares on the stack.
 const STACK_TEXT_MAX: usize = 128;
 
-/// Where a text test goes.
+/// Where control continues after a text test.
 #[derive(Clone, Copy)]
 struct Outcome {
-    /// Pattern matches and does not.
+    /// The pattern matches, or does not.
     exits: Exits,
     /// The text cannot be read.
     fault: Label,
@@ -67,7 +68,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Text of known length.
+    /// Tests a text of known length.
     fn fixed_text(
         &mut self,
         text: Text,
@@ -116,7 +117,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Where the bytes of a text of known length can be compared.
+    /// The memory in which a text of known length can be compared.
     fn fixed_bytes(&mut self, text: Text, len: usize) -> Result<Bytes, LowerError> {
         let Text::Static(place) = text else {
             let slot = self.comm_slot();
@@ -145,7 +146,7 @@ impl Lower<'_> {
         }
     }
 
-    /// The name of the thread that hits on the stack.
+    /// Fetches the name of the hitting thread to the stack, if necessary, and returns its offset.
     fn comm_slot(&mut self) -> i16 {
         let slot = match self.texts.comm {
             Some(slot) => slot,
@@ -167,7 +168,7 @@ impl Lower<'_> {
         slot
     }
 
-    /// Makes sure that a text of known length is in scratch memory.
+    /// Ensures that a text of known length is in scratch memory.
     fn fetch_fixed(&mut self, text: Text, part: Part, len: usize) -> Result<usize, LowerError> {
         let region = self.texts.region(text, part, len);
         self.use_scratch();
@@ -209,8 +210,8 @@ impl Lower<'_> {
         Ok(region)
     }
 
-    /// Stores the length of the string that R0 counts with its NUL; one that could not be read is empty, as its
-    /// bytes are zero then.
+    /// Stores the length of the string whose bytes, NUL included, R0 counts. A string that could not be read is empty,
+    /// because its bytes are zero then.
     fn store_string_length(&mut self, region: usize) {
         let read = self.asm.label();
         self.jump_if(Cond::SGt, Reg::R0, 0, read);
@@ -229,7 +230,7 @@ impl Lower<'_> {
     fn length(&mut self, region: usize, fault: Label) {
         let Region { off, max, .. } = self.texts.regions[region];
         self.asm.load(Width::D, Reg::R9, Reg::R7, off as i16);
-        // Above is what could not be read, which is negative.
+        // A larger value is negative and means that the text could not be read.
         self.jump_if(Cond::Gt, Reg::R9, max as i32, fault);
     }
 
@@ -244,7 +245,7 @@ impl Lower<'_> {
         Bytes { base: Reg::R7, off: region.bytes() as i32, room: region.max, aligned: false }
     }
 
-    /// Text behind a `__data_loc` or `__rel_loc` word.
+    /// Tests the text of a `__data_loc` or `__rel_loc` word.
     fn data_text(&mut self, text: Text, pattern: &Pattern, outcome: Outcome) -> Result<(), LowerError> {
         if matches!(self.hook, ProgramContext::RawTracepoint(_)) {
             return Err(LowerError::NoData);
@@ -258,7 +259,7 @@ impl Lower<'_> {
                 let len = wanted.len();
                 let long_enough = self.asm.label();
                 if len > 0 {
-                    // Length 0: the kernel reads on to the next NUL.
+                    // For length 0, the kernel reads up to the next NUL.
                     self.jump_if(Cond::Eq, Reg::R9, 0, long_enough);
                     self.jump_if(Cond::Lt, Reg::R9, len as i32, outcome.miss());
                 }
@@ -297,7 +298,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Makes sure that the part of a text of varying length is in scratch memory.
+    /// Ensures that the part of a text of varying length is in scratch memory.
     fn fetch_data(&mut self, text: Text, part: Part) -> Result<usize, LowerError> {
         let max = match part {
             Part::Head(size) | Part::Tail(size) => size,
@@ -313,7 +314,7 @@ impl Lower<'_> {
             Text::Rel { offset } => (offset, i32::from(offset) + 4),
             _ => return Err(LowerError::NoData),
         };
-        // R9 = length, R3 = where it starts.
+        // R9 = length, R3 = address of the first byte.
         self.value(Place { offset, size: 4 })?;
         self.asm.mov(Reg::R9, Reg::R0);
         self.asm.alu(Alu::Rsh, Reg::R9, 16);
@@ -328,7 +329,7 @@ impl Lower<'_> {
             Part::Head(size) => {
                 let short = self.asm.label();
                 self.asm.mov(Reg::R2, size as i32);
-                // No more than there is; a length of 0 says nothing.
+                // Reads no more than the text has; a length of 0 means that it is unknown.
                 self.jump_if(Cond::Eq, Reg::R9, 0, short);
                 self.jump_if(Cond::Ge, Reg::R9, size as i32, short);
                 self.asm.mov(Reg::R2, Reg::R9);
@@ -382,10 +383,10 @@ impl Lower<'_> {
         self.bind(fits);
     }
 
-    /// Text behind a pointer.
+    /// Tests a text behind a pointer.
     fn pointer_text(&mut self, text: Text, pattern: &Pattern, outcome: Outcome) -> Result<(), LowerError> {
         let Text::Pointer { place, user } = text else { return Err(LowerError::NoData) };
-        // Pointers in a program's record are the program's.
+        // Pointers in a program's record point to the program's memory.
         let user = user || matches!(self.hook, ProgramContext::UserRecord(_));
         let region = self.texts.region(text, Part::String, POINTER_TEXT_MAX - 1);
         if !self.texts.fetched.has(&region) {
@@ -394,7 +395,7 @@ impl Lower<'_> {
             self.scratch_address(Reg::R1, region);
             self.asm.mov(Reg::R2, POINTER_TEXT_MAX as i32);
             self.call(if user { Helper::ProbeReadUserStr } else { Helper::ProbeReadKernelStr });
-            // 0 is an empty string of user memory, whose NUL 6.1 and 6.12 do not count (strncpy_from_user_nofault()).
+            // 0 is an empty string in user memory, whose NUL 6.1 and 6.12 do not count (`strncpy_from_user_nofault()`).
             let counted = self.asm.label();
             self.jump_if(Cond::SLe, Reg::R0, 0, counted);
             self.asm.alu(Alu::Sub, Reg::R0, 1);
@@ -406,7 +407,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Text of a char array at the record's end that has no length but its NUL; behind the record there are more.
+    /// Tests a char array at the record's end whose length is known only from its NUL; more NULs follow the record.
     fn open_text(
         &mut self,
         text: Text,
@@ -417,7 +418,7 @@ impl Lower<'_> {
         if matches!(self.hook, ProgramContext::RawTracepoint(_)) {
             return Err(LowerError::NoData);
         }
-        // What goes by the length alone finds no text.
+        // For patterns that depend on the length alone, the text is empty.
         let settled = match pattern {
             Pattern::End(_) => Some(false),
             Pattern::Glob(glob) => Some(Glob::parse(glob).takes_nothing()),
@@ -441,7 +442,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Compares a fetched string; its NUL takes part, so that all patterns look at the string's own length.
+    /// Compares a fetched string together with its NUL, so that all patterns use the string's own length.
     fn string(&mut self, region: usize, pattern: &Pattern, outcome: Outcome) {
         self.use_scratch();
         self.length(region, outcome.fault);
@@ -475,7 +476,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Compares a segment with the end of a fetched text; R9 is its length, at least the segment's.
+    /// Compares a segment with the end of a fetched text; R9 is its length, which is at least the segment's.
     fn tail_segment(&mut self, region: usize, segment: &[Element], miss: Label) {
         if segment.is_empty() {
             return;
@@ -488,7 +489,7 @@ impl Lower<'_> {
         match_segment(self, bytes, segment, miss);
     }
 
-    /// Looks for text in a fetched text; R9 is its length.
+    /// Searches for text in a fetched text; R9 is its length.
     fn middle(&mut self, region: usize, wanted: &[u8], outcome: Outcome) {
         let segment = wanted.iter().map(|byte| Element::Byte(*byte)).collect();
         let Region { max, .. } = self.texts.regions[region];

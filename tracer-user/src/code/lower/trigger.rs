@@ -1,8 +1,9 @@
-//! `tracer_trigger`: what an event's triggers do at a hit.
+//! `tracer_trigger`: performs the actions of an event's triggers at a hit.
 //!
-//! Each trigger is a filter and an action, one behind the other in the kernel's order; a text that several filters look at
-//! is fetched once. A count is taken in three steps, so that it is exact on all CPUs: is there any left, take one, was
-//! there one. Whoever takes one and finds that somebody else has turned the word meanwhile gives it back.
+//! Each trigger is a filter and an action; triggers run in the kernel's order. A text that several filters read is
+//! fetched once. Taking from a count has three steps, so that it is exact on all CPUs: check that some are left, take
+//! one, check that it was there. A CPU that takes one, but finds that another CPU has changed the word in the meantime,
+//! gives it back.
 
 use std::mem::offset_of;
 
@@ -18,23 +19,23 @@ use crate::{
     },
 };
 
-/// Where the address of the switches is while filters run.
+/// Address of the switches, at the entry and in actions.
 const SWITCHES: Reg = Reg::R4;
-/// Address of the word that is worked on.
+/// Address of the word that an action changes.
 const WORD: Reg = Reg::R2;
 /// Address of a trigger's count.
 const COUNT: Reg = Reg::R5;
 
-/// What the names of callbacks begin with.
+/// Prefix of the names of callbacks.
 const CALLBACKS: &str = "trigger_";
 
 /// Lowers an event's triggers to `tracer_trigger`.
 ///
 /// # Errors
-/// When the hook cannot give a value that a filter compares.
+/// If the hook does not provide a value that a filter compares.
 pub fn trigger(triggers: &[Trigger], hook: &ProgramContext) -> Result<Code, LowerError> {
     let mut uses = Uses::default();
-    // As for filters: the first pass finds what is used.
+    // As for filters, the first pass finds out what is used.
     lower_triggers(triggers, hook, &mut uses)?;
     let functions = lower_triggers(triggers, hook, &mut uses)?;
     Ok(Code { functions, needs: Needs { scratch: uses.scratch, flags: uses.flags, more: true }, size: None })
@@ -48,7 +49,7 @@ fn lower_triggers(
     let mut lower = Lower::new(hook, *uses);
     let filters: Vec<Filter> = triggers.iter().filter_map(|trigger| trigger.filter.clone()).collect();
     let filtered = !filters.is_empty();
-    // What any of them reads; each is lowered by itself.
+    // What any of the filters reads; each filter is lowered separately.
     let all = Filter::Or(filters);
     let handed = match hook {
         ProgramContext::UserRecord(handed) if filtered => Some(*handed),
@@ -70,7 +71,7 @@ fn lower_triggers(
         lower.asm.store(Width::D, Reg::R10, place, SWITCHES);
         place
     });
-    // What is asked of the template, where that differs from hit to hit.
+    // The requests to the template, which differ from hit to hit.
     let asks = triggers.iter().any(|trigger| bit(&trigger.action) != 0);
     let answer = asks.then(|| {
         let answer = lower.frame.take(8, 0);
@@ -114,7 +115,7 @@ fn lower_triggers(
     let mut callbacks = lower.searches.finish();
     callbacks.retain(|callback| main.addresses.iter().any(|(_, name)| *name == callback.name));
     let mut functions: Vec<Function> = std::iter::once(main).chain(callbacks).collect();
-    // The event's own filter has callbacks too.
+    // The callbacks of the event's own filter need different names.
     for callback in &mut functions[1..] {
         callback.name.insert_str(0, CALLBACKS);
     }
@@ -124,7 +125,7 @@ fn lower_triggers(
     Ok(functions)
 }
 
-/// What an action asks of the template.
+/// The bit that requests an action from the template; 0 if the action needs no template.
 fn bit(action: &Action) -> u64 {
     match action {
         Action::Snapshot => asked::SNAPSHOT,
@@ -134,7 +135,7 @@ fn bit(action: &Action) -> u64 {
 }
 
 impl Lower<'_> {
-    /// One trigger's action; goes to `skip` where it has nothing to do.
+    /// Performs one trigger's action; jumps to `skip` if there is nothing to do.
     fn act(&mut self, trigger: &Trigger, answer: Option<i16>, skip: Label) {
         match &trigger.action {
             Action::TraceOn => self.turn_recording(true, trigger.count, skip),
@@ -198,7 +199,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Takes one of a count, whose address is in [`COUNT`] then; goes to `skip` when it is used up.
+    /// Takes one from a count and leaves the count's address in [`COUNT`]; jumps to `skip` if the count is used up.
     fn take(&mut self, count: Count, skip: Label) {
         let place = offset_of!(Switches, counts) + 8 * usize::from(count.place);
         self.asm.address(COUNT, SWITCHES, place as i32);

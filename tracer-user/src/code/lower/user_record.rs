@@ -1,9 +1,11 @@
-//! A record that a program hands over: copied out of its memory as it is, behind the common fields.
+//! Records that a user program passes: copied from its memory unchanged, after the common fields.
 //!
-//! R6 is the registers, R7 the payload or the filter's memory, R8 the common word, R9 the length of a record that varies. A filter
-//! looks at a copy, which then stands for the context, as for a dynamic event ([`super::probe`]): of numbers on the stack, from the
-//! first to the last that it asks for; else in the place where the record will be built, of the fixed part only, unless the filter
-//! looks behind it. Nothing that the program says is trusted: what cannot be read is zero, and no length leads outside.
+//! R6 is the registers, R7 the payload or the filter's memory, R8 the common word, R9 the length of a record that
+//! varies. A filter reads a copy, which then replaces the context, as for a dynamic event ([`super::probe`]). If the
+//! filter reads only numbers near the record's beginning, the copy is on the stack, from the first to the last of them.
+//! Otherwise it is in the place where the record will be built, and contains only the fixed part unless the filter
+//! reads data after it. Nothing from the program is trusted: bytes that cannot be read are zero, and no length leads
+//! outside.
 
 use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, RECORD_AREA, STAMP_SIZE};
 
@@ -19,10 +21,10 @@ use crate::{
     },
 };
 
-/// Records end at a multiple of this.
+/// The length of a record is a multiple of this.
 const ALIGNMENT: i32 = 4;
 
-/// Lowers the record to `tracer_record`; `size` is that of one of fixed length.
+/// Lowers the record to `tracer_record`; `size` is the size of a record of fixed length.
 pub(super) fn record(handed: UserRecord, size: usize) -> Result<Code, LowerError> {
     if size > MAX_PAYLOAD {
         return Err(LowerError::RecordSize(size));
@@ -33,7 +35,7 @@ pub(super) fn record(handed: UserRecord, size: usize) -> Result<Code, LowerError
     lower.asm.mov(Reg::R7, Reg::R2);
     if handed.varies {
         lower.copy_handed(handed);
-        // The last bytes up to the alignment.
+        // Zeroes the last bytes up to the alignment.
         lower.asm.mov(Reg::R1, Reg::R7);
         lower.asm.alu(Alu::Add, Reg::R1, Reg::R9);
         for byte in 0..ALIGNMENT as i16 - 1 {
@@ -56,7 +58,7 @@ pub(super) fn record(handed: UserRecord, size: usize) -> Result<Code, LowerError
 }
 
 impl Lower<'_> {
-    /// Copies what filters look at to the record's place, and lets that be the context.
+    /// Copies the bytes that filters read and makes the copy the context.
     pub(super) fn handed_image(&mut self, handed: UserRecord, filter: &Filter) -> Result<(), LowerError> {
         let touched = Touched::by(filter);
         self.uses.flags |= touched.has(2, 4);
@@ -83,7 +85,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// R1 = where what begins at `from` goes, R3 = where the program has it.
+    /// R1 = destination of the bytes from `from` on, R3 = their address in the program.
     fn ends(&mut self, handed: UserRecord, from: usize) {
         self.asm.address(Reg::R1, Reg::R7, from as i32);
         self.asm.load(Width::D, Reg::R3, Reg::R6, handed.address as i16);
@@ -104,7 +106,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Copies the whole record; R9 = its length, between that of the fixed part and that of the largest.
+    /// Copies the whole record; R9 = its length, between the sizes of the fixed part and of the largest record.
     fn copy_handed(&mut self, handed: UserRecord) {
         let [longer, fits] = std::array::from_fn(|_| self.asm.label());
         self.asm.note("the program's record");
@@ -124,10 +126,11 @@ impl Lower<'_> {
     }
 }
 
-/// Bytes of the stack that hold all that a filter looks at, if it looks at numbers only and they lie near the beginning.
+/// Bytes of the stack that hold everything that a filter reads, if it reads only numbers and they lie near the
+/// beginning.
 fn short(touched: &Touched, filter: &Filter) -> Option<usize> {
     let fits = |test: &Test| match test {
-        // The verifier wants accesses to the stack aligned.
+        // The verifier requires aligned accesses to the stack.
         Test::Number { place, .. }
         | Test::Function { place, .. }
         | Test::Cpus { subject: CpusSubject::Scalar { place }, .. } => {
@@ -140,7 +143,7 @@ fn short(touched: &Touched, filter: &Filter) -> Option<usize> {
     (size <= IMAGE_MAX && filter.tests().into_iter().all(fits)).then_some(size)
 }
 
-/// Whether a filter looks at data behind the fixed part.
+/// Whether a filter reads data after the fixed part.
 fn looks_behind(filter: &Filter) -> bool {
     filter.tests().into_iter().any(|test| match test {
         Test::Text { text, .. } => !matches!(text, Text::Static(_) | Text::Pointer { .. } | Text::Comm),

@@ -1,9 +1,9 @@
-//! Drops functions that nobody calls, jumps to the next instruction, and instructions whose result nobody reads.
+//! Removes functions without references, jumps to the next instruction, and instructions whose result is never read.
 
 use super::{Edit, Program, flow};
 use crate::code::asm::JA;
 
-/// Removes until nothing changes.
+/// Removes code until nothing changes.
 pub(super) fn remove(program: &mut Program) {
     unused_functions(program);
     loop {
@@ -24,7 +24,7 @@ pub(super) fn remove(program: &mut Program) {
     }
 }
 
-/// The verifier refuses code that no path reaches.
+/// Removes functions without references, because the verifier refuses unreachable code.
 fn unused_functions(program: &mut Program) {
     let extents: Vec<_> = program.starts.iter().map(|start| program.extent(*start)).collect();
     let mut used = vec![false; extents.len()];

@@ -1,15 +1,15 @@
-//! Which registers an instruction reads and writes, and which are needed later: the facts that passes rest on.
+//! Which registers an instruction reads and writes, and which are read later: the facts that the passes use.
 
 use super::{Item, Program};
 use crate::code::asm::{Alu, CALL, EXIT, Insn, JA, Reg, SOURCE_REG, class};
 
-/// A set of registers, a bit each.
+/// A set of registers, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Regs(u16);
 
 impl Regs {
     pub(super) const NONE: Self = Self(0);
-    /// R1 to R5, which a call takes and loses.
+    /// R1 to R5: the arguments of a call, which it clobbers.
     const ARGUMENTS: Self = Self(0b11_1110);
 
     pub(super) const fn one(number: u8) -> Self {
@@ -37,10 +37,10 @@ impl Regs {
     }
 }
 
-/// R6 to R9, which a called function gives back as they were.
+/// R6 to R9, which a called function preserves.
 pub(super) const SAVED: Regs = Regs(0b11_1100_0000);
 
-/// Registers that an item reads, and those that it writes.
+/// The registers that an item reads, and those that it writes.
 pub(super) fn effect(item: &Item) -> (Regs, Regs) {
     let insn = item.insn;
     let (dst, src) = (Regs::one(insn.dst), Regs::one(insn.src));
@@ -54,8 +54,8 @@ pub(super) fn effect(item: &Item) -> (Regs, Regs) {
         class::LDX => (src, dst),
         class::LD => (Regs::NONE, dst),
         class::ST => (dst, Regs::NONE),
-        // An atomic operation may read R0 (compare and exchange) and write R0 or its source; who needs those later
-        // must find them read here.
+        // An atomic operation may read R0 (compare and exchange) and write R0 or its source. Both count as read and not
+        // as written, so that values needed later stay live.
         class::STX if insn.is_atomic() => (dst.with(src).with(Regs::one(0)), Regs::NONE),
         class::STX => (dst.with(src), Regs::NONE),
         _ if insn.op == CALL => (arguments(insn), Regs::ARGUMENTS.with(Regs::one(Reg::R0 as u8))),
@@ -65,7 +65,7 @@ pub(super) fn effect(item: &Item) -> (Regs, Regs) {
     }
 }
 
-/// The arguments that a call takes: of helpers that templates and generated code call often just those, else all five.
+/// Arguments of a call: the exact number for helpers that templates and generated code call often, otherwise all five.
 fn arguments(insn: Insn) -> Regs {
     let count = match (insn.src, insn.imm) {
         // bpf_ktime_get_ns, bpf_get_smp_processor_id, bpf_get_current_pid_tgid, bpf_get_current_task{,_btf}.
@@ -81,18 +81,18 @@ fn arguments(insn: Insn) -> Regs {
     (1..=count).map(Regs::one).fold(Regs::NONE, Regs::with)
 }
 
-/// Whether an item does nothing but to give registers values. Loads have no effect but their result either: a bad address is not a
+/// Whether an item does nothing except set registers. A load has no other effect either, because a bad address is not a
 /// fault of the program.
 pub(super) fn is_pure(item: &Item) -> bool {
     matches!(item.insn.class(), class::ALU | class::ALU64 | class::LDX) || item.insn.is_wide()
 }
 
-/// For each item the registers that some path behind it reads before it writes them.
+/// For each item, the registers that some path after it reads before writing them.
 pub(super) fn needed_behind(program: &Program) -> Vec<Regs> {
     behind(program, |_, _| false)
 }
 
-/// The same where what is read for results that nobody needs counts for nothing.
+/// Like [`needed_behind`], but ignores reads by items whose results are not needed.
 pub(super) fn wanted_behind(program: &Program) -> Vec<Regs> {
     behind(program, |item, out| is_pure(item) && effect(item).1.both(out) == Regs::NONE)
 }
@@ -125,8 +125,8 @@ fn behind(program: &Program, is_idle: impl Fn(&Item, Regs) -> bool) -> Vec<Regs>
     behind
 }
 
-/// The item that gave a register its value in front of item `at`, on the one straight way there; None when other ways
-/// join or nothing on the way writes it.
+/// The item that last wrote a register before item `at` on the straight path to it. None if another path joins, or if
+/// no item on the path writes the register.
 pub(super) fn definition(program: &Program, landings: &[bool], at: usize, register: u8) -> Option<usize> {
     let mut here = at;
     while here > 0 && !landings[here] {

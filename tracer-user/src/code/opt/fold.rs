@@ -1,8 +1,9 @@
-//! Puts what is known when the program is loaded in the place of what would be computed at every hit.
+//! Constant folding: replaces computations at every hit by results that are known at load time.
 //!
-//! A template reads its parameters from frozen memory. The kernel's verifier knows them and drops the branches that they
-//! rule out, but the loads, the arithmetic and the jumps themselves stay in the program. Here values are followed along
-//! all paths that can be taken (constants, and addresses in that memory), and what turns out constant is written as such.
+//! A template reads its parameters from frozen memory. The kernel's verifier knows their values and drops the branches
+//! that they rule out, but the loads, the arithmetic and the jumps stay in the program. This pass follows values
+//! (constants, and addresses in that memory) along all paths that can be taken, and writes constant results as
+//! constants.
 
 use super::{Edit, Item, Program};
 use crate::code::asm::{Alu, CALL, Cond, EXIT, Insn, JA, Reg, SOURCE_REG, Width, class};
@@ -10,7 +11,7 @@ use crate::code::asm::{Alu, CALL, Cond, EXIT, Insn, JA, Reg, SOURCE_REG, Width, 
 /// Source register of a 64-bit immediate that is an address in a map's value: `BPF_PSEUDO_MAP_VALUE`.
 const MAP_VALUE: u8 = 2;
 
-/// Memory that never changes: the descriptor that instructions name it by, and its bytes.
+/// Memory that never changes: its bytes, and the descriptor that instructions name it by.
 #[derive(Clone, Copy, Debug)]
 pub struct Frozen<'a> {
     /// Descriptor of the map.
@@ -22,13 +23,13 @@ pub struct Frozen<'a> {
 /// What is known of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// Always this.
+    /// A constant.
     Const(u64),
-    /// Always this offset in frozen memory of this number.
+    /// An address at this offset in the frozen memory of this number.
     Data(usize, i64),
     /// An address in the value of a map, which is never 0.
     Address,
-    /// Nothing.
+    /// Unknown.
     Any,
 }
 
@@ -43,10 +44,10 @@ pub(super) fn fold(program: &mut Program, frozen: &[Frozen<'_>]) {
     });
 }
 
-/// What is known in front of each item; None where no path comes.
+/// What is known before each item; None where no path arrives.
 pub(super) fn states(program: &Program, frozen: &[Frozen<'_>]) -> Vec<Option<State>> {
     let mut states: Vec<Option<State>> = vec![None; program.items.len()];
-    // In the order of the program, as jumps mostly lead forward: where ways join, all of them have come by then.
+    // Items are processed in program order. Most jumps go forward, so all paths to a join have usually arrived by then.
     let mut due = vec![false; program.items.len()];
     for start in &program.starts {
         states[*start] = Some([Value::Any; 11]);
@@ -82,7 +83,7 @@ fn meet(a: &State, b: &State) -> State {
     std::array::from_fn(|n| if a[n] == b[n] { a[n] } else { Value::Any })
 }
 
-/// Whether control may go on, and whether it may jump.
+/// Whether control may continue at the next item, and whether it may jump.
 fn exits(item: &Item, state: &State) -> (bool, bool) {
     let insn = item.insn;
     if item.refers_to_function() || !insn.is_jump() {
@@ -97,7 +98,7 @@ fn exits(item: &Item, state: &State) -> (bool, bool) {
     }
 }
 
-/// Whether a conditional jump is taken, if that is known.
+/// Whether a conditional jump is taken, if known.
 pub(super) fn decided(insn: Insn, state: &State) -> Option<bool> {
     let wide = insn.class() == class::JMP;
     let (mut a, mut b) = match (state[usize::from(insn.dst)], operand(insn, state)) {
@@ -139,7 +140,7 @@ fn operand(insn: Insn, state: &State) -> Value {
     }
 }
 
-/// What is known behind an item.
+/// What is known after an item.
 pub(super) fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> State {
     let insn = item.insn;
     let dst = usize::from(insn.dst);
@@ -159,7 +160,7 @@ pub(super) fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> Stat
                 _ => Value::Any,
             };
         }
-        // An atomic operation may bring something back.
+        // An atomic operation may return the old value.
         class::STX if insn.is_atomic() => {
             state[0] = Value::Any;
             state[usize::from(insn.src)] = Value::Any;
@@ -175,7 +176,7 @@ fn computed(insn: Insn, state: &State) -> Value {
     let b = operand(insn, state);
     let a = state[usize::from(insn.dst)];
     let op = insn.op & 0xf0;
-    // An offset makes a move one that extends the sign, and a division signed.
+    // A nonzero offset makes a move sign-extending and a division signed.
     if insn.off != 0 {
         return Value::Any;
     }
@@ -229,7 +230,7 @@ fn arithmetic(op: u8, a: u64, b: u64, wide: bool) -> Option<u64> {
 /// A load from frozen memory.
 fn loaded(insn: Insn, state: &State, frozen: &[Frozen<'_>]) -> Value {
     let Value::Data(number, offset) = state[usize::from(insn.src)] else { return Value::Any };
-    // Only plain loads: those that extend the sign have a mode of their own.
+    // Only plain loads; loads that sign-extend have another mode.
     if insn.op & 0xe0 != 0x60 {
         return Value::Any;
     }
@@ -243,7 +244,7 @@ fn loaded(insn: Insn, state: &State, frozen: &[Frozen<'_>]) -> Value {
     Value::Const(u64::from_le_bytes(word))
 }
 
-/// The item with what is known written into it.
+/// The item with known values written into it.
 fn folded(item: &Item, state: &State, frozen: &[Frozen<'_>]) -> Edit {
     let insn = item.insn;
     match insn.class() {
@@ -266,9 +267,9 @@ fn folded(item: &Item, state: &State, frozen: &[Frozen<'_>]) -> Edit {
     }
 }
 
-/// The item with an immediate in the place of a register that is constant.
+/// The item with an immediate instead of a constant register.
 fn immediate(item: &Item, state: &State) -> Edit {
-    /// Arithmetic whose second operand may be either.
+    /// Arithmetic that accepts a register or an immediate as its second operand.
     const EITHER: [Alu; 10] =
         [Alu::Add, Alu::Sub, Alu::Mul, Alu::Or, Alu::And, Alu::Lsh, Alu::Rsh, Alu::Xor, Alu::Mov, Alu::Arsh];
     let insn = swapped(item.insn, state);
@@ -284,7 +285,7 @@ fn immediate(item: &Item, state: &State) -> Edit {
     }
 }
 
-/// A comparison that may be turned round, with the constant on its right side.
+/// Swaps the operands of a symmetric comparison if that puts a constant on the right.
 fn swapped(insn: Insn, state: &State) -> Insn {
     let turns = matches!(Cond::of_opcode(insn.op), Some(Cond::Eq | Cond::Ne | Cond::Set));
     let left = matches!(state[usize::from(insn.dst)], Value::Const(_));

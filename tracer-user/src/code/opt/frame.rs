@@ -1,4 +1,4 @@
-//! The stack frame of a function: how deep it reaches, and moving it further down.
+//! The stack frame of a function: its depth, and moving it further down.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::{Program, flow};
 use crate::code::asm::Insn;
 use crate::code::asm::{Alu, Operand, Reg, SOURCE_REG, class};
 
-/// Number of the frame's register.
+/// Number of the frame register.
 const FRAME: u8 = Reg::R10 as u8;
 
 /// How an item uses the frame.
@@ -14,11 +14,11 @@ const FRAME: u8 = Reg::R10 as u8;
 pub(super) enum Use {
     /// A load or store at an offset.
     Access(i16),
-    /// An address is taken; the item that adds the offset, and the offset.
+    /// An address is taken: the item that adds the offset, and the offset.
     Address { add: usize, offset: i32 },
 }
 
-/// Uses of the frame in a part of the program, by item; None when there is one that this does not understand.
+/// Uses of the frame in a part of the program, by item; None if this function does not understand one of them.
 pub(super) fn uses(program: &Program, landings: &[bool], part: Range<usize>) -> Option<Vec<(usize, Use)>> {
     let mut found = Vec::new();
     for at in part.clone() {
@@ -29,7 +29,7 @@ pub(super) fn uses(program: &Program, landings: &[bool], part: Range<usize>) -> 
         }
         let access = match insn.class() {
             class::LDX | class::ST => true,
-            // Storing the frame's address would be something else.
+            // A store of the frame's address itself is not an access to the frame.
             class::STX => insn.dst == FRAME && insn.src != FRAME,
             _ => false,
         };
@@ -50,7 +50,7 @@ pub(super) fn is_move(insn: Insn, register: u8) -> bool {
     insn.op == class::ALU64 | Alu::Mov as u8 | SOURCE_REG && insn.src == register && insn.off == 0
 }
 
-/// The `r += imm` that follows the move at `at` on the one straight way, and what it adds.
+/// The `r += imm` that follows the move at `at` on the straight path, and its immediate.
 fn added(program: &Program, landings: &[bool], at: usize, end: usize) -> Option<(usize, i32)> {
     let register = program.items[at].insn.dst;
     for (here, item) in program.items.iter().enumerate().take(end).skip(at + 1) {
@@ -68,7 +68,7 @@ fn added(program: &Program, landings: &[bool], at: usize, end: usize) -> Option<
     None
 }
 
-/// Bytes that these uses reach down, a multiple of eight.
+/// Number of bytes below the frame's end that these uses reach, rounded up to a multiple of eight.
 pub(super) fn depth(uses: &[(usize, Use)]) -> i32 {
     let lowest = uses.iter().map(|(_, one)| match one {
         Use::Access(offset) => i32::from(*offset),
@@ -77,7 +77,7 @@ pub(super) fn depth(uses: &[(usize, Use)]) -> i32 {
     (-lowest.min().unwrap_or(0).min(0) + 7) & !7
 }
 
-/// The instruction with its use of the frame moved down.
+/// The instruction with its use of the frame moved down by `by` bytes.
 pub(super) fn lowered(mut insn: Insn, one: Use, by: i32) -> Insn {
     match one {
         Use::Access(offset) => insn.off = offset - by as i16,
@@ -86,7 +86,7 @@ pub(super) fn lowered(mut insn: Insn, one: Use, by: i32) -> Insn {
     insn
 }
 
-/// `*(u64 *)(r10 + offset) = register` and the other way round.
+/// `*(u64 *)(r10 + offset) = register`, and the load back.
 pub(super) fn spill(register: u8, offset: i32) -> [Insn; 2] {
     use crate::code::asm::Width;
     let mut save = Insn::store(Width::D, Reg::R10, offset as i16, Operand::Reg(Reg::R0));

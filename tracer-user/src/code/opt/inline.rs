@@ -1,8 +1,8 @@
-//! Puts functions in the place of their calls.
+//! Replaces calls by the bodies of the called functions.
 //!
-//! The function's frame comes to lie below its caller's, those of R6 to R9 that it writes and the caller still needs are
-//! saved around it, and its exits become jumps behind it. A function that calls others stays one, and so does one
-//! whose address is taken, and one whose frame is used in a way that [`frame`] does not know.
+//! The function's frame is placed below its caller's. Registers R6 to R9 that the function writes and the caller still
+//! needs are saved around it. Its exits become jumps to its end. A function is not inlined if it calls others, if its
+//! address is taken, or if it uses its frame in a way that [`frame`] does not know.
 
 use std::collections::HashMap;
 
@@ -11,20 +11,20 @@ use crate::code::asm::{EXIT, Insn};
 
 /// Stack of a program, `MAX_BPF_STACK`.
 const STACK: i32 = 512;
-/// Instructions above which a function that is called more than once stays one.
+/// Number of instructions above which a function with several calls is not inlined.
 const LARGE: usize = 400;
 
-/// A function that can be put elsewhere.
+/// A function that can be inlined.
 struct Body {
     items: Vec<Item>,
     depth: i32,
-    /// Of R6 to R9, those that it writes.
+    /// Registers among R6 to R9 that it writes.
     writes: flow::Regs,
     uses: Vec<(usize, frame::Use)>,
     start: usize,
 }
 
-/// Puts every function in the place of its calls where that can be done.
+/// Inlines the functions that the program's entry function calls, where possible.
 pub(super) fn inline(program: &mut Program) {
     let landings = program.landings();
     let Some(caller) = frame::uses(program, &landings, program.extent(0)) else { return };
@@ -46,7 +46,7 @@ pub(super) fn inline(program: &mut Program) {
     });
 }
 
-/// The function that starts there, if it can be put elsewhere.
+/// The function that starts at `start`, if it can be inlined.
 fn body(program: &Program, landings: &[bool], start: usize) -> Option<Body> {
     let extent = program.extent(start);
     let items = &program.items[extent.clone()];
@@ -67,7 +67,8 @@ fn body(program: &Program, landings: &[bool], start: usize) -> Option<Body> {
     })
 }
 
-/// The function's items for one call, where the caller's frame has this depth and needs these registers afterwards.
+/// The function's items for one call. The caller's frame has this depth, and the caller needs these registers
+/// afterwards.
 fn placed(body: &Body, above: i32, needed: flow::Regs) -> Option<Vec<Item>> {
     let saved: Vec<_> = body
         .writes

@@ -1,8 +1,7 @@
-//! Names the only value of a map by its address in the place of a look-up.
+//! Replaces lookups in one-entry arrays by the address of the value.
 //!
-//! An array of one entry has its value at a fixed address, which an instruction can name (`BPF_PSEUDO_MAP_VALUE`, 4.19);
-//! what the kernel puts in the place of a look-up are nine instructions and a test. Templates look such maps up with
-//! key 0 only.
+//! The value of an array with one entry has a fixed address, which an instruction can name (`BPF_PSEUDO_MAP_VALUE`,
+//! 4.19). The kernel's inlined lookup takes nine instructions and a test. Templates look such maps up with key 0 only.
 
 use super::{Edit, Item, Program, flow};
 use crate::code::asm::{CALL, Insn, LD_IMM64, Reg};
@@ -13,7 +12,7 @@ const MAP_VALUE: u8 = 2;
 /// `bpf_map_lookup_elem`
 const LOOKUP: i32 = 1;
 
-/// Takes the look-ups of these maps away.
+/// Replaces the lookups in these maps.
 pub(super) fn direct(program: &mut Program, singles: &[i32]) {
     let landings = program.landings();
     let fds: Vec<Option<i32>> =
@@ -27,7 +26,7 @@ pub(super) fn direct(program: &mut Program, singles: &[i32]) {
     });
 }
 
-/// The descriptor of the map that an item looks up, if it does.
+/// The descriptor of the map, if the item is a lookup.
 fn looked_up(program: &Program, landings: &[bool], at: usize) -> Option<i32> {
     let insn = program.items[at].insn;
     if insn.op != CALL || insn.src != 0 || insn.imm != LOOKUP {

@@ -1,11 +1,18 @@
-//! A whole program after linking: its instructions, and the passes that make it cheaper before it is loaded.
+//! Passes over a whole program after linking, which make it cheaper before it is loaded.
 //!
-//! Template and generated functions are compiled apart, so the joint between them costs a call and a return each hit
-//! (dear where returns are guarded against speculation), and every read of kernel memory a helper's call. With the
-//! program whole, [`inline`] puts functions where they are called, [`fold`] computes what is known in advance, [`lookups`]
-//! names what has a fixed place, [`thread`] leads jumps to where they end, [`reads`] loads kernel memory directly where the
-//! kernel allows that, and [`stores`] and [`dead`] drop what nobody needs any more. Each pass is a function from program to
-//! program that leaves alone what it does not understand; the kernel's verifier sees the result, as ever.
+//! Template and generated functions are compiled separately. The boundary between them costs a call and a return per
+//! hit, which is expensive where returns are guarded against speculation. Every read of kernel memory costs a helper
+//! call. The passes see the whole program:
+//!
+//! - [`inline`] replaces calls by the called functions.
+//! - [`fold`] computes what is known at load time.
+//! - [`lookups`] replaces lookups of values with a fixed address.
+//! - [`thread`] redirects jumps to their final targets.
+//! - [`reads`] loads kernel memory directly where the kernel allows it.
+//! - [`stores`] and [`dead`] drop what is no longer needed.
+//!
+//! Each pass is a function from program to program and leaves code that it does not understand unchanged. The kernel's
+//! verifier checks the result, as always.
 
 mod dead;
 mod flow;
@@ -25,7 +32,7 @@ use crate::kernel::Cast;
 
 use super::asm::{CALL, Insn, LD_IMM64, PSEUDO_CALL, PSEUDO_FUNC};
 
-/// `BPF_JMP32 | BPF_JA`: a jump whose distance is in the immediate. No template is compiled to it.
+/// `BPF_JMP32 | BPF_JA`: a jump whose distance is in the immediate. Compiled templates do not contain it.
 const JA32: u8 = 0x06;
 
 /// One instruction of a [`Program`].
@@ -54,30 +61,30 @@ impl Item {
     }
 }
 
-/// Instructions whose targets are items, so that others can be put in between.
+/// Instructions whose targets are items, so that items can be inserted between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Program {
     items: Vec<Item>,
-    /// First items of the functions, in order; the program's own entry is 0.
+    /// First items of the functions, in order; the program's own entry is item 0.
     starts: Vec<usize>,
 }
 
-/// What stands in the place of an item.
+/// Replacement of an item.
 enum Edit {
     Keep,
     /// Another instruction with the same target.
     Change(Insn),
-    /// A jump to the same target that is always taken.
+    /// An unconditional jump to the same target.
     Jump,
-    /// The item, and a jump to another behind it.
+    /// The item, followed by a jump to another item.
     Then(usize),
-    /// Items whose targets count from the first of them; the number of them is the item behind. Targets of
+    /// Items whose targets count from the first of them; their number denotes the item after them. Targets that are
     /// functions are items of the program before the edit.
     Replace(Vec<Item>),
 }
 
 impl Program {
-    /// None for what this module does not know.
+    /// Returns None for a program that this module does not understand.
     fn decode(insns: &[Insn]) -> Option<Self> {
         let mut at_slot = vec![None; insns.len()];
         let mut count = 0;
@@ -115,7 +122,7 @@ impl Program {
         Some(Self { items, starts })
     }
 
-    /// None when a jump is too long.
+    /// Returns None if a jump is too long.
     fn encode(&self) -> Option<Vec<Insn>> {
         let mut starts = Vec::with_capacity(self.items.len());
         let mut slots = 0_usize;
@@ -140,13 +147,13 @@ impl Program {
         Some(insns)
     }
 
-    /// The items of the function that starts there.
+    /// The items of the function that starts at `start`.
     fn extent(&self, start: usize) -> Range<usize> {
         let next = self.starts.iter().find(|other| **other > start);
         start..next.copied().unwrap_or(self.items.len())
     }
 
-    /// Whether a jump lands on each item.
+    /// For each item, whether a jump lands on it.
     fn landings(&self) -> Vec<bool> {
         let mut landed = vec![false; self.items.len()];
         for item in self.items.iter().filter(|item| !item.refers_to_function()) {
@@ -157,9 +164,9 @@ impl Program {
         landed
     }
 
-    /// Changes items one by one and sets all targets right.
+    /// Edits items one by one and adjusts all targets.
     fn edit(&mut self, mut change: impl FnMut(usize, &Item) -> Edit) {
-        /// Where an item's target is counted.
+        /// The numbering that an item's target uses.
         enum Place {
             Before,
             Within(usize),
@@ -212,18 +219,18 @@ impl Program {
     }
 }
 
-/// What is known of the kernel and the maps when a program is loaded.
+/// What is known of the kernel and the maps at load time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
-    /// How kernel memory is loaded directly, where the kernel takes that.
+    /// How kernel memory is loaded directly, if the kernel supports it.
     pub cast: Option<Cast>,
     /// Memory whose bytes never change.
     pub frozen: &'a [Frozen<'a>],
-    /// Descriptors of arrays of one entry.
+    /// Descriptors of arrays with one entry.
     pub singles: &'a [i32],
 }
 
-/// Runs all passes. What cannot be made cheaper stays as it is.
+/// Runs all passes. Code that cannot be improved stays unchanged.
 pub fn improve(insns: Vec<Insn>, known: &Known<'_>) -> Vec<Insn> {
     let Some(mut program) = Program::decode(&insns) else { return insns };
     inline::inline(&mut program);
@@ -232,7 +239,7 @@ pub fn improve(insns: Vec<Insn>, known: &Known<'_>) -> Vec<Insn> {
     if let Some(cast) = known.cast {
         reads::direct(&mut program, cast);
     }
-    // An answer that nobody asks for any more leaves ways that are shorter yet.
+    // After unused results are removed, paths can become shorter still.
     for _ in 0..2 {
         thread::shorten(&mut program, known.frozen);
         fold::fold(&mut program, known.frozen);

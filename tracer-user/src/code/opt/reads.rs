@@ -1,9 +1,9 @@
-//! Loads kernel memory directly in the place of calls of `bpf_probe_read_kernel`.
+//! Replaces calls of `bpf_probe_read_kernel` by direct loads of kernel memory.
 //!
-//! The kernel function `bpf_rdonly_cast` (6.2, a35b9af4ec2c) makes any number a pointer to a type of the kernel's
-//! BTF that may be loaded from; it costs nothing, the verifier puts a move in its place, and a load that faults gives
-//! zero as the helper does. A helper's call costs 15 to 30 ns where returns are guarded. As type serves one that begins
-//! with a long array of characters: the verifier takes a load of any width inside an array.
+//! The kernel function `bpf_rdonly_cast` (6.2, a35b9af4ec2c) turns any number into a readable pointer to a type of the
+//! kernel's BTF. It costs nothing, because the verifier replaces it by a move. A load that faults yields zero, as the
+//! helper does. A helper call costs 15 to 30 ns where returns are guarded. The type begins with a long array of
+//! characters, because the verifier accepts loads of any width inside an array.
 
 use super::{Edit, Item, Program, flow, frame};
 use crate::code::asm::{Alu, CALL, Helper, Insn, Operand, Reg, Width, class};
@@ -11,19 +11,19 @@ use crate::kernel::Cast;
 
 /// Source register of a [`CALL`] of a kernel function: `BPF_PSEUDO_KFUNC_CALL`.
 const PSEUDO_KFUNC: u8 = 2;
-/// The longest read that is taken apart; a longer one is left to the helper.
+/// The longest read, in bytes, that is replaced; longer reads stay helper calls.
 const LONGEST: i32 = 256;
 
 /// A read whose size and destination are known.
 struct Read {
-    /// Register that the destination is counted from: the frame's, or one that a call leaves alone.
+    /// Base register of the destination: the frame register, or a register that a call preserves.
     base: u8,
-    /// Offset of the destination from there.
+    /// Offset of the destination from the base register.
     slot: i32,
     size: i32,
 }
 
-/// Takes apart every read whose size and place on the stack are known and whose answer nobody asks for.
+/// Replaces every read whose size and destination are known and whose result is not used.
 pub(super) fn direct(program: &mut Program, cast: Cast) {
     let landings = program.landings();
     let behind = flow::needed_behind(program);
@@ -36,7 +36,7 @@ pub(super) fn direct(program: &mut Program, cast: Cast) {
     });
 }
 
-/// What the item reads, if it is such a call.
+/// The read that the item performs, if it is such a call.
 fn read(program: &Program, landings: &[bool], at: usize) -> Option<Read> {
     if program.items[at].insn != Insn::call(Helper::ProbeReadKernel) {
         return None;
@@ -57,15 +57,15 @@ fn read(program: &Program, landings: &[bool], at: usize) -> Option<Read> {
     (known && (1..=LONGEST).contains(&size.imm)).then_some(Read { base, slot, size: size.imm })
 }
 
-/// The loads and stores of a read from R3.
+/// The loads and stores that replace a read from R3.
 fn loads(read: &Read, cast: Cast) -> Vec<Insn> {
     let mut insns = vec![Insn::alu(Alu::Mov, Reg::R1, Operand::Reg(Reg::R3))];
     insns.extend(call(cast));
-    // Of the window, what is a multiple of eight.
+    // The window, rounded down to a multiple of eight.
     let window = (cast.window & !7).cast_signed();
     let (mut done, mut start) = (0, 0);
     while done < read.size {
-        // The stack is accessed aligned only; memory as it comes.
+        // Only accesses to the stack must be aligned.
         let aligned = [8, 4, 2].into_iter().find(|n| (read.slot + done) % n == 0 && *n <= read.size - done);
         let width = aligned.unwrap_or(1);
         if done - start + width > window {
@@ -83,7 +83,7 @@ fn loads(read: &Read, cast: Cast) -> Vec<Insn> {
     insns
 }
 
-/// `r0 = r1`, which may be loaded from then; loses R1 to R5.
+/// `r0 = r1`, as a pointer that may be loaded from; clobbers R1 to R5.
 fn call(cast: Cast) -> [Insn; 2] {
     let structure = Insn::alu(Alu::Mov, Reg::R2, Operand::Imm(cast.structure.cast_signed()));
     let call = Insn { op: CALL, src: PSEUDO_KFUNC, imm: cast.function.cast_signed(), ..Insn::default() };

@@ -1,16 +1,16 @@
-//! Drops what is written into the frame and never read there.
+//! Drops stores into the frame that are never read.
 //!
-//! Look-ups that a pass took away leave their keys behind, and paths that were folded their spilled values.
+//! Other passes leave them behind: the keys of removed lookups, and the spilled values of folded paths.
 
 use std::ops::Range;
 
 use super::{Edit, Item, Program, flow};
 use crate::code::asm::{CALL, Reg, Width, class};
 
-/// Number of the frame's register.
+/// Number of the frame register.
 const FRAME: u8 = Reg::R10 as u8;
 
-/// Bytes of a frame, a bit each; the one below the frame's register is the first.
+/// Bytes of a frame, one bit each; the first is the byte just below the frame register.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Bytes([u64; 8]);
 
@@ -18,7 +18,7 @@ impl Bytes {
     const NONE: Self = Self([0; 8]);
     const ALL: Self = Self([u64::MAX; 8]);
 
-    /// The bytes of an access; none for what lies outside of a frame, which the verifier refuses.
+    /// The bytes of an access, without bytes outside of the frame, which the verifier refuses.
     fn of(offset: i16, width: usize) -> Self {
         let mut bytes = Self::NONE;
         for n in 0..width as i32 {
@@ -42,7 +42,7 @@ impl Bytes {
     }
 }
 
-/// What an item does with the frame of its function.
+/// How an item uses the frame of its function.
 #[derive(Clone, Copy)]
 enum Use {
     Nothing,
@@ -50,7 +50,7 @@ enum Use {
     Writes(Bytes),
 }
 
-/// Takes away the stores that no path behind them reads.
+/// Removes the stores that no path after them reads.
 pub(super) fn drop_unread(program: &mut Program) {
     let mut unread = vec![false; program.items.len()];
     for start in program.starts.clone() {
@@ -63,7 +63,7 @@ pub(super) fn drop_unread(program: &mut Program) {
     program.edit(|at, _| if unread[at] { Edit::Replace(Vec::new()) } else { Edit::Keep });
 }
 
-/// What each item of a function does with the frame.
+/// How each item of a function uses the frame.
 fn uses(program: &Program, extent: Range<usize>) -> Vec<Use> {
     let items = &program.items[extent.clone()];
     let points = pointing(program, extent);
@@ -85,11 +85,11 @@ fn one_use(item: &Item, points: flow::Regs) -> Use {
     }
 }
 
-/// For each item the registers that may hold an address in the frame in front of it.
+/// For each item, the registers that may hold an address in the frame before it.
 fn pointing(program: &Program, extent: Range<usize>) -> Vec<flow::Regs> {
     let items = &program.items[extent.clone()];
     let mut before = vec![None; items.len()];
-    // Whether an address may have been put where a load finds it again.
+    // Whether an address may have been stored where a load can find it.
     let mut stored = false;
     loop {
         let stored_before = stored;
@@ -119,14 +119,14 @@ fn pointing(program: &Program, extent: Range<usize>) -> Vec<flow::Regs> {
     before.into_iter().map(|known| known.unwrap_or(flow::Regs::one(FRAME))).collect()
 }
 
-/// The same behind an item.
+/// The registers that may hold an address in the frame after an item.
 fn behind(item: &Item, points: flow::Regs, stored: bool) -> flow::Regs {
     let (reads, writes) = flow::effect(item);
     let left = points.without(writes);
     let carries = match item.insn.class() {
         class::ALU | class::ALU64 => reads.both(points) != flow::Regs::NONE,
         class::LDX => stored,
-        // A function may give back what it was given.
+        // A function may return an address that it received.
         _ => item.calls() && reads.both(points) != flow::Regs::NONE,
     };
     match item.insn.class() {
@@ -138,7 +138,7 @@ fn behind(item: &Item, points: flow::Regs, stored: bool) -> flow::Regs {
     }
 }
 
-/// For each item of a function the bytes that some path behind it reads before it writes them.
+/// For each item of a function, the bytes that some path after it reads before writing them.
 fn read_behind(program: &Program, extent: Range<usize>, uses: &[Use]) -> Vec<Bytes> {
     let items = &program.items[extent.clone()];
     let mut before = vec![Bytes::NONE; items.len()];

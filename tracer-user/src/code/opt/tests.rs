@@ -1,4 +1,4 @@
-//! What the passes do to small programs, and what they leave alone.
+//! Effects of the passes on small programs, and code that they must leave unchanged.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::code::listing;
 
 const CAST: Cast = Cast { function: 77, structure: 88, window: 65 };
 
-/// Functions behind one another; calls are made by [`call`] with the number of the function.
+/// Concatenates functions; [`call`] makes a call by the number of the function.
 fn program(functions: Vec<Function>) -> Vec<Insn> {
     let mut starts = Vec::new();
     let mut at = 0;
@@ -190,7 +190,7 @@ fn what_nobody_reads_or_calls_goes() {
     assert_eq!(listed(program(vec![main]), None), ["r0 = 0", "exit"]);
 }
 
-/// `if parameter { r0 = 1 } else { r0 = 2 }`, the parameter at offset 4 of the frozen memory that 5 names.
+/// `if parameter { r0 = 1 } else { r0 = 2 }`; the parameter is at offset 4 of the frozen memory with descriptor 5.
 fn parametrised() -> Vec<Insn> {
     program(vec![function(|asm| {
         let (other, end) = (asm.label(), asm.label());
@@ -237,7 +237,7 @@ fn the_only_value_of_a_map_is_named() {
             asm.bind(none);
         })])
     };
-    // The key goes, and so does the question whether there is one.
+    // The passes remove the key and the test for a missing value.
     let improved = improve(looking_up(), &Known { singles: &[7], ..Known::default() });
     assert_eq!(improved.len(), 4, "{}", listing::program(&improved));
     assert_eq!((improved[0].op, improved[0].src, improved[0].imm), (LD_IMM64, 2, 7));
@@ -282,7 +282,7 @@ fn what_is_written_into_the_frame_goes_unless_somebody_may_read_it() {
     };
     assert!(storing(|asm| asm.mov(Reg::R0, 0)).is_empty());
     assert_eq!(storing(|asm| asm.load(Width::W, Reg::R0, Reg::R10, -12)), ["*(u64 *)(r10 - 16) = 2"]);
-    // Half of what was written is enough, and so is an address in the hands of a helper or a load.
+    // A read of half of a value keeps its store. So does an address that a helper or a load uses.
     assert_eq!(storing(|asm| asm.load(Width::W, Reg::R0, Reg::R10, -4)), ["*(u64 *)(r10 - 8) = 1"]);
     let both = ["*(u64 *)(r10 - 8) = 1", "*(u64 *)(r10 - 16) = 2"];
     assert_eq!(
@@ -302,7 +302,7 @@ fn what_is_written_into_the_frame_goes_unless_somebody_may_read_it() {
     );
 }
 
-/// One step of a made-up program.
+/// One step of a generated program.
 #[derive(Clone, Debug)]
 enum Step {
     Set(u8, i32),
@@ -313,7 +313,7 @@ enum Step {
     Load(Width, u8, i16),
     /// Through a copy of the frame's address.
     Through(u8, i16),
-    /// Over so many steps.
+    /// Skips this many steps.
     Skip(Cond, u8, i32, usize),
     Jump(usize),
 }
@@ -331,7 +331,7 @@ fn step() -> impl Strategy<Value = Step> {
         (width(), slot(), register()).prop_map(|(width, at, from)| Step::Store(width, at, from)),
         (width(), register(), slot()).prop_map(|(width, to, at)| Step::Load(width, to, at)),
         (register(), slot()).prop_map(|(to, at)| Step::Through(to, at)),
-        // rbpf does not extend the sign of what a jump compares with.
+        // rbpf does not sign-extend the value that a jump compares with.
         (cond, register(), 0..3, 0..6_usize)
             .prop_map(|(cond, of, with, over)| Step::Skip(cond, of, with, over)),
         (0..4_usize).prop_map(Step::Jump),

@@ -1,16 +1,16 @@
-//! Leads jumps to where they end.
+//! Jump threading: redirects jumps to their final targets.
 //!
-//! A function that answers yes or no has, once it is put in the place of its call, its answer made in one place and asked
-//! for in the next. Whoever comes with a known answer goes to the end of the question at once.
+//! An inlined function that returns a boolean sets it in one place, and the caller tests it in the next. A jump whose
+//! condition is already known goes straight to its target.
 
 use super::fold::{self, Frozen, State};
 use super::{Edit, Program};
 use crate::code::asm::JA;
 
-/// Jumps that are followed behind one another; more would be a loop.
+/// Number of consecutive jumps that are followed; a longer chain would be a loop.
 const FOLLOWED: usize = 16;
 
-/// Shortens all ways.
+/// Shortens all paths.
 pub(super) fn shorten(program: &mut Program, frozen: &[Frozen<'_>]) {
     let states = fold::states(program, frozen);
     let mut appended = vec![None; program.items.len()];
@@ -31,7 +31,7 @@ pub(super) fn shorten(program: &mut Program, frozen: &[Frozen<'_>]) {
     program.edit(|at, _| appended[at].map_or(Edit::Keep, Edit::Then));
 }
 
-/// Where whoever comes to an item with these values goes on.
+/// The item where control continues after it reaches `from` with these values.
 fn end(program: &Program, from: usize, state: &State) -> usize {
     let mut at = from;
     for _ in 0..FOLLOWED {

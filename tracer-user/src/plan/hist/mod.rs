@@ -1,11 +1,13 @@
-//! What one entry of a histogram's table looks like: the key's parts, the sums, the variables, the texts. The kernel
-//! side fills such entries in (`code::lower::hist`), `render::hist` shows them; no table is here.
+//! Layout of an entry of a histogram's table: the key's parts, the sums, the variables, the texts.
 //!
-//! A histogram that has variables has one entry a key for all CPUs ([`Layout::is_shared`]), as others look them up from
-//! wherever they are; one that only counts has an entry a CPU.
+//! The kernel side fills such entries in (`code::lower::hist`), and `render::hist` shows them. This module contains no
+//! table.
 //!
-//! Keys are the kernel's to the byte (`event_hist_trigger()`): parts are padded to eight bytes, a number is its 64-bit
-//! value with its sign, a text ends with a NUL, a stack has sixteen words.
+//! A histogram with variables has one entry per key for all CPUs ([`Layout::is_shared`]), because other histograms look
+//! the variables up from any CPU. A histogram that only counts has one entry per CPU.
+//!
+//! Keys are equal to the kernel's byte for byte (`event_hist_trigger()`). Parts are padded to eight bytes, a number is
+//! its 64-bit value with its sign, a text ends with a NUL, and a stack has sixteen words.
 
 mod references;
 
@@ -17,7 +19,7 @@ use crate::lang::hist::{Flags, Function, Hist, STACK_SIZE, TEXT_MAX, Value};
 /// Bytes of a task's name, the NUL included: `TASK_COMM_LEN`.
 pub const COMM_SIZE: usize = 16;
 
-/// What a part of a key is.
+/// Kind of a key part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyKind {
     /// A 64-bit number.
@@ -33,11 +35,11 @@ pub enum KeyKind {
 /// A part of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPart {
-    /// What it is.
+    /// Its kind.
     pub kind: KeyKind,
-    /// First byte.
+    /// Offset of its first byte.
     pub offset: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
 }
 
@@ -54,41 +56,42 @@ impl KeyPart {
         Self { kind, offset: value.offset as usize, size: value.size as usize }
     }
 
-    /// Its bytes of a key.
+    /// Its bytes in a key.
     pub fn of_key<'a>(&self, key: &'a [u8]) -> &'a [u8] {
         key.get(self.offset..self.offset + self.size).unwrap_or_default()
     }
 }
 
-/// Where everything of an entry lies.
+/// Where everything in an entry lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes of a key.
     pub key_size: usize,
     /// The key's parts.
     pub keys: Vec<KeyPart>,
-    /// Number of sums, the hit count first; they start an entry.
+    /// Number of sums, the hit count first; an entry starts with them.
     pub sums: usize,
-    /// Number of variables, which follow.
+    /// Number of variables, which follow the sums.
     pub slots: usize,
-    /// Where the name of the task that made the entry lies, if it is kept.
+    /// Offset of the name of the task that created the entry, if it is kept.
     pub comm: Option<usize>,
-    /// Variables that are texts or stacks: the variable's number and its first byte. Each takes [`TEXT_MAX`] bytes.
+    /// Variables that are texts or stacks: the variable's number and the offset of its first byte. Each takes
+    /// [`TEXT_MAX`] bytes.
     pub texts: Vec<(usize, usize)>,
-    /// Where the word lies that is not 0 while a CPU saves, if something is saved.
+    /// Offset of the word that is not 0 while a CPU saves, if something is saved.
     pub lock: Option<usize>,
-    /// Bytes of an entry.
+    /// Size of an entry in bytes.
     pub size: usize,
-    /// Entries of the table.
+    /// Number of entries of the table.
     pub entries: u32,
 }
 
-/// What is kept of the last snapshot that a histogram's action took: a lock, the value, whether there was one, the name of
-/// the entry's task, the key.
+/// What is stored of the last snapshot that a histogram's action took: a lock, the value, whether there was one, the
+/// name of the entry's task, the key.
 pub mod snapshot {
     /// Not 0 while a CPU writes.
     pub const LOCK: usize = 0;
-    /// What the variable was.
+    /// Value of the variable.
     pub const VALUE: usize = 8;
     /// Not 0 once a snapshot was taken.
     pub const TAKEN: usize = 16;
@@ -104,7 +107,7 @@ impl Layout {
         let sums = hist.values - hist.variables;
         let slots = hist.slots;
         let mut size = 8 * (sums + slots);
-        // A bit a variable: whether it has been set and not been taken.
+        // One bit per variable: whether it has been set and not consumed.
         size += if slots > 0 { 8 } else { 0 };
         let keeps_comm = hist.fields.iter().any(|value| value.flags.has(Flags::EXECNAME));
         let comm = keeps_comm.then_some(size);
@@ -136,22 +139,22 @@ impl Layout {
         }
     }
 
-    /// Whether all CPUs have one entry for a key.
+    /// Whether all CPUs share one entry per key.
     pub fn is_shared(&self) -> bool {
         self.slots > 0
     }
 
-    /// First byte of the text or stack of a variable.
+    /// Offset of the text or stack of a variable.
     pub fn text_at(&self, slot: usize) -> Option<usize> {
         self.texts.iter().find(|(at, _)| *at == slot).map(|(_, start)| *start)
     }
 
-    /// First byte of a variable.
+    /// Offset of a variable.
     pub fn slot(&self, slot: usize) -> usize {
         8 * (self.sums + slot)
     }
 
-    /// First byte of the bits that say which variables are set.
+    /// Offset of the bits that record which variables are set.
     pub fn set_bits(&self) -> usize {
         self.slot(self.slots)
     }
@@ -172,7 +175,7 @@ impl Layout {
         entry.get(start..start + TEXT_MAX as usize).map(until_nul)
     }
 
-    /// The name of the task that made an entry.
+    /// The name of the task that created an entry.
     pub fn comm_of<'a>(&self, entry: &'a [u8]) -> &'a [u8] {
         let bytes = self.comm.and_then(|start| entry.get(start..start + COMM_SIZE));
         until_nul(bytes.unwrap_or_default())
@@ -190,17 +193,18 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..length.unwrap_or(bytes.len())]
 }
 
-/// Whether a variable of this value holds a text, and not what another variable holds.
+/// Whether a variable of this value holds a text of its own, and not the value of another variable.
 pub fn is_text(value: &Value) -> bool {
     value.flags.has(Flags::STRING) && !value.flags.has(Flags::ALIAS)
 }
 
-/// Whether a variable of this value holds a stack: how deep it is, and its addresses.
+/// Whether a variable of this value holds a stack: its depth, then its addresses.
 pub fn is_stack(value: &Value) -> bool {
     value.flags.has(Flags::STACKTRACE) && !value.flags.has(Flags::STRING.and(Flags::ALIAS))
 }
 
-/// Whether a value needs what only the hit knows: its clock, CPU, task or stack, and not the record alone.
+/// Whether a value needs something that only the hit provides (its clock, CPU, task or stack), and not the record
+/// alone.
 pub fn needs_context(value: &Value) -> bool {
     let own =
         matches!(value.function, Function::Timestamp | Function::Cpu | Function::Comm | Function::Execname)
@@ -208,7 +212,7 @@ pub fn needs_context(value: &Value) -> bool {
     own || value.operands.iter().any(needs_context)
 }
 
-/// Bytes of a stack in a key.
+/// Size of a stack in a key, in bytes.
 pub const STACK_BYTES: usize = STACK_SIZE as usize;
 
 #[cfg(test)]

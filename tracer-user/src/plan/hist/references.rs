@@ -1,5 +1,6 @@
-//! Where the variables lie that a histogram looks up at a hit: in entries of other histograms' tables, found by the same
-//! key, or in its own entry (`resolve_var_refs()`).
+//! Where the variables are that a histogram looks up at a hit.
+//!
+//! They are in entries of other histograms' tables, found by the same key, or in its own entry (`resolve_var_refs()`).
 
 use super::Layout;
 use crate::lang::hist::{Hist, HistId, Set};
@@ -7,31 +8,31 @@ use crate::lang::hist::{Hist, HistId, Set};
 /// A variable that is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Whose it is, a number in [`References::owners`]; None for the histogram's own.
+    /// Its owner, a number in [`References::owners`]; None for the histogram itself.
     pub owner: Option<usize>,
-    /// Bytes of the owner's keys.
+    /// Size of the owner's keys in bytes.
     pub key_size: usize,
     /// Its number among the owner's variables.
     pub slot: usize,
-    /// First byte in the owner's entries.
+    /// Its offset in the owner's entries.
     pub offset: usize,
-    /// First byte there of the bits that say which variables are set.
+    /// Offset there of the bits that record which variables are set.
     pub set_bits: usize,
-    /// Whether looking it up takes it away.
+    /// Whether looking it up consumes it.
     pub once: bool,
 }
 
 /// The variables that a histogram looks up, in the order of [`Hist::references`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct References {
-    /// The other histograms that have them.
+    /// The other histograms that own them.
     pub owners: Vec<HistId>,
     /// The variables.
     pub list: Vec<Reference>,
 }
 
 impl References {
-    /// Finds them; None where one of the histograms is not there.
+    /// Finds them; None if one of the histograms does not exist.
     pub fn of(hist: &Hist, set: &Set) -> Option<Self> {
         let mut found = Self::default();
         for (reference, once) in hist.references.iter().zip(&hist.read_once) {
@@ -58,7 +59,7 @@ impl References {
         Some(found)
     }
 
-    /// The number of the reference to an own variable.
+    /// The number of the reference to a variable of the histogram itself.
     pub fn own(&self, slot: usize) -> Option<usize> {
         self.list.iter().position(|reference| reference.owner.is_none() && reference.slot == slot)
     }
@@ -83,7 +84,7 @@ mod tests {
         let hists: Vec<_> = set.triggers().map(|trigger| trigger.hist.clone()).collect();
         let found = References::of(&hists[1], &set).unwrap();
         assert_eq!(found.owners, [hists[0].id]);
-        // The second variable behind the hit count, read once; what the action takes is its own.
+        // The second variable after the hit count, read once; the references of the action are to its own variables.
         let ts = Reference { owner: Some(0), key_size: 8, slot: 1, offset: 16, set_bits: 24, once: true };
         assert_eq!(found.list[0], ts);
         let own: Vec<_> = found.list[1..].iter().map(|reference| (reference.owner, reference.once)).collect();

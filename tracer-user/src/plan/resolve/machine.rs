@@ -11,11 +11,11 @@ use crate::lang::filter::{Dialect, Feature};
 /// Where the kernel lists the CPUs that the machine can ever have.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
-/// More CPUs than any kernel is built for (`CONFIG_NR_CPUS` goes up to 8192).
+/// More CPUs than any kernel is built for (`CONFIG_NR_CPUS` is at most 8192).
 const CPUS_MAX: u32 = 1 << 16;
 
-/// The running machine. Symbols are read when the first filter names one, and the kernel's parser is asked when the
-/// first one ends loosely.
+/// The running machine. Symbols are read when the first filter names one. The kernel's parser is consulted when the
+/// first filter ends with a bare junction.
 #[derive(Debug)]
 pub struct Machine {
     dialect: Dialect,
@@ -25,21 +25,21 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at the running machine. `btf` tells the features of its filter language; without it, or where it
-    /// does not tell, every feature is taken as there.
+    /// Inspects the running machine. `btf` determines the features of its filter language. Without it, and for features
+    /// that it does not determine, a feature counts as present.
     pub fn running(btf: Option<&Btf>) -> Self {
         let cpu_ids = fs::read_to_string(POSSIBLE).ok().and_then(|text| cpu_ids(&text)).unwrap_or(1);
         Self { dialect: dialect(btf), cpu_ids, symbols: OnceLock::new(), loose_end: OnceLock::new() }
     }
 
-    /// The same with symbols from somewhere else than /proc/kallsyms.
+    /// The same with symbols from a source other than `/proc/kallsyms`.
     #[must_use]
     pub fn with_symbols(mut self, symbols: Symbols) -> Self {
         self.symbols = OnceLock::from(Some(symbols));
         self
     }
 
-    /// The same with another filter language, all of it known: the kernel's parser is not asked.
+    /// The same with another filter language, which is known completely: the kernel's parser is not consulted.
     #[must_use]
     pub fn with_dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = dialect;
@@ -51,7 +51,7 @@ impl Machine {
         self
     }
 
-    /// None where the kernel withholds the addresses; its own filter would know them.
+    /// Returns None if the kernel withholds the addresses; its own filter would know them.
     fn symbols(&self) -> Option<&Symbols> {
         self.symbols.get_or_init(|| Symbols::running().ok()).as_ref()
     }
@@ -88,12 +88,12 @@ fn cpu_ids(possible: &str) -> Option<u32> {
     Some(cpulist::parse(possible.as_bytes(), CPUS_MAX)?.last()? + 1)
 }
 
-/// The filter language by the kernel's types.
+/// The filter language according to the kernel's types.
 fn dialect(btf: Option<&Btf>) -> Dialect {
     let Some(btf) = btf else { return Dialect::newest() };
     let known = |feature: Feature| {
         let (of, name) = feature.enumerator()?;
-        // Types without the enum that every such kernel has say nothing about what is missing from it.
+        // If the types lack the enum that every such kernel has, they prove nothing about a missing enumerator.
         btf.enumerator("filter_pred_fn", "FILTER_PRED_FN_NOP").ok()??;
         if of.is_empty() {
             return Some(btf.constant(name).is_some());

@@ -1,9 +1,9 @@
-//! Names to places: a filter's text and an event's format make a [`Filter`].
+//! Resolves names to places: turns a filter's text and an event's format into a [`Filter`].
 //!
-//! The order of checks is the kernel's, because the order decides which error is seen: first the sweep over
-//! parentheses and quotes, then term by term what each field allows, and the lexer's own finding where it stands.
-//! One file resolves a predicate ([`predicate`]), one makes patterns of texts ([`pattern`]), one knows the nearest
-//! name for a wrong one ([`suggest`]).
+//! The order of checks is the kernel's, because the order decides which error is reported: first the check of
+//! parentheses and quotes, then term by term what each field allows, and the lexer's own fault where it occurs.
+//! [`predicate`] resolves a predicate, [`pattern`] makes patterns of texts, and [`suggest`] finds the nearest name for
+//! a wrong one.
 
 mod machine;
 mod pattern;
@@ -21,14 +21,15 @@ use crate::kernel::Answer;
 use crate::lang::filter::ast::Expr;
 use crate::lang::filter::{Dialect, Fault, Feature, FilterError, Lexed, balance, drafts, lex, tree};
 
-/// What resolving needs to know of the machine.
+/// Facts of the machine that resolving needs.
 pub trait ResolveEnv {
     /// The filter language of the kernel that is traced.
     fn dialect(&self) -> Dialect;
 
-    /// Whether the kernel lets a junction with nothing behind it pass ([`Feature::LooseEnd`]). Asked only for a filter
-    /// that ends so, as the answer may have to be had from the kernel's parser. Where it could not be told the filter
-    /// is taken.
+    /// Whether the kernel accepts a junction with nothing after it ([`Feature::LooseEnd`]).
+    ///
+    /// It is called only for a filter that ends so, because the answer may need the kernel's parser. If the answer is
+    /// unknown, the filter is accepted.
     fn loose_end(&self) -> Answer {
         if self.dialect().has(Feature::LooseEnd) {
             Answer::Yes
@@ -37,16 +38,17 @@ pub trait ResolveEnv {
         }
     }
 
-    /// `nr_cpu_ids`: one more than the highest CPU in /sys/devices/system/cpu/possible.
+    /// `nr_cpu_ids`: one more than the highest CPU in `/sys/devices/system/cpu/possible`.
     fn cpu_ids(&self) -> u32;
 
-    /// Address of a kernel symbol (`kallsyms_lookup_name()`: of several the one with the lowest address; data
-    /// too; `module:name` for a module's). None for no such symbol.
+    /// Address of a kernel symbol (`kallsyms_lookup_name()`): the lowest address if there are several; data too;
+    /// `module:name` for a symbol of a module. None if there is no such symbol.
     fn symbol_address(&self, name: &str) -> Option<u64>;
 
-    /// First address of the symbol that covers an address and first address behind it
-    /// (`kallsyms_lookup_size_offset()`: up to the next higher symbol). None outside of the kernel, its modules
-    /// and BPF programs.
+    /// First address of the symbol that covers an address, and the first address after it.
+    ///
+    /// The end is the next higher symbol (`kallsyms_lookup_size_offset()`). None outside of the kernel, its modules and
+    /// BPF programs.
     fn symbol_extent(&self, address: u64) -> Option<(u64, u64)>;
 }
 
@@ -57,7 +59,7 @@ pub struct Fixed {
     pub dialect: Dialect,
     /// `nr_cpu_ids`
     pub cpu_ids: u32,
-    /// Symbols by address, sorted; each ends where the next higher one starts, the last nowhere.
+    /// Symbols by address, sorted; each ends where the next higher one starts, and the last has no end.
     pub symbols: Vec<(u64, String)>,
 }
 
@@ -89,19 +91,19 @@ pub struct Stages {
     pub lexed: Lexed,
     /// The tree.
     pub tree: Expr,
-    /// The tree over places.
+    /// The tree with places instead of names.
     pub filter: Filter,
 }
 
-/// Resolves a filter against an event. `text` is what [`crate::lang::filter::request`] has left of a write.
+/// Resolves a filter against an event. `text` is what [`crate::lang::filter::request`] leaves of a write.
 ///
 /// # Errors
-/// What the kernel would refuse, with its words, errno and position.
+/// What the kernel would refuse, with its message, errno and position.
 pub fn filter(text: &[u8], format: &Format, env: &dyn ResolveEnv) -> Result<Filter, FilterError> {
     stages(text, format, env).map(|stages| stages.filter)
 }
 
-/// As [`filter()`], with what came in between.
+/// Like [`filter()`], but returns all stages.
 ///
 /// # Errors
 /// As [`filter()`].
@@ -121,21 +123,21 @@ pub fn stages(text: &[u8], format: &Format, env: &dyn ResolveEnv) -> Result<Stag
     if let Some(fault) = lexed.fault {
         return Err(refuse(fault));
     }
-    // A list of tokens that was read to the end makes a tree, with a test for each predicate.
+    // A list of tokens that was read to the end makes a tree, with one test per predicate.
     let made = tree(text, &lexed.tokens)
         .and_then(|tree| lower(&tree, &mut tests.into_iter()).map(|filter| (tree, filter)));
     let (tree, filter) = made.ok_or_else(|| refuse(Fault::meaningless(text)))?;
     Ok(Stages { lexed, tree, filter })
 }
 
-/// A fault with the kernel's words and the name that was perhaps meant.
+/// A fault with the kernel's message and a suggested name.
 fn refusal(fault: Fault, text: &[u8], format: &Format, dialect: Dialect) -> FilterError {
     let known = || known_names(format, dialect);
     FilterError::new(fault, text, &dialect).suggest(suggest::for_fault(fault, text, known))
 }
 
-/// The tree with each predicate replaced by the next of `tests`; None where there are not enough. Negations and groups, of which
-/// a text has thousands, take no stack.
+/// The tree with each predicate replaced by the next of `tests`; None if there are too few. Negations and groups, of
+/// which a text can have thousands, use no stack.
 fn lower(mut expr: &Expr, tests: &mut impl Iterator<Item = Filter>) -> Option<Filter> {
     let mut negated = false;
     let filter = loop {
@@ -154,13 +156,13 @@ fn lower_all(parts: &[Expr], tests: &mut impl Iterator<Item = Filter>) -> Option
     parts.iter().map(|part| lower(part, tests)).collect()
 }
 
-/// ftrace:function has a grammar of its own: perf hands its filter to the function tracer.
+/// `ftrace:function` has its own grammar, because perf passes its filter to the function tracer.
 fn is_function_event(format: &Format) -> bool {
     format.system == "ftrace" && format.name == "function"
 }
 
-/// Fields that every event has beside those of its format (`trace_define_generic_fields()`), and the feature
-/// that they came with.
+/// Fields that every event has besides those of its format (`trace_define_generic_fields()`), and the feature that
+/// introduced them.
 const GENERIC: [(&str, FieldClass, Option<Feature>); 7] = [
     ("CPU", FieldClass::Cpu, None),
     ("cpu", FieldClass::Cpu, None),
@@ -171,7 +173,7 @@ const GENERIC: [(&str, FieldClass, Option<Feature>); 7] = [
     ("STACKTRACE", FieldClass::Stacktrace, Some(Feature::Stacktrace)),
 ];
 
-/// The field of a name: the event's own (of two with one name the later), then the generic ones, then the
+/// Finds a field by name: first the event's own (the later of two with one name), then the generic ones, then the
 /// common ones.
 fn find_field(format: &Format, name: &[u8], dialect: Dialect) -> Option<Field> {
     let named = |field: &&Field| field.name.as_bytes() == name;

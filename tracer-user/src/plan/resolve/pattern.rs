@@ -1,4 +1,4 @@
-//! Quoted text to a [`Pattern`]: the kernel's `filter_build_regex()` and `filter_parse_regex()`.
+//! Turns quoted text into a [`Pattern`]: the kernel's `filter_build_regex()` and `filter_parse_regex()`.
 
 use crate::lang::filter::Op;
 use crate::plan::filter::Pattern;
@@ -14,9 +14,9 @@ pub(super) fn build(op: Op, text: &[u8]) -> (Pattern, bool) {
     }
 }
 
-/// Chooses the cheapest comparison as the kernel does. It reads byte by byte and decides at the first that
-/// settles the matter, so `a*b[` is a glob because of its star, and text that starts with a digit is compared
-/// whole, stars and all: digits in front mean an index elsewhere, and the kernel's filters fall back to that.
+/// Chooses the cheapest comparison, as the kernel does. It reads byte by byte and stops at the first byte that decides,
+/// so `a*b[` is a glob because of its star. Text that starts with a digit is compared as a whole, stars included:
+/// elsewhere leading digits mean an index, and the kernel's filters fall back to that.
 fn classify(text: &[u8]) -> Pattern {
     if text.first().is_some_and(u8::is_ascii_digit) {
         return Pattern::Full(text.to_vec());
@@ -38,7 +38,7 @@ fn classify(text: &[u8]) -> Pattern {
     if open_front { Pattern::End(text[1..].to_vec()) } else { Pattern::Full(text.to_vec()) }
 }
 
-/// A glob without a backslash that has nothing behind it: the kernel's matcher takes it for the pattern's end.
+/// Cuts a glob before a backslash at its end, which the kernel's matcher takes for the pattern's end.
 fn without_loose_end(glob: &[u8]) -> &[u8] {
     let mut at = 0;
     while let Some(&byte) = glob.get(at) {
@@ -52,12 +52,12 @@ fn without_loose_end(glob: &[u8]) -> &[u8] {
     glob
 }
 
-/// First byte behind the class that opens at `at`; None if nothing closes it.
+/// First byte after the class that opens at `at`; None if it is unclosed.
 fn behind_class(glob: &[u8], at: usize) -> Option<usize> {
     let first = at + 1 + usize::from(glob.get(at + 1) == Some(&b'!'));
     let mut member = first;
     while *glob.get(member)? != b']' || member == first {
-        // A range takes its end along, except where that would be the bracket.
+        // A range includes its end, unless that is the bracket.
         let range = glob.get(member + 1) == Some(&b'-') && *glob.get(member + 2)? != b']';
         member += if range { 3 } else { 1 };
     }

@@ -1,7 +1,7 @@
-//! One predicate against an event's fields: `parse_pred()` of the kernel behind its reading half.
+//! Resolves one predicate against an event's fields: the part of the kernel's `parse_pred()` that follows reading.
 //!
-//! Checks come in the kernel's order. A draft whose value could not be read passes those that the kernel makes
-//! before it reads the value; then the lexer's fault is the kernel's.
+//! Checks are in the kernel's order. A draft whose value could not be read undergoes the checks that the kernel makes
+//! before it reads the value. After them, the lexer's fault is the kernel's.
 
 use super::{ResolveEnv, find_field, is_function_event, pattern};
 use crate::event::{Field, FieldClass, Format};
@@ -10,7 +10,7 @@ use crate::lang::filter::{Draft, ErrorKind, Fault, Op, ValueKind};
 use crate::lang::{Span, cpulist, ctype, number};
 use crate::plan::filter::{CpusOp, CpusSubject, Filter, NumberOp, Place, Test, Text};
 
-/// Resolves a draft; None where it is unfinished and nothing else is wrong with it.
+/// Resolves a draft; None if it is unfinished and has no other fault.
 pub(super) fn resolve(
     text: &[u8],
     draft: &Draft,
@@ -61,8 +61,8 @@ impl Subject<'_> {
         Place { offset: self.field.offset as u16, size: self.field.size as u16 }
     }
 
-    /// Whether the kernel has a comparison for numbers of the field's size; without one the predicate is taken
-    /// and never matches.
+    /// Whether the kernel has a comparison for numbers of the field's size. Otherwise the kernel accepts the predicate,
+    /// which never matches.
     fn is_word(&self) -> bool {
         matches!(self.field.size, 1 | 2 | 4 | 8)
     }
@@ -88,7 +88,7 @@ impl Subject<'_> {
         Ok(Some(Filter::Test(test)))
     }
 
-    /// perf reads the value, the filter itself has no test to make of it and never matches.
+    /// perf reads the value; the filter itself has no test for it and never matches.
     fn function_event(&self, value: Option<&Value>) -> Resolved {
         if self.field.name != "ip" {
             return self.refuse(ErrorKind::IpFieldOnly, self.name);
@@ -113,8 +113,8 @@ impl Subject<'_> {
         Ok(Some(self.cpu_set(op, &set, env.cpu_ids())))
     }
 
-    /// A mask is compared with the set. A number is compared with a set of one as a number; with any other it is
-    /// never equal, and unequal only if it is a CPU at all.
+    /// Compares with a set of CPUs. A mask is compared with the set, a number with a set of one as a number. A number
+    /// never equals any other set, and differs from it only if it is a valid CPU.
     fn cpu_set(&self, op: CpusOp, set: &[u32], cpu_ids: u32) -> Filter {
         let cpus = |subject| Filter::Test(Test::Cpus { subject, op, set: set.to_vec() });
         let single = match *set {
@@ -133,7 +133,7 @@ impl Subject<'_> {
             },
             _ if !self.is_word() => Filter::Const(false),
             _ => {
-                // The kernel takes the number into an `unsigned int`: of eight bytes the lower four.
+                // The kernel converts the number to `unsigned int`: of eight bytes, it uses the lower four.
                 let mut place = self.place();
                 place.size = place.size.min(4);
                 match (single, op) {
@@ -203,7 +203,7 @@ impl Subject<'_> {
         }))
     }
 
-    /// The field as a number against `bits`, cut to the field's size and extended by its sign again.
+    /// Compares the field as a number with `bits`, cut to the field's size and extended by its sign again.
     fn comparison(&self, op: NumberOp, signed: bool, bits: u64) -> Filter {
         let unused = 64 - 8 * self.field.size as u32;
         let cut = bits << unused;

@@ -1,9 +1,9 @@
-//! The field name that was perhaps meant. Shown on our own command line only; the kernel has nothing like it.
+//! Suggests the field name that was perhaps meant. Shown only on the tracer's own command line; the kernel has no such
+//! feature.
 
 use crate::lang::filter::{ErrorKind, Fault};
 
-/// The nearest of `known` names where `fault` is a field that was not found, and none that is too far away to
-/// have been meant.
+/// The nearest of `known` names if `fault` is a field that was not found; None if all are too far away.
 pub(super) fn for_fault(fault: Fault, text: &[u8], known: impl FnOnce() -> Vec<String>) -> Option<String> {
     if fault.kind != ErrorKind::FieldNotFound {
         return None;
@@ -11,12 +11,12 @@ pub(super) fn for_fault(fault: Fault, text: &[u8], known: impl FnOnce() -> Vec<S
     near(fault.span.of(text), known().into_iter())
 }
 
-/// The nearest of `known` names, and none that is too far away to have been meant.
+/// The nearest of `known` names; None if all are too far away.
 pub fn nearest(wrong: &str, known: impl Iterator<Item = String>) -> Option<String> {
     near(wrong.as_bytes(), known)
 }
 
-/// Of `known` names those that are nearest, all equally, at most three, in their order.
+/// The nearest of `known` names, all equally near, at most three, in alphabetical order.
 pub fn like(wrong: &str, known: impl Iterator<Item = String>) -> Vec<String> {
     const MOST: usize = 3;
     let mut all: Vec<(usize, String)> = candidates(wrong.as_bytes(), known).collect();
@@ -31,7 +31,7 @@ fn near(wrong: &[u8], known: impl Iterator<Item = String>) -> Option<String> {
     candidates(wrong, known).min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
 }
 
-/// Names that are not too far away to have been meant, and how far.
+/// Names that are near enough to be meant, and their distances.
 fn candidates(wrong: &[u8], known: impl Iterator<Item = String>) -> impl Iterator<Item = (usize, String)> {
     let most = wrong.len().div_ceil(3);
     known
@@ -40,8 +40,7 @@ fn candidates(wrong: &[u8], known: impl Iterator<Item = String>) -> impl Iterato
         .filter(move |(distance, _)| *distance <= most)
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours that make one of the other, upper and lower case
-/// being the same.
+/// Number of insertions, deletions, replacements and swaps of neighbours that turn one into the other; case is ignored.
 fn distance(left: &[u8], right: &[u8]) -> usize {
     let same = |a: u8, b: u8| a.eq_ignore_ascii_case(&b);
     let mut before: Vec<usize> = Vec::new();

@@ -1,4 +1,4 @@
-//! The resolver's stages in the small; the running kernel checks it in the large (tests/tests/filter_language.rs).
+//! The resolver's stages in small examples; `tests/tests/filter_language.rs` compares it with the running kernel.
 
 use rustix::io::Errno;
 
@@ -146,7 +146,7 @@ fn refusals() {
             "addr.function > start",
             "INVAL\naddr.function > start\n                 ^\nparse_error: Invalid operator",
         ),
-        // The last symbol has no end, and the first no symbol below.
+        // The last symbol has no end, and there is no symbol below the first.
         (
             "addr.function == end",
             "INVAL\naddr.function == end\n                    ^\nparse_error: Function not found",
@@ -155,7 +155,7 @@ fn refusals() {
             "addr.function == 5",
             "INVAL\naddr.function == 5\n                  ^\nparse_error: Function not found",
         ),
-        // What comes first in the text is reported first, whichever stage finds it.
+        // The first fault in the text is reported first, whichever stage finds it.
         ("foo == 1 && mode ==", "INVAL\nfoo == 1 && mode ==\n    ^\nparse_error: Field not found"),
         (
             "mode == && foo == 1",
@@ -181,7 +181,7 @@ fn an_older_kernel_refuses_what_it_does_not_know() {
     let new = Fixed { dialect: Dialect::newest(), ..env() };
     for feature in Feature::ALL {
         let probe = feature.probe();
-        // The probe for loose counts needs `CPUS{}` to be known.
+        // The probe for loose counts requires that `CPUS{}` is known.
         let old = Fixed { dialect: Dialect::newest().without(feature), ..env() };
         let wording = |env: &Fixed| {
             let outcome = filter(probe.filter.as_bytes(), &format(), env);
@@ -254,7 +254,7 @@ fn the_kernels_parser_is_asked_only_for_a_loose_end() {
         assert_eq!(outcome(answer, "mode == 1 && level == 2"), (None, 0));
         assert_eq!(outcome(answer, "mode == 1 level"), (Some(ErrorKind::TooManyTerms), 0));
         assert_eq!(outcome(answer, "!!"), (Some(ErrorKind::NoFilter), 0));
-        // A wrong field stands in front of the end and is refused whatever that says.
+        // A wrong field precedes the end, and is refused regardless of the answer.
         assert_eq!(outcome(answer, "moder == 1 &&").0, Some(ErrorKind::FieldNotFound));
         let kind = matches!(answer, Answer::No(_)).then_some(ErrorKind::InvalidFilter);
         assert_eq!(outcome(answer, "mode == 1 &&"), (kind, 1), "{answer}");

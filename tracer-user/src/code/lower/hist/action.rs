@@ -1,8 +1,9 @@
-//! Actions: what `onmax()` and `onchange()` follow, what is saved, snapshots, synthetic events.
+//! Actions: the values that `onmax()` and `onchange()` track, saved variables, snapshots, synthetic events.
 //!
-//! The followed value is exchanged with compare-and-exchange, so that of hits on several CPUs none takes a greater one
-//! back. Saving locks the entry, so that what is saved belongs to the value beside it. A lock is tried a bounded number of
-//! times, as everything in a program is: whoever does not get it (an interrupt inside of who has it) saves nevertheless.
+//! The tracked value is replaced by compare-and-exchange, so that a hit on one CPU never replaces a greater value of
+//! another CPU. Saving locks the entry, so that the saved values belong to the tracked value. Like every loop in a
+//! program, the attempts to lock are bounded. A hit that does not get the lock (an interrupt during the save of another
+//! hit) saves nevertheless.
 
 use tracer_abi::{Switches, control};
 
@@ -16,13 +17,13 @@ use crate::{
     plan::hist::{COMM_SIZE, snapshot},
 };
 
-/// How often a lock or an exchange is tried.
+/// Number of attempts at a lock or an exchange.
 const TRIES: i32 = 128;
 /// `BPF_RB_NO_WAKEUP`
 const NO_WAKEUP: i32 = 1;
 
 impl Lower<'_> {
-    /// One action, for the entry in R9.
+    /// Lowers one action, for the entry in R9.
     pub(super) fn handle(
         &mut self,
         number: usize,
@@ -32,7 +33,7 @@ impl Lower<'_> {
     ) -> Result<(), LowerError> {
         let (tracked, skip) = match &action.handler {
             Handler::Match { .. } => return self.deed(number, action, known, key),
-            // Where there is nothing to do.
+            // The condition under which there is nothing to do.
             Handler::Max(tracked) => (tracked, Cond::Le),
             Handler::Change(tracked) => (tracked, Cond::Eq),
         };
@@ -94,7 +95,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Calls what emits the synthetic event.
+    /// Calls the function that emits the synthetic event.
     fn emit(&mut self, number: usize, action: &Action, known: &Known<'_>) {
         self.asm.note(emission(number));
         self.use_scratch();
@@ -110,7 +111,7 @@ impl Lower<'_> {
         self.asm.call_function(emission(number));
     }
 
-    /// Locks a word; where 0 is kept if that was done.
+    /// Locks a word; returns the stack offset of a word that is 0 if the lock was taken.
     fn lock(&mut self, base: Reg, at: i16) -> i16 {
         let (again, done, got) = (self.asm.label(), self.asm.label(), self.frame.take(8, 0));
         self.asm.mov(Reg::R3, TRIES);
@@ -134,7 +135,7 @@ impl Lower<'_> {
         self.bind(over);
     }
 
-    /// Keeps what the snapshot is taken for and asks for it, unless the last one was for as much
+    /// Stores what the snapshot is taken for and requests it, unless the last snapshot already covers the value
     /// (`cond_snapshot_update()`).
     fn snapshot(&mut self, action: &Action, known: &Known<'_>, key: KeyPlace) {
         const STATE: Reg = Reg::R5;
@@ -166,7 +167,7 @@ impl Lower<'_> {
         self.bind(over);
     }
 
-    /// A control record in the CPU's ring, or the word that says that there was no room for it.
+    /// Writes a control record to the CPU's ring, or sets the word that reports that there was no room for it.
     fn ask_for_snapshot(&mut self) {
         let (lost, done) = (self.asm.label(), self.asm.label());
         self.control_record(control::SNAPSHOT, NO_WAKEUP, lost);
@@ -177,7 +178,7 @@ impl Lower<'_> {
         self.bind(done);
     }
 
-    /// Puts a control record into the CPU's ring; goes to `lost` where there is no room.
+    /// Writes a control record to the CPU's ring; jumps to `lost` if there is no room.
     pub(super) fn control_record(&mut self, kind: u16, wake: i32, lost: Label) {
         let (cpu, record) = (self.frame.take(8, 0), self.frame.take(16, 0));
         self.call(Helper::KtimeGetNs);

@@ -1,7 +1,7 @@
-//! The entry of a key: found or made, and its sums added to.
+//! The entry of a key: finds or creates it, and adds to its sums.
 //!
-//! An own-CPU entry is made of zeroes on the stack, its task's name included. One that all CPUs share is made of an empty
-//! value, and whoever made it writes the name.
+//! An entry of one CPU is created from zeroes on the stack, with the task's name. An entry that all CPUs share is
+//! created from an empty value, and the hit that created it then writes the name.
 
 use super::{KeyPlace, Known, LowerError, Role};
 use crate::code::{
@@ -18,7 +18,7 @@ const ATOMIC: u8 = 0xdb;
 const OR: i32 = 0x40;
 
 impl Lower<'_> {
-    /// Finds or makes the entry and adds to its sums. R9 = the entry, where CPUs share it.
+    /// Finds or creates the entry and adds to its sums. R9 = the entry, if CPUs share it.
     pub(super) fn update(&mut self, known: &Known<'_>, key: KeyPlace) -> Result<(), LowerError> {
         let mut addends = Vec::new();
         for value in &known.hist.fields[1..known.layout.sums] {
@@ -63,7 +63,7 @@ impl Lower<'_> {
         self.bind(found);
     }
 
-    /// R9 = the entry of all CPUs.
+    /// R9 = the entry that all CPUs share.
     fn shared_entry(&mut self, known: &Known<'_>, key: KeyPlace) {
         let (made, found, done) = (self.frame.take(8, 0), self.asm.label(), self.asm.label());
         self.asm.note("entry");
@@ -97,7 +97,7 @@ impl Lower<'_> {
         self.bind(done);
     }
 
-    /// Counts a drop, and ends.
+    /// Counts a drop and exits.
     fn full(&mut self) {
         self.asm.note("full");
         self.map_value(Reg::R1, Role::Drops);
@@ -133,7 +133,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Sets bits of a word of the entry.
+    /// Sets bits in a word of the entry.
     pub(super) fn set_bits(&mut self, at: usize, bits: u64) {
         self.asm.constant(Reg::R1, bits);
         self.asm.push(Insn { op: ATOMIC, dst: Reg::R9 as u8, src: Reg::R1 as u8, off: at as i16, imm: OR });
@@ -146,7 +146,8 @@ impl Lower<'_> {
         self.call(Helper::MapLookupElem);
     }
 
-    /// The name of the current task, as the kernel's histograms call the idle one (`save_comm()`).
+    /// Writes the name of the current task; the idle task has the name that the kernel's histograms use
+    /// (`save_comm()`).
     fn task_name(&mut self, base: Reg, at: i16) {
         const IDLE: [u8; 8] = *b"<idle>\0\0";
         let (busy, done) = (self.asm.label(), self.asm.label());

@@ -1,4 +1,4 @@
-//! The key: its parts, one behind the other, as the kernel's to the byte.
+//! The key: its parts in order, equal to the kernel's byte for byte.
 
 use super::{Compute, FieldClass, KEY_AT, KeyPlace, Known, LowerError, Value};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Longest key that is built on the stack.
+/// Longest key, in bytes, that is built on the stack.
 const STACK_KEY_MAX: usize = 96;
 
 /// Whether a value is a stack that the record holds.
@@ -48,7 +48,7 @@ impl Lower<'_> {
                     self.asm.store(Width::D, key.base, at, Reg::R0);
                 }
                 KeyKind::Text => {
-                    // One more than is copied, for the NUL, which the key's part has room for.
+                    // One byte more than is copied, for the NUL; the key's part has room for it.
                     let room = match &value.field {
                         Some(field) if field.class == FieldClass::StaticString => {
                             part.size.min(field.size + 1)
@@ -64,7 +64,7 @@ impl Lower<'_> {
         Ok(key)
     }
 
-    /// Copies a text up to its NUL, `room` bytes with it.
+    /// Copies a text up to its NUL, at most `room` bytes including the NUL.
     pub(super) fn copy_text(&mut self, value: &Value, to: KeyPlace, room: usize) -> Result<(), LowerError> {
         if value.function == Compute::Comm {
             self.who(to);
@@ -89,7 +89,7 @@ impl Lower<'_> {
         has.then_some(()).ok_or(LowerError::NoData)
     }
 
-    /// R3 = where a field's data lie in the record.
+    /// R3 = address of a field's data in the record.
     pub(super) fn data_address(&mut self, field: &Field) -> Result<(), LowerError> {
         self.needs_record()?;
         self.asm.load(Width::W, Reg::R3, Reg::R6, field.offset as i16);
@@ -101,12 +101,12 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// R0 = the bytes of the hit's stack that were copied, or an error.
+    /// R0 = the number of bytes of the hit's stack that were copied, or an error.
     pub(super) fn copy_stack(&mut self, to: KeyPlace, known: &Known<'_>) {
         match known.context {
             Some(context) => self.asm.load(Width::D, Reg::R1, Reg::R10, context),
             None if *self.hook == ProgramContext::Inject => {
-                // Who injects has no stack to show.
+                // An injected record has no stack.
                 self.asm.mov(Reg::R0, -1);
                 return;
             }
@@ -118,7 +118,8 @@ impl Lower<'_> {
         self.call(Helper::GetStack);
     }
 
-    /// A stack that the record holds: how deep it is, and the addresses.
+    /// Copies a stack that the record holds. The record has the depth and then the addresses; the key has only the
+    /// addresses.
     fn copy_recorded_stack(&mut self, value: &Value, to: KeyPlace) -> Result<(), LowerError> {
         let Some(field) = value.field.as_ref().filter(|_| is_recorded_stack(value)) else {
             return Err(LowerError::NoData);
@@ -144,9 +145,10 @@ impl Lower<'_> {
     }
 }
 
-/// How many addresses of a stack, as the helper gives it, are the tracer's own. At a raw tracepoint it starts with the program and who
-/// calls it, on arm64 through a stub; and there the kernel's record of registers at a tracepoint makes it start with the
-/// same address twice (`perf_arch_fetch_caller_regs()`, arch/arm64/include/asm/perf_event.h).
+/// Number of addresses at the start of the helper's stack that are the tracer's own. At a raw tracepoint the stack
+/// starts with the program and its caller, on arm64 through a stub. At a tracepoint on arm64, the kernel's record of
+/// registers makes the stack start with the same address twice (`perf_arch_fetch_caller_regs()`,
+/// `arch/arm64/include/asm/perf_event.h`).
 fn own_frames(hook: &ProgramContext, arch: Arch) -> i32 {
     match (hook, arch) {
         (ProgramContext::RawTracepoint(_), Arch::X86_64) => 2,

@@ -1,4 +1,4 @@
-//! The maps that a histogram's program names, by placeholders.
+//! The maps that a histogram's program refers to, as placeholders.
 
 use crate::code::{
     asm::{Insn, Reg},
@@ -10,18 +10,18 @@ const PSEUDO_MAP: u8 = 1;
 /// Source register of a 64-bit immediate that is the address of a map's value.
 const PSEUDO_VALUE: u8 = 2;
 
-/// What a map is for.
+/// Purpose of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The entries.
     Table,
     /// An array whose only value counts drops.
     Drops,
-    /// The CPUs' own memory.
+    /// Memory of each CPU.
     Scratch,
     /// An array whose only value is an empty entry.
     Empty,
-    /// An array whose only value is what is kept of the last snapshot ([`crate::plan::hist::snapshot`]).
+    /// An array whose only value describes the last snapshot ([`crate::plan::hist::snapshot`]).
     Snapshot,
     /// The instance's rings.
     Rings,
@@ -47,7 +47,7 @@ const FIXED: [Role; 8] = [
 const OWNERS: usize = 16;
 
 impl Role {
-    /// What stands for its descriptor.
+    /// Placeholder for the map's descriptor.
     pub fn placeholder(self) -> i32 {
         let number = match self {
             Self::Owner(number) => FIXED.len() + number,
@@ -57,7 +57,7 @@ impl Role {
     }
 }
 
-/// The role of an immediate, if it stands for a map.
+/// The role of an immediate, if it is the placeholder of a map.
 pub fn role(insn: &Insn) -> Option<Role> {
     let number = usize::try_from(FIRST.checked_sub(insn.imm)?).ok()?;
     match FIXED.get(number) {

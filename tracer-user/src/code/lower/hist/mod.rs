@@ -1,16 +1,17 @@
-//! A histogram's update at the hit: a whole program, without a template, because nothing is recorded. On a synthetic event
-//! it is a part of the programs that emit the event ([`Entry::Record`]).
+//! The update of a histogram at a hit: a whole program, without a template, because nothing is recorded.
 //!
-//! The key is built in place (on the stack, or in memory of the CPU's own where it is long or variables are about), sums
-//! are computed in front of the look-up, and a new entry is made with `BPF_NOEXIST`, so that of two hits that make it one
-//! makes it and both count. A full table counts a drop.
+//! For a synthetic event, the update is a part of the programs that emit the event ([`Entry::Record`]).
 //!
-//! A table that only counts has a value a CPU: a program does not run inside itself on a CPU, so plain additions are
-//! exact. Where there are variables, all CPUs have one entry for a key and add atomically ([`entry`]); variables of other
-//! histograms are looked up first, and a hit for which one is not set does nothing at all ([`variable`]); actions come last
-//! ([`action`]).
+//! The key is built in place: on the stack, or in memory of the CPU if it is long or there are variables. Sums are
+//! computed before the lookup. A new entry is created with `BPF_NOEXIST`, so that of two hits that create it one
+//! succeeds and both count. A hit on a full table counts as a drop.
 //!
-//! Maps are named by placeholders ([`Role`]) that whoever loads the program puts descriptors in for.
+//! A table that only counts has one value per CPU. A program does not run inside itself on a CPU, so plain additions
+//! are exact. If there are variables, all CPUs share one entry per key and add atomically ([`entry`]). Variables of
+//! other histograms are looked up first, and a hit for which one is not set has no effect ([`variable`]). Actions come
+//! last ([`action`]).
+//!
+//! Maps are named by placeholders ([`Role`]), which the loader replaces by descriptors.
 
 mod action;
 mod entry;
@@ -41,32 +42,32 @@ pub use within::Within;
 /// Symbol of the program.
 pub const PROGRAM: &str = "tracer_hist";
 
-/// Where a key is built in [`Role::Scratch`]'s values, behind what filters fetch.
+/// Offset of the key in the values of [`Role::Scratch`], after the area for filters.
 const KEY_AT: usize = FILTER_AREA;
 const KEY_ROOM: usize = 512;
-/// Where the values of references are.
+/// Offset of the values of references.
 const REFERENCES_AT: usize = KEY_AT + KEY_ROOM;
 const REFERENCES_ROOM: usize = 8 * 16;
-/// Where the parameters of a synthetic event are put together.
+/// Offset of the parameters of a synthetic event.
 const PARAMS_AT: usize = REFERENCES_AT + REFERENCES_ROOM;
 const PARAMS_ROOM: usize = 8 * 64;
-/// Where an address becomes a number.
+/// Offset of the word through which an address becomes a number.
 const ADDRESS_AT: usize = PARAMS_AT + PARAMS_ROOM;
-/// Bytes of [`Role::Scratch`]'s values.
+/// Size in bytes of the values of [`Role::Scratch`].
 pub const SCRATCH_SIZE: usize = ADDRESS_AT + 8;
 
-/// How the update is entered.
+/// How the update is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// As a program, by its hook.
     ProgramContext,
-    /// As a function, with a record as [`ProgramContext::Inject`] has it and with the context of the program's hook.
+    /// As a function, with a record in the form of [`ProgramContext::Inject`] and the context of the program's hook.
     Record,
     /// As a function of a program that has no hook, with such a record of user space.
     Injected,
 }
 
-/// What the function is called that emits the synthetic event of an action, told by the action's number.
+/// Name of the function that emits the synthetic event of the action with this number.
 pub fn emission(action: usize) -> String {
     format!("tracer_emit_{action}")
 }
@@ -74,39 +75,39 @@ pub fn emission(action: usize) -> String {
 /// A histogram at a hook.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The histogram, one that [`unsupported`] has nothing against.
+    /// The histogram; [`unsupported`] returns None for it.
     pub hist: &'a Hist,
     /// Where the variables are that it looks up.
     pub references: &'a References,
-    /// Which hits count.
+    /// The hits that count; all if None.
     pub filter: Option<&'a Filter>,
-    /// How values are had.
+    /// Where values come from.
     pub hook: &'a ProgramContext,
     /// `common_type` of the event's records.
     pub kind: u16,
     /// A process whose hits do not count.
     pub but_process: Option<u32>,
-    /// How 32-bit system calls are told, if they do not count.
+    /// How 32-bit system calls are recognised, if they do not count.
     pub but_compat: Option<Compat>,
-    /// How it is entered.
+    /// How the update is called.
     pub entry: Entry,
-    /// What the instance it is of says of it.
+    /// The histogram's place in its instance, if it has one.
     pub within: Option<Within>,
-    /// Which actions have a function to call, [`emission`]; the synthetic events of others are on nowhere.
+    /// For each action, whether it has a function [`emission`] to call; other synthetic events are enabled nowhere.
     pub emits: &'a [bool],
 }
 
 /// The program and what it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The program, then the functions that it calls back.
+    /// The program, then its callbacks.
     pub functions: Vec<Function>,
     /// Whether it refers to [`Role::Scratch`].
     pub scratch: bool,
 }
 
-/// Why a histogram is not counted in the kernel. The name of a task is not in the record, where the kernel looks for it and
-/// falls over.
+/// Why a histogram cannot be counted. The name of a task is not in the record, but the kernel looks for it there and
+/// crashes.
 pub fn unsupported(hist: &Hist) -> Option<&'static str> {
     fn is_elsewhere(value: &Value) -> bool {
         matches!(value.function, Compute::PtrText | Compute::Comm | Compute::Execname)
@@ -127,10 +128,10 @@ pub fn unsupported(hist: &Hist) -> Option<&'static str> {
 /// Lowers a histogram's update.
 ///
 /// # Errors
-/// When the hook cannot give a value.
+/// If the hook does not provide a value.
 pub fn hist(request: &Request<'_>) -> Result<Program, LowerError> {
     let mut uses = Uses { calls: true, ..Uses::default() };
-    // The first pass finds what is used, the second lowers for that.
+    // The first pass finds out what is used, the second lowers accordingly.
     lower(request, &mut uses)?;
     let functions = lower(request, &mut uses)?;
     Ok(Program { functions, scratch: uses.scratch })
@@ -178,26 +179,26 @@ fn lower(request: &Request<'_>, uses: &mut Uses) -> Result<Vec<Function>, LowerE
     Ok(std::iter::once(main).chain(callbacks).collect())
 }
 
-/// What is known of a histogram while it is lowered.
+/// What is known of a histogram during lowering.
 struct Known<'a> {
     hist: &'a Hist,
     layout: &'a Layout,
     references: &'a References,
     emits: &'a [bool],
-    /// Where the context of the program's hook is kept, where there is one beside a record.
+    /// Stack offset of the context of the program's hook, if it is passed beside a record.
     context: Option<i16>,
-    /// Where the hit's time is kept.
+    /// Stack offset of the hit's time.
     stamp: Option<i16>,
-    /// Where a hit goes that nothing more is done for.
+    /// Exit of a hit that needs no further work.
     out: Label,
 }
 
-/// A number's place in the record.
+/// Place of a number in the record.
 fn place(field: &Field) -> Place {
     Place { offset: field.offset as u16, size: field.size as u16 }
 }
 
-/// Tests that read what a value reads.
+/// Tests that read the same fields as a value.
 fn numbers(value: &Value) -> Vec<Filter> {
     let mut found: Vec<Filter> = value.operands.iter().flat_map(numbers).collect();
     if let (Compute::Number, Some(field)) = (value.function, &value.field) {
@@ -215,7 +216,7 @@ struct KeyPlace {
 }
 
 impl Lower<'_> {
-    /// Where the context of the program's hook is kept, if apart.
+    /// Emits the prologue; returns the stack offset of the context of the program's hook, if it is passed separately.
     fn hist_prologue(&mut self, request: &Request<'_>, out: Label) -> Option<i16> {
         self.asm.mov(Reg::R6, Reg::R1);
         let context = (request.entry == Entry::Record).then(|| {
@@ -258,7 +259,7 @@ impl Lower<'_> {
         context
     }
 
-    /// The name of who hits, 16 bytes.
+    /// Copies the name of the hitting task, 16 bytes.
     fn who(&mut self, to: KeyPlace) {
         if *self.hook == ProgramContext::Inject {
             for word in (0..COMM_SIZE as i16).step_by(8) {
@@ -272,7 +273,7 @@ impl Lower<'_> {
         self.call(Helper::GetCurrentComm);
     }
 
-    /// Keeps the time, which is one for all of a hit.
+    /// Saves the time, which is the same for the whole hit.
     fn stamp(&mut self, hist: &Hist) -> Option<i16> {
         hist.timestamps.then(|| {
             self.call(Helper::KtimeGetNs);

@@ -1,4 +1,4 @@
-//! Numbers of histograms: fields, what the hit knows, and expressions, as `hist_fn_call()` computes them.
+//! Numbers of histograms: fields, properties of the hit, and expressions, as `hist_fn_call()` computes them.
 
 use super::{ADDRESS_AT, Compute, FieldClass, Known, LowerError, Value, place, variable::reference_at};
 use crate::code::{
@@ -6,7 +6,7 @@ use crate::code::{
     lower::Lower,
 };
 
-/// Below this the kernel multiplies in place of dividing by a constant: `1 << HIST_DIV_SHIFT`.
+/// `HIST_DIV_SHIFT`: below `1 << HIST_DIV_SHIFT`, the kernel multiplies instead of dividing by a constant.
 const SHIFT: i32 = 20;
 
 impl Lower<'_> {
@@ -80,8 +80,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// R0 = the address of a text or a stack in the record, a number like any other from here on: what the kernel counts
-    /// where it wants a number and has such a field.
+    /// R0 = the address of a text or a stack in the record, used as a number. The kernel does the same for such a field
+    /// where it needs a number.
     fn place_of(&mut self, value: &Value) -> Result<(), LowerError> {
         let field = value.field.as_ref().ok_or(LowerError::NoData)?;
         if field.class == FieldClass::StaticString {
@@ -90,7 +90,7 @@ impl Lower<'_> {
         } else {
             self.data_address(field)?;
         }
-        // Read back from memory it is no pointer any more.
+        // After the load from memory, the verifier treats it as a number.
         self.use_scratch();
         self.asm.store(Width::D, Reg::R7, ADDRESS_AT as i16, Reg::R3);
         self.asm.load(Width::D, Reg::R0, Reg::R7, ADDRESS_AT as i16);
@@ -101,7 +101,7 @@ impl Lower<'_> {
         self.number_of(value.operands.get(at).ok_or(LowerError::NoData)?, known)
     }
 
-    /// Computes both operands, into R0 and R1, and what is between them.
+    /// Computes both operands into R0 and R1, then emits `between`.
     fn both(&mut self, value: &Value, known: &Known<'_>, between: fn(&mut Self)) -> Result<(), LowerError> {
         self.operand(value, 0, known)?;
         let first = self.frame.take(8, 0);
@@ -113,7 +113,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// All ones by nothing, where eBPF has 0.
+    /// Division by zero yields all ones; in eBPF it yields 0.
     fn divide(&mut self) {
         let (zero, done) = (self.asm.label(), self.asm.label());
         self.jump_if(Cond::Eq, Reg::R1, 0, zero);
@@ -130,7 +130,7 @@ impl Lower<'_> {
         self.asm.mov(Reg::R1, 0);
         self.jump_if(Cond::Le, Reg::R0, 1, done);
         self.asm.alu(Alu::Add, Reg::R0, -1);
-        // How many bits what is left has, by halves.
+        // Determines the number of bits in R0 by bisection.
         for step in [32, 16, 8, 4, 2, 1] {
             let small = self.asm.label();
             self.asm.mov(Reg::R2, Reg::R0);

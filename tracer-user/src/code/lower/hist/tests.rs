@@ -1,4 +1,4 @@
-//! What is generated, and what there is no code for yet.
+//! Generated code, and histograms that are not supported.
 
 use super::*;
 use crate::code::listing;

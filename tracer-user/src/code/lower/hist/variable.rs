@@ -1,8 +1,8 @@
-//! Variables: those of others are looked up by the hit's key before it counts, own ones are set in its entry behind that
-//! (`resolve_var_refs()`, `hist_trigger_elt_update()`).
+//! Variables: looks up those of other histograms by the hit's key, and sets the histogram's own in its entry.
 //!
-//! A text or a stack is kept in the entry, and the variable is its address, as in the kernel; so whoever looks it up has
-//! the text without a copy, and finds what is there by then.
+//! The lookups come before the hit counts, the own variables are set after that (`resolve_var_refs()`,
+//! `hist_trigger_elt_update()`). A text or a stack is stored in the entry, and the variable is its address, as in the
+//! kernel. A lookup therefore yields the text without a copy, and the reader sees its current content.
 
 use super::{Compute, KeyPlace, Known, LowerError, REFERENCES_AT, Role};
 use crate::{
@@ -14,13 +14,13 @@ use crate::{
     plan::hist::{COMM_SIZE, is_stack, is_text},
 };
 
-/// Where the value of a reference is, behind R7.
+/// Offset of the value of a reference from R7.
 pub(super) fn reference_at(number: usize) -> i16 {
     (REFERENCES_AT + 8 * number) as i16
 }
 
 impl Lower<'_> {
-    /// Looks the variables of others up, in their order; a hit goes no further when one is not set.
+    /// Looks up the variables of other histograms, in order; a hit ends here if one is not set.
     pub(super) fn look_up(&mut self, known: &Known<'_>, key: KeyPlace) {
         if !known.references.list.is_empty() {
             self.use_scratch();
@@ -30,7 +30,7 @@ impl Lower<'_> {
             let name = known.hist.references[number].name.clone().unwrap_or_default();
             self.asm.note(format!("${}", String::from_utf8_lossy(&name)));
             if reference.key_size > known.layout.key_size {
-                // The kernel would compare what happens to lie behind the key.
+                // The kernel would compare arbitrary bytes after the key.
                 self.jump(known.out);
                 return;
             }
@@ -66,7 +66,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Sets one variable of the entry in R9; who refers to it in this very hit has what this hit set.
+    /// Sets one variable of the entry in R9. References in the same hit see the new value.
     pub(super) fn set_variable(
         &mut self,
         variable: &Value,
@@ -105,7 +105,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// R0 = the address of a stack in the entry: how deep it is, and the addresses.
+    /// R0 = the address of a stack in the entry: its depth, then the addresses.
     fn stack_variable(&mut self, at: usize, known: &Known<'_>) {
         let empty = self.asm.label();
         self.copy_stack(KeyPlace { base: Reg::R9, at: at as i16 + 8 }, known);

@@ -1,9 +1,8 @@
-//! What an instance says of a histogram while it counts: whether it does for now, whose hits are left out, and whether
-//! somebody waits for the next one.
+//! How an instance controls a histogram: whether it is paused, whose hits are left out, and whether a reader waits.
 //!
-//! The words lie in the session's switches, so that triggers, readers and writers of files turn them without a change of
-//! program. The lists of threads are asked as for events (`trace_event_buffer_reserve()` is in front of all triggers that
-//! look at the record, and histograms do).
+//! The words are in the session's switches, so that triggers, readers and writers of files change them without changing
+//! the program. The lists of threads are checked as for events: `trace_event_buffer_reserve()` comes before all
+//! triggers that read the record, and histograms read it.
 
 use std::mem::offset_of;
 
@@ -21,14 +20,14 @@ use crate::{
 /// `BPF_RB_FORCE_WAKEUP`
 const FORCE_WAKEUP: i32 = 2;
 
-/// A histogram of an instance.
+/// A histogram's place in its instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Within {
     /// Its place in [`Switches::paused`] and [`Switches::awaited`].
     pub place: u16,
-    /// Whether the instance's lists of threads are heeded.
+    /// Whether the instance's lists of threads apply.
     pub lists: bool,
-    /// Another thread that the event is about.
+    /// Another thread that the event concerns.
     pub other: Option<Other>,
 }
 
@@ -43,7 +42,7 @@ impl Within {
 }
 
 impl Lower<'_> {
-    /// Leaves by `out` where the hit is not to be counted.
+    /// Jumps to `out` if the hit is not to be counted.
     pub(super) fn stand_by(&mut self, within: &Within, request: &Request<'_>, out: Label) {
         self.asm.note("paused");
         self.map_value(Reg::R1, Role::Switches);
@@ -101,7 +100,7 @@ impl Lower<'_> {
         self.bind(none);
     }
 
-    /// R0 = which lists the thread is in whose number lies at `key`.
+    /// R0 = the lists that contain the thread whose number is at `key`.
     fn lists_of(&mut self, key: i16) {
         let none = self.asm.label();
         self.map(Reg::R1, Role::Pids);
@@ -112,7 +111,7 @@ impl Lower<'_> {
         self.bind(none);
     }
 
-    /// Notes that the hit was counted where that is asked for, and tells who waits for it.
+    /// Reports that a hit was counted, if requested: resets the request, and wakes the reader if it waits.
     pub(super) fn tell_who_waits(&mut self, within: &Within) {
         let (lost, done) = (self.asm.label(), self.asm.label());
         self.asm.note("awaited");

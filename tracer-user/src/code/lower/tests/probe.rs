@@ -1,5 +1,5 @@
-//! Lowered dynamic events, run by the interpreter, against a model that takes the kernel's steps one by one
-//! (`process_fetch_insn_bottom()` and `store_trace_args()`, kernel/trace/trace_probe_tmpl.h).
+//! Lowered dynamic events, run by the interpreter and compared with a model that takes the kernel's steps one by one
+//! (`process_fetch_insn_bottom()` and `store_trace_args()`, `kernel/trace/trace_probe_tmpl.h`).
 
 use tracer_abi::{RECORD_AREA, SCRATCH_SIZE, STAMP_SIZE};
 
@@ -9,10 +9,10 @@ use crate::{
     plan::probe::{ArgPlan, Deref, Origin, ProbeContext, ProbePlan, Value},
 };
 
-/// Where memory of the kernel and of user space lies.
+/// Addresses of kernel and user memory.
 const KERNEL: u64 = 0xffff_8880_0000_0000;
 const USER: u64 = 0x7f00_0000_0000;
-/// Bytes of either.
+/// Size of each in bytes.
 const SIZE: usize = 256;
 /// Bytes of `struct pt_regs` on x86.
 const REGISTERS: usize = 168;
@@ -42,7 +42,7 @@ fn word(address: u64) -> Option<u64> {
     Some(u64::from_le_bytes(read(address, 8)?.try_into().ok()?))
 }
 
-/// A text with its NUL. One of user space without a byte counts as none, as it does to kernels whose helper gives 0 for it.
+/// A text with its NUL. An empty text in user space counts as missing, as on kernels whose helper returns 0 for it.
 fn string(address: u64) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     loop {
@@ -53,7 +53,7 @@ fn string(address: u64) -> Option<Vec<u8>> {
     }
 }
 
-/// The record as the model makes it.
+/// The record that the model builds.
 fn model(plan: &ProbePlan, registers: &[u64], comm: &[u8; 16]) -> Vec<u8> {
     let mut record = vec![0; plan.fixed];
     let mut texts: Vec<u8> = Vec::new();
@@ -101,7 +101,7 @@ fn model(plan: &ProbePlan, registers: &[u64], comm: &[u8; 16]) -> Vec<u8> {
             let size = arg.size as usize;
             let bytes = match arg.store {
                 Store::Raw => base.map(|value| value.to_le_bytes()[..size].to_vec()),
-                // Ours reads all elements at once.
+                // The generated code reads all elements at once.
                 _ => base.and_then(|base| {
                     let all = read(base.wrapping_add_signed(arg.store_offset.into()), arg.bytes())?;
                     Some(all[element as usize * size..][..size].to_vec())
@@ -132,7 +132,7 @@ fn source() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Everything of an argument but its name and place.
+/// An argument without its name and place.
 fn argument() -> impl Strategy<Value = ArgPlan> {
     let size = prop::sample::select(vec![1_u32, 2, 4, 8]);
     let derefs = prop::collection::vec((0_i32..9).prop_map(|n| Deref { user: false, offset: 8 * n }), 0..3);
@@ -171,7 +171,7 @@ fn argument() -> impl Strategy<Value = ArgPlan> {
     prop_oneof![3 => numbers, 3 => texts, 1 => own]
 }
 
-/// The word behind the common fields, as an argument.
+/// The word after the common fields, as an argument.
 fn plain_head() -> ArgPlan {
     ArgPlan {
         name: String::new(),
@@ -208,7 +208,7 @@ fn registers() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(one, REGISTERS / 8)
 }
 
-/// A machine with both memories; what it gives is the context's address and the scratch memory's.
+/// A machine with both memories, with the addresses of the context and of the scratch memory.
 fn machine(registers: &[u64], comm: &[u8; 16]) -> (Machine, u64, u64) {
     let mut machine = Machine::new();
     machine.comm = *comm;
@@ -242,7 +242,7 @@ proptest! {
         prop_assert_eq!(&made[8..wanted.len()], &wanted[8..], "{}", &plan);
     }
 
-    /// A filter sees what the record would hold.
+    /// A filter sees the values that the record would hold.
     #[test]
     fn filters_see_the_record(
         plan in plan(),
@@ -253,7 +253,7 @@ proptest! {
     ) {
         let comm = [0; 16];
         let numbers: Vec<_> = plan.args.iter().filter(|arg| !arg.is_text()).collect();
-        // A record without numbers has its head.
+        // For a record without numbers, the filter tests the head.
         let head = plain_head();
         let arg = if numbers.is_empty() { &head } else { numbers[which.index(numbers.len())] };
         let place = Place { offset: arg.offset as u16, size: arg.size as u16 };

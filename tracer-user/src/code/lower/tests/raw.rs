@@ -1,12 +1,12 @@
-//! Raw tracepoints: records and filters whose values come from arguments and what they point to.
+//! Raw tracepoints: records and filters whose values come from arguments and the memory behind them.
 
 use super::*;
 
-/// Kernel memory behind the arguments in the tests of raw tracepoints: two objects, the second also reached
-/// through a pointer at offset 64 of the first.
+/// Kernel memory behind the arguments: two objects. The second is also reachable through a pointer at offset 64 of the
+/// first.
 const OBJECTS: [u64; 2] = [0x7200_0000_0000, 0x7300_0000_0000];
 
-/// Fields of any source at any place of a record, as `(size, source)` in their order.
+/// Fields with any source at any place of a record, as `(size, source)` in order.
 fn sources() -> impl Strategy<Value = Vec<FieldSource>> {
     let offset = || 0_u32..24;
     let memory = (0_u8..2, offset(), prop::sample::select(vec![1_u32, 2, 4, 8, 16]), any::<bool>()).prop_map(
@@ -42,7 +42,7 @@ fn sources() -> impl Strategy<Value = Vec<FieldSource>> {
     prop::collection::vec((field, 0_u16..2), 1..8).prop_map(placed)
 }
 
-/// Puts fields one behind the other, aligned, with gaps now and then.
+/// Places fields one after the other, aligned, with occasional gaps.
 fn placed(fields: Vec<((u16, Source), u16)>) -> Vec<FieldSource> {
     let mut offset = 8;
     fields
@@ -56,7 +56,7 @@ fn placed(fields: Vec<((u16, Source), u16)>) -> Vec<FieldSource> {
         .collect()
 }
 
-/// What a hit at a raw tracepoint finds.
+/// Arguments and memory at a hit of a raw tracepoint.
 #[derive(Clone, Debug)]
 struct Hit {
     args: [u64; 4],
@@ -124,7 +124,7 @@ impl Hit {
                 let exit = self.memory(1, &[20], 4);
                 let exit = u64::from(u32::from_le_bytes(exit.try_into().unwrap()));
                 let state = self.args[3];
-                // As include/trace/events/sched.h and include/linux/sched.h say, bit by bit.
+                // As `include/trace/events/sched.h` and `include/linux/sched.h` define it, bit by bit.
                 let report = if self.args[2] != 0 {
                     0x100
                 } else if state & 0x9000 != 0 {
@@ -149,7 +149,7 @@ impl Hit {
         record
     }
 
-    /// A machine with this in memory, and the address of the arguments.
+    /// A machine with this memory, and the address of the arguments.
     fn machine(&self) -> (Machine, u64) {
         let mut machine = Machine::new();
         machine.map_at(OBJECTS[0], Access::Kernel, &self.objects[0]);
@@ -163,7 +163,7 @@ impl Hit {
     }
 }
 
-/// A format that has these fields.
+/// A format with these fields.
 fn format_of(fields: &[FieldSource]) -> Format {
     let mut text = String::from("name: made\nID: 1\nformat:\n");
     for (number, FieldSource { offset, size, .. }) in fields.iter().enumerate() {
@@ -261,7 +261,7 @@ fn raw_filters_agree_with_the_evaluator() {
     assert!(passed[0].get().min(passed[1].get()) > 300, "both outcomes are common: {passed:?}");
 }
 
-/// A test before it is known which fields there are.
+/// A test before the fields are known.
 type Shape = (usize, bool, NumberOp, u64, Pattern, bool);
 
 fn filters_of(
@@ -270,7 +270,7 @@ fn filters_of(
     prop::collection::vec(prop::collection::vec((shape, any::<bool>()), 1..4), 1..4)
 }
 
-/// All of some of these, each perhaps not.
+/// A conjunction of disjunctions of tests, some of them inverted.
 fn resolved(shape: &[Vec<(Shape, bool)>], fields: &[FieldSource]) -> Filter {
     let one = |((field, signed, op, value, pattern, not), inverted): &(Shape, bool)| {
         let FieldSource { offset, size, source } = &fields[field % fields.len()];

@@ -1,5 +1,5 @@
-//! Lowered triggers, run by the interpreter, against a model that follows the kernel's functions one by one
-//! (`traceon_count_trigger()`, `event_enable_count_trigger()` and their kin).
+//! Lowered triggers, run by the interpreter and compared with a model that follows the kernel's functions one by one
+//! (`traceon_count_trigger()`, `event_enable_count_trigger()` and their variants).
 
 use std::mem::{offset_of, size_of};
 
@@ -8,7 +8,7 @@ use tracer_abi::{Switches, asked, halted};
 use super::*;
 use crate::plan::trigger::{Action, Count, Trigger};
 
-/// The words that triggers change, as the model has them.
+/// The words that triggers change, in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Words {
     halted: u32,
@@ -34,7 +34,7 @@ impl Words {
         bytes
     }
 
-    /// `count` of the kernel's trigger: whether it may act, one less then.
+    /// `count` of the kernel's trigger: returns whether the trigger may act, and decrements the count.
     fn take(&mut self, count: Option<Count>) -> bool {
         let Some(Count { place, .. }) = count else { return true };
         let left = &mut self.counts[usize::from(place)];
@@ -58,7 +58,7 @@ impl Words {
                 }
                 0
             }
-            // `hist_enable_count_trigger()` takes one whatever the histograms are.
+            // `hist_enable_count_trigger()` takes one regardless of the histograms' state.
             Action::Hists { places, enable } => {
                 if self.take(trigger.count) {
                     for place in places {

@@ -1,4 +1,4 @@
-//! Where fetched texts lie in scratch memory, and which of them are there on the path that is being generated.
+//! Where fetched texts lie in scratch memory, and which of them are present on the current path.
 
 use tracer_abi::FILTER_AREA;
 
@@ -7,15 +7,15 @@ use crate::{
     plan::filter::{Filter, Pattern, Test, Text},
 };
 
-/// Bytes in front of a fetched text: its length, negative when it could not be read.
+/// Bytes before a fetched text: its length, negative if it could not be read.
 const LENGTH_SIZE: usize = 8;
 
 /// How much of a text is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// So many bytes from the start; the length is the text's.
+    /// This many bytes from the start; the stored length is the text's.
     Head(usize),
-    /// So many bytes in front of the last one; the length is the text's.
+    /// This many bytes before the last one; the stored length is the text's.
     Tail(usize),
     /// All bytes.
     Whole,
@@ -23,13 +23,13 @@ pub(super) enum Part {
     String,
 }
 
-/// A fetched text and where it is.
+/// A fetched text and its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Region {
     pub(super) text: Text,
     pub(super) part: Part,
     pub(super) off: usize,
-    /// Most bytes that are fetched.
+    /// Largest number of bytes that are fetched.
     pub(super) max: usize,
 }
 
@@ -49,18 +49,18 @@ impl Region {
 pub(in crate::code::lower) struct Texts {
     pub(super) regions: Vec<Region>,
     next: usize,
-    /// For each text the longest pattern compared with its start, and one.
+    /// For each text, the length of the longest pattern compared with its start, plus one.
     heads: Vec<(Text, usize)>,
     /// Stack offset of the current task's name.
     pub(super) comm: Option<i16>,
     pub(in crate::code::lower) fetched: Fetched<usize>,
 }
 
-/// The task's name among [`Texts::fetched`].
+/// Key of the task's name in [`Texts::fetched`].
 pub(super) const COMM: usize = usize::MAX;
 
 impl Texts {
-    /// Finds out how much of each text is needed.
+    /// Determines how much of each text is needed.
     pub(in crate::code::lower) fn for_filter(filter: &Filter) -> Self {
         let mut texts = Self::default();
         for test in filter.tests() {
@@ -77,7 +77,7 @@ impl Texts {
         texts
     }
 
-    /// Room for `size` bytes that are used at once.
+    /// Allocates `size` bytes for immediate use.
     pub(in crate::code::lower) fn transient(&mut self, size: usize) -> usize {
         let off = FILTER_AREA - size;
         let regions = &self.regions;
@@ -89,7 +89,7 @@ impl Texts {
         self.heads.iter().find(|(known, _)| *known == text).map_or(1, |(_, size)| *size)
     }
 
-    /// The number of the text's region, made when it has none. Regions may lie over each other.
+    /// The number of the text's region, which is created if there is none. Regions may overlap.
     pub(super) fn region(&mut self, text: Text, part: Part, max: usize) -> usize {
         if let Some(known) = self.regions.iter().position(|region| (region.text, region.part) == (text, part))
         {
@@ -104,7 +104,7 @@ impl Texts {
         self.regions.len() - 1
     }
 
-    /// Notes that a region was written, and forgets those it lies over.
+    /// Marks a region as written, and forgets the regions that it overlaps.
     pub(super) fn wrote(&mut self, number: usize) {
         let region = self.regions[number];
         let regions = &self.regions;
