@@ -14,7 +14,7 @@ use std::{
 use rustix::io::Errno;
 
 use super::{
-    entry::{At, Result, Shows},
+    entry::{At, Result, Shows, Subject},
     lookups::Lookup,
     node::{Dir, Node, ROOT},
     open::Open,
@@ -334,13 +334,14 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     pub fn open(&mut self, number: u64, access: Access, who: u32) -> Result<(u64, bool)> {
         let node = self.node(number).map_err(|_| Errno::NODEV)?;
         let entry = node.entry(self.seen()).ok_or(Errno::ISDIR)?;
-        let (index, cpu) = match node.dir {
-            Dir::Options => (node.entry - 1, None),
-            Dir::Cpu(cpu) => (cpu, Some(cpu)),
-            Dir::System(index) | Dir::Event(index) => (index, None),
-            _ => (0, None),
+        let subject = match node.dir {
+            Dir::Options => Subject::Option(node.entry - 1),
+            Dir::Cpu(cpu) => Subject::Cpu(cpu),
+            Dir::System(system) => Subject::System(system),
+            Dir::Event(event) => Subject::Event(event),
+            Dir::Instance | Dir::Events | Dir::PerCpu | Dir::Instances => Subject::Instance,
         };
-        let at = At { instance: node.instance, index, cpu, who };
+        let at = At { instance: node.instance, subject, who };
         let opened = Open::new(self.mirror(), entry, at, access);
         if access.truncate {
             self.mirror().publish();

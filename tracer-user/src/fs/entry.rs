@@ -8,17 +8,73 @@ use crate::{
     lang::facts::{FileRequest, Files},
 };
 
+/// What a file is about, beside its instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// Nothing else.
+    Instance,
+    /// A system of events.
+    System(u32),
+    /// An event.
+    Event(u32),
+    /// A CPU.
+    Cpu(u32),
+    /// An option.
+    Option(u32),
+}
+
 /// What an entry belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At {
     /// The instance.
     pub(super) instance: u32,
-    /// Number of the event, system, CPU or option; the directory says which.
-    pub(super) index: u32,
-    /// The CPU, for the files below `per_cpu`.
-    pub(super) cpu: Option<u32>,
+    /// What the file is about.
+    pub(super) subject: Subject,
     /// The thread that reads or writes.
     pub(super) who: u32,
+}
+
+impl At {
+    /// The event of a file of an event.
+    ///
+    /// # Errors
+    /// `ENODEV` for another file.
+    pub(super) fn event(self) -> Result<u32> {
+        match self.subject {
+            Subject::Event(event) => Ok(event),
+            _ => Err(Errno::NODEV),
+        }
+    }
+
+    /// The system of a file of a system.
+    ///
+    /// # Errors
+    /// `ENODEV` for another file.
+    pub(super) fn system(self) -> Result<u32> {
+        match self.subject {
+            Subject::System(system) => Ok(system),
+            _ => Err(Errno::NODEV),
+        }
+    }
+
+    /// The option of a file of an option.
+    ///
+    /// # Errors
+    /// `ENODEV` for another file.
+    pub(super) fn option(self) -> Result<u32> {
+        match self.subject {
+            Subject::Option(option) => Ok(option),
+            _ => Err(Errno::NODEV),
+        }
+    }
+
+    /// The CPU, for the files below `per_cpu`.
+    pub(super) fn cpu(self) -> Option<u32> {
+        match self.subject {
+            Subject::Cpu(cpu) => Some(cpu),
+            _ => None,
+        }
+    }
 }
 
 /// A result of the tree: an error is what the system call fails with.

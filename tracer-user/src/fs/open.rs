@@ -48,11 +48,11 @@ impl Body {
         Ok(match entry.shows {
             Shows::Seq(_) | Shows::Page(..) => Self::Seq(None),
             Shows::Kernel(_) => Self::Kernel { made: None, fresh: 0 },
-            Shows::Hist(_) => Self::Hist(Counted {
-                made: None,
-                read: Seen::new(),
-                asked: mirror.hist_seen(at.instance, at.index, false),
-            }),
+            Shows::Hist(_) => {
+                let event = at.event()?;
+                let asked = mirror.hist_seen(at.instance, event, false);
+                Self::Hist(Counted { event, made: None, read: Seen::new(), asked })
+            }
             Shows::Snapshot | Shows::Trace if access.read => {
                 let snapshot = matches!(entry.shows, Shows::Snapshot);
                 let paused = !snapshot
@@ -60,26 +60,27 @@ impl Body {
                 if paused {
                     mirror.pause(at.instance, true);
                 }
-                let first = Lines::new(mirror, at.instance, at.cpu, snapshot).ok_or(Errno::NODEV)?;
+                let first = Lines::new(mirror, at.instance, at.cpu(), snapshot).ok_or(Errno::NODEV)?;
                 let text = Text { now: first.clone(), first, made: Vec::new(), start: 0, paused };
                 Self::Trace(Box::new(text))
             }
             Shows::Pipe => {
-                mirror.take_pipe(at.instance, at.cpu)?;
-                Self::Pipe(Pipe::new(mirror, at.instance, at.cpu))
+                mirror.take_pipe(at.instance, at.cpu())?;
+                Self::Pipe(Pipe::new(mirror, at.instance, at.cpu()))
             }
-            Shows::RawPipe => Self::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), false)),
-            Shows::RawSnapshot => Self::Raw(Pages::new(at.instance, at.cpu.unwrap_or_default(), true)),
+            Shows::RawPipe => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), false)),
+            Shows::RawSnapshot => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), true)),
             Shows::UserEvents => Self::User { number: mirror.user_open(access.uid)?, writer: None },
             _ => Self::Plain,
         })
     }
 }
 
-/// The text of histograms, and how far these had counted: when it was last read, and when anything was last asked of the file
-/// (`struct hist_file_data`).
+/// The text of an event's histograms, and how far these had counted: when it was last read, and when anything was last asked of
+/// the file (`struct hist_file_data`).
 #[derive(Debug)]
 struct Counted {
+    event: u32,
     made: Option<Vec<u8>>,
     read: Seen,
     asked: Seen,
@@ -252,7 +253,7 @@ impl Open {
             (Body::Hist(counted), Shows::Hist(make)) => {
                 if counted.made.is_none() || offset == 0 {
                     // First: what happens meanwhile is news.
-                    counted.read = mirror.hist_seen(self.at.instance, self.at.index, false);
+                    counted.read = mirror.hist_seen(self.at.instance, counted.event, false);
                     counted.asked.clone_from(&counted.read);
                     counted.made = Some(make(mirror, self.at)?);
                 }
@@ -294,7 +295,7 @@ impl Open {
         let Body::Hist(counted) = &mut self.body else {
             return Ready { input: self.is_ready(mirror), news: false };
         };
-        let now = mirror.hist_seen(at.instance, at.index, waits);
+        let now = mirror.hist_seen(at.instance, counted.event, waits);
         let ready = Ready { input: counted.read != now, news: counted.asked != now };
         counted.asked = now;
         ready
@@ -303,7 +304,7 @@ impl Open {
     /// Whether one who waits for it is to be woken.
     pub(super) fn is_awaited(&self, mirror: &mut Mirror) -> bool {
         match &self.body {
-            Body::Hist(counted) => counted.asked != mirror.hist_seen(self.at.instance, self.at.index, true),
+            Body::Hist(counted) => counted.asked != mirror.hist_seen(self.at.instance, counted.event, true),
             _ => self.is_ready(mirror),
         }
     }
@@ -335,7 +336,7 @@ impl Open {
     pub(super) fn close(self, mirror: &mut Mirror) {
         match self.body {
             Body::Trace(text) if text.paused => mirror.pause(self.at.instance, false),
-            Body::Pipe(_) => mirror.give_pipe(self.at.instance, self.at.cpu),
+            Body::Pipe(_) => mirror.give_pipe(self.at.instance, self.at.cpu()),
             Body::User { number, .. } => mirror.user_close(number),
             _ => {}
         }

@@ -19,7 +19,7 @@ pub(super) fn text(size: Size) -> Vec<u8> {
 
 pub(super) const FILE: Entry = Entry::write(
     "buffer_size_kb",
-    Shows::Text(|mirror, at| Ok(text(mirror.get(at.instance).ok_or(Errno::NODEV)?.size(at.cpu)))),
+    Shows::Text(|mirror, at| Ok(text(mirror.get(at.instance).ok_or(Errno::NODEV)?.size(at.cpu())))),
     |mirror, at, data| {
         let kib = words::number(data)?;
         if kib == 0 {
@@ -27,6 +27,6 @@ pub(super) const FILE: Entry = Entry::write(
         }
         let bytes =
             kib.checked_mul(1024).and_then(|bytes| usize::try_from(bytes).ok()).ok_or(Errno::NOMEM)?;
-        all(data, mirror.apply(at.instance, &Command::BufferSize { cpu: at.cpu, bytes }))
+        all(data, mirror.apply(at.instance, &Command::BufferSize { cpu: at.cpu(), bytes }))
     },
 );

@@ -9,6 +9,10 @@ use crate::{
 
 pub(super) const FILE: Entry = Entry::write(
     "filter",
-    Shows::Once(|mirror, at| Ok(mirror.get(at.instance).ok_or(Errno::NODEV)?.filter_text(at.index).to_vec())),
-    |mirror, at, data| all(data, mirror.apply(at.instance, &Command::Filter { event: at.index, text: data })),
+    Shows::Once(|mirror, at| {
+        Ok(mirror.get(at.instance).ok_or(Errno::NODEV)?.filter_text(at.event()?).to_vec())
+    }),
+    |mirror, at, data| {
+        all(data, mirror.apply(at.instance, &Command::Filter { event: at.event()?, text: data }))
+    },
 );

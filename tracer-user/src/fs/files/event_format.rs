@@ -7,7 +7,7 @@ use crate::fs::entry::{Entry, Shows};
 pub(super) const FILE: Entry = Entry::read(
     "format",
     Shows::Seq(|mirror, at| {
-        let text = mirror.events.format_text(at.index, &mirror.facts);
+        let text = mirror.events.format_text(at.event()?, &mirror.facts);
         Ok(text.ok_or(Errno::NODEV)?.as_bytes().to_vec())
     }),
 );

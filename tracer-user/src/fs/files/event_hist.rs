@@ -3,4 +3,4 @@
 use crate::fs::entry::{Entry, Shows};
 
 pub(super) const FILE: Entry =
-    Entry::read("hist", Shows::Hist(|mirror, at| mirror.hist_text(at.instance, at.index)));
+    Entry::read("hist", Shows::Hist(|mirror, at| mirror.hist_text(at.instance, at.event()?)));

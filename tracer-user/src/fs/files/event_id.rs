@@ -7,7 +7,7 @@ use crate::fs::entry::{Entry, Shows};
 pub(super) const FILE: Entry = Entry::read(
     "id",
     Shows::Text(|mirror, at| {
-        let id = mirror.events.id(at.index, &mirror.facts).ok_or(Errno::NODEV)?;
+        let id = mirror.events.id(at.event()?, &mirror.facts).ok_or(Errno::NODEV)?;
         Ok(format!("{id}\n").into_bytes())
     }),
 );

@@ -9,6 +9,6 @@ use crate::{
 
 pub(super) const FILE: Entry =
     Entry::write("inject", Shows::Once(|_, _| Err(Errno::PERM)), |mirror, at, data| {
-        all(data, mirror.inject(at.instance, at.index, data, Writer::of(at.who)))
+        all(data, mirror.inject(at.instance, at.event()?, data, Writer::of(at.who)))
     })
     .mode(0o200);

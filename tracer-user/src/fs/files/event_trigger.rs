@@ -7,12 +7,12 @@ use crate::{
 
 pub(super) const FILE: Entry = Entry::write(
     "trigger",
-    Shows::Seq(|mirror, at| mirror.trigger_text(at.instance, at.index)),
+    Shows::Seq(|mirror, at| mirror.trigger_text(at.instance, at.event()?)),
     |mirror, at, data| {
         if data.is_empty() {
             return Ok(0);
         }
-        all(data, mirror.apply(at.instance, &Command::Trigger { event: at.index, text: data }))
+        all(data, mirror.apply(at.instance, &Command::Trigger { event: at.event()?, text: data }))
     },
 )
-.truncates(|mirror, at| mirror.clear_hists(at.instance, at.index));
+.truncates(|mirror, at| mirror.clear_hists(at.instance, at.event()?));

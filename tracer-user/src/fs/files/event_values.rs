@@ -11,8 +11,8 @@ use crate::{
 
 pub(super) const FILE: Entry =
     Entry::write("synth_event_trace", Shows::Once(|_, _| Err(Errno::PERM)), |mirror, at, data| {
-        let writer = Writer::of(at.who);
-        let done = with_values(data, |values| mirror.emit_in(at.instance, at.index, values, writer));
+        let (event, writer) = (at.event()?, Writer::of(at.who));
+        let done = with_values(data, |values| mirror.emit_in(at.instance, event, values, writer));
         all(data, done.ok_or(Errno::INVAL)?)
     })
     .mode(0o200);

@@ -8,7 +8,7 @@ use crate::{
 pub(super) const FILE: Entry = Entry::write("snapshot", Shows::Snapshot, |mirror, at, data| {
     mirror.apply(at.instance, &Command::Expand)?;
     let number = words::number(data)?;
-    all(data, mirror.apply(at.instance, &Command::Snapshot { cpu: at.cpu, number }))
+    all(data, mirror.apply(at.instance, &Command::Snapshot { cpu: at.cpu(), number }))
 });
 
 pub(super) const RAW: Entry = Entry::read("snapshot_raw", Shows::RawSnapshot);

@@ -11,9 +11,10 @@ use crate::{
 pub(super) const FILE: Entry = Entry::read(
     "stats",
     Shows::Text(|mirror, at| {
+        let cpu = at.cpu().ok_or(Errno::NODEV)?;
         mirror.collect(at.instance);
         let state = mirror.get(at.instance).ok_or(Errno::NODEV)?;
-        let buffer = state.buffer.cpu(at.index).ok_or(Errno::NODEV)?;
+        let buffer = state.buffer.cpu(cpu).ok_or(Errno::NODEV)?;
         let stats = buffer.stats();
         let time = |time: u64| {
             if state.clock.in_ns() {
@@ -23,7 +24,7 @@ pub(super) const FILE: Entry = Entry::read(
                 time.to_string()
             }
         };
-        let counts = state.counts(at.index);
+        let counts = state.counts(cpu);
         let now = Conversion::now(state.clock).time(monotonic(), state.counted());
         Ok(format!(
             "entries: {}\noverrun: {}\ncommit overrun: 0\nbytes: {}\noldest event ts: {}\nnow ts: {}\n\

@@ -45,7 +45,8 @@ pub(super) const ALL: Entry =
         set(mirror, at, None, data)
     });
 
-pub(super) const FILE: Entry =
-    Entry::write("enable", Shows::Text(|mirror, at| show(mirror, at, Some(at.index))), |mirror, at, data| {
-        set(mirror, at, Some(at.index), data)
-    });
+pub(super) const FILE: Entry = Entry::write(
+    "enable",
+    Shows::Text(|mirror, at| show(mirror, at, Some(at.system()?))),
+    |mirror, at, data| set(mirror, at, Some(at.system()?), data),
+);

@@ -13,5 +13,5 @@ const TEXT: &str = "### global filter ###\n\
 
 pub(super) const FILE: Entry =
     Entry::write("filter", Shows::Once(|_, _| Ok(TEXT.as_bytes().to_vec())), |mirror, at, data| {
-        all(data, mirror.apply(at.instance, &Command::SystemFilter { system: at.index, text: data }))
+        all(data, mirror.apply(at.instance, &Command::SystemFilter { system: at.system()?, text: data }))
     });

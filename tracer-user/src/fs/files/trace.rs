@@ -6,4 +6,4 @@ use crate::{
 };
 
 pub(super) const FILE: Entry = Entry::write("trace", Shows::Trace, |_, _, data| Ok(data.len()))
-    .truncates(|mirror, at| mirror.apply(at.instance, &Command::Clear(at.cpu)));
+    .truncates(|mirror, at| mirror.apply(at.instance, &Command::Clear(at.cpu())));
