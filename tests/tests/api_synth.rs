@@ -22,7 +22,8 @@ use tracer_user::api::trace::{
 };
 use tracer_user::api::{Errno, Files, Place};
 use tracer_user::engine::facts::Facts;
-use tracer_user::engine::instance::{Filled, Lines, Mirror, TOP};
+use tracer_user::engine::instance::{Filled, Lines, Mirror};
+use tracer_user::event::InstanceId;
 
 /// The first fields of the kernel's test, and the fields that it adds one by one.
 const FIRST: [(&str, &str); 4] =
@@ -275,7 +276,7 @@ fn the_kernels_test_in_this_process() {
         let records = || {
             let mut mirror = mirror.borrow_mut();
             let mut text = Vec::new();
-            if let Some(mut lines) = Lines::new(&mut mirror, TOP, None, false) {
+            if let Some(mut lines) = Lines::new(&mut mirror, InstanceId::TOP, None, false) {
                 while lines.fill(&mut mirror, &mut text, 1 << 16) != Filled::All {}
             }
             Ok(bodies(&String::from_utf8(text)?))

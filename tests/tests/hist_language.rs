@@ -15,7 +15,7 @@ use tracer_tests::histograms::corners::COMMANDS;
 use tracer_tests::histograms::{EVENTS, Generator, SYNTHETIC};
 use tracer_tests::host::{self, Tracefs};
 use tracer_tests::oracle::{log_entries, visible};
-use tracer_user::event::{Format, synthetic};
+use tracer_user::event::{Format, InstanceId, synthetic};
 use tracer_user::kernel::Btf;
 use tracer_user::lang::filter::FilterError;
 use tracer_user::lang::hist::{Dialect, Entry, ErrorKind, Feature, Log, Set, World};
@@ -208,7 +208,9 @@ impl Kernel {
             Err(refusal) => (Some(refusal.errno()), refusal.log().texts()),
         };
         let of_event = |format: &Arc<Format>| {
-            set.of_event(0, &format.system, &format.name).map(|t| visible(&t.read_back())).collect::<String>()
+            set.of_event(InstanceId::TOP, &format.system, &format.name)
+                .map(|t| visible(&t.read_back()))
+                .collect::<String>()
         };
         let mut log: Vec<String> = log.iter().map(|entry| visible(entry)).collect();
         if !self.logs_filters {

@@ -4,7 +4,7 @@
 
 use tracer_user::api::wire::with_values;
 use tracer_user::engine::client_memory::read_again;
-use tracer_user::engine::instance::TOP;
+use tracer_user::event::InstanceId;
 use tracer_user::fs::{Access, Outcome, Tree};
 
 use super::bytes::Bytes;
@@ -41,7 +41,7 @@ pub fn run(data: &[u8]) {
 
 /// The number of records that all CPUs' buffers accepted, and the number that they refused.
 fn totals(tree: &mut Tree) -> (u64, u64) {
-    let state = tree.mirror().get(TOP);
+    let state = tree.mirror().get(InstanceId::TOP);
     let buffers = state.into_iter().flat_map(|state| state.buffer.select(None));
     buffers.map(|(_, buffer)| buffer.stats()).fold((0, 0), |(taken, refused), stats| {
         (taken + stats.entries + stats.overrun, refused + stats.dropped)
@@ -90,7 +90,7 @@ pub fn pushed(data: &[u8]) -> u64 {
                 if what & 16 != 0 {
                     record.resize(record.len() * 40, what);
                 }
-                let state = tree.mirror().get_mut(TOP).expect("the top instance");
+                let state = tree.mirror().get_mut(InstanceId::TOP).expect("the top instance");
                 if let Some(buffer) = state.buffer.cpu_mut(cpu) {
                     let fits = buffer.push(time, &record);
                     taken += u64::from(fits);
@@ -99,15 +99,16 @@ pub fn pushed(data: &[u8]) -> u64 {
             }
         }
     }
-    let stats: Vec<_> =
-        (0..CPUS).filter_map(|cpu| Some(tree.mirror().get(TOP)?.buffer.cpu(cpu)?.stats())).collect();
+    let stats: Vec<_> = (0..CPUS)
+        .filter_map(|cpu| Some(tree.mirror().get(InstanceId::TOP)?.buffer.cpu(cpu)?.stats()))
+        .collect();
     assert_eq!(totals(&mut tree), (taken, refused), "a record is in no count");
     let first = read(&mut tree, "trace", 700);
     assert_eq!(read(&mut tree, "trace", 70_000), first, "trace depends on how it is read");
     let _ = read(&mut tree, "per_cpu/cpu1/trace_pipe_raw", 4096);
     let _ = read(&mut tree, "trace_pipe", 333);
     for (cpu, before) in (0..CPUS).zip(stats) {
-        let after = tree.mirror().get(TOP).and_then(|state| Some(state.buffer.cpu(cpu)?.stats()));
+        let after = tree.mirror().get(InstanceId::TOP).and_then(|state| Some(state.buffer.cpu(cpu)?.stats()));
         let after = after.expect("the CPU stays");
         assert_eq!((after.entries, after.overrun), (0, before.overrun), "trace_pipe left something");
         assert_eq!(after.read, before.entries, "a record is in no count");

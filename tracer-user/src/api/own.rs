@@ -9,8 +9,8 @@ use super::{
     place::{Held, Place, SynthField, fields, line},
 };
 use crate::{
-    engine::instance::{Command, Instance, Mirror, Selector, TOP, mark::Writer},
-    event::synthetic::Value,
+    engine::instance::{Command, Instance, Mirror, Selector, mark::Writer},
+    event::{InstanceId, synthetic::Value},
     lang::define::File,
 };
 
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug)]
 struct HeldEvent<'a> {
     mirror: &'a RefCell<Mirror>,
-    instance: u32,
+    instance: InstanceId,
     event: u32,
 }
 
@@ -53,8 +53,8 @@ impl Drop for HeldEvent<'_> {
     }
 }
 
-fn number(mirror: &Mirror, instance: Option<&str>) -> Result<u32, Errno> {
-    instance.map_or(Ok(TOP), |name| mirror.find(name).ok_or(Errno::NOENT))
+fn find(mirror: &Mirror, instance: Option<&str>) -> Result<InstanceId, Errno> {
+    instance.map_or(Ok(InstanceId::TOP), |name| mirror.find(name).ok_or(Errno::NOENT))
 }
 
 impl Place for RefCell<Mirror> {
@@ -68,7 +68,7 @@ impl Place for RefCell<Mirror> {
 
     fn hold(&self, instance: Option<&str>, system: &str, event: &str) -> Result<Box<dyn Held + '_>, Errno> {
         let mut mirror = self.borrow_mut();
-        let instance = number(&mirror, instance)?;
+        let instance = find(&mirror, instance)?;
         let found = mirror.events.find_system(system).and_then(|system| mirror.events.find(system, event));
         let event = found.ok_or(Errno::INVAL)?;
         mirror.hold(instance)?;
@@ -84,7 +84,7 @@ impl Place for RefCell<Mirror> {
         on: bool,
     ) -> Result<(), Errno> {
         let mut mirror = self.borrow_mut();
-        let instance = number(&mirror, instance)?;
+        let instance = find(&mirror, instance)?;
         mirror.apply(instance, &Command::Events { which: Selector::of(system, event), on })
     }
 }

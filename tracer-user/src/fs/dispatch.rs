@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{
     attach,
-    engine::instance::{Marks, Mirror, TOP, mark::Mark},
+    engine::instance::{Marks, Mirror, mark::Mark},
+    event::InstanceId,
     kernel::Error,
     lang::facts::{FileRequest, Files},
 };
@@ -461,7 +462,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     }
 
     /// The instance of an open file.
-    pub(super) fn instance_of(&self, handle: u64) -> Option<u32> {
+    pub(super) fn instance_of(&self, handle: u64) -> Option<InstanceId> {
         self.look(handle, |open| open.at.instance)
     }
 
@@ -534,7 +535,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     /// # Errors
     /// `EPERM` anywhere but in `instances`, `EEXIST`.
     pub fn make_dir(&mut self, parent: u64, name: &str) -> Result<Attributes> {
-        if self.node(parent)? != Node::dir(TOP, Dir::Instances) {
+        if self.node(parent)? != Node::dir(InstanceId::TOP, Dir::Instances) {
             return Err(Errno::PERM);
         }
         let instance = self.mirror().make(name)?;
@@ -546,7 +547,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     /// # Errors
     /// `EPERM` anywhere but in `instances`, `ENOENT`, and `EBUSY` while it is in use.
     pub fn remove_dir(&mut self, parent: u64, name: &str) -> Result<()> {
-        if self.node(parent)? != Node::dir(TOP, Dir::Instances) {
+        if self.node(parent)? != Node::dir(InstanceId::TOP, Dir::Instances) {
             return Err(Errno::PERM);
         }
         let done = self.mirror().remove(name);

@@ -4,6 +4,7 @@ use rustix::io::Errno;
 
 use crate::{
     engine::instance::{Mirror, mark::Mark},
+    event::InstanceId,
     kernel::Error,
     lang::facts::{FileRequest, Files},
 };
@@ -27,7 +28,7 @@ pub(super) enum Subject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At {
     /// The instance.
-    pub(super) instance: u32,
+    pub(super) instance: InstanceId,
     /// What the file is about.
     pub(super) subject: Subject,
     /// The thread that reads or writes.

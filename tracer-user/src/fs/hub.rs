@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant, SystemTime},
 };
@@ -27,6 +27,7 @@ use crate::{
         instance::{Marks, Mirror, mark::Mark, user::PendingUpdates},
         quota::{Charge, Quotas},
     },
+    event::InstanceId,
     ring::Waiter,
 };
 
@@ -72,7 +73,7 @@ pub(super) struct Hub {
     serving: AtomicBool,
     collecting: AtomicBool,
     /// The instance at which taking records in goes on.
-    next: AtomicU32,
+    next: Mutex<InstanceId>,
     own: Weak<Self>,
     /// Something changed that the daemon may have to act on.
     pub(super) changed: Notify,
@@ -111,7 +112,7 @@ impl Hub {
             maps_directly: AtomicBool::new(false),
             serving: AtomicBool::new(false),
             collecting: AtomicBool::new(false),
-            next: AtomicU32::new(0),
+            next: Mutex::new(InstanceId::TOP),
             own: Weak::clone(own),
             changed: Notify::new(),
             alive: Notify::new(),
@@ -285,13 +286,13 @@ impl Hub {
             hub.collecting.store(false, Ordering::Release);
             let since = Instant::now();
             let mut instances = view.mirror().recording();
-            let next = hub.next.load(Ordering::Relaxed);
+            let next = *lock(&hub.next);
             let first = instances.iter().position(|instance| *instance >= next).unwrap_or(0);
             instances.rotate_left(first);
             let mut all = true;
             for instance in instances {
                 if since.elapsed() > STEP {
-                    hub.next.store(instance, Ordering::Relaxed);
+                    *lock(&hub.next) = instance;
                     all = false;
                     break;
                 }

@@ -7,7 +7,7 @@ use super::{
     entry::{Entry, Shows},
     files::{CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYNTHETIC_EVENT, SYSTEM, TOP},
 };
-use crate::engine::instance::{self, Mirror};
+use crate::{engine::instance::Mirror, event::InstanceId};
 
 /// Kinds of directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) enum Dir {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     /// The instance.
-    pub(super) instance: u32,
+    pub(super) instance: InstanceId,
     /// The directory.
     pub(super) dir: Dir,
     /// Number of the entry in the directory's table, from 1; 0 for the directory. In `options`, of the option.
@@ -46,7 +46,7 @@ pub(super) const ROOT: u64 = 1;
 
 impl Node {
     /// The directory of a kind.
-    pub(super) fn dir(instance: u32, dir: Dir) -> Self {
+    pub(super) fn dir(instance: InstanceId, dir: Dir) -> Self {
         Self { instance, dir, entry: 0 }
     }
 
@@ -62,7 +62,8 @@ impl Node {
             Dir::Options => (6, 0),
             Dir::Instances => (7, 0),
         };
-        (u64::from(self.instance) << 36 | kind << 32 | u64::from(index) << 12 | u64::from(self.entry)) + ROOT
+        (u64::from(self.instance.get()) << 36 | kind << 32 | u64::from(index) << 12 | u64::from(self.entry))
+            + ROOT
     }
 
     /// What a number stands for.
@@ -80,7 +81,7 @@ impl Node {
             7 => Dir::Instances,
             _ => return None,
         };
-        Some(Self { instance: (number >> 36) as u32, dir, entry: (number & 0xfff) as u32 })
+        Some(Self { instance: InstanceId::new((number >> 36) as u32), dir, entry: (number & 0xfff) as u32 })
     }
 
     /// Whether it is a directory.
@@ -122,8 +123,8 @@ impl Node {
     /// The directory's parent.
     pub(super) fn parent(self, mirror: &Mirror) -> Self {
         let dir = match self.dir {
-            Dir::Instance if self.instance == instance::TOP => Dir::Instance,
-            Dir::Instance => return Self::dir(instance::TOP, Dir::Instances),
+            Dir::Instance if self.instance == InstanceId::TOP => Dir::Instance,
+            Dir::Instance => return Self::dir(InstanceId::TOP, Dir::Instances),
             Dir::Events | Dir::PerCpu | Dir::Options | Dir::Instances => Dir::Instance,
             Dir::System(_) => Dir::Events,
             Dir::Event(event) => Dir::System(mirror.events.get(event).map_or(0, |event| event.system)),
@@ -135,7 +136,7 @@ impl Node {
     /// What a directory holds, by name; None for one that is gone.
     pub(super) fn children(self, mirror: &Mirror) -> Option<Vec<(String, Self)>> {
         let state = mirror.get(self.instance)?;
-        let top = self.instance == instance::TOP;
+        let top = self.instance == InstanceId::TOP;
         let dir = |dir| Self::dir(self.instance, dir);
         let mut found: Vec<(String, Self)> = (1..)
             .zip(Self::table(self.dir, mirror))
@@ -192,7 +193,7 @@ impl Node {
         // A file of the directory is what its name means, whatever clients call their events.
         let own = (1..).zip(Self::table(self.dir, mirror)).find(|(_, entry)| entry.name == name);
         if let Some((index, entry)) = own
-            && (!entry.top || self.instance == instance::TOP)
+            && (!entry.top || self.instance == InstanceId::TOP)
         {
             mirror.get(self.instance)?;
             return Some(Self { entry: index, ..self });
@@ -223,7 +224,7 @@ impl Node {
             Dir::System(system) => mirror.events.system(system).is_some(),
             Dir::Event(event) => mirror.events.get(event).is_some(),
             Dir::Cpu(cpu) => state.buffer.cpu(cpu).is_some(),
-            Dir::Instances => self.instance == instance::TOP,
+            Dir::Instances => self.instance == InstanceId::TOP,
             _ => true,
         };
         here && (self.is_dir() || self.entry(mirror).is_some())
@@ -254,7 +255,7 @@ impl Node {
         let state = mirror.get(self.instance);
         let cpus = state.map_or(0, |state| state.buffer.select(None).count() as u32);
         match self.dir {
-            Dir::Instance if self.instance == instance::TOP => (0o700, 6),
+            Dir::Instance if self.instance == InstanceId::TOP => (0o700, 6),
             Dir::Instance => (0o750, 5),
             // As eventfs: no number of links that a walk could trust.
             Dir::Events | Dir::System(_) | Dir::Event(_) => (0o755, 1),
@@ -282,11 +283,11 @@ mod tests {
             Dir::Instances,
         ] {
             for (instance, entry) in [(0, 0), (1, 7), (100_000, 40)] {
-                let node = Node { instance, dir, entry };
+                let node = Node { instance: InstanceId::new(instance), dir, entry };
                 assert_eq!(Node::of(node.number()), Some(node));
             }
         }
-        assert_eq!(Node::dir(0, Dir::Instance).number(), ROOT);
+        assert_eq!(Node::dir(InstanceId::TOP, Dir::Instance).number(), ROOT);
         assert_eq!(Node::of(0), None);
     }
 }

@@ -20,7 +20,7 @@ use std::{
 use fuser::{Errno, PollNotifier, ReplyData};
 
 use super::{dispatch::Outcome, fuse::errno, owner::View};
-use crate::engine::quota::Charge;
+use crate::{engine::quota::Charge, event::InstanceId};
 
 /// How long a poll is taken to be waited for.
 const INTEREST: Duration = Duration::from_secs(1);
@@ -147,7 +147,7 @@ impl Waits {
     }
 
     /// Wakes those who poll what is ready; whether all were looked at.
-    fn wake(&self, view: &mut View<'_>, settled: &mut HashMap<u32, bool>, since: Instant) -> bool {
+    fn wake(&self, view: &mut View<'_>, settled: &mut HashMap<InstanceId, bool>, since: Instant) -> bool {
         let first = self.next.load(Ordering::Relaxed);
         let mut next = first;
         let mut wrapped = first == 0;
@@ -177,7 +177,13 @@ impl Waits {
         }
     }
 
-    fn wake_one(&self, view: &mut View<'_>, settled: &mut HashMap<u32, bool>, handle: u64, is_old: bool) {
+    fn wake_one(
+        &self,
+        view: &mut View<'_>,
+        settled: &mut HashMap<InstanceId, bool>,
+        handle: u64,
+        is_old: bool,
+    ) {
         if !is_old {
             if view.beside().is_busy(handle) {
                 return;
@@ -235,7 +241,7 @@ impl Waits {
 }
 
 /// Takes in what was recorded for an open file's readers, once for each instance. Whether that was all.
-fn settle(view: &mut View<'_>, settled: &mut HashMap<u32, bool>, handle: u64) -> bool {
+fn settle(view: &mut View<'_>, settled: &mut HashMap<InstanceId, bool>, handle: u64) -> bool {
     let Some(instance) = view.instance_of(handle) else { return true };
     *settled.entry(instance).or_insert_with(|| view.settle(handle))
 }

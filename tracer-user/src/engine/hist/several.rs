@@ -14,8 +14,9 @@ use crate::{
     attach::Counted,
     engine::{
         facts::Facts,
-        instance::{HistFault, Mirror, TOP},
+        instance::{HistFault, Mirror},
     },
+    event::InstanceId,
     lang::{
         define::File,
         hist::{Refusal, TriggerId},
@@ -65,7 +66,7 @@ impl Histograms {
             let number = find(&mirror, event)?;
             let text = command.trim();
             let text = text.strip_prefix("hist:").unwrap_or(text).trim_start();
-            match mirror.add_hist(TOP, number, text.as_bytes()) {
+            match mirror.add_hist(InstanceId::TOP, number, text.as_bytes()) {
                 Ok(id) => given.push(id),
                 Err(HistFault::Refused(refusal)) => return Err(refused(&mirror, number, refusal, text)),
                 Err(HistFault::System(errno)) => {
@@ -79,13 +80,13 @@ impl Histograms {
     /// The histograms that are of interest: not those that only keep variables for others or make the synthetic events that
     /// others count, unless `all` are.
     fn of_interest(&self, all: bool) -> impl Iterator<Item = TriggerId> + '_ {
-        self.given.iter().copied().filter(move |id| all || !self.mirror.hist_serves(TOP, *id))
+        self.given.iter().copied().filter(move |id| all || !self.mirror.hist_serves(InstanceId::TOP, *id))
     }
 
     /// Learns what only a process with privileges can, for [`Histograms::text`] without them.
     pub fn prepare(&self) {
         for id in &self.given {
-            if let Some(trigger) = self.mirror.hist_trigger(TOP, *id) {
+            if let Some(trigger) = self.mirror.hist_trigger(InstanceId::TOP, *id) {
                 prepare(&trigger.hist, &self.mirror.facts);
             }
         }
@@ -97,10 +98,10 @@ impl Histograms {
     /// When the kernel refuses to show one.
     pub fn text(&mut self, all: bool) -> Result<Vec<u8>, HistError> {
         // Snapshots that were asked for are taken, and rings stay empty.
-        self.mirror.collect(TOP);
+        self.mirror.collect(InstanceId::TOP);
         let mut text = Vec::new();
         for id in self.of_interest(all) {
-            let Some(trigger) = self.mirror.hist_trigger(TOP, id) else { continue };
+            let Some(trigger) = self.mirror.hist_trigger(InstanceId::TOP, id) else { continue };
             if !text.is_empty() {
                 text.push(b'\n');
             }
@@ -115,10 +116,10 @@ impl Histograms {
     /// # Errors
     /// As [`Histograms::text`].
     pub fn json(&mut self, all: bool) -> Result<Vec<u8>, HistError> {
-        self.mirror.collect(TOP);
+        self.mirror.collect(InstanceId::TOP);
         let mut text = String::new();
         for id in self.of_interest(all) {
-            let Some(trigger) = self.mirror.hist_trigger(TOP, id) else { continue };
+            let Some(trigger) = self.mirror.hist_trigger(InstanceId::TOP, id) else { continue };
             let (table, env) = looked_up(trigger, self.counted(id)?, &self.mirror.facts);
             text.extend([json::object(trigger, &table, &env).to_string(), "\n".to_owned()]);
         }
@@ -127,7 +128,7 @@ impl Histograms {
 
     fn counted(&self, id: TriggerId) -> Result<Counted, HistError> {
         let failed = |errno: Errno| HistError::NotCounted("reading the table".to_owned(), said(errno));
-        self.mirror.hist_counted(TOP, id).map_err(failed)
+        self.mirror.hist_counted(InstanceId::TOP, id).map_err(failed)
     }
 }
 
@@ -168,7 +169,7 @@ fn no_event(mirror: &Mirror, event: &str) -> HistError {
 
 /// A definition that was refused, with what the log says of it.
 fn not_defined(mirror: &Mirror, line: &str, errno: Errno) -> HistError {
-    let entry = mirror.get(TOP).and_then(|state| state.errors.last());
+    let entry = mirror.get(InstanceId::TOP).and_then(|state| state.errors.last());
     let entry = entry.map(|entry| String::from_utf8_lossy(entry).into_owned());
     let what = entry.as_deref().and_then(from_log).unwrap_or_else(|| errno.to_string());
     HistError::NotDefined(line.to_owned(), what)
@@ -185,8 +186,11 @@ fn from_log(entry: &str) -> Option<String> {
 
 fn refused(mirror: &Mirror, event: u32, refusal: Refusal, command: &str) -> HistError {
     let format = mirror.events.format(event, &mirror.facts);
-    let known =
-        Known { format, variables: mirror.hist_variables(TOP), synthetic: mirror.synthetic_definitions() };
+    let known = Known {
+        format,
+        variables: mirror.hist_variables(InstanceId::TOP),
+        synthetic: mirror.synthetic_definitions(),
+    };
     let hint = known.hint(&refusal, command);
     HistError::Refused { event: mirror.events.full_name(event), refusal, hint }
 }

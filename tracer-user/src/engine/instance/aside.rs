@@ -17,7 +17,7 @@ use crate::{
         hooks::AttachPlan,
         probes::{self, Tried},
     },
-    event::{Format, dynamic::Target},
+    event::{Format, InstanceId, dynamic::Target},
     lang::define::Probe,
     plan::source::ProgramContext,
 };
@@ -26,7 +26,7 @@ impl Mirror {
     /// Links an event's probes where they are at files.
     pub(super) fn link_probes(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         event: u32,
         probes: &[Probe],
         wants: EventInputs<'_>,
@@ -48,7 +48,7 @@ impl Mirror {
     /// Links an event of a program.
     pub(super) fn link_file(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         event: u32,
         chosen: &AttachPlan,
         wants: EventInputs<'_>,
@@ -75,7 +75,7 @@ impl Mirror {
     }
 
     /// Has a thread open what an event will be linked to there, if it is a perf event and nobody opens it already.
-    pub(super) fn open_perf_event(&mut self, instance: u32, event: u32, via: &AttachPoint) {
+    pub(super) fn open_perf_event(&mut self, instance: InstanceId, event: u32, via: &AttachPoint) {
         // A parked event has its perf event.
         let is_ahead = |state: &mut Instance| {
             state.live.as_mut().is_none_or(|live| live.rests(event) || live.session().is_opened(via))
@@ -94,7 +94,7 @@ impl Mirror {
     }
 
     /// The same for what probes will be linked to, if their first candidates are taken.
-    pub(super) fn open_for_probes(&mut self, instance: u32, event: u32, probes: &[Probe]) {
+    pub(super) fn open_for_probes(&mut self, instance: InstanceId, event: u32, probes: &[Probe]) {
         let facts = self.facts.clone();
         let opens =
             |probe: &&Probe| matches!(probe.event.target, Target::Kernel { .. } | Target::Event { .. });
@@ -111,7 +111,7 @@ impl Mirror {
     }
 
     /// Closes what was opened for an instance's events and is not used.
-    pub(super) fn forget_opened(&mut self, instance: u32) {
+    pub(super) fn forget_opened(&mut self, instance: InstanceId) {
         let live = self.get_mut(instance).and_then(|state| state.live.as_mut());
         if let Some(live) = live {
             live.session().forget_opened();
@@ -135,7 +135,7 @@ impl Mirror {
     /// Attaches an event to its perf tracepoint, as a program at the raw tracepoint was refused.
     pub(super) fn attach_tracepoint(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         event: u32,
         why: String,
         wants: EventInputs<'_>,

@@ -5,11 +5,8 @@
 
 use rustix::io::Errno;
 
-use super::{
-    command::Command,
-    mirror::{Mirror, TOP},
-    select::Selector,
-};
+use super::{command::Command, mirror::Mirror, select::Selector};
+use crate::event::InstanceId;
 
 /// A list of events for one instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,18 +101,24 @@ impl Mirror {
             }
         };
         for word in &boot.options {
-            let done = self.apply(TOP, &Command::OptionWord(word.as_bytes()));
+            let done = self.apply(InstanceId::TOP, &Command::OptionWord(word.as_bytes()));
             keep(format!("trace_options={word}"), done);
         }
         if let Some(clock) = &boot.clock {
-            keep(format!("trace_clock={clock}"), self.apply(TOP, &Command::Clock(clock.as_bytes())));
+            keep(
+                format!("trace_clock={clock}"),
+                self.apply(InstanceId::TOP, &Command::Clock(clock.as_bytes())),
+            );
         }
         if let Some(bytes) = boot.bytes {
-            keep("trace_buf_size".to_owned(), self.apply(TOP, &Command::BufferSize { cpu: None, bytes }));
+            keep(
+                "trace_buf_size".to_owned(),
+                self.apply(InstanceId::TOP, &Command::BufferSize { cpu: None, bytes }),
+            );
         }
         for one in &boot.instances {
             let instance = match (one.name.as_str(), self.find(&one.name)) {
-                ("", _) => Ok(TOP),
+                ("", _) => Ok(InstanceId::TOP),
                 (_, Some(instance)) => Ok(instance),
                 (name, None) => self.make(name),
             };

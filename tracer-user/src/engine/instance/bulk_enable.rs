@@ -12,7 +12,7 @@ use super::{mirror::Mirror, session::EventConfig, state::Instance};
 use crate::{
     attach::{Ahead, Built, BulkBuilder, Guard, Opening},
     engine::hooks::{AttachPlan, BULK_THRESHOLD},
-    event::Format,
+    event::{Format, InstanceId},
     plan::{filter::Filter, trigger::Trigger},
 };
 
@@ -54,7 +54,7 @@ impl Guarding {
 
 impl Mirror {
     /// Whether an event will have to be hung on a hook that the kernel made.
-    fn is_to_attach(&self, instance: u32, event: u32) -> bool {
+    fn is_to_attach(&self, instance: InstanceId, event: u32) -> bool {
         let off = self.instances.get(&instance).is_some_and(|state| {
             let hangs = state.enabled.contains(&event) && !state.idles(event);
             !hangs && !state.live.as_ref().is_some_and(|live| live.rests(event))
@@ -63,7 +63,7 @@ impl Mirror {
     }
 
     /// Where many events are about to be turned on, reads what they are and opens what they will hang on.
-    pub(super) fn begin_many(&mut self, instance: u32, events: &[u32]) -> Option<Many> {
+    pub(super) fn begin_many(&mut self, instance: InstanceId, events: &[u32]) -> Option<Many> {
         if events.len() <= BULK_THRESHOLD {
             return None;
         }
@@ -83,7 +83,7 @@ impl Mirror {
     }
 
     /// Has what many events hang on guarded.
-    pub(super) fn end_many(&mut self, instance: u32, rest: Option<BulkGuard>) {
+    pub(super) fn end_many(&mut self, instance: InstanceId, rest: Option<BulkGuard>) {
         let (Some(_), Some(guard)) = (rest, self.guarding.guard().cloned()) else { return };
         if let Some(live) = self.state(instance).ok().and_then(|state| state.live.as_mut()) {
             live.guard(&guard);
@@ -91,7 +91,12 @@ impl Mirror {
     }
 
     /// Makes the programs of many events and hands the session what was opened for them.
-    pub(super) fn prepare(&mut self, instance: u32, events: &[u32], many: Option<Many>) -> Option<BulkGuard> {
+    pub(super) fn prepare(
+        &mut self,
+        instance: InstanceId,
+        events: &[u32],
+        many: Option<Many>,
+    ) -> Option<BulkGuard> {
         let Many { opening, ahead } = many?;
         let (facts, catalogue, kinds) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
         let new = events.iter().filter(|event| self.is_to_attach(instance, **event));

@@ -16,12 +16,12 @@ use crate::{
         hooks::BULK_THRESHOLD,
         probes::{self, Candidate},
     },
-    event::Format,
+    event::{Format, InstanceId},
 };
 
 impl Mirror {
     /// Hangs up those of these events that can share a link, where they are many.
-    pub(super) fn attach_together(&mut self, instance: u32, events: &[u32]) {
+    pub(super) fn attach_together(&mut self, instance: InstanceId, events: &[u32]) {
         if events.len() <= BULK_THRESHOLD {
             return;
         }

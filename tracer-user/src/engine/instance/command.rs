@@ -16,6 +16,7 @@ use crate::{
         PageSize,
         clock::{Clock, monotonic},
     },
+    event::InstanceId,
     lang::filter::{self, FilterError, Request},
     plan::{
         filter::Filter,
@@ -129,7 +130,7 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENODEV` for an instance that is gone; otherwise the kernel's error number for what is asked.
-    pub fn apply(&mut self, instance: u32, command: &Command<'_>) -> Result<(), Errno> {
+    pub fn apply(&mut self, instance: InstanceId, command: &Command<'_>) -> Result<(), Errno> {
         self.touch();
         match command {
             Command::Event { event, on } => self.set_events(instance, &[*event], *on),
@@ -204,7 +205,7 @@ impl Mirror {
     }
 
     /// Turns events on or off. As in the kernel, what can be done is done, and the first error told.
-    fn set_events(&mut self, instance: u32, events: &[u32], on: bool) -> Result<(), Errno> {
+    fn set_events(&mut self, instance: InstanceId, events: &[u32], on: bool) -> Result<(), Errno> {
         self.state(instance)?.expand();
         if !on {
             self.collect(instance);
@@ -277,7 +278,7 @@ impl Mirror {
     }
 
     /// Lets others have turns, and goes on once what an event will hang on is opened.
-    fn await_opened(&mut self, instance: u32, event: u32) {
+    fn await_opened(&mut self, instance: InstanceId, event: u32) {
         self.turn();
         let id = self.events.format(event, &self.facts).and_then(|format| self.choices.perf_id(format));
         let due = |mirror: &mut Self| {
@@ -298,7 +299,12 @@ impl Mirror {
     }
 
     /// Hangs an event on its hook, turned off by its triggers' word if so wanted.
-    pub(super) fn attach_hook(&mut self, instance: u32, event: u32, begins_off: bool) -> Result<(), Errno> {
+    pub(super) fn attach_hook(
+        &mut self,
+        instance: InstanceId,
+        event: u32,
+        begins_off: bool,
+    ) -> Result<(), Errno> {
         if begins_off && self.may_idle(instance, event) {
             let state = self.state(instance)?;
             if let Some(live) = &mut state.live {
@@ -389,7 +395,7 @@ impl Mirror {
     }
 
     /// Gives an event that hangs on its hook the program that is right by now.
-    pub(super) fn refresh(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    pub(super) fn refresh(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
         if self.state(instance)?.live.is_none() {
             return Ok(());
         }
@@ -428,7 +434,7 @@ impl Mirror {
 
     /// Puts a filter, or none, in force, in place of the one that was; when the kernel refuses the program, nothing
     /// changes.
-    fn put_filter(&mut self, instance: u32, event: u32, new: Option<Filtering>) -> Result<(), Errno> {
+    fn put_filter(&mut self, instance: InstanceId, event: u32, new: Option<Filtering>) -> Result<(), Errno> {
         let put = |state: &mut Instance, filtering| match filtering {
             Some(filtering) => state.filters.insert(event, filtering),
             None => state.filters.remove(&event),
@@ -441,7 +447,7 @@ impl Mirror {
         done
     }
 
-    fn set_filter(&mut self, instance: u32, event: u32, written: &[u8]) -> Result<(), Errno> {
+    fn set_filter(&mut self, instance: InstanceId, event: u32, written: &[u8]) -> Result<(), Errno> {
         let text = match filter::request(written) {
             Request::TooLong => return Err(Errno::INVAL),
             Request::Clear => return self.put_filter(instance, event, None),
@@ -464,7 +470,7 @@ impl Mirror {
 
     /// Each event of the system gets the filter, or, where it does not fit, the error; the write itself succeeds
     /// (`process_system_preds()`).
-    fn set_system_filter(&mut self, instance: u32, system: u32, written: &[u8]) -> Result<(), Errno> {
+    fn set_system_filter(&mut self, instance: InstanceId, system: u32, written: &[u8]) -> Result<(), Errno> {
         let catalogue = self.events.clone();
         let events = &catalogue.system(system).ok_or(Errno::NODEV)?.events;
         let text = match filter::request(written) {
@@ -494,7 +500,7 @@ impl Mirror {
         Ok(())
     }
 
-    fn set_option_word(&mut self, instance: u32, word: &[u8]) -> Result<(), Errno> {
+    fn set_option_word(&mut self, instance: InstanceId, word: &[u8]) -> Result<(), Errno> {
         // The kernel's buffer for it.
         if word.len() >= 64 {
             return Err(Errno::INVAL);
@@ -510,7 +516,7 @@ impl Mirror {
         self.set_option(instance, option, on)
     }
 
-    fn set_option(&mut self, instance: u32, option: u32, on: bool) -> Result<(), Errno> {
+    fn set_option(&mut self, instance: InstanceId, option: u32, on: bool) -> Result<(), Errno> {
         let task_pid = self.task_pid();
         let state = self.state(instance)?;
         let name = state.options.name(option).ok_or(Errno::NODEV)?.to_owned();
@@ -544,7 +550,7 @@ impl Mirror {
         Ok(())
     }
 
-    fn add_pids(&mut self, instance: u32, list: List, text: &[u8]) -> Result<(), Errno> {
+    fn add_pids(&mut self, instance: InstanceId, list: List, text: &[u8]) -> Result<(), Errno> {
         let state = self.state(instance)?;
         state.expand();
         let mut pids = Vec::new();
@@ -564,7 +570,7 @@ impl Mirror {
         state.add_pids(list, &pids)
     }
 
-    fn clear_pids(&mut self, instance: u32, list: List) -> Result<(), Errno> {
+    fn clear_pids(&mut self, instance: InstanceId, list: List) -> Result<(), Errno> {
         self.state(instance)?.clear_pids(list)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     attach::{self, AttachError, AttachPoint, Block, Counting, Counts, HistAround, ids},
     code::lower::hist as lower,
     engine::hooks::{self, AttachPlan},
-    event::{Format, dynamic::latin1},
+    event::{Format, InstanceId, dynamic::latin1},
     lang::hist::{Trigger, TriggerId, action::Deed},
     plan::{
         hist::{Layout, References},
@@ -67,7 +67,7 @@ impl Mirror {
     }
 
     /// Lets a table be counted in.
-    pub(super) fn run_table(&mut self, instance: u32, id: TriggerId) -> Result<(), Errno> {
+    pub(super) fn run_table(&mut self, instance: InstanceId, id: TriggerId) -> Result<(), Errno> {
         let trigger = self.histograms.trigger(id).ok_or(Errno::NODEV)?.clone();
         let event = self.state(instance)?.hists.table(id).ok_or(Errno::NODEV)?.event;
         if self.is_relayed(event) {
@@ -92,7 +92,7 @@ impl Mirror {
 
     fn start(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         trigger: &Trigger,
         chosen: &AttachPlan,
     ) -> Result<Result<Counting, AttachError>, Errno> {
@@ -111,7 +111,7 @@ impl Mirror {
     /// Does something with what the kernel side of a histogram is made of.
     fn with_request<T>(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         trigger: &Trigger,
         how: &Use,
         outer: &mut Vec<u32>,
@@ -169,7 +169,7 @@ impl Mirror {
     /// What an instance's histograms on an event that no tracepoint makes do with its record, entered so.
     pub(super) fn hist_parts(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         event: u32,
         entry: lower::Entry,
         outer: &mut Vec<u32>,
@@ -186,14 +186,20 @@ impl Mirror {
     }
 
     /// The triggers of some of an instance's tables.
-    fn counting(&self, instance: u32, which: impl Fn(&Table) -> bool) -> Vec<Trigger> {
+    fn counting(&self, instance: InstanceId, which: impl Fn(&Table) -> bool) -> Vec<Trigger> {
         let tables = self.get(instance).map_or(&[][..], |state| &state.hists.tables);
         let triggers = tables.iter().filter(|table| which(table));
         triggers.filter_map(|table| self.histograms.trigger(table.trigger)).cloned().collect()
     }
 
     /// Lets an event's histograms count a record that user space made.
-    pub(super) fn count_record(&mut self, instance: u32, event: u32, record: &[u8], writer: &attach::Writer) {
+    pub(super) fn count_record(
+        &mut self,
+        instance: InstanceId,
+        event: u32,
+        record: &[u8],
+        writer: &attach::Writer,
+    ) {
         for trigger in self.counting(instance, |table| table.event == event) {
             if let Err(errno) = self.count_in(instance, &trigger, record, writer) {
                 tracing::warn!("a histogram of {}: {errno}", trigger.event.full_name());
@@ -203,7 +209,7 @@ impl Mirror {
 
     fn count_in(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         trigger: &Trigger,
         record: &[u8],
         writer: &attach::Writer,
@@ -232,7 +238,7 @@ impl Mirror {
 
     /// Gives histograms whose actions emit synthetic events the programs that are right by now.
     pub(super) fn make_emitters_anew(&mut self) {
-        let instances: Vec<u32> = self.numbers().collect();
+        let instances: Vec<InstanceId> = self.numbers().collect();
         for instance in instances {
             let all = self.counting(instance, |_| true);
             for trigger in all.iter().filter(|trigger| trigger.hist.synthetic_events().next().is_some()) {
@@ -243,7 +249,7 @@ impl Mirror {
         }
     }
 
-    fn make_emitter_anew(&mut self, instance: u32, trigger: &Trigger) -> Result<(), Errno> {
+    fn make_emitter_anew(&mut self, instance: InstanceId, trigger: &Trigger) -> Result<(), Errno> {
         let table = self.state(instance)?.hists.table_mut(trigger.id).ok_or(Errno::NODEV)?;
         let event = table.event;
         table.running.injected = None;

@@ -18,7 +18,7 @@ use crate::{
         hooks::AttachPlan,
         probes::{self, Candidate},
     },
-    event::{Format, dynamic::Target},
+    event::{Format, InstanceId, dynamic::Target},
     lang::define::Probe,
     plan::source::ProgramContext,
 };
@@ -100,7 +100,7 @@ impl Mirror {
     /// whose records that is.
     pub(super) fn following(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         event: u32,
         outer: &mut Vec<u32>,
     ) -> Result<Vec<Block>, Errno> {
@@ -113,7 +113,12 @@ impl Mirror {
         parts
     }
 
-    fn parts_behind(&mut self, instance: u32, event: u32, outer: &mut Vec<u32>) -> Result<Vec<Block>, Errno> {
+    fn parts_behind(
+        &mut self,
+        instance: InstanceId,
+        event: u32,
+        outer: &mut Vec<u32>,
+    ) -> Result<Vec<Block>, Errno> {
         let mut parts = self.hist_parts(instance, event, Entry::Record, outer)?;
         let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
         for (probe, hook) in self.probes_on(event) {
@@ -145,7 +150,13 @@ impl Mirror {
 
     /// Hands a record of user space to an event, if it is on in an instance, and to what follows it there; what its triggers
     /// ask for.
-    pub(super) fn hand(&mut self, instance: u32, event: u32, record: &[u8], writer: &attach::Writer) -> u64 {
+    pub(super) fn hand(
+        &mut self,
+        instance: InstanceId,
+        event: u32,
+        record: &[u8],
+        writer: &attach::Writer,
+    ) -> u64 {
         self.count_record(instance, event, record, writer);
         let asked = self.emit_one(instance, event, record, writer);
         self.hand_to_probes(instance, event, record, writer) | asked
@@ -154,7 +165,7 @@ impl Mirror {
     /// Hands a record of user space to the event probes that sit on its event, and to their histograms.
     pub(super) fn hand_to_probes(
         &self,
-        instance: u32,
+        instance: InstanceId,
         event: u32,
         record: &[u8],
         writer: &attach::Writer,
@@ -172,7 +183,7 @@ impl Mirror {
         asked
     }
 
-    fn emit_one(&self, instance: u32, event: u32, record: &[u8], writer: &attach::Writer) -> u64 {
+    fn emit_one(&self, instance: InstanceId, event: u32, record: &[u8], writer: &attach::Writer) -> u64 {
         let live = self.get(instance).and_then(|state| state.live.as_ref());
         live.map_or(Ok(0), |live| live.emit(event, record, writer)).unwrap_or_else(|error| {
             tracing::warn!("{error}");
@@ -182,7 +193,7 @@ impl Mirror {
 
     /// Counts an event probe in or out on the event that it sits on, which has it among its triggers
     /// (`enable_eprobe()`).
-    pub(super) fn sit(&mut self, instance: u32, event: u32, on: bool) -> Result<(), Errno> {
+    pub(super) fn sit(&mut self, instance: InstanceId, event: u32, on: bool) -> Result<(), Errno> {
         let probes = self.dynamic.probes_of(event).unwrap_or_default();
         for probe in probes {
             let Target::Event { system, name, .. } = &probe.event.target else { continue };
@@ -198,7 +209,7 @@ impl Mirror {
     }
 
     /// Has records of user space run through what follows an event probe.
-    fn relay_writers(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    fn relay_writers(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
         let parts = self.hist_parts(instance, event, Entry::Injected, &mut vec![event])?;
         let probes = self.dynamic.probes_of(event).unwrap_or_default();
         let hooks: Vec<ProgramContext> =
@@ -220,7 +231,7 @@ impl Mirror {
     }
 
     /// To be called when an event is on otherwise than before in an instance: what has its records, or is made of them, follows.
-    pub(super) fn changed(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    pub(super) fn changed(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
         match self.source(event) {
             Some(Source::Emission) => {
                 self.relink(event);
@@ -232,7 +243,7 @@ impl Mirror {
     }
 
     /// Sees to it that what follows an event in an instance gets its records: to be called when that changes.
-    pub(super) fn rebuild_dependents(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    pub(super) fn rebuild_dependents(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
         match self.source(event) {
             None | Some(Source::Writers) => Ok(()),
             Some(Source::Emission) => {

@@ -11,12 +11,12 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::{catalogue::Made, mirror::Mirror, mirror::TOP, profile::Profile};
+use super::{catalogue::Made, mirror::Mirror, profile::Profile};
 use crate::{
     buffer::clock::monotonic,
     engine::probes,
     event::{
-        Format,
+        Format, InstanceId,
         dynamic::{Kind, Target},
     },
     kernel::opened::Identity,
@@ -274,7 +274,7 @@ impl Mirror {
             }
             Err(refusal) => {
                 for entry in refusal.log_entries() {
-                    self.state(TOP)?.errors.push(monotonic(), entry);
+                    self.state(InstanceId::TOP)?.errors.push(monotonic(), entry);
                 }
                 Err(refusal.errno())
             }
@@ -357,8 +357,11 @@ impl Mirror {
 
     /// Hangs an event's probes up anew where it is on, after one came or went.
     fn reattach(&mut self, event: u32) {
-        let on: Vec<u32> =
-            self.numbered().filter(|(_, state)| state.is_enabled(event)).map(|(n, _)| n).collect();
+        let on: Vec<InstanceId> = self
+            .numbered()
+            .filter(|(_, state)| state.is_enabled(event))
+            .map(|(instance, _)| instance)
+            .collect();
         for instance in on {
             let _ = self.apply(instance, &super::Command::Event { event, on: false });
             if let Err(errno) = self.apply(instance, &super::Command::Event { event, on: true }) {

@@ -16,7 +16,7 @@ use crate::{
     buffer::clock::{Clock, monotonic},
     code::lower::hist as lower,
     engine::hist::shown,
-    event::{Format, synthetic},
+    event::{Format, InstanceId, synthetic},
     lang::{
         filter::FilterError,
         hist::{Change, Dialect, HistId, Set, Trigger, TriggerId, World},
@@ -101,11 +101,11 @@ impl Instance {
 /// What the mirror has that histograms are about.
 pub(super) struct Around<'a> {
     pub(super) mirror: &'a Mirror,
-    pub(super) instance: u32,
+    pub(super) instance: InstanceId,
 }
 
 impl World for Around<'_> {
-    fn instance(&self) -> u32 {
+    fn instance(&self) -> InstanceId {
         self.instance
     }
 
@@ -137,7 +137,7 @@ pub type Seen = Vec<(TriggerId, u64)>;
 
 impl Mirror {
     /// An event's triggers, each with what its word says.
-    fn hists_of(&self, instance: u32, event: u32) -> Vec<Trigger> {
+    fn hists_of(&self, instance: InstanceId, event: u32) -> Vec<Trigger> {
         let name = self.events.full_name(event);
         let (system, event) = name.split_once(':').unwrap_or_default();
         let state = self.get(instance);
@@ -153,7 +153,7 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENODEV` when the instance is gone.
-    pub fn trigger_text(&self, instance: u32, event: u32) -> Result<Vec<u8>, Errno> {
+    pub fn trigger_text(&self, instance: InstanceId, event: u32) -> Result<Vec<u8>, Errno> {
         let state = self.get(instance).ok_or(Errno::NODEV)?;
         let hists = self.hists_of(instance, event).iter().flat_map(Trigger::read_back).collect();
         Ok(state.trigger_text(event, hists, |event| self.events.full_name(event)))
@@ -163,7 +163,7 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENODEV` when the instance is gone.
-    pub fn hist_text(&mut self, instance: u32, event: u32) -> Result<Vec<u8>, Errno> {
+    pub fn hist_text(&mut self, instance: InstanceId, event: u32) -> Result<Vec<u8>, Errno> {
         let state = self.get(instance).ok_or(Errno::NODEV)?;
         let with_counts = |trigger: Trigger| {
             let counts = state.hists.table(trigger.id).map(|table| Arc::clone(&table.counts));
@@ -183,7 +183,7 @@ impl Mirror {
     }
 
     /// How far an event's histograms have counted; the ring is written to at the next hit of any if somebody waits for that.
-    pub fn hist_seen(&mut self, instance: u32, event: u32, wake: bool) -> Seen {
+    pub fn hist_seen(&mut self, instance: InstanceId, event: u32, wake: bool) -> Seen {
         let Some(state) = self.get(instance) else { return Seen::new() };
         let tables = state.hists.tables.iter().filter(|table| table.event == event);
         let tables: Vec<(TriggerId, HistId)> = tables.map(|table| (table.trigger, table.hist)).collect();
@@ -201,7 +201,7 @@ impl Mirror {
     /// A line with `hist` that was written to an event's `trigger`; `text` is what stands behind it.
     pub(super) fn set_hist(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         event: u32,
         text: Option<&[u8]>,
         remove: bool,
@@ -243,7 +243,12 @@ impl Mirror {
     }
 
     /// Says whether a histogram counts.
-    pub(super) fn pause_hist(&mut self, instance: u32, id: TriggerId, paused: bool) -> Result<(), Errno> {
+    pub(super) fn pause_hist(
+        &mut self,
+        instance: InstanceId,
+        id: TriggerId,
+        paused: bool,
+    ) -> Result<(), Errno> {
         self.histograms.set_paused(id, paused);
         let state = self.state(instance)?;
         if let (Some(table), Some(live)) = (state.hists.table(id), &state.live) {
@@ -256,7 +261,7 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENODEV` when the instance or the event is gone.
-    pub fn clear_hists(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    pub fn clear_hists(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
         self.touch();
         let name = self.events.full_name(event);
         let (system, event_name) = name.split_once(':').ok_or(Errno::NODEV)?;
@@ -266,7 +271,7 @@ impl Mirror {
     }
 
     /// Takes an instance's histograms away, before the instance goes.
-    pub(super) fn forget_hists(&mut self, instance: u32) {
+    pub(super) fn forget_hists(&mut self, instance: InstanceId) {
         let mut set = self.histograms.clone();
         set.forget_instance(instance, &Around { mirror: self, instance });
         // What goes is refused nothing.
@@ -278,10 +283,10 @@ impl Mirror {
     fn follow_hists(&mut self, set: Set) -> Result<(), Errno> {
         let before = std::mem::replace(&mut self.histograms, set);
         let new = self.histograms.triggers().map(|trigger| (trigger.instance, trigger.id));
-        let is_new = |(instance, id): &(u32, TriggerId)| {
+        let is_new = |(instance, id): &(InstanceId, TriggerId)| {
             self.get(*instance).is_some_and(|state| state.hists.table(*id).is_none())
         };
-        let new: Vec<(u32, TriggerId)> = new.filter(is_new).collect();
+        let new: Vec<(InstanceId, TriggerId)> = new.filter(is_new).collect();
         for (done, (instance, id)) in new.iter().enumerate() {
             if let Err(errno) = self.add_table(*instance, *id) {
                 self.histograms = before;
@@ -292,11 +297,11 @@ impl Mirror {
             }
         }
         let is_gone = |table: &&Table| self.histograms.triggers().all(|trigger| trigger.id != table.trigger);
-        let gone = |(number, state): (u32, &Instance)| {
+        let gone = |(instance, state): (InstanceId, &Instance)| {
             let gone = state.hists.tables.iter().filter(is_gone);
-            gone.map(|table| (number, table.trigger)).collect::<Vec<_>>()
+            gone.map(|table| (instance, table.trigger)).collect::<Vec<_>>()
         };
-        let gone: Vec<(u32, TriggerId)> = self.numbered().flat_map(gone).collect();
+        let gone: Vec<(InstanceId, TriggerId)> = self.numbered().flat_map(gone).collect();
         let done = gone.into_iter().try_for_each(|(instance, id)| self.drop_table(instance, id));
         self.count_uses();
         done
@@ -318,7 +323,7 @@ impl Mirror {
     }
 
     /// Makes the table of a trigger, shared with those of its name, and what counts in it.
-    fn add_table(&mut self, instance: u32, id: TriggerId) -> Result<(), Errno> {
+    fn add_table(&mut self, instance: InstanceId, id: TriggerId) -> Result<(), Errno> {
         let trigger = self.histograms.trigger(id).ok_or(Errno::NODEV)?.clone();
         let (hist, format) = (&trigger.hist, &trigger.event);
         let event = self.events.find_system(&format.system);
@@ -352,7 +357,7 @@ impl Mirror {
         done
     }
 
-    fn forget_table(&mut self, instance: u32, id: TriggerId) -> Option<Table> {
+    fn forget_table(&mut self, instance: InstanceId, id: TriggerId) -> Option<Table> {
         let hists = &mut self.get_mut(instance)?.hists;
         let at = hists.tables.iter().position(|table| table.trigger == id)?;
         let table = hists.tables.remove(at);
@@ -361,7 +366,7 @@ impl Mirror {
     }
 
     /// Takes a table away.
-    fn drop_table(&mut self, instance: u32, id: TriggerId) -> Result<(), Errno> {
+    fn drop_table(&mut self, instance: InstanceId, id: TriggerId) -> Result<(), Errno> {
         // Snapshots that it asked for are taken.
         self.collect(instance);
         let Some(table) = self.forget_table(instance, id) else { return Ok(()) };
@@ -377,7 +382,7 @@ impl Mirror {
     }
 
     /// Lets triggers that turn an event's histograms on and off know which these are by now.
-    fn tell_switches(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    fn tell_switches(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
         let switching = self.state(instance)?.triggers.switching_hists(event);
         switching.into_iter().try_for_each(|other| self.refresh(instance, other))
     }

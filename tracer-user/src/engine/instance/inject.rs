@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use tracer_abi::{COMMON_SIZE, asked};
 
 use super::{mark::Writer, mirror::Mirror, session, state::EventInputs};
-use crate::{attach, lang};
+use crate::{attach, event::InstanceId, lang};
 
 /// What is written at once is shorter than a page.
 const LIMIT: usize = 4096;
@@ -15,7 +15,13 @@ impl Mirror {
     ///
     /// # Errors
     /// Those of [`lang::inject::record`]; `EINVAL` for a text as long as a page; what the kernel says of a program.
-    pub fn inject(&mut self, instance: u32, event: u32, text: &[u8], writer: Writer) -> Result<(), Errno> {
+    pub fn inject(
+        &mut self,
+        instance: InstanceId,
+        event: u32,
+        text: &[u8],
+        writer: Writer,
+    ) -> Result<(), Errno> {
         if text.len() >= LIMIT {
             return Err(Errno::INVAL);
         }

@@ -10,12 +10,13 @@ use tracer_abi::{COMMON_SIZE, asked};
 
 use super::{
     catalogue::{Events, SPECIAL},
-    mirror::{Mirror, TOP},
+    mirror::Mirror,
 };
 use crate::{
     attach,
     buffer::{Page, PageSize, clock::Conversion},
     engine::facts::{Facts, MARK_WRITER},
+    event::InstanceId,
     render::{
         RenderEnv,
         line::{self, Stamp, Tasks},
@@ -207,7 +208,7 @@ impl Mirror {
     /// `EINVAL` when the option `markers` is off or raw data has no number, `EBADF` while recording is off.
     pub fn mark(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         mark: Mark,
         written: &[u8],
         writer: Writer,
@@ -216,7 +217,7 @@ impl Mirror {
         if !options.is("markers") {
             return Err(Errno::INVAL);
         }
-        if instance != TOP || options.find(COPY).is_none() {
+        if instance != InstanceId::TOP || options.find(COPY).is_none() {
             return self.mark_one(instance, mark, written, writer);
         }
         // Those of the top go to all instances that want them (6.16 and later); the last to ask is the first to get it.
@@ -234,7 +235,7 @@ impl Mirror {
 
     fn mark_one(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         mark: Mark,
         written: &[u8],
         writer: Writer,
@@ -274,7 +275,7 @@ impl Mirror {
     }
 
     /// Runs the triggers of `ftrace:print` on a record that lies in the buffer.
-    fn run_triggers(&mut self, instance: u32, record: &[u8], writer: Writer) {
+    fn run_triggers(&mut self, instance: InstanceId, record: &[u8], writer: Writer) {
         let Ok(state) = self.state(instance) else { return };
         let Some(live) = &state.live else { return };
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
@@ -290,7 +291,7 @@ impl Mirror {
     }
 
     /// Records the kernel's stack of who wrote a record.
-    pub(super) fn stack_of_writer(&mut self, instance: u32, record: &[u8], writer: Writer) {
+    pub(super) fn stack_of_writer(&mut self, instance: InstanceId, record: &[u8], writer: Writer) {
         let facts = self.facts.clone();
         let kind = self.stack_kinds()[0];
         let Ok(state) = self.state(instance) else { return };

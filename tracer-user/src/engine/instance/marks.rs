@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::{
     catalogue::{SPECIAL, STACKS},
     mark::{COPY, Mark, Writer, Written},
-    mirror::{Mirror, TOP},
+    mirror::Mirror,
     state::Instance,
 };
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
         clock::{Clock, Conversion, monotonic},
     },
     engine::tasks::{TaskNames, thread_group},
+    event::InstanceId,
 };
 
 /// Marks that wait at most, and their bytes.
@@ -209,7 +210,7 @@ pub(super) fn flush(state: &mut Instance, tasks: &mut TaskNames, until: u64) {
 
 impl Mirror {
     /// The marks of an instance.
-    pub fn marks(&self, instance: u32) -> Option<Arc<Marks>> {
+    pub fn marks(&self, instance: InstanceId) -> Option<Arc<Marks>> {
         self.get(instance).map(|state| Arc::clone(&state.marks))
     }
 
@@ -233,12 +234,12 @@ impl Mirror {
         if !std::mem::take(&mut self.marks_stale) {
             return;
         }
-        for (number, state) in &self.instances {
-            state.marks.publish(self.present(*number, state));
+        for (instance, state) in &self.instances {
+            state.marks.publish(self.present(*instance, state));
         }
     }
 
-    fn present(&self, number: u32, state: &Instance) -> Option<Present> {
+    fn present(&self, instance: InstanceId, state: &Instance) -> Option<Present> {
         let options = &state.options;
         let plain =
             options.is("markers") && options.is("overwrite") && state.clock != Clock::Counter && !state.armed;
@@ -246,8 +247,9 @@ impl Mirror {
             return None;
         }
         // Those of the top go to all instances that want them.
-        if number == TOP && options.find(COPY).is_some() {
-            let alone = self.numbered().all(|(other, state)| state.options.is(COPY) == (other == TOP));
+        if instance == InstanceId::TOP && options.find(COPY).is_some() {
+            let alone =
+                self.numbered().all(|(other, state)| state.options.is(COPY) == (other == InstanceId::TOP));
             if !alone {
                 return None;
             }

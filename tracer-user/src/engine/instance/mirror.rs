@@ -31,12 +31,10 @@ use crate::{
         quota::{Charge, Quotas},
         tasks::TaskNames,
     },
+    event::InstanceId,
     kernel::{Error, memory, modules},
     lang::hist,
 };
-
-/// Number of the top instance.
-pub const TOP: u32 = 0;
 
 /// Numbers of instances: what fits into the number of a file.
 const NUMBERS: u32 = 1 << 24;
@@ -62,7 +60,8 @@ pub struct Mirror {
     pub facts: Arc<Facts>,
     /// The events.
     pub events: Arc<Events>,
-    pub(super) instances: BTreeMap<u32, Instance>,
+    pub(super) instances: BTreeMap<InstanceId, Instance>,
+    /// The number that the next instance gets.
     next: u32,
     pub(super) grounds: Option<Arc<SessionFactory>>,
     pub(super) choices: Choices,
@@ -113,8 +112,8 @@ impl Mirror {
         Ok(Self {
             facts,
             events,
-            instances: BTreeMap::from([(TOP, top)]),
-            next: TOP + 1,
+            instances: BTreeMap::from([(InstanceId::TOP, top)]),
+            next: InstanceId::TOP.get() + 1,
             grounds: None,
             choices: Choices::default(),
             guarding: Guarding::default(),
@@ -156,21 +155,21 @@ impl Mirror {
     }
 
     /// An instance.
-    pub fn get(&self, instance: u32) -> Option<&Instance> {
+    pub fn get(&self, instance: InstanceId) -> Option<&Instance> {
         self.instances.get(&instance)
     }
 
     /// An instance, to be read by what takes from it.
-    pub fn get_mut(&mut self, instance: u32) -> Option<&mut Instance> {
+    pub fn get_mut(&mut self, instance: InstanceId) -> Option<&mut Instance> {
         self.instances.get_mut(&instance)
     }
 
-    pub(super) fn state(&mut self, instance: u32) -> Result<&mut Instance, Errno> {
+    pub(super) fn state(&mut self, instance: InstanceId) -> Result<&mut Instance, Errno> {
         self.instances.get_mut(&instance).ok_or(Errno::NODEV)
     }
 
     /// All instances with their numbers.
-    pub(super) fn numbered(&self) -> impl Iterator<Item = (u32, &Instance)> {
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (InstanceId, &Instance)> {
         self.instances.iter().map(|(number, state)| (*number, state))
     }
 
@@ -185,23 +184,26 @@ impl Mirror {
     }
 
     /// What showing an instance's records needs.
-    pub(super) fn parts(&mut self, instance: u32) -> Option<(&Facts, &Events, &TaskNames, &mut Instance)> {
+    pub(super) fn parts(
+        &mut self,
+        instance: InstanceId,
+    ) -> Option<(&Facts, &Events, &TaskNames, &mut Instance)> {
         let Self { facts, events, tasks, instances, .. } = self;
         Some((facts, events, tasks, instances.get_mut(&instance)?))
     }
 
     /// Numbers of all instances, the top first.
-    pub(super) fn numbers(&self) -> impl DoubleEndedIterator<Item = u32> {
+    pub(super) fn numbers(&self) -> impl DoubleEndedIterator<Item = InstanceId> {
         self.instances.keys().copied()
     }
 
     /// Numbers and names of the instances below the top.
-    pub fn below(&self) -> impl Iterator<Item = (u32, &str)> {
+    pub fn below(&self) -> impl Iterator<Item = (InstanceId, &str)> {
         self.instances.iter().skip(1).map(|(number, instance)| (*number, instance.name.as_str()))
     }
 
     /// The number of an instance below the top.
-    pub fn find(&self, name: &str) -> Option<u32> {
+    pub fn find(&self, name: &str) -> Option<InstanceId> {
         self.below().find(|(_, known)| *known == name).map(|(number, _)| number)
     }
 
@@ -210,7 +212,7 @@ impl Mirror {
     /// # Errors
     /// `EEXIST`; `EINVAL` for what can be no directory's name; `ENOSPC` when numbers are used up, and `ENOMEM` where there
     /// are as many instances as there may be.
-    pub fn make(&mut self, name: &str) -> Result<u32, Errno> {
+    pub fn make(&mut self, name: &str) -> Result<InstanceId, Errno> {
         if self.find(name).is_some() {
             return Err(Errno::EXIST);
         }
@@ -225,12 +227,12 @@ impl Mirror {
             return Err(Errno::NOMEM);
         }
         let version = self.facts.version();
-        let options = self.state(TOP)?.options.inherited(version);
-        let number = self.next;
+        let options = self.state(InstanceId::TOP)?.options.inherited(version);
+        let instance = InstanceId::new(self.next);
         self.next += 1;
         self.touch();
-        self.instances.insert(number, Instance::new(name, options, self.facts.cpus(), PageSize::LEAST));
-        Ok(number)
+        self.instances.insert(instance, Instance::new(name, options, self.facts.cpus(), PageSize::LEAST));
+        Ok(instance)
     }
 
     /// Takes an instance away, with everything it has in the kernel.
@@ -238,17 +240,17 @@ impl Mirror {
     /// # Errors
     /// `ENOENT`, or `EBUSY` while one of its files is open.
     pub fn remove(&mut self, name: &str) -> Result<(), Errno> {
-        let number = self.find(name).ok_or(Errno::NOENT)?;
-        if self.state(number)?.users > 0 {
+        let instance = self.find(name).ok_or(Errno::NOENT)?;
+        if self.state(instance)?.users > 0 {
             return Err(Errno::BUSY);
         }
-        if self.state(number)?.options.is(PRINTK) {
-            self.printk_destination(TOP, true)?;
+        if self.state(instance)?.options.is(PRINTK) {
+            self.printk_destination(InstanceId::TOP, true)?;
         }
-        let on: Vec<u32> = self.state(number)?.enabled.iter().copied().collect();
-        self.keep_counts(number, &on);
-        self.forget_hists(number);
-        self.instances.remove(&number);
+        let on: Vec<u32> = self.state(instance)?.enabled.iter().copied().collect();
+        self.keep_counts(instance, &on);
+        self.forget_hists(instance);
+        self.instances.remove(&instance);
         self.touch();
         self.rest();
         Ok(())
@@ -271,7 +273,12 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENOMEM`, as `ring_buffer_resize()` says when there is not as much memory as it would take.
-    pub(super) fn find_memory(&self, instance: u32, cpu: Option<u32>, bytes: usize) -> Result<(), Errno> {
+    pub(super) fn find_memory(
+        &self,
+        instance: InstanceId,
+        cpu: Option<u32>,
+        bytes: usize,
+    ) -> Result<(), Errno> {
         let owed = |buffer: &CpuBuffer, size: usize| size.saturating_sub(buffer.taken()) as u64;
         let (mut more, mut promised) = (0_u64, 0_u64);
         for (number, state) in &self.instances {
@@ -297,13 +304,13 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENODEV` when the instance is gone.
-    pub fn hold(&mut self, instance: u32) -> Result<(), Errno> {
+    pub fn hold(&mut self, instance: InstanceId) -> Result<(), Errno> {
         self.state(instance)?.users += 1;
         Ok(())
     }
 
     /// Counts an open file out.
-    pub fn release(&mut self, instance: u32) {
+    pub fn release(&mut self, instance: InstanceId) {
         if let Some(state) = self.get_mut(instance) {
             state.users = state.users.saturating_sub(1);
         }
@@ -313,7 +320,7 @@ impl Mirror {
     ///
     /// # Errors
     /// `EBUSY` while somebody else reads it, or one that it takes from.
-    pub fn take_pipe(&mut self, instance: u32, cpu: Option<u32>) -> Result<(), Errno> {
+    pub fn take_pipe(&mut self, instance: InstanceId, cpu: Option<u32>) -> Result<(), Errno> {
         let pipes = &mut self.state(instance)?.pipes;
         let taken = match cpu {
             None => !pipes.is_empty(),
@@ -327,14 +334,14 @@ impl Mirror {
     }
 
     /// Ends a [`Mirror::take_pipe`].
-    pub fn give_pipe(&mut self, instance: u32, cpu: Option<u32>) {
+    pub fn give_pipe(&mut self, instance: InstanceId, cpu: Option<u32>) {
         if let Some(state) = self.get_mut(instance) {
             state.pipes.retain(|taken| *taken != cpu);
         }
     }
 
     /// Stops recording for a reader (`pause-on-trace`), or lets it go on.
-    pub fn pause(&mut self, instance: u32, on: bool) {
+    pub fn pause(&mut self, instance: InstanceId, on: bool) {
         if let Some(state) = self.get_mut(instance) {
             state.pause(on);
         }
@@ -348,15 +355,15 @@ impl Mirror {
 
     /// One instance at a time is where `trace_printk()` writes: one takes it from another, none gives it away but the
     /// top gets it back.
-    pub(super) fn printk_destination(&mut self, instance: u32, on: bool) -> Result<(), Errno> {
+    pub(super) fn printk_destination(&mut self, instance: InstanceId, on: bool) -> Result<(), Errno> {
         let option = self.state(instance)?.options.find(PRINTK).ok_or(Errno::INVAL)?;
         if self.state(instance)?.options.get(option) == on {
             return Ok(());
         }
-        if instance == TOP && !on {
+        if instance == InstanceId::TOP && !on {
             return Err(Errno::INVAL);
         }
-        let target = if on { instance } else { TOP };
+        let target = if on { instance } else { InstanceId::TOP };
         for (number, state) in &mut self.instances {
             state.options.set(option, *number == target);
         }
@@ -364,7 +371,7 @@ impl Mirror {
     }
 
     /// Makes an instance's session, where it has none yet.
-    pub(super) fn make_live(&mut self, instance: u32) -> Result<(), Errno> {
+    pub(super) fn make_live(&mut self, instance: InstanceId) -> Result<(), Errno> {
         if self.state(instance)?.live.is_some() {
             return Ok(());
         }
@@ -404,7 +411,7 @@ impl Mirror {
     }
 
     /// Numbers of the instances that record at this moment.
-    pub fn recording(&self) -> Vec<u32> {
+    pub fn recording(&self) -> Vec<InstanceId> {
         let recording = self.instances.iter().filter(|(_, state)| state.live.is_some());
         recording.map(|(number, _)| *number).collect()
     }

@@ -52,7 +52,7 @@ pub use command::{Command, List};
 pub use errors::ErrorLog;
 pub use hist::Seen;
 pub use marks::Marks;
-pub use mirror::{Mirror, TOP};
+pub use mirror::Mirror;
 pub use options::TraceOptions;
 pub use programs::program_files;
 pub use saved::{BYTES_MAX as SAVED_MAX, Saved, SavedError, SavedInstance};

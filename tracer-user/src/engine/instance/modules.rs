@@ -5,7 +5,10 @@ use std::collections::HashSet;
 use rustix::io::Errno;
 
 use super::{catalogue::Events, command::Command, mirror::Mirror, select::Selector};
-use crate::{event::Catalogue, kernel::modules};
+use crate::{
+    event::{Catalogue, InstanceId},
+    kernel::modules,
+};
 
 /// Events that are to be turned on when a module brings them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +56,12 @@ fn of_module(events: &Events, found: Vec<u32>, module: &str) -> Vec<u32> {
 
 impl Mirror {
     /// The events that a word means; none of a module that is not loaded, which then are awaited, or no more.
-    pub(super) fn meant(&mut self, instance: u32, which: &Selector<'_>, on: bool) -> Result<Vec<u32>, Errno> {
+    pub(super) fn meant(
+        &mut self,
+        instance: InstanceId,
+        which: &Selector<'_>,
+        on: bool,
+    ) -> Result<Vec<u32>, Errno> {
         let found = which.matching(&self.events);
         let Some(module) = which.module().filter(|_| modules::supported()) else {
             return if found.is_empty() || which.module().is_some() { Err(Errno::INVAL) } else { Ok(found) };

@@ -7,7 +7,10 @@ use std::collections::HashMap;
 
 use super::{attached::AttachedProbes, mirror::Mirror};
 use crate::{
-    event::dynamic::{Kind, Target, raw},
+    event::{
+        InstanceId,
+        dynamic::{Kind, Target, raw},
+    },
     lang::define::Defined,
 };
 
@@ -20,12 +23,12 @@ pub(super) struct Profile {
     /// By event and place among its probes: what was counted by those who count no more.
     past: HashMap<(u32, usize), Count>,
     /// By event: the instance that counts, and what it had counted when it began to.
-    counting: HashMap<u32, (u32, Vec<Count>)>,
+    counting: HashMap<u32, (InstanceId, Vec<Count>)>,
 }
 
 impl Profile {
     /// An instance has an event on by now.
-    pub(super) fn begin(&mut self, event: u32, instance: u32) {
+    pub(super) fn begin(&mut self, event: u32, instance: InstanceId) {
         self.counting.entry(event).or_insert((instance, Vec::new()));
     }
 
@@ -38,7 +41,7 @@ impl Profile {
 
 impl Mirror {
     /// Hits and misses of an event's probes, as an instance counts them.
-    fn counts(&self, instance: u32, event: u32) -> Option<Vec<Count>> {
+    fn counts(&self, instance: InstanceId, event: u32) -> Option<Vec<Count>> {
         Some(AttachedProbes::counts(self.get(instance)?.live.as_ref()?.probes(event)?))
     }
 
@@ -54,15 +57,15 @@ impl Mirror {
     }
 
     /// Keeps what dynamic events counted in an instance that is about to turn them off.
-    pub(super) fn keep_counts(&mut self, instance: u32, events: &[u32]) {
+    pub(super) fn keep_counts(&mut self, instance: InstanceId, events: &[u32]) {
         for &event in events {
             if self.dynamic.profile.counting.get(&event).is_none_or(|(counting, _)| *counting != instance) {
                 continue;
             }
             // The next one first: hits of this moment are in one count at least.
-            let next = self.numbered().find(|(number, state)| *number != instance && state.is_enabled(event));
-            let next = next.map(|(number, _)| number);
-            let next = next.and_then(|number| Some((number, self.counts(number, event)?)));
+            let next = self.numbered().find(|(other, state)| *other != instance && state.is_enabled(event));
+            let next = next.map(|(other, _)| other);
+            let next = next.and_then(|other| Some((other, self.counts(other, event)?)));
             let counted = self.counted(event);
             let profile = &mut self.dynamic.profile;
             for (place, (hits, missed)) in counted.into_iter().enumerate() {

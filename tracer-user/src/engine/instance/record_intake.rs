@@ -26,6 +26,7 @@ use crate::{
         clock::{Clock, Conversion, monotonic},
     },
     engine::{facts::Facts, tasks::TaskNames},
+    event::InstanceId,
     render::RenderEnv,
     sys::ring::{Drained, RingMemory, Seen},
 };
@@ -51,7 +52,7 @@ pub(super) struct Taken {
 impl Mirror {
     /// Takes what an instance's programs have recorded into its buffers. What it gives is the trace clock's time up to
     /// which no older record can come any more.
-    pub fn collect(&mut self, instance: u32) -> u64 {
+    pub fn collect(&mut self, instance: InstanceId) -> u64 {
         let mut part = Part::all(self.instances.get(&instance));
         loop {
             if let Some(horizon) = self.collect_part(instance, &mut part) {
@@ -62,13 +63,13 @@ impl Mirror {
     }
 
     /// The same for a while. Whether that was all.
-    pub fn collect_some(&mut self, instance: u32) -> bool {
+    pub fn collect_some(&mut self, instance: InstanceId) -> bool {
         let mut part = Part::all(self.instances.get(&instance));
         self.collect_part(instance, &mut part).is_some()
     }
 
     /// One step; None when another one is needed.
-    fn collect_part(&mut self, instance: u32, part: &mut Part) -> Option<u64> {
+    fn collect_part(&mut self, instance: InstanceId, part: &mut Part) -> Option<u64> {
         if let Some(names) = &mut self.names {
             names.collect(&mut self.tasks);
         }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     command::{Command, List},
-    mirror::{Mirror, TOP},
+    mirror::Mirror,
     programs::program_files,
     select::Selector,
     state::Instance,
@@ -19,6 +19,7 @@ use super::{
 use crate::{
     buffer::PageSize,
     engine::instance::catalogue::Events,
+    event::InstanceId,
     kernel::opened::Identity,
     lang::{
         define::{File, files},
@@ -157,7 +158,7 @@ fn same(found: Found, was: Option<Identity>) -> Result<Found, Errno> {
 impl Mirror {
     /// What is to outlive us.
     pub fn saved(&self) -> Saved {
-        let instances = self.numbers().filter_map(|number| self.get(number));
+        let instances = self.numbers().filter_map(|instance| self.get(instance));
         let text = |line: &[u8]| String::from_utf8_lossy(line).trim_end_matches('\n').to_owned();
         let (definitions, definition_files) =
             self.lasting_definitions().into_iter().map(|(line, file)| (text(&line), file)).unzip();
@@ -203,7 +204,7 @@ impl Mirror {
         }
         for one in &saved.instances {
             let instance = match (one.name.as_str(), self.find(&one.name)) {
-                ("", _) => TOP,
+                ("", _) => InstanceId::TOP,
                 (_, Some(instance)) => instance,
                 (name, None) => match self.make(name) {
                     Ok(instance) => instance,
@@ -223,7 +224,12 @@ impl Mirror {
         failed
     }
 
-    fn restore_one(&mut self, instance: u32, saved: &SavedInstance, failed: &mut Vec<(String, Errno)>) {
+    fn restore_one(
+        &mut self,
+        instance: InstanceId,
+        saved: &SavedInstance,
+        failed: &mut Vec<(String, Errno)>,
+    ) {
         let whose = if saved.name.is_empty() { String::new() } else { format!(" of {}", saved.name) };
         let mut keep = |what: String, done: Result<(), Errno>| {
             if let Err(error) = done {
@@ -314,7 +320,8 @@ impl Mirror {
     }
 
     fn restore_hist(&mut self, saved: &SavedHist) -> Result<(), Errno> {
-        let instance = if saved.instance.is_empty() { Some(TOP) } else { self.find(&saved.instance) };
+        let instance =
+            if saved.instance.is_empty() { Some(InstanceId::TOP) } else { self.find(&saved.instance) };
         let instance = instance.ok_or(Errno::NOENT)?;
         let event = self.events.find_system(&saved.system);
         let event = event.and_then(|system| self.events.find(system, &saved.event)).ok_or(Errno::NOENT)?;

@@ -8,19 +8,13 @@ use std::{collections::HashMap, sync::Arc};
 use rustix::io::Errno;
 use tracer_abi::asked;
 
-use super::{
-    catalogue::Made,
-    mark::Writer,
-    mirror::{Mirror, TOP},
-    session,
-    state::EventInputs,
-};
+use super::{catalogue::Made, mark::Writer, mirror::Mirror, session, state::EventInputs};
 use crate::{
     attach::{self, Block},
     buffer::clock::monotonic,
     engine::facts::Facts,
     event::{
-        Format,
+        Format, InstanceId,
         dynamic::latin1,
         synthetic::{Event, Member, SYSTEM, TEXT_ROOM, Value},
     },
@@ -121,7 +115,7 @@ impl Mirror {
             }
             Err(refusal) => {
                 if let Some(entry) = refusal.log_entry() {
-                    self.state(TOP)?.errors.push(monotonic(), entry);
+                    self.state(InstanceId::TOP)?.errors.push(monotonic(), entry);
                 }
                 Err(refusal.errno())
             }
@@ -172,7 +166,7 @@ impl Mirror {
     pub fn emit(&mut self, name: &str, values: &[Value<'_>], writer: Writer) -> Result<(), Errno> {
         let number = self.synthetic_number(name).ok_or(Errno::NOENT)?;
         let record = self.synthetic_record(number, values, writer)?;
-        let all: Vec<u32> = self.numbers().collect();
+        let all: Vec<InstanceId> = self.numbers().collect();
         for instance in all {
             self.emit_record(instance, number, &record, writer);
         }
@@ -186,7 +180,7 @@ impl Mirror {
     /// where nothing is recorded.
     pub fn emit_in(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         event: u32,
         values: &[Value<'_>],
         writer: Writer,
@@ -217,7 +211,7 @@ impl Mirror {
         Ok(record)
     }
 
-    fn emit_record(&mut self, instance: u32, event: u32, record: &[u8], writer: Writer) {
+    fn emit_record(&mut self, instance: InstanceId, event: u32, record: &[u8], writer: Writer) {
         self.tasks.meet(writer.pid.cast_signed(), true);
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
         if self.hand(instance, event, record, &hit) & asked::STACK != 0 {
@@ -227,7 +221,7 @@ impl Mirror {
     }
 
     /// Whether an event is on in an instance, and no trigger has turned it off.
-    pub fn takes_hits(&self, instance: u32, event: u32) -> bool {
+    pub fn takes_hits(&self, instance: InstanceId, event: u32) -> bool {
         self.get(instance).is_some_and(|state| {
             state.is_enabled(event) && !state.live.as_ref().is_some_and(|live| live.is_soft_off(event))
         })

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::{hist::Around, mirror::Mirror};
 use crate::{
     attach::Counted,
+    event::InstanceId,
     lang::hist::{Change, Flags, Refusal, Trigger, TriggerId},
 };
 
@@ -33,7 +34,12 @@ impl Mirror {
     ///
     /// # Errors
     /// When the command is wrong, changes one that is there, or the kernel refuses something.
-    pub fn add_hist(&mut self, instance: u32, event: u32, command: &[u8]) -> Result<TriggerId, HistFault> {
+    pub fn add_hist(
+        &mut self,
+        instance: InstanceId,
+        event: u32,
+        command: &[u8],
+    ) -> Result<TriggerId, HistFault> {
         let format = Arc::new(self.events.try_format(event, &self.facts)?.clone());
         // Tried on a copy, which gives the new one the same number.
         let mut set = self.histograms.clone();
@@ -46,7 +52,7 @@ impl Mirror {
     }
 
     /// A histogram trigger of an instance.
-    pub fn hist_trigger(&self, instance: u32, id: TriggerId) -> Option<&Trigger> {
+    pub fn hist_trigger(&self, instance: InstanceId, id: TriggerId) -> Option<&Trigger> {
         self.histograms.trigger(id).filter(|trigger| trigger.instance == instance)
     }
 
@@ -54,13 +60,13 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENODEV` when it is gone, `EIO` when the kernel does not show its table.
-    pub fn hist_counted(&self, instance: u32, id: TriggerId) -> Result<Counted, Errno> {
+    pub fn hist_counted(&self, instance: InstanceId, id: TriggerId) -> Result<Counted, Errno> {
         let table = self.get(instance).and_then(|state| state.hists.table(id)).ok_or(Errno::NODEV)?;
         table.counts.read().map_err(|_| Errno::IO)
     }
 
     /// Whether other histograms look its variables up, or count the synthetic events that it makes.
-    pub fn hist_serves(&self, instance: u32, id: TriggerId) -> bool {
+    pub fn hist_serves(&self, instance: InstanceId, id: TriggerId) -> bool {
         let Some(own) = self.hist_trigger(instance, id) else { return false };
         let made: Vec<String> = own.hist.synthetic_events().collect();
         self.histograms.triggers().filter(|other| other.id != id).any(|other| {
@@ -72,7 +78,7 @@ impl Mirror {
     }
 
     /// Names of all variables that histograms of an instance have.
-    pub fn hist_variables(&self, instance: u32) -> Vec<String> {
+    pub fn hist_variables(&self, instance: InstanceId) -> Vec<String> {
         let own = self.histograms.triggers().filter(|trigger| trigger.instance == instance);
         let fields = own.flat_map(|trigger| &trigger.hist.fields);
         let names =

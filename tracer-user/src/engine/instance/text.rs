@@ -19,6 +19,7 @@ use crate::{
         clock::{Clock, Conversion, monotonic},
     },
     engine::{facts::Facts, tasks::TaskNames},
+    event::InstanceId,
     render::{
         Pointers, RenderEnv, Symbol,
         latency::{self, Position},
@@ -188,7 +189,7 @@ impl<'a> Style<'a> {
 /// The text of `trace`: what was there when it was opened, made as it is read.
 #[derive(Clone, Debug)]
 pub struct Lines {
-    instance: u32,
+    instance: InstanceId,
     reader: Reader,
     /// Whether a CPU's first line is announced: only where records were overwritten.
     annotate: bool,
@@ -221,7 +222,7 @@ enum Header {
 
 impl Lines {
     /// Begins to read one CPU's buffer or all of an instance, or of its snapshot.
-    pub fn new(mirror: &mut Mirror, instance: u32, cpu: Option<u32>, snapshot: bool) -> Option<Self> {
+    pub fn new(mirror: &mut Mirror, instance: InstanceId, cpu: Option<u32>, snapshot: bool) -> Option<Self> {
         mirror.collect(instance);
         let state = mirror.get(instance)?;
         let nothing = TraceBuffer::new(0, 0, state.page());
@@ -335,7 +336,7 @@ const PIPE_MAX: usize = 8155;
 /// A reader of `trace_pipe`: what it shows is gone.
 #[derive(Debug)]
 pub struct Pipe {
-    instance: u32,
+    instance: InstanceId,
     cpu: Option<u32>,
     latency: bool,
     left: Vec<u8>,
@@ -355,7 +356,7 @@ struct Taken {
 
 impl Pipe {
     /// A reader of one CPU or of all.
-    pub fn new(mirror: &Mirror, instance: u32, cpu: Option<u32>) -> Self {
+    pub fn new(mirror: &Mirror, instance: InstanceId, cpu: Option<u32>) -> Self {
         let latency = mirror.get(instance).is_some_and(|state| state.options.is("latency-format"));
         Self { instance, cpu, latency, left: Vec::new(), read_before: false, taken: None }
     }
@@ -426,7 +427,7 @@ impl Pipe {
 /// A reader of `trace_pipe_raw`: the pages that it gets are gone.
 #[derive(Debug)]
 pub struct Pages {
-    instance: u32,
+    instance: InstanceId,
     cpu: u32,
     snapshot: bool,
     left: Vec<u8>,
@@ -434,7 +435,7 @@ pub struct Pages {
 
 impl Pages {
     /// A reader of a CPU's buffer, or of its snapshot.
-    pub fn new(instance: u32, cpu: u32, snapshot: bool) -> Self {
+    pub fn new(instance: InstanceId, cpu: u32, snapshot: bool) -> Self {
         Self { instance, cpu, snapshot, left: Vec::new() }
     }
 

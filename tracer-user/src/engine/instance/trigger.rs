@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     buffer::clock::monotonic,
+    event::InstanceId,
     lang::trigger::{self, Act, Argument, Command, Target},
 };
 
@@ -20,7 +21,12 @@ const LOGGED: (u32, u32) = (6, 2);
 
 impl Mirror {
     /// What was written to an event's `trigger`.
-    pub(super) fn set_trigger(&mut self, instance: u32, event: u32, written: &[u8]) -> Result<(), Errno> {
+    pub(super) fn set_trigger(
+        &mut self,
+        instance: InstanceId,
+        event: u32,
+        written: &[u8],
+    ) -> Result<(), Errno> {
         let line = trigger::read(written)?;
         let (kind, argument) = match line.command {
             Command::Act(act, argument) => (Kind::Act(act), argument),
@@ -54,7 +60,7 @@ impl Mirror {
     /// A trigger with its count and filter, in the order in which the kernel finds fault with them.
     fn standing(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         event: u32,
         kind: Kind,
         argument: Argument<'_>,
@@ -76,7 +82,12 @@ impl Mirror {
     }
 
     /// Lets a trigger stand; when something is refused, all is as it was.
-    fn put_trigger(&mut self, instance: u32, event: u32, standing: InstalledTrigger) -> Result<(), Errno> {
+    fn put_trigger(
+        &mut self,
+        instance: InstanceId,
+        event: u32,
+        standing: InstalledTrigger,
+    ) -> Result<(), Errno> {
         let (kind, count) = (standing.kind, standing.count);
         self.make_live(instance)?;
         if kind == Kind::Act(Act::Snapshot) {
@@ -111,7 +122,7 @@ impl Mirror {
     }
 
     /// Takes the trigger at a place in an event's list away.
-    fn take_trigger(&mut self, instance: u32, event: u32, at: usize) -> Result<(), Errno> {
+    fn take_trigger(&mut self, instance: InstanceId, event: u32, at: usize) -> Result<(), Errno> {
         // What it asked for before is obeyed.
         self.collect(instance);
         let state = self.state(instance)?;
@@ -132,18 +143,18 @@ impl Mirror {
     }
 
     /// One reason more why an event hangs on its hook though it be off, for what has programs of its own.
-    pub(super) fn soften_idle(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    pub(super) fn soften_idle(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
         self.soften_for(instance, event, true)
     }
 
     /// One such reason less.
-    pub(super) fn harden_idle(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    pub(super) fn harden_idle(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
         self.harden_for(instance, event, true)
     }
 
     /// One reason more why triggers may turn an event on and off (`__ftrace_event_enable_disable(file, 1, 1)`): it
     /// hangs on its hook from here on, and is what it was, on or off.
-    fn soften_for(&mut self, instance: u32, event: u32, idle: bool) -> Result<(), Errno> {
+    fn soften_for(&mut self, instance: InstanceId, event: u32, idle: bool) -> Result<(), Errno> {
         let state = self.state(instance)?;
         let first = state.triggers.soft_mode_get(event, idle);
         let rests = state.live.as_ref().is_some_and(|live| live.is_idle(event));
@@ -161,7 +172,7 @@ impl Mirror {
     }
 
     /// One reason less; behind the last one an event stays on its hook if it is on.
-    fn harden_for(&mut self, instance: u32, event: u32, idle: bool) -> Result<(), Errno> {
+    fn harden_for(&mut self, instance: InstanceId, event: u32, idle: bool) -> Result<(), Errno> {
         let state = self.state(instance)?;
         let last = state.triggers.soft_mode_put(event, idle);
         if !state.live.as_ref().is_some_and(|live| live.is_soft_off(event)) {
@@ -180,14 +191,14 @@ impl Mirror {
     }
 
     /// Whether nothing needs an event's own program while the event is off.
-    pub(super) fn may_idle(&self, instance: u32, event: u32) -> bool {
+    pub(super) fn may_idle(&self, instance: InstanceId, event: u32) -> bool {
         let idle = self.get(instance).is_some_and(|state| state.triggers.is_idle(event));
         // What has no tracepoint is made by the programs that hang for it.
         idle && !self.events.is_made(event)
     }
 
     /// Takes an event off its hook.
-    fn take_off(&mut self, instance: u32, event: u32) -> Result<(), Errno> {
+    fn take_off(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
         self.keep_counts(instance, &[event]);
         let state = self.state(instance)?;
         state.enabled.remove(&event);

@@ -16,7 +16,10 @@ use super::split::Pieces;
 use super::value::{Flags, Function, HistId, STACK_SIZE, Slot, TEXT_MAX, Value};
 use super::{World, sort};
 use crate::event::Format;
-use crate::event::dynamic::{latin1, raw};
+use crate::event::{
+    InstanceId,
+    dynamic::{latin1, raw},
+};
 
 /// Maximum number of keys, and of values with the hit count: `TRACING_MAP_KEYS_MAX`, `TRACING_MAP_VALS_MAX`.
 const KEYS_MAX: usize = 3;
@@ -32,7 +35,7 @@ pub struct Hist {
     /// Id of the histogram.
     pub id: HistId,
     /// The instance whose variables the histogram can use.
-    pub instance: u32,
+    pub instance: InstanceId,
     /// The event.
     pub event: Arc<Format>,
     /// `name=NAME` as a whole.
@@ -165,7 +168,7 @@ pub(super) struct Making<'a> {
     pub(super) command: &'a Command,
     pub(super) event: &'a Arc<Format>,
     pub(super) given: bool,
-    pub(super) instance: u32,
+    pub(super) instance: InstanceId,
 }
 
 impl Making<'_> {

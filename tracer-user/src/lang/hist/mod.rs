@@ -38,13 +38,13 @@ pub use sort::SortKey;
 pub use value::{Flags, Function, HistId, STACK_DEPTH, STACK_SIZE, Slot, TEXT_MAX, Value};
 
 use super::filter::FilterError;
-use crate::event::{Format, synthetic};
+use crate::event::{Format, InstanceId, synthetic};
 
 /// Facts for histograms, in addition to the existing histograms.
 pub trait World {
     /// The instance whose events and variables apply, if there are several.
-    fn instance(&self) -> u32 {
-        0
+    fn instance(&self) -> InstanceId {
+        InstanceId::TOP
     }
 
     /// The language features of the kernel.

@@ -16,7 +16,7 @@ use super::command::Command;
 use super::error::{ErrorKind, Log, Refusal};
 use super::params::Params;
 use super::value::{Flags, HistId, Value};
-use crate::event::Format;
+use crate::event::{Format, InstanceId};
 
 /// Id of a trigger in a [`Set`]; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +28,7 @@ pub struct Trigger {
     /// Id of the trigger.
     pub id: TriggerId,
     /// Instance of the trigger.
-    pub instance: u32,
+    pub instance: InstanceId,
     /// Event of the trigger.
     pub event: Arc<Format>,
     /// The histogram in which it counts.
@@ -66,7 +66,7 @@ impl Trigger {
         line
     }
 
-    fn is_on(&self, instance: u32, system: &str, event: &str) -> bool {
+    fn is_on(&self, instance: InstanceId, system: &str, event: &str) -> bool {
         self.listed && self.instance == instance && self.event.system == system && self.event.name == event
     }
 }
@@ -134,7 +134,7 @@ impl Set {
     /// Adds a histogram that the kernel generates to an event.
     pub(super) fn put(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         system: &str,
         event: &str,
         command: &[u8],
@@ -148,7 +148,7 @@ impl Set {
     #[expect(clippy::too_many_arguments, reason = "what a command is about")]
     fn run(
         &mut self,
-        instance: u32,
+        instance: InstanceId,
         event: &Arc<Format>,
         command: Option<&[u8]>,
         remove: bool,
@@ -188,7 +188,7 @@ impl Set {
     /// The triggers of an event.
     pub fn of_event<'a>(
         &'a self,
-        instance: u32,
+        instance: InstanceId,
         system: &'a str,
         event: &'a str,
     ) -> impl Iterator<Item = &'a Trigger> {
@@ -196,7 +196,7 @@ impl Set {
     }
 
     /// Whether a histogram of the instance takes snapshots.
-    pub(super) fn takes_snapshots(&self, instance: u32) -> bool {
+    pub(super) fn takes_snapshots(&self, instance: InstanceId) -> bool {
         self.triggers.iter().any(|trigger| trigger.instance == instance && trigger.hist.takes_snapshots())
     }
 
@@ -214,7 +214,7 @@ impl Set {
 
     /// Removes the triggers of a removed instance, even if other histograms refer to its variables
     /// (`clear_event_triggers()`).
-    pub fn forget_instance(&mut self, instance: u32, world: &dyn World) {
+    pub fn forget_instance(&mut self, instance: InstanceId, world: &dyn World) {
         let of_it = |trigger: &&Trigger| trigger.listed && trigger.instance == instance;
         while let Some(id) = self.triggers.iter().find(of_it).map(|trigger| trigger.id) {
             self.unlist(id, world);
@@ -251,7 +251,7 @@ impl Set {
     /// Finds a variable in the histograms of an event (`find_file_var()`).
     pub(super) fn file_variable(
         &self,
-        instance: u32,
+        instance: InstanceId,
         system: &str,
         event: &str,
         name: &[u8],
@@ -270,7 +270,7 @@ impl Set {
     /// Finds the only event with a variable of this name.
     pub(super) fn only_event_with(
         &self,
-        instance: u32,
+        instance: InstanceId,
         name: &[u8],
     ) -> Result<Option<(String, String)>, NotUnique> {
         let mut found: Option<&Format> = None;
@@ -311,7 +311,7 @@ impl Set {
     }
 
     /// The histograms of an instance with variables or references, the newest first.
-    fn hists_with_variables(&self, instance: u32) -> impl Iterator<Item = &Hist> {
+    fn hists_with_variables(&self, instance: InstanceId) -> impl Iterator<Item = &Hist> {
         let all = self.with_variables.iter().filter_map(|id| self.hist(*id));
         all.filter(move |hist| hist.instance == instance)
     }

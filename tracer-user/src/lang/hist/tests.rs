@@ -15,7 +15,7 @@ fn run(commands: &[&str]) -> String {
         };
         let format = world.event("test", event).unwrap();
         let result = set.apply(&format, Some(command.as_bytes()), remove, &world);
-        let triggers = set.of_event(0, "test", event).flat_map(Trigger::read_back).collect();
+        let triggers = set.of_event(InstanceId::TOP, "test", event).flat_map(Trigger::read_back).collect();
         let triggers = String::from_utf8(triggers).unwrap();
         let texts = |log: &Log| String::from_utf8(log.texts().concat()).unwrap();
         shown = match result {

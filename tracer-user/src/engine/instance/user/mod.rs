@@ -37,7 +37,10 @@ use crate::{
         facts::Facts,
         quota::{Charge, Kind},
     },
-    event::user::{Event, MULTI_SYSTEM, SYSTEM},
+    event::{
+        InstanceId,
+        user::{Event, MULTI_SYSTEM, SYSTEM},
+    },
     lang::{ctype, define::Line, user::Command},
 };
 
@@ -121,7 +124,7 @@ pub(super) struct UserEvents {
     /// When any of them was last turned on or off (`CLOCK_MONOTONIC`).
     changed: u64,
     /// What instances had on when programs were last told: their numbers and how often that had changed.
-    told: Vec<(u32, u64)>,
+    told: Vec<(InstanceId, u64)>,
 }
 
 impl UserEvents {
@@ -257,7 +260,7 @@ impl Mirror {
 
     /// Tells programs of events that are on otherwise than before. They are looked through only when an instance has others on.
     fn user_tell(&mut self) {
-        let now: Vec<(u32, u64)> =
+        let now: Vec<(InstanceId, u64)> =
             self.numbered().map(|(number, state)| (number, state.enabled.changes())).collect();
         if now == self.user.told {
             return;

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::Mirror;
-use crate::{attach, buffer::Page, engine::instance::mark::Writer};
+use crate::{attach, buffer::Page, engine::instance::mark::Writer, event::InstanceId};
 
 /// Bytes of the number in front.
 const INDEX: usize = 4;
@@ -30,8 +30,11 @@ impl Mirror {
         if payload.len() < known.event.min_size() {
             return Err(Errno::INVAL);
         }
-        let on: Vec<u32> =
-            self.numbered().filter(|(_, state)| state.is_enabled(event)).map(|(number, _)| number).collect();
+        let on: Vec<InstanceId> = self
+            .numbered()
+            .filter(|(_, state)| state.is_enabled(event))
+            .map(|(instance, _)| instance)
+            .collect();
         if on.is_empty() {
             return if held.first_age { Ok(written.len()) } else { Err(Errno::BADF) };
         }
