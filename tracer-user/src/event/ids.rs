@@ -1,6 +1,7 @@
-//! Numbers of instances. A type of its own keeps other numbers out of their place.
+//! Numbers of instances and systems, each kind of a type of its own, so that none takes the place of another.
 //!
-//! The mirror gives them out, and the number of a file in the tree contains one. Other code passes them on unchanged.
+//! The registries of the mirror give them out, and the number of a file in the tree contains them. Other code passes them on
+//! unchanged.
 
 use std::fmt;
 
@@ -35,7 +36,19 @@ id! {
     InstanceId
 }
 
+id! {
+    /// Number of an events' system.
+    SystemId
+}
+
 impl InstanceId {
     /// The top instance.
     pub const TOP: Self = Self(0);
+}
+
+impl SystemId {
+    /// Its place in a table of all systems.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
 }

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use crate::{
     engine::instance::{Mirror, mark::Mark},
-    event::InstanceId,
+    event::{InstanceId, SystemId},
     kernel::Error,
     lang::facts::{FileRequest, Files},
 };
@@ -15,7 +15,7 @@ pub(super) enum Subject {
     /// Nothing else.
     Instance,
     /// A system of events.
-    System(u32),
+    System(SystemId),
     /// An event.
     Event(u32),
     /// A CPU.
@@ -51,7 +51,7 @@ impl At {
     ///
     /// # Errors
     /// `ENODEV` for another file.
-    pub(super) fn system(self) -> Result<u32> {
+    pub(super) fn system(self) -> Result<SystemId> {
         match self.subject {
             Subject::System(system) => Ok(system),
             _ => Err(Errno::NODEV),

@@ -7,7 +7,10 @@ use super::{
     entry::{Entry, Shows},
     files::{CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYNTHETIC_EVENT, SYSTEM, TOP},
 };
-use crate::{engine::instance::Mirror, event::InstanceId};
+use crate::{
+    engine::instance::Mirror,
+    event::{InstanceId, SystemId},
+};
 
 /// Kinds of directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +20,7 @@ pub(super) enum Dir {
     /// `events`
     Events,
     /// `events/SYSTEM`
-    System(u32),
+    System(SystemId),
     /// `events/SYSTEM/EVENT`
     Event(u32),
     /// `per_cpu`
@@ -55,7 +58,7 @@ impl Node {
         let (kind, index) = match self.dir {
             Dir::Instance => (0, 0),
             Dir::Events => (1, 0),
-            Dir::System(system) => (2, system),
+            Dir::System(system) => (2, system.get()),
             Dir::Event(event) => (3, event),
             Dir::PerCpu => (4, 0),
             Dir::Cpu(cpu) => (5, cpu),
@@ -73,7 +76,7 @@ impl Node {
         let dir = match number >> 32 & 0xf {
             0 => Dir::Instance,
             1 => Dir::Events,
-            2 => Dir::System(index),
+            2 => Dir::System(SystemId::new(index)),
             3 => Dir::Event(index),
             4 => Dir::PerCpu,
             5 => Dir::Cpu(index),
@@ -127,7 +130,9 @@ impl Node {
             Dir::Instance => return Self::dir(InstanceId::TOP, Dir::Instances),
             Dir::Events | Dir::PerCpu | Dir::Options | Dir::Instances => Dir::Instance,
             Dir::System(_) => Dir::Events,
-            Dir::Event(event) => Dir::System(mirror.events.get(event).map_or(0, |event| event.system)),
+            Dir::Event(event) => {
+                mirror.events.get(event).map_or(Dir::Events, |event| Dir::System(event.system))
+            }
             Dir::Cpu(_) => Dir::PerCpu,
         };
         Self::dir(self.instance, dir)
@@ -154,9 +159,9 @@ impl Node {
             }
             Dir::Events => {
                 let own = found.len();
-                for (number, system) in mirror.events.systems() {
+                for (id, system) in mirror.events.systems() {
                     if !found.iter().take(own).any(|(file, _)| *file == system.name) {
-                        found.push((system.name.clone(), dir(Dir::System(number))));
+                        found.push((system.name.clone(), dir(Dir::System(id))));
                     }
                 }
             }
@@ -275,7 +280,7 @@ mod tests {
         for dir in [
             Dir::Instance,
             Dir::Events,
-            Dir::System(70),
+            Dir::System(SystemId::new(70)),
             Dir::Event(2304),
             Dir::PerCpu,
             Dir::Cpu(511),

@@ -147,7 +147,7 @@ fn find(mirror: &Mirror, event: &str) -> Result<u32, HistError> {
         let found = events.find_system(system).and_then(|system| events.find(system, name));
         return found.ok_or_else(|| no_event(mirror, event));
     }
-    let named: Vec<u32> = events.systems().filter_map(|(number, _)| events.find(number, event)).collect();
+    let named: Vec<u32> = events.systems().filter_map(|(system, _)| events.find(system, event)).collect();
     match named[..] {
         [only] => Ok(only),
         [] => Err(no_event(mirror, event)),

@@ -15,7 +15,7 @@ use tracer_abi::control;
 
 use crate::{
     engine::facts::Facts,
-    event::{Catalogue, Format},
+    event::{Catalogue, Format, SystemId},
     kernel::Error,
     render::Printer,
 };
@@ -50,7 +50,7 @@ pub struct Made {
 #[derive(Debug)]
 pub struct Event {
     /// Number of its system.
-    pub system: u32,
+    pub system: SystemId,
     /// Name.
     pub name: String,
     text: OnceLock<Option<String>>,
@@ -59,7 +59,7 @@ pub struct Event {
 }
 
 impl Event {
-    fn new(system: u32, name: String) -> Self {
+    fn new(system: SystemId, name: String) -> Self {
         Self { system, name, text: OnceLock::new(), format: OnceLock::new(), printer: OnceLock::new() }
     }
 }
@@ -80,12 +80,12 @@ pub struct Events {
     all: Vec<Option<Arc<Event>>>,
     /// Numbers of those that are gone, in that order, and the ids that they had.
     gone: VecDeque<(u32, Option<u16>)>,
-    /// How many there were at the start; systems as well.
-    first: (u32, u32),
+    /// The first event and the first system that were not there at the start.
+    first: (u32, SystemId),
     /// By number; those without events are not there.
     systems: Vec<System>,
-    names: HashMap<(u32, String), u32>,
-    system_names: HashMap<String, u32>,
+    names: HashMap<(SystemId, String), u32>,
+    system_names: HashMap<String, SystemId>,
     ids: Arc<RwLock<Ids>>,
 }
 
@@ -132,35 +132,40 @@ impl Events {
         let mut known = Self {
             all: Vec::new(),
             gone: VecDeque::new(),
-            first: (0, 0),
+            first: (0, SystemId::new(0)),
             systems: Vec::new(),
             names: HashMap::new(),
             system_names: HashMap::new(),
             ids: Arc::default(),
         };
         for (system, name) in names {
-            let system = known.number_of(&system);
+            let system = known.system_named(&system);
             known.join(Event::new(system, name));
         }
-        known.first = (known.all.len() as u32, known.systems.len() as u32);
+        known.first = (known.all.len() as u32, known.next_system());
         known
     }
 
-    /// The number of a system, which is given one if it has none.
-    fn number_of(&mut self, system: &str) -> u32 {
-        if let Some(number) = self.system_names.get(system) {
-            return *number;
+    /// The id of the next system.
+    fn next_system(&self) -> SystemId {
+        SystemId::new(self.systems.len() as u32)
+    }
+
+    /// A system by its name, which becomes one if there is none.
+    fn system_named(&mut self, name: &str) -> SystemId {
+        if let Some(system) = self.system_names.get(name) {
+            return *system;
         }
-        let number = self.systems.len() as u32;
-        self.systems.push(System { name: system.to_owned(), events: Vec::new() });
-        self.system_names.insert(system.to_owned(), number);
-        number
+        let system = self.next_system();
+        self.systems.push(System { name: name.to_owned(), events: Vec::new() });
+        self.system_names.insert(name.to_owned(), system);
+        system
     }
 
     fn join(&mut self, event: Event) -> u32 {
         let again = if self.all.len() < NUMBERS { None } else { self.gone.pop_front() };
         let number = again.map_or(self.all.len() as u32, |(number, _)| number);
-        if let Some(system) = self.systems.get_mut(event.system as usize) {
+        if let Some(system) = self.systems.get_mut(event.system.index()) {
             system.events.push(number);
         }
         self.names.insert((event.system, event.name.clone()), number);
@@ -200,7 +205,7 @@ impl Events {
         if self.all.len() == NUMBERS && self.gone.is_empty() {
             return Err(Errno::NOSPC);
         }
-        let system = self.number_of(system);
+        let system = self.system_named(system);
         if self.find(system, name).is_some() {
             return Err(Errno::EXIST);
         }
@@ -212,7 +217,7 @@ impl Events {
         let Some(gone) = self.all.get_mut(event as usize).and_then(Option::take) else { return };
         let id = gone.format.get().and_then(Option::as_ref).map(|format| format.id);
         self.gone.push_back((event, id));
-        if let Some(System { events: all, .. }) = self.systems.get_mut(gone.system as usize) {
+        if let Some(System { events: all, .. }) = self.systems.get_mut(gone.system.index()) {
             // In order, as long as numbers do not come again.
             let place =
                 all.binary_search(&event).ok().or_else(|| all.iter().position(|other| *other == event));
@@ -267,32 +272,33 @@ impl Events {
     }
 
     /// Whether a system was there at the start.
-    pub fn is_lasting_system(&self, system: u32) -> bool {
+    pub fn is_lasting_system(&self, system: SystemId) -> bool {
         system < self.first.1
     }
 
     /// A system.
-    pub fn system(&self, system: u32) -> Option<&System> {
-        self.systems.get(system as usize).filter(|system| !system.events.is_empty())
+    pub fn system(&self, system: SystemId) -> Option<&System> {
+        self.systems.get(system.index()).filter(|system| !system.events.is_empty())
     }
 
     /// All systems, by number.
-    pub fn systems(&self) -> impl Iterator<Item = (u32, &System)> {
-        (0..).zip(&self.systems).filter(|(_, system)| !system.events.is_empty())
+    pub fn systems(&self) -> impl Iterator<Item = (SystemId, &System)> {
+        let all = (0..).map(SystemId::new).zip(&self.systems);
+        all.filter(|(_, system)| !system.events.is_empty())
     }
 
     /// The number of a system.
-    pub fn find_system(&self, name: &str) -> Option<u32> {
-        self.system_names.get(name).copied().filter(|number| self.system(*number).is_some())
+    pub fn find_system(&self, name: &str) -> Option<SystemId> {
+        self.system_names.get(name).copied().filter(|system| self.system(*system).is_some())
     }
 
     /// The number of an event.
-    pub fn find(&self, system: u32, name: &str) -> Option<u32> {
+    pub fn find(&self, system: SystemId, name: &str) -> Option<u32> {
         self.names.get(&(system, name.to_owned())).copied()
     }
 
     /// Whether a system's events cannot be turned on.
-    pub fn is_special(&self, system: u32) -> bool {
+    pub fn is_special(&self, system: SystemId) -> bool {
         self.system(system).is_some_and(|system| system.name == SPECIAL)
     }
 
@@ -306,8 +312,8 @@ impl Events {
     }
 
     /// A system's name, also where its last event is gone.
-    fn name_of(&self, system: u32) -> &str {
-        self.systems.get(system as usize).map_or("", |system| &system.name)
+    fn name_of(&self, system: SystemId) -> &str {
+        self.systems.get(system.index()).map_or("", |system| &system.name)
     }
 
     /// `system:name`.

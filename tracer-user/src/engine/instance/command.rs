@@ -16,7 +16,7 @@ use crate::{
         PageSize,
         clock::{Clock, monotonic},
     },
-    event::InstanceId,
+    event::{InstanceId, SystemId},
     lang::filter::{self, FilterError, Request},
     plan::{
         filter::Filter,
@@ -64,7 +64,7 @@ pub enum Command<'a> {
     /// Sets or clears the filters of a system's events.
     SystemFilter {
         /// The system.
-        system: u32,
+        system: SystemId,
         /// The text.
         text: &'a [u8],
     },
@@ -470,7 +470,12 @@ impl Mirror {
 
     /// Each event of the system gets the filter, or, where it does not fit, the error; the write itself succeeds
     /// (`process_system_preds()`).
-    fn set_system_filter(&mut self, instance: InstanceId, system: u32, written: &[u8]) -> Result<(), Errno> {
+    fn set_system_filter(
+        &mut self,
+        instance: InstanceId,
+        system: SystemId,
+        written: &[u8],
+    ) -> Result<(), Errno> {
         let catalogue = self.events.clone();
         let events = &catalogue.system(system).ok_or(Errno::NODEV)?.events;
         let text = match filter::request(written) {

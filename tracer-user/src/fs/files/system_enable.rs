@@ -4,10 +4,11 @@ use rustix::io::Errno;
 
 use crate::{
     engine::instance::{Command, Mirror, Selector, words},
+    event::SystemId,
     fs::entry::{At, Entry, Result, Shows, all},
 };
 
-fn show(mirror: &mut Mirror, at: At, system: Option<u32>) -> Result<Vec<u8>> {
+fn show(mirror: &mut Mirror, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
     let state = mirror.get(at.instance).ok_or(Errno::NODEV)?;
     let (mut on, mut off) = (false, false);
     for number in mirror.events.ordinary() {
@@ -25,7 +26,7 @@ fn show(mirror: &mut Mirror, at: At, system: Option<u32>) -> Result<Vec<u8>> {
     })
 }
 
-fn set(mirror: &mut Mirror, at: At, system: Option<u32>, data: &[u8]) -> Result<usize> {
+fn set(mirror: &mut Mirror, at: At, system: Option<SystemId>, data: &[u8]) -> Result<usize> {
     let value = words::number(data)?;
     mirror.apply(at.instance, &Command::Expand)?;
     if value > 1 {
