@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     engine::instance::{Command, Instance, Mirror, Selector, mark::Writer},
-    event::{InstanceId, synthetic::Value},
+    event::{EventId, InstanceId, synthetic::Value},
     lang::define::File,
 };
 
@@ -19,7 +19,7 @@ use crate::{
 struct HeldEvent<'a> {
     mirror: &'a RefCell<Mirror>,
     instance: InstanceId,
-    event: u32,
+    event: EventId,
 }
 
 impl Held for HeldEvent<'_> {

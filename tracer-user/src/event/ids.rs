@@ -1,4 +1,4 @@
-//! Numbers of instances and systems, each kind of a type of its own, so that none takes the place of another.
+//! Numbers of events, their systems and instances, each kind of a type of its own, so that none takes the place of another.
 //!
 //! The registries of the mirror give them out, and the number of a file in the tree contains them. Other code passes them on
 //! unchanged.
@@ -32,6 +32,11 @@ macro_rules! id {
 }
 
 id! {
+    /// Number of an event.
+    EventId
+}
+
+id! {
     /// Number of an instance.
     InstanceId
 }
@@ -39,6 +44,13 @@ id! {
 id! {
     /// Number of an events' system.
     SystemId
+}
+
+impl EventId {
+    /// Its place in a table of all events.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
 }
 
 impl InstanceId {

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     attach,
     engine::instance::{Marks, Mirror, mark::Mark},
-    event::InstanceId,
+    event::{EventId, InstanceId},
     kernel::Error,
     lang::facts::{FileRequest, Files},
 };
@@ -120,9 +120,9 @@ struct Slot {
     /// None while a request to it is being served.
     open: Option<Open>,
     /// The event that it is a file of.
-    event: Option<u32>,
+    event: Option<EventId>,
     /// The event whose format it shows.
-    format: Option<u32>,
+    format: Option<EventId>,
     /// Whether it shows records, or texts of their kind.
     prints: bool,
     /// Whether closing it does no more than to forget it.
@@ -393,7 +393,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     }
 
     /// A question for what printing takes, or for the format of an event.
-    pub(super) fn lookup_of(&self, format: Option<u32>) -> Lookup {
+    pub(super) fn lookup_of(&self, format: Option<EventId>) -> Lookup {
         let mirror = self.seen();
         Lookup {
             facts: Arc::clone(&mirror.facts),

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use crate::{
     engine::instance::{Mirror, mark::Mark},
-    event::{InstanceId, SystemId},
+    event::{EventId, InstanceId, SystemId},
     kernel::Error,
     lang::facts::{FileRequest, Files},
 };
@@ -17,7 +17,7 @@ pub(super) enum Subject {
     /// A system of events.
     System(SystemId),
     /// An event.
-    Event(u32),
+    Event(EventId),
     /// A CPU.
     Cpu(u32),
     /// An option.
@@ -40,7 +40,7 @@ impl At {
     ///
     /// # Errors
     /// `ENODEV` for another file.
-    pub(super) fn event(self) -> Result<u32> {
+    pub(super) fn event(self) -> Result<EventId> {
         match self.subject {
             Subject::Event(event) => Ok(event),
             _ => Err(Errno::NODEV),

@@ -11,6 +11,7 @@ use std::sync::{
 
 use crate::{
     engine::{facts::Facts, instance::Events},
+    event::EventId,
     kernel::Error,
 };
 
@@ -20,7 +21,7 @@ pub(super) struct Lookup {
     pub(super) facts: Arc<Facts>,
     pub(super) events: Arc<Events>,
     /// The event whose format is to be read.
-    pub(super) format: Option<u32>,
+    pub(super) format: Option<EventId>,
     /// The kernel's file whose text is asked for.
     pub(super) file: Option<&'static str>,
     /// Whether records are to be printed.

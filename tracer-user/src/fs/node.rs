@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     engine::instance::Mirror,
-    event::{InstanceId, SystemId},
+    event::{EventId, InstanceId, SystemId},
 };
 
 /// Kinds of directories.
@@ -22,7 +22,7 @@ pub(super) enum Dir {
     /// `events/SYSTEM`
     System(SystemId),
     /// `events/SYSTEM/EVENT`
-    Event(u32),
+    Event(EventId),
     /// `per_cpu`
     PerCpu,
     /// `per_cpu/cpuN`
@@ -59,7 +59,7 @@ impl Node {
             Dir::Instance => (0, 0),
             Dir::Events => (1, 0),
             Dir::System(system) => (2, system.get()),
-            Dir::Event(event) => (3, event),
+            Dir::Event(event) => (3, event.get()),
             Dir::PerCpu => (4, 0),
             Dir::Cpu(cpu) => (5, cpu),
             Dir::Options => (6, 0),
@@ -77,7 +77,7 @@ impl Node {
             0 => Dir::Instance,
             1 => Dir::Events,
             2 => Dir::System(SystemId::new(index)),
-            3 => Dir::Event(index),
+            3 => Dir::Event(EventId::new(index)),
             4 => Dir::PerCpu,
             5 => Dir::Cpu(index),
             6 => Dir::Options,
@@ -281,7 +281,7 @@ mod tests {
             Dir::Instance,
             Dir::Events,
             Dir::System(SystemId::new(70)),
-            Dir::Event(2304),
+            Dir::Event(EventId::new(2304)),
             Dir::PerCpu,
             Dir::Cpu(511),
             Dir::Options,

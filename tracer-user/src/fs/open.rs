@@ -17,6 +17,7 @@ use crate::{
         Filled, Lines, Marks, Mirror, Pages, Pipe, Seen,
         mark::{Mark, Writer},
     },
+    event::EventId,
     kernel::Error,
     lang::facts::Files,
 };
@@ -80,7 +81,7 @@ impl Body {
 /// the file (`struct hist_file_data`).
 #[derive(Debug)]
 struct Counted {
-    event: u32,
+    event: EventId,
     made: Option<Vec<u8>>,
     read: Seen,
     asked: Seen,

@@ -16,7 +16,7 @@ use crate::{
         facts::Facts,
         instance::{HistFault, Mirror},
     },
-    event::InstanceId,
+    event::{EventId, InstanceId},
     lang::{
         define::File,
         hist::{Refusal, TriggerId},
@@ -62,15 +62,15 @@ impl Histograms {
                 .map_err(|errno| not_defined(&mirror, line, errno))?;
         }
         let mut given = Vec::new();
-        for (event, command) in &wanted.histograms {
-            let number = find(&mirror, event)?;
+        for (name, command) in &wanted.histograms {
+            let event = find(&mirror, name)?;
             let text = command.trim();
             let text = text.strip_prefix("hist:").unwrap_or(text).trim_start();
-            match mirror.add_hist(InstanceId::TOP, number, text.as_bytes()) {
+            match mirror.add_hist(InstanceId::TOP, event, text.as_bytes()) {
                 Ok(id) => given.push(id),
-                Err(HistFault::Refused(refusal)) => return Err(refused(&mirror, number, refusal, text)),
+                Err(HistFault::Refused(refusal)) => return Err(refused(&mirror, event, refusal, text)),
                 Err(HistFault::System(errno)) => {
-                    return Err(HistError::NotCounted(mirror.events.full_name(number), said(errno)));
+                    return Err(HistError::NotCounted(mirror.events.full_name(event), said(errno)));
                 }
             }
         }
@@ -141,13 +141,13 @@ fn said(errno: Errno) -> String {
 }
 
 /// The number of an event: `SYSTEM:EVENT`, or a name that only one has.
-fn find(mirror: &Mirror, event: &str) -> Result<u32, HistError> {
+fn find(mirror: &Mirror, event: &str) -> Result<EventId, HistError> {
     let events = &mirror.events;
     if let Some((system, name)) = event.split_once(':').or_else(|| event.split_once('/')) {
         let found = events.find_system(system).and_then(|system| events.find(system, name));
         return found.ok_or_else(|| no_event(mirror, event));
     }
-    let named: Vec<u32> = events.systems().filter_map(|(system, _)| events.find(system, event)).collect();
+    let named: Vec<EventId> = events.systems().filter_map(|(system, _)| events.find(system, event)).collect();
     match named[..] {
         [only] => Ok(only),
         [] => Err(no_event(mirror, event)),
@@ -184,7 +184,7 @@ fn from_log(entry: &str) -> Option<String> {
     Some(format!("{wording}\n  {}\n  {}", command.get(shift..)?, caret.get(shift..)?))
 }
 
-fn refused(mirror: &Mirror, event: u32, refusal: Refusal, command: &str) -> HistError {
+fn refused(mirror: &Mirror, event: EventId, refusal: Refusal, command: &str) -> HistError {
     let format = mirror.events.format(event, &mirror.facts);
     let known = Known {
         format,

@@ -17,7 +17,7 @@ use crate::{
         hooks::AttachPlan,
         probes::{self, Tried},
     },
-    event::{Format, InstanceId, dynamic::Target},
+    event::{EventId, Format, InstanceId, dynamic::Target},
     lang::define::Probe,
     plan::source::ProgramContext,
 };
@@ -27,7 +27,7 @@ impl Mirror {
     pub(super) fn link_probes(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         probes: &[Probe],
         wants: EventInputs<'_>,
     ) -> Result<Result<(), Tried>, Errno> {
@@ -49,7 +49,7 @@ impl Mirror {
     pub(super) fn link_file(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         chosen: &AttachPlan,
         wants: EventInputs<'_>,
     ) -> Result<(), Errno> {
@@ -66,7 +66,7 @@ impl Mirror {
     }
 
     /// Has a thread read an event's format, if it was not read before.
-    pub(super) fn read_format(&mut self, event: u32) -> Result<(), Errno> {
+    pub(super) fn read_format(&mut self, event: EventId) -> Result<(), Errno> {
         if self.events.known_format(event).is_some() {
             return Ok(());
         }
@@ -75,7 +75,7 @@ impl Mirror {
     }
 
     /// Has a thread open what an event will be linked to there, if it is a perf event and nobody opens it already.
-    pub(super) fn open_perf_event(&mut self, instance: InstanceId, event: u32, via: &AttachPoint) {
+    pub(super) fn open_perf_event(&mut self, instance: InstanceId, event: EventId, via: &AttachPoint) {
         // A parked event has its perf event.
         let is_ahead = |state: &mut Instance| {
             state.live.as_mut().is_none_or(|live| live.rests(event) || live.session().is_opened(via))
@@ -94,7 +94,7 @@ impl Mirror {
     }
 
     /// The same for what probes will be linked to, if their first candidates are taken.
-    pub(super) fn open_for_probes(&mut self, instance: InstanceId, event: u32, probes: &[Probe]) {
+    pub(super) fn open_for_probes(&mut self, instance: InstanceId, event: EventId, probes: &[Probe]) {
         let facts = self.facts.clone();
         let opens =
             |probe: &&Probe| matches!(probe.event.target, Target::Kernel { .. } | Target::Event { .. });
@@ -119,7 +119,7 @@ impl Mirror {
     }
 
     /// Finds out where these events are to hang.
-    pub(super) fn choose_hooks(&mut self, events: &[u32]) {
+    pub(super) fn choose_hooks(&mut self, events: &[EventId]) {
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
         let Some(grounds) = self.grounds.clone() else { return };
         let mut choices = std::mem::take(&mut self.choices);
@@ -136,7 +136,7 @@ impl Mirror {
     pub(super) fn attach_tracepoint(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         why: String,
         wants: EventInputs<'_>,
     ) -> Result<(), Errno> {

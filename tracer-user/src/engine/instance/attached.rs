@@ -9,7 +9,7 @@ use crate::{
         facts::Facts,
         probes::{self, Candidate, Tried},
     },
-    event::{Format, dynamic::Target},
+    event::{EventId, Format, dynamic::Target},
     lang::define::Probe,
     sys::Errno,
 };
@@ -91,7 +91,7 @@ impl InstanceSession {
     /// Hangs the probes of an event up; all or none.
     pub(super) fn attach_probes(
         &mut self,
-        event: u32,
+        event: EventId,
         definitions: &[Probe],
         wanted: &EventConfig<'_>,
         facts: &Facts,
@@ -165,7 +165,7 @@ impl InstanceSession {
     /// Takes them up once their links are made, all or none; [`InstanceSession::attach_probes`] finds them there.
     pub(super) fn finish_probes(
         &mut self,
-        event: u32,
+        event: EventId,
         planned: PlannedProbes,
         made: Result<Vec<Hooks>, Errno>,
         format: &Format,
@@ -218,7 +218,11 @@ impl InstanceSession {
     }
 
     /// Changes what becomes of the hits of a dynamic event that hangs on its hooks.
-    pub(super) fn change_probes(&mut self, event: u32, wanted: &EventConfig<'_>) -> Result<(), AttachError> {
+    pub(super) fn change_probes(
+        &mut self,
+        event: EventId,
+        wanted: &EventConfig<'_>,
+    ) -> Result<(), AttachError> {
         let Some(mut attached) = self.take_probes(event) else { return Ok(()) };
         let first = attached.slots().next();
         let changed = attached.probes.iter_mut().flatten().try_for_each(|(attached, candidate)| {
@@ -238,7 +242,7 @@ impl InstanceSession {
     /// Plans how functions' events hang through as few links as can be.
     pub(super) fn plan_together(
         &mut self,
-        events: &[(u32, Candidate)],
+        events: &[(EventId, Candidate)],
         wanted: &[EventConfig<'_>],
     ) -> Together {
         let requests: Vec<_> = events
@@ -250,7 +254,7 @@ impl InstanceSession {
     }
 
     /// Takes them up once the links are made; [`InstanceSession::attach_probes`] finds them there.
-    pub(super) fn finish_together(&mut self, events: Vec<(u32, Candidate)>, linked: Linked) {
+    pub(super) fn finish_together(&mut self, events: Vec<(EventId, Candidate)>, linked: Linked) {
         let all = self.session().finish_shared(linked);
         let attached = events.into_iter().zip(all);
         self.together.extend(

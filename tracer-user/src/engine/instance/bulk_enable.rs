@@ -12,7 +12,7 @@ use super::{mirror::Mirror, session::EventConfig, state::Instance};
 use crate::{
     attach::{Ahead, Built, BulkBuilder, Guard, Opening},
     engine::hooks::{AttachPlan, BULK_THRESHOLD},
-    event::{Format, InstanceId},
+    event::{EventId, Format, InstanceId},
     plan::{filter::Filter, trigger::Trigger},
 };
 
@@ -54,7 +54,7 @@ impl Guarding {
 
 impl Mirror {
     /// Whether an event will have to be hung on a hook that the kernel made.
-    fn is_to_attach(&self, instance: InstanceId, event: u32) -> bool {
+    fn is_to_attach(&self, instance: InstanceId, event: EventId) -> bool {
         let off = self.instances.get(&instance).is_some_and(|state| {
             let hangs = state.enabled.contains(&event) && !state.idles(event);
             !hangs && !state.live.as_ref().is_some_and(|live| live.rests(event))
@@ -63,7 +63,7 @@ impl Mirror {
     }
 
     /// Where many events are about to be turned on, reads what they are and opens what they will hang on.
-    pub(super) fn begin_many(&mut self, instance: InstanceId, events: &[u32]) -> Option<Many> {
+    pub(super) fn begin_many(&mut self, instance: InstanceId, events: &[EventId]) -> Option<Many> {
         if events.len() <= BULK_THRESHOLD {
             return None;
         }
@@ -94,14 +94,14 @@ impl Mirror {
     pub(super) fn prepare(
         &mut self,
         instance: InstanceId,
-        events: &[u32],
+        events: &[EventId],
         many: Option<Many>,
     ) -> Option<BulkGuard> {
         let Many { opening, ahead } = many?;
         let (facts, catalogue, kinds) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
         let new = events.iter().filter(|event| self.is_to_attach(instance, **event));
         let formats = new.filter_map(|event| Some((*event, catalogue.format(*event, &facts)?)));
-        let new: Vec<(u32, &Format, AttachPlan)> =
+        let new: Vec<(EventId, &Format, AttachPlan)> =
             formats.map(|(event, format)| (event, format, self.choices.of(format))).collect();
         if let Some(inputs) = self.get(instance).and_then(|state| state.inputs(&new, kinds)) {
             let stop = self.stop_flag();
@@ -128,7 +128,7 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn build(&self, new: &[(u32, &Format, AttachPlan)], stop: &AtomicBool) -> Vec<Built> {
+    fn build(&self, new: &[(EventId, &Format, AttachPlan)], stop: &AtomicBool) -> Vec<Built> {
         let plans = self.filters.iter().zip(&self.plans);
         let states = self.soft.iter().zip(&self.counted);
         let wanted: Vec<EventConfig<'_>> = new
@@ -156,7 +156,7 @@ impl Inputs {
 }
 
 impl Instance {
-    fn inputs(&self, new: &[(u32, &Format, AttachPlan)], kinds: [u16; 2]) -> Option<Inputs> {
+    fn inputs(&self, new: &[(EventId, &Format, AttachPlan)], kinds: [u16; 2]) -> Option<Inputs> {
         let Self { live, filters, triggers, options, hists, .. } = self;
         let live = live.as_ref()?;
         let plan = |event| triggers.plan(event, |target| live.slot(target), |target| hists.places(target));

@@ -16,17 +16,17 @@ use crate::{
         hooks::BULK_THRESHOLD,
         probes::{self, Candidate},
     },
-    event::{Format, InstanceId},
+    event::{EventId, Format, InstanceId},
 };
 
 impl Mirror {
     /// Hangs up those of these events that can share a link, where they are many.
-    pub(super) fn attach_together(&mut self, instance: InstanceId, events: &[u32]) {
+    pub(super) fn attach_together(&mut self, instance: InstanceId, events: &[EventId]) {
         if events.len() <= BULK_THRESHOLD {
             return;
         }
         let (facts, catalogue, kinds) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
-        let mut functions: Vec<(u32, Candidate)> = Vec::new();
+        let mut functions: Vec<(EventId, Candidate)> = Vec::new();
         for event in events {
             self.turn();
             let Some(state) = self.instances.get(&instance) else { return };
@@ -45,7 +45,7 @@ impl Mirror {
         if functions.len() <= BULK_THRESHOLD {
             return;
         }
-        let formats: HashMap<u32, &Format> = functions
+        let formats: HashMap<EventId, &Format> = functions
             .iter()
             .filter_map(|(event, _)| Some((*event, catalogue.format(*event, &facts)?)))
             .collect();
@@ -64,8 +64,8 @@ impl Mirror {
 impl Instance {
     fn plan_together(
         &mut self,
-        functions: &[(u32, Candidate)],
-        formats: &HashMap<u32, &Format>,
+        functions: &[(EventId, Candidate)],
+        formats: &HashMap<EventId, &Format>,
         kinds: [u16; 2],
     ) -> Option<Together> {
         let Self { live, filters, options, hists, .. } = self;

@@ -15,7 +15,7 @@ use tracer_abi::control;
 
 use crate::{
     engine::facts::Facts,
-    event::{Catalogue, Format, SystemId},
+    event::{Catalogue, EventId, Format, SystemId},
     kernel::Error,
     render::Printer,
 };
@@ -70,7 +70,7 @@ pub struct System {
     /// Name.
     pub name: String,
     /// Numbers of its events.
-    pub events: Vec<u32>,
+    pub events: Vec<EventId>,
 }
 
 /// All events.
@@ -79,12 +79,12 @@ pub struct Events {
     /// By number; none where one is gone.
     all: Vec<Option<Arc<Event>>>,
     /// Numbers of those that are gone, in that order, and the ids that they had.
-    gone: VecDeque<(u32, Option<u16>)>,
+    gone: VecDeque<(EventId, Option<u16>)>,
     /// The first event and the first system that were not there at the start.
-    first: (u32, SystemId),
+    first: (EventId, SystemId),
     /// By number; those without events are not there.
     systems: Vec<System>,
-    names: HashMap<(SystemId, String), u32>,
+    names: HashMap<(SystemId, String), EventId>,
     system_names: HashMap<String, SystemId>,
     ids: Arc<RwLock<Ids>>,
 }
@@ -92,15 +92,15 @@ pub struct Events {
 /// Ids of events.
 #[derive(Debug)]
 struct Ids {
-    /// Numbers by id, of those whose format was read.
-    numbers: HashMap<u16, u32>,
+    /// By id, those whose format was read.
+    events: HashMap<u16, EventId>,
     /// None of [`MADE_IDS`] before this one is free.
     lowest: u16,
 }
 
 impl Default for Ids {
     fn default() -> Self {
-        Self { numbers: HashMap::new(), lowest: MADE_IDS.start }
+        Self { events: HashMap::new(), lowest: MADE_IDS.start }
     }
 }
 
@@ -132,7 +132,7 @@ impl Events {
         let mut known = Self {
             all: Vec::new(),
             gone: VecDeque::new(),
-            first: (0, SystemId::new(0)),
+            first: (EventId::new(0), SystemId::new(0)),
             systems: Vec::new(),
             names: HashMap::new(),
             system_names: HashMap::new(),
@@ -142,8 +142,13 @@ impl Events {
             let system = known.system_named(&system);
             known.join(Event::new(system, name));
         }
-        known.first = (known.all.len() as u32, known.next_system());
+        known.first = (known.next_event(), known.next_system());
         known
+    }
+
+    /// The id of the next event.
+    fn next_event(&self) -> EventId {
+        EventId::new(self.all.len() as u32)
     }
 
     /// The id of the next system.
@@ -162,41 +167,41 @@ impl Events {
         system
     }
 
-    fn join(&mut self, event: Event) -> u32 {
+    fn join(&mut self, event: Event) -> EventId {
         let again = if self.all.len() < NUMBERS { None } else { self.gone.pop_front() };
-        let number = again.map_or(self.all.len() as u32, |(number, _)| number);
+        let id = again.map_or(self.next_event(), |(gone, _)| gone);
         if let Some(system) = self.systems.get_mut(event.system.index()) {
-            system.events.push(number);
+            system.events.push(id);
         }
-        self.names.insert((event.system, event.name.clone()), number);
-        match self.all.get_mut(number as usize) {
+        self.names.insert((event.system, event.name.clone()), id);
+        match self.all.get_mut(id.index()) {
             Some(place) => *place = Some(Arc::new(event)),
             None => self.all.push(Some(Arc::new(event))),
         }
-        number
+        id
     }
 
     /// Adds an event, and says its number.
     ///
     /// # Errors
     /// `EEXIST` for a name that is taken, `ENOSPC` when numbers are used up.
-    pub fn add(&mut self, made: Made) -> Result<u32, Errno> {
+    pub fn add(&mut self, made: Made) -> Result<EventId, Errno> {
         let Made { format, text, printer } = made;
         let mut event = self.newcomer(&format.system, &format.name)?;
         let id = format.id;
         event.text = OnceLock::from(Some(text));
         event.format = OnceLock::from(Some(format));
         event.printer = OnceLock::from(printer);
-        let number = self.join(event);
-        self.ids.write().unwrap_or_else(PoisonError::into_inner).numbers.insert(id, number);
-        Ok(number)
+        let event = self.join(event);
+        self.ids.write().unwrap_or_else(PoisonError::into_inner).events.insert(id, event);
+        Ok(event)
     }
 
     /// Adds an event that the kernel has by now, as modules bring some, and says its number.
     ///
     /// # Errors
     /// As [`Events::add`].
-    pub fn add_known(&mut self, system: &str, name: &str) -> Result<u32, Errno> {
+    pub fn add_known(&mut self, system: &str, name: &str) -> Result<EventId, Errno> {
         let event = self.newcomer(system, name)?;
         Ok(self.join(event))
     }
@@ -213,8 +218,8 @@ impl Events {
     }
 
     /// Takes an event away.
-    pub fn remove(&mut self, event: u32) {
-        let Some(gone) = self.all.get_mut(event as usize).and_then(Option::take) else { return };
+    pub fn remove(&mut self, event: EventId) {
+        let Some(gone) = self.all.get_mut(event.index()).and_then(Option::take) else { return };
         let id = gone.format.get().and_then(Option::as_ref).map(|format| format.id);
         self.gone.push_back((event, id));
         if let Some(System { events: all, .. }) = self.systems.get_mut(gone.system.index()) {
@@ -228,9 +233,9 @@ impl Events {
         self.names.remove(&(gone.system, gone.name.clone()));
         let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(id) = id
-            && ids.numbers.get(&id) == Some(&event)
+            && ids.events.get(&id) == Some(&event)
         {
-            ids.numbers.remove(&id);
+            ids.events.remove(&id);
             if MADE_IDS.contains(&id) {
                 ids.lowest = ids.lowest.min(id);
             }
@@ -238,36 +243,36 @@ impl Events {
     }
 
     /// The id of an event, also of one that is gone.
-    pub fn id(&self, event: u32, facts: &Facts) -> Option<u16> {
-        let gone = || self.gone.iter().find(|(number, _)| *number == event)?.1;
+    pub fn id(&self, event: EventId, facts: &Facts) -> Option<u16> {
+        let gone = || self.gone.iter().find(|(gone, _)| *gone == event)?.1;
         self.format(event, facts).map(|format| format.id).or_else(gone)
     }
 
     /// An id for one more event, the lowest that is free; none when all are used.
     pub fn free_id(&self) -> Option<u16> {
         let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
-        let free = (ids.lowest..MADE_IDS.end).find(|id| !ids.numbers.contains_key(id));
+        let free = (ids.lowest..MADE_IDS.end).find(|id| !ids.events.contains_key(id));
         ids.lowest = free.unwrap_or(MADE_IDS.end);
         free
     }
 
     /// An event.
-    pub fn get(&self, event: u32) -> Option<&Event> {
-        self.all.get(event as usize)?.as_deref()
+    pub fn get(&self, event: EventId) -> Option<&Event> {
+        self.all.get(event.index())?.as_deref()
     }
 
     /// Whether a definition made an event, not the kernel.
-    pub fn is_made(&self, event: u32) -> bool {
+    pub fn is_made(&self, event: EventId) -> bool {
         self.known_format(event).is_some_and(|format| MADE_IDS.contains(&format.id))
     }
 
     /// An event's format if it need not be read: it was read before, or the event is not the kernel's.
-    pub fn known_format(&self, event: u32) -> Option<&Format> {
+    pub fn known_format(&self, event: EventId) -> Option<&Format> {
         self.get(event)?.format.get()?.as_ref()
     }
 
     /// Whether an event was there at the start: such an event stays.
-    pub fn is_lasting(&self, event: u32) -> bool {
+    pub fn is_lasting(&self, event: EventId) -> bool {
         event < self.first.0
     }
 
@@ -293,7 +298,7 @@ impl Events {
     }
 
     /// The number of an event.
-    pub fn find(&self, system: SystemId, name: &str) -> Option<u32> {
+    pub fn find(&self, system: SystemId, name: &str) -> Option<EventId> {
         self.names.get(&(system, name.to_owned())).copied()
     }
 
@@ -304,11 +309,10 @@ impl Events {
 
     /// Numbers of all events that can be turned on, in the kernel's order: the youngest first, then those of the start
     /// as they were listed.
-    pub fn ordinary(&self) -> impl Iterator<Item = u32> {
-        let young = (self.first.0..self.all.len() as u32).rev();
-        young
-            .chain(0..self.first.0)
-            .filter(|number| self.get(*number).is_some_and(|event| !self.is_special(event.system)))
+    pub fn ordinary(&self) -> impl Iterator<Item = EventId> {
+        let (first, end) = (self.first.0.get(), self.next_event().get());
+        let all = (first..end).rev().chain(0..first).map(EventId::new);
+        all.filter(|event| self.get(*event).is_some_and(|event| !self.is_special(event.system)))
     }
 
     /// A system's name, also where its last event is gone.
@@ -317,7 +321,7 @@ impl Events {
     }
 
     /// `system:name`.
-    pub fn full_name(&self, event: u32) -> String {
+    pub fn full_name(&self, event: EventId) -> String {
         match self.get(event) {
             Some(event) => format!("{}:{}", self.name_of(event.system), event.name),
             None => String::new(),
@@ -325,7 +329,7 @@ impl Events {
     }
 
     /// The text of an event's format file.
-    pub fn format_text(&self, event: u32, facts: &Facts) -> Option<&str> {
+    pub fn format_text(&self, event: EventId, facts: &Facts) -> Option<&str> {
         self.read_text(self.get(event)?, facts).ok()
     }
 
@@ -344,7 +348,7 @@ impl Events {
     }
 
     /// An event's format.
-    pub fn format(&self, event: u32, facts: &Facts) -> Option<&Format> {
+    pub fn format(&self, event: EventId, facts: &Facts) -> Option<&Format> {
         self.try_format(event, facts).ok()
     }
 
@@ -353,7 +357,7 @@ impl Events {
     /// # Errors
     /// `ENODEV`; `ETIMEDOUT` while an operation on a uprobe keeps the kernel's format files from being read
     /// ([`event_mutex`](crate::sys::event_mutex)).
-    pub fn try_format(&self, event: u32, facts: &Facts) -> Result<&Format, Errno> {
+    pub fn try_format(&self, event: EventId, facts: &Facts) -> Result<&Format, Errno> {
         let known = self.get(event).ok_or(Errno::NODEV)?;
         if let Some(format) = known.format.get() {
             return format.as_ref().ok_or(Errno::NODEV);
@@ -362,12 +366,12 @@ impl Events {
         let format = known.format.get_or_init(|| Format::parse(self.name_of(known.system), text).ok());
         let format = format.as_ref().ok_or(Errno::NODEV)?;
         // The kernel gives the id of an event that is gone to another one.
-        self.ids.write().unwrap_or_else(PoisonError::into_inner).numbers.insert(format.id, event);
+        self.ids.write().unwrap_or_else(PoisonError::into_inner).events.insert(format.id, event);
         Ok(format)
     }
 
     /// Reads the formats of many events, by more than one thread.
-    pub(super) fn read_formats(&self, events: &[u32], facts: &Facts) {
+    pub(super) fn read_formats(&self, events: &[EventId], facts: &Facts) {
         let share = events.len().div_ceil(READERS).max(1);
         std::thread::scope(|scope| {
             for part in events.chunks(share) {
@@ -377,14 +381,14 @@ impl Events {
     }
 
     /// What prints an event's records.
-    pub fn printer(&self, event: u32, facts: &Facts) -> Option<&Printer> {
+    pub fn printer(&self, event: EventId, facts: &Facts) -> Option<&Printer> {
         let (known, format) = (self.get(event)?, self.format(event, facts)?);
         Some(known.printer.get_or_init(|| Printer::compile(format, facts)))
     }
 
     /// The event of an id, if its format was read before, as that of every event is that was ever turned on.
-    pub fn by_id(&self, id: u16) -> Option<u32> {
-        self.ids.read().unwrap_or_else(PoisonError::into_inner).numbers.get(&id).copied()
+    pub fn by_id(&self, id: u16) -> Option<EventId> {
+        self.ids.read().unwrap_or_else(PoisonError::into_inner).events.get(&id).copied()
     }
 }
 
@@ -398,11 +402,12 @@ mod tests {
             [("sched", "sched_switch"), ("irq", "softirq_entry"), ("sched", "x"), ("ftrace", "print")];
         let events = Events::of(names.map(|(system, name)| (system.to_owned(), name.to_owned())));
         let sched = events.find_system("sched").unwrap();
-        assert_eq!(events.system(sched).unwrap().events, [0, 2]);
-        assert_eq!(events.find(sched, "x"), Some(2));
+        let [switch, softirq, x] = [0, 1, 2].map(EventId::new);
+        assert_eq!(events.system(sched).unwrap().events, [switch, x]);
+        assert_eq!(events.find(sched, "x"), Some(x));
         assert_eq!(events.find(sched, "softirq_entry"), None);
-        assert_eq!(events.full_name(1), "irq:softirq_entry");
-        assert_eq!(events.ordinary().collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(events.full_name(softirq), "irq:softirq_entry");
+        assert_eq!(events.ordinary().collect::<Vec<_>>(), [switch, softirq, x]);
     }
 
     fn made(system: &str, name: &str, id: u16) -> Made {
@@ -414,14 +419,15 @@ mod tests {
     #[test]
     fn events_come_and_go() {
         let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
+        let x = EventId::new(0);
         assert_eq!(events.free_id(), Some(0x8000));
         let first = events.add(made("mine", "a", 0x8000)).unwrap();
         let second = events.add(made("sched", "b", 0x8001)).unwrap();
         assert_eq!(events.add(made("mine", "a", 0x8002)), Err(Errno::EXIST));
-        assert_eq!(events.ordinary().collect::<Vec<_>>(), [second, first, 0]);
+        assert_eq!(events.ordinary().collect::<Vec<_>>(), [second, first, x]);
         assert_eq!((events.by_id(0x8001), events.free_id()), (Some(second), Some(0x8002)));
         let mine = events.find_system("mine").unwrap();
-        assert!(events.is_lasting(0) && !events.is_lasting(second) && !events.is_lasting_system(mine));
+        assert!(events.is_lasting(x) && !events.is_lasting(second) && !events.is_lasting_system(mine));
         // Others may still look at how it was.
         let before = events.clone();
         events.remove(first);
@@ -439,12 +445,13 @@ mod tests {
         let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
         let first = events.add(made("mine", "a", 0x8000)).unwrap();
         events.remove(first);
-        assert_eq!((first, events.add(made("mine", "a", 0x8000))), (1, Ok(2)));
-        events.remove(2);
+        let second = EventId::new(2);
+        assert_eq!((first, events.add(made("mine", "a", 0x8000))), (EventId::new(1), Ok(second)));
+        events.remove(second);
         // As after a million of them.
         events.all.resize(NUMBERS, None);
-        assert_eq!(events.add(made("mine", "a", 0x8000)), Ok(1));
-        assert_eq!(events.add(made("mine", "b", 0x8001)), Ok(2));
-        assert_eq!(events.full_name(2), "mine:b");
+        assert_eq!(events.add(made("mine", "a", 0x8000)), Ok(first));
+        assert_eq!(events.add(made("mine", "b", 0x8001)), Ok(second));
+        assert_eq!(events.full_name(second), "mine:b");
     }
 }

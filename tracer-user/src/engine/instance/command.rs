@@ -16,7 +16,7 @@ use crate::{
         PageSize,
         clock::{Clock, monotonic},
     },
-    event::{InstanceId, SystemId},
+    event::{EventId, InstanceId, SystemId},
     lang::filter::{self, FilterError, Request},
     plan::{
         filter::Filter,
@@ -43,7 +43,7 @@ pub enum Command<'a> {
     /// Turns one event on or off.
     Event {
         /// Its number.
-        event: u32,
+        event: EventId,
         /// Whether it is to be on.
         on: bool,
     },
@@ -57,7 +57,7 @@ pub enum Command<'a> {
     /// Sets or clears the filter of one event: what was written to its `filter`.
     Filter {
         /// The event.
-        event: u32,
+        event: EventId,
         /// The text.
         text: &'a [u8],
     },
@@ -71,7 +71,7 @@ pub enum Command<'a> {
     /// Adds or takes away a trigger: what was written to an event's `trigger`.
     Trigger {
         /// The event.
-        event: u32,
+        event: EventId,
         /// The text.
         text: &'a [u8],
     },
@@ -205,13 +205,13 @@ impl Mirror {
     }
 
     /// Turns events on or off. As in the kernel, what can be done is done, and the first error told.
-    fn set_events(&mut self, instance: InstanceId, events: &[u32], on: bool) -> Result<(), Errno> {
+    fn set_events(&mut self, instance: InstanceId, events: &[EventId], on: bool) -> Result<(), Errno> {
         self.state(instance)?.expand();
         if !on {
             self.collect(instance);
             // An event that triggers may turn on stays on its hook.
             let state = self.state(instance)?;
-            let (soft, hard): (Vec<u32>, Vec<u32>) =
+            let (soft, hard): (Vec<EventId>, Vec<EventId>) =
                 events.iter().partition(|event| state.triggers.is_soft(**event));
             let mut gone = Vec::new();
             for part in hard.chunks(PART) {
@@ -228,7 +228,8 @@ impl Mirror {
                     live.set_soft_off(*event, true);
                 }
             }
-            let idle: Vec<u32> = soft.into_iter().filter(|event| self.may_idle(instance, *event)).collect();
+            let idle: Vec<EventId> =
+                soft.into_iter().filter(|event| self.may_idle(instance, *event)).collect();
             self.keep_counts(instance, &idle);
             if let Some(live) = &mut self.state(instance)?.live {
                 for event in idle {
@@ -278,7 +279,7 @@ impl Mirror {
     }
 
     /// Lets others have turns, and goes on once what an event will hang on is opened.
-    fn await_opened(&mut self, instance: InstanceId, event: u32) {
+    fn await_opened(&mut self, instance: InstanceId, event: EventId) {
         self.turn();
         let id = self.events.format(event, &self.facts).and_then(|format| self.choices.perf_id(format));
         let due = |mirror: &mut Self| {
@@ -302,7 +303,7 @@ impl Mirror {
     pub(super) fn attach_hook(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         begins_off: bool,
     ) -> Result<(), Errno> {
         if begins_off && self.may_idle(instance, event) {
@@ -395,7 +396,7 @@ impl Mirror {
     }
 
     /// Gives an event that hangs on its hook the program that is right by now.
-    pub(super) fn refresh(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
+    pub(super) fn refresh(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         if self.state(instance)?.live.is_none() {
             return Ok(());
         }
@@ -418,7 +419,11 @@ impl Mirror {
         self.changed(instance, event)
     }
 
-    pub(super) fn resolve(&mut self, event: u32, text: &[u8]) -> Result<Result<Filter, FilterError>, Errno> {
+    pub(super) fn resolve(
+        &mut self,
+        event: EventId,
+        text: &[u8],
+    ) -> Result<Result<Filter, FilterError>, Errno> {
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
         let resolve = || {
             let format = catalogue.try_format(event, &facts)?;
@@ -434,7 +439,12 @@ impl Mirror {
 
     /// Puts a filter, or none, in force, in place of the one that was; when the kernel refuses the program, nothing
     /// changes.
-    fn put_filter(&mut self, instance: InstanceId, event: u32, new: Option<Filtering>) -> Result<(), Errno> {
+    fn put_filter(
+        &mut self,
+        instance: InstanceId,
+        event: EventId,
+        new: Option<Filtering>,
+    ) -> Result<(), Errno> {
         let put = |state: &mut Instance, filtering| match filtering {
             Some(filtering) => state.filters.insert(event, filtering),
             None => state.filters.remove(&event),
@@ -447,7 +457,7 @@ impl Mirror {
         done
     }
 
-    fn set_filter(&mut self, instance: InstanceId, event: u32, written: &[u8]) -> Result<(), Errno> {
+    fn set_filter(&mut self, instance: InstanceId, event: EventId, written: &[u8]) -> Result<(), Errno> {
         let text = match filter::request(written) {
             Request::TooLong => return Err(Errno::INVAL),
             Request::Clear => return self.put_filter(instance, event, None),
@@ -546,7 +556,7 @@ impl Mirror {
             state.buffer.select_mut(None).for_each(|(_, buffer)| buffer.set_overwrite(on));
         }
         if matches!(name.as_str(), "stacktrace" | "userstacktrace") {
-            let hanging: Vec<u32> = state.enabled.iter().copied().collect();
+            let hanging: Vec<EventId> = state.enabled.iter().copied().collect();
             return hanging.into_iter().try_for_each(|event| {
                 self.turn();
                 self.refresh(instance, event)

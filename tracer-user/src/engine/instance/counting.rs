@@ -12,7 +12,7 @@ use crate::{
     attach::{self, AttachError, AttachPoint, Block, Counting, Counts, HistAround, ids},
     code::lower::hist as lower,
     engine::hooks::{self, AttachPlan},
-    event::{Format, InstanceId, dynamic::latin1},
+    event::{EventId, Format, InstanceId, dynamic::latin1},
     lang::hist::{Trigger, TriggerId, action::Deed},
     plan::{
         hist::{Layout, References},
@@ -40,7 +40,7 @@ struct Use {
 
 impl Mirror {
     /// What an event's histogram hangs on: nothing where records come from elsewhere.
-    fn hist_hook(&mut self, event: u32, trigger: &Trigger) -> AttachPlan {
+    fn hist_hook(&mut self, event: EventId, trigger: &Trigger) -> AttachPlan {
         let format: &Format = &trigger.event;
         if self.events.is_made(event) || self.is_special(event) {
             return AttachPlan {
@@ -114,14 +114,14 @@ impl Mirror {
         instance: InstanceId,
         trigger: &Trigger,
         how: &Use,
-        outer: &mut Vec<u32>,
+        outer: &mut Vec<EventId>,
         act: impl FnOnce(&lower::Request<'_>, &Counts, HistAround<'_>) -> T,
     ) -> Result<T, Errno> {
         let (hist, format) = (&*trigger.hist, &*trigger.event);
         let mut emissions = Vec::new();
         for action in &hist.actions {
             let name = latin1(action.synthetic_name());
-            let inner = self.synthetic_number(&name).is_some_and(|number| !outer.contains(&number));
+            let inner = self.synthetic_number(&name).is_some_and(|event| !outer.contains(&event));
             emissions.push(match action.deed {
                 Deed::Trace if inner => self.emission_within(&name, outer)?,
                 _ => None,
@@ -170,9 +170,9 @@ impl Mirror {
     pub(super) fn hist_parts(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         entry: lower::Entry,
-        outer: &mut Vec<u32>,
+        outer: &mut Vec<EventId>,
     ) -> Result<Vec<Block>, Errno> {
         let triggers = self.counting(instance, |table| table.event == event);
         let part = |trigger: Trigger| {
@@ -196,7 +196,7 @@ impl Mirror {
     pub(super) fn count_record(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         record: &[u8],
         writer: &attach::Writer,
     ) {

@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::attach::{AttachPoint, Parked, make_way};
+use crate::{
+    attach::{AttachPoint, Parked, make_way},
+    event::EventId,
+};
 
 /// How long nobody must have turned an event on or off before one is closed.
 const CALM: Duration = Duration::from_secs(1);
@@ -18,7 +21,7 @@ const CALM: Duration = Duration::from_secs(1);
 /// Events at rest, by number.
 #[derive(Debug, Default)]
 struct State {
-    resting: HashMap<u32, Parked>,
+    resting: HashMap<EventId, Parked>,
     touched: Option<Instant>,
     closing: bool,
 }
@@ -35,14 +38,14 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl DeferredClose {
     /// Takes an event that still rests.
-    pub(super) fn take(&self, event: u32) -> Option<Parked> {
+    pub(super) fn take(&self, event: EventId) -> Option<Parked> {
         let mut state = lock(&self.state);
         state.touched = Some(Instant::now());
         state.resting.remove(&event)
     }
 
     /// Whether an event rests.
-    pub(super) fn has(&self, event: u32) -> bool {
+    pub(super) fn has(&self, event: EventId) -> bool {
         lock(&self.state).resting.contains_key(&event)
     }
 
@@ -52,7 +55,7 @@ impl DeferredClose {
     }
 
     /// Lets events rest.
-    pub(super) fn add(&self, events: impl IntoIterator<Item = (u32, Parked)>) {
+    pub(super) fn add(&self, events: impl IntoIterator<Item = (EventId, Parked)>) {
         let mut state = lock(&self.state);
         state.resting.extend(events);
         state.touched = Some(Instant::now());

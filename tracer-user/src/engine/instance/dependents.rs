@@ -18,7 +18,7 @@ use crate::{
         hooks::AttachPlan,
         probes::{self, Candidate},
     },
-    event::{Format, InstanceId, dynamic::Target},
+    event::{EventId, Format, InstanceId, dynamic::Target},
     lang::define::Probe,
     plan::source::ProgramContext,
 };
@@ -28,7 +28,7 @@ enum Source {
     /// Whoever emits it.
     Emission,
     /// The event that a probe sits on.
-    Event(u32),
+    Event(EventId),
     /// Hooks of its own.
     Hooks(Vec<Probe>),
     /// The place of an event that a program brings.
@@ -56,7 +56,7 @@ impl Hooked {
 
 impl Mirror {
     /// What makes an event's records; none for the kernel's own events.
-    fn source(&self, event: u32) -> Option<Source> {
+    fn source(&self, event: EventId) -> Option<Source> {
         if self.is_synthetic(event) {
             return Some(Source::Emission);
         }
@@ -75,12 +75,12 @@ impl Mirror {
     }
 
     /// Whether what follows an event gets its records by relays.
-    pub(super) fn is_relayed(&self, event: u32) -> bool {
+    pub(super) fn is_relayed(&self, event: EventId) -> bool {
         matches!(self.source(event), Some(Source::Hooks(_) | Source::Event(_) | Source::Place(_)))
     }
 
     /// The event that an event probe sits on, if the kernel does not know it, and how values are had from its records.
-    pub(super) fn eprobe_target(&self, probe: &Probe) -> Option<(u32, ProgramContext)> {
+    pub(super) fn eprobe_target(&self, probe: &Probe) -> Option<(EventId, ProgramContext)> {
         let Target::Event { system, name, filter } = &probe.event.target else { return None };
         let event = self.events.find(self.events.find_system(system)?, name)?;
         let format = self.events.known_format(event).filter(|_| self.events.is_made(event))?;
@@ -89,11 +89,11 @@ impl Mirror {
     }
 
     /// The event probes that sit on an event that the kernel does not know.
-    fn probes_on(&self, event: u32) -> Vec<(u32, ProgramContext)> {
+    fn probes_on(&self, event: EventId) -> Vec<(EventId, ProgramContext)> {
         let name = self.events.full_name(event);
         let Some((system, name)) = name.split_once(':') else { return Vec::new() };
         let all = self.dynamic.eprobes_on(system, name);
-        all.into_iter().filter_map(|(number, probe)| Some((number, self.eprobe_target(&probe)?.1))).collect()
+        all.into_iter().filter_map(|(event, probe)| Some((event, self.eprobe_target(&probe)?.1))).collect()
     }
 
     /// What follows an event's records in an instance, ready to be put into a program that has them; `outer` are the events in
@@ -101,8 +101,8 @@ impl Mirror {
     pub(super) fn following(
         &mut self,
         instance: InstanceId,
-        event: u32,
-        outer: &mut Vec<u32>,
+        event: EventId,
+        outer: &mut Vec<EventId>,
     ) -> Result<Vec<Block>, Errno> {
         if outer.contains(&event) {
             return Ok(Vec::new());
@@ -116,8 +116,8 @@ impl Mirror {
     fn parts_behind(
         &mut self,
         instance: InstanceId,
-        event: u32,
-        outer: &mut Vec<u32>,
+        event: EventId,
+        outer: &mut Vec<EventId>,
     ) -> Result<Vec<Block>, Errno> {
         let mut parts = self.hist_parts(instance, event, Entry::Record, outer)?;
         let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
@@ -153,7 +153,7 @@ impl Mirror {
     pub(super) fn hand(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         record: &[u8],
         writer: &attach::Writer,
     ) -> u64 {
@@ -166,7 +166,7 @@ impl Mirror {
     pub(super) fn hand_to_probes(
         &self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         record: &[u8],
         writer: &attach::Writer,
     ) -> u64 {
@@ -183,7 +183,7 @@ impl Mirror {
         asked
     }
 
-    fn emit_one(&self, instance: InstanceId, event: u32, record: &[u8], writer: &attach::Writer) -> u64 {
+    fn emit_one(&self, instance: InstanceId, event: EventId, record: &[u8], writer: &attach::Writer) -> u64 {
         let live = self.get(instance).and_then(|state| state.live.as_ref());
         live.map_or(Ok(0), |live| live.emit(event, record, writer)).unwrap_or_else(|error| {
             tracing::warn!("{error}");
@@ -193,7 +193,7 @@ impl Mirror {
 
     /// Counts an event probe in or out on the event that it sits on, which has it among its triggers
     /// (`enable_eprobe()`).
-    pub(super) fn sit(&mut self, instance: InstanceId, event: u32, on: bool) -> Result<(), Errno> {
+    pub(super) fn sit(&mut self, instance: InstanceId, event: EventId, on: bool) -> Result<(), Errno> {
         let probes = self.dynamic.probes_of(event).unwrap_or_default();
         for probe in probes {
             let Target::Event { system, name, .. } = &probe.event.target else { continue };
@@ -209,7 +209,7 @@ impl Mirror {
     }
 
     /// Has records of user space run through what follows an event probe.
-    fn relay_writers(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
+    fn relay_writers(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         let parts = self.hist_parts(instance, event, Entry::Injected, &mut vec![event])?;
         let probes = self.dynamic.probes_of(event).unwrap_or_default();
         let hooks: Vec<ProgramContext> =
@@ -231,7 +231,7 @@ impl Mirror {
     }
 
     /// To be called when an event is on otherwise than before in an instance: what has its records, or is made of them, follows.
-    pub(super) fn changed(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
+    pub(super) fn changed(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         match self.source(event) {
             Some(Source::Emission) => {
                 self.relink(event);
@@ -243,7 +243,7 @@ impl Mirror {
     }
 
     /// Sees to it that what follows an event in an instance gets its records: to be called when that changes.
-    pub(super) fn rebuild_dependents(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
+    pub(super) fn rebuild_dependents(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         match self.source(event) {
             None | Some(Source::Writers) => Ok(()),
             Some(Source::Emission) => {
@@ -294,7 +294,7 @@ impl InstanceSession {
     /// Hands the records of a dynamic event, probe by probe, to parts.
     fn relay(
         &mut self,
-        event: u32,
+        event: EventId,
         format: &Format,
         probes: Vec<(Hooked, Vec<Block>)>,
         facts: &Facts,

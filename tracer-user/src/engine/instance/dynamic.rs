@@ -16,7 +16,7 @@ use crate::{
     buffer::clock::monotonic,
     engine::probes,
     event::{
-        Format, InstanceId,
+        EventId, Format, InstanceId,
         dynamic::{Kind, Target},
     },
     kernel::opened::Identity,
@@ -34,15 +34,15 @@ use crate::{
 pub(super) struct Dynamic {
     set: Arc<Set>,
     /// Numbers of the events, by group and name.
-    numbers: HashMap<(String, String), u32>,
+    numbers: HashMap<(String, String), EventId>,
     sites: Arc<OnceLock<Option<Sites>>>,
     pub(super) profile: Profile,
 }
 
 impl Dynamic {
     /// The probes of an event; none for an event that no definition made.
-    pub(super) fn probes_of(&self, event: u32) -> Option<Vec<Probe>> {
-        let (group, name) = self.numbers.iter().find(|(_, number)| **number == event)?.0;
+    pub(super) fn probes_of(&self, event: EventId) -> Option<Vec<Probe>> {
+        let (group, name) = self.numbers.iter().find(|(_, known)| **known == event)?.0;
         let own =
             |defined: &&Defined| defined.probe.event.group == *group && defined.probe.event.name == *name;
         Some(self.set.probes().iter().filter(own).map(|defined| defined.probe.clone()).collect())
@@ -54,7 +54,7 @@ impl Dynamic {
     }
 
     /// The event probes on an event, and their numbers.
-    pub(super) fn eprobes_on(&self, group: &str, event: &str) -> Vec<(u32, Probe)> {
+    pub(super) fn eprobes_on(&self, group: &str, event: &str) -> Vec<(EventId, Probe)> {
         let probes = self.set.probes().iter().map(|defined| &defined.probe);
         let on = probes.filter(|probe| match &probe.event.target {
             Target::Event { system, name, .. } => system == group && name == event,
@@ -73,7 +73,7 @@ impl Dynamic {
         self.set.probes()
     }
 
-    pub(super) fn number(&self, probe: &Probe) -> Option<u32> {
+    pub(super) fn number(&self, probe: &Probe) -> Option<EventId> {
         self.numbers.get(&(probe.event.group.clone(), probe.event.name.clone())).copied()
     }
 }
@@ -288,7 +288,7 @@ impl Mirror {
                 Target::Event { system, name, .. } => Some((system.clone(), name.clone())),
                 _ => None,
             });
-        let on = self.dynamic.numbers.iter().filter(|(_, number)| self.is_busy(**number));
+        let on = self.dynamic.numbers.iter().filter(|(_, event)| self.is_busy(**event));
         let busy: HashSet<(String, String)> = targets.chain(on.map(|(name, _)| name.clone())).collect();
         let is_busy =
             |group: &str, name: &str| !busy.is_empty() && busy.contains(&(group.to_owned(), name.to_owned()));
@@ -323,16 +323,16 @@ impl Mirror {
     /// Probes left the set; with the last one its event goes.
     fn deleted(&mut self, gone: &[Probe]) {
         for probe in gone {
-            let Some(number) = self.dynamic.number(probe) else { continue };
-            let left = self.dynamic.probes_of(number).map_or(0, |left| left.len());
+            let Some(event) = self.dynamic.number(probe) else { continue };
+            let left = self.dynamic.probes_of(event).map_or(0, |left| left.len());
             if left > 0 {
-                self.keep_charges(number, left);
-                self.reattach(number);
+                self.keep_charges(event, left);
+                self.reattach(event);
                 continue;
             }
             self.dynamic.numbers.remove(&(probe.event.group.clone(), probe.event.name.clone()));
-            self.dynamic.profile.forget(number);
-            self.remove_event(number);
+            self.dynamic.profile.forget(event);
+            self.remove_event(event);
         }
     }
 
@@ -341,7 +341,7 @@ impl Mirror {
         self.dynamic.sites = Arc::default();
         let facts = self.facts.clone();
         let waiting = |probe: &Probe| probes::waits(probe, &facts);
-        let events: Vec<u32> = self.dynamic.numbers.values().copied().collect();
+        let events: Vec<EventId> = self.dynamic.numbers.values().copied().collect();
         for event in events {
             let waiting: Vec<Option<bool>> =
                 self.dynamic.probes_of(event).unwrap_or_default().iter().map(waiting).collect();
@@ -356,7 +356,7 @@ impl Mirror {
     }
 
     /// Hangs an event's probes up anew where it is on, after one came or went.
-    fn reattach(&mut self, event: u32) {
+    fn reattach(&mut self, event: EventId) {
         let on: Vec<InstanceId> = self
             .numbered()
             .filter(|(_, state)| state.is_enabled(event))

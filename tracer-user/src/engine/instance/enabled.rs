@@ -3,16 +3,18 @@
 
 use std::collections::BTreeSet;
 
+use crate::event::EventId;
+
 /// Numbers of events.
 #[derive(Debug, Default)]
 pub(super) struct Enabled {
-    events: BTreeSet<u32>,
+    events: BTreeSet<EventId>,
     changes: u64,
 }
 
 impl Enabled {
     /// Adds an event; whether it was not there.
-    pub(super) fn insert(&mut self, event: u32) -> bool {
+    pub(super) fn insert(&mut self, event: EventId) -> bool {
         let new = self.events.insert(event);
         self.changes += u64::from(new);
         new
@@ -20,7 +22,7 @@ impl Enabled {
 
     /// Takes an event out; whether it was there.
     #[allow(clippy::trivially_copy_pass_by_ref)]
-    pub(super) fn remove(&mut self, event: &u32) -> bool {
+    pub(super) fn remove(&mut self, event: &EventId) -> bool {
         let gone = self.events.remove(event);
         self.changes += u64::from(gone);
         gone
@@ -28,12 +30,12 @@ impl Enabled {
 
     /// Whether an event is there.
     #[allow(clippy::trivially_copy_pass_by_ref)]
-    pub(super) fn contains(&self, event: &u32) -> bool {
+    pub(super) fn contains(&self, event: &EventId) -> bool {
         self.events.contains(event)
     }
 
     /// All of them, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &u32> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &EventId> {
         self.events.iter()
     }
 
@@ -50,9 +52,10 @@ mod tests {
     #[test]
     fn only_what_changes_something_counts() {
         let mut all = Enabled::default();
-        assert!(all.insert(3) && !all.insert(3) && !all.remove(&4));
-        assert_eq!((all.changes(), all.contains(&3)), (1, true));
-        assert!(all.insert(1) && all.iter().eq(&[1, 3]) && all.remove(&3));
-        assert_eq!((all.changes(), all.contains(&3)), (3, false));
+        let [one, three, four] = [1, 3, 4].map(EventId::new);
+        assert!(all.insert(three) && !all.insert(three) && !all.remove(&four));
+        assert_eq!((all.changes(), all.contains(&three)), (1, true));
+        assert!(all.insert(one) && all.iter().eq(&[one, three]) && all.remove(&three));
+        assert_eq!((all.changes(), all.contains(&three)), (3, false));
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     buffer::clock::{Clock, monotonic},
     code::lower::hist as lower,
     engine::hist::shown,
-    event::{Format, InstanceId, synthetic},
+    event::{EventId, Format, InstanceId, synthetic},
     lang::{
         filter::FilterError,
         hist::{Change, Dialect, HistId, Set, Trigger, TriggerId, World},
@@ -30,7 +30,7 @@ pub(super) struct Table {
     pub(super) trigger: TriggerId,
     pub(super) hist: HistId,
     /// The event, for when the trigger is gone.
-    pub(super) event: u32,
+    pub(super) event: EventId,
     pub(super) counts: Arc<Counts>,
     /// Where its words are.
     pub(super) place: u16,
@@ -49,12 +49,12 @@ pub(super) struct Hists {
 
 impl Hists {
     /// Whether an event has any.
-    pub(super) fn counts_event(&self, event: u32) -> bool {
+    pub(super) fn counts_event(&self, event: EventId) -> bool {
         self.tables.iter().any(|table| table.event == event)
     }
 
     /// Where the words of an event's histograms are.
-    pub(super) fn places(&self, event: u32) -> Vec<u16> {
+    pub(super) fn places(&self, event: EventId) -> Vec<u16> {
         self.tables.iter().filter(|table| table.event == event).map(|table| table.place).collect()
     }
 
@@ -137,7 +137,7 @@ pub type Seen = Vec<(TriggerId, u64)>;
 
 impl Mirror {
     /// An event's triggers, each with what its word says.
-    fn hists_of(&self, instance: InstanceId, event: u32) -> Vec<Trigger> {
+    fn hists_of(&self, instance: InstanceId, event: EventId) -> Vec<Trigger> {
         let name = self.events.full_name(event);
         let (system, event) = name.split_once(':').unwrap_or_default();
         let state = self.get(instance);
@@ -153,7 +153,7 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENODEV` when the instance is gone.
-    pub fn trigger_text(&self, instance: InstanceId, event: u32) -> Result<Vec<u8>, Errno> {
+    pub fn trigger_text(&self, instance: InstanceId, event: EventId) -> Result<Vec<u8>, Errno> {
         let state = self.get(instance).ok_or(Errno::NODEV)?;
         let hists = self.hists_of(instance, event).iter().flat_map(Trigger::read_back).collect();
         Ok(state.trigger_text(event, hists, |event| self.events.full_name(event)))
@@ -163,7 +163,7 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENODEV` when the instance is gone.
-    pub fn hist_text(&mut self, instance: InstanceId, event: u32) -> Result<Vec<u8>, Errno> {
+    pub fn hist_text(&mut self, instance: InstanceId, event: EventId) -> Result<Vec<u8>, Errno> {
         let state = self.get(instance).ok_or(Errno::NODEV)?;
         let with_counts = |trigger: Trigger| {
             let counts = state.hists.table(trigger.id).map(|table| Arc::clone(&table.counts));
@@ -183,7 +183,7 @@ impl Mirror {
     }
 
     /// How far an event's histograms have counted; the ring is written to at the next hit of any if somebody waits for that.
-    pub fn hist_seen(&mut self, instance: InstanceId, event: u32, wake: bool) -> Seen {
+    pub fn hist_seen(&mut self, instance: InstanceId, event: EventId, wake: bool) -> Seen {
         let Some(state) = self.get(instance) else { return Seen::new() };
         let tables = state.hists.tables.iter().filter(|table| table.event == event);
         let tables: Vec<(TriggerId, HistId)> = tables.map(|table| (table.trigger, table.hist)).collect();
@@ -202,7 +202,7 @@ impl Mirror {
     pub(super) fn set_hist(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         text: Option<&[u8]>,
         remove: bool,
     ) -> Result<(), Errno> {
@@ -261,7 +261,7 @@ impl Mirror {
     ///
     /// # Errors
     /// `ENODEV` when the instance or the event is gone.
-    pub fn clear_hists(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
+    pub fn clear_hists(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         self.touch();
         let name = self.events.full_name(event);
         let (system, event_name) = name.split_once(':').ok_or(Errno::NODEV)?;
@@ -382,7 +382,7 @@ impl Mirror {
     }
 
     /// Lets triggers that turn an event's histograms on and off know which these are by now.
-    fn tell_switches(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
+    fn tell_switches(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         let switching = self.state(instance)?.triggers.switching_hists(event);
         switching.into_iter().try_for_each(|other| self.refresh(instance, other))
     }

@@ -5,7 +5,11 @@ use rustix::io::Errno;
 use tracer_abi::{COMMON_SIZE, asked};
 
 use super::{mark::Writer, mirror::Mirror, session, state::EventInputs};
-use crate::{attach, event::InstanceId, lang};
+use crate::{
+    attach,
+    event::{EventId, InstanceId},
+    lang,
+};
 
 /// What is written at once is shorter than a page.
 const LIMIT: usize = 4096;
@@ -18,7 +22,7 @@ impl Mirror {
     pub fn inject(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         text: &[u8],
         writer: Writer,
     ) -> Result<(), Errno> {

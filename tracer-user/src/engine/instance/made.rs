@@ -5,7 +5,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::{catalogue::Made, mirror::Mirror};
-use crate::engine::quota::{Charge, Kind};
+use crate::{
+    engine::quota::{Charge, Kind},
+    event::EventId,
+};
 
 impl Mirror {
     /// Counts the bytes of a definition for the client that writes it.
@@ -17,12 +20,12 @@ impl Mirror {
     }
 
     /// Counts them as long as the event is there.
-    pub(super) fn keep_charge(&mut self, event: u32, charge: Charge) {
+    pub(super) fn keep_charge(&mut self, event: EventId, charge: Charge) {
         self.definition_charges.entry(event).or_default().push(charge);
     }
 
     /// Counts so many of an event's definitions, the longest of them: others are gone.
-    pub(super) fn keep_charges(&mut self, event: u32, count: usize) {
+    pub(super) fn keep_charges(&mut self, event: EventId, count: usize) {
         if let Some(charges) = self.definition_charges.get_mut(&event) {
             charges.sort_by_key(|charge| std::cmp::Reverse(charge.amount()));
             charges.truncate(count);
@@ -33,7 +36,7 @@ impl Mirror {
     ///
     /// # Errors
     /// `EEXIST` for a name that is taken.
-    pub fn add_event(&mut self, made: Made) -> Result<u32, Errno> {
+    pub fn add_event(&mut self, made: Made) -> Result<EventId, Errno> {
         Arc::make_mut(&mut self.events).add(made)
     }
 
@@ -41,22 +44,22 @@ impl Mirror {
     ///
     /// # Errors
     /// `EEXIST` for a name that is taken.
-    pub fn add_known_event(&mut self, system: &str, name: &str) -> Result<u32, Errno> {
+    pub fn add_known_event(&mut self, system: &str, name: &str) -> Result<EventId, Errno> {
         Arc::make_mut(&mut self.events).add_known(system, name)
     }
 
     /// Whether an event is on in an instance, or held, so that it must not go.
-    pub fn is_busy(&self, event: u32) -> bool {
+    pub fn is_busy(&self, event: EventId) -> bool {
         self.held.contains_key(&event) || self.all().any(|state| state.is_enabled(event))
     }
 
     /// Keeps an event from going (`trace_event_try_get_ref()`).
-    pub fn take_event(&mut self, event: u32) {
+    pub fn take_event(&mut self, event: EventId) {
         *self.held.entry(event).or_default() += 1;
     }
 
     /// Ends a [`Mirror::take_event`].
-    pub fn give_event(&mut self, event: u32) {
+    pub fn give_event(&mut self, event: EventId) {
         if let Some(times) = self.held.get_mut(&event) {
             *times -= 1;
             if *times == 0 {
@@ -68,7 +71,7 @@ impl Mirror {
 
     /// Takes an event away, with all that instances have of it. The buffers of an instance that it was on in are
     /// emptied, as nobody could read its records any more (`event_remove()`, kernel/trace/trace_events.c).
-    pub fn remove_event(&mut self, event: u32) {
+    pub fn remove_event(&mut self, event: EventId) {
         for state in self.all_mut() {
             state.forget(event);
         }

@@ -16,7 +16,7 @@ use crate::{
     attach,
     buffer::{Page, PageSize, clock::Conversion},
     engine::facts::{Facts, MARK_WRITER},
-    event::InstanceId,
+    event::{EventId, InstanceId},
     render::{
         RenderEnv,
         line::{self, Stamp, Tasks},
@@ -145,7 +145,7 @@ impl Mark {
     }
 
     /// The kind of mark whose records an event's are.
-    pub(super) fn of(events: &Events, event: u32) -> Option<Self> {
+    pub(super) fn of(events: &Events, event: EventId) -> Option<Self> {
         let known = events.get(event)?;
         if !events.is_special(known.system) {
             return None;

@@ -31,7 +31,7 @@ use crate::{
         quota::{Charge, Quotas},
         tasks::TaskNames,
     },
-    event::InstanceId,
+    event::{EventId, InstanceId},
     kernel::{Error, memory, modules},
     lang::hist,
 };
@@ -74,7 +74,7 @@ pub struct Mirror {
     pub tasks: TaskNames,
     pub(super) dynamic: Dynamic,
     /// Events that somebody holds, and how often.
-    pub(super) held: BTreeMap<u32, usize>,
+    pub(super) held: BTreeMap<EventId, usize>,
     /// What programs of others emit.
     pub(super) published: Option<super::published::Published>,
     pub(super) synthetic: Synthetic,
@@ -89,7 +89,7 @@ pub struct Mirror {
     /// The uid of the client whose write is being done; 0 is the daemon itself, too.
     pub client: u32,
     /// Bytes of the definitions of dynamic and synthetic events, by the events' numbers.
-    pub(super) definition_charges: HashMap<u32, Vec<Charge>>,
+    pub(super) definition_charges: HashMap<EventId, Vec<Charge>>,
     pub(super) turns: Turns,
     /// What processes have mapped.
     pub(super) maps: Maps,
@@ -247,7 +247,7 @@ impl Mirror {
         if self.state(instance)?.options.is(PRINTK) {
             self.printk_destination(InstanceId::TOP, true)?;
         }
-        let on: Vec<u32> = self.state(instance)?.enabled.iter().copied().collect();
+        let on: Vec<EventId> = self.state(instance)?.enabled.iter().copied().collect();
         self.keep_counts(instance, &on);
         self.forget_hists(instance);
         self.instances.remove(&instance);

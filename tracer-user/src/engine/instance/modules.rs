@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::{catalogue::Events, command::Command, mirror::Mirror, select::Selector};
 use crate::{
-    event::{Catalogue, InstanceId},
+    event::{Catalogue, EventId, InstanceId},
     kernel::modules,
 };
 
@@ -48,9 +48,9 @@ impl Awaited {
 }
 
 /// Of some events those that a module brought.
-fn of_module(events: &Events, found: Vec<u32>, module: &str) -> Vec<u32> {
+fn of_module(events: &Events, found: Vec<EventId>, module: &str) -> Vec<EventId> {
     let own = modules::tracepoints(module).unwrap_or_default();
-    let is_own = |event: &u32| events.get(*event).is_some_and(|known| own.contains(&known.name));
+    let is_own = |event: &EventId| events.get(*event).is_some_and(|known| own.contains(&known.name));
     found.into_iter().filter(|event| is_own(event) && !events.is_made(*event)).collect()
 }
 
@@ -61,7 +61,7 @@ impl Mirror {
         instance: InstanceId,
         which: &Selector<'_>,
         on: bool,
-    ) -> Result<Vec<u32>, Errno> {
+    ) -> Result<Vec<EventId>, Errno> {
         let found = which.matching(&self.events);
         let Some(module) = which.module().filter(|_| modules::supported()) else {
             return if found.is_empty() || which.module().is_some() { Err(Errno::INVAL) } else { Ok(found) };
@@ -114,7 +114,7 @@ impl Mirror {
     fn look_at_events(&mut self, listed: &str) {
         let listed = Catalogue::parse(listed);
         let there: HashSet<(&str, &str)> = listed.iter().collect();
-        let gone: Vec<u32> = self
+        let gone: Vec<EventId> = self
             .events
             .ordinary()
             .filter(|event| {

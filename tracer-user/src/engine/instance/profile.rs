@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::{attached::AttachedProbes, mirror::Mirror};
 use crate::{
     event::{
-        InstanceId,
+        EventId, InstanceId,
         dynamic::{Kind, Target, raw},
     },
     lang::define::Defined,
@@ -21,19 +21,19 @@ type Count = (u64, u64);
 #[derive(Debug, Default)]
 pub(super) struct Profile {
     /// By event and place among its probes: what was counted by those who count no more.
-    past: HashMap<(u32, usize), Count>,
+    past: HashMap<(EventId, usize), Count>,
     /// By event: the instance that counts, and what it had counted when it began to.
-    counting: HashMap<u32, (InstanceId, Vec<Count>)>,
+    counting: HashMap<EventId, (InstanceId, Vec<Count>)>,
 }
 
 impl Profile {
     /// An instance has an event on by now.
-    pub(super) fn begin(&mut self, event: u32, instance: InstanceId) {
+    pub(super) fn begin(&mut self, event: EventId, instance: InstanceId) {
         self.counting.entry(event).or_insert((instance, Vec::new()));
     }
 
     /// Forgets an event.
-    pub(super) fn forget(&mut self, event: u32) {
+    pub(super) fn forget(&mut self, event: EventId) {
         self.counting.remove(&event);
         self.past.retain(|(known, _), _| *known != event);
     }
@@ -41,12 +41,12 @@ impl Profile {
 
 impl Mirror {
     /// Hits and misses of an event's probes, as an instance counts them.
-    fn counts(&self, instance: InstanceId, event: u32) -> Option<Vec<Count>> {
+    fn counts(&self, instance: InstanceId, event: EventId) -> Option<Vec<Count>> {
         Some(AttachedProbes::counts(self.get(instance)?.live.as_ref()?.probes(event)?))
     }
 
     /// What the instance that counts for an event has counted as such.
-    fn counted(&self, event: u32) -> Vec<Count> {
+    fn counted(&self, event: EventId) -> Vec<Count> {
         let Some((instance, before)) = self.dynamic.profile.counting.get(&event) else { return Vec::new() };
         let now = self.counts(*instance, event).unwrap_or_default();
         let before = before.iter().copied().chain(std::iter::repeat((0, 0)));
@@ -57,7 +57,7 @@ impl Mirror {
     }
 
     /// Keeps what dynamic events counted in an instance that is about to turn them off.
-    pub(super) fn keep_counts(&mut self, instance: InstanceId, events: &[u32]) {
+    pub(super) fn keep_counts(&mut self, instance: InstanceId, events: &[EventId]) {
         for &event in events {
             if self.dynamic.profile.counting.get(&event).is_none_or(|(counting, _)| *counting != instance) {
                 continue;
@@ -82,7 +82,7 @@ impl Mirror {
     /// What `kprobe_profile` (or, for files, `uprobe_profile`) reads: hits and misses of each probe.
     pub fn profile(&self, kind: Kind) -> Vec<u8> {
         let mut text = Vec::new();
-        let mut places: HashMap<u32, usize> = HashMap::new();
+        let mut places: HashMap<EventId, usize> = HashMap::new();
         for Defined { probe, .. } in self.dynamic.probes() {
             let Some(event) = self.dynamic.number(probe) else { continue };
             let place = places.entry(event).or_default();

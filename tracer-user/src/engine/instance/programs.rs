@@ -12,7 +12,7 @@ use crate::{
         hooks::AttachPlan,
         programs::{self, Error},
     },
-    event::{Format, program},
+    event::{EventId, Format, program},
     kernel::opened::{Identity, OpenedFile},
     lang::facts::{FileRequest, Files},
     render::Printer,
@@ -30,14 +30,14 @@ struct Program {
     /// The file that was read.
     file: Arc<OpenedFile>,
     /// Numbers of the events and where they are.
-    events: Vec<(u32, FilePlace)>,
+    events: Vec<(EventId, FilePlace)>,
 }
 
 impl Programs {
     /// Where a program's event hangs; none for an event of no program.
-    pub(super) fn chosen(&self, event: u32, format: &Format) -> Option<AttachPlan> {
+    pub(super) fn chosen(&self, event: EventId, format: &Format) -> Option<AttachPlan> {
         let mut events = self.all.iter().flat_map(|program| &program.events);
-        let (_, place) = events.find(|(number, _)| *number == event)?;
+        let (_, place) = events.find(|(known, _)| *known == event)?;
         Some(programs::chosen(format, place))
     }
 }

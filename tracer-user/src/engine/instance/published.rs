@@ -12,6 +12,7 @@ use tracer_abi::pins;
 use super::{mirror::Mirror, session};
 use crate::{
     attach::published::{KINDS, Pinned},
+    event::EventId,
     sys::pin::PinDir,
 };
 
@@ -22,7 +23,7 @@ pub(super) struct Published {
     dir: PathBuf,
     opened: PinDir,
     /// By name: the maps, the event's number, and which state of it they were told last.
-    events: HashMap<String, (Pinned, Option<(u32, u64)>)>,
+    events: HashMap<String, (Pinned, Option<(EventId, u64)>)>,
 }
 
 impl Published {

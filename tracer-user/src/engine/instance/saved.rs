@@ -19,7 +19,7 @@ use super::{
 use crate::{
     buffer::PageSize,
     engine::instance::catalogue::Events,
-    event::InstanceId,
+    event::{EventId, InstanceId},
     kernel::opened::Identity,
     lang::{
         define::{File, files},
@@ -100,7 +100,7 @@ pub struct SavedInstance {
 
 impl SavedInstance {
     fn of(state: &Instance, events: &Events) -> Self {
-        let name = |event: u32| {
+        let name = |event: EventId| {
             let known = events.get(event)?;
             Some((events.system(known.system)?.name.clone(), known.name.clone()))
         };
@@ -126,7 +126,7 @@ impl SavedInstance {
             .collect();
         triggers.sort();
         // What triggers have turned off hangs on its hook for their sake.
-        let on = |event: &u32| !state.live.as_ref().is_some_and(|live| live.is_soft_off(*event));
+        let on = |event: &EventId| !state.live.as_ref().is_some_and(|live| live.is_soft_off(*event));
         Self {
             name: state.name.clone(),
             options: state.options.all_words().lines().map(str::to_owned).collect(),

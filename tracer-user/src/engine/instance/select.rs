@@ -1,6 +1,7 @@
 //! Which events a word of `set_event` means (`ftrace_set_clr_event()`).
 
 use super::catalogue::Events;
+use crate::event::EventId;
 
 /// A word of `set_event`, taken apart. Names match as they stand: the kernel has no globs here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +63,11 @@ impl<'a> Selector<'a> {
     }
 
     /// The events it means, of whatever module.
-    pub fn matching(&self, events: &Events) -> Vec<u32> {
+    pub fn matching(&self, events: &Events) -> Vec<EventId> {
         events
             .ordinary()
-            .filter(|number| {
-                let Some(event) = events.get(*number) else { return false };
+            .filter(|event| {
+                let Some(event) = events.get(*event) else { return false };
                 let Some(system) = events.system(event.system) else { return false };
                 self.either.is_none_or(|name| name == event.name || name == system.name)
                     && self.system.is_none_or(|name| name == system.name)
@@ -107,6 +108,7 @@ mod tests {
             ("", true, vec![]),
         ] {
             let (seen, selector) = Selector::read(word.as_bytes()).unwrap();
+            let expected: Vec<EventId> = expected.into_iter().map(EventId::new).collect();
             assert_eq!((seen, selector.matching(&events)), (on, expected), "{word}");
         }
     }

@@ -24,7 +24,7 @@ use crate::{
         probes::Candidate,
         recorder,
     },
-    event::Format,
+    event::{EventId, Format},
     plan::{
         filter::Filter,
         source::ProgramContext,
@@ -48,21 +48,21 @@ pub(super) struct InstanceSession {
     pub(super) ordered: VecDeque<Taken>,
     /// How often records were waited for that are to be put in order with those.
     pub(super) settling: u32,
-    attached: HashMap<u32, (Attached, AttachPlan)>,
+    attached: HashMap<EventId, (Attached, AttachPlan)>,
     /// Dynamic events.
-    probes: HashMap<u32, AttachedProbes>,
+    probes: HashMap<EventId, AttachedProbes>,
     /// Dynamic events that were hung up together and are about to be turned on.
-    pub(super) together: HashMap<u32, (Attached, Candidate)>,
+    pub(super) together: HashMap<EventId, (Attached, Candidate)>,
     /// Probes of files that are linked, for [`InstanceSession::attach_probes`].
-    pub(super) linked: HashMap<u32, AttachedProbes>,
+    pub(super) linked: HashMap<EventId, AttachedProbes>,
     /// Synthetic events and probes on events that have no hook, and how their values are had.
-    emitted: HashMap<u32, (Emitted, ProgramContext)>,
+    emitted: HashMap<EventId, (Emitted, ProgramContext)>,
     /// What hands the records of dynamic events to what follows them.
-    pub(super) relays: HashMap<u32, Vec<(Relay, Candidate)>>,
+    pub(super) relays: HashMap<EventId, Vec<(Relay, Candidate)>>,
     /// Events that are off and in soft mode for what has programs of its own: they have none.
-    idle: BTreeSet<u32>,
+    idle: BTreeSet<EventId>,
     /// Programs that records written to `inject` go through, made when they are needed.
-    injected: HashMap<u32, Emitted>,
+    injected: HashMap<EventId, Emitted>,
     /// Runs the triggers of `trace_marker`, where there are any.
     marker: Option<Attachment>,
     rest: DeferredClose,
@@ -151,7 +151,7 @@ impl InstanceSession {
     }
 
     /// The slot of an event that hangs on its hook.
-    pub(super) fn slot(&self, event: u32) -> Option<u32> {
+    pub(super) fn slot(&self, event: EventId) -> Option<u32> {
         let attached = self.attached.get(&event).map(|(attached, _)| attached.slot);
         // What turns an event on and off is said at the slot of its first probe.
         let attached = attached.or_else(|| self.probes.get(&event)?.slots().next());
@@ -159,28 +159,28 @@ impl InstanceSession {
     }
 
     /// Whether an event is off and still hangs on its hook.
-    pub(super) fn rests(&self, event: u32) -> bool {
+    pub(super) fn rests(&self, event: EventId) -> bool {
         self.rest.has(event)
     }
 
     /// Whether an event that hangs on its hook is turned off by a trigger, or as one would do it.
-    pub(super) fn is_soft_off(&self, event: u32) -> bool {
+    pub(super) fn is_soft_off(&self, event: EventId) -> bool {
         self.is_idle(event) || self.slot(event).is_some_and(|slot| self.session.soft(slot))
     }
 
     /// Whether an event is off and has no program, although it counts as one that hangs.
-    pub(super) fn is_idle(&self, event: u32) -> bool {
+    pub(super) fn is_idle(&self, event: EventId) -> bool {
         self.idle.contains(&event)
     }
 
     /// Takes the program of an event away that is off and counts as one that hangs.
-    pub(super) fn idle_at(&mut self, event: u32) {
+    pub(super) fn idle_at(&mut self, event: EventId) {
         self.detach([event]);
         self.idle.insert(event);
     }
 
     /// Turns an event that hangs on its hook off or on as a trigger would do it.
-    pub(super) fn set_soft_off(&self, event: u32, off: bool) {
+    pub(super) fn set_soft_off(&self, event: EventId, off: bool) {
         if let Some(slot) = self.slot(event) {
             self.session.set_soft(slot, off);
         }
@@ -189,7 +189,7 @@ impl InstanceSession {
     /// Hangs an event on its hook or, where the kernel takes no program there, on its perf tracepoint.
     pub(super) fn attach_hook(
         &mut self,
-        event: u32,
+        event: EventId,
         chosen: &AttachPlan,
         wanted: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
@@ -202,7 +202,7 @@ impl InstanceSession {
     /// Plans how an event hangs at a file; nothing for another one, and for one that rests there.
     pub(super) fn plan_attach(
         &mut self,
-        event: u32,
+        event: EventId,
         chosen: &AttachPlan,
         wanted: &EventConfig<'_>,
     ) -> Result<Option<(PlannedAttach, Job)>, AttachError> {
@@ -216,7 +216,7 @@ impl InstanceSession {
     /// Takes it up once its link is made; [`InstanceSession::attach_hook`] finds it there.
     pub(super) fn finish_attach(
         &mut self,
-        event: u32,
+        event: EventId,
         chosen: &AttachPlan,
         planned: PlannedAttach,
         made: Hooks,
@@ -231,7 +231,7 @@ impl InstanceSession {
 
     fn attach_at(
         &mut self,
-        event: u32,
+        event: EventId,
         chosen: &AttachPlan,
         wanted: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
@@ -253,7 +253,7 @@ impl InstanceSession {
     }
 
     /// Changes what becomes of the hits of an event that hangs on its hook.
-    pub(super) fn change(&mut self, event: u32, wanted: &EventConfig<'_>) -> Result<(), AttachError> {
+    pub(super) fn change(&mut self, event: EventId, wanted: &EventConfig<'_>) -> Result<(), AttachError> {
         self.drop_injected(event);
         if self.probes.contains_key(&event) {
             return self.change_probes(event, wanted);
@@ -270,7 +270,7 @@ impl InstanceSession {
     /// Turns an event on that has no hook.
     pub(super) fn attach_emitted(
         &mut self,
-        event: u32,
+        event: EventId,
         hook: ProgramContext,
         wanted: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
@@ -286,7 +286,7 @@ impl InstanceSession {
     /// on.
     pub(super) fn emitted_block(
         &self,
-        event: u32,
+        event: EventId,
         wanted: &EventConfig<'_>,
     ) -> Result<Option<Block>, AttachError> {
         let on = self.emitted.get(&event);
@@ -294,7 +294,7 @@ impl InstanceSession {
     }
 
     /// Hands a record of user space to an event without a hook, if it is on; what its triggers ask for.
-    pub(super) fn emit(&self, event: u32, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
+    pub(super) fn emit(&self, event: EventId, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
         self.emitted.get(&event).map_or(Ok(0), |(on, _)| self.session.emit(on, record, writer))
     }
 
@@ -302,7 +302,7 @@ impl InstanceSession {
     /// run where none does.
     pub(super) fn inject(
         &mut self,
-        event: u32,
+        event: EventId,
         wanted: &EventConfig<'_>,
         record: &[u8],
         writer: &Writer,
@@ -321,7 +321,7 @@ impl InstanceSession {
     }
 
     /// Forgets the program of an event's `inject`: another one is right by now.
-    fn drop_injected(&mut self, event: u32) {
+    fn drop_injected(&mut self, event: EventId) {
         if let Some(on) = self.injected.remove(&event) {
             self.note_dropped(vec![on.slot]);
             self.session.detach_emitted(on);
@@ -348,7 +348,7 @@ impl InstanceSession {
     }
 
     /// Turns events off, at once.
-    pub(super) fn detach(&mut self, events: impl IntoIterator<Item = u32>) {
+    pub(super) fn detach(&mut self, events: impl IntoIterator<Item = EventId>) {
         let mut resting = Vec::new();
         for event in events {
             self.drop_injected(event);
@@ -380,13 +380,13 @@ impl InstanceSession {
 
     /// Takes all events off their hooks; what is left to be closed ([`attach::take_off`]).
     pub(super) fn end(mut self) -> Vec<OwnedFd> {
-        let all: Vec<u32> = self.attached.keys().chain(self.probes.keys()).copied().collect();
+        let all: Vec<EventId> = self.attached.keys().chain(self.probes.keys()).copied().collect();
         self.detach(all);
         attach::take_off(self.rest.end())
     }
 
     /// Forgets an event that is gone.
-    pub(super) fn forget(&mut self, event: u32) {
+    pub(super) fn forget(&mut self, event: EventId) {
         self.detach([event]);
         // What rests would be taken for the event again.
         drop(self.rest.take(event));
@@ -411,15 +411,15 @@ impl InstanceSession {
     }
 
     /// A dynamic event's probes.
-    pub(super) fn probes(&self, event: u32) -> Option<&AttachedProbes> {
+    pub(super) fn probes(&self, event: EventId) -> Option<&AttachedProbes> {
         self.probes.get(&event)
     }
 
-    pub(super) fn take_probes(&mut self, event: u32) -> Option<AttachedProbes> {
+    pub(super) fn take_probes(&mut self, event: EventId) -> Option<AttachedProbes> {
         self.probes.remove(&event)
     }
 
-    pub(super) fn put_probes(&mut self, event: u32, probes: AttachedProbes) {
+    pub(super) fn put_probes(&mut self, event: EventId, probes: AttachedProbes) {
         self.drop_injected(event);
         self.probes.insert(event, probes);
     }
@@ -449,7 +449,7 @@ impl InstanceSession {
 
 impl Drop for InstanceSession {
     fn drop(&mut self) {
-        let all: Vec<u32> =
+        let all: Vec<EventId> =
             self.attached.keys().chain(self.probes.keys()).chain(self.emitted.keys()).copied().collect();
         self.detach(all);
     }

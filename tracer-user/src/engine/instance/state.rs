@@ -24,7 +24,7 @@ use crate::{
         CpuBuffer, PageSize, TraceBuffer,
         clock::{Clock, Conversion, monotonic},
     },
-    event::Format,
+    event::{EventId, Format},
     plan::filter::Filter,
 };
 
@@ -76,8 +76,8 @@ pub struct Instance {
     /// Events of modules that are not loaded.
     pub(super) awaited: Vec<Awaited>,
     /// Events that were on at some time: their records may be in the buffers.
-    pub(super) recorded: BTreeSet<u32>,
-    pub(super) filters: HashMap<u32, Filtering>,
+    pub(super) recorded: BTreeSet<EventId>,
+    pub(super) filters: HashMap<EventId, Filtering>,
     /// The events' triggers.
     pub(super) triggers: TriggerList,
     /// The events' histograms.
@@ -312,17 +312,17 @@ impl Instance {
     }
 
     /// Whether an event hangs on its hook: it is on, or triggers may turn it on.
-    pub fn is_enabled(&self, event: u32) -> bool {
+    pub fn is_enabled(&self, event: EventId) -> bool {
         self.enabled.contains(&event)
     }
 
     /// Whether an event that is off needs no program.
-    pub(super) fn idles(&self, event: u32) -> bool {
+    pub(super) fn idles(&self, event: EventId) -> bool {
         self.live.as_ref().is_some_and(|live| live.is_idle(event))
     }
 
     /// Forgets an event that is gone.
-    pub(super) fn forget(&mut self, event: u32) {
+    pub(super) fn forget(&mut self, event: EventId) {
         self.enabled.remove(&event);
         self.filters.remove(&event);
         self.triggers.forget(event);
@@ -339,7 +339,7 @@ impl Instance {
 
     /// What an event's `enable` file reads: whether it is recorded, and whether triggers may turn it on and off
     /// (`event_enable_read()`).
-    pub fn enable_text(&self, event: u32) -> &'static [u8] {
+    pub fn enable_text(&self, event: EventId) -> &'static [u8] {
         let off = self.live.as_ref().is_some_and(|live| live.is_soft_off(event));
         match (self.is_enabled(event) && !off, off || self.triggers.is_soft(event)) {
             (true, true) => b"1*\n",
@@ -350,7 +350,12 @@ impl Instance {
     }
 
     /// What an event's `trigger` file reads, the lines of its histograms among it.
-    pub(super) fn trigger_text(&self, event: u32, hists: Vec<u8>, name: impl Fn(u32) -> String) -> Vec<u8> {
+    pub(super) fn trigger_text(
+        &self,
+        event: EventId,
+        hists: Vec<u8>,
+        name: impl Fn(EventId) -> String,
+    ) -> Vec<u8> {
         let left = |place| self.live.as_ref().map_or(0, |live| live.asked().count(place));
         if !hists.is_empty() && self.triggers.of(event).is_empty() {
             return hists;
@@ -362,7 +367,7 @@ impl Instance {
     /// Does something to an event with all that is to become of its hits.
     pub(super) fn with_wanted<T>(
         &mut self,
-        event: u32,
+        event: EventId,
         wants: EventInputs<'_>,
         act: impl FnOnce(&mut InstanceSession, &EventConfig<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
@@ -383,7 +388,7 @@ impl Instance {
     }
 
     /// What an event's `filter` file reads.
-    pub fn filter_text(&self, event: u32) -> &[u8] {
+    pub fn filter_text(&self, event: EventId) -> &[u8] {
         self.filters.get(&event).map_or(b"none\n", |filtering| &filtering.shown)
     }
 

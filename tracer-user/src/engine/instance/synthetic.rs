@@ -14,7 +14,7 @@ use crate::{
     buffer::clock::monotonic,
     engine::facts::Facts,
     event::{
-        Format, InstanceId,
+        EventId, Format, InstanceId,
         dynamic::latin1,
         synthetic::{Event, Member, SYSTEM, TEXT_ROOM, Value},
     },
@@ -30,9 +30,9 @@ use crate::{
 pub(super) struct Synthetic {
     pub(super) set: Set,
     /// Numbers of the events, by name.
-    numbers: HashMap<String, u32>,
+    numbers: HashMap<String, EventId>,
     /// How often each was on otherwise than before.
-    generations: HashMap<u32, u64>,
+    generations: HashMap<EventId, u64>,
 }
 
 impl Synthetic {
@@ -61,13 +61,13 @@ impl Mirror {
     }
 
     /// The number of a synthetic event among all events.
-    pub fn synthetic_number(&self, name: &str) -> Option<u32> {
+    pub fn synthetic_number(&self, name: &str) -> Option<EventId> {
         self.synthetic.numbers.get(name).copied()
     }
 
     /// Whether an event is a synthetic one.
-    pub fn is_synthetic(&self, event: u32) -> bool {
-        self.synthetic.numbers.values().any(|number| *number == event)
+    pub fn is_synthetic(&self, event: EventId) -> bool {
+        self.synthetic.numbers.values().any(|known| *known == event)
     }
 
     /// Takes what is written to `synthetic_events`, line by line up to the first that is refused.
@@ -142,9 +142,9 @@ impl Mirror {
     }
 
     fn synthetic_gone(&mut self, name: &str) {
-        if let Some(number) = self.synthetic.numbers.remove(name) {
-            self.synthetic.generations.remove(&number);
-            self.remove_event(number);
+        if let Some(event) = self.synthetic.numbers.remove(name) {
+            self.synthetic.generations.remove(&event);
+            self.remove_event(event);
         }
     }
 
@@ -153,8 +153,8 @@ impl Mirror {
         // Instances may have gone since with their histograms.
         self.count_uses();
         let numbers = self.synthetic.numbers.clone();
-        for (name, number) in numbers {
-            let busy = self.is_busy(number) || self.dynamic.is_probed(SYSTEM, &name);
+        for (name, event) in numbers {
+            let busy = self.is_busy(event) || self.dynamic.is_probed(SYSTEM, &name);
             self.synthetic.set.set_busy(&name, busy);
         }
     }
@@ -164,11 +164,11 @@ impl Mirror {
     /// # Errors
     /// `ENOENT` for an event that there is none of, `EINVAL` for values that are not its fields'.
     pub fn emit(&mut self, name: &str, values: &[Value<'_>], writer: Writer) -> Result<(), Errno> {
-        let number = self.synthetic_number(name).ok_or(Errno::NOENT)?;
-        let record = self.synthetic_record(number, values, writer)?;
+        let event = self.synthetic_number(name).ok_or(Errno::NOENT)?;
+        let record = self.synthetic_record(event, values, writer)?;
         let all: Vec<InstanceId> = self.numbers().collect();
         for instance in all {
-            self.emit_record(instance, number, &record, writer);
+            self.emit_record(instance, event, &record, writer);
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl Mirror {
     pub fn emit_in(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         values: &[Value<'_>],
         writer: Writer,
     ) -> Result<(), Errno> {
@@ -200,7 +200,12 @@ impl Mirror {
         Ok(())
     }
 
-    fn synthetic_record(&self, event: u32, values: &[Value<'_>], writer: Writer) -> Result<Vec<u8>, Errno> {
+    fn synthetic_record(
+        &self,
+        event: EventId,
+        values: &[Value<'_>],
+        writer: Writer,
+    ) -> Result<Vec<u8>, Errno> {
         let name = &self.events.get(event).ok_or(Errno::NODEV)?.name;
         let known = self.find_synthetic(name).ok_or(Errno::NODEV)?;
         let id = self.events.try_format(event, &self.facts)?.id;
@@ -211,7 +216,7 @@ impl Mirror {
         Ok(record)
     }
 
-    fn emit_record(&mut self, instance: InstanceId, event: u32, record: &[u8], writer: Writer) {
+    fn emit_record(&mut self, instance: InstanceId, event: EventId, record: &[u8], writer: Writer) {
         self.tasks.meet(writer.pid.cast_signed(), true);
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
         if self.hand(instance, event, record, &hit) & asked::STACK != 0 {
@@ -221,7 +226,7 @@ impl Mirror {
     }
 
     /// Whether an event is on in an instance, and no trigger has turned it off.
-    pub fn takes_hits(&self, instance: InstanceId, event: u32) -> bool {
+    pub fn takes_hits(&self, instance: InstanceId, event: EventId) -> bool {
         self.get(instance).is_some_and(|state| {
             state.is_enabled(event) && !state.live.as_ref().is_some_and(|live| live.is_soft_off(event))
         })
@@ -243,7 +248,7 @@ impl Mirror {
     pub(super) fn emission_within(
         &mut self,
         name: &str,
-        outer: &mut Vec<u32>,
+        outer: &mut Vec<EventId>,
     ) -> Result<Option<Block>, Errno> {
         let event = self.find_synthetic(name).ok_or(Errno::NOENT)?;
         let number = self.synthetic_number(name).ok_or(Errno::NOENT)?;
@@ -270,7 +275,7 @@ impl Mirror {
     }
 
     /// Lets programs that emit a synthetic event know that it is on elsewhere, or otherwise, than before.
-    pub(super) fn relink(&mut self, event: u32) {
+    pub(super) fn relink(&mut self, event: EventId) {
         if self.is_synthetic(event) {
             *self.synthetic.generations.entry(event).or_default() += 1;
             self.make_emitters_anew();
@@ -278,7 +283,7 @@ impl Mirror {
     }
 
     /// Counts how often a synthetic event was on otherwise than before: an emission is right as long as this stays.
-    pub fn generation(&self, event: u32) -> u64 {
+    pub fn generation(&self, event: EventId) -> u64 {
         self.synthetic.generations.get(&event).copied().unwrap_or_default()
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::{hist::Around, mirror::Mirror};
 use crate::{
     attach::Counted,
-    event::InstanceId,
+    event::{EventId, InstanceId},
     lang::hist::{Change, Flags, Refusal, Trigger, TriggerId},
 };
 
@@ -37,7 +37,7 @@ impl Mirror {
     pub fn add_hist(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         command: &[u8],
     ) -> Result<TriggerId, HistFault> {
         let format = Arc::new(self.events.try_format(event, &self.facts)?.clone());

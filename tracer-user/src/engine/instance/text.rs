@@ -19,7 +19,7 @@ use crate::{
         clock::{Clock, Conversion, monotonic},
     },
     engine::{facts::Facts, tasks::TaskNames},
-    event::InstanceId,
+    event::{EventId, InstanceId},
     render::{
         Pointers, RenderEnv, Symbol,
         latency::{self, Position},
@@ -119,7 +119,7 @@ enum Special {
 
 impl Special {
     /// What an event's records are.
-    fn of(events: &Events, event: u32) -> Option<Self> {
+    fn of(events: &Events, event: EventId) -> Option<Self> {
         let known = events.get(event)?;
         if !events.is_special(known.system) {
             return None;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     buffer::clock::monotonic,
-    event::InstanceId,
+    event::{EventId, InstanceId},
     lang::trigger::{self, Act, Argument, Command, Target},
 };
 
@@ -24,7 +24,7 @@ impl Mirror {
     pub(super) fn set_trigger(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         written: &[u8],
     ) -> Result<(), Errno> {
         let line = trigger::read(written)?;
@@ -50,7 +50,7 @@ impl Mirror {
     }
 
     /// The event that a trigger is to turn on and off: one that can be turned on.
-    fn target(&self, target: Target<'_>) -> Result<u32, Errno> {
+    fn target(&self, target: Target<'_>) -> Result<EventId, Errno> {
         let name = |text| std::str::from_utf8(text).map_err(|_| Errno::INVAL);
         let system = self.events.find_system(name(target.system)?).ok_or(Errno::INVAL)?;
         let event = self.events.find(system, name(target.event)?).ok_or(Errno::INVAL)?;
@@ -61,7 +61,7 @@ impl Mirror {
     fn standing(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         kind: Kind,
         argument: Argument<'_>,
     ) -> Result<InstalledTrigger, Errno> {
@@ -85,7 +85,7 @@ impl Mirror {
     fn put_trigger(
         &mut self,
         instance: InstanceId,
-        event: u32,
+        event: EventId,
         standing: InstalledTrigger,
     ) -> Result<(), Errno> {
         let (kind, count) = (standing.kind, standing.count);
@@ -122,7 +122,7 @@ impl Mirror {
     }
 
     /// Takes the trigger at a place in an event's list away.
-    fn take_trigger(&mut self, instance: InstanceId, event: u32, at: usize) -> Result<(), Errno> {
+    fn take_trigger(&mut self, instance: InstanceId, event: EventId, at: usize) -> Result<(), Errno> {
         // What it asked for before is obeyed.
         self.collect(instance);
         let state = self.state(instance)?;
@@ -138,23 +138,23 @@ impl Mirror {
         }
     }
 
-    pub(super) fn is_special(&self, event: u32) -> bool {
+    pub(super) fn is_special(&self, event: EventId) -> bool {
         self.events.get(event).is_some_and(|known| self.events.is_special(known.system))
     }
 
     /// One reason more why an event hangs on its hook though it be off, for what has programs of its own.
-    pub(super) fn soften_idle(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
+    pub(super) fn soften_idle(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         self.soften_for(instance, event, true)
     }
 
     /// One such reason less.
-    pub(super) fn harden_idle(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
+    pub(super) fn harden_idle(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         self.harden_for(instance, event, true)
     }
 
     /// One reason more why triggers may turn an event on and off (`__ftrace_event_enable_disable(file, 1, 1)`): it
     /// hangs on its hook from here on, and is what it was, on or off.
-    fn soften_for(&mut self, instance: InstanceId, event: u32, idle: bool) -> Result<(), Errno> {
+    fn soften_for(&mut self, instance: InstanceId, event: EventId, idle: bool) -> Result<(), Errno> {
         let state = self.state(instance)?;
         let first = state.triggers.soft_mode_get(event, idle);
         let rests = state.live.as_ref().is_some_and(|live| live.is_idle(event));
@@ -172,7 +172,7 @@ impl Mirror {
     }
 
     /// One reason less; behind the last one an event stays on its hook if it is on.
-    fn harden_for(&mut self, instance: InstanceId, event: u32, idle: bool) -> Result<(), Errno> {
+    fn harden_for(&mut self, instance: InstanceId, event: EventId, idle: bool) -> Result<(), Errno> {
         let state = self.state(instance)?;
         let last = state.triggers.soft_mode_put(event, idle);
         if !state.live.as_ref().is_some_and(|live| live.is_soft_off(event)) {
@@ -191,14 +191,14 @@ impl Mirror {
     }
 
     /// Whether nothing needs an event's own program while the event is off.
-    pub(super) fn may_idle(&self, instance: InstanceId, event: u32) -> bool {
+    pub(super) fn may_idle(&self, instance: InstanceId, event: EventId) -> bool {
         let idle = self.get(instance).is_some_and(|state| state.triggers.is_idle(event));
         // What has no tracepoint is made by the programs that hang for it.
         idle && !self.events.is_made(event)
     }
 
     /// Takes an event off its hook.
-    fn take_off(&mut self, instance: InstanceId, event: u32) -> Result<(), Errno> {
+    fn take_off(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         self.keep_counts(instance, &[event]);
         let state = self.state(instance)?;
         state.enabled.remove(&event);

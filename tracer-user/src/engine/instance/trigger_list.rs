@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use tracer_abi::TRIGGER_COUNTS;
 
 use crate::{
+    event::EventId,
     lang::trigger::{Act, HIST, Switch, UNLIMITED},
     plan::{
         filter::Filter,
@@ -23,7 +24,7 @@ pub(super) enum Kind {
     /// Something by itself.
     Act(Act),
     /// Turns an event on or off.
-    Switch(Switch, u32),
+    Switch(Switch, EventId),
 }
 
 impl Kind {
@@ -38,7 +39,7 @@ impl Kind {
     }
 
     /// The event that it turns on and off, and whether only that one's histograms are meant.
-    pub(super) fn target(self) -> Option<(u32, bool)> {
+    pub(super) fn target(self) -> Option<(EventId, bool)> {
         match self {
             Self::Act(_) => None,
             Self::Switch(switch, target) => Some((target, switch.hist)),
@@ -67,7 +68,7 @@ impl InstalledTrigger {
 
 impl InstalledTrigger {
     /// The command and what it is about; `name` as in [`TriggerList::text`].
-    fn what(&self, name: &impl Fn(u32) -> String) -> String {
+    fn what(&self, name: &impl Fn(EventId) -> String) -> String {
         match self.kind {
             Kind::Act(act) => act.name().to_owned(),
             Kind::Switch(switch, target) => format!("{}:{}", switch.name(), name(target)),
@@ -97,39 +98,39 @@ struct Soft {
 /// All triggers of an instance.
 #[derive(Debug, Default)]
 pub(super) struct TriggerList {
-    of: HashMap<u32, Vec<InstalledTrigger>>,
+    of: HashMap<EventId, Vec<InstalledTrigger>>,
     /// Why an event is in soft mode: one for its own triggers, one for each trigger that turns it on or off, for each
     /// histogram, and for each event probe.
-    soft: HashMap<u32, Soft>,
+    soft: HashMap<EventId, Soft>,
     free: Vec<u16>,
     used: u16,
 }
 
 impl TriggerList {
     /// The triggers of an event.
-    pub(super) fn of(&self, event: u32) -> &[InstalledTrigger] {
+    pub(super) fn of(&self, event: EventId) -> &[InstalledTrigger] {
         self.of.get(&event).map_or(&[], Vec::as_slice)
     }
 
     /// Whether triggers may turn an event on and off.
-    pub(super) fn is_soft(&self, event: u32) -> bool {
+    pub(super) fn is_soft(&self, event: EventId) -> bool {
         self.soft.contains_key(&event)
     }
 
     /// Whether all that keeps an event in soft mode has programs of its own.
-    pub(super) fn is_idle(&self, event: u32) -> bool {
+    pub(super) fn is_idle(&self, event: EventId) -> bool {
         self.soft.get(&event).is_some_and(|soft| soft.reasons == soft.idle)
     }
 
     /// The events with triggers that let an event's histograms count, or not.
-    pub(super) fn switching_hists(&self, event: u32) -> Vec<u32> {
+    pub(super) fn switching_hists(&self, event: EventId) -> Vec<EventId> {
         let switches = |standing: &InstalledTrigger| matches!(standing.kind, Kind::Switch(Switch { hist: true, .. }, target) if target == event);
         let of = self.of.iter().filter(|(_, list)| list.iter().any(switches));
         of.map(|(event, _)| *event).collect()
     }
 
     /// One reason more for soft mode; whether it is the first.
-    pub(super) fn soft_mode_get(&mut self, event: u32, idle: bool) -> bool {
+    pub(super) fn soft_mode_get(&mut self, event: EventId, idle: bool) -> bool {
         let soft = self.soft.entry(event).or_default();
         soft.reasons += 1;
         soft.idle += u32::from(idle);
@@ -137,7 +138,7 @@ impl TriggerList {
     }
 
     /// One reason less; whether it was the last.
-    pub(super) fn soft_mode_put(&mut self, event: u32, idle: bool) -> bool {
+    pub(super) fn soft_mode_put(&mut self, event: EventId, idle: bool) -> bool {
         let Some(soft) = self.soft.get_mut(&event) else { return false };
         soft.reasons -= 1;
         soft.idle -= u32::from(idle);
@@ -149,7 +150,7 @@ impl TriggerList {
     }
 
     /// The place in an event's list of the trigger that one of this kind would take the place of.
-    pub(super) fn find(&self, event: u32, kind: Kind) -> Option<usize> {
+    pub(super) fn find(&self, event: EventId, kind: Kind) -> Option<usize> {
         self.of(event).iter().position(|standing| standing.kind.excludes(kind))
     }
 
@@ -159,7 +160,7 @@ impl TriggerList {
     /// `ENOMEM` when nothing more can be counted.
     pub(super) fn insert(
         &mut self,
-        event: u32,
+        event: EventId,
         mut standing: InstalledTrigger,
     ) -> Result<Option<u16>, Errno> {
         if standing.count != UNLIMITED {
@@ -176,7 +177,7 @@ impl TriggerList {
     }
 
     /// Takes a trigger out of an event's list.
-    pub(super) fn remove(&mut self, event: u32, at: usize) -> Option<InstalledTrigger> {
+    pub(super) fn remove(&mut self, event: EventId, at: usize) -> Option<InstalledTrigger> {
         let list = self.of.get_mut(&event).filter(|list| at < list.len())?;
         let standing = list.remove(at);
         if list.is_empty() {
@@ -187,7 +188,7 @@ impl TriggerList {
     }
 
     /// Forgets an event that is gone.
-    pub(super) fn forget(&mut self, event: u32) {
+    pub(super) fn forget(&mut self, event: EventId) {
         while self.remove(event, 0).is_some() {}
         self.soft.remove(&event);
     }
@@ -196,9 +197,9 @@ impl TriggerList {
     /// histograms are.
     pub(super) fn plan(
         &self,
-        event: u32,
-        slot: impl Fn(u32) -> Option<u32>,
-        hists: impl Fn(u32) -> Vec<u16>,
+        event: EventId,
+        slot: impl Fn(EventId) -> Option<u32>,
+        hists: impl Fn(EventId) -> Vec<u16>,
     ) -> Vec<Trigger> {
         let planned = |standing: &InstalledTrigger| {
             let action = match standing.kind {
@@ -223,9 +224,9 @@ impl TriggerList {
     /// system, a colon between.
     pub(super) fn text(
         &self,
-        event: u32,
+        event: EventId,
         left: impl Fn(u16) -> u64,
-        name: impl Fn(u32) -> String,
+        name: impl Fn(EventId) -> String,
     ) -> Vec<u8> {
         let list = self.of(event);
         if list.is_empty() {
@@ -248,8 +249,8 @@ impl TriggerList {
     pub(super) fn lines(
         &self,
         left: impl Fn(u16) -> u64,
-        name: impl Fn(u32) -> String,
-    ) -> impl Iterator<Item = (u32, Vec<Vec<u8>>)> {
+        name: impl Fn(EventId) -> String,
+    ) -> impl Iterator<Item = (EventId, Vec<Vec<u8>>)> {
         self.of.iter().map(move |(event, list)| {
             let line = |standing: &InstalledTrigger| {
                 // A count that the kernel takes for a negative number can be written as what it is only.
@@ -285,38 +286,39 @@ mod tests {
     #[test]
     fn the_newest_is_the_first() {
         let mut all = TriggerList::default();
-        let switch = Kind::Switch(Switch { enable: true, hist: false }, 7);
-        assert_eq!(all.insert(1, act(Act::TraceOff, 3)), Ok(Some(0)));
+        let [one, two, three, four, seven, eight, nine] = [1, 2, 3, 4, 7, 8, 9].map(EventId::new);
+        let switch = Kind::Switch(Switch { enable: true, hist: false }, seven);
+        assert_eq!(all.insert(one, act(Act::TraceOff, 3)), Ok(Some(0)));
         let filter = Some((b"x == 1".to_vec(), Filter::Const(true)));
-        assert_eq!(all.insert(1, InstalledTrigger::new(switch, UNLIMITED, filter)), Ok(None));
-        assert_eq!(all.insert(2, act(Act::Snapshot, 0)), Ok(Some(1)));
-        let text = all.text(1, |place| 10 + u64::from(place), |event| format!("s:e{event}"));
+        assert_eq!(all.insert(one, InstalledTrigger::new(switch, UNLIMITED, filter)), Ok(None));
+        assert_eq!(all.insert(two, act(Act::Snapshot, 0)), Ok(Some(1)));
+        let text = all.text(one, |place| 10 + u64::from(place), |event| format!("s:e{event}"));
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "enable_event:s:e7:unlimited if x == 1\ntraceoff:count=10\n"
         );
-        assert_eq!(all.text(2, |_| u64::MAX, |_| String::new()), b"snapshot:count=0\n");
+        assert_eq!(all.text(two, |_| u64::MAX, |_| String::new()), b"snapshot:count=0\n");
         let mut lines: Vec<_> = all.lines(|_| 4, |event| format!("s:e{event}")).collect();
         lines.sort();
         let first = [&b"traceoff:4"[..], b"enable_event:s:e7 if x == 1"].map(<[u8]>::to_vec);
-        assert_eq!(lines, [(1, first.to_vec()), (2, vec![b"snapshot:4".to_vec()])]);
-        assert_eq!(all.find(1, Kind::Act(Act::TraceOn)), Some(1));
-        assert_eq!(all.find(1, Kind::Act(Act::Snapshot)), None);
+        assert_eq!(lines, [(one, first.to_vec()), (two, vec![b"snapshot:4".to_vec()])]);
+        assert_eq!(all.find(one, Kind::Act(Act::TraceOn)), Some(1));
+        assert_eq!(all.find(one, Kind::Act(Act::Snapshot)), None);
         let disable = Switch { enable: false, hist: false };
-        assert_eq!(all.find(1, Kind::Switch(disable, 7)), Some(0));
-        assert_eq!(all.find(1, Kind::Switch(disable, 8)), None);
-        let hists = Kind::Switch(Switch { enable: false, hist: true }, 9);
-        assert_eq!(all.insert(4, InstalledTrigger::new(hists, 2, None)), Ok(Some(2)));
-        assert_eq!((all.switching_hists(9), all.switching_hists(7)), (vec![4], vec![]));
-        let paused = all.plan(4, |_| None, |_| vec![3, 8]);
+        assert_eq!(all.find(one, Kind::Switch(disable, seven)), Some(0));
+        assert_eq!(all.find(one, Kind::Switch(disable, eight)), None);
+        let hists = Kind::Switch(Switch { enable: false, hist: true }, nine);
+        assert_eq!(all.insert(four, InstalledTrigger::new(hists, 2, None)), Ok(Some(2)));
+        assert_eq!((all.switching_hists(nine), all.switching_hists(seven)), (vec![four], vec![]));
+        let paused = all.plan(four, |_| None, |_| vec![3, 8]);
         assert_eq!(paused[0].action, Action::Hists { places: vec![3, 8], enable: false });
-        assert!(all.remove(4, 0).is_some());
-        let plan = all.plan(1, |_| Some(5), |_| Vec::new());
+        assert!(all.remove(four, 0).is_some());
+        let plan = all.plan(one, |_| Some(5), |_| Vec::new());
         assert_eq!(plan[0].action, Action::Event { slot: 5, enable: true });
         assert_eq!(plan[1].count, Some(Count { place: 0, limited: true }));
-        assert!(all.remove(1, 1).is_some() && all.remove(1, 1).is_none());
-        assert_eq!(all.insert(3, act(Act::TraceOn, 1)), Ok(Some(0)));
-        assert!(String::from_utf8(all.text(9, |_| 0, |_| String::new())).unwrap().starts_with(
+        assert!(all.remove(one, 1).is_some() && all.remove(one, 1).is_none());
+        assert_eq!(all.insert(three, act(Act::TraceOn, 1)), Ok(Some(0)));
+        assert!(String::from_utf8(all.text(nine, |_| 0, |_| String::new())).unwrap().starts_with(
             "# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event enable_hist disable_hist hist\n"
         ));
     }
@@ -324,12 +326,19 @@ mod tests {
     #[test]
     fn soft_mode_is_counted() {
         let mut all = TriggerList::default();
+        let one = EventId::new(1);
         assert!(
-            all.soft_mode_get(1, true) && all.is_idle(1) && !all.soft_mode_get(1, false) && all.is_soft(1)
+            all.soft_mode_get(one, true)
+                && all.is_idle(one)
+                && !all.soft_mode_get(one, false)
+                && all.is_soft(one)
         );
-        assert!(!all.is_idle(1) && !all.soft_mode_put(1, false) && all.is_idle(1));
+        assert!(!all.is_idle(one) && !all.soft_mode_put(one, false) && all.is_idle(one));
         assert!(
-            all.soft_mode_put(1, true) && !all.is_soft(1) && !all.is_idle(1) && !all.soft_mode_put(1, false)
+            all.soft_mode_put(one, true)
+                && !all.is_soft(one)
+                && !all.is_idle(one)
+                && !all.soft_mode_put(one, false)
         );
     }
 }

@@ -11,10 +11,10 @@ use crate::{
 fn show(mirror: &mut Mirror, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
     let state = mirror.get(at.instance).ok_or(Errno::NODEV)?;
     let (mut on, mut off) = (false, false);
-    for number in mirror.events.ordinary() {
-        let belongs = mirror.events.get(number).is_some_and(|event| system.is_none_or(|s| s == event.system));
+    for event in mirror.events.ordinary() {
+        let belongs = mirror.events.get(event).is_some_and(|known| system.is_none_or(|s| s == known.system));
         if belongs {
-            let enabled = state.is_enabled(number);
+            let enabled = state.is_enabled(event);
             (on, off) = (on || enabled, off || !enabled);
         }
     }

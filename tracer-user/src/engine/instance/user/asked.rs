@@ -5,9 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use crate::engine::{
-    client_memory::{Bit, Op},
-    quota::Charge,
+use crate::{
+    engine::{
+        client_memory::{Bit, Op},
+        quota::Charge,
+    },
+    event::EventId,
 };
 
 /// The byte of a word in which a bit is, and the bit in that.
@@ -19,7 +22,7 @@ pub(super) fn place(address: u64, bit: u8) -> (u64, u8) {
 /// Who wants to know of which event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Enabler {
-    pub(super) event: u32,
+    pub(super) event: EventId,
     /// A number by which writes for it into one address space follow each other.
     pub(super) key: u64,
     /// Whose it is.
@@ -32,22 +35,22 @@ pub(super) struct Asked {
     /// By address and bit.
     pub(super) enablers: BTreeMap<(u64, u8), Enabler>,
     /// Event, address, bit.
-    pub(super) by_event: BTreeSet<(u32, u64, u8)>,
+    pub(super) by_event: BTreeSet<(EventId, u64, u8)>,
     pub(super) spaces: BTreeSet<u64>,
 }
 
 impl Asked {
-    pub(super) fn has_event(&self, event: u32) -> bool {
+    pub(super) fn has_event(&self, event: EventId) -> bool {
         self.places(event).next().is_some()
     }
 
-    pub(super) fn places(&self, event: u32) -> impl Iterator<Item = (u64, u8)> {
+    pub(super) fn places(&self, event: EventId) -> impl Iterator<Item = (u64, u8)> {
         let of_event = self.by_event.range((event, 0, 0)..=(event, u64::MAX, u8::MAX));
         of_event.map(|(_, address, bit)| (*address, *bit))
     }
 
     /// Its events, each once.
-    pub(super) fn events(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn events(&self) -> impl Iterator<Item = EventId> {
         let mut last = None;
         self.by_event
             .iter()

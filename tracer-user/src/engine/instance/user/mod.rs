@@ -38,7 +38,7 @@ use crate::{
         quota::{Charge, Kind},
     },
     event::{
-        InstanceId,
+        EventId, InstanceId,
         user::{Event, MULTI_SYSTEM, SYSTEM},
     },
     lang::{ctype, define::Line, user::Command},
@@ -77,7 +77,7 @@ struct Known {
 /// An entry in a file's table of events: what a write begins with is its place there.
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    event: u32,
+    event: EventId,
     /// It was registered by the 6.1 interface, which does not refuse writes while the event is off.
     first_age: bool,
 }
@@ -87,16 +87,16 @@ struct Held {
 struct Table {
     held: Vec<Held>,
     /// Places by event.
-    places: HashMap<u32, u32>,
+    places: HashMap<EventId, u32>,
     _charge: Charge,
 }
 
 /// The events of a name.
 #[derive(Debug, Default)]
 struct Named {
-    single: Option<u32>,
+    single: Option<EventId>,
     /// Those of which there may be several, by their fields.
-    formats: BTreeMap<String, u32>,
+    formats: BTreeMap<String, EventId>,
 }
 
 /// What changed for programs.
@@ -111,7 +111,7 @@ pub struct PendingUpdates {
 /// All user events.
 #[derive(Debug, Default)]
 pub(super) struct UserEvents {
-    known: BTreeMap<u32, Known>,
+    known: BTreeMap<EventId, Known>,
     names: HashMap<String, Named>,
     files: HashMap<u64, Table>,
     next_file: u64,
@@ -120,7 +120,7 @@ pub(super) struct UserEvents {
     spaces: Spaces,
     news: PendingUpdates,
     /// Events that lost a holder and may have none any more.
-    loose: Vec<u32>,
+    loose: Vec<EventId>,
     /// When any of them was last turned on or off (`CLOCK_MONOTONIC`).
     changed: u64,
     /// What instances had on when programs were last told: their numbers and how often that had changed.
@@ -129,25 +129,25 @@ pub(super) struct UserEvents {
 
 impl UserEvents {
     /// Whether a program registered an event.
-    pub(super) fn has(&self, event: u32) -> bool {
+    pub(super) fn has(&self, event: EventId) -> bool {
         self.known.contains_key(&event)
     }
 
     /// Events of a name, the oldest first.
-    fn named(&self, name: &str) -> Vec<u32> {
+    fn named(&self, name: &str) -> Vec<EventId> {
         let Some(named) = self.names.get(name) else { return Vec::new() };
-        let mut all: Vec<u32> = named.single.into_iter().chain(named.formats.values().copied()).collect();
-        all.sort_by_key(|number| self.known.get(number).map(|known| known.serial));
+        let mut all: Vec<EventId> = named.single.into_iter().chain(named.formats.values().copied()).collect();
+        all.sort_by_key(|event| self.known.get(event).map(|known| known.serial));
         all
     }
 
     /// Whether a file or a process holds an event, or an instance has it on.
-    fn is_busy(&self, event: u32, on: bool) -> bool {
+    fn is_busy(&self, event: EventId, on: bool) -> bool {
         on || self.spaces.is_used(event) || self.known.get(&event).is_some_and(|known| known.files > 0)
     }
 
     /// An event may have nobody any more who holds it.
-    pub(super) fn loosen(&mut self, event: u32) {
+    pub(super) fn loosen(&mut self, event: EventId) {
         self.loose.push(event);
     }
 
@@ -204,12 +204,12 @@ impl Mirror {
     pub fn user_status(&self) -> Vec<u8> {
         let mut text = String::new();
         let mut busy = 0;
-        for (number, known) in &self.user.known {
+        for (event, known) in &self.user.known {
             if let Some(bit) = known.bit {
                 let _ = write!(text, "{bit}:");
             }
             text += &known.event.tracepoint();
-            if self.all().any(|state| state.is_enabled(*number)) {
+            if self.all().any(|state| state.is_enabled(*event)) {
                 text += " # Used by ftrace";
                 busy += 1;
             }
@@ -239,7 +239,7 @@ impl Mirror {
         user.spaces.attend(|event| user.known.get(&event).map(|known| known.on));
         let (born, more) = user.spaces.learn(Instant::now() + slice);
         for born in born.iter().filter(|born| born.time < user.changed.saturating_add(SETTLING)) {
-            let state = |event: u32| {
+            let state = |event: EventId| {
                 let known = user.known.get(&event)?;
                 (born.time < known.changed.saturating_add(SETTLING)).then_some(known.on)
             };
@@ -261,27 +261,27 @@ impl Mirror {
     /// Tells programs of events that are on otherwise than before. They are looked through only when an instance has others on.
     fn user_tell(&mut self) {
         let now: Vec<(InstanceId, u64)> =
-            self.numbered().map(|(number, state)| (number, state.enabled.changes())).collect();
+            self.numbered().map(|(instance, state)| (instance, state.enabled.changes())).collect();
         if now == self.user.told {
             return;
         }
         self.user.told = now;
         let now = monotonic();
         let user = &mut self.user;
-        for (number, known) in &mut user.known {
-            let on = self.instances.values().any(|state| state.is_enabled(*number));
+        for (event, known) in &mut user.known {
+            let on = self.instances.values().any(|state| state.is_enabled(*event));
             if on == known.on {
                 continue;
             }
             (known.on, known.changed) = (on, now);
             user.changed = now;
-            user.spaces.tell(*number, on, &mut user.news.ticket);
+            user.spaces.tell(*event, on, &mut user.news.ticket);
             if let Some(bit) = known.bit {
                 user.page.set(bit, on);
                 user.news.page = true;
             }
             if !on {
-                user.loose.push(*number);
+                user.loose.push(*event);
             }
         }
     }
@@ -322,7 +322,7 @@ impl Mirror {
     }
 
     /// A holder of an event less.
-    fn user_let_go(&mut self, event: u32) {
+    fn user_let_go(&mut self, event: EventId) {
         let on = self.is_busy(event);
         let lasts = self.user.known.get(&event).is_none_or(|known| known.persists);
         if !lasts && !self.user.is_busy(event, on) {
@@ -330,7 +330,7 @@ impl Mirror {
         }
     }
 
-    fn user_remove(&mut self, event: u32) {
+    fn user_remove(&mut self, event: EventId) {
         let Some(known) = self.user.known.remove(&event) else { return };
         if let Some(bit) = known.bit {
             self.user.page.take(bit);

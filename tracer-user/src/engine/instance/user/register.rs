@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     engine::{instance::catalogue::Made, quota::Kind},
-    event::user::{Event, fields_key},
+    event::{
+        EventId,
+        user::{Event, fields_key},
+    },
     lang::user::Command,
     render::Printer,
 };
@@ -39,7 +42,7 @@ pub struct Registration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registered {
     /// Number of the event.
-    pub event: u32,
+    pub event: EventId,
     /// Its place in the file's table.
     pub index: u32,
     /// Its bit in the page; 0 for none.
@@ -60,16 +63,16 @@ impl Mirror {
         kind: Registration,
         uid: u32,
         saved: bool,
-    ) -> Result<u32, Errno> {
+    ) -> Result<EventId, Errno> {
         let fields = fields_key(&command.words());
         if let Some(named) = self.user.names.get(command.name) {
             if kind.multi {
-                if let Some(number) = named.formats.get(&fields) {
-                    return Ok(*number);
+                if let Some(event) = named.formats.get(&fields) {
+                    return Ok(*event);
                 }
-            } else if let Some(number) = named.single {
-                let same = self.user.known.get(&number).is_some_and(|known| known.fields == fields);
-                return if same { Ok(number) } else { Err(Errno::ADDRINUSE) };
+            } else if let Some(event) = named.single {
+                let same = self.user.known.get(&event).is_some_and(|known| known.fields == fields);
+                return if same { Ok(event) } else { Err(Errno::ADDRINUSE) };
             }
         }
         let multi = kind.multi.then_some(self.user.next_multi);
@@ -283,7 +286,7 @@ mod tests {
         let one = ask("name u32 a; u32 b", false).unwrap().event;
         assert_eq!(ask("name u32 a;u32 b;", false).map(|done| done.event), Ok(one));
         assert_eq!(ask("name u32 a", false).err(), Some(Errno::ADDRINUSE));
-        let many: Vec<u32> =
+        let many: Vec<EventId> =
             (1..50).map(|n| ask(&format!("name char[{n}] a"), true).unwrap().event).collect();
         for (n, event) in (1..).zip(&many) {
             assert_eq!(ask(&format!("name char[{n}] a;"), true).map(|done| done.event), Ok(*event));

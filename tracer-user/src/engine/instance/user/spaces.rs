@@ -25,6 +25,7 @@ use crate::{
         client_memory::{ClientMemory, Op, Seen, Ticket},
         quota::{Kind, Quotas},
     },
+    event::EventId,
 };
 
 /// Births and ends that are taken at a time, and processes that are looked for.
@@ -78,7 +79,7 @@ pub(super) struct Spaces {
     /// Lanes of processes, and how many spaces each is for.
     lanes: HashMap<u32, (u64, usize)>,
     /// Lists that have an event.
-    by_event: HashMap<u32, BTreeSet<u64>>,
+    by_event: HashMap<EventId, BTreeSet<u64>>,
     keys: u64,
     /// Which process reaches memory.
     generation: u64,
@@ -87,7 +88,7 @@ pub(super) struct Spaces {
     unopened: Vec<Born>,
     check: Option<Check>,
     /// Events that fewer ask for than before.
-    pub(super) released: Vec<u32>,
+    pub(super) released: Vec<EventId>,
 }
 
 /// A child process that has a copy of what its parent asked for, and when it was born.
@@ -118,7 +119,7 @@ impl Spaces {
     }
 
     /// Whether anybody asks for an event.
-    pub(super) fn is_used(&self, event: u32) -> bool {
+    pub(super) fn is_used(&self, event: EventId) -> bool {
         self.by_event.contains_key(&event)
     }
 
@@ -185,7 +186,7 @@ impl Spaces {
     pub(super) fn ask(
         &mut self,
         asking: Asking<'_>,
-        event: u32,
+        event: EventId,
         (address, bit): (u64, u8),
         on: bool,
     ) -> Result<Placed, Errno> {
@@ -278,7 +279,7 @@ impl Spaces {
     }
 
     /// A list has an event no more.
-    fn unuse(&mut self, event: u32, list: u64) {
+    fn unuse(&mut self, event: EventId, list: u64) {
         if let Some(lists) = self.by_event.get_mut(&event) {
             lists.remove(&list);
             if lists.is_empty() {
@@ -289,7 +290,7 @@ impl Spaces {
     }
 
     /// Tells all who ask for an event that it is on or off now, as a part of a change that is begun when there is anybody.
-    pub(super) fn tell(&self, event: u32, on: bool, change: &mut Option<Ticket>) {
+    pub(super) fn tell(&self, event: EventId, on: bool, change: &mut Option<Ticket>) {
         let (Some(memory), Some(lists)) = (&self.memory, self.by_event.get(&event)) else { return };
         let change = &*change.get_or_insert_with(|| memory.change());
         for asked in lists.iter().filter_map(|list| self.asked.get(list)) {
@@ -305,7 +306,7 @@ impl Spaces {
     fn ops(
         &self,
         number: u64,
-        state: impl Fn(u32) -> Option<bool>,
+        state: impl Fn(EventId) -> Option<bool>,
     ) -> Option<(u64, impl Iterator<Item = Op>)> {
         let space = self.all.get(&number)?;
         let asked = self.asked.get(&space.asked)?;
@@ -320,7 +321,7 @@ impl Spaces {
     pub(super) fn tell_child(
         &self,
         born: &Born,
-        state: impl Fn(u32) -> Option<bool>,
+        state: impl Fn(EventId) -> Option<bool>,
         change: &mut Option<Ticket>,
     ) {
         let (Some(memory), Some((lane, ops))) = (&self.memory, self.ops(born.space, state)) else { return };
@@ -331,7 +332,7 @@ impl Spaces {
     }
 
     /// Learns what memory turned out to be. After another process reaches it, all is opened again, and told what `state` says.
-    pub(super) fn attend(&mut self, state: impl Fn(u32) -> Option<bool>) {
+    pub(super) fn attend(&mut self, state: impl Fn(EventId) -> Option<bool>) {
         let Some(memory) = self.memory.clone() else { return };
         let (generation, dead) = memory.failures();
         for number in dead {

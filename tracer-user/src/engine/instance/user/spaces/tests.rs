@@ -8,6 +8,10 @@ use std::{
 use super::{super::asked::place, *};
 use crate::engine::client_memory::{self, Look, Text};
 use crate::engine::quota::Charge;
+use crate::event::EventId;
+
+/// An event that processes ask for.
+const EVENT: EventId = EventId::new(1);
 
 #[test]
 fn a_bit_has_a_byte() {
@@ -48,7 +52,7 @@ fn own(memory: &ClientMemory, spaces: &mut Spaces) -> (u64, Seen) {
 
 impl Spaces {
     /// How many addresses there are for an event.
-    fn uses(&self, event: u32) -> usize {
+    fn uses(&self, event: EventId) -> usize {
         let lists = self.by_event.get(&event).into_iter().flatten().filter_map(|list| self.asked.get(list));
         lists.map(|asked| asked.places(event).count() * asked.spaces.len()).sum()
     }
@@ -100,14 +104,14 @@ fn who_asks_is_told_and_forgotten_with_its_last_task() {
     let (look, seen) = own(&memory, &mut spaces);
     let asking = Asking { task, uid: 0, look, seen: &seen };
     spaces.meet(asking);
-    let placed = spaces.ask(asking, 5, (at, 9), true).unwrap();
+    let placed = spaces.ask(asking, EVENT, (at, 9), true).unwrap();
     assert_eq!(write(&memory, placed), Ok(()));
     assert_eq!(value(&word), 1 << 9);
     assert!(spaces.has(task, at, 9) && !spaces.has(task, at, 8) && !spaces.has(1, at, 9));
-    assert_eq!((spaces.uses(5), spaces.counts(), spaces.known(task)), (1, (1, 1), Some((look, false))));
+    assert_eq!((spaces.uses(EVENT), spaces.counts(), spaces.known(task)), (1, (1, 1), Some((look, false))));
     for on in [false, true, false, true] {
         let mut change = None;
-        spaces.tell(5, on, &mut change);
+        spaces.tell(EVENT, on, &mut change);
         change.unwrap().wait();
         assert_eq!(value(&word) != 0, on);
     }
@@ -116,11 +120,11 @@ fn who_asks_is_told_and_forgotten_with_its_last_task() {
     assert_eq!((spaces.counts(), spaces.unopened.len()), ((2, 1), 0));
     spaces.gone(task);
     spaces.check();
-    assert_eq!((spaces.uses(5), spaces.counts()), (1, (1, 1)));
+    assert_eq!((spaces.uses(EVENT), spaces.counts()), (1, (1, 1)));
     assert_eq!(spaces.forget(task, at, 9).err(), Some(Errno::NOENT));
     let placed = spaces.forget(77, at, 9).unwrap();
     assert_eq!(write(&memory, placed), Ok(()));
-    assert_eq!((value(&word), spaces.uses(5), spaces.released.clone()), (0, 0, vec![5]));
+    assert_eq!((value(&word), spaces.uses(EVENT), spaces.released.clone()), (0, 0, vec![EVENT]));
     assert_eq!(spaces.forget(77, at, 9).err(), Some(Errno::NOENT));
     spaces.gone(77);
     assert_eq!((spaces.counts(), spaces.lanes.len()), ((0, 0), 0));
@@ -133,7 +137,7 @@ fn a_task_whose_address_space_changed_is_not_believed() {
     let (look, seen) = own(&memory, &mut spaces);
     let seen = Seen { process: 5, ..seen };
     let asking = Asking { task: 5, uid: 7, look, seen: &seen };
-    spaces.ask(asking, 1, (64, 0), false).unwrap();
+    spaces.ask(asking, EVENT, (64, 0), false).unwrap();
     spaces.meet(asking);
     assert!(spaces.has(5, 64, 0) && spaces.known(5).is_some() && spaces.known(6).is_none());
     // Another of its threads has asked for it as well. What was known of a process with the thread's number is not of it.
@@ -145,10 +149,10 @@ fn a_task_whose_address_space_changed_is_not_believed() {
     assert!(!spaces.has(5, 64, 0));
     let (look, seen) = own(&memory, &mut spaces);
     let seen = Seen { process: 5, ..seen };
-    spaces.ask(Asking { look, seen: &seen, ..asking }, 1, (64, 0), false).unwrap();
+    spaces.ask(Asking { look, seen: &seen, ..asking }, EVENT, (64, 0), false).unwrap();
     let dead = Seen { alive: false, ..seen };
     spaces.meet(Asking { seen: &dead, ..asking });
-    assert_eq!((spaces.counts(), spaces.uses(1)), ((0, 0), 0));
+    assert_eq!((spaces.counts(), spaces.uses(EVENT)), ((0, 0), 0));
 }
 
 #[test]
@@ -157,7 +161,7 @@ fn a_child_that_is_another_program_has_nothing() {
     let task = std::process::id();
     let (look, seen) = own(&memory, &mut spaces);
     let asking = Asking { task, uid: 0, look, seen: &seen };
-    spaces.ask(asking, 1, (64, 0), false).unwrap();
+    spaces.ask(asking, EVENT, (64, 0), false).unwrap();
     let mut child = std::process::Command::new("cat");
     let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
     spaces.take(birth(task, child.id(), 0));
@@ -184,11 +188,11 @@ fn a_uid_has_so_many_addresses() {
     let asking = Asking { task: 5, uid: 7, look, seen: &seen };
     let limit = Kind::Enablers.limits().per_uid as u64;
     for at in 0..limit {
-        spaces.ask(asking, 1, (at * 8, 0), false).unwrap();
+        spaces.ask(asking, EVENT, (at * 8, 0), false).unwrap();
     }
-    assert_eq!(spaces.ask(asking, 1, (limit * 8, 0), false).err(), Some(Errno::NOMEM));
+    assert_eq!(spaces.ask(asking, EVENT, (limit * 8, 0), false).err(), Some(Errno::NOMEM));
     spaces.take(birth(5, 6, 0));
-    assert_eq!((spaces.counts(), spaces.uses(1)), ((1, 1), limit as usize));
+    assert_eq!((spaces.counts(), spaces.uses(EVENT)), ((1, 1), limit as usize));
     spaces.gone(5);
     assert_eq!(spaces.quotas.used(7, Kind::Enablers), 0);
 }
@@ -199,7 +203,7 @@ fn asked_much(spaces: &mut Spaces, memory: &ClientMemory, addresses: u32) -> See
     let seen = Seen { process: 5, ..seen };
     let asking = Asking { task: 5, uid: 7, look, seen: &seen };
     for at in 0..addresses {
-        spaces.ask(asking, at % 500, (u64::from(at) * 8, 0), false).unwrap();
+        spaces.ask(asking, EventId::new(at % 500), (u64::from(at) * 8, 0), false).unwrap();
     }
     seen
 }
@@ -229,15 +233,16 @@ fn a_birth_costs_the_same_however_much_was_asked_for() {
     let little = (0..5).map(|_| births(&mut others, 1)).min().unwrap();
     eprintln!("{BIRTHS} births and ends of a client with 2,000 addresses {much:?}, with one {little:?}");
     assert!(much < 4 * little, "{much:?} {little:?}");
-    assert_eq!(spaces.uses(7), 4);
+    assert_eq!(spaces.uses(EventId::new(7)), 4);
 }
 
 #[test]
 fn a_child_has_a_copy_that_is_its_own() {
     let (mut spaces, memory) = spaces();
     let seen = asked_much(&mut spaces, &memory, 2000);
+    let [event, further] = [7, 1000].map(EventId::new);
     spaces.take(birth(5, 6, 0));
-    assert_eq!((spaces.uses(7), spaces.asked.len()), (8, 1));
+    assert_eq!((spaces.uses(event), spaces.asked.len()), (8, 1));
     assert!(spaces.has(6, 8 * 7, 0));
     spaces.open_born();
     spaces.check();
@@ -245,15 +250,15 @@ fn a_child_has_a_copy_that_is_its_own() {
     spaces.forget(6, 8 * 7, 0).unwrap();
     spaces.check();
     assert!(spaces.has(5, 8 * 7, 0) && !spaces.has(6, 8 * 7, 0));
-    assert_eq!((spaces.uses(7), spaces.quotas.used(7, Kind::Enablers)), (7, 3999));
+    assert_eq!((spaces.uses(event), spaces.quotas.used(7, Kind::Enablers)), (7, 3999));
     // Its parent asks for one more: that is not the child's.
     let asking = Asking { task: 5, uid: 7, look: 0, seen: &seen };
-    spaces.ask(asking, 1000, (64 << 10, 3), false).unwrap();
+    spaces.ask(asking, further, (64 << 10, 3), false).unwrap();
     spaces.check();
     assert!(spaces.has(5, 64 << 10, 3) && !spaces.has(6, 64 << 10, 3));
     spaces.gone(5);
     spaces.check();
-    assert_eq!((spaces.uses(7), spaces.uses(1000), spaces.released.clone()), (3, 0, vec![1000]));
+    assert_eq!((spaces.uses(event), spaces.uses(further), spaces.released.clone()), (3, 0, vec![further]));
     spaces.gone(6);
     spaces.check();
     assert_eq!((spaces.quotas.used(7, Kind::Enablers), spaces.by_event.len()), (0, 0));
@@ -265,13 +270,13 @@ fn every_process_that_takes_part_counts() {
     let (mut spaces, memory) = spaces();
     let (look, seen) = own(&memory, &mut spaces);
     let seen = Seen { process: 5, ..seen };
-    spaces.ask(Asking { task: 5, uid: 7, look, seen: &seen }, 1, (64, 0), false).unwrap();
+    spaces.ask(Asking { task: 5, uid: 7, look, seen: &seen }, EVENT, (64, 0), false).unwrap();
     let limit = Kind::AddressSpaces.limits().per_uid;
     // Those that share its memory as well as those that do not.
     for child in 0..2 * limit as u32 {
         spaces.take(birth(5, 1000 + child, child % 2));
     }
-    assert_eq!((spaces.counts(), spaces.uses(1)), ((limit, limit / 2 + 1), limit / 2 + 1));
+    assert_eq!((spaces.counts(), spaces.uses(EVENT)), ((limit, limit / 2 + 1), limit / 2 + 1));
     spaces.check();
     // What is told late is not believed of another process with the number.
     spaces.take(TaskEvent { kind: task_event::GONE, task: 1000, other: 0, shares: 0, time: 1 });
