@@ -23,6 +23,10 @@ pub const SYSCALLS: &str = "SYSCALLS";
 /// `ARRAY`, under [`params::BY_CALL`](crate::params::BY_CALL): syscall number (plus [`CALL_NUMBERS`] for the exit) to
 /// the event's [`cookie`](crate::cookie).
 pub const CALLS: &str = "CALLS";
+/// Arguments that functions were called with, for the programs at their returns.
+pub const ENTRY_ARGS: &str = "ENTRY_ARGS";
+/// Not a map: the constant format `%pS`.
+pub const SYMBOL_FORMAT: &str = "SYMBOL_FORMAT";
 /// Upper bound of system call numbers, and number of entries in a dispatcher's table.
 pub const CALL_NUMBERS: u32 = 1024;
 

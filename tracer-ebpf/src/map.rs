@@ -149,3 +149,12 @@ pub static TASKS: Map<u64> = Map::new(BPF_MAP_TYPE_HASH);
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static TASK_RING: Map<u32> = Map::new(BPF_MAP_TYPE_RINGBUF);
+
+/// Arguments that functions were called with. Generated functions refer to it.
+#[unsafe(link_section = "maps")]
+#[unsafe(no_mangle)]
+pub static ENTRY_ARGS: Map<u64> = Map::new(BPF_MAP_TYPE_HASH);
+
+/// The format of a symbol's name and place. Generated functions refer to it.
+#[unsafe(no_mangle)]
+pub static SYMBOL_FORMAT: [u8; 4] = *b"%pS\0";

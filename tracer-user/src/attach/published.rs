@@ -17,7 +17,7 @@ use tracer_abi::{EMIT_FIELDS, Emitting, LAYOUT, Stage, layout, pins};
 use super::{AttachError, Block, Cause};
 use crate::{
     code::{
-        asm::{Assembler, Cond, Helper, Insn, Reg, Width},
+        asm::{Assembler, Cond, Helper, Reg, Width},
         join,
     },
     event::synthetic::Event,
@@ -27,8 +27,6 @@ use crate::{
     },
 };
 
-/// Source register of a 64-bit immediate that is a map: `BPF_PSEUDO_MAP_FD`.
-const PSEUDO_MAP: u8 = 1;
 /// Name of the emission function that the relay calls.
 const EMISSION: &str = "emission";
 
@@ -127,9 +125,7 @@ impl Pinned {
         let out = asm.label();
         asm.mov(Reg::R6, Reg::R1);
         asm.store(Width::D, Reg::R10, -8, 0);
-        let [mut first, second] = Insn::imm64(Reg::R1, 0);
-        (first.src, first.imm) = (PSEUDO_MAP, self.stage.as_fd().as_raw_fd());
-        asm.push_wide(first, second);
+        asm.map_fd(Reg::R1, self.stage.as_fd().as_raw_fd());
         asm.address(Reg::R2, Reg::R10, -8);
         asm.call(Helper::MapLookupElem);
         asm.jump_if(Cond::Eq, Reg::R0, 0, out);

@@ -142,18 +142,19 @@ fn symbol_named(builder: &Builder<'_>, name: &str) -> Option<SymbolId> {
         .map(object::build::elf::Symbol::id)
 }
 
-/// Adds relocations for the function addresses that generated code loads.
+/// Adds relocations for the addresses of functions and maps that generated code loads.
 fn relocate(builder: &mut Builder<'_>, text: SectionId, functions: &[Function]) {
     let mut relocations = Vec::new();
-    for function in functions.iter().filter(|function| !function.addresses.is_empty()) {
+    for function in functions {
         let Some(start) = symbol_named(builder, &function.name).map(|id| builder.symbols.get(id).st_value)
         else {
             continue;
         };
-        for (slot, name) in &function.addresses {
+        let addresses = function.addresses.iter().map(|(slot, name)| (*slot, name.as_str()));
+        for (slot, name) in addresses.chain(function.maps()) {
             let symbol = symbol_named(builder, name).unwrap_or_else(|| {
                 let symbol = builder.symbols.add();
-                symbol.name = name.clone().into_bytes().into();
+                symbol.name = name.to_owned().into_bytes().into();
                 symbol.id()
             });
             relocations.push(Relocation {

@@ -94,7 +94,7 @@ fn body(
 
 /// One instruction; `to` names the label of a jump, `name` the function that the instruction refers to.
 fn statement(insn: Insn, second: Insn, to: impl Fn() -> String, name: impl Fn() -> String) -> String {
-    let Insn { op, dst, src, off, imm } = insn;
+    let Insn { op, dst, src, off, imm, map } = insn;
     let wide = matches!(insn.class(), class::ALU64 | class::JMP);
     let reg = |number: u8| format!("{}{number}", if wide { 'r' } else { 'w' });
     let right = || if op & SOURCE_REG != 0 { reg(src) } else { imm.to_string() };
@@ -128,10 +128,11 @@ fn statement(insn: Insn, second: Insn, to: impl Fn() -> String, name: impl Fn() 
         class::LD if op == LD_IMM64 && src == PSEUDO_FUNC => format!("r{dst} = &{}", name()),
         class::LD if op == LD_IMM64 => {
             let value = u64::from(imm.cast_unsigned()) | u64::from(second.imm.cast_unsigned()) << 32;
+            let map = map.map_or_else(|| imm.to_string(), |map| map.to_string());
             match src {
                 0 => format!("r{dst} = {value:#x} ll"),
-                1 => format!("r{dst} = map {imm}"),
-                2 => format!("r{dst} = map {imm} + {}", second.imm),
+                1 => format!("r{dst} = map {map}"),
+                2 => format!("r{dst} = map {map} + {}", second.imm),
                 _ => format!("r{dst} = ?{src} {value:#x} ll"),
             }
         }

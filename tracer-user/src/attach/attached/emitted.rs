@@ -15,7 +15,7 @@ use crate::{
         program::{companions::Companions, inject},
     },
     code::{
-        asm::{Function, Insn},
+        asm::{self, Function, Insn, MapRef},
         join, lower,
     },
     event::synthetic::Event,
@@ -85,9 +85,9 @@ pub fn emission(event: &Event, id: u16, parts: &[Block]) -> Result<Option<Block>
     })
     .map_err(|errno| AttachError::new(&event.name, Cause::Map("array", errno)))?;
     let names = relay::names(parts);
-    let Some(function) = lower::emission(event, id, area.as_fd().as_raw_fd(), &names.each()) else {
-        return Ok(None);
-    };
+    let Some(mut function) = lower::emission(event, id, &names.each()) else { return Ok(None) };
+    asm::bind(&mut function.insns, |map| (map == MapRef::Emission).then_some(area.as_fd().as_raw_fd()))
+        .map_err(|map| AttachError::new(&event.name, Cause::NoHook(format!("there is no map {map}"))))?;
     Ok(Some(Block::joined(&[function], parts, vec![Arc::new(area)])))
 }
 

@@ -12,9 +12,9 @@ use crate::{
         link::Link, program::inject,
     },
     code::{
-        asm::{Insn, LD_IMM64},
+        asm::{self, Insn, MapRef},
         join,
-        lower::hist::{self, Role, SCRATCH_SIZE},
+        lower::hist::{self, SCRATCH_SIZE},
     },
     lang::hist::{Hist, action::Deed},
     plan::{
@@ -209,22 +209,26 @@ fn assembled(
 ) -> Result<(Vec<Insn>, Option<Map>), Cause> {
     let mut program = hist::hist(request).map_err(Cause::Lower)?;
     let scratch = program.scratch.then(|| make(MapKind::PerCpuArray, 4, SCRATCH_SIZE, 1)).transpose()?;
-    for insn in program.functions.iter_mut().flat_map(|function| &mut function.insns) {
-        let Some(role) = hist::role(insn).filter(|_| insn.op == LD_IMM64) else { continue };
-        let of_session = |name| around.session.and_then(|session| session.map(name));
-        let map = match role {
-            Role::Table => Some(counts.table.as_fd()),
-            Role::Drops => Some(counts.drops.as_fd()),
-            Role::Scratch => scratch.as_ref().map(AsFd::as_fd),
-            Role::Empty => counts.empty.as_ref().map(AsFd::as_fd),
-            Role::Snapshot => counts.snapshot.as_ref().map(AsFd::as_fd),
-            Role::Rings => of_session(tracer_abi::RINGS),
-            Role::Switches => of_session(tracer_abi::SWITCHES),
-            Role::Pids => of_session(tracer_abi::PIDS),
-            Role::Owner(number) => around.owners.get(number).map(|counts| counts.table.as_fd()),
+    let of_session = |name| around.session.and_then(|session| session.map(name));
+    let owner = |number: u16| around.owners.get(usize::from(number)).map(|counts| counts.table.as_fd());
+    let descriptor = |map| {
+        let map = match map {
+            MapRef::HistTable => Some(counts.table.as_fd()),
+            MapRef::HistDrops => Some(counts.drops.as_fd()),
+            MapRef::HistScratch => scratch.as_ref().map(AsFd::as_fd),
+            MapRef::HistEmpty => counts.empty.as_ref().map(AsFd::as_fd),
+            MapRef::HistSnapshot => counts.snapshot.as_ref().map(AsFd::as_fd),
+            MapRef::HistOwner(number) => owner(number),
+            MapRef::Rings => of_session(tracer_abi::RINGS),
+            MapRef::Switches => of_session(tracer_abi::SWITCHES),
+            MapRef::Pids => of_session(tracer_abi::PIDS),
+            _ => None,
         };
-        let map = map.ok_or_else(|| Cause::NoHook(format!("there is no map for {role:?}")))?;
-        insn.imm = map.as_raw_fd();
+        map.map(|map| map.as_raw_fd())
+    };
+    for function in &mut program.functions {
+        asm::bind(&mut function.insns, descriptor)
+            .map_err(|map| Cause::NoHook(format!("there is no map {map}")))?;
     }
     let blocks = around.emissions.iter().enumerate();
     let blocks: Vec<(String, &Block)> =

@@ -13,7 +13,10 @@ use crate::{
     attach::{
         AttachError, AttachPoint, Block, Cause, Session, Writer, close::unlink, link::Link, program::inject,
     },
-    code::lower::relay::{self, AREA_SIZE, ROWS},
+    code::{
+        asm::{self, MapRef},
+        lower::relay::{self, AREA_SIZE, ROWS},
+    },
     event::Format,
     plan::source::ProgramContext,
     sys::{
@@ -85,18 +88,17 @@ pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Bloc
         .map_err(|errno| failed(Cause::Map("array", errno)))
     };
     let (area, scratch) = (make(AREA_SIZE)?, make(SCRATCH_SIZE)?);
-    let request = relay::Request {
-        format,
-        hook,
-        is_part,
-        is_injected,
-        nests,
-        but_process,
-        area: area.as_fd().as_raw_fd(),
-        scratch: scratch.as_fd().as_raw_fd(),
-    };
-    let functions =
+    let request = relay::Request { format, hook, is_part, is_injected, nests, but_process };
+    let mut functions =
         relay::relay(&request, &names(parts).each()).map_err(|error| failed(Cause::Lower(error)))?;
+    for function in &mut functions {
+        let bound = asm::bind(&mut function.insns, |map| match map {
+            MapRef::RelayArea => Some(area.as_fd().as_raw_fd()),
+            MapRef::RelayScratch => Some(scratch.as_fd().as_raw_fd()),
+            _ => None,
+        });
+        bound.map_err(|map| failed(Cause::NoHook(format!("there is no map {map}"))))?;
+    }
     Ok(Block::joined(&functions, parts, vec![Arc::new(area), Arc::new(scratch)]))
 }
 

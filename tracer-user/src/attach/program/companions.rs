@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use crate::{
     attach::{AttachPoint, Cause, Request, hooks, link::Link},
     code::{
-        asm::{Function, KEPT, LD_IMM64, TOUCHED},
+        asm::Function,
         lower::{entry_args, prefault},
     },
     plan::{probe::ProbePlan, source::ProgramContext},
@@ -86,7 +86,7 @@ fn keeper(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Ca
     })
     .map_err(|errno| Cause::Map("hash", errno))?;
     let kind = entry.kind();
-    let program = Prog::load_for(kind, entry.purpose(), &bytes(&function, KEPT, &map), entry_args::PROGRAM)
+    let program = Prog::load_for(kind, entry.purpose(), &bytes(&function, &map), entry_args::PROGRAM)
         .map_err(|error| Cause::Load(kind, error))?;
     Ok(Some((program, map)))
 }
@@ -104,7 +104,7 @@ fn toucher(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)
         name: "tracer_touched",
     })
     .map_err(|errno| Cause::Map("array", errno))?;
-    let insns = bytes(&function, TOUCHED, &map);
+    let insns = bytes(&function, &map);
     match Prog::load_sleepable(request.via.kind(), request.purpose(), &insns, prefault::PROGRAM) {
         Ok(program) => Ok(Some((program, map))),
         Err(error) => {
@@ -114,11 +114,11 @@ fn toucher(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)
     }
 }
 
-/// Encodes a function's instructions, with `name` replaced by a map's descriptor.
-fn bytes(function: &Function, name: i32, map: &Map) -> Vec<u8> {
+/// Encodes a function's instructions, all of whose references are to this map.
+fn bytes(function: &Function, map: &Map) -> Vec<u8> {
     let mut insns = function.insns.clone();
-    for insn in insns.iter_mut().filter(|insn| insn.op == LD_IMM64 && insn.imm == name) {
-        insn.imm = map.as_fd().as_raw_fd();
+    for insn in insns.iter_mut().filter(|insn| insn.map.is_some()) {
+        (insn.imm, insn.map) = (map.as_fd().as_raw_fd(), None);
     }
     insns.iter().flat_map(|insn| insn.encode()).collect()
 }

@@ -9,13 +9,13 @@ use std::{
 };
 
 use aya_obj::{EbpfSectionKind, Map as Definition, Object};
-use tracer_abi::{COUNTERS, PARAMS, Params, SWITCHES};
+use tracer_abi::{COUNTERS, ENTRY_ARGS, PARAMS, Params, SWITCHES};
 
 use super::maps::Shared;
 use crate::{
     attach::Cause,
     code::{
-        asm::{Assembler, Function, Insn, KEPT, Reg, SYMBOL_FORMAT},
+        asm::{Assembler, Function, Insn, Reg},
         link, listing,
         lower::{self, Needs},
         opt::{self, Frozen, Known},
@@ -69,7 +69,8 @@ impl Functions {
             out.extend_from_slice(function.name.as_bytes());
             out.push(0);
             out.extend(function.bytes());
-            for (slot, name) in &function.addresses {
+            let addresses = function.addresses.iter().map(|(slot, name)| (*slot, name.as_str()));
+            for (slot, name) in addresses.chain(function.maps()) {
                 out.extend(slot.to_ne_bytes());
                 out.extend_from_slice(name.as_bytes());
             }
@@ -127,14 +128,11 @@ pub(in crate::attach) fn image(
     let Memory { shared, scratch, kept } = *memory;
     let linked = linked(&functions.list)?;
     let singles: &[&str] = if shared.one_table() { &[SWITCHES, COUNTERS] } else { &[SWITCHES] };
-    let map = |name: &str| shared.named(name, scratch);
-    let mut image = finish(&linked, template, &[(PARAMS, &fixed.bytes())], singles, cast, map)?;
-    if let Some(kept) = kept {
-        for insn in image.insns.iter_mut().filter(|insn| insn.is_wide() && insn.imm == KEPT) {
-            insn.imm = kept.as_fd().as_raw_fd();
-        }
-    }
-    Ok(image)
+    let map = |name: &str| match name {
+        ENTRY_ARGS => kept.map(AsFd::as_fd),
+        _ => shared.named(name, scratch),
+    };
+    finish(&linked, template, &[(PARAMS, &fixed.bytes())], singles, cast, map)
 }
 
 /// The maps of a program.
@@ -182,7 +180,7 @@ fn finish<'a>(
         constants.iter().map(|(name, bytes)| (*name, (*bytes, true))).collect();
     object.patch_map_data(constants).map_err(|error| broken(&error))?;
     // Frozen memory has numbers that are no descriptors until it is known whether an instruction reads it.
-    let mut frozen: Vec<(RawFd, Vec<u8>)> = vec![(SYMBOL_FORMAT, b"%pS\0".to_vec())];
+    let mut frozen: Vec<(RawFd, Vec<u8>)> = Vec::new();
     let mut resolved: Vec<(String, RawFd, Definition)> = Vec::new();
     for (name, definition) in &object.maps {
         let fd = if definition.section_kind() == EbpfSectionKind::Rodata {
@@ -226,6 +224,7 @@ fn finish<'a>(
             src: insn.src_reg(),
             off: insn.off,
             imm: insn.imm,
+            map: None,
         })
         .collect();
     // A listing has no parameters, so the program keeps all branches.

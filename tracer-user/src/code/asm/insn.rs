@@ -4,6 +4,8 @@
 //! `include/uapi/linux/bpf.h`). Only opcodes that lowering emits have names. All others decode too, so that a
 //! template's instructions can be listed and checked.
 
+use super::MapRef;
+
 /// Bytes of an encoded instruction.
 pub const INSN_SIZE: usize = 8;
 
@@ -54,12 +56,6 @@ pub const PSEUDO_FUNC: u8 = 4;
 
 /// Source register of a [`LD_IMM64`] that loads the address of a map's value: `BPF_PSEUDO_MAP_VALUE`.
 pub const PSEUDO_MAP_VALUE: u8 = 2;
-/// Placeholder for the descriptor of the map whose value is the format `%pS`.
-pub const SYMBOL_FORMAT: i32 = i32::MAX - 4096;
-/// Placeholder for the descriptor of the map with the arguments that functions were called with.
-pub const KEPT: i32 = i32::MAX - 4097;
-/// Placeholder for the descriptor of the map whose value receives texts that are read and discarded.
-pub const TOUCHED: i32 = i32::MAX - 4098;
 
 /// A register. R0 is the result, R1 to R5 are arguments that a call clobbers, R6 to R9 survive a call, R10 is the
 /// frame.
@@ -156,12 +152,14 @@ pub enum Alu {
     Arsh = 0xc0,
 }
 
-/// Atomic operation; its value is the immediate. All but [`Atomic::AddOnly`] return the old value (5.12 and later).
+/// Atomic operation; its value is the immediate. All but [`Atomic::AddOnly`] and [`Atomic::OrOnly`] return
+/// the old value (5.12 and later).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 #[expect(missing_docs, reason = "they are their names")]
 pub enum Atomic {
     AddOnly = 0x00,
+    OrOnly = 0x40,
     Add = FETCH,
     Or = 0x40 | FETCH,
     And = 0x50 | FETCH,
@@ -347,22 +345,36 @@ pub struct Insn {
     pub off: i16,
     /// Immediate.
     pub imm: i32,
+    /// The map that a [`LD_IMM64`] refers to, until it is bound to a descriptor.
+    pub map: Option<MapRef>,
 }
 
 impl Insn {
     /// `dst = *(width *)(src + off)`
     pub fn load(width: Width, dst: Reg, src: Reg, off: i16) -> Self {
-        Self { op: class::LDX | MODE_MEM | width.bits(), dst: dst as u8, src: src as u8, off, imm: 0 }
+        Self {
+            op: class::LDX | MODE_MEM | width.bits(),
+            dst: dst as u8,
+            src: src as u8,
+            off,
+            imm: 0,
+            map: None,
+        }
     }
 
     /// `*(width *)(dst + off) = value`
     pub fn store(width: Width, dst: Reg, off: i16, value: Operand) -> Self {
         match value {
-            Operand::Reg(src) => {
-                Self { op: class::STX | MODE_MEM | width.bits(), dst: dst as u8, src: src as u8, off, imm: 0 }
-            }
+            Operand::Reg(src) => Self {
+                op: class::STX | MODE_MEM | width.bits(),
+                dst: dst as u8,
+                src: src as u8,
+                off,
+                imm: 0,
+                map: None,
+            },
             Operand::Imm(imm) => {
-                Self { op: class::ST | MODE_MEM | width.bits(), dst: dst as u8, src: 0, off, imm }
+                Self { op: class::ST | MODE_MEM | width.bits(), dst: dst as u8, src: 0, off, imm, map: None }
             }
         }
     }
@@ -375,6 +387,7 @@ impl Insn {
             src: value as u8,
             off,
             imm: op as i32,
+            map: None,
         }
     }
 
@@ -418,8 +431,10 @@ impl Insn {
 
     fn two_operands(op: u8, dst: Reg, value: Operand, off: i16) -> Self {
         match value {
-            Operand::Reg(src) => Self { op: op | SOURCE_REG, dst: dst as u8, src: src as u8, off, imm: 0 },
-            Operand::Imm(imm) => Self { op, dst: dst as u8, src: 0, off, imm },
+            Operand::Reg(src) => {
+                Self { op: op | SOURCE_REG, dst: dst as u8, src: src as u8, off, imm: 0, map: None }
+            }
+            Operand::Imm(imm) => Self { op, dst: dst as u8, src: 0, off, imm, map: None },
         }
     }
 
@@ -466,6 +481,7 @@ impl Insn {
             src: bytes[1] >> 4,
             off: i16::from_le_bytes([bytes[2], bytes[3]]),
             imm: i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+            map: None,
         }
     }
 }

@@ -5,13 +5,15 @@
 //! `gotol` of later instruction sets would be shorter, but 6.1 lacks it.
 
 mod insn;
+mod map_ref;
 mod resolve;
 
 pub use insn::{
-    Alu, Atomic, CALL, Cond, EXIT, FETCH, Helper, INSN_SIZE, Insn, JA, KEPT, LD_IMM64, MODE_MEM, Operand,
-    PSEUDO_CALL, PSEUDO_FUNC, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, SYMBOL_FORMAT, TOUCHED,
-    Width, class,
+    Alu, Atomic, CALL, Cond, EXIT, FETCH, Helper, INSN_SIZE, Insn, JA, LD_IMM64, MODE_MEM, Operand,
+    PSEUDO_CALL, PSEUDO_FUNC, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, Width, class,
 };
+
+pub use map_ref::{MapRef, bind};
 
 use std::collections::BTreeMap;
 
@@ -37,6 +39,12 @@ impl Function {
     /// The code as bytes, little endian.
     pub fn bytes(&self) -> Vec<u8> {
         self.insns.iter().flat_map(|insn| insn.encode()).collect()
+    }
+
+    /// The slots of references to maps, and the maps' symbols in the template's object.
+    pub fn maps(&self) -> impl Iterator<Item = (usize, &str)> {
+        let insns = self.insns.iter().enumerate();
+        insns.filter_map(|(slot, insn)| Some((slot, insn.map?.symbol().unwrap_or("a map without a symbol"))))
     }
 }
 
@@ -163,6 +171,22 @@ impl Assembler {
         self.push_wide(first, second);
     }
 
+    /// `dst = map`
+    pub fn map(&mut self, dst: Reg, map: MapRef) {
+        self.map_immediate(dst, PSEUDO_MAP_FD, map);
+    }
+
+    /// `dst = address of the first value of map`
+    pub fn map_value(&mut self, dst: Reg, map: MapRef) {
+        self.map_immediate(dst, PSEUDO_MAP_VALUE, map);
+    }
+
+    fn map_immediate(&mut self, dst: Reg, kind: u8, map: MapRef) {
+        let [mut first, second] = Insn::imm64(dst, 0);
+        (first.src, first.map) = (kind, Some(map));
+        self.push_wide(first, second);
+    }
+
     /// Unconditional jump.
     pub fn jump(&mut self, to: Label) {
         self.item(Insn::jump(), None, Some(to), None);
@@ -185,7 +209,7 @@ impl Assembler {
 
     /// Call of a function that [`join`](super::join) adds to the program.
     pub fn call_function(&mut self, name: impl Into<String>) {
-        let insn = Insn { op: CALL, dst: 0, src: PSEUDO_CALL, off: 0, imm: -1 };
+        let insn = Insn { op: CALL, dst: 0, src: PSEUDO_CALL, off: 0, imm: -1, map: None };
         self.item(insn, None, None, Some(name.into()));
     }
 

@@ -96,6 +96,7 @@ fn loaded(bytes: &[u8], program: &str) -> Vec<Insn> {
             src: insn.src_reg(),
             off: insn.off,
             imm: insn.imm,
+            map: None,
         })
         .collect()
 }

@@ -9,15 +9,13 @@
 use tracer_abi::{COMMON_SIZE, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, MAX_PAYLOAD};
 
 use crate::{
-    code::asm::{Alu, Assembler, Cond, Function, Helper, Insn, Label, Reg, Width},
+    code::asm::{Alu, Assembler, Cond, Function, Helper, Label, MapRef, Reg, Width},
     event::synthetic::{Event, Member, TEXT_ROOM},
 };
 
 /// Symbol of the function.
 pub const EMIT: &str = "tracer_emit";
 
-/// Source register of a 64-bit immediate that is a map: `BPF_PSEUDO_MAP_FD`.
-const PSEUDO_MAP: u8 = 1;
 /// Largest size in bytes of a text or stack after the record (`STR_VAR_LEN_MAX`; `HIST_STACKTRACE_SIZE` is the same).
 const DATA_MAX: i32 = TEXT_ROOM as i32;
 /// Replacement for a text that cannot be read (`FAULT_STRING`).
@@ -31,9 +29,9 @@ const END: Reg = Reg::R9;
 
 /// Lowers the emission of an event with this id.
 ///
-/// `area` is the descriptor of a per-CPU array with a value of [`tracer_abi::INJECT_SIZE`] bytes. `parts` are the names
-/// of the functions that receive the record and the hook's context. Returns None if the record would be too long.
-pub fn emission(event: &Event, id: u16, area: i32, parts: &[&str]) -> Option<Function> {
+/// [`MapRef::Emission`] is a per-CPU array with a value of [`tracer_abi::INJECT_SIZE`] bytes. `parts` are the names of
+/// the functions that receive the record and the hook's context. Returns None if the record would be too long.
+pub fn emission(event: &Event, id: u16, parts: &[&str]) -> Option<Function> {
     let fixed = event.fixed_size();
     if fixed > MAX_PAYLOAD {
         return None;
@@ -43,9 +41,7 @@ pub fn emission(event: &Event, id: u16, area: i32, parts: &[&str]) -> Option<Fun
     asm.mov(VALUES, Reg::R1);
     asm.mov(HOOK, Reg::R2);
     asm.store(Width::D, Reg::R10, -8, 0);
-    let [mut first, second] = Insn::imm64(Reg::R1, 0);
-    (first.src, first.imm) = (PSEUDO_MAP, area);
-    asm.push_wide(first, second);
+    asm.map(Reg::R1, MapRef::Emission);
     asm.address(Reg::R2, Reg::R10, -8);
     asm.call(Helper::MapLookupElem);
     asm.jump_if(Cond::Eq, Reg::R0, 0, out);
@@ -169,10 +165,10 @@ mod tests {
             name: "e".to_owned(),
             fields: (0..count).map(|n| member("char[16]", n)).collect(),
         };
-        assert!(emission(&event(31), 1, 0, &["a"]).is_some());
-        assert!(emission(&event(32), 1, 0, &["a"]).is_none());
+        assert!(emission(&event(31), 1, &["a"]).is_some());
+        assert!(emission(&event(32), 1, &["a"]).is_none());
         let dynamic = Event { name: "d".to_owned(), fields: (0..64).map(|n| member("char[]", n)).collect() };
-        let function = emission(&dynamic, 1, 0, &["a", "b"]).unwrap();
+        let function = emission(&dynamic, 1, &["a", "b"]).unwrap();
         assert_eq!(function.addresses.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     }
 }

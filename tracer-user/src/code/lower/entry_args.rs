@@ -11,7 +11,7 @@
 
 use super::{Lower, LowerError, Uses, probe};
 use crate::{
-    code::asm::{Alu, Cond, Function, Helper, Insn, KEPT, Reg, Width},
+    code::asm::{Alu, Cond, Function, Helper, MapRef, Reg, Width},
     lang::facts::Arch,
     plan::{
         probe::{ProbeContext, ProbePlan},
@@ -21,9 +21,6 @@ use crate::{
 
 /// Symbol of the program.
 pub const PROGRAM: &str = "tracer_keep";
-
-/// Source register of a 64-bit immediate that is a map: `BPF_PSEUDO_MAP_FD`.
-const PSEUDO_MAP: u8 = 1;
 
 /// Lowers the program at the entry; None if no argument is to be saved.
 ///
@@ -96,8 +93,6 @@ impl Lower<'_> {
 
     /// R1 = the map.
     fn kept_map(&mut self) {
-        let [mut first, second] = Insn::imm64(Reg::R1, u64::from(KEPT.cast_unsigned()));
-        first.src = PSEUDO_MAP;
-        self.asm.push_wide(first, second);
+        self.asm.map(Reg::R1, MapRef::EntryArgs);
     }
 }

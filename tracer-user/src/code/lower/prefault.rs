@@ -9,7 +9,7 @@ use super::{
     probe::{self, Whose},
 };
 use crate::{
-    code::asm::{Alu, Cond, Function, Helper, Insn, Reg, TOUCHED, Width},
+    code::asm::{Alu, Cond, Function, Helper, MapRef, Reg, Width},
     lang::fetch::Store,
     plan::{
         probe::{ArgPlan, ProbePlan},
@@ -25,9 +25,6 @@ pub const ROOM: usize = 4096;
 
 /// Bits of an address within a page; larger pages are touched more often than necessary.
 const PAGE_MASK: i32 = 4095;
-
-/// Source register of a 64-bit immediate that is the address of a map's value.
-const PSEUDO_VALUE: u8 = 2;
 
 /// Lowers the program; None if the record needs no user memory.
 ///
@@ -108,9 +105,7 @@ impl Lower<'_> {
         self.asm.alu(Alu::Add, Reg::R3, offset);
         // R7 holds the address instead of the stack, because R7 is unused here.
         self.asm.mov(Reg::R7, Reg::R3);
-        let [mut first, second] = Insn::imm64(Reg::R1, u64::from(TOUCHED.cast_unsigned()));
-        first.src = PSEUDO_VALUE;
-        self.asm.push_wide(first, second);
+        self.asm.map_value(Reg::R1, MapRef::Prefault);
         self.asm.mov(Reg::R2, ROOM as i32);
         self.read(Whose::User, true);
         self.jump_if(Cond::SGe, Reg::R0, 0, done);

@@ -11,7 +11,7 @@ use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, STAMP_SIZE};
 
 use super::{Code, Lower, LowerError, Needs, Uses};
 use crate::{
-    code::asm::{Alu, Cond, Helper, Insn, LD_IMM64, PSEUDO_MAP_VALUE, Reg, SYMBOL_FORMAT, Width},
+    code::asm::{Alu, Cond, Helper, MapRef, Reg, Width},
     event::Field,
     lang::fetch::Store,
     plan::{
@@ -467,10 +467,7 @@ impl Lower<'_> {
         self.asm.mov(Reg::R1, Reg::R7);
         self.asm.alu(Alu::Add, Reg::R1, Reg::R8);
         self.asm.mov(Reg::R2, SYMBOL_MAX);
-        let [mut first, second] = Insn::imm64(Reg::R3, u64::from(SYMBOL_FORMAT.cast_unsigned()));
-        debug_assert_eq!(first.op, LD_IMM64);
-        first.src = PSEUDO_MAP_VALUE;
-        self.asm.push_wide(first, second);
+        self.asm.map_value(Reg::R3, MapRef::SymbolFormat);
         self.asm.address(Reg::R4, Reg::R10, i32::from(slot));
         self.asm.mov(Reg::R5, 8);
         self.call(Helper::Snprintf);

@@ -11,7 +11,7 @@ use tracer_abi::{
 
 use super::{LowerError, filter, record};
 use crate::{
-    code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, Insn, Reg, Width},
+    code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, MapRef, Reg, Width},
     event::Format,
     plan::{filter::Filter, source::ProgramContext},
 };
@@ -24,8 +24,6 @@ pub const AREA_SIZE: usize = INJECT_SIZE + 8;
 /// Values per CPU: the number of records in progress where programs are preempted by others of their kind.
 pub const ROWS: u32 = 4;
 
-/// Source register of a 64-bit immediate that is a map: `BPF_PSEUDO_MAP_FD`.
-const PSEUDO_MAP: u8 = 1;
 /// Stack offset of the number of the row.
 const ROW: i16 = -8;
 /// Stack offset of the common word.
@@ -48,10 +46,6 @@ pub struct Request<'a> {
     pub nests: bool,
     /// A process whose hits are not passed on.
     pub but_process: Option<u32>,
-    /// Descriptor of an array with [`ROWS`] values of [`AREA_SIZE`] bytes for each CPU.
-    pub area: i32,
-    /// Descriptor of an array with as many values of [`tracer_abi::SCRATCH_SIZE`] bytes.
-    pub scratch: i32,
 }
 
 /// Lowers a relay; `parts` are the names of the functions that receive the records.
@@ -96,7 +90,7 @@ pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, Low
             asm.alu(Alu::Add, Reg::R0, 1);
             asm.store(Width::W, Reg::R10, ROW, Reg::R0);
         }
-        look_up(&mut asm, request.area);
+        look_up(&mut asm, MapRef::RelayArea);
         asm.jump_if(Cond::Eq, Reg::R0, 0, out);
         asm.mov(Reg::R8, Reg::R0);
         if request.nests {
@@ -124,7 +118,7 @@ pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, Low
         asm.call(Helper::GetCurrentComm);
     }
     if code.size.is_none() || when.is_some() {
-        look_up(&mut asm, request.scratch);
+        look_up(&mut asm, MapRef::RelayScratch);
         asm.jump_if(Cond::Eq, Reg::R0, 0, free);
         asm.mov(Reg::R9, Reg::R0);
     }
@@ -173,10 +167,8 @@ pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, Low
 }
 
 /// R0 = the value of the row in a map.
-fn look_up(asm: &mut Assembler, map: i32) {
-    let [mut first, second] = Insn::imm64(Reg::R1, 0);
-    (first.src, first.imm) = (PSEUDO_MAP, map);
-    asm.push_wide(first, second);
+fn look_up(asm: &mut Assembler, map: MapRef) {
+    asm.map(Reg::R1, map);
     asm.address(Reg::R2, Reg::R10, i32::from(ROW));
     asm.call(Helper::MapLookupElem);
 }

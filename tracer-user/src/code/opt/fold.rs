@@ -6,10 +6,7 @@
 //! constants.
 
 use super::{Edit, Item, Program};
-use crate::code::asm::{Alu, CALL, Cond, EXIT, Insn, JA, Reg, SOURCE_REG, Width, class};
-
-/// Source register of a 64-bit immediate that is an address in a map's value: `BPF_PSEUDO_MAP_VALUE`.
-const MAP_VALUE: u8 = 2;
+use crate::code::asm::{Alu, CALL, Cond, EXIT, Insn, JA, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, Width, class};
 
 /// Memory that never changes: its bytes, and the descriptor that instructions name it by.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +150,7 @@ pub(super) fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> Stat
                 0 => {
                     Value::Const(u64::from(insn.imm.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32)
                 }
-                MAP_VALUE => match frozen.iter().position(|memory| memory.fd == insn.imm) {
+                PSEUDO_MAP_VALUE => match frozen.iter().position(|memory| memory.fd == insn.imm) {
                     Some(number) => Value::Data(number, i64::from(high)),
                     None => Value::Address,
                 },

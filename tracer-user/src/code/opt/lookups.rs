@@ -4,11 +4,8 @@
 //! 4.19). The kernel's inlined lookup takes nine instructions and a test. Templates look such maps up with key 0 only.
 
 use super::{Edit, Item, Program, flow};
-use crate::code::asm::{CALL, Insn, LD_IMM64, Reg};
+use crate::code::asm::{CALL, Insn, LD_IMM64, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg};
 
-/// Source registers of a 64-bit immediate: a map, and an address in a map's value.
-const MAP_FD: u8 = 1;
-const MAP_VALUE: u8 = 2;
 /// `bpf_map_lookup_elem`
 const LOOKUP: i32 = 1;
 
@@ -19,7 +16,8 @@ pub(super) fn direct(program: &mut Program, singles: &[i32]) {
         (0..program.items.len()).map(|at| looked_up(program, &landings, at)).collect();
     program.edit(|at, _| match fds[at] {
         Some(fd) if singles.contains(&fd) => {
-            let first = Insn { op: LD_IMM64, dst: Reg::R0 as u8, src: MAP_VALUE, off: 0, imm: fd };
+            let first =
+                Insn { op: LD_IMM64, dst: Reg::R0 as u8, src: PSEUDO_MAP_VALUE, imm: fd, ..Insn::default() };
             Edit::Replace(vec![Item { insn: first, second: Some(Insn::default()), to: None }])
         }
         _ => Edit::Keep,
@@ -33,5 +31,5 @@ fn looked_up(program: &Program, landings: &[bool], at: usize) -> Option<i32> {
         return None;
     }
     let map = program.items[flow::definition(program, landings, at, Reg::R1 as u8)?].insn;
-    (map.op == LD_IMM64 && map.src == MAP_FD).then_some(map.imm)
+    (map.op == LD_IMM64 && map.src == PSEUDO_MAP_FD).then_some(map.imm)
 }

@@ -7,10 +7,10 @@
 
 use tracer_abi::{Switches, control};
 
-use super::{KeyPlace, Known, LowerError, PARAMS_AT, Role, emission, variable::reference_at};
+use super::{KeyPlace, Known, LowerError, PARAMS_AT, emission, variable::reference_at};
 use crate::{
     code::{
-        asm::{Alu, Atomic, Cond, Helper, Label, Reg, Width},
+        asm::{Alu, Atomic, Cond, Helper, Label, MapRef, Reg, Width},
         lower::Lower,
     },
     lang::hist::action::{Action, Deed, Handler},
@@ -142,7 +142,7 @@ impl Lower<'_> {
         let Some(tracked) = action.tracked() else { return };
         let skip = if matches!(action.handler, Handler::Max(_)) { Cond::Le } else { Cond::Eq };
         let (as_before, over) = (self.asm.label(), self.asm.label());
-        self.map_value(STATE, Role::Snapshot);
+        self.asm.map_value(STATE, MapRef::HistSnapshot);
         let got = self.lock(STATE, snapshot::LOCK as i16);
         self.asm.load(Width::D, Reg::R1, Reg::R7, reference_at(tracked.reference));
         self.asm.load(Width::D, Reg::R2, STATE, snapshot::VALUE as i16);
@@ -173,7 +173,7 @@ impl Lower<'_> {
         self.control_record(control::SNAPSHOT, NO_WAKEUP, lost);
         self.jump(done);
         self.bind(lost);
-        self.map_value(Reg::R1, Role::Switches);
+        self.asm.map_value(Reg::R1, MapRef::Switches);
         self.asm.store(Width::W, Reg::R1, std::mem::offset_of!(Switches, snapshot) as i16, 1);
         self.bind(done);
     }
@@ -186,7 +186,7 @@ impl Lower<'_> {
         self.asm.store(Width::D, Reg::R10, record + 8, i32::from(kind));
         self.call(Helper::GetSmpProcessorId);
         self.asm.store(Width::D, Reg::R10, cpu, Reg::R0);
-        self.map(Reg::R1, Role::Rings);
+        self.asm.map(Reg::R1, MapRef::Rings);
         self.asm.address(Reg::R2, Reg::R10, i32::from(cpu));
         self.call(Helper::MapLookupElem);
         self.jump_if(Cond::Eq, Reg::R0, 0, lost);

@@ -3,19 +3,15 @@
 //! An entry of one CPU is created from zeroes on the stack, with the task's name. An entry that all CPUs share is
 //! created from an empty value, and the hit that created it then writes the name.
 
-use super::{KeyPlace, Known, LowerError, Role};
+use super::{KeyPlace, Known, LowerError};
 use crate::code::{
-    asm::{Alu, Cond, Helper, Insn, Reg, Width},
+    asm::{Alu, Atomic, Cond, Helper, MapRef, Reg, Width},
     lower::Lower,
 };
 use crate::plan::source::ProgramContext;
 
 /// `BPF_NOEXIST`
 const NO_EXIST: i32 = 1;
-/// Opcode of an atomic operation on eight bytes (`BPF_STX | BPF_ATOMIC | BPF_DW`).
-const ATOMIC: u8 = 0xdb;
-/// Immediate of an atomic or.
-const OR: i32 = 0x40;
 
 impl Lower<'_> {
     /// Finds or creates the entry and adds to its sums. R9 = the entry, if CPUs share it.
@@ -52,7 +48,7 @@ impl Lower<'_> {
         if let Some(comm) = layout.comm {
             self.task_name(Reg::R10, new + comm as i16);
         }
-        self.map(Reg::R1, Role::Table);
+        self.asm.map(Reg::R1, MapRef::HistTable);
         self.asm.address(Reg::R2, key.base, i32::from(key.at));
         self.asm.address(Reg::R3, Reg::R10, i32::from(new));
         self.asm.mov(Reg::R4, NO_EXIST);
@@ -69,9 +65,9 @@ impl Lower<'_> {
         self.asm.note("entry");
         self.entry(key);
         self.jump_if(Cond::Ne, Reg::R0, 0, found);
-        self.map(Reg::R1, Role::Table);
+        self.asm.map(Reg::R1, MapRef::HistTable);
         self.asm.address(Reg::R2, key.base, i32::from(key.at));
-        self.map_value(Reg::R3, Role::Empty);
+        self.asm.map_value(Reg::R3, MapRef::HistEmpty);
         self.asm.mov(Reg::R4, NO_EXIST);
         self.call(Helper::MapUpdateElem);
         self.asm.store(Width::D, Reg::R10, made, Reg::R0);
@@ -100,9 +96,9 @@ impl Lower<'_> {
     /// Counts a drop and exits.
     fn full(&mut self) {
         self.asm.note("full");
-        self.map_value(Reg::R1, Role::Drops);
+        self.asm.map_value(Reg::R1, MapRef::HistDrops);
         self.asm.mov(Reg::R2, 1);
-        self.asm.push(Insn { op: ATOMIC, dst: Reg::R1 as u8, src: Reg::R2 as u8, off: 0, imm: 0 });
+        self.asm.atomic(Width::D, Atomic::AddOnly, Reg::R1, 0, Reg::R2);
         self.asm.mov(Reg::R0, 0);
         self.asm.exit();
     }
@@ -129,19 +125,19 @@ impl Lower<'_> {
                 Some(value) => self.asm.load(Width::D, Reg::R1, Reg::R10, addends[value]),
             }
             let off = 8 * sum as i16;
-            self.asm.push(Insn { op: ATOMIC, dst: Reg::R9 as u8, src: Reg::R1 as u8, off, imm: 0 });
+            self.asm.atomic(Width::D, Atomic::AddOnly, Reg::R9, off, Reg::R1);
         }
     }
 
     /// Sets bits in a word of the entry.
     pub(super) fn set_bits(&mut self, at: usize, bits: u64) {
         self.asm.constant(Reg::R1, bits);
-        self.asm.push(Insn { op: ATOMIC, dst: Reg::R9 as u8, src: Reg::R1 as u8, off: at as i16, imm: OR });
+        self.asm.atomic(Width::D, Atomic::OrOnly, Reg::R9, at as i16, Reg::R1);
     }
 
     /// R0 = the entry of the key.
     fn entry(&mut self, key: KeyPlace) {
-        self.map(Reg::R1, Role::Table);
+        self.asm.map(Reg::R1, MapRef::HistTable);
         self.asm.address(Reg::R2, key.base, i32::from(key.at));
         self.call(Helper::MapLookupElem);
     }

@@ -11,12 +11,11 @@
 //! other histograms are looked up first, and a hit for which one is not set has no effect ([`variable`]). Actions come
 //! last ([`action`]).
 //!
-//! Maps are named by placeholders ([`Role`]), which the loader replaces by descriptors.
+//! Maps are references ([`MapRef`]), which the loader binds to descriptors.
 
 mod action;
 mod entry;
 mod key;
-mod maps;
 mod number;
 mod variable;
 mod within;
@@ -25,7 +24,7 @@ use tracer_abi::{FILTER_AREA, INJECT_COMM};
 
 use super::{Exits, Lower, LowerError, Next, Uses, memory::Memory, text};
 use crate::{
-    code::asm::{Alu, Cond, Function, Helper, Label, Reg, Width},
+    code::asm::{Alu, Cond, Function, Helper, Label, MapRef, Reg, Width},
     event::{Field, FieldClass},
     kernel::syscalls::Compat,
     lang::hist::{Function as Compute, Hist, Value},
@@ -36,13 +35,12 @@ use crate::{
     },
 };
 
-pub use maps::{Role, role};
 pub use within::Within;
 
 /// Symbol of the program.
 pub const PROGRAM: &str = "tracer_hist";
 
-/// Offset of the key in the values of [`Role::Scratch`], after the area for filters.
+/// Offset of the key in the values of [`MapRef::HistScratch`], after the area for filters.
 const KEY_AT: usize = FILTER_AREA;
 const KEY_ROOM: usize = 512;
 /// Offset of the values of references.
@@ -53,7 +51,7 @@ const PARAMS_AT: usize = REFERENCES_AT + REFERENCES_ROOM;
 const PARAMS_ROOM: usize = 8 * 64;
 /// Offset of the word through which an address becomes a number.
 const ADDRESS_AT: usize = PARAMS_AT + PARAMS_ROOM;
-/// Size in bytes of the values of [`Role::Scratch`].
+/// Size in bytes of the values of [`MapRef::HistScratch`].
 pub const SCRATCH_SIZE: usize = ADDRESS_AT + 8;
 
 /// How the update is called.
@@ -102,7 +100,7 @@ pub struct Request<'a> {
 pub struct Program {
     /// The program, then its callbacks.
     pub functions: Vec<Function>,
-    /// Whether it refers to [`Role::Scratch`].
+    /// Whether it refers to [`MapRef::HistScratch`].
     pub scratch: bool,
 }
 
@@ -250,7 +248,7 @@ impl Lower<'_> {
         if self.uses.scratch {
             let index = self.frame.take(8, 0);
             self.asm.store(Width::D, Reg::R10, index, 0);
-            self.map(Reg::R1, Role::Scratch);
+            self.asm.map(Reg::R1, MapRef::HistScratch);
             self.asm.address(Reg::R2, Reg::R10, i32::from(index));
             self.call(Helper::MapLookupElem);
             self.jump_if(Cond::Eq, Reg::R0, 0, out);

@@ -4,10 +4,10 @@
 //! `hist_trigger_elt_update()`). A text or a stack is stored in the entry, and the variable is its address, as in the
 //! kernel. A lookup therefore yields the text without a copy, and the reader sees its current content.
 
-use super::{Compute, KeyPlace, Known, LowerError, REFERENCES_AT, Role};
+use super::{Compute, KeyPlace, Known, LowerError, REFERENCES_AT};
 use crate::{
     code::{
-        asm::{Alu, Atomic, Cond, Helper, Reg, Width},
+        asm::{Alu, Atomic, Cond, Helper, MapRef, Reg, Width},
         lower::Lower,
     },
     lang::hist::{TEXT_MAX, Value},
@@ -34,7 +34,7 @@ impl Lower<'_> {
                 self.jump(known.out);
                 return;
             }
-            self.map(Reg::R1, Role::Owner(owner));
+            self.asm.map(Reg::R1, MapRef::HistOwner(u16::try_from(owner).unwrap_or(u16::MAX)));
             self.asm.address(Reg::R2, key.base, i32::from(key.at));
             self.call(Helper::MapLookupElem);
             self.jump_if(Cond::Eq, Reg::R0, 0, known.out);

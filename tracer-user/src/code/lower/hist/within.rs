@@ -8,10 +8,10 @@ use std::mem::offset_of;
 
 use tracer_abi::{Switches, control, hist, lists};
 
-use super::{Request, Role};
+use super::Request;
 use crate::{
     code::{
-        asm::{Alu, Atomic, Cond, Helper, Label, Reg, Width},
+        asm::{Alu, Atomic, Cond, Helper, Label, MapRef, Reg, Width},
         lower::Lower,
     },
     plan::source::{Other, ProgramContext},
@@ -45,7 +45,7 @@ impl Lower<'_> {
     /// Jumps to `out` if the hit is not to be counted.
     pub(super) fn stand_by(&mut self, within: &Within, request: &Request<'_>, out: Label) {
         self.asm.note("paused");
-        self.map_value(Reg::R1, Role::Switches);
+        self.asm.map_value(Reg::R1, MapRef::Switches);
         self.asm.load(Width::W, Reg::R2, Reg::R1, within.paused());
         self.jump_if(Cond::Ne, Reg::R2, 0, out);
         if !within.lists {
@@ -103,7 +103,7 @@ impl Lower<'_> {
     /// R0 = the lists that contain the thread whose number is at `key`.
     fn lists_of(&mut self, key: i16) {
         let none = self.asm.label();
-        self.map(Reg::R1, Role::Pids);
+        self.asm.map(Reg::R1, MapRef::Pids);
         self.asm.address(Reg::R2, Reg::R10, i32::from(key));
         self.call(Helper::MapLookupElem);
         self.jump_if(Cond::Eq, Reg::R0, 0, none);
@@ -115,7 +115,7 @@ impl Lower<'_> {
     pub(super) fn tell_who_waits(&mut self, within: &Within) {
         let (lost, done) = (self.asm.label(), self.asm.label());
         self.asm.note("awaited");
-        self.map_value(Reg::R1, Role::Switches);
+        self.asm.map_value(Reg::R1, MapRef::Switches);
         self.asm.load(Width::W, Reg::R2, Reg::R1, within.awaited());
         self.jump_if(Cond::Eq, Reg::R2, 0, done);
         self.asm.mov(Reg::R2, 0);
@@ -125,7 +125,7 @@ impl Lower<'_> {
         self.jump(done);
         self.bind(lost);
         // The next hit tries again.
-        self.map_value(Reg::R1, Role::Switches);
+        self.asm.map_value(Reg::R1, MapRef::Switches);
         self.asm.store(Width::W, Reg::R1, within.awaited(), hist::WAKE.cast_signed());
         self.bind(done);
     }
