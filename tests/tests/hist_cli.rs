@@ -1,5 +1,5 @@
 //! `tracer hist` with several histograms, variables and synthetic events between them: tables of known calls, error
-//! messages, watched tables, and the commands of `docs/HISTOGRAMS.md`.
+//! messages, watched tables, and the commands of `docs/guides/histograms.md`.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tracer_tests::mirror;
 use tracer_tests::tracer::Tracer;
 use tracer_tests::workload::{getpgid, getpriority, getsid, terminal};
 
-const PAGE: &str = include_str!("../../docs/HISTOGRAMS.md");
+const PAGE: &str = include_str!("../../docs/guides/histograms.md");
 
 /// Arguments that no other process's calls have.
 const OWN: i32 = (1 << 30) + (1 << 27);

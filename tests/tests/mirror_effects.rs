@@ -356,7 +356,7 @@ fn formats_of_trace_printk_are_the_kernels() {
     });
 }
 
-/// The clocks, and whether their zero is the kernel's (`docs/SEMANTICS.md`, clocks). For the others the time since
+/// The clocks, and whether their zero is the kernel's (`docs/reference/differences.md`, clocks). For the others the time since
 /// the first hit is compared.
 const CLOCKS: [(&str, bool); 8] = [
     ("mono", true),

@@ -181,7 +181,7 @@ const FIELDS: &[&str] = &[
     "u64 a; u64 b; u64 c; u64 d; u64 e; u64 f; u64 g; u64 h; u64 i; u64 j; u64 k; u64 l; u64 m",
 ];
 
-/// Names that both sides accept or refuse; the mirror refuses more (`docs/USER_EVENTS.md`).
+/// Names that both sides accept or refuse; the mirror refuses more (`docs/reference/user-events.md`).
 const NAMES: &[&str] = &[
     "plain",
     "with_under",
@@ -485,7 +485,7 @@ fn bits_holders_and_files_are_alike() {
         }
         log.add("busy", (data.delete("one"), data.delete("none"), data.delete("two")));
         // The kernel deletes an event with fields only when the line has the fields; the mirror accepts both
-        // (`docs/USER_EVENTS.md`).
+        // (`docs/reference/user-events.md`).
         for line in [
             "-:user_events/one u32 a",
             "-:one u32 a",

@@ -128,7 +128,7 @@
 //! An event that is not traced costs one load and one branch; its other code is out of line. A traced event builds its
 //! record on the stack and passes it to the tracers. A probe at the event's site copies the record if the filter
 //! accepts it, at the cost of the kernel's entry into a probe. user_events need a `write`. Numbers:
-//! `docs/PERFORMANCE.md` of tracer.
+//! `docs/reference/performance.md` of tracer.
 //!
 //! # Platforms
 //!

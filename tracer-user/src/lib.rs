@@ -2,7 +2,7 @@
 //!
 //! Each module is a layer. Data flows one way: a module imports only from those listed before it
 //! (`cargo xtask lint` checks it): `sys < kernel < event < lang < plan < code < attach < ring <
-//! buffer < render < engine < api < fs < cli`. docs/ARCHITECTURE.md describes the layers.
+//! buffer < render < engine < api < fs < cli`. docs/design/architecture.md describes the layers.
 
 // The daemon of a release build ends at a panic: what comes from outside makes an error, and what stands must say why it holds.
 #![warn(

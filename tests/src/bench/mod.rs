@@ -24,7 +24,7 @@ pub use victim::{Kind, serve};
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools)]
 pub struct Plan {
-    /// Rounds, at least one; docs/PERFORMANCE.md shows seven or more.
+    /// Rounds, at least one; docs/reference/performance.md shows seven or more.
     pub rounds: usize,
     /// The competitors; tracefs is the base of the ratios.
     pub tools: Vec<Tool>,

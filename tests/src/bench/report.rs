@@ -1,4 +1,4 @@
-//! Formats the tables of a run and places them in `docs/PERFORMANCE.md`.
+//! Formats the tables of a run and places them in `docs/reference/performance.md`.
 
 use std::fmt::Write as _;
 use std::fs;

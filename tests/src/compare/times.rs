@@ -98,7 +98,7 @@ impl Backwards {
 
     /// The violation of the limit, if any: the lines are more frequent than one in 5,000, or in 1,000 under
     /// emulation. Records of an interrupted program are put in order, except where the younger record left the ring
-    /// much earlier (`docs/SEMANTICS.md`, records). Emulation makes that more likely.
+    /// much earlier (`docs/reference/differences.md`, records). Emulation makes that more likely.
     pub fn wrong(&self) -> Option<String> {
         let one_of = if host::part() > 1 { 1000 } else { 5000 };
         let wrong = self.count * one_of > self.lines;

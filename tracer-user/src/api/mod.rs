@@ -22,5 +22,5 @@ pub use place::{FieldKind, Held, Place, SynthField};
 pub use rustix::io::Errno;
 
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/API.md")]
+#[doc = include_str!("../../../docs/reference/api.md")]
 struct Page;

@@ -1,5 +1,5 @@
 //! User events: what programs register through `user_events_data`, and what they write into it (the kernel's
-//! trace_events_user.c, and docs/USER_EVENTS.md).
+//! trace_events_user.c, and docs/reference/user-events.md).
 //!
 //! An event is there while somebody holds it: an open file that registered it, a process that asked to be told
 //! ([`spaces`]), an instance that has it on. One that is to persist, as those of `dynamic_events` and of the 6.1
