@@ -356,8 +356,8 @@ fn formats_of_trace_printk_are_the_kernels() {
     });
 }
 
-/// The clocks, and whether their zero is the kernel's (`docs/reference/differences.md`, clocks). For the others the time since
-/// the first hit is compared.
+/// The clocks, and whether their zero is the kernel's (`docs/reference/differences.md`, clocks). For the others the time
+/// since the first hit is compared.
 const CLOCKS: [(&str, bool); 8] = [
     ("mono", true),
     ("mono_raw", true),

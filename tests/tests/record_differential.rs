@@ -125,8 +125,8 @@ fn our_text_is_the_kernels() {
 }
 
 /// CPUs on which the kernel's own tracefs misses the idle task's hits, whatever it traces: an instance without a pid
-/// filter shows switches to that task and none from it. Some hosts have such a CPU (`docs/reference/limits.md`). Programs at
-/// the same tracepoint see those switches.
+/// filter shows switches to that task and none from it. Some hosts have such a CPU (`docs/reference/limits.md`).
+/// Programs at the same tracepoint see those switches.
 fn deaf_cpus(idle: &Trace) -> BTreeSet<u32> {
     let cpus = |side: &str| -> BTreeSet<u32> {
         idle.lines.iter().filter(|line| line.text.contains(side)).map(|line| line.cpu).collect()

@@ -105,9 +105,9 @@ pub const RACE: Limit = Limit {
     why: "an interrupt between the two looks",
 };
 
-/// What a program cannot know about the context that it interrupts (`docs/reference/differences.md`, latency flags). The first matching
-/// entry counts. The values were measured in twelve runs of 6,800 to 17,100 lines on a loaded 6.18 host; the limits
-/// are about twice the maximum.
+/// What a program cannot know about the context that it interrupts (`docs/reference/differences.md`, latency flags).
+/// The first matching entry counts. The values were measured in twelve runs of 6,800 to 17,100 lines on a loaded 6.18
+/// host; the limits are about twice the maximum.
 pub const KNOWN: &[Limit] = &[
     Limit {
         column: 0,
