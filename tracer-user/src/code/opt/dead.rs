@@ -1,6 +1,9 @@
 //! Removes functions without references, jumps to the next instruction, and instructions whose result is never read.
 
-use super::{Edit, Program, flow};
+use super::{
+    flow,
+    program::{Edit, Program},
+};
 use crate::code::asm::JA;
 
 /// Removes code until nothing changes.

@@ -1,6 +1,6 @@
 //! Which registers an instruction reads and writes, and which are read later: the facts that the passes use.
 
-use super::{Item, Program};
+use super::program::{Item, Program};
 use crate::code::asm::{Alu, CALL, EXIT, Insn, JA, Reg, SOURCE_REG, class};
 
 /// A set of registers, one bit each.

@@ -5,7 +5,7 @@
 //! (constants, and addresses in that memory) along all paths that can be taken, and writes constant results as
 //! constants.
 
-use super::{Edit, Item, Program};
+use super::program::{Edit, Item, Program};
 use crate::code::asm::{Alu, CALL, Cond, EXIT, Insn, JA, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, Width, class};
 
 /// Memory that never changes: its bytes, and the descriptor that instructions name it by.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Program, flow};
+use super::{flow, program::Program};
 use crate::code::asm::Insn;
 use crate::code::asm::{Alu, Operand, Reg, SOURCE_REG, class};
 

@@ -6,7 +6,10 @@
 
 use std::collections::HashMap;
 
-use super::{Edit, Item, Program, flow, frame};
+use super::{
+    flow, frame,
+    program::{Edit, Item, Program},
+};
 use crate::code::asm::{EXIT, Insn};
 
 /// Stack of a program, `MAX_BPF_STACK`.

@@ -3,7 +3,10 @@
 //! The value of an array with one entry has a fixed address, which an instruction can name (`BPF_PSEUDO_MAP_VALUE`,
 //! 4.19). The kernel's inlined lookup takes nine instructions and a test. Templates look such maps up with key 0 only.
 
-use super::{Edit, Item, Program, flow};
+use super::{
+    flow,
+    program::{Edit, Item, Program},
+};
 use crate::code::asm::{CALL, Insn, LD_IMM64, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg};
 
 /// `bpf_map_lookup_elem`

@@ -5,7 +5,10 @@
 //! helper does. A helper call costs 15 to 30 ns where returns are guarded. The type begins with a long array of
 //! characters, because the verifier accepts loads of any width inside an array.
 
-use super::{Edit, Item, Program, flow, frame};
+use super::{
+    flow, frame,
+    program::{Edit, Item, Program},
+};
 use crate::code::asm::{Alu, CALL, Helper, Insn, Operand, Reg, Width, class};
 use crate::kernel::Cast;
 

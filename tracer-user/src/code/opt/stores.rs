@@ -4,7 +4,10 @@
 
 use std::ops::Range;
 
-use super::{Edit, Item, Program, flow};
+use super::{
+    flow,
+    program::{Edit, Item, Program},
+};
 use crate::code::asm::{CALL, Reg, Width, class};
 
 /// Number of the frame register.

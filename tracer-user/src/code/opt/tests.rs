@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::code::asm::{Alu, Assembler, Cond, Function, Helper, Label, Reg, Width};
+use crate::code::asm::{
+    Alu, Assembler, CALL, Cond, Function, Helper, LD_IMM64, Label, PSEUDO_CALL, Reg, Width,
+};
 use crate::code::listing;
 
 const CAST: Cast = Cast { function: 77, structure: 88, window: 65 };

@@ -4,7 +4,7 @@
 //! condition is already known goes straight to its target.
 
 use super::fold::{self, Frozen, State};
-use super::{Edit, Program};
+use super::program::{Edit, Program};
 use crate::code::asm::JA;
 
 /// Number of consecutive jumps that are followed; a longer chain would be a loop.

@@ -1,6 +1,6 @@
 //! Features that files reveal: the sources of facts, and the configuration of the kernel's own tracefs.
 
-use super::{Feature, Group, feature};
+use super::feature::{Feature, Group, feature};
 use crate::kernel::config::Config;
 use crate::kernel::tracefs::Place;
 use crate::kernel::{Answer, Btf, Symbols, Tracefs};

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::{Feature, Group, feature};
+use super::feature::{Feature, Group, feature};
 use crate::kernel::Answer;
 use crate::sys::{Errno, mount, seccomp};
 

@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
+use super::feature::{Feature, Group, feature};
 use super::privilege::Privileges;
-use super::{Feature, Group, feature};
 use crate::kernel::{Answer, Btf, Cast};
 use crate::sys::feature::{
     ATTACH_KPROBE_MULTI, ATTACH_UPROBE_MULTI, Trial, attach_tracing, link_kprobe_multi_to_nothing,

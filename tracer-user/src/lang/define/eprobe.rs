@@ -8,8 +8,9 @@ use super::super::Span;
 use super::super::facts::Facts;
 use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
 use super::error::{Finding, Log, Refusal};
+use super::probe::{Probe, Read, Rejected};
 use super::words::Line;
-use super::{Probe, Read, Rejected, arguments, expand, name, register};
+use super::{arguments, expand, name, register};
 use crate::event::dynamic::{Event, Target};
 
 /// Parses a line.

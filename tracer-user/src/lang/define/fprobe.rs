@@ -9,8 +9,9 @@ use super::super::ctype::{is_alnum, split_run};
 use super::super::facts::Facts;
 use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
 use super::error::{Log, Refusal};
+use super::probe::{Probe, Read, Rejected};
 use super::words::Line;
-use super::{Probe, Read, Rejected, arguments, name};
+use super::{arguments, name};
 use crate::event::dynamic::{Event, Target, latin1};
 
 const RETVAL: &[u8] = b"$retval";

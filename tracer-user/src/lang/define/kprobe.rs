@@ -9,8 +9,9 @@ use super::super::facts::{Facts, Feature, Spot};
 use super::super::fetch::{At, Checker, ErrorKind, Site, Stop};
 use super::super::number;
 use super::error::{Log, Refusal};
+use super::probe::{Probe, Read, Rejected};
 use super::words::Line;
-use super::{Probe, Read, Rejected, arguments, name};
+use super::{arguments, name};
 use crate::event::dynamic::{Event, Place, Target, latin1};
 
 /// Parses a line.

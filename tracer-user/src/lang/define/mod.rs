@@ -17,6 +17,7 @@ mod expand;
 mod fprobe;
 mod kprobe;
 mod name;
+mod probe;
 mod register;
 mod set;
 #[cfg(test)]
@@ -27,37 +28,13 @@ mod words;
 use rustix::io::Errno;
 
 pub use error::{Finding, Refusal};
+pub use probe::Probe;
 pub use set::{Change, Defined, Named, Set, deletion};
 pub use words::{LINE_MAX, Line, lines};
 
-use self::error::Log;
-use super::facts::{Facts, Feature, FileFact, FileRequest};
-use super::fetch::{At, Checked, ErrorKind};
-use crate::event::dynamic::Event;
-
-/// A checked definition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
-    /// The event that the definition creates.
-    pub event: Event,
-    /// Location of the probe, as seen by its arguments.
-    pub at: At,
-    /// The checked arguments, in the order of [`Event::args`].
-    pub args: Vec<Checked>,
-    /// Arguments of the function, counted from 0, that the probe saves at entry for use at return.
-    pub kept: Vec<u32>,
-    /// The function whose types describe the arguments.
-    pub function: Option<String>,
-    /// The probed file.
-    pub file: Option<FileFact>,
-}
-
-impl Probe {
-    /// Device and inode of the probed file.
-    fn file_identity(&self) -> Option<(u64, u64)> {
-        self.file.as_ref().map(|file| file.identity)
-    }
-}
+use self::probe::{Read, Rejected};
+use super::facts::{Facts, Feature, FileRequest};
+use super::fetch::ErrorKind;
 
 /// Returns the files named in a write to a definition file, so that they can be opened before the lines are parsed.
 pub fn files(file: File, written: &[u8]) -> Vec<FileRequest> {
@@ -114,26 +91,6 @@ pub fn request(line: &Line<'_>, file: File) -> Request {
         Some(b'u') if file == File::Dynamic && line.text().starts_with(b"u:") => Request::User,
         Some(_) => Request::Unknown,
     }
-}
-
-/// Why a parser rejects a line.
-enum Rejected {
-    /// The line belongs to another kind of probe.
-    NotMine,
-    /// The line is invalid.
-    Refused(Refusal),
-}
-
-impl From<Refusal> for Rejected {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-/// A parsed probe, with the state of the kernel's log for later errors.
-struct Read {
-    probe: Probe,
-    log: Log,
 }
 
 /// Checks a definition by itself: it ignores the existing definitions and does not register the probe.

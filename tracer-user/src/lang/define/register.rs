@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::super::facts::{Arch, Facts};
 use super::super::fetch::Checked;
 use super::super::number;
-use super::Probe;
+use super::probe::Probe;
 use crate::event::dynamic::{Place, Target, latin1};
 
 /// Minimum of the default `maxactive` of a kretprobe (`register_kretprobe()`).

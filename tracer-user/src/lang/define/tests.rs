@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::super::Span;
 use super::super::facts::{Arch, Fixed, Language};
-use super::super::fetch::{Argument, Fetch, FetchKind, Path as Names, Step, TypeSpec, parse};
+use super::super::fetch::{Argument, At, Fetch, FetchKind, Path as Names, Step, TypeSpec, parse};
 use super::*;
 use crate::event::dynamic::latin1;
 

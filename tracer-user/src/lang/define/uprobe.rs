@@ -10,8 +10,9 @@ use super::super::facts::{Facts, Feature, FileRequest, What};
 use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
 use super::super::number::{self, NumberError};
 use super::error::{Log, Refusal};
+use super::probe::{Probe, Read, Rejected};
 use super::words::Line;
-use super::{Probe, Read, Rejected, arguments, expand, name};
+use super::{arguments, expand, name};
 use crate::event::dynamic::{Event, NAME_MAX, Target, latin1};
 
 /// The end of the path in a location.

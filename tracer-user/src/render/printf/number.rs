@@ -1,12 +1,12 @@
 //! Numbers and padded text in the format of lib/vsprintf.c.
 
+use super::digits::{LOWER, UPPER};
+pub use super::digits::{hex_byte, hex_byte_upper};
 use super::spec::{Number, Spec};
 
 const PAIRS: &[u8; 200] =
     b"0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849\
 5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
-const LOWER: &[u8; 16] = b"0123456789abcdef";
-const UPPER: &[u8; 16] = b"0123456789ABCDEF";
 
 /// Digits of a number at the end of a buffer; at most 22, for octal.
 struct Digits {
@@ -76,23 +76,6 @@ pub fn decimal_padded(out: &mut Vec<u8>, value: u64, width: usize, fill: u8) {
 #[inline]
 pub fn hex(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(Digits::of(value, 16, true).text());
-}
-
-/// Writes a byte as two lower-case hexadecimal digits.
-#[inline]
-pub fn hex_byte(out: &mut Vec<u8>, value: u8) {
-    out.extend_from_slice(&pair(LOWER, value));
-}
-
-/// Writes a byte as two upper-case hexadecimal digits.
-pub fn hex_byte_upper(out: &mut Vec<u8>, value: u8) {
-    out.extend_from_slice(&pair(UPPER, value));
-}
-
-#[inline]
-#[expect(clippy::indexing_slicing, reason = "four bits count to 15; every byte of a dump comes here")]
-fn pair(digits: &[u8; 16], value: u8) -> [u8; 2] {
-    [digits[usize::from(value >> 4)], digits[usize::from(value & 15)]]
 }
 
 /// Writes a byte `count` times.
