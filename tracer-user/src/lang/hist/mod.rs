@@ -2,7 +2,7 @@
 //!
 //! The syntax is `hist:keys=...[:vals=...][:sort=...][:size=N][:name=N][:VAR=EXPR]...[:HANDLER.ACTION]... [if FILTER]`.
 //!
-//! [`Command`] splits the text; [`expr`] and [`action`] build trees of the parts. [`resolve`] and [`params`] look up
+//! [`Command`] splits the text; [`expr`] and [`action`] build trees of the parts. [`resolve`] and `build` look up
 //! names in an event ([`Format`]), in the existing histograms ([`Set`]) and in the other facts ([`World`]). The result
 //! is a [`Hist`] of [`Value`]s. The kernel does all of this in one pass and stops at the first error. The order here is
 //! the kernel's wherever two errors are possible. A leading `!` builds the same histogram and then searches for an
@@ -11,13 +11,13 @@
 //! This layer has no tables: `plan::hist` lays out keys and counters, `render::hist` prints them.
 
 pub mod action;
+mod build;
 mod checked;
 mod command;
 mod dialect;
 mod error;
 pub mod expr;
 mod fixed;
-mod params;
 pub mod resolve;
 mod set;
 mod sort;

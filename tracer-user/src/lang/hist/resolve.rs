@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::super::Span;
 use super::super::number;
+use super::World;
 use super::checked::Hist;
 use super::dialect::{Dialect, Feature};
 use super::error::{ErrorKind, Log};
@@ -16,7 +17,6 @@ use super::expr::{Expr, ExprKind, Name, Operator, has_operator};
 use super::set::Set;
 use super::split::Pieces;
 use super::value::{Flags, Function, Value};
-use super::{World, command};
 use crate::event::dynamic::latin1;
 use crate::event::{Field, FieldClass, Format};
 
@@ -427,9 +427,6 @@ pub fn fold(function: Function, a: u64, b: u64) -> u64 {
         _ => a.checked_div(b).unwrap_or(u64::MAX),
     }
 }
-
-/// Maximum number of references of a histogram.
-pub(super) const REFERENCES_MAX: usize = command::VARS_MAX;
 
 #[cfg(test)]
 mod tests {

@@ -5,28 +5,36 @@
 
 use rustix::io::Errno;
 
-use super::super::Span;
-use super::World;
-use super::action::{Action, Deed, Handler, PARAMS_MAX, Tracked};
-use super::checked::{Helper, Hist};
-use super::error::{ErrorKind, Log};
-use super::resolve::Resolver;
-use super::set::Set;
-use super::split::Pieces;
-use super::value::{Flags, Function, Value};
-use crate::event::dynamic::{latin1, raw};
-use crate::event::synthetic;
+use crate::{
+    event::{
+        dynamic::{latin1, raw},
+        synthetic,
+    },
+    lang::{
+        Span,
+        hist::{
+            World,
+            action::{Action, Deed, Handler, PARAMS_MAX, Tracked},
+            checked::{Helper, Hist},
+            error::{ErrorKind, Log},
+            resolve::Resolver,
+            set::Set,
+            split::Pieces,
+            value::{Flags, Function, Value},
+        },
+    },
+};
 
 /// Maximum number of fields that become variables: `SYNTH_FIELDS_MAX`.
 const MADE_MAX: usize = PARAMS_MAX;
 
 /// The state for resolving actions.
-pub(super) struct Params<'a> {
-    pub(super) set: &'a mut Set,
-    pub(super) world: &'a dyn World,
-    pub(super) text: &'a [u8],
-    pub(super) hist: &'a mut Hist,
-    pub(super) log: &'a mut Log,
+pub(in crate::lang::hist) struct Params<'a> {
+    pub(in crate::lang::hist) set: &'a mut Set,
+    pub(in crate::lang::hist) world: &'a dyn World,
+    pub(in crate::lang::hist) text: &'a [u8],
+    pub(in crate::lang::hist) hist: &'a mut Hist,
+    pub(in crate::lang::hist) log: &'a mut Log,
 }
 
 /// System and event as written.
@@ -34,7 +42,7 @@ type EventName = (Vec<u8>, Vec<u8>);
 
 impl Params<'_> {
     /// Resolves all actions.
-    pub(super) fn create(&mut self) -> Result<(), Errno> {
+    pub(in crate::lang::hist) fn create(&mut self) -> Result<(), Errno> {
         for at in 0..self.hist.actions.len() {
             let Some(mut action) = self.hist.actions.get(at).cloned() else { break };
             match &mut action.handler {
@@ -185,7 +193,7 @@ impl Params<'_> {
         if here {
             match self.field_variable(param) {
                 Ok((variable, value)) => {
-                    let (_, rest) = super::expr::Name::read(self.text, param);
+                    let (_, rest) = crate::lang::hist::expr::Name::read(self.text, param);
                     self.hist.field_variables.push((variable.clone(), value));
                     return (Some(variable), rest);
                 }
