@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use crate::{
-    engine::instance::{Mirror, mark::Mark},
+    engine::instance::{Instance, Mirror, mark::Mark},
     event::{EventId, InstanceId, SystemId},
     kernel::Error,
     lang::facts::{FileRequest, Files},
@@ -36,6 +36,14 @@ pub(super) struct At {
 }
 
 impl At {
+    /// The state of the instance.
+    ///
+    /// # Errors
+    /// `ENODEV` if the instance is gone.
+    pub(super) fn state(self, mirror: &Mirror) -> Result<&Instance> {
+        mirror.get(self.instance).ok_or(Errno::NODEV)
+    }
+
     /// The event of a file of an event.
     ///
     /// # Errors

@@ -1,144 +1,106 @@
-//! The tables of the tree, one file below for each file of tracefs.
+//! The directories of the mirror as tables, whose entries are its files.
+//!
+//! An entry's position in its table is part of the file's number ([`Node::number`](super::node::Node::number)), and the
+//! tables give the order of readdir(3).
+
+mod buffers;
+mod cpumask;
+mod dynamic;
+mod events;
+mod records;
+mod selection;
+mod settings;
+mod tasks;
+mod texts;
 
 use super::entry::Entry;
 
-mod available_events;
-mod available_filter_functions;
-mod available_tracers;
-mod buffer_percent;
-mod buffer_size_kb;
-mod buffer_subbuf_size_kb;
-mod buffer_total_size_kb;
-mod current_tracer;
-mod dynamic_events;
-mod error_log;
-mod event_enable;
-mod event_filter;
-mod event_format;
-mod event_hist;
-mod event_id;
-mod event_inject;
-mod event_trigger;
-mod event_values;
-mod free_buffer;
-mod header_event;
-mod header_page;
-mod kprobe_events;
-mod kprobe_profile;
-mod option;
-mod printk_formats;
-mod program_events;
-mod readme;
-mod saved_cmdlines;
-mod saved_cmdlines_size;
-mod saved_tgids;
-mod set_event;
-mod set_event_pid;
-mod snapshot;
-mod stats;
-mod synthetic_events;
-mod system_enable;
-mod system_filter;
-mod timestamp_mode;
-mod trace;
-mod trace_clock;
-mod trace_marker;
-mod trace_options;
-mod trace_pipe;
-mod tracing_cpumask;
-mod tracing_on;
-mod uprobe_events;
-mod uprobe_profile;
-mod user_events_data;
-mod user_events_status;
-
-/// Files of an instance; those marked so are the top's alone.
+/// The files of an instance. Entries marked [`Entry::top`] are in the top instance only.
 pub(super) const TOP: &[Entry] = &[
-    readme::FILE,
-    available_events::FILE,
-    available_filter_functions::FILE,
-    available_tracers::FILE,
-    buffer_percent::FILE,
-    buffer_size_kb::FILE,
-    buffer_subbuf_size_kb::FILE,
-    buffer_total_size_kb::FILE,
-    current_tracer::FILE,
-    dynamic_events::FILE,
-    error_log::FILE,
-    free_buffer::FILE,
-    kprobe_events::FILE,
-    kprobe_profile::FILE,
-    printk_formats::FILE,
-    program_events::FILE,
-    saved_cmdlines::FILE,
-    saved_cmdlines_size::FILE,
-    saved_tgids::FILE,
-    set_event::FILE,
-    set_event_pid::TRACED,
-    set_event_pid::UNTRACED,
-    snapshot::FILE,
-    synthetic_events::FILE,
-    timestamp_mode::FILE,
-    trace::FILE,
-    trace_clock::FILE,
-    trace_marker::TEXT,
-    trace_marker::RAW,
-    trace_options::FILE,
-    trace_pipe::FILE,
-    tracing_cpumask::FILE,
-    tracing_on::FILE,
-    uprobe_events::FILE,
-    uprobe_profile::FILE,
-    user_events_data::FILE,
-    user_events_status::FILE,
+    texts::README,
+    selection::AVAILABLE_EVENTS,
+    texts::AVAILABLE_FILTER_FUNCTIONS,
+    texts::AVAILABLE_TRACERS,
+    buffers::BUFFER_PERCENT,
+    buffers::BUFFER_SIZE_KB,
+    buffers::BUFFER_SUBBUF_SIZE_KB,
+    buffers::BUFFER_TOTAL_SIZE_KB,
+    settings::CURRENT_TRACER,
+    dynamic::DYNAMIC_EVENTS,
+    settings::ERROR_LOG,
+    buffers::FREE_BUFFER,
+    dynamic::KPROBE_EVENTS,
+    dynamic::KPROBE_PROFILE,
+    texts::PRINTK_FORMATS,
+    dynamic::PROGRAM_EVENTS,
+    tasks::SAVED_CMDLINES,
+    tasks::SAVED_CMDLINES_SIZE,
+    tasks::SAVED_TGIDS,
+    selection::SET_EVENT,
+    selection::SET_EVENT_PID,
+    selection::SET_EVENT_NOTRACE_PID,
+    records::SNAPSHOT,
+    dynamic::SYNTHETIC_EVENTS,
+    texts::TIMESTAMP_MODE,
+    records::TRACE,
+    settings::TRACE_CLOCK,
+    records::TRACE_MARKER,
+    records::TRACE_MARKER_RAW,
+    settings::TRACE_OPTIONS,
+    records::TRACE_PIPE,
+    cpumask::TRACING_CPUMASK,
+    settings::TRACING_ON,
+    dynamic::UPROBE_EVENTS,
+    dynamic::UPROBE_PROFILE,
+    dynamic::USER_EVENTS_DATA,
+    dynamic::USER_EVENTS_STATUS,
 ];
 
-/// Files of `events`.
-pub(super) const EVENTS: &[Entry] = &[system_enable::ALL, header_page::FILE, header_event::FILE];
+/// The files of `events`.
+pub(super) const EVENTS: &[Entry] = &[events::ALL_ENABLE, buffers::HEADER_PAGE, buffers::HEADER_EVENT];
 
-/// Files of a system.
-pub(super) const SYSTEM: &[Entry] = &[system_enable::FILE, system_filter::FILE];
+/// The files of `events/SYSTEM`.
+pub(super) const SYSTEM: &[Entry] = &[events::SYSTEM_ENABLE, events::SYSTEM_FILTER];
 
-/// Files of an event.
+/// The files of `events/SYSTEM/EVENT`.
 pub(super) const EVENT: &[Entry] = &[
-    event_enable::FILE,
-    event_filter::FILE,
-    event_format::FILE,
-    event_hist::FILE,
-    event_id::FILE,
-    event_inject::FILE,
-    event_trigger::FILE,
+    events::ENABLE,
+    events::FILTER,
+    events::FORMAT,
+    events::HIST,
+    events::ID,
+    events::INJECT,
+    events::TRIGGER,
 ];
 
-/// Files of a synthetic event.
+/// The files of a synthetic event.
 pub(super) const SYNTHETIC_EVENT: &[Entry] = &[
-    event_enable::FILE,
-    event_filter::FILE,
-    event_format::FILE,
-    event_hist::FILE,
-    event_id::FILE,
-    event_inject::FILE,
-    event_trigger::FILE,
-    event_values::FILE,
+    events::ENABLE,
+    events::FILTER,
+    events::FORMAT,
+    events::HIST,
+    events::ID,
+    events::INJECT,
+    events::TRIGGER,
+    events::SYNTH_EVENT_TRACE,
 ];
 
-/// Files of an event that is recorded by itself.
-pub(super) const SPECIAL_EVENT: &[Entry] = &[event_format::FILE, event_id::FILE];
+/// The files of an event that cannot be enabled, such as the events of marks and stacks.
+pub(super) const SPECIAL_EVENT: &[Entry] = &[events::FORMAT, events::ID];
 
-/// Files of the one among them that has triggers (`event_callback()`, kernel/trace/trace_events.c).
-pub(super) const PRINT_EVENT: &[Entry] =
-    &[event_format::FILE, event_hist::FILE, event_id::FILE, event_trigger::FILE];
+/// The files of `ftrace/print`, which has triggers (`event_callback()`, kernel/trace/trace_events.c).
+pub(super) const PRINT_EVENT: &[Entry] = &[events::FORMAT, events::HIST, events::ID, events::TRIGGER];
 
-/// Files of a CPU.
+/// The files of `per_cpu/cpuN`.
 pub(super) const CPU: &[Entry] = &[
-    buffer_size_kb::FILE,
-    snapshot::FILE,
-    snapshot::RAW,
-    stats::FILE,
-    trace::FILE,
-    trace_pipe::FILE,
-    trace_pipe::RAW,
+    buffers::BUFFER_SIZE_KB,
+    records::SNAPSHOT,
+    records::SNAPSHOT_RAW,
+    buffers::STATS,
+    records::TRACE,
+    records::TRACE_PIPE,
+    records::TRACE_PIPE_RAW,
 ];
 
-/// An option; its name is its own.
-pub(super) const OPTION: Entry = option::FILE;
+/// The entry of all files of `options`.
+pub(super) const OPTION: Entry = settings::OPTION;

@@ -1,4 +1,4 @@
-//! `tracing_cpumask`: the CPUs that are recorded, as hexadecimal words of 32 from the highest.
+//! `tracing_cpumask`, and the kernel's text form of CPU masks: hexadecimal words of 32 bits, the highest first.
 
 use rustix::io::Errno;
 
@@ -8,23 +8,33 @@ use crate::{
     lang::ctype,
 };
 
-/// Bits of a word between commas.
+/// The bits of a word; commas separate words.
 const WORD: usize = 32;
 
-/// The text of a mask (`%*pb`).
+/// `tracing_cpumask`: the CPUs that are recorded.
+pub(super) const TRACING_CPUMASK: Entry = Entry::write(
+    "tracing_cpumask",
+    Shows::Text(|mirror, at| Ok((text(&at.state(mirror)?.cpus) + "\n").into_bytes())),
+    |mirror, at, data| {
+        let mask = parse(data, at.state(mirror)?.cpus.len())?;
+        all(data, mirror.apply(at.instance, &Command::Cpus(mask)))
+    },
+);
+
+/// Formats a mask as the kernel's `%*pb` does.
 fn text(mask: &[bool]) -> String {
     let words: Vec<u32> = mask
         .chunks(WORD)
         .map(|bits| (0..).zip(bits).fold(0, |word, (bit, on)| word | u32::from(*on) << bit))
         .collect();
-    // The highest word has no more digits than there are bits.
+    // The highest word has only as many digits as its bits need.
     let bits = mask.chunks(WORD).map(<[bool]>::len);
     let shown =
         words.iter().zip(bits).rev().map(|(word, bits)| format!("{word:0width$x}", width = bits.div_ceil(4)));
     shown.collect::<Vec<_>>().join(",")
 }
 
-/// Reads a mask for so many CPUs (`bitmap_parse()`).
+/// Parses a mask for `cpus` CPUs as the kernel's `bitmap_parse()` does.
 fn parse(text: &[u8], cpus: usize) -> Result<Vec<bool>> {
     let text = ctype::trim_end(text);
     let text = std::str::from_utf8(ctype::trim_start(text)).map_err(|_| Errno::INVAL)?;
@@ -42,19 +52,6 @@ fn parse(text: &[u8], cpus: usize) -> Result<Vec<bool>> {
     }
     Ok(mask)
 }
-
-pub(super) const FILE: Entry = Entry::write(
-    "tracing_cpumask",
-    Shows::Text(|mirror, at| {
-        let state = mirror.get(at.instance).ok_or(Errno::NODEV)?;
-        Ok((text(&state.cpus) + "\n").into_bytes())
-    }),
-    |mirror, at, data| {
-        let cpus = mirror.get(at.instance).ok_or(Errno::NODEV)?.cpus.len();
-        let mask = parse(data, cpus)?;
-        all(data, mirror.apply(at.instance, &Command::Cpus(mask)))
-    },
-);
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,42 @@
-//! `README`
+//! Files whose text does not depend on the instance: fixed texts, and texts of the kernel's own files.
+
+use rustix::io::Errno;
 
 use crate::fs::entry::{Entry, Shows};
 
-/// In our own words; scripts look here for what a kernel can do.
-const TEXT: &str = "\
+/// `available_tracers`: only `nop`. Events need no other tracer.
+pub(super) const AVAILABLE_TRACERS: Entry =
+    Entry::read("available_tracers", Shows::Seq(|_, _| Ok(b"nop\n".to_vec())));
+
+/// `timestamp_mode`: each record keeps the time since the previous record.
+pub(super) const TIMESTAMP_MODE: Entry =
+    Entry::read("timestamp_mode", Shows::Seq(|_, _| Ok(b"[delta] absolute\n".to_vec())));
+
+/// `printk_formats`: the kernel's list.
+pub(super) const PRINTK_FORMATS: Entry = Entry::read(
+    "printk_formats",
+    Shows::Kernel(|text| Ok(text.map_err(|_| Errno::IO)?.unwrap_or_default().into_bytes())),
+)
+.top();
+
+/// `available_filter_functions`: the kernel's list of functions that can be probed at their entry.
+pub(super) const AVAILABLE_FILTER_FUNCTIONS: Entry = Entry::read(
+    "available_filter_functions",
+    Shows::Kernel(|text| match text {
+        Ok(Some(text)) => Ok(text.into_bytes()),
+        Ok(None) => Err(Errno::NODEV),
+        // A security module can refuse the read.
+        Err(_) => Err(Errno::PERM),
+    }),
+)
+.top();
+
+/// `README`: a summary of the files.
+pub(super) const README: Entry =
+    Entry::read("README", Shows::Text(|_, _| Ok(README_TEXT.as_bytes().to_vec()))).top();
+
+/// Written anew for this program. Scripts search the kernel's text for features, so the same key phrases are here.
+const README_TEXT: &str = "\
 Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the kernel's tracing files.
 
   echo 1 > events/sched/sched_switch/enable           turn an event on
@@ -86,5 +119,3 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
  Instances
   instances/            mkdir makes an instance with events, filters, options and buffers of its own
 ";
-
-pub(super) const FILE: Entry = Entry::read("README", Shows::Text(|_, _| Ok(TEXT.as_bytes().to_vec()))).top();

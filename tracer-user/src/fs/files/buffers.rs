@@ -1,0 +1,157 @@
+//! Files about the buffers: their sizes, their layout and their counts.
+
+use rustix::io::Errno;
+
+use crate::{
+    buffer::{
+        HEAD, PageSize,
+        clock::{Conversion, monotonic},
+    },
+    engine::instance::{Command, Size, words},
+    fs::entry::{Entry, Shows, all, lines},
+};
+
+/// `buffer_percent`: how full a buffer is when a reader of its pages is woken.
+pub(super) const BUFFER_PERCENT: Entry = Entry::write(
+    "buffer_percent",
+    Shows::Text(|mirror, at| Ok(lines([at.state(mirror)?.percent]))),
+    |mirror, at, data| {
+        let percent = words::number(data)?;
+        if percent > 100 {
+            return Err(Errno::INVAL);
+        }
+        mirror.get_mut(at.instance).ok_or(Errno::NODEV)?.percent = percent as u32;
+        mirror.touch();
+        Ok(data.len())
+    },
+);
+
+/// `buffer_size_kb`: the size of the buffer of each CPU, or of one CPU.
+pub(super) const BUFFER_SIZE_KB: Entry = Entry::write(
+    "buffer_size_kb",
+    Shows::Text(|mirror, at| Ok(size_text(at.state(mirror)?.size(at.cpu())))),
+    |mirror, at, data| {
+        let kib = words::number(data)?;
+        if kib == 0 {
+            return Err(Errno::INVAL);
+        }
+        let bytes =
+            kib.checked_mul(1024).and_then(|bytes| usize::try_from(bytes).ok()).ok_or(Errno::NOMEM)?;
+        all(data, mirror.apply(at.instance, &Command::BufferSize { cpu: at.cpu(), bytes }))
+    },
+);
+
+/// `buffer_total_size_kb`: the sum of the sizes of all buffers.
+pub(super) const BUFFER_TOTAL_SIZE_KB: Entry = Entry::read(
+    "buffer_total_size_kb",
+    Shows::Text(|mirror, at| Ok(size_text(at.state(mirror)?.total_size()))),
+);
+
+fn size_text(size: Size) -> Vec<u8> {
+    match size {
+        Size::Kib(size) => format!("{size}\n"),
+        Size::Expands(size, later) => format!("{size} (expanded: {later})\n"),
+        Size::Mixed => "X\n".to_owned(),
+    }
+    .into_bytes()
+}
+
+/// `buffer_subbuf_size_kb`: the size of a page of the buffers.
+pub(super) const BUFFER_SUBBUF_SIZE_KB: Entry = Entry::write(
+    "buffer_subbuf_size_kb",
+    Shows::Text(|mirror, at| Ok(lines([at.state(mirror)?.page().bytes() / 1024]))),
+    |mirror, at, data| {
+        let bytes = words::number(data)?.checked_mul(1024).ok_or(Errno::INVAL)?;
+        let page = PageSize::holding(bytes).ok_or(Errno::INVAL)?;
+        all(data, mirror.apply(at.instance, &Command::PageSize(page)))
+    },
+);
+
+/// `free_buffer`: a close frees the memory of the buffers, and stops recording under the option `disable_on_free`.
+pub(super) const FREE_BUFFER: Entry =
+    Entry::write("free_buffer", Shows::Nothing, |_, _, data| Ok(data.len())).mode(0o200).closes(
+        |mirror, at| {
+            let Some(state) = mirror.get(at.instance) else { return };
+            if state.options.is("disable_on_free") {
+                // The instance was there a moment ago.
+                let _ = mirror.apply(at.instance, &Command::Tracing(false));
+            }
+            let _ = mirror.apply(at.instance, &Command::BufferSize { cpu: None, bytes: 0 });
+        },
+    );
+
+/// `events/header_page`: the layout of a page of a buffer.
+pub(super) const HEADER_PAGE: Entry = Entry::read(
+    "header_page",
+    Shows::Once(|mirror, at| {
+        let data = at.state(mirror)?.page().data();
+        let rows = [
+            ("u64 timestamp", 0, 8, 0),
+            ("local_t commit", 8, 8, 1),
+            ("int overwrite", 8, 1, 1),
+            // The kernel's `char` is unsigned on all architectures since 6.2.
+            (
+                "char data",
+                HEAD,
+                data,
+                i32::from(cfg!(target_arch = "x86_64") && mirror.facts.version() < (6, 2)),
+            ),
+        ];
+        let line = |(field, offset, size, signed)| {
+            format!("\tfield: {field};\toffset:{offset};\tsize:{size};\tsigned:{signed};\n")
+        };
+        Ok(rows.map(line).concat().into_bytes())
+    }),
+);
+
+/// `events/header_event`: the layout of a record's header.
+pub(super) const HEADER_EVENT: Entry =
+    Entry::read("header_event", Shows::Once(|_, _| Ok(HEADER_EVENT_TEXT.as_bytes().to_vec())));
+
+/// The output of `ring_buffer_print_entry_header()`, which tools parse.
+const HEADER_EVENT_TEXT: &str = "# compressed entry header\n\
+    \ttype_len    :    5 bits\n\
+    \ttime_delta  :   27 bits\n\
+    \tarray       :   32 bits\n\n\
+    \tpadding     : type == 29\n\
+    \ttime_extend : type == 30\n\
+    \ttime_stamp : type == 31\n\
+    \tdata max type_len  == 28\n";
+
+/// `per_cpu/cpuN/stats`: the counts of a CPU's buffer. tracefs does not have the last three lines: the hits of the events'
+/// programs, the hits that filters dropped, and the hits for which no program ran.
+pub(super) const STATS: Entry = Entry::read(
+    "stats",
+    Shows::Text(|mirror, at| {
+        let cpu = at.cpu().ok_or(Errno::NODEV)?;
+        mirror.collect(at.instance);
+        let state = at.state(mirror)?;
+        let buffer = state.buffer.cpu(cpu).ok_or(Errno::NODEV)?;
+        let stats = buffer.stats();
+        let time = |time: u64| {
+            if state.clock.in_ns() {
+                let micros = time.saturating_add(500) / 1000;
+                format!("{:5}.{:06}", micros / 1_000_000, micros % 1_000_000)
+            } else {
+                time.to_string()
+            }
+        };
+        let counts = state.counts(cpu);
+        let now = Conversion::now(state.clock).time(monotonic(), state.counted());
+        Ok(format!(
+            "entries: {}\noverrun: {}\ncommit overrun: 0\nbytes: {}\noldest event ts: {}\nnow ts: {}\n\
+             dropped events: {}\nread events: {}\nhits: {}\nfiltered: {}\nmissed events on all CPUs: {}\n",
+            stats.entries,
+            stats.overrun,
+            stats.bytes,
+            time(buffer.first_time().unwrap_or(0)),
+            time(now),
+            stats.dropped,
+            stats.read,
+            counts.hits(),
+            counts.filtered,
+            state.missed()
+        )
+        .into_bytes())
+    }),
+);

@@ -1,0 +1,145 @@
+//! Files below `events`: they switch events on, set their filters and triggers, and describe them.
+
+use rustix::io::Errno;
+
+use crate::{
+    api::wire::with_values,
+    engine::instance::{Command, Mirror, Selector, mark::Writer, words},
+    event::SystemId,
+    fs::entry::{At, Entry, Result, Shows, all, lines},
+};
+
+/// `events/enable`: switches all events.
+pub(super) const ALL_ENABLE: Entry =
+    Entry::write("enable", Shows::Text(|mirror, at| show_enabled(mirror, at, None)), |mirror, at, data| {
+        enable(mirror, at, None, data)
+    });
+
+/// `events/SYSTEM/enable`: switches all events of a system.
+pub(super) const SYSTEM_ENABLE: Entry = Entry::write(
+    "enable",
+    Shows::Text(|mirror, at| show_enabled(mirror, at, Some(at.system()?))),
+    |mirror, at, data| enable(mirror, at, Some(at.system()?), data),
+);
+
+/// `events/SYSTEM/filter`: sets the filter of all events of a system that have its fields.
+pub(super) const SYSTEM_FILTER: Entry = Entry::write(
+    "filter",
+    Shows::Once(|_, _| Ok(SYSTEM_FILTER_TEXT.as_bytes().to_vec())),
+    |mirror, at, data| {
+        all(data, mirror.apply(at.instance, &Command::SystemFilter { system: at.system()?, text: data }))
+    },
+);
+
+/// The constant text of a system's filter. A write always succeeds; errors are shown in the files of the events.
+const SYSTEM_FILTER_TEXT: &str = "### global filter ###\n\
+    # Use this to set filters for multiple events.\n\
+    # Only events with the given fields will be affected.\n\
+    # If no events are modified, an error message will be displayed here\n";
+
+/// `events/SYSTEM/EVENT/enable`: switches an event.
+pub(super) const ENABLE: Entry = Entry::write(
+    "enable",
+    Shows::Text(|mirror, at| Ok(at.state(mirror)?.enable_text(at.event()?).to_vec())),
+    |mirror, at, data| {
+        let on = words::flag(data)?;
+        all(data, mirror.apply(at.instance, &Command::Event { event: at.event()?, on }))
+    },
+);
+
+/// `events/SYSTEM/EVENT/filter`: the filter of an event.
+pub(super) const FILTER: Entry = Entry::write(
+    "filter",
+    Shows::Once(|mirror, at| Ok(at.state(mirror)?.filter_text(at.event()?).to_vec())),
+    |mirror, at, data| {
+        all(data, mirror.apply(at.instance, &Command::Filter { event: at.event()?, text: data }))
+    },
+);
+
+/// `events/SYSTEM/EVENT/format`: the fields and the print format of an event.
+pub(super) const FORMAT: Entry = Entry::read(
+    "format",
+    Shows::Seq(|mirror, at| {
+        let text = mirror.events.format_text(at.event()?, &mirror.facts);
+        Ok(text.ok_or(Errno::NODEV)?.as_bytes().to_vec())
+    }),
+);
+
+/// `events/SYSTEM/EVENT/hist`: the histograms of an event. poll(2) waits for hits (6.14 and later).
+pub(super) const HIST: Entry =
+    Entry::read("hist", Shows::Hist(|mirror, at| mirror.hist_text(at.instance, at.event()?)));
+
+/// `events/SYSTEM/EVENT/id`: the number of an event in its records.
+pub(super) const ID: Entry = Entry::read(
+    "id",
+    Shows::Text(|mirror, at| {
+        let id = mirror.events.id(at.event()?, &mirror.facts).ok_or(Errno::NODEV)?;
+        Ok(lines([id]))
+    }),
+);
+
+/// `events/SYSTEM/EVENT/inject`: a write makes a record of the event, as in kernels with `CONFIG_TRACE_EVENT_INJECT`.
+pub(super) const INJECT: Entry =
+    Entry::write("inject", Shows::Once(|_, _| Err(Errno::PERM)), |mirror, at, data| {
+        all(data, mirror.inject(at.instance, at.event()?, data, Writer::of(at.who)))
+    })
+    .mode(0o200);
+
+/// `events/SYSTEM/EVENT/trigger`: the actions of a hit besides the record.
+pub(super) const TRIGGER: Entry = Entry::write(
+    "trigger",
+    Shows::Seq(|mirror, at| mirror.trigger_text(at.instance, at.event()?)),
+    |mirror, at, data| {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        all(data, mirror.apply(at.instance, &Command::Trigger { event: at.event()?, text: data }))
+    },
+)
+.truncates(|mirror, at| mirror.clear_hists(at.instance, at.event()?));
+
+/// `events/synthetic/EVENT/synth_event_trace`, which tracefs does not have: a write of values traces the event in this
+/// instance, as the kernel's function of that name does ([`crate::api::trace`]).
+pub(super) const SYNTH_EVENT_TRACE: Entry =
+    Entry::write("synth_event_trace", Shows::Once(|_, _| Err(Errno::PERM)), |mirror, at, data| {
+        let (event, writer) = (at.event()?, Writer::of(at.who));
+        let done = with_values(data, |values| mirror.emit_in(at.instance, event, values, writer));
+        all(data, done.ok_or(Errno::INVAL)?)
+    })
+    .mode(0o200);
+
+/// Shows whether the events of a system are on, or all events where `system` is `None`: all, none, some (`X`), or `?` if
+/// there are no events.
+fn show_enabled(mirror: &mut Mirror, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
+    let state = at.state(mirror)?;
+    let (mut on, mut off) = (false, false);
+    for event in mirror.events.ordinary() {
+        let belongs = mirror.events.get(event).is_some_and(|known| system.is_none_or(|s| s == known.system));
+        if belongs {
+            let enabled = state.is_enabled(event);
+            (on, off) = (on || enabled, off || !enabled);
+        }
+    }
+    Ok(match (on, off) {
+        (true, true) => b"X\n".to_vec(),
+        (true, false) => b"1\n".to_vec(),
+        (false, true) => b"0\n".to_vec(),
+        (false, false) => b"?\n".to_vec(),
+    })
+}
+
+/// Switches the events of a system, or all events where `system` is `None`.
+fn enable(mirror: &mut Mirror, at: At, system: Option<SystemId>, data: &[u8]) -> Result<usize> {
+    let value = words::number(data)?;
+    mirror.apply(at.instance, &Command::Expand)?;
+    if value > 1 {
+        return Err(Errno::INVAL);
+    }
+    let events = mirror.events.clone();
+    let name = match system {
+        Some(system) => Some(events.system(system).ok_or(Errno::NODEV)?.name.as_str()),
+        None => None,
+    };
+    let which = Selector::system(name);
+    all(data, mirror.apply(at.instance, &Command::Events { which, on: value == 1 }))
+}
