@@ -2,13 +2,13 @@
 
 use rustix::io::Errno;
 
+use super::entry::{Entry, Shows, all, lines};
 use crate::{
     buffer::{
         HEAD, PageSize,
         clock::{Conversion, monotonic},
     },
     engine::instance::{Command, Size, words},
-    fs::entry::{Entry, Shows, all, lines},
 };
 
 /// `buffer_percent`: how full a buffer is when a reader of its pages is woken.

@@ -2,11 +2,8 @@
 
 use rustix::io::Errno;
 
-use crate::{
-    engine::instance::Command,
-    fs::entry::{Entry, Result, Shows, all},
-    lang::ctype,
-};
+use super::entry::{Entry, Result, Shows, all};
+use crate::{engine::instance::Command, lang::ctype};
 
 /// The bits of a word; commas separate words.
 const WORD: usize = 32;

@@ -1,9 +1,9 @@
 //! Files that define events: probes, synthetic events, and the events of programs. Lines add and delete definitions.
 
+use super::entry::{Entry, Names, Shows, all};
 use crate::{
     engine::instance::program_files,
     event::dynamic::Kind,
-    fs::entry::{Entry, Names, Shows, all},
     lang::define::{File, files},
 };
 

@@ -2,11 +2,11 @@
 
 use rustix::io::Errno;
 
+use super::entry::{At, Entry, Result, Shows, all, lines};
 use crate::{
     api::wire::with_values,
     engine::instance::{Command, Mirror, Selector, mark::Writer, words},
     event::SystemId,
-    fs::entry::{At, Entry, Result, Shows, all, lines},
 };
 
 /// `events/enable`: switches all events.

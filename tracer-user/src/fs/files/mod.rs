@@ -1,11 +1,12 @@
 //! The directories of the mirror as tables, whose entries are its files.
 //!
-//! An entry's position in its table is part of the file's number ([`Node::number`](super::node::Node::number)), and the
+//! An entry's position in its table is part of the file's number ([`Node::number`](super::tree::node::Node::number)), and the
 //! tables give the order of readdir(3).
 
 mod buffers;
 mod cpumask;
 mod dynamic;
+pub(in crate::fs) mod entry;
 mod events;
 mod records;
 mod selection;
@@ -13,7 +14,7 @@ mod settings;
 mod tasks;
 mod texts;
 
-use super::entry::Entry;
+use self::entry::Entry;
 
 /// The files of an instance. Entries marked [`Entry::top`] are in the top instance only.
 pub(super) const TOP: &[Entry] = &[

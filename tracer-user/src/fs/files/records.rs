@@ -1,12 +1,10 @@
 //! Files of records: `trace`, `trace_pipe`, `snapshot`, their pages as bytes, and the marks that programs write.
 
-use crate::{
-    engine::instance::{
-        Command, Mirror,
-        mark::{Mark, Writer},
-        words,
-    },
-    fs::entry::{At, Entry, Result, Shows, all},
+use super::entry::{At, Entry, Result, Shows, all};
+use crate::engine::instance::{
+    Command, Mirror,
+    mark::{Mark, Writer},
+    words,
 };
 
 /// `trace`: the records as text. A read does not consume them; emptying the file deletes them.

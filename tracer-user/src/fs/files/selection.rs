@@ -2,10 +2,8 @@
 
 use rustix::io::Errno;
 
-use crate::{
-    engine::instance::{Command, List, Mirror, Selector, words},
-    fs::entry::{At, Entry, Result, Shows, all, lines},
-};
+use super::entry::{At, Entry, Result, Shows, all, lines};
+use crate::engine::instance::{Command, List, Mirror, Selector, words};
 
 /// `available_events`: all events that can be enabled.
 pub(super) const AVAILABLE_EVENTS: Entry = Entry::read(

@@ -2,10 +2,10 @@
 
 use rustix::io::Errno;
 
+use super::entry::{Entry, Shows, all};
 use crate::{
     buffer::clock::Clock,
     engine::instance::{Command, words},
-    fs::entry::{Entry, Shows, all},
     lang::ctype,
 };
 

@@ -2,10 +2,8 @@
 
 use rustix::io::Errno;
 
-use crate::{
-    engine::instance::words,
-    fs::entry::{Entry, Shows, lines},
-};
+use super::entry::{Entry, Shows, lines};
+use crate::engine::instance::words;
 
 /// The kernel's default maximum of pids (`PID_MAX_DEFAULT`), which also limits the number of names.
 const MOST: u64 = 0x8000;

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::fs::entry::{Entry, Shows};
+use super::entry::{Entry, Shows};
 
 /// `available_tracers`: only `nop`. Events need no other tracer.
 pub(super) const AVAILABLE_TRACERS: Entry =

@@ -17,19 +17,19 @@ use crate::{
 
 /// The facts that a request needs. The thread stores them where the request looks for them.
 #[derive(Debug)]
-pub(super) struct Lookup {
-    pub(super) facts: Arc<Facts>,
-    pub(super) events: Arc<Events>,
+pub(in crate::fs) struct Lookup {
+    pub(in crate::fs) facts: Arc<Facts>,
+    pub(in crate::fs) events: Arc<Events>,
     /// The event whose format is to be read.
-    pub(super) format: Option<EventId>,
+    pub(in crate::fs) format: Option<EventId>,
     /// The kernel's file whose text is asked for.
-    pub(super) file: Option<&'static str>,
+    pub(in crate::fs) file: Option<&'static str>,
     /// Whether records are to be printed.
-    pub(super) prints: bool,
+    pub(in crate::fs) prints: bool,
 }
 
 /// The text of the file that was asked for.
-pub(super) type Text = Option<Result<Option<String>, Error>>;
+pub(in crate::fs) type Text = Option<Result<Option<String>, Error>>;
 
 impl Lookup {
     fn run(&self) -> Text {
@@ -48,13 +48,13 @@ type Question = Box<dyn FnOnce() + Send>;
 
 /// The queue of the thread. The thread ends when this value is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Lookups {
+pub(in crate::fs) struct Lookups {
     questions: Mutex<Option<Sender<Question>>>,
 }
 
 impl Lookups {
     /// Queues a lookup. The thread calls `then` afterwards.
-    pub(super) fn ask(&self, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
+    pub(in crate::fs) fn ask(&self, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
         let question: Question = Box::new(move || then(lookup.run()));
         let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = match &*questions {

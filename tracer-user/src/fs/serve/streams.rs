@@ -20,7 +20,7 @@ use std::{
 use fuser::{INodeNo, Notifier};
 
 /// What the kernel takes a stream's size to be while it is read.
-pub(super) const SIZE: u64 = 1 << 62;
+pub(in crate::fs) const SIZE: u64 = 1 << 62;
 /// The page by which the kernel is told: nothing that is in it is shown, and no read of it waits.
 const LAST: u64 = SIZE - 4096;
 /// How long after somebody opened a stream reads of its pages do not wait: the kernel waits for the pages' locks then.
@@ -28,7 +28,7 @@ const OPENING: Duration = Duration::from_millis(50);
 
 /// What becomes of a read of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PageRead {
+pub(in crate::fs) enum PageRead {
     /// It is splice's, and may wait.
     Waits,
     /// It gets what is there.
@@ -60,7 +60,7 @@ enum Notice {
 
 /// All streams.
 #[derive(Default)]
-pub(super) struct Streams {
+pub(in crate::fs) struct Streams {
     state: Mutex<State>,
     notices: OnceLock<Option<Sender<Notice>>>,
 }
@@ -71,7 +71,7 @@ impl Streams {
     }
 
     /// Starts to tell the kernel by this.
-    pub(super) fn tell_by(&self, notifier: Notifier) {
+    pub(in crate::fs) fn tell_by(&self, notifier: Notifier) {
         let (notices, taken) = channel();
         let run = move || {
             for notice in taken {
@@ -94,21 +94,21 @@ impl Streams {
     }
 
     /// Lets splice(2) read a stream, and then does something.
-    pub(super) fn open(&self, handle: u64, ino: INodeNo, then: impl FnOnce() + Send + 'static) {
+    pub(in crate::fs) fn open(&self, handle: u64, ino: INodeNo, then: impl FnOnce() + Send + 'static) {
         self.opens(ino);
         self.state().by_handle.insert(handle, Stream { ino, next: 0 });
         self.send(Notice::Endless(ino, Box::new(then)));
     }
 
     /// A file is being opened: for a while from now nobody keeps a page of it locked.
-    pub(super) fn opens(&self, ino: INodeNo) {
+    pub(in crate::fs) fn opens(&self, ino: INodeNo) {
         let mut state = self.state();
         state.opened.retain(|_, since| since.elapsed() < OPENING);
         state.opened.insert(ino.0, Instant::now());
     }
 
     /// Forgets a stream, if it is one.
-    pub(super) fn close(&self, handle: u64) {
+    pub(in crate::fs) fn close(&self, handle: u64) {
         let closed = self.state().by_handle.remove(&handle);
         if let Some(closed) = closed {
             self.send(Notice::Closed(closed.ino));
@@ -116,12 +116,12 @@ impl Streams {
     }
 
     /// Whether somebody reads this file as a stream.
-    pub(super) fn is_open(&self, ino: u64) -> bool {
+    pub(in crate::fs) fn is_open(&self, ino: u64) -> bool {
         self.state().by_handle.values().any(|stream| stream.ino.0 == ino)
     }
 
     /// What becomes of a read of a page.
-    pub(super) fn page_read(&self, handle: u64, offset: u64) -> PageRead {
+    pub(in crate::fs) fn page_read(&self, handle: u64, offset: u64) -> PageRead {
         let state = self.state();
         match state.by_handle.get(&handle) {
             _ if offset >= LAST => PageRead::Nowhere,
@@ -134,7 +134,7 @@ impl Streams {
     }
 
     /// A page was filled.
-    pub(super) fn filled(&self, handle: u64, offset: u64, length: usize) {
+    pub(in crate::fs) fn filled(&self, handle: u64, offset: u64, length: usize) {
         if let Some(stream) = self.state().by_handle.get_mut(&handle) {
             stream.next = offset.saturating_add(length as u64);
         }

@@ -5,37 +5,39 @@ use std::{sync::Arc, time::Duration};
 use fuser::{Errno, ReplyData};
 
 use super::{
-    dispatch::Outcome,
     fuse::errno,
     hub::Hub,
     owner::{View, When},
     streams::PageRead,
     waits::Waiting,
 };
-use crate::engine::quota::{Charge, Kind};
+use crate::{
+    engine::quota::{Charge, Kind},
+    fs::tree::dispatch::Outcome,
+};
 
 /// How often a request is put off while records come faster than they are taken.
-pub(super) const PATIENCE: u32 = 64;
+pub(in crate::fs) const PATIENCE: u32 = 64;
 /// How often a thread is looked at that is about to wait for its read.
 const LOOKS: u32 = 50;
 
 /// A read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Read {
-    pub(super) uid: u32,
-    pub(super) pid: u32,
-    pub(super) ino: u64,
-    pub(super) handle: u64,
-    pub(super) offset: u64,
-    pub(super) size: usize,
-    pub(super) waits: bool,
+pub(in crate::fs) struct Read {
+    pub(in crate::fs) uid: u32,
+    pub(in crate::fs) pid: u32,
+    pub(in crate::fs) ino: u64,
+    pub(in crate::fs) handle: u64,
+    pub(in crate::fs) offset: u64,
+    pub(in crate::fs) size: usize,
+    pub(in crate::fs) waits: bool,
     /// Whether a page of the kernel's is to be filled.
-    pub(super) of_page: bool,
+    pub(in crate::fs) of_page: bool,
 }
 
 impl Read {
     /// Has it served.
-    pub(super) fn start(self, hub: &Arc<Hub>, reply: ReplyData) {
+    pub(in crate::fs) fn start(self, hub: &Arc<Hub>, reply: ReplyData) {
         self.queue(hub, reply, 0);
     }
 

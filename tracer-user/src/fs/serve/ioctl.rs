@@ -14,7 +14,7 @@ use crate::engine::{
 };
 
 /// Serves a request.
-pub(super) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: ReplyIoctl) {
+pub(in crate::fs) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: ReplyIoctl) {
     // As the kernel has it when there is no memory for one more.
     let Ok(charge) = hub.quotas.charge(caller.uid, Kind::PendingRequests, 1) else {
         return reply.error(Errno::ENOMEM);

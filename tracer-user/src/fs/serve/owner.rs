@@ -19,23 +19,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::dispatch::{Beside, Tree};
-use crate::engine::instance::Mirror;
+use crate::{
+    engine::instance::Mirror,
+    fs::tree::dispatch::{Beside, Tree},
+};
 
 /// How long others' jobs in one turn may take together.
 const TURN: Duration = Duration::from_millis(10);
 /// Jobs of a uid that are looked at in a turn for one that can be done.
 const LOOKED_AT: usize = 256;
 /// The uid under which the daemon's own jobs are queued: nobody's.
-pub(super) const OWN: u32 = u32::MAX;
+pub(in crate::fs) const OWN: u32 = u32::MAX;
 
 /// A tree whose mirror is borrowed.
-pub(super) type View<'a> = Tree<&'a mut Mirror>;
+pub(in crate::fs) type View<'a> = Tree<&'a mut Mirror>;
 type Act = Box<dyn FnOnce(&mut View<'_>) + Send>;
 
 /// When a job can be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(in crate::fs) enum When {
     /// Between operations: it may change anything.
     Alone,
     /// In turns too: it only looks, or takes records out.
@@ -117,7 +119,7 @@ impl Queue {
 }
 
 /// The tree and what is to be done with it.
-pub(super) struct Jobs {
+pub(in crate::fs) struct Jobs {
     queue: Mutex<Queue>,
     wakes: Condvar,
     tree: Mutex<Tree>,
@@ -131,7 +133,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Jobs {
     /// A queue for a tree; nothing is done before [`Jobs::start`].
-    pub(super) fn new(tree: Tree) -> Arc<Self> {
+    pub(in crate::fs) fn new(tree: Tree) -> Arc<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let jobs = Arc::new(Self {
             queue: Mutex::default(),
@@ -151,18 +153,18 @@ impl Jobs {
     }
 
     /// What of the tree is not the mirror.
-    pub(super) fn beside(&self) -> &Beside {
+    pub(in crate::fs) fn beside(&self) -> &Beside {
         &self.beside
     }
 
     /// Starts the thread that owns the tree.
-    pub(super) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+    pub(in crate::fs) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let jobs = Arc::clone(self);
         std::thread::Builder::new().name("owner".to_owned()).spawn(move || jobs.run())
     }
 
     /// Has something done for a uid.
-    pub(super) fn post(
+    pub(in crate::fs) fn post(
         &self,
         uid: u32,
         name: &'static str,
@@ -183,7 +185,7 @@ impl Jobs {
     }
 
     /// Borrows the tree, between operations. Not for the thread that takes requests, and not within a job.
-    pub(super) fn lend(&self) -> Lent<'_> {
+    pub(in crate::fs) fn lend(&self) -> Lent<'_> {
         let (grant, granted) = sync_channel(1);
         let (back, is_back) = sync_channel(1);
         self.push(OWN, Job { name: "lent", when: When::Alone, work: Work::Lend(grant, is_back) });
@@ -193,12 +195,12 @@ impl Jobs {
     }
 
     /// Ends long operations, and whatever is still queued.
-    pub(super) fn stop(&self) {
+    pub(in crate::fs) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 
     /// Drops what is queued; the thread ends with the job that it is at.
-    pub(super) fn end(&self) {
+    pub(in crate::fs) fn end(&self) {
         self.stop();
         let dropped = {
             let mut queue = lock(&self.queue);
@@ -271,7 +273,7 @@ impl Jobs {
 }
 
 /// The tree in another thread's hands. It is unlocked before it is given back.
-pub(super) struct Lent<'a> {
+pub(in crate::fs) struct Lent<'a> {
     tree: MutexGuard<'a, Tree>,
     _back: GivesBack,
 }

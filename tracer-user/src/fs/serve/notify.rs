@@ -23,13 +23,18 @@ struct Job {
 
 /// The thread, once there was something to tell.
 #[derive(Default)]
-pub(super) struct Teller {
+pub(in crate::fs) struct Teller {
     jobs: Mutex<Option<Sender<Job>>>,
 }
 
 impl Teller {
     /// Tells, and then does something; at once where there is nothing to tell.
-    pub(super) fn tell(&self, hub: &Weak<Hub>, news: PendingUpdates, then: impl FnOnce() + Send + 'static) {
+    pub(in crate::fs) fn tell(
+        &self,
+        hub: &Weak<Hub>,
+        news: PendingUpdates,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let PendingUpdates { ticket, page } = news;
         let then: Then = match ticket {
             Some(ticket) => Box::new(move || ticket.then(then)),
@@ -40,7 +45,7 @@ impl Teller {
     }
 
     /// Lets the kernel forget the page that programs map.
-    pub(super) fn forget_page(&self, hub: &Weak<Hub>) {
+    pub(in crate::fs) fn forget_page(&self, hub: &Weak<Hub>) {
         self.send(hub, Job { stale: true, then: Box::new(|| {}) });
     }
 

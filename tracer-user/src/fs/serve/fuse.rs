@@ -17,7 +17,6 @@ use fuser::{
 };
 
 use super::{
-    dispatch::Access,
     hub::{Hub, TTL, kept},
     ioctl,
     opening::Opening,
@@ -29,6 +28,7 @@ use crate::{
         instance::{mark::Writer, user},
         quota::Kind,
     },
+    fs::tree::dispatch::Access,
     lang::facts::{FileRequest, Files},
 };
 
@@ -39,7 +39,7 @@ const ENOTSUPP: i32 = 524;
 
 /// An error as the kernel takes it from a file system. It refuses an answer with a number of its own, and the caller would wait
 /// for ever.
-pub(super) fn errno(errno: rustix::io::Errno) -> Errno {
+pub(in crate::fs) fn errno(errno: rustix::io::Errno) -> Errno {
     match errno.raw_os_error() {
         ENOTSUPP => Errno::EOPNOTSUPP,
         number @ 1..INTERNAL => Errno::from_i32(number),
@@ -51,8 +51,8 @@ pub(super) fn errno(errno: rustix::io::Errno) -> Errno {
 const RECORD_MAX: usize = 4 + 2 * tracer_abi::MAX_PAYLOAD;
 
 /// The file system.
-pub(super) struct Fuse {
-    pub(super) hub: Arc<Hub>,
+pub(in crate::fs) struct Fuse {
+    pub(in crate::fs) hub: Arc<Hub>,
 }
 
 /// Takes a write whose files have to be looked at first, and answers it then; requests of others go on meanwhile.

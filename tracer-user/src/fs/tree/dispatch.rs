@@ -14,8 +14,6 @@ use std::{
 use rustix::io::Errno;
 
 use super::{
-    entry::{At, Result, Shows, Subject},
-    lookups::Lookup,
     node::{Dir, Node, ROOT},
     open::Open,
 };
@@ -23,6 +21,10 @@ use crate::{
     attach,
     engine::instance::{Marks, Mirror, mark::Mark},
     event::{EventId, InstanceId},
+    fs::{
+        files::entry::{At, Result, Shows, Subject},
+        serve::lookups::Lookup,
+    },
     kernel::Error,
     lang::facts::{FileRequest, Files},
 };
@@ -143,7 +145,7 @@ struct OpenFiles {
 
 /// The part of a tree that is not the mirror. Clones are the same.
 #[derive(Clone)]
-pub(super) struct Beside {
+pub(in crate::fs) struct Beside {
     files: Arc<Mutex<OpenFiles>>,
     owner: Owner,
     since: SystemTime,
@@ -155,41 +157,41 @@ impl Beside {
     }
 
     /// The tree of these files over a mirror.
-    pub(super) fn over<'a>(&self, mirror: &'a mut Mirror) -> Tree<&'a mut Mirror> {
+    pub(in crate::fs) fn over<'a>(&self, mirror: &'a mut Mirror) -> Tree<&'a mut Mirror> {
         Tree { mirror, beside: self.clone() }
     }
 
     /// Whether a request to an open file is being served.
-    pub(super) fn is_busy(&self, handle: u64) -> bool {
+    pub(in crate::fs) fn is_busy(&self, handle: u64) -> bool {
         self.files().open.get(&handle).is_some_and(|slot| slot.open.is_none())
     }
 
     /// Whether a request to an open file can be served in a turn: it is not being served, and does not take long.
-    pub(super) fn can_have_turn(&self, handle: u64) -> bool {
+    pub(in crate::fs) fn can_have_turn(&self, handle: u64) -> bool {
         let files = self.files();
         let Some(slot) = files.open.get(&handle) else { return true };
         slot.open.as_ref().is_some_and(|open| !open.takes_long())
     }
 
     /// Whether closing a file changes nothing but that it is closed.
-    pub(super) fn closes_plainly(&self, handle: u64) -> bool {
+    pub(in crate::fs) fn closes_plainly(&self, handle: u64) -> bool {
         self.files().open.get(&handle).is_none_or(|slot| slot.plain)
     }
 
     /// The number of an open file's table of user events, where it has one.
-    pub(super) fn user_file(&self, handle: u64) -> Option<u64> {
+    pub(in crate::fs) fn user_file(&self, handle: u64) -> Option<u64> {
         self.files().open.get(&handle)?.user
     }
 
     /// Hands an open file the text of the kernel's file that it shows, unless it is being served.
-    pub(super) fn put_text(&self, handle: u64, text: std::result::Result<Option<String>, Error>) {
+    pub(in crate::fs) fn put_text(&self, handle: u64, text: std::result::Result<Option<String>, Error>) {
         if let Some(open) = self.files().open.get_mut(&handle).and_then(|slot| slot.open.as_mut()) {
             open.put_text(text);
         }
     }
 
     /// Where writes to an open file go, where they are marks.
-    pub(super) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
+    pub(in crate::fs) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
         self.files().open.get(&handle)?.marks.clone()
     }
 }
@@ -226,12 +228,12 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     }
 
     /// What is not the mirror.
-    pub(super) fn beside(&self) -> &Beside {
+    pub(in crate::fs) fn beside(&self) -> &Beside {
         &self.beside
     }
 
     /// The same tree, borrowed.
-    pub(super) fn view(&mut self) -> Tree<&mut Mirror> {
+    pub(in crate::fs) fn view(&mut self) -> Tree<&mut Mirror> {
         self.beside.over(self.mirror.borrow_mut())
     }
 
@@ -375,7 +377,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     }
 
     /// What a read of an open file would have to wait for.
-    pub(super) fn lookup_for(&self, handle: u64, offset: u64) -> Option<Lookup> {
+    pub(in crate::fs) fn lookup_for(&self, handle: u64, offset: u64) -> Option<Lookup> {
         let (format, prints) = {
             let files = self.beside.files();
             let slot = files.open.get(&handle)?;
@@ -393,7 +395,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     }
 
     /// A question for what printing takes, or for the format of an event.
-    pub(super) fn lookup_of(&self, format: Option<EventId>) -> Lookup {
+    pub(in crate::fs) fn lookup_of(&self, format: Option<EventId>) -> Lookup {
         let mirror = self.seen();
         Lookup {
             facts: Arc::clone(&mirror.facts),
@@ -457,23 +459,28 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     ///
     /// # Errors
     /// As [`Tree::read`].
-    pub(super) fn read_some(&mut self, handle: u64, offset: u64, size: usize) -> Result<Option<Outcome>> {
+    pub(in crate::fs) fn read_some(
+        &mut self,
+        handle: u64,
+        offset: u64,
+        size: usize,
+    ) -> Result<Option<Outcome>> {
         self.with(handle, |open, mirror| open.read(mirror, offset, size))
     }
 
     /// The instance of an open file.
-    pub(super) fn instance_of(&self, handle: u64) -> Option<InstanceId> {
+    pub(in crate::fs) fn instance_of(&self, handle: u64) -> Option<InstanceId> {
         self.look(handle, |open| open.at.instance)
     }
 
     /// Takes in what was recorded for an open file's readers, for a while. Whether that was all.
-    pub(super) fn settle(&mut self, handle: u64) -> bool {
+    pub(in crate::fs) fn settle(&mut self, handle: u64) -> bool {
         let Some(instance) = self.look(handle, |open| open.at.instance) else { return true };
         self.mirror().collect_some(instance)
     }
 
     /// The same for a file that is about to be opened, if its readers begin with what there is then.
-    pub(super) fn settle_file(&mut self, number: u64) -> bool {
+    pub(in crate::fs) fn settle_file(&mut self, number: u64) -> bool {
         let Ok(node) = self.node(number) else { return true };
         let shows = node.entry(self.seen()).map(|entry| entry.shows);
         !matches!(shows, Some(Shows::Trace | Shows::Snapshot)) || self.mirror().collect_some(node.instance)

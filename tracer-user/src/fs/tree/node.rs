@@ -3,18 +3,18 @@
 //! A number says by itself what it stands for, so that nothing has to be remembered: the instance, the kind of
 //! directory, its index (which event, which CPU), and which entry of its table, 0 for the directory itself.
 
-use super::{
-    entry::{Entry, Shows},
-    files::{CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYNTHETIC_EVENT, SYSTEM, TOP},
-};
 use crate::{
     engine::instance::Mirror,
     event::{EventId, InstanceId, SystemId},
+    fs::files::{
+        CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYNTHETIC_EVENT, SYSTEM, TOP,
+        entry::{Entry, Shows},
+    },
 };
 
 /// Kinds of directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dir {
+pub(in crate::fs) enum Dir {
     /// An instance, or the root.
     Instance,
     /// `events`
@@ -35,26 +35,26 @@ pub(super) enum Dir {
 
 /// A file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub(in crate::fs) struct Node {
     /// The instance.
-    pub(super) instance: InstanceId,
+    pub(in crate::fs) instance: InstanceId,
     /// The directory.
-    pub(super) dir: Dir,
+    pub(in crate::fs) dir: Dir,
     /// Number of the entry in the directory's table, from 1; 0 for the directory. In `options`, of the option.
-    pub(super) entry: u32,
+    pub(in crate::fs) entry: u32,
 }
 
 /// The root's number, as FUSE has it.
-pub(super) const ROOT: u64 = 1;
+pub(in crate::fs) const ROOT: u64 = 1;
 
 impl Node {
     /// The directory of a kind.
-    pub(super) fn dir(instance: InstanceId, dir: Dir) -> Self {
+    pub(in crate::fs) fn dir(instance: InstanceId, dir: Dir) -> Self {
         Self { instance, dir, entry: 0 }
     }
 
     /// The number: 24 bits of instance, 4 of kind, 20 of index, 12 of entry; one more, so that the root's is 1.
-    pub(super) fn number(self) -> u64 {
+    pub(in crate::fs) fn number(self) -> u64 {
         let (kind, index) = match self.dir {
             Dir::Instance => (0, 0),
             Dir::Events => (1, 0),
@@ -70,7 +70,7 @@ impl Node {
     }
 
     /// What a number stands for.
-    pub(super) fn of(number: u64) -> Option<Self> {
+    pub(in crate::fs) fn of(number: u64) -> Option<Self> {
         let number = number.checked_sub(ROOT)?;
         let index = (number >> 12 & 0xf_ffff) as u32;
         let dir = match number >> 32 & 0xf {
@@ -88,7 +88,7 @@ impl Node {
     }
 
     /// Whether it is a directory.
-    pub(super) fn is_dir(self) -> bool {
+    pub(in crate::fs) fn is_dir(self) -> bool {
         self.entry == 0
     }
 
@@ -116,7 +116,7 @@ impl Node {
     }
 
     /// The file's entry.
-    pub(super) fn entry(self, mirror: &Mirror) -> Option<&'static Entry> {
+    pub(in crate::fs) fn entry(self, mirror: &Mirror) -> Option<&'static Entry> {
         if self.dir == Dir::Options {
             return (self.entry > 0).then_some(&OPTION);
         }
@@ -124,7 +124,7 @@ impl Node {
     }
 
     /// The directory's parent.
-    pub(super) fn parent(self, mirror: &Mirror) -> Self {
+    pub(in crate::fs) fn parent(self, mirror: &Mirror) -> Self {
         let dir = match self.dir {
             Dir::Instance if self.instance == InstanceId::TOP => Dir::Instance,
             Dir::Instance => return Self::dir(InstanceId::TOP, Dir::Instances),
@@ -139,7 +139,7 @@ impl Node {
     }
 
     /// What a directory holds, by name; None for one that is gone.
-    pub(super) fn children(self, mirror: &Mirror) -> Option<Vec<(String, Self)>> {
+    pub(in crate::fs) fn children(self, mirror: &Mirror) -> Option<Vec<(String, Self)>> {
         let state = mirror.get(self.instance)?;
         let top = self.instance == InstanceId::TOP;
         let dir = |dir| Self::dir(self.instance, dir);
@@ -191,7 +191,7 @@ impl Node {
     }
 
     /// What a directory has under a name.
-    pub(super) fn child(self, name: &str, mirror: &Mirror) -> Option<Self> {
+    pub(in crate::fs) fn child(self, name: &str, mirror: &Mirror) -> Option<Self> {
         if !self.is_dir() {
             return None;
         }
@@ -223,7 +223,7 @@ impl Node {
     }
 
     /// Whether what it stands for is there.
-    pub(super) fn exists(self, mirror: &Mirror) -> bool {
+    pub(in crate::fs) fn exists(self, mirror: &Mirror) -> bool {
         let Some(state) = mirror.get(self.instance) else { return false };
         let here = match self.dir {
             Dir::System(system) => mirror.events.system(system).is_some(),
@@ -236,7 +236,7 @@ impl Node {
     }
 
     /// Whether it stays as long as its instance does: who asks for its name need not ask again.
-    pub(super) fn is_lasting(self, mirror: &Mirror) -> bool {
+    pub(in crate::fs) fn is_lasting(self, mirror: &Mirror) -> bool {
         match self.dir {
             Dir::System(system) => mirror.events.is_lasting_system(system),
             Dir::Event(event) => mirror.events.is_lasting(event),
@@ -245,7 +245,7 @@ impl Node {
     }
 
     /// Bytes that stat(2) shows: none, but of what is mapped.
-    pub(super) fn size(self, mirror: &Mirror) -> u64 {
+    pub(in crate::fs) fn size(self, mirror: &Mirror) -> u64 {
         match self.entry(mirror).map(|entry| entry.shows) {
             Some(Shows::Page(_, make)) => make(mirror).len() as u64,
             _ => 0,
@@ -253,7 +253,7 @@ impl Node {
     }
 
     /// Permissions and number of links.
-    pub(super) fn mode(self, mirror: &Mirror) -> (u16, u32) {
+    pub(in crate::fs) fn mode(self, mirror: &Mirror) -> (u16, u32) {
         if let Some(entry) = self.entry(mirror) {
             return (entry.mode, 1);
         }

@@ -8,16 +8,14 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::{
-    dispatch::{Access, Outcome, Ready},
-    entry::{At, Entry, Names, Result, Shows},
-};
+use super::dispatch::{Access, Outcome, Ready};
 use crate::{
     engine::instance::{
         Filled, Lines, Marks, Mirror, Pages, Pipe, Seen,
         mark::{Mark, Writer},
     },
     event::EventId,
+    fs::files::entry::{At, Entry, Names, Result, Shows},
     kernel::Error,
     lang::facts::Files,
 };
@@ -147,15 +145,20 @@ impl Text {
 }
 
 /// An open file.
-pub(super) struct Open {
-    pub(super) at: At,
+pub(in crate::fs) struct Open {
+    pub(in crate::fs) at: At,
     entry: &'static Entry,
     body: Body,
 }
 
 impl Open {
     /// Opens a file: what opening does by itself, and where reading begins.
-    pub(super) fn new(mirror: &mut Mirror, entry: &'static Entry, at: At, access: Access) -> Result<Self> {
+    pub(in crate::fs) fn new(
+        mirror: &mut Mirror,
+        entry: &'static Entry,
+        at: At,
+        access: Access,
+    ) -> Result<Self> {
         if let Some(truncates) = entry.truncates.filter(|_| access.write && access.truncate) {
             truncates(mirror, at)?;
         }
@@ -169,23 +172,23 @@ impl Open {
     }
 
     /// Whether the file is a stream, which has no positions.
-    pub(super) fn is_stream(&self) -> bool {
+    pub(in crate::fs) fn is_stream(&self) -> bool {
         matches!(self.entry.shows, Shows::Pipe | Shows::RawPipe | Shows::RawSnapshot | Shows::UserEvents)
     }
 
     /// Whether closing it changes nothing that others could see.
-    pub(super) fn closes_plainly(&self) -> bool {
+    pub(in crate::fs) fn closes_plainly(&self) -> bool {
         let paused = matches!(&self.body, Body::Trace(text) if text.paused);
         !paused && !matches!(self.body, Body::User { .. }) && self.entry.closes.is_none()
     }
 
     /// Where its writes go, where they are marks.
-    pub(super) fn marks(&self, mirror: &Mirror) -> Option<(Arc<Marks>, Mark)> {
+    pub(in crate::fs) fn marks(&self, mirror: &Mirror) -> Option<(Arc<Marks>, Mark)> {
         mirror.marks(self.at.instance).zip(self.entry.marks)
     }
 
     /// The number of its table of user events.
-    pub(super) fn user_file(&self) -> Option<u64> {
+    pub(in crate::fs) fn user_file(&self) -> Option<u64> {
         match self.body {
             Body::User { number, .. } => Some(number),
             _ => None,
@@ -193,7 +196,7 @@ impl Open {
     }
 
     /// What is mapped of it, where it can be mapped.
-    pub(super) fn page(&self, mirror: &Mirror) -> Option<Vec<u8>> {
+    pub(in crate::fs) fn page(&self, mirror: &Mirror) -> Option<Vec<u8>> {
         match self.entry.shows {
             Shows::Page(_, make) => Some(make(mirror)),
             _ => None,
@@ -201,12 +204,12 @@ impl Open {
     }
 
     /// Whether what is read is pages.
-    pub(super) fn has_pages(&self) -> bool {
+    pub(in crate::fs) fn has_pages(&self) -> bool {
         matches!(self.body, Body::Raw(_))
     }
 
     /// The name of the kernel's file that must be read for a read at this offset.
-    pub(super) fn kernel_file(&self, offset: u64) -> Option<&'static str> {
+    pub(in crate::fs) fn kernel_file(&self, offset: u64) -> Option<&'static str> {
         match &self.body {
             Body::Kernel { made, .. } if made.is_none() || offset == 0 => Some(self.entry.name),
             _ => None,
@@ -214,7 +217,7 @@ impl Open {
     }
 
     /// Stores the text of that file for the next read.
-    pub(super) fn put_text(&mut self, text: std::result::Result<Option<String>, Error>) {
+    pub(in crate::fs) fn put_text(&mut self, text: std::result::Result<Option<String>, Error>) {
         if let (Shows::Kernel(make), Body::Kernel { made, fresh }) = (self.entry.shows, &mut self.body) {
             *made = Some(make(text));
             *fresh += 1;
@@ -222,7 +225,12 @@ impl Open {
     }
 
     /// Reads; None when more time is needed.
-    pub(super) fn read(&mut self, mirror: &mut Mirror, offset: u64, size: usize) -> Result<Option<Outcome>> {
+    pub(in crate::fs) fn read(
+        &mut self,
+        mirror: &mut Mirror,
+        offset: u64,
+        size: usize,
+    ) -> Result<Option<Outcome>> {
         let data = |data| Ok(Some(Outcome::Data(data)));
         let waits = |found: Option<Vec<u8>>| Ok(Some(found.map_or(Outcome::Wait, Outcome::Data)));
         match (&mut self.body, self.entry.shows) {
@@ -268,12 +276,12 @@ impl Open {
     }
 
     /// What tells the files of users that a write names, and takes the write with them.
-    pub(super) fn names(&self) -> Option<Names> {
+    pub(in crate::fs) fn names(&self) -> Option<Names> {
         self.entry.names
     }
 
     /// Writes, and says how much was taken. `files` are those that [`Open::names`] tells.
-    pub(super) fn write(
+    pub(in crate::fs) fn write(
         &mut self,
         mirror: &mut Mirror,
         data: &[u8],
@@ -291,7 +299,7 @@ impl Open {
     }
 
     /// What it is ready for, as poll(2) asks it.
-    pub(super) fn poll(&mut self, mirror: &mut Mirror, waits: bool) -> Ready {
+    pub(in crate::fs) fn poll(&mut self, mirror: &mut Mirror, waits: bool) -> Ready {
         let at = self.at;
         let Body::Hist(counted) = &mut self.body else {
             return Ready { input: self.is_ready(mirror), news: false };
@@ -303,7 +311,7 @@ impl Open {
     }
 
     /// Whether one who waits for it is to be woken.
-    pub(super) fn is_awaited(&self, mirror: &mut Mirror) -> bool {
+    pub(in crate::fs) fn is_awaited(&self, mirror: &mut Mirror) -> bool {
         match &self.body {
             Body::Hist(counted) => counted.asked != mirror.hist_seen(self.at.instance, counted.event, true),
             _ => self.is_ready(mirror),
@@ -311,12 +319,12 @@ impl Open {
     }
 
     /// Whether time alone tells when it is ready: nothing wakes us for a record.
-    pub(super) fn needs_looking_at(&self) -> bool {
+    pub(in crate::fs) fn needs_looking_at(&self) -> bool {
         !matches!(self.body, Body::Hist(_))
     }
 
     /// Whether its text may take long to be made; that is done beside the mirror's owner then, who must not be in a turn.
-    pub(super) fn takes_long(&self) -> bool {
+    pub(in crate::fs) fn takes_long(&self) -> bool {
         matches!(self.body, Body::Hist(_))
     }
 
@@ -334,7 +342,7 @@ impl Open {
     }
 
     /// Closes it.
-    pub(super) fn close(self, mirror: &mut Mirror) {
+    pub(in crate::fs) fn close(self, mirror: &mut Mirror) {
         match self.body {
             Body::Trace(text) if text.paused => mirror.pause(self.at.instance, false),
             Body::Pipe(_) => mirror.give_pipe(self.at.instance, self.at.cpu()),

@@ -21,11 +21,11 @@ use crate::{
 };
 
 /// What mirrors are mounted from: tools look for the word in the list of mounts.
-pub(super) const SOURCE: &str = "tracefs";
+pub(in crate::fs) const SOURCE: &str = "tracefs";
 
 /// A directory, and its path without symlinks.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(in crate::fs) struct Place {
     dir: OwnedFd,
     path: PathBuf,
 }
@@ -51,7 +51,7 @@ impl Place {
 
     /// Makes a place free for a mirror: what a killed daemon left there goes. `over` is whether it may lie above a mirror that is
     /// served.
-    pub(super) fn prepare(at: &Path, over: bool) -> io::Result<Self> {
+    pub(in crate::fs) fn prepare(at: &Path, over: bool) -> io::Result<Self> {
         loop {
             let place = Self::make(at)?;
             let Some(id) = place.mirror()? else { return Ok(place) };
@@ -69,7 +69,7 @@ impl Place {
     }
 
     /// Its path without symlinks.
-    pub(super) fn path(&self) -> &Path {
+    pub(in crate::fs) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -82,7 +82,7 @@ impl Place {
     }
 
     /// Attaches a mirror's mount.
-    pub(super) fn attach(self, mirror: &OwnedFd) -> io::Result<Mounted> {
+    pub(in crate::fs) fn attach(self, mirror: &OwnedFd) -> io::Result<Mounted> {
         let id = MountId::of(mirror.as_fd())?.ok_or(Errno::INVAL)?;
         mount::attach(mirror.as_fd(), self.dir.as_fd())?;
         Ok(Mounted { path: self.path, id })
@@ -113,7 +113,7 @@ fn take_away(path: &Path, id: MountId) -> io::Result<bool> {
 
 /// A mirror that this process mounted; it goes with this.
 #[derive(Debug)]
-pub(super) struct Mounted {
+pub(in crate::fs) struct Mounted {
     path: PathBuf,
     id: MountId,
 }
@@ -127,7 +127,7 @@ impl Drop for Mounted {
 
 impl Mounted {
     /// Takes it away, and mirrors of the dead below it; what somebody else mounted above it stays, and it below.
-    pub(super) fn unmount(self) -> io::Result<()> {
+    pub(in crate::fs) fn unmount(self) -> io::Result<()> {
         if !take_away(&self.path, self.id)? {
             if Mount::find(self.id.id)?.is_some() {
                 tracing::warn!(

@@ -50,13 +50,13 @@ impl Closer {
     }
 
     /// The socket to it ([`Worker::into_socket`]).
-    pub(super) fn into_socket(self) -> io::Result<OwnedFd> {
+    pub(in crate::fs) fn into_socket(self) -> io::Result<OwnedFd> {
         self.0.into_socket()
     }
 }
 
 /// Closes the events that are left when a daemon ends: few, or all of them where no process guards them.
-pub(super) fn close(events: Vec<OwnedFd>) {
+pub(in crate::fs) fn close(events: Vec<OwnedFd>) {
     if events.len() <= attach::INLINE_CLOSE_MAX {
         drop(events);
     } else {

@@ -19,8 +19,8 @@ use std::{
 
 use fuser::{Errno, PollNotifier, ReplyData};
 
-use super::{dispatch::Outcome, fuse::errno, owner::View};
-use crate::{engine::quota::Charge, event::InstanceId};
+use super::{fuse::errno, owner::View};
+use crate::{engine::quota::Charge, event::InstanceId, fs::tree::dispatch::Outcome};
 
 /// How long a poll is taken to be waited for.
 const INTEREST: Duration = Duration::from_secs(1);
@@ -32,14 +32,14 @@ const POLLS: usize = 64;
 const THREADS: usize = 64;
 
 /// A read that waits.
-pub(super) struct Waiting {
-    pub(super) handle: u64,
-    pub(super) size: usize,
-    pub(super) pid: u32,
+pub(in crate::fs) struct Waiting {
+    pub(in crate::fs) handle: u64,
+    pub(in crate::fs) size: usize,
+    pub(in crate::fs) pid: u32,
     /// The file and where in it, if a page of the kernel's is to be filled.
-    pub(super) page: Option<(u64, u64)>,
-    pub(super) reply: ReplyData,
-    pub(super) _charge: Charge,
+    pub(in crate::fs) page: Option<(u64, u64)>,
+    pub(in crate::fs) reply: ReplyData,
+    pub(in crate::fs) _charge: Charge,
 }
 
 /// Somebody who waits until a file is ready.
@@ -52,7 +52,7 @@ struct Polled {
 
 /// All who wait.
 #[derive(Default)]
-pub(super) struct Waits {
+pub(in crate::fs) struct Waits {
     reads: Mutex<Vec<Waiting>>,
     /// How many there are, those that are being looked at among them.
     count: AtomicUsize,
@@ -67,39 +67,39 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Waits {
     /// Keeps a read.
-    pub(super) fn add(&self, read: Waiting) {
+    pub(in crate::fs) fn add(&self, read: Waiting) {
         self.count.fetch_add(1, Ordering::AcqRel);
         lock(&self.reads).push(read);
     }
 
     /// Keeps a poll in place of the last one of that file.
-    pub(super) fn poll(&self, handle: u64, notifier: PollNotifier, by_clock: bool) {
+    pub(in crate::fs) fn poll(&self, handle: u64, notifier: PollNotifier, by_clock: bool) {
         lock(&self.polls).insert(handle, Polled { notifier, by_clock, since: Instant::now() });
     }
 
     /// Forgets who polled a file that is closed.
-    pub(super) fn forget(&self, handle: u64) {
+    pub(in crate::fs) fn forget(&self, handle: u64) {
         lock(&self.polls).remove(&handle);
     }
 
     /// Whether somebody waits for what only looking tells.
-    pub(super) fn is_awaited(&self) -> bool {
+    pub(in crate::fs) fn is_awaited(&self) -> bool {
         self.has_reads() || lock(&self.polls).values().any(|polled| polled.by_clock)
     }
 
     /// Whether reads wait.
-    pub(super) fn has_reads(&self) -> bool {
+    pub(in crate::fs) fn has_reads(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
     /// Whether anybody waits.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::fs) fn is_empty(&self) -> bool {
         !self.has_reads() && lock(&self.polls).is_empty()
     }
 
     /// Answers the reads that can be answered and wakes those who poll what is ready. Whether that were all; the rest is to
     /// be looked at again. `filled` is told of pages that were filled.
-    pub(super) fn serve(&self, view: &mut View<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
+    pub(in crate::fs) fn serve(&self, view: &mut View<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
         let since = Instant::now();
         let mut waiting = std::mem::take(&mut *lock(&self.reads));
         let mut left = Vec::new();
@@ -203,7 +203,7 @@ impl Waits {
     ///
     /// The kernel tells of signals by FUSE_INTERRUPT, which fuser 0.18 refuses, after which it is not told again: so the
     /// signals that a thread has pending are looked up.
-    pub(super) fn end_interrupted(&self) {
+    pub(in crate::fs) fn end_interrupted(&self) {
         let pids: Vec<u32> = lock(&self.reads).iter().take(THREADS).map(|read| read.pid).collect();
         let interrupted: HashSet<u32> = pids.iter().copied().filter(|pid| is_interrupted(*pid)).collect();
         let ended: Vec<Waiting> = {
@@ -220,7 +220,7 @@ impl Waits {
     }
 
     /// Ends the reads that keep pages of a file locked: somebody else opens it.
-    pub(super) fn end_pages(&self, ino: u64) {
+    pub(in crate::fs) fn end_pages(&self, ino: u64) {
         let is_page = |read: &mut Waiting| read.page.is_some_and(|(file, _)| file == ino);
         let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., is_page).collect();
         self.answered(ended.len());
@@ -230,7 +230,7 @@ impl Waits {
     }
 
     /// Ends all.
-    pub(super) fn end(&self) {
+    pub(in crate::fs) fn end(&self) {
         lock(&self.polls).clear();
         let reads = std::mem::take(&mut *lock(&self.reads));
         self.answered(reads.len());

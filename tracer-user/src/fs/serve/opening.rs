@@ -5,25 +5,27 @@ use std::sync::Arc;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyOpen};
 
 use super::{
-    dispatch::Access,
     fuse::errno,
     hub::Hub,
     owner::{View, When},
     reads::PATIENCE,
 };
-use crate::engine::quota::{Charge, Kind};
+use crate::{
+    engine::quota::{Charge, Kind},
+    fs::tree::dispatch::Access,
+};
 
 /// A file that is to be opened.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opening {
-    pub(super) pid: u32,
-    pub(super) ino: u64,
-    pub(super) access: Access,
+pub(in crate::fs) struct Opening {
+    pub(in crate::fs) pid: u32,
+    pub(in crate::fs) ino: u64,
+    pub(in crate::fs) access: Access,
 }
 
 impl Opening {
     /// Has it opened.
-    pub(super) fn start(self, hub: &Arc<Hub>, reply: ReplyOpen) {
+    pub(in crate::fs) fn start(self, hub: &Arc<Hub>, reply: ReplyOpen) {
         match hub.quotas.charge(self.access.uid, Kind::OpenFiles, 1) {
             Ok(charge) => self.queue(hub, reply, charge, 0),
             Err(_) => reply.error(Errno::EMFILE),

@@ -2,6 +2,8 @@
 //!
 //! While nobody waits for records nothing runs: full rings wake the daemon, everything else is done when a file is read.
 
+pub(in crate::fs) mod place;
+
 use std::{
     io,
     os::fd::OwnedFd,
@@ -19,16 +21,16 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
+use self::place::{Mounted, Place, SOURCE};
 use super::{
-    dispatch::{Owner, Tree},
-    fuse::Fuse,
-    helpers::Helpers,
-    hub::Hub,
-    opener::Opener,
-    owner::{OWN, When},
-    place::{Mounted, Place, SOURCE},
-    reaper,
-    state_file::Keeper,
+    helpers::{Helpers, opener::Opener, reaper},
+    serve::{
+        fuse::Fuse,
+        hub::Hub,
+        owner::{OWN, When},
+        state_file::Keeper,
+    },
+    tree::dispatch::{Owner, Tree},
 };
 use crate::{
     attach,
@@ -38,8 +40,7 @@ use crate::{
         instance::{Boot, Mirror},
     },
     ring::Waiter,
-    sys::mount,
-    sys::worker::Worker,
+    sys::{mount, worker::Worker},
 };
 
 /// How often the rings are looked at while somebody waits for what may be in them.

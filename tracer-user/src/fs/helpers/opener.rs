@@ -118,7 +118,7 @@ struct Process {
 }
 
 /// The daemon's side: the first process that is there is asked, as none can be started once privileges are dropped.
-pub(super) struct Opener {
+pub(in crate::fs) struct Opener {
     processes: Vec<Process>,
 }
 
@@ -162,7 +162,7 @@ impl Process {
 
 impl Opener {
     /// What asks the processes at the other ends of some sockets, which run [`run`]; without one no file can be opened.
-    pub(super) fn new(sockets: Vec<OwnedFd>) -> Self {
+    pub(in crate::fs) fn new(sockets: Vec<OwnedFd>) -> Self {
         Self { processes: sockets.into_iter().map(Process::new).collect() }
     }
 
@@ -171,7 +171,7 @@ impl Opener {
     ///
     /// # Errors
     /// `EAGAIN` where the client's uid has as many files under way as it may have; nothing is done then.
-    pub(super) fn look_then(
+    pub(in crate::fs) fn look_then(
         self: &Arc<Self>,
         place: (&Quotas, u32),
         wanted: Vec<FileRequest>,
@@ -188,7 +188,7 @@ impl Opener {
     }
 
     /// The same in this thread, for the daemon itself.
-    pub(super) fn look_now(&self, quotas: &Quotas, wanted: &FileRequest) -> Answer {
+    pub(in crate::fs) fn look_now(&self, quotas: &Quotas, wanted: &FileRequest) -> Answer {
         let place = quotas.charge(0, Kind::PendingFiles, 1).map_err(|_| Errno::AGAIN)?;
         self.look(wanted, Instant::now() + PATIENCE, &Arc::new(place))
     }
@@ -308,7 +308,7 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
 ///
 /// # Errors
 /// When there can be no further process.
-pub(super) fn start() -> io::Result<Worker> {
+pub(in crate::fs) fn start() -> io::Result<Worker> {
     // A thread that waits for a file would keep standard error open when the daemon is gone.
     Worker::start(COMMAND, Stdio::null())
 }

@@ -20,7 +20,7 @@ const DIR: &str = "/run/tracer/state";
 
 /// Keeps one mirror's state.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(in crate::fs) struct Keeper {
     path: PathBuf,
     changes: u64,
     last: Saved,
@@ -28,12 +28,12 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// For the mirror at a place.
-    pub(super) fn new(at: &Path) -> Self {
+    pub(in crate::fs) fn new(at: &Path) -> Self {
         Self { path: Path::new(DIR).join(name(at)), changes: 0, last: Saved::default() }
     }
 
     /// What a killed daemon left; None where there is nothing, or nothing that can be used, which is said and put aside.
-    pub(super) fn load(&self) -> Option<Saved> {
+    pub(in crate::fs) fn load(&self) -> Option<Saved> {
         let error = match read(&self.path) {
             Ok(saved) => return saved,
             Err(error) => error,
@@ -51,7 +51,7 @@ impl Keeper {
     }
 
     /// Writes the state where it changed.
-    pub(super) fn keep(&mut self, mirror: &Mirror) {
+    pub(in crate::fs) fn keep(&mut self, mirror: &Mirror) {
         if self.changes == mirror.changes() {
             return;
         }
@@ -75,7 +75,7 @@ impl Keeper {
     }
 
     /// Takes the file away.
-    pub(super) fn forget(&self) {
+    pub(in crate::fs) fn forget(&self) {
         for path in [&self.path, &self.path.with_extension("new")] {
             if let Err(error) = fs::remove_file(path)
                 && error.kind() != io::ErrorKind::NotFound

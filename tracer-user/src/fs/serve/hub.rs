@@ -13,10 +13,8 @@ use fuser::{FileAttr, FileType, INodeNo, Notifier};
 use tokio::sync::Notify;
 
 use super::{
-    dispatch::{Attributes, Tree},
     lookups::Lookups,
     notify::Teller,
-    opener::Opener,
     owner::{Jobs, Lent, OWN, View, When},
     state_file::Keeper,
     streams::{self, Streams},
@@ -28,11 +26,15 @@ use crate::{
         quota::{Charge, Quotas},
     },
     event::InstanceId,
+    fs::{
+        helpers::opener::Opener,
+        tree::dispatch::{Attributes, Tree},
+    },
     ring::Waiter,
 };
 
 /// How long the kernel may keep names and attributes: numbers mean the same for ever, and every change comes through it.
-pub(super) const TTL: Duration = Duration::from_secs(3600);
+pub(in crate::fs) const TTL: Duration = Duration::from_secs(3600);
 /// How long what programs set may take to be kept: one of them may set much.
 const KEEP_APART: Duration = Duration::from_millis(100);
 
@@ -40,30 +42,30 @@ const KEEP_APART: Duration = Duration::from_millis(100);
 const STEP: Duration = Duration::from_millis(20);
 
 /// The same for what may go, events that were made and their systems.
-pub(super) fn kept(attributes: &Attributes) -> Duration {
+pub(in crate::fs) fn kept(attributes: &Attributes) -> Duration {
     if attributes.lasting { TTL } else { Duration::ZERO }
 }
 
 /// What requests and the daemon share.
-pub(super) struct Hub {
+pub(in crate::fs) struct Hub {
     jobs: Arc<Jobs>,
     /// Reads that wait, and who polls.
-    pub(super) waits: Waits,
+    pub(in crate::fs) waits: Waits,
     /// Streams of pages that are open to be read.
-    pub(super) streams: Streams,
+    pub(in crate::fs) streams: Streams,
     keeper: Option<Mutex<Keeper>>,
     /// When what programs set is to be kept.
     keep_at: Mutex<Option<Instant>>,
     /// To tell the kernel of changes by; there once the file system is mounted.
-    pub(super) notifier: OnceLock<Notifier>,
+    pub(in crate::fs) notifier: OnceLock<Notifier>,
     /// Tells programs of user events.
-    pub(super) teller: Teller,
+    pub(in crate::fs) teller: Teller,
     /// What each uid's clients have.
-    pub(super) quotas: Quotas,
+    pub(in crate::fs) quotas: Quotas,
     /// Opens the files that clients name.
-    pub(super) opener: Arc<Opener>,
+    pub(in crate::fs) opener: Arc<Opener>,
     /// Asks the kernel what takes long.
-    pub(super) lookups: Lookups,
+    pub(in crate::fs) lookups: Lookups,
     /// For the open files.
     charges: Mutex<HashMap<u64, Charge>>,
     rings: Arc<Waiter>,
@@ -76,11 +78,11 @@ pub(super) struct Hub {
     next: Mutex<InstanceId>,
     own: Weak<Self>,
     /// Something changed that the daemon may have to act on.
-    pub(super) changed: Notify,
+    pub(in crate::fs) changed: Notify,
     /// The tree's owner answered.
-    pub(super) alive: Notify,
+    pub(in crate::fs) alive: Notify,
     /// The file system was unmounted.
-    pub(super) gone: Notify,
+    pub(in crate::fs) gone: Notify,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -88,7 +90,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Hub {
-    pub(super) fn new(
+    pub(in crate::fs) fn new(
         mut tree: Tree,
         keeper: Option<Keeper>,
         rings: Arc<Waiter>,
@@ -121,12 +123,12 @@ impl Hub {
     }
 
     /// The tree's thread and what is queued for it.
-    pub(super) fn jobs(&self) -> &Arc<Jobs> {
+    pub(in crate::fs) fn jobs(&self) -> &Arc<Jobs> {
         &self.jobs
     }
 
     /// Has something done by the thread that owns the tree.
-    pub(super) fn post(
+    pub(in crate::fs) fn post(
         &self,
         uid: u32,
         name: &'static str,
@@ -137,42 +139,42 @@ impl Hub {
     }
 
     /// Borrows the tree and waits for it: not for the thread that takes requests, and not within a job.
-    pub(super) fn tree(&self) -> Lent<'_> {
+    pub(in crate::fs) fn tree(&self) -> Lent<'_> {
         self.jobs.lend()
     }
 
     /// The number of an open file's table of user events, where it has one.
-    pub(super) fn user_file(&self, handle: u64) -> Option<u64> {
+    pub(in crate::fs) fn user_file(&self, handle: u64) -> Option<u64> {
         self.jobs.beside().user_file(handle)
     }
 
     /// Where writes to an open file go, where they are marks.
-    pub(super) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
+    pub(in crate::fs) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
         self.jobs.beside().marks(handle)
     }
 
     /// Counts an open file for a uid.
-    pub(super) fn hold(&self, handle: u64, charge: Charge) {
+    pub(in crate::fs) fn hold(&self, handle: u64, charge: Charge) {
         lock(&self.charges).insert(handle, charge);
     }
 
     /// Counts it no more.
-    pub(super) fn let_go(&self, handle: u64) {
+    pub(in crate::fs) fn let_go(&self, handle: u64) {
         lock(&self.charges).remove(&handle);
     }
 
     /// Tells programs what there is to tell, and then does something.
-    pub(super) fn tell(&self, news: PendingUpdates, then: impl FnOnce() + Send + 'static) {
+    pub(in crate::fs) fn tell(&self, news: PendingUpdates, then: impl FnOnce() + Send + 'static) {
         self.teller.tell(&self.own, news, then);
     }
 
     /// Lets the kernel forget the page that programs map.
-    pub(super) fn forget_page(&self) {
+    pub(in crate::fs) fn forget_page(&self) {
         self.teller.forget_page(&self.own);
     }
 
     /// Learns what became of programs, and tells them.
-    pub(super) fn learn_tasks(&self) {
+    pub(in crate::fs) fn learn_tasks(&self) {
         let hub = Weak::clone(&self.own);
         self.post(OWN, "tasks", When::Alone, move |view| {
             if let Some(hub) = hub.upgrade() {
@@ -183,20 +185,20 @@ impl Hub {
     }
 
     /// Learns events of modules, unless an operation is going on.
-    pub(super) fn learn_modules(mirror: &mut Mirror) {
+    pub(in crate::fs) fn learn_modules(mirror: &mut Mirror) {
         if !mirror.is_within_turn() {
             mirror.learn_modules();
         }
     }
 
     /// What is to be done behind an operation: keeps what was set, watches new rings, and says what is to be told to programs.
-    pub(super) fn finish(&self, mirror: &mut Mirror) -> PendingUpdates {
+    pub(in crate::fs) fn finish(&self, mirror: &mut Mirror) -> PendingUpdates {
         self.keep_state(mirror);
         self.attend(mirror)
     }
 
     /// The same without keeping what was set.
-    pub(super) fn attend(&self, mirror: &mut Mirror) -> PendingUpdates {
+    pub(in crate::fs) fn attend(&self, mirror: &mut Mirror) -> PendingUpdates {
         for ring in mirror.rings() {
             // One that is watched already says so.
             let _ = self.rings.watch(ring);
@@ -206,14 +208,14 @@ impl Hub {
     }
 
     /// Keeps what programs set, soon.
-    pub(super) fn keep_soon(&self) {
+    pub(in crate::fs) fn keep_soon(&self) {
         if self.keeper.is_some() {
             lock(&self.keep_at).get_or_insert_with(|| Instant::now() + KEEP_APART);
         }
     }
 
     /// Waits until there is something to keep that programs set.
-    pub(super) async fn keep_due(&self) {
+    pub(in crate::fs) async fn keep_due(&self) {
         let at = *lock(&self.keep_at);
         match at {
             Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -222,7 +224,7 @@ impl Hub {
     }
 
     /// Keeps it.
-    pub(super) fn keep_now(&self) {
+    pub(in crate::fs) fn keep_now(&self) {
         *lock(&self.keep_at) = None;
         let hub = Weak::clone(&self.own);
         self.post(OWN, "keep", When::Alone, move |view| {
@@ -233,21 +235,21 @@ impl Hub {
     }
 
     /// Keeps what was set, where it is kept.
-    pub(super) fn keep_state(&self, mirror: &Mirror) {
+    pub(in crate::fs) fn keep_state(&self, mirror: &Mirror) {
         if let Some(keeper) = &self.keeper {
             lock(keeper).keep(mirror);
         }
     }
 
     /// Forgets what was kept: the end is a regular one.
-    pub(super) fn forget_kept(&self) {
+    pub(in crate::fs) fn forget_kept(&self) {
         if let Some(keeper) = &self.keeper {
             lock(keeper).forget();
         }
     }
 
     /// Answers those who wait, so far as there is something for them.
-    pub(super) fn serve(&self) {
+    pub(in crate::fs) fn serve(&self) {
         if self.waits.is_empty() || self.serving.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -276,7 +278,7 @@ impl Hub {
     }
 
     /// Takes in what was recorded, and answers those who wait for it.
-    pub(super) fn collect(&self) {
+    pub(in crate::fs) fn collect(&self) {
         if self.collecting.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -305,7 +307,7 @@ impl Hub {
         });
     }
 
-    pub(super) fn attr(&self, attributes: &Attributes, since: SystemTime) -> FileAttr {
+    pub(in crate::fs) fn attr(&self, attributes: &Attributes, since: SystemTime) -> FileAttr {
         FileAttr {
             ino: INodeNo(attributes.number),
             size: if self.streams.is_open(attributes.number) { streams::SIZE } else { attributes.size },
@@ -326,11 +328,11 @@ impl Hub {
     }
 
     /// Whether the kernel maps files that it keeps no pages of.
-    pub(super) fn maps_directly(&self) -> bool {
+    pub(in crate::fs) fn maps_directly(&self) -> bool {
         self.maps_directly.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_maps_directly(&self, maps: bool) {
+    pub(in crate::fs) fn set_maps_directly(&self, maps: bool) {
         self.maps_directly.store(maps, Ordering::Release);
     }
 }

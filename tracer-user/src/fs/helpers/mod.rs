@@ -1,6 +1,9 @@
 //! The processes that work for a daemon. It starts them before it drops its privileges, as it can start none later.
 
-use super::{opener, reaper::Closer};
+pub(in crate::fs) mod opener;
+pub(in crate::fs) mod reaper;
+
+use self::reaper::Closer;
 use crate::{engine::client_memory, sys::worker::Worker};
 
 /// Processes that reach clients' memory: one, and others for the case that it is killed.

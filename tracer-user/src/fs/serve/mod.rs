@@ -1,0 +1,16 @@
+//! Requests of the kernel: [`fuse`] receives them and queues jobs, [`owner`] runs the jobs on the thread that owns the tree.
+//!
+//! [`hub`] is the state that the threads share. [`opening`], [`reads`] and [`ioctl`] serve requests of several steps;
+//! [`waits`] keeps reads and polls until there is data.
+
+pub(in crate::fs) mod fuse;
+pub(in crate::fs) mod hub;
+pub(in crate::fs) mod ioctl;
+pub(in crate::fs) mod lookups;
+pub(in crate::fs) mod notify;
+pub(in crate::fs) mod opening;
+pub(in crate::fs) mod owner;
+pub(in crate::fs) mod reads;
+pub(in crate::fs) mod state_file;
+pub(in crate::fs) mod streams;
+pub(in crate::fs) mod waits;

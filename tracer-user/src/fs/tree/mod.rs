@@ -1,0 +1,5 @@
+//! The mirror without FUSE: numbers and names of files, open files, and the operations on them.
+
+pub(in crate::fs) mod dispatch;
+pub(in crate::fs) mod node;
+pub(in crate::fs) mod open;
