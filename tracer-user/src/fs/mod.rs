@@ -19,4 +19,7 @@ pub use helpers::{
     opener::{COMMAND as OPENER, run as open_files},
     reaper::{COMMAND as CLOSER, Closer, run as close_events},
 };
-pub use tree::dispatch::{Access, Attributes, Outcome, Owner, Tree};
+pub use tree::{
+    dispatch::{Attributes, Owner, Tree},
+    open::{Access, Outcome},
+};

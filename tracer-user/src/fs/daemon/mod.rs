@@ -172,7 +172,7 @@ async fn run(
     confine::filter_calls(Role::Daemon);
     let owner = hub.jobs().start()?;
     let session = session.spawn()?;
-    let _ = hub.notifier.set(session.notifier());
+    hub.teller.notify_by(session.notifier());
     hub.streams.tell_by(session.notifier());
     ready()?;
     let mut beats = options.heartbeat.as_ref().map(|heartbeat| tokio::time::interval(heartbeat.every));

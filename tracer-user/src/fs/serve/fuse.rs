@@ -17,6 +17,7 @@ use fuser::{
 };
 
 use super::{
+    errno::errno,
     hub::{Hub, TTL, kept},
     ioctl,
     opening::Opening,
@@ -28,24 +29,9 @@ use crate::{
         instance::{mark::Writer, user},
         quota::Kind,
     },
-    fs::tree::dispatch::Access,
+    fs::tree::open::Access,
     lang::facts::{FileRequest, Files},
 };
-
-/// The first number that is no error to a program: the kernel's own, some of which reach us from its system calls.
-const INTERNAL: i32 = 512;
-/// `ENOTSUPP`, with which the kernel refuses what a driver or architecture does not have.
-const ENOTSUPP: i32 = 524;
-
-/// An error as the kernel takes it from a file system. It refuses an answer with a number of its own, and the caller would wait
-/// for ever.
-pub(in crate::fs) fn errno(errno: rustix::io::Errno) -> Errno {
-    match errno.raw_os_error() {
-        ENOTSUPP => Errno::EOPNOTSUPP,
-        number @ 1..INTERNAL => Errno::from_i32(number),
-        _ => Errno::EIO,
-    }
-}
 
 /// Bytes of a write to `user_events_data` that can matter: an index, and more than any record holds.
 const RECORD_MAX: usize = 4 + 2 * tracer_abi::MAX_PAYLOAD;
@@ -403,20 +389,5 @@ impl Filesystem for Fuse {
             }
             reply.poll(events);
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernel_gets_no_error_that_it_refuses() {
-        let answered = |number| errno(rustix::io::Errno::from_raw_os_error(number)).code();
-        assert_eq!(answered(524), libc::EOPNOTSUPP);
-        assert_eq!((answered(512), answered(530), answered(4095)), (libc::EIO, libc::EIO, libc::EIO));
-        for number in 1..INTERNAL {
-            assert_eq!(answered(number), number);
-        }
     }
 }

@@ -3,19 +3,19 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant, SystemTime},
 };
 
-use fuser::{FileAttr, FileType, INodeNo, Notifier};
+use fuser::{FileAttr, FileType, INodeNo};
 use tokio::sync::Notify;
 
 use super::{
     lookups::Lookups,
     notify::Teller,
-    owner::{Jobs, Lent, OWN, View, When},
+    owner::{Jobs, OWN, View, When},
     state_file::Keeper,
     streams::{self, Streams},
     waits::Waits,
@@ -56,8 +56,6 @@ pub(in crate::fs) struct Hub {
     keeper: Option<Mutex<Keeper>>,
     /// When what programs set is to be kept.
     keep_at: Mutex<Option<Instant>>,
-    /// To tell the kernel of changes by; there once the file system is mounted.
-    pub(in crate::fs) notifier: OnceLock<Notifier>,
     /// Tells programs of user events.
     pub(in crate::fs) teller: Teller,
     /// What each uid's clients have.
@@ -98,14 +96,15 @@ impl Hub {
     ) -> Arc<Self> {
         let opener = Arc::new(opener);
         let quotas = tree.mirror().quotas.clone();
+        let jobs = Jobs::new(tree);
+        let teller = Teller::new(&jobs);
         Arc::new_cyclic(|own| Self {
-            jobs: Jobs::new(tree),
+            jobs,
             waits: Waits::default(),
             streams: Streams::default(),
             keeper: keeper.map(Mutex::new),
             keep_at: Mutex::default(),
-            notifier: OnceLock::new(),
-            teller: Teller::default(),
+            teller,
             quotas,
             opener,
             lookups: Lookups::default(),
@@ -138,11 +137,6 @@ impl Hub {
         self.jobs.post(uid, name, when, act);
     }
 
-    /// Borrows the tree and waits for it: not for the thread that takes requests, and not within a job.
-    pub(in crate::fs) fn tree(&self) -> Lent<'_> {
-        self.jobs.lend()
-    }
-
     /// The number of an open file's table of user events, where it has one.
     pub(in crate::fs) fn user_file(&self, handle: u64) -> Option<u64> {
         self.jobs.beside().user_file(handle)
@@ -165,12 +159,12 @@ impl Hub {
 
     /// Tells programs what there is to tell, and then does something.
     pub(in crate::fs) fn tell(&self, news: PendingUpdates, then: impl FnOnce() + Send + 'static) {
-        self.teller.tell(&self.own, news, then);
+        self.teller.tell(news, then);
     }
 
     /// Lets the kernel forget the page that programs map.
     pub(in crate::fs) fn forget_page(&self) {
-        self.teller.forget_page(&self.own);
+        self.teller.forget_page();
     }
 
     /// Learns what became of programs, and tells them.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use fuser::{Errno, ReplyIoctl};
 
-use super::{fuse::errno, hub::Hub, owner::When};
+use super::{errno::errno, hub::Hub, owner::When};
 use crate::engine::{
     instance::user::{Access, Caller, Request},
     quota::Kind,

@@ -3,6 +3,7 @@
 //! [`hub`] is the state that the threads share. [`opening`], [`reads`] and [`ioctl`] serve requests of several steps;
 //! [`waits`] keeps reads and polls until there is data.
 
+pub(in crate::fs) mod errno;
 pub(in crate::fs) mod fuse;
 pub(in crate::fs) mod hub;
 pub(in crate::fs) mod ioctl;

@@ -1,58 +1,73 @@
-//! Telling programs what user events are on, before whoever changed it has the answer.
+//! Updates of user events in programs: a program sees that an event was enabled before the client that enabled it has its
+//! answer.
 //!
-//! Bits in their memory are written by a process of its own, until a deadline. The page that they map is written by a thread that has
-//! neither the tree nor a FUSE request in hand: the kernel may want a page of ours first, which another request asks for.
+//! A separate process writes the bits in the programs' memory, with a deadline. A thread writes the status page, which
+//! programs map. This thread holds neither the tree nor a FUSE request: the kernel may first read a page of the mirror,
+//! which is another request.
 
 use std::sync::{
-    Mutex, PoisonError, Weak,
+    Arc, Mutex, OnceLock, PoisonError, Weak,
     mpsc::{Sender, channel},
 };
 
-use fuser::INodeNo;
+use fuser::{INodeNo, Notifier};
 
-use super::hub::Hub;
+use super::owner::Jobs;
 use crate::engine::instance::user::PendingUpdates;
 
 type Then = Box<dyn FnOnce() + Send>;
 
-/// The page is to be put, or forgotten where it holds text by now, and something done then.
+/// Writes the status page, or drops the kernel's copy of it if `stale`, and then calls `then`.
 struct Job {
     stale: bool,
     then: Then,
 }
 
-/// The thread, once there was something to tell.
-#[derive(Default)]
+/// What the thread needs to write the status page.
+struct StatusPage {
+    tree: Weak<Jobs>,
+    /// Empty until the file system is mounted.
+    notifier: OnceLock<Notifier>,
+}
+
+/// Tells programs about changes. The thread starts with the first change of the page.
 pub(in crate::fs) struct Teller {
+    page: Arc<StatusPage>,
     jobs: Mutex<Option<Sender<Job>>>,
 }
 
 impl Teller {
-    /// Tells, and then does something; at once where there is nothing to tell.
-    pub(in crate::fs) fn tell(
-        &self,
-        hub: &Weak<Hub>,
-        news: PendingUpdates,
-        then: impl FnOnce() + Send + 'static,
-    ) {
+    /// Creates a teller for the tree that these jobs own.
+    pub(in crate::fs) fn new(tree: &Arc<Jobs>) -> Self {
+        let page = StatusPage { tree: Arc::downgrade(tree), notifier: OnceLock::new() };
+        Self { page: Arc::new(page), jobs: Mutex::default() }
+    }
+
+    /// Sets the notifier of the mounted file system.
+    pub(in crate::fs) fn notify_by(&self, notifier: Notifier) {
+        let _ = self.page.notifier.set(notifier);
+    }
+
+    /// Tells programs about updates and then calls `then`, at once if there are no updates.
+    pub(in crate::fs) fn tell(&self, news: PendingUpdates, then: impl FnOnce() + Send + 'static) {
         let PendingUpdates { ticket, page } = news;
         let then: Then = match ticket {
             Some(ticket) => Box::new(move || ticket.then(then)),
             None => Box::new(then),
         };
-        // The page first: by the time that it is there, so are the bits, mostly.
-        if page { self.send(hub, Job { stale: false, then }) } else { then() }
+        // The page goes first: the bits are mostly written by the time that the page is.
+        if page { self.send(Job { stale: false, then }) } else { then() }
     }
 
-    /// Lets the kernel forget the page that programs map.
-    pub(in crate::fs) fn forget_page(&self, hub: &Weak<Hub>) {
-        self.send(hub, Job { stale: true, then: Box::new(|| {}) });
+    /// Drops the kernel's copy of the page that programs map.
+    pub(in crate::fs) fn forget_page(&self) {
+        self.send(Job { stale: true, then: Box::new(|| {}) });
     }
 
-    fn send(&self, hub: &Weak<Hub>, job: Job) {
+    fn send(&self, job: Job) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.is_none() {
-            *jobs = start(hub.clone());
+            *jobs = start(Arc::clone(&self.page));
         }
         let unsent = match &*jobs {
             Some(jobs) => jobs.send(job).err().map(|error| error.0),
@@ -65,19 +80,17 @@ impl Teller {
     }
 }
 
-fn start(hub: Weak<Hub>) -> Option<Sender<Job>> {
+fn start(page: Arc<StatusPage>) -> Option<Sender<Job>> {
     let (jobs, taken) = channel::<Job>();
     let run = move || {
         while let Ok(first) = taken.recv() {
-            // One page is all of theirs: nobody waits behind many others.
+            // One write of the page serves all queued jobs, so that no job waits for many writes.
             let jobs: Vec<Job> = std::iter::once(first).chain(taken.try_iter()).collect();
-            if let Some(hub) = hub.upgrade() {
-                if jobs.iter().any(|job| job.stale) {
-                    put_page(&hub, true);
-                }
-                if jobs.iter().any(|job| !job.stale) {
-                    put_page(&hub, false);
-                }
+            if jobs.iter().any(|job| job.stale) {
+                page.put(true);
+            }
+            if jobs.iter().any(|job| !job.stale) {
+                page.put(false);
             }
             for job in jobs {
                 (job.then)();
@@ -88,17 +101,20 @@ fn start(hub: Weak<Hub>) -> Option<Sender<Job>> {
     started.map_err(|error| tracing::warn!("programs are not told of events: {error}")).ok().map(|_| jobs)
 }
 
-/// Puts the page where mappings that exist see it: into the kernel's page cache.
-fn put_page(hub: &Hub, stale: bool) {
-    let (ino, page) = {
-        let mut tree = hub.tree();
-        let Ok(ino) = tree.find("user_events_status") else { return };
-        (INodeNo(ino), tree.mirror().user_page().to_vec())
-    };
-    let Some(notifier) = hub.notifier.get() else { return };
-    let done = if stale { notifier.inval_inode(ino, 0, -1) } else { notifier.store(ino, 0, &page) };
-    if let Err(error) = done {
-        // Nobody knows the file yet.
-        tracing::debug!("no status page: {error}");
+impl StatusPage {
+    /// Writes the page to the kernel's page cache, where existing mappings see it, or drops it from there if `stale`.
+    fn put(&self, stale: bool) {
+        let Some(jobs) = self.tree.upgrade() else { return };
+        let (ino, page) = {
+            let mut tree = jobs.lend();
+            let Ok(ino) = tree.find("user_events_status") else { return };
+            (INodeNo(ino), tree.mirror().user_page().to_vec())
+        };
+        let Some(notifier) = self.notifier.get() else { return };
+        let done = if stale { notifier.inval_inode(ino, 0, -1) } else { notifier.store(ino, 0, &page) };
+        if let Err(error) = done {
+            // The kernel has not looked the file up yet.
+            tracing::debug!("no status page: {error}");
+        }
     }
 }

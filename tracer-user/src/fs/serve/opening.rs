@@ -5,14 +5,14 @@ use std::sync::Arc;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyOpen};
 
 use super::{
-    fuse::errno,
+    errno::errno,
     hub::Hub,
     owner::{View, When},
     reads::PATIENCE,
 };
 use crate::{
     engine::quota::{Charge, Kind},
-    fs::tree::dispatch::Access,
+    fs::tree::open::Access,
 };
 
 /// A file that is to be opened.

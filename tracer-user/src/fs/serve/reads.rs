@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use fuser::{Errno, ReplyData};
 
 use super::{
-    fuse::errno,
+    errno::errno,
     hub::Hub,
     owner::{View, When},
     streams::PageRead,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     engine::quota::{Charge, Kind},
-    fs::tree::dispatch::Outcome,
+    fs::tree::open::Outcome,
 };
 
 /// How often a request is put off while records come faster than they are taken.

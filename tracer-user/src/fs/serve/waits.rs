@@ -19,8 +19,8 @@ use std::{
 
 use fuser::{Errno, PollNotifier, ReplyData};
 
-use super::{fuse::errno, owner::View};
-use crate::{engine::quota::Charge, event::InstanceId, fs::tree::dispatch::Outcome};
+use super::{errno::errno, owner::View};
+use crate::{engine::quota::Charge, event::InstanceId, fs::tree::open::Outcome};
 
 /// How long a poll is taken to be waited for.
 const INTEREST: Duration = Duration::from_secs(1);

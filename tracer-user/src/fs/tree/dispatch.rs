@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::{
     node::{Dir, Node, ROOT},
-    open::Open,
+    open::{Access, Open, Outcome, Ready},
 };
 use crate::{
     attach,
@@ -28,44 +28,6 @@ use crate::{
     kernel::Error,
     lang::facts::{FileRequest, Files},
 };
-
-/// What a file is ready for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ready {
-    /// A read would not wait, or shows something new.
-    pub input: bool,
-    /// There is news since anything was last asked of the file.
-    pub news: bool,
-}
-
-impl Ready {
-    /// Whether it is ready for anything.
-    pub fn any(self) -> bool {
-        self.input || self.news
-    }
-}
-
-/// How a file is opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Access {
-    /// To be read.
-    pub read: bool,
-    /// To be written.
-    pub write: bool,
-    /// Emptied first.
-    pub truncate: bool,
-    /// Whose it is to be.
-    pub uid: u32,
-}
-
-/// What a read comes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// These bytes; none at the end.
-    Data(Vec<u8>),
-    /// Nothing yet.
-    Wait,
-}
 
 /// What stat(2) shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

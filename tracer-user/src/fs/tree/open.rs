@@ -8,7 +8,6 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::dispatch::{Access, Outcome, Ready};
 use crate::{
     engine::instance::{
         Filled, Lines, Marks, Mirror, Pages, Pipe, Seen,
@@ -19,6 +18,44 @@ use crate::{
     kernel::Error,
     lang::facts::Files,
 };
+
+/// What a file is ready for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// A read would not wait, or shows something new.
+    pub input: bool,
+    /// There is news since anything was last asked of the file.
+    pub news: bool,
+}
+
+impl Ready {
+    /// Whether it is ready for anything.
+    pub fn any(self) -> bool {
+        self.input || self.news
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// To be read.
+    pub read: bool,
+    /// To be written.
+    pub write: bool,
+    /// Emptied first.
+    pub truncate: bool,
+    /// Whose it is to be.
+    pub uid: u32,
+}
+
+/// What a read comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// These bytes; none at the end.
+    Data(Vec<u8>),
+    /// Nothing yet.
+    Wait,
+}
 
 /// What a file has between two reads.
 #[derive(Debug)]
