@@ -1,5 +1,7 @@
 //! The mirror: a directory tree whose files behave as the files of tracefs do.
 //!
+//! Each folder uses only the folders before it:
+//!
 //! - [`files`]: the directories as tables of files. A file turns reads into text and writes into commands of
 //!   `engine::instance`.
 //! - [`tree`]: the numbers and names of files, open files, and [`Tree`], which works without FUSE.
@@ -13,13 +15,14 @@ mod helpers;
 mod serve;
 mod tree;
 
-pub use daemon::{Heartbeat, Options, allow_descriptors, place::is_mirror, serve};
+pub use daemon::{Heartbeat, Options, descriptors::allow_descriptors, place::is_mirror, serve};
 pub use helpers::{
     Helpers,
     opener::{COMMAND as OPENER, run as open_files},
     reaper::{COMMAND as CLOSER, Closer, run as close_events},
 };
 pub use tree::{
-    dispatch::{Attributes, Owner, Tree},
+    attributes::{Attributes, Owner},
+    dispatch::Tree,
     open::{Access, Outcome},
 };

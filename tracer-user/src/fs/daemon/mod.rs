@@ -2,6 +2,7 @@
 //!
 //! While nobody waits for records nothing runs: full rings wake the daemon, everything else is done when a file is read.
 
+pub(in crate::fs) mod descriptors;
 pub(in crate::fs) mod place;
 
 use std::{
@@ -14,8 +15,7 @@ use std::{
 };
 
 use fuser::{Config, Session, SessionACL};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::io::Errno;
 use tokio::{
     io::unix::{AsyncFd, AsyncFdReadyGuard},
     signal::unix::{SignalKind, signal},
@@ -30,7 +30,7 @@ use super::{
         owner::{OWN, When},
         state_file::Keeper,
     },
-    tree::dispatch::{Owner, Tree},
+    tree::{attributes::Owner, dispatch::Tree},
 };
 use crate::{
     attach,
@@ -98,7 +98,7 @@ pub struct Options {
 /// When it cannot be mounted, or the place is taken.
 pub fn serve(mirror: Mirror, mut options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let place = Place::prepare(&options.at, options.over)?;
-    allow_descriptors();
+    descriptors::allow_descriptors();
     let (mut mirror, mut keeper) = (mirror, options.keep.then(|| Keeper::new(place.path())));
     if let Some(closer) = options.helpers.closer.take() {
         mirror.guard_with(closer.into_socket()?);
@@ -269,37 +269,6 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
         tracing::warn!("a process keeps probes of its files from being taken off; they go with this process");
     }
     unmounted
-}
-
-/// Descriptors that the process's table is made for at the start: those of all events of a machine.
-const DESCRIPTORS: u64 = 16_384;
-
-/// Takes all descriptors that we may have: each event that is on costs two, each probe some, each process that is told of user
-/// events one. Who may raise what may be had takes as many as there can be.
-///
-/// To be called while there is one thread: where several threads share the table, the kernel waits for all CPUs whenever it grows
-/// (`expand_files()`, fs/file.c), and every thread that opens a file waits too.
-pub fn allow_descriptors() {
-    raise_limit();
-    let last = getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS).min(DESCRIPTORS).saturating_sub(1);
-    if let Ok(last) = i32::try_from(last)
-        && let Err(error) = fcntl_dupfd_cloexec(rustix::stdio::stderr(), last)
-    {
-        tracing::debug!("the table of descriptors grows when it must: {error}");
-    }
-}
-
-fn raise_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|most| most.trim().parse().ok());
-    let most = most.max(limit.maximum);
-    if limit.maximum.is_some() && setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_ok()
-    {
-        return;
-    }
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!("the limit on open files stays at {:?}: {error}", limit.current);
-    }
 }
 
 /// Waits for the next beat; for ever where there is none.

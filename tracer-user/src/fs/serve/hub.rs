@@ -28,7 +28,7 @@ use crate::{
     event::InstanceId,
     fs::{
         helpers::opener::Opener,
-        tree::dispatch::{Attributes, Tree},
+        tree::{attributes::Attributes, dispatch::Tree},
     },
     ring::Waiter,
 };
@@ -139,12 +139,12 @@ impl Hub {
 
     /// The number of an open file's table of user events, where it has one.
     pub(in crate::fs) fn user_file(&self, handle: u64) -> Option<u64> {
-        self.jobs.beside().user_file(handle)
+        self.jobs.files().user_file(handle)
     }
 
     /// Where writes to an open file go, where they are marks.
     pub(in crate::fs) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
-        self.jobs.beside().marks(handle)
+        self.jobs.files().marks(handle)
     }
 
     /// Counts an open file for a uid.

@@ -5,44 +5,11 @@
 //! when the thread has read the fact.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Mutex, PoisonError,
     mpsc::{Sender, channel},
 };
 
-use crate::{
-    engine::{facts::Facts, instance::Events},
-    event::EventId,
-    kernel::Error,
-};
-
-/// The facts that a request needs. The thread stores them where the request looks for them.
-#[derive(Debug)]
-pub(in crate::fs) struct Lookup {
-    pub(in crate::fs) facts: Arc<Facts>,
-    pub(in crate::fs) events: Arc<Events>,
-    /// The event whose format is to be read.
-    pub(in crate::fs) format: Option<EventId>,
-    /// The kernel's file whose text is asked for.
-    pub(in crate::fs) file: Option<&'static str>,
-    /// Whether records are to be printed.
-    pub(in crate::fs) prints: bool,
-}
-
-/// The text of the file that was asked for.
-pub(in crate::fs) type Text = Option<Result<Option<String>, Error>>;
-
-impl Lookup {
-    fn run(&self) -> Text {
-        if let Some(event) = self.format {
-            // The request finds the error again and returns it.
-            let _ = self.events.try_format(event, &self.facts);
-        }
-        if self.prints {
-            self.facts.prepare_print();
-        }
-        self.file.map(|file| self.facts.tracefs.read(file))
-    }
-}
+use crate::fs::tree::lookup::{Lookup, Text};
 
 type Question = Box<dyn FnOnce() + Send>;
 
@@ -81,10 +48,13 @@ impl Lookups {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::sync::{Arc, mpsc::channel};
 
     use super::*;
-    use crate::kernel::Tracefs;
+    use crate::{
+        engine::{facts::Facts, instance::Events},
+        kernel::Tracefs,
+    };
 
     #[test]
     fn answers_are_kept_and_questions_are_asked_in_order() {

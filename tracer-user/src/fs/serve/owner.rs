@@ -21,7 +21,7 @@ use std::{
 
 use crate::{
     engine::instance::Mirror,
-    fs::tree::dispatch::{Beside, Tree},
+    fs::tree::{dispatch::Tree, file_table::FileTable},
 };
 
 /// How long others' jobs in one turn may take together.
@@ -63,12 +63,12 @@ struct Job {
 }
 
 impl Job {
-    fn can_have_turn(&self, beside: &Beside, learns_events: bool) -> bool {
+    fn can_have_turn(&self, files: &FileTable, learns_events: bool) -> bool {
         match self.when {
             When::Alone | When::Ending => false,
             When::Any => !learns_events,
-            When::File(handle) => beside.can_have_turn(handle),
-            When::Closing(handle) => beside.closes_plainly(handle),
+            When::File(handle) => files.can_have_turn(handle),
+            When::Closing(handle) => files.closes_plainly(handle),
         }
     }
 }
@@ -123,7 +123,7 @@ pub(in crate::fs) struct Jobs {
     queue: Mutex<Queue>,
     wakes: Condvar,
     tree: Mutex<Tree>,
-    beside: Beside,
+    files: FileTable,
     stop: Arc<AtomicBool>,
 }
 
@@ -138,7 +138,7 @@ impl Jobs {
         let jobs = Arc::new(Self {
             queue: Mutex::default(),
             wakes: Condvar::new(),
-            beside: tree.beside().clone(),
+            files: tree.files().clone(),
             tree: Mutex::new(tree),
             stop: Arc::clone(&stop),
         });
@@ -152,9 +152,9 @@ impl Jobs {
         jobs
     }
 
-    /// What of the tree is not the mirror.
-    pub(in crate::fs) fn beside(&self) -> &Beside {
-        &self.beside
+    /// The tree's open files.
+    pub(in crate::fs) fn files(&self) -> &FileTable {
+        &self.files
     }
 
     /// Starts the thread that owns the tree.
@@ -257,16 +257,16 @@ impl Jobs {
         let mut waited = wait.is_zero();
         while since.elapsed() < TURN {
             let mut queue = lock(&self.queue);
-            let mut job = queue.take(|job| job.can_have_turn(&self.beside, learns_events));
+            let mut job = queue.take(|job| job.can_have_turn(&self.files, learns_events));
             if job.is_none() && !waited {
                 waited = true;
                 queue = self.wakes.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0;
-                job = queue.take(|job| job.can_have_turn(&self.beside, learns_events));
+                job = queue.take(|job| job.can_have_turn(&self.files, learns_events));
             }
             drop(queue);
             let Some(Job { name, work: Work::Act(act), .. }) = job else { return };
             mirror.begin_step(name);
-            act(&mut self.beside.over(mirror));
+            act(&mut View::over(mirror, &self.files));
             mirror.end_step();
         }
     }

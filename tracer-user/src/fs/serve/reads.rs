@@ -64,7 +64,7 @@ impl Read {
             return hub.lookups.ask(lookup, move |text| {
                 drop(charge);
                 if let Some(text) = text {
-                    ours.jobs().beside().put_text(self.handle, text);
+                    ours.jobs().files().put_text(self.handle, text);
                 }
                 self.queue(&ours, reply, 1);
             });

@@ -112,7 +112,7 @@ impl Waits {
                 all = false;
                 break;
             }
-            if view.beside().is_busy(read.handle) || !settle(view, &mut settled, read.handle) {
+            if view.files().is_busy(read.handle) || !settle(view, &mut settled, read.handle) {
                 left.push(read);
                 all = false;
                 continue;
@@ -185,7 +185,7 @@ impl Waits {
         is_old: bool,
     ) {
         if !is_old {
-            if view.beside().is_busy(handle) {
+            if view.files().is_busy(handle) {
                 return;
             }
             settle(view, settled, handle);

@@ -1,214 +1,83 @@
-//! The tree as a whole: directories, open files, attributes. It knows nothing of FUSE, so that tests use it as it is.
+//! [`Tree`]: the operations on directories and open files. It does not use FUSE, so that tests can call it directly.
 //!
-//! Open files and changed attributes lie beside the mirror ([`OpenFiles`]), so that a request can be served while a long
-//! operation has the mirror borrowed: [`Beside::over`] makes a tree of both. The open file that the long operation was
-//! asked for through is taken out meanwhile; [`Beside::is_busy`] says so.
+//! A tree consists of the mirror and a [`FileTable`]. [`Tree::over`] makes a tree of a borrowed mirror, so that a request
+//! can be served while a long operation has the mirror. [`FileTable::is_busy`] reports the open file that serves the
+//! long operation.
 
-use std::{
-    borrow::BorrowMut,
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::SystemTime,
-};
+use std::{borrow::BorrowMut, sync::Arc, time::SystemTime};
 
 use rustix::io::Errno;
 
 use super::{
+    attributes::{Attributes, Changed, Owner},
+    file_table::{FileTable, Slot},
+    lookup::Lookup,
     node::{Dir, Node, ROOT},
     open::{Access, Open, Outcome, Ready},
 };
 use crate::{
     attach,
-    engine::instance::{Marks, Mirror, mark::Mark},
+    engine::instance::Mirror,
     event::{EventId, InstanceId},
-    fs::{
-        files::entry::{At, Result, Shows, Subject},
-        serve::lookups::Lookup,
-    },
-    kernel::Error,
+    fs::files::entry::{At, Result, Shows, Subject},
     lang::facts::{FileRequest, Files},
 };
 
-/// What stat(2) shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attributes {
-    /// Number.
-    pub number: u64,
-    /// Whether it is a directory.
-    pub is_dir: bool,
-    /// Permissions.
-    pub mode: u16,
-    /// Number of links.
-    pub links: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Whether the name stays.
-    pub lasting: bool,
-    /// Size in bytes.
-    pub size: u64,
-}
-
-/// Whose the files are, and who may enter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Permissions of the top directory.
-    pub mode: u16,
-}
-
-impl Default for Owner {
-    /// Root's alone, as tracefs is.
-    fn default() -> Self {
-        Self { uid: 0, gid: 0, mode: 0o700 }
-    }
-}
-
-/// What somebody changed by chmod(2) or chown(2).
-#[derive(Clone, Copy, Debug, Default)]
-struct Changed {
-    mode: Option<u16>,
-    uid: Option<u32>,
-    gid: Option<u32>,
-}
-
-/// Attributes that are remembered at most; those of files that are gone are dropped first.
-const CHANGED: usize = 65_536;
-
-/// An open file.
-struct Slot {
-    /// None while a request to it is being served.
-    open: Option<Open>,
-    /// The event that it is a file of.
-    event: Option<EventId>,
-    /// The event whose format it shows.
-    format: Option<EventId>,
-    /// Whether it shows records, or texts of their kind.
-    prints: bool,
-    /// Whether closing it does no more than to forget it.
-    plain: bool,
-    /// The number of its table of user events, where it has one.
-    user: Option<u64>,
-    /// Where its writes go, where they are marks.
-    marks: Option<(Arc<Marks>, Mark)>,
-}
-
-/// What lies beside the mirror.
-#[derive(Default)]
-struct OpenFiles {
-    open: HashMap<u64, Slot>,
-    last: u64,
-    changed: HashMap<u64, Changed>,
-}
-
-/// The part of a tree that is not the mirror. Clones are the same.
-#[derive(Clone)]
-pub(in crate::fs) struct Beside {
-    files: Arc<Mutex<OpenFiles>>,
-    owner: Owner,
-    since: SystemTime,
-}
-
-impl Beside {
-    fn files(&self) -> MutexGuard<'_, OpenFiles> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The tree of these files over a mirror.
-    pub(in crate::fs) fn over<'a>(&self, mirror: &'a mut Mirror) -> Tree<&'a mut Mirror> {
-        Tree { mirror, beside: self.clone() }
-    }
-
-    /// Whether a request to an open file is being served.
-    pub(in crate::fs) fn is_busy(&self, handle: u64) -> bool {
-        self.files().open.get(&handle).is_some_and(|slot| slot.open.is_none())
-    }
-
-    /// Whether a request to an open file can be served in a turn: it is not being served, and does not take long.
-    pub(in crate::fs) fn can_have_turn(&self, handle: u64) -> bool {
-        let files = self.files();
-        let Some(slot) = files.open.get(&handle) else { return true };
-        slot.open.as_ref().is_some_and(|open| !open.takes_long())
-    }
-
-    /// Whether closing a file changes nothing but that it is closed.
-    pub(in crate::fs) fn closes_plainly(&self, handle: u64) -> bool {
-        self.files().open.get(&handle).is_none_or(|slot| slot.plain)
-    }
-
-    /// The number of an open file's table of user events, where it has one.
-    pub(in crate::fs) fn user_file(&self, handle: u64) -> Option<u64> {
-        self.files().open.get(&handle)?.user
-    }
-
-    /// Hands an open file the text of the kernel's file that it shows, unless it is being served.
-    pub(in crate::fs) fn put_text(&self, handle: u64, text: std::result::Result<Option<String>, Error>) {
-        if let Some(open) = self.files().open.get_mut(&handle).and_then(|slot| slot.open.as_mut()) {
-            open.put_text(text);
-        }
-    }
-
-    /// Where writes to an open file go, where they are marks.
-    pub(in crate::fs) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
-        self.files().open.get(&handle)?.marks.clone()
-    }
-}
-
-/// The tree, over a mirror of its own or a borrowed one.
+/// The mirror as a tree of files. `M` is the mirror or a borrowed one.
 pub struct Tree<M = Mirror> {
     mirror: M,
-    beside: Beside,
+    files: FileTable,
 }
 
 impl Tree {
-    /// A tree over instances.
+    /// Creates a tree whose files belong to `owner`.
     pub fn new(mut mirror: Mirror, owner: Owner) -> Self {
         mirror.publish();
-        let beside = Beside { files: Arc::default(), owner, since: SystemTime::now() };
-        Self { mirror, beside }
+        Self { mirror, files: FileTable::new(owner) }
+    }
+}
+
+impl<'a> Tree<&'a mut Mirror> {
+    /// Creates a tree of a borrowed mirror that shares a file table.
+    pub(in crate::fs) fn over(mirror: &'a mut Mirror, files: &FileTable) -> Self {
+        Self { mirror, files: files.clone() }
     }
 }
 
 impl<M: BorrowMut<Mirror>> Tree<M> {
-    /// The instances.
+    /// The mirror.
     pub fn mirror(&mut self) -> &mut Mirror {
         self.mirror.borrow_mut()
     }
 
-    /// The same, to be looked at.
     fn seen(&self) -> &Mirror {
         self.mirror.borrow()
     }
 
-    /// When it was made: the time of all files.
+    /// The time when the tree was created, which is the timestamp of all files.
     pub fn since(&self) -> SystemTime {
-        self.beside.since
+        self.files.since
     }
 
-    /// What is not the mirror.
-    pub(in crate::fs) fn beside(&self) -> &Beside {
-        &self.beside
+    /// The open files.
+    pub(in crate::fs) fn files(&self) -> &FileTable {
+        &self.files
     }
 
-    /// The same tree, borrowed.
+    /// The same tree with a borrowed mirror.
     pub(in crate::fs) fn view(&mut self) -> Tree<&mut Mirror> {
-        self.beside.over(self.mirror.borrow_mut())
+        Tree::over(self.mirror.borrow_mut(), &self.files)
     }
 
     fn node(&self, number: u64) -> Result<Node> {
-        // A file of an instance that is gone has no device any more, as the kernel has it.
         Node::of(number).filter(|node| node.exists(self.seen())).ok_or(Errno::NOENT)
     }
 
     fn attributes_of(&self, node: Node) -> Attributes {
         let number = node.number();
         let (mode, links) = node.mode(self.seen());
-        let changed = self.beside.files().changed.get(&number).copied().unwrap_or_default();
-        let owner = self.beside.owner;
+        let changed = self.files.changed(number);
+        let owner = self.files.owner;
         Attributes {
             number,
             is_dir: node.is_dir(),
@@ -221,18 +90,18 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         }
     }
 
-    /// Attributes of a file.
+    /// Returns the attributes of a file.
     ///
     /// # Errors
-    /// `ENOENT`.
+    /// `ENOENT` if there is no such file.
     pub fn attributes(&self, number: u64) -> Result<Attributes> {
         Ok(self.attributes_of(self.node(number)?))
     }
 
-    /// Changes attributes.
+    /// Changes attributes of a file; `None` leaves an attribute unchanged.
     ///
     /// # Errors
-    /// `ENOENT`, and `ENOSPC` when more files than can be remembered were changed.
+    /// `ENOENT` if there is no such file, `ENOSPC` if attributes of too many files are changed.
     pub fn change(
         &mut self,
         number: u64,
@@ -241,45 +110,33 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         gid: Option<u32>,
     ) -> Result<Attributes> {
         let node = self.node(number)?;
-        let mut files = self.beside.files();
-        if files.changed.len() >= CHANGED && !files.changed.contains_key(&number) {
-            let mirror = self.seen();
-            files.changed.retain(|number, _| Node::of(*number).is_some_and(|node| node.exists(mirror)));
-            if files.changed.len() >= CHANGED {
-                return Err(Errno::NOSPC);
-            }
-        }
-        let changed = files.changed.entry(number).or_default();
-        changed.mode = mode.or(changed.mode);
-        changed.uid = uid.or(changed.uid);
-        changed.gid = gid.or(changed.gid);
-        drop(files);
+        self.files.change(number, Changed { mode, uid, gid }, |number| self.node(number).is_ok())?;
         Ok(self.attributes_of(node))
     }
 
     /// Finds a name in a directory.
     ///
     /// # Errors
-    /// `ENOENT`.
+    /// `ENOENT` if there is no such directory or name.
     pub fn lookup(&self, parent: u64, name: &str) -> Result<Attributes> {
         let child = self.node(parent)?.child(name, self.seen()).ok_or(Errno::NOENT)?;
         Ok(self.attributes_of(child))
     }
 
-    /// Finds a path from the root, for tests and commands.
+    /// Finds the number of a file by its path from the root. Tests and the status page use it.
     ///
     /// # Errors
-    /// `ENOENT`.
+    /// `ENOENT` if there is no such path.
     pub fn find(&self, path: &str) -> Result<u64> {
         path.split('/')
             .filter(|name| !name.is_empty())
             .try_fold(ROOT, |number, name| Ok(self.lookup(number, name)?.number))
     }
 
-    /// What a directory holds: number, name, whether it is a directory; itself and its parent first.
+    /// Lists a directory: number, name, and whether it is a directory. `.` and `..` come first.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`.
+    /// `ENOENT` if there is no such directory, `ENOTDIR` for a file.
     pub fn list(&self, number: u64) -> Result<Vec<(u64, String, bool)>> {
         let node = self.node(number)?;
         if !node.is_dir() {
@@ -292,10 +149,10 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         Ok(all)
     }
 
-    /// Opens a file for a thread. What it gives is the file's handle and whether it is a stream.
+    /// Opens a file for thread `who`. Returns the handle, and whether the file is a stream without positions.
     ///
     /// # Errors
-    /// `ENODEV` for a file of an instance that is gone, and what opening it does may refuse.
+    /// `ENODEV` if the file is gone, `EISDIR` for a directory, and errors of the file itself.
     pub fn open(&mut self, number: u64, access: Access, who: u32) -> Result<(u64, bool)> {
         let node = self.node(number).map_err(|_| Errno::NODEV)?;
         let entry = node.entry(self.seen()).ok_or(Errno::ISDIR)?;
@@ -313,42 +170,17 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         }
         let open = opened?;
         let stream = open.is_stream();
-        // An open `id` has the number by itself, whatever becomes of the event.
-        let event = match node.dir {
-            Dir::Event(event) if entry.name != "id" => Some(event),
-            _ => None,
-        };
-        let format = match node.dir {
-            Dir::Event(event) if matches!(entry.name, "format" | "id") => Some(event),
-            _ => None,
-        };
-        let slot = Slot {
-            event,
-            format,
-            prints: matches!(entry.shows, Shows::Trace | Shows::Snapshot | Shows::Pipe | Shows::Hist(_)),
-            plain: open.closes_plainly(),
-            user: open.user_file(),
-            marks: open.marks(self.seen()),
-            open: Some(open),
-        };
-        let mut files = self.beside.files();
-        files.last += 1;
-        let handle = files.last;
-        files.open.insert(handle, slot);
-        Ok((handle, stream))
+        let marks = open.marks(self.seen());
+        Ok((self.files.add(Slot::new(open, node.dir, entry, marks)), stream))
     }
 
-    /// What a read of an open file would have to wait for.
+    /// The facts that a read of an open file needs and that are not read yet. `None` if the read can be served at once.
     pub(in crate::fs) fn lookup_for(&self, handle: u64, offset: u64) -> Option<Lookup> {
-        let (format, prints) = {
-            let files = self.beside.files();
-            let slot = files.open.get(&handle)?;
-            (slot.format, slot.prints)
-        };
+        let (format, prints) = self.files.needs(handle)?;
         let mirror = self.seen();
         let format = format.filter(|event| mirror.events.known_format(*event).is_none());
         let cold = prints && !mirror.facts.can_print();
-        let file = self.look(handle, |open| open.kernel_file(offset)).flatten();
+        let file = self.files.look(handle, |open| open.kernel_file(offset)).flatten();
         (format.is_some() || file.is_some() || cold).then(|| Lookup {
             file,
             prints: cold,
@@ -356,7 +188,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         })
     }
 
-    /// A question for what printing takes, or for the format of an event.
+    /// A lookup of an event's format, or of the facts that printing needs if `format` is `None`.
     pub(in crate::fs) fn lookup_of(&self, format: Option<EventId>) -> Lookup {
         let mirror = self.seen();
         Lookup {
@@ -368,47 +200,34 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         }
     }
 
-    /// Looks at an open file that is not being served.
-    fn look<T>(&self, handle: u64, look: impl FnOnce(&Open) -> T) -> Option<T> {
-        self.beside.files().open.get(&handle)?.open.as_ref().map(look)
-    }
-
-    /// Takes an open file out while something is done with it.
+    /// Takes an open file out of the table while `act` uses it.
     fn with<T>(&mut self, handle: u64, act: impl FnOnce(&mut Open, &mut Mirror) -> Result<T>) -> Result<T> {
-        let mut files = self.beside.files();
-        let slot = files.open.get_mut(&handle).ok_or(Errno::BADF)?;
-        if slot.event.is_some_and(|event| self.seen().events.get(event).is_none()) {
-            return Err(Errno::NODEV);
-        }
-        let mut open = slot.open.take().ok_or(Errno::AGAIN)?;
-        drop(files);
+        let mut open = self.files.take(handle, |event| self.seen().events.get(event).is_some())?;
         let done = act(&mut open, self.mirror());
-        if let Some(slot) = self.beside.files().open.get_mut(&handle) {
-            slot.open = Some(open);
-        }
+        self.files.put_back(handle, open);
         done
     }
 
-    /// Whether what is read from an open file is pages.
+    /// Whether reads of an open file return pages of records.
     pub fn has_pages(&self, handle: u64) -> bool {
-        self.look(handle, Open::has_pages).unwrap_or(false)
+        self.files.look(handle, Open::has_pages).unwrap_or(false)
     }
 
-    /// The number of an open file's table of user events, where it has one.
+    /// The number of an open file's table of user events, if it has one.
     pub fn user_file(&self, handle: u64) -> Option<u64> {
-        self.beside.user_file(handle)
+        self.files.user_file(handle)
     }
 
-    /// What is mapped of an open file, where it can be mapped.
+    /// The page that a mapping of an open file shows, if the file can be mapped.
     pub fn page(&self, handle: u64) -> Option<Vec<u8>> {
         let mirror = self.seen();
-        self.look(handle, |open| open.page(mirror)).flatten()
+        self.files.look(handle, |open| open.page(mirror)).flatten()
     }
 
     /// Reads from an open file.
     ///
     /// # Errors
-    /// What the file says; `EBADF` for no handle, `ENODEV` where its event is gone.
+    /// Errors of the file, `EBADF` for an unknown handle, `ENODEV` if the file's event is gone.
     pub fn read(&mut self, handle: u64, offset: u64, size: usize) -> Result<Outcome> {
         loop {
             if let Some(outcome) = self.read_some(handle, offset, size)? {
@@ -417,7 +236,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         }
     }
 
-    /// The same, for a while; None when it is to be asked again.
+    /// Reads from an open file for a short time. Returns `None` if the read needs more time: the caller calls again.
     ///
     /// # Errors
     /// As [`Tree::read`].
@@ -432,30 +251,31 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
 
     /// The instance of an open file.
     pub(in crate::fs) fn instance_of(&self, handle: u64) -> Option<InstanceId> {
-        self.look(handle, |open| open.at.instance)
+        self.files.look(handle, |open| open.at.instance)
     }
 
-    /// Takes in what was recorded for an open file's readers, for a while. Whether that was all.
+    /// Collects the records of an open file's instance for a short time. Returns whether all were collected.
     pub(in crate::fs) fn settle(&mut self, handle: u64) -> bool {
-        let Some(instance) = self.look(handle, |open| open.at.instance) else { return true };
+        let Some(instance) = self.files.look(handle, |open| open.at.instance) else { return true };
         self.mirror().collect_some(instance)
     }
 
-    /// The same for a file that is about to be opened, if its readers begin with what there is then.
+    /// Collects the records of an instance before one of its files is opened, if the file shows the records that exist at
+    /// that time. Returns whether all were collected.
     pub(in crate::fs) fn settle_file(&mut self, number: u64) -> bool {
         let Ok(node) = self.node(number) else { return true };
         let shows = node.entry(self.seen()).map(|entry| entry.shows);
         !matches!(shows, Some(Shows::Trace | Shows::Snapshot)) || self.mirror().collect_some(node.instance)
     }
 
-    /// The files of users that a write to an open file names: they are to be looked at first, where nobody has to wait for it.
+    /// The user files that a write to an open file names. The caller opens them first, where no other request waits.
     pub fn wanted(&self, handle: u64, data: &[u8]) -> Vec<FileRequest> {
-        // It takes long for much text: not while the files are locked.
-        let names = self.look(handle, Open::names).flatten();
+        // Much text takes long to parse, so the file table is not locked here.
+        let names = self.files.look(handle, Open::names).flatten();
         names.map_or_else(Vec::new, |names| (names.wanted)(data))
     }
 
-    /// Writes to an open file, and says how much was taken. Files that it names are opened while it waits.
+    /// Writes to an open file and returns how many bytes were taken. User files that the data names are opened meanwhile.
     ///
     /// # Errors
     /// As [`Tree::read`].
@@ -463,7 +283,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         self.write_with(handle, data, who, &Files::at_once())
     }
 
-    /// The same with files that were looked at, those of [`Tree::wanted`].
+    /// Writes to an open file with the opened user files of [`Tree::wanted`].
     ///
     /// # Errors
     /// As [`Tree::read`].
@@ -475,34 +295,34 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         done
     }
 
-    /// What an open file is ready for; `waits` where somebody goes to sleep until it is.
+    /// What an open file is ready for; `waits` if the caller sleeps until it is ready.
     pub fn poll(&mut self, handle: u64, waits: bool) -> Ready {
         let gone = Ready { input: true, news: false };
         self.with(handle, |open, mirror| Ok(open.poll(mirror, waits))).unwrap_or(gone)
     }
 
-    /// Whether one who polls an open file is to be woken.
+    /// Whether a thread that polls an open file must be woken now.
     pub fn is_awaited(&mut self, handle: u64) -> bool {
         self.with(handle, |open, mirror| Ok(open.is_awaited(mirror))).unwrap_or(true)
     }
 
-    /// Whether who polls an open file is woken by nothing but our looking at it.
+    /// Whether an open file must be looked at regularly to learn when it is ready.
     pub fn needs_looking_at(&self, handle: u64) -> bool {
-        self.look(handle, Open::needs_looking_at).unwrap_or(true)
+        self.files.look(handle, Open::needs_looking_at).unwrap_or(true)
     }
 
     /// Closes a file.
     pub fn close(&mut self, handle: u64) {
-        let closed = self.beside.files().open.remove(&handle);
-        if let Some(open) = closed.and_then(|slot| slot.open) {
+        if let Some(open) = self.files.remove(handle) {
             open.close(self.mirror());
         }
     }
 
-    /// Makes an instance.
+    /// Creates an instance.
     ///
     /// # Errors
-    /// `EPERM` anywhere but in `instances`, `EEXIST`.
+    /// `EPERM` outside of `instances`, `EEXIST` if the name exists, `EINVAL` if it cannot be a name, `ENOSPC` or `ENOMEM` if
+    /// there are too many instances.
     pub fn make_dir(&mut self, parent: u64, name: &str) -> Result<Attributes> {
         if self.node(parent)? != Node::dir(InstanceId::TOP, Dir::Instances) {
             return Err(Errno::PERM);
@@ -514,7 +334,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     /// Removes an instance.
     ///
     /// # Errors
-    /// `EPERM` anywhere but in `instances`, `ENOENT`, and `EBUSY` while it is in use.
+    /// `EPERM` outside of `instances`, `ENOENT` if there is no such name, `EBUSY` while the instance is in use.
     pub fn remove_dir(&mut self, parent: u64, name: &str) -> Result<()> {
         if self.node(parent)? != Node::dir(InstanceId::TOP, Dir::Instances) {
             return Err(Errno::PERM);

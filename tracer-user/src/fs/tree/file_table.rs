@@ -1,0 +1,195 @@
+//! The file table: open files by their handles, and changed attributes. It is the part of a tree that is not the mirror.
+//!
+//! The table has its own lock, so that requests can be served while a long operation borrows the mirror. An open file is
+//! taken out of the table while it serves a request.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+use rustix::io::Errno;
+
+use super::{
+    attributes::{Changed, Owner},
+    node::Dir,
+    open::Open,
+};
+use crate::{
+    engine::instance::{Marks, mark::Mark},
+    event::EventId,
+    fs::files::entry::{Entry, Result, Shows},
+    kernel::Error,
+};
+
+/// Maximum number of files whose changed attributes are kept. Attributes of files that are gone are dropped first.
+const CHANGED_MAX: usize = 65_536;
+
+/// An open file, and the facts about it that are needed while it serves a request.
+pub(super) struct Slot {
+    /// `None` while the file serves a request.
+    open: Option<Open>,
+    /// The event that the file belongs to.
+    event: Option<EventId>,
+    /// The event whose format the file shows.
+    format: Option<EventId>,
+    /// Whether reads print records or histograms.
+    prints: bool,
+    /// Whether closing the file has no other effect.
+    plain: bool,
+    /// The number of its table of user events.
+    user: Option<u64>,
+    /// The queue of marks that receives its writes.
+    marks: Option<(Arc<Marks>, Mark)>,
+}
+
+impl Slot {
+    /// Creates the slot of a file of directory `dir`.
+    pub(super) fn new(open: Open, dir: Dir, entry: &Entry, marks: Option<(Arc<Marks>, Mark)>) -> Self {
+        let event = match dir {
+            Dir::Event(event) => Some(event),
+            _ => None,
+        };
+        Self {
+            // An open `id` keeps its number when the event goes.
+            event: event.filter(|_| entry.name != "id"),
+            format: event.filter(|_| matches!(entry.name, "format" | "id")),
+            prints: matches!(entry.shows, Shows::Trace | Shows::Snapshot | Shows::Pipe | Shows::Hist(_)),
+            plain: open.closes_plainly(),
+            user: open.user_file(),
+            marks,
+            open: Some(open),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    open: HashMap<u64, Slot>,
+    last: u64,
+    changed: HashMap<u64, Changed>,
+}
+
+/// The file table of a tree. Clones share one table.
+#[derive(Clone)]
+pub(in crate::fs) struct FileTable {
+    table: Arc<Mutex<Table>>,
+    /// The owner of files whose owner nobody changed.
+    pub(super) owner: Owner,
+    /// The timestamps of all files.
+    pub(super) since: SystemTime,
+}
+
+impl FileTable {
+    pub(super) fn new(owner: Owner) -> Self {
+        Self { table: Arc::default(), owner, since: SystemTime::now() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an open file serves a request at the moment.
+    pub(in crate::fs) fn is_busy(&self, handle: u64) -> bool {
+        self.lock().open.get(&handle).is_some_and(|slot| slot.open.is_none())
+    }
+
+    /// Whether a long operation can let this file serve a request: the file is not busy and its requests are short.
+    pub(in crate::fs) fn can_have_turn(&self, handle: u64) -> bool {
+        let table = self.lock();
+        let Some(slot) = table.open.get(&handle) else { return true };
+        slot.open.as_ref().is_some_and(|open| !open.takes_long())
+    }
+
+    /// Whether closing a file has no other effect.
+    pub(in crate::fs) fn closes_plainly(&self, handle: u64) -> bool {
+        self.lock().open.get(&handle).is_none_or(|slot| slot.plain)
+    }
+
+    /// The number of an open file's table of user events, if it has one.
+    pub(in crate::fs) fn user_file(&self, handle: u64) -> Option<u64> {
+        self.lock().open.get(&handle)?.user
+    }
+
+    /// The queue of marks that receives the writes to an open file, if there is one.
+    pub(in crate::fs) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
+        self.lock().open.get(&handle)?.marks.clone()
+    }
+
+    /// Gives an open file the text of the kernel's file that it shows, unless it is busy.
+    pub(in crate::fs) fn put_text(&self, handle: u64, text: std::result::Result<Option<String>, Error>) {
+        if let Some(open) = self.lock().open.get_mut(&handle).and_then(|slot| slot.open.as_mut()) {
+            open.put_text(text);
+        }
+    }
+
+    /// The event whose format an open file shows, and whether reads of it print records or histograms.
+    pub(super) fn needs(&self, handle: u64) -> Option<(Option<EventId>, bool)> {
+        self.lock().open.get(&handle).map(|slot| (slot.format, slot.prints))
+    }
+
+    /// Adds an open file and returns its handle.
+    pub(super) fn add(&self, slot: Slot) -> u64 {
+        let mut table = self.lock();
+        table.last += 1;
+        let handle = table.last;
+        table.open.insert(handle, slot);
+        handle
+    }
+
+    /// Calls `look` with an open file that is not busy.
+    pub(super) fn look<T>(&self, handle: u64, look: impl FnOnce(&Open) -> T) -> Option<T> {
+        self.lock().open.get(&handle)?.open.as_ref().map(look)
+    }
+
+    /// Takes an open file out, until [`FileTable::put_back`]. `exists` says whether an event still exists.
+    ///
+    /// # Errors
+    /// `EBADF` for an unknown handle, `ENODEV` if the file's event is gone, `EAGAIN` if the file is busy.
+    pub(super) fn take(&self, handle: u64, exists: impl FnOnce(EventId) -> bool) -> Result<Open> {
+        let mut table = self.lock();
+        let slot = table.open.get_mut(&handle).ok_or(Errno::BADF)?;
+        if slot.event.is_some_and(|event| !exists(event)) {
+            return Err(Errno::NODEV);
+        }
+        slot.open.take().ok_or(Errno::AGAIN)
+    }
+
+    /// Puts an open file back that was taken out, unless it was removed meanwhile.
+    pub(super) fn put_back(&self, handle: u64, open: Open) {
+        if let Some(slot) = self.lock().open.get_mut(&handle) {
+            slot.open = Some(open);
+        }
+    }
+
+    /// Removes an open file.
+    pub(super) fn remove(&self, handle: u64) -> Option<Open> {
+        let removed = self.lock().open.remove(&handle);
+        removed.and_then(|slot| slot.open)
+    }
+
+    /// The changed attributes of a file.
+    pub(super) fn changed(&self, number: u64) -> Changed {
+        self.lock().changed.get(&number).copied().unwrap_or_default()
+    }
+
+    /// Changes attributes of a file. `exists` says whether the file with a number still exists.
+    ///
+    /// # Errors
+    /// `ENOSPC` if attributes of [`CHANGED_MAX`] other files are changed.
+    pub(super) fn change(&self, number: u64, change: Changed, exists: impl Fn(u64) -> bool) -> Result<()> {
+        let mut table = self.lock();
+        if table.changed.len() >= CHANGED_MAX && !table.changed.contains_key(&number) {
+            table.changed.retain(|number, _| exists(*number));
+            if table.changed.len() >= CHANGED_MAX {
+                return Err(Errno::NOSPC);
+            }
+        }
+        let changed = table.changed.entry(number).or_default();
+        changed.mode = change.mode.or(changed.mode);
+        changed.uid = change.uid.or(changed.uid);
+        changed.gid = change.gid.or(changed.gid);
+        Ok(())
+    }
+}
