@@ -2,12 +2,12 @@
 //!
 //! Each folder uses only the folders before it:
 //!
-//! - [`files`]: the directories as tables of files. A file turns reads into text and writes into commands of
+//! - `files`: the directories as tables of files. A file turns reads into text and writes into commands of
 //!   `engine::instance`.
-//! - [`tree`]: the numbers and names of files, open files, and [`Tree`], which works without FUSE.
-//! - [`helpers`]: the processes that do work for a daemon.
-//! - [`serve`]: FUSE requests, the thread that owns the tree, and reads that wait.
-//! - [`daemon`]: mounting, the main loop and the end.
+//! - `tree`: the numbers and names of files, open files, and [`Tree`], which works without FUSE.
+//! - `helpers`: the processes that do work for a daemon.
+//! - `serve`: FUSE requests, the thread that owns the tree, and reads that wait.
+//! - `daemon`: mounting, the main loop and the end.
 
 mod daemon;
 mod files;

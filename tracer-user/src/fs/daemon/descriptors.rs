@@ -1,18 +1,18 @@
-//! The limit and the table of this process's descriptors.
+//! The limit on open descriptors, and the size of the process's descriptor table.
 
 use rustix::{
     io::fcntl_dupfd_cloexec,
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
-/// Descriptors that the process's table is made for at the start: those of all events of a machine.
+/// The size of the descriptor table at the start, which suffices for all events of a machine.
 const DESCRIPTORS: u64 = 16_384;
 
-/// Takes all descriptors that we may have: each event that is on costs two, each probe some, each process that is told of user
-/// events one. Who may raise what may be had takes as many as there can be.
+/// Raises the limit on open descriptors as far as possible, and makes the descriptor table large. An enabled event needs two
+/// descriptors, a probe several, and a process with user events one.
 ///
-/// To be called while there is one thread: where several threads share the table, the kernel waits for all CPUs whenever it grows
-/// (`expand_files()`, fs/file.c), and every thread that opens a file waits too.
+/// Call this while the process has one thread. If several threads share the table, the kernel waits for all CPUs whenever
+/// the table grows (`expand_files()`, fs/file.c), and all threads that open files wait too.
 pub fn allow_descriptors() {
     raise_limit();
     let last = getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS).min(DESCRIPTORS).saturating_sub(1);
@@ -23,6 +23,7 @@ pub fn allow_descriptors() {
     }
 }
 
+/// Raises the limit to the maximum of the system, or to the hard limit without the privilege to raise that.
 fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|most| most.trim().parse().ok());

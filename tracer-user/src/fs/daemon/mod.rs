@@ -1,6 +1,7 @@
-//! What keeps the tree going: mounting, signals, records on their way, readers that wait.
+//! The daemon: it mounts the mirror, runs the main loop and ends.
 //!
-//! While nobody waits for records nothing runs: full rings wake the daemon, everything else is done when a file is read.
+//! The main loop waits for signals, full rings, changes of modules and timers. While no read or poll waits, no timer
+//! collects records: they stay in the rings until a ring is half full or a file is read.
 
 pub(in crate::fs) mod descriptors;
 pub(in crate::fs) mod place;
@@ -43,23 +44,24 @@ use crate::{
     sys::{mount, worker::Worker},
 };
 
-/// How often the rings are looked at while somebody waits for what may be in them.
+/// How often the rings are looked at while reads or polls wait for records.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// How often signals of threads are looked for whose reads wait.
+/// How often the pending signals of threads with waiting reads are looked up.
 const SIGNALS: Duration = Duration::from_millis(20);
 
-/// How long the end may take, but for handing events over to be closed.
+/// How long the end may take, without the time to hand events to the process that closes them.
 const END: Duration = Duration::from_secs(1);
 
-/// How long probes of files may take to be taken off then.
+/// How long the end waits until probes of user files are detached.
 const UNLINK: Duration = Duration::from_millis(800);
 
-/// A sign of life from the loop, which has heard from the tree's owner just before: a daemon whose tree is stuck gives none.
+/// A regular sign of life of the main loop. It is given after the tree's owner has answered, so that a daemon whose owner is
+/// stuck gives none.
 pub struct Heartbeat {
-    /// How often.
+    /// The interval.
     pub every: Duration,
-    /// Gives it.
+    /// Gives the sign of life.
     pub beat: Box<dyn Fn()>,
 }
 
@@ -69,33 +71,34 @@ impl std::fmt::Debug for Heartbeat {
     }
 }
 
-/// What a mirror is served with.
+/// How a mirror is served.
 #[derive(Debug)]
 pub struct Options {
-    /// Where.
+    /// The mount point.
     pub at: PathBuf,
-    /// Whose the files are.
+    /// The owner of the files.
     pub owner: Owner,
-    /// Mount over whatever is there, another mirror included.
+    /// Whether to mount over another mirror that is served.
     pub over: bool,
     /// The processes that work for it.
     pub helpers: Helpers,
-    /// What hears that it is alive.
+    /// The sign of life, if one is wanted.
     pub heartbeat: Option<Heartbeat>,
-    /// A process (its pidfd) to end with.
+    /// The pidfd of a process with which the mirror ends.
     pub until: Option<OwnedFd>,
-    /// Keep what is set in a file while the daemon runs.
+    /// Whether to save the settings in a file while the daemon runs.
     pub keep: bool,
-    /// Take up what a killed daemon had kept.
+    /// Whether to restore the settings that a killed daemon saved.
     pub restore: bool,
-    /// What to do first where nothing was taken up.
+    /// The settings at the start, if none are restored.
     pub boot: Vec<Boot>,
 }
 
-/// Serves a mirror until SIGINT or SIGTERM comes or somebody unmounts it. `ready` is called once it is mounted.
+/// Serves a mirror until SIGINT or SIGTERM arrives, the process of [`Options::until`] ends, or the mirror is unmounted.
+/// Calls `ready` after the mount.
 ///
 /// # Errors
-/// When it cannot be mounted, or the place is taken.
+/// When the mirror cannot be mounted, or another mirror is mounted there.
 pub fn serve(mirror: Mirror, mut options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let place = Place::prepare(&options.at, options.over)?;
     descriptors::allow_descriptors();
@@ -123,7 +126,7 @@ async fn run(
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let waiter = Arc::new(Waiter::new(&[])?);
-    // Deprecated for types whose descriptor may change or be closed; a waiter owns its one to its end.
+    // `AsyncFd` is deprecated for types whose descriptor can change or be closed. A waiter keeps its descriptor.
     #[expect(deprecated)]
     let rings = AsyncFd::new(Arc::clone(&waiter))?;
     #[expect(deprecated)]
@@ -147,28 +150,28 @@ async fn run(
     });
     let mut config = Config::default();
     config.acl = SessionACL::All;
-    // One: closing a file is told of behind the back of who closed it, and must be heard of before what that one asks next, or
-    // a file that nobody has open any more is still busy. It makes jobs for the tree's owner and waits for nothing.
+    // One thread keeps requests in order. FUSE reports a close asynchronously, and the close must come before the client's
+    // next request, or else a closed file would still be busy. The thread only queues jobs and never blocks.
     config.n_threads = Some(1);
     let (device, root) = mount::fuse(SOURCE)?;
     let session = Session::from_fd(Fuse { hub: Arc::clone(&hub) }, device, SessionACL::All, config)?;
     let mounted = place.attach(&root)?;
-    // It would keep the mirror from being unmounted by others.
+    // The descriptor would prevent others from unmounting the mirror.
     drop(root);
-    // This may take a mount, which calls are filtered from below.
+    // This can need a mount, which the system call filter below forbids.
     let _ = facts.preemption();
     let ours = Arc::clone(&hub);
     let warmed = std::thread::Builder::new().name("facts".to_owned()).spawn(move || {
-        // A request that needs none of them goes first.
+        // Requests that do not need these facts have priority.
         let _ = rustix::process::setpriority_process(None, 10);
         facts.warm();
-        // Marks need the address of a function.
+        // Marks need the address of a function, which is known now.
         ours.post(OWN, "marks", When::Any, |view| view.mirror().stale_marks());
     });
     if let Err(error) = warmed {
         tracing::debug!("facts are read when they are needed: {error}");
     }
-    // From here on no request is served by a process that may do more than it needs.
+    // The filter is in place before the first request is served.
     confine::filter_calls(Role::Daemon);
     let owner = hub.jobs().start()?;
     let session = session.spawn()?;
@@ -186,7 +189,7 @@ async fn run(
             () = hub.gone.notified() => break false,
             full = rings.readable() => {
                 full?.clear_ready();
-                // What woke us is to wake us again only by happening again.
+                // This clears the readiness, so that only new records wake the loop again.
                 rings.get_ref().wait(Duration::ZERO)?;
                 hub.collect();
                 hub.learn_tasks();
@@ -215,7 +218,7 @@ async fn run(
     done
 }
 
-/// Ends everything within [`END`]: neither a client that is stuck nor the kernel's detaching of programs is waited for any longer.
+/// Ends everything within [`END`], even if a client is stuck or the kernel takes long to detach programs.
 fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::Result<()> {
     let since = Instant::now();
     hub.jobs().stop();
@@ -228,7 +231,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
         let _ = give.send(farewell);
     });
     if let Ok(Some(farewell)) = given.recv_timeout(END / 3) {
-        // Programs' memory may be anybody's.
+        // An access to programs' memory can block, so another thread waits for it.
         let (done, is_done) = channel();
         let wait = move || {
             farewell.wait();
@@ -238,7 +241,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
             let _ = is_done.recv_timeout(END / 3);
         }
     }
-    // Whoever still has a file open gets errors from it, and whoever waits for an answer an error at once.
+    // From now on, open files return errors, and requests that wait for an answer fail at once.
     let unmounted = mounted.map_or(Ok(()), Mounted::unmount);
     hub.waits.end();
     hub.forget_kept();
@@ -253,7 +256,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     if let Some(events) = ended {
         reaper::close(events);
     } else {
-        // The guard closes what is left, as when this process is killed.
+        // The guard process closes the rest, as when this process is killed.
         if begun.try_recv().is_ok() {
             tracing::info!("the kernel takes long to detach programs; they go with this process");
         } else {
@@ -262,7 +265,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     }
     hub.jobs().end();
     if is_over {
-        // It has nothing left to do.
+        // The owner has no work left.
         let _ = owner.join();
     }
     if !attach::close_files(UNLINK) {
@@ -271,7 +274,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     unmounted
 }
 
-/// Waits for the next beat; for ever where there is none.
+/// Waits for the next heartbeat; for ever if there is none.
 async fn tick(beats: Option<&mut tokio::time::Interval>) {
     match beats {
         Some(beats) => drop(beats.tick().await),
@@ -279,7 +282,7 @@ async fn tick(beats: Option<&mut tokio::time::Interval>) {
     }
 }
 
-/// Waits until there is something to read; for ever where there is nothing to read from.
+/// Waits until a descriptor is readable; for ever if there is none.
 async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
     match fd {
         Some(fd) => fd.readable().await,
@@ -287,7 +290,7 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard
     }
 }
 
-/// Takes up what a killed daemon had, or else does what is asked for at the start.
+/// Restores the settings of a killed daemon, or else applies the settings of the start.
 fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, opener: &Opener, options: &Options) {
     mirror.read_special_formats();
     let log_failed = |failed: Vec<(String, Errno)>| {

@@ -1,7 +1,7 @@
-//! The place that a mirror is mounted at: found once, and told from other mounts at the same place by the mount's number.
+//! The mount point of a mirror. Its path is resolved once, and the mount id identifies the mirror among other mounts there.
 //!
-//! Only two mounts are ever taken away: the one that this daemon made, and one of a daemon that is dead. What somebody else
-//! mounted above stays, and so does then what lies below it.
+//! Only two kinds of mounts are ever unmounted: the mount of this daemon, and mounts of dead daemons. If another mount lies
+//! above one of these, both stay.
 
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ use crate::{
     sys::mount::{self, MountId},
 };
 
-/// What mirrors are mounted from: tools look for the word in the list of mounts.
+/// The source of a mirror's mount. Tools search the list of mounts for this word.
 pub(in crate::fs) const SOURCE: &str = "tracefs";
 
 /// A directory, and its path without symlinks.
@@ -31,14 +31,14 @@ pub(in crate::fs) struct Place {
 }
 
 impl Place {
-    /// The directory at a path, its symlinks followed; what is mounted there is not asked for anything.
+    /// Opens the directory at a path and follows symlinks. This sends no request to a file system that is mounted there.
     fn find(at: &Path) -> io::Result<Self> {
         let dir = open(at, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let path = fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))?;
         Ok(Self { dir, path })
     }
 
-    /// The same, made where it is not there.
+    /// As [`Place::find`]; creates the directory if it does not exist.
     fn make(at: &Path) -> io::Result<Self> {
         match Self::find(at) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -49,8 +49,10 @@ impl Place {
         }
     }
 
-    /// Makes a place free for a mirror: what a killed daemon left there goes. `over` is whether it may lie above a mirror that is
-    /// served.
+    /// Prepares a mount point: unmounts the mirrors of dead daemons. `over` allows a mount above a mirror that is served.
+    ///
+    /// # Errors
+    /// When the directory cannot be created or opened, or a mirror is served there and `over` is not set.
     pub(in crate::fs) fn prepare(at: &Path, over: bool) -> io::Result<Self> {
         loop {
             let place = Self::make(at)?;
@@ -68,12 +70,12 @@ impl Place {
         }
     }
 
-    /// Its path without symlinks.
+    /// The path without symlinks.
     pub(in crate::fs) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The mirror that is mounted exactly here, above everything else.
+    /// The mount id of the mirror that is the top mount here, if there is one.
     fn mirror(&self) -> io::Result<Option<MountId>> {
         let Some(id) = MountId::of(self.dir.as_fd())? else { return Ok(None) };
         let is_ours =
@@ -81,7 +83,10 @@ impl Place {
         Ok(Mount::find(id.id)?.filter(is_ours).map(|_| id))
     }
 
-    /// Attaches a mirror's mount.
+    /// Attaches the mount of a mirror here.
+    ///
+    /// # Errors
+    /// When the kernel refuses the mount.
     pub(in crate::fs) fn attach(self, mirror: &OwnedFd) -> io::Result<Mounted> {
         let id = MountId::of(mirror.as_fd())?.ok_or(Errno::INVAL)?;
         mount::attach(mirror.as_fd(), self.dir.as_fd())?;
@@ -89,29 +94,29 @@ impl Place {
     }
 }
 
-/// Whether a mirror's daemon is gone. Not stat(2), which the kernel may answer from what the dead one told it.
+/// Whether the daemon of a mirror is gone. The kernel can answer stat(2) from its cache, but asks the daemon for statfs(2).
 fn is_dead(place: &Place) -> bool {
-    // The second where the dead one's descriptors were closed while we asked.
+    // The second error occurs if the daemon's descriptors are closed during the call.
     matches!(fstatvfs(&place.dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// Takes a mount away if it lies on top at a path; whether it did.
+/// Unmounts a mount if it is the top mount at a path. Returns whether it was.
 fn take_away(path: &Path, id: MountId) -> io::Result<bool> {
     let top = {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = open(path, flags, Mode::empty())?;
-        // A descriptor would keep it from going.
+        // The descriptor closes here. It would prevent the unmount.
         MountId::of(dir.as_fd())?
     };
     if top != Some(id) {
         return Ok(false);
     }
-    // Forced: a thread that waits for an answer gets an error, also where it is one of ours.
+    // `FORCE` ends requests that wait for an answer, also of threads of this process.
     unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW | UnmountFlags::FORCE)?;
     Ok(true)
 }
 
-/// A mirror that this process mounted; it goes with this.
+/// The mirror that this process mounted. A drop unmounts it.
 #[derive(Debug)]
 pub(in crate::fs) struct Mounted {
     path: PathBuf,
@@ -120,13 +125,16 @@ pub(in crate::fs) struct Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Nothing of it is there any more, unless something went wrong on the way.
+        // After a regular end it is already unmounted.
         let _ = take_away(&self.path, self.id);
     }
 }
 
 impl Mounted {
-    /// Takes it away, and mirrors of the dead below it; what somebody else mounted above it stays, and it below.
+    /// Unmounts the mirror and mirrors of dead daemons below it. If another mount lies above it, both stay.
+    ///
+    /// # Errors
+    /// When the kernel refuses to unmount.
     pub(in crate::fs) fn unmount(self) -> io::Result<()> {
         if !take_away(&self.path, self.id)? {
             if Mount::find(self.id.id)?.is_some() {
@@ -148,7 +156,7 @@ impl Mounted {
     }
 }
 
-/// Whether a mirror is mounted at exactly this place.
+/// Whether a mirror is the top mount at a path.
 pub fn is_mirror(at: &Path) -> bool {
     Place::find(at).is_ok_and(|place| place.mirror().is_ok_and(|mirror| mirror.is_some()))
 }

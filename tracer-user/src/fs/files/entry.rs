@@ -1,4 +1,4 @@
-//! What a file of the tree is made of.
+//! The type of the tables' entries: a file with its name, its permissions and the functions behind read(2) and write(2).
 
 use rustix::io::Errno;
 
@@ -9,10 +9,10 @@ use crate::{
     lang::facts::{FileRequest, Files},
 };
 
-/// What a file is about, beside its instance.
+/// The object that a file belongs to, in addition to its instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs) enum Subject {
-    /// Nothing else.
+    /// Only the instance.
     Instance,
     /// A system of events.
     System(SystemId),
@@ -24,14 +24,14 @@ pub(in crate::fs) enum Subject {
     Option(u32),
 }
 
-/// What an entry belongs to.
+/// The instance and the object of a file, and the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs) struct At {
     /// The instance.
     pub(in crate::fs) instance: InstanceId,
-    /// What the file is about.
+    /// The object in the instance.
     pub(in crate::fs) subject: Subject,
-    /// The thread that reads or writes.
+    /// The thread that opened the file or that writes now.
     pub(in crate::fs) who: u32,
 }
 
@@ -86,22 +86,22 @@ impl At {
     }
 }
 
-/// A result of the tree: an error is what the system call fails with.
+/// The result of an operation on files; the error is the one that the system call returns.
 pub(in crate::fs) type Result<T> = std::result::Result<T, Errno>;
 
-/// Makes a file's text from the text of the kernel's file, or from the error of reading that file.
+/// Makes a file's text from the text of the kernel's file of the same name, or from the error of reading it.
 pub(in crate::fs) type MakeOfText = fn(std::result::Result<Option<String>, Error>) -> Result<Vec<u8>>;
 /// Makes a file's text.
 pub(in crate::fs) type Make = fn(&mut Mirror, At) -> Result<Vec<u8>>;
-/// Makes the text of a file that is the top's alone.
+/// Makes the text of a file that only the top instance has.
 pub(in crate::fs) type Make1 = fn(&mut Mirror) -> Result<Vec<u8>>;
-/// Makes the page that is mapped.
+/// Makes the page that a mapping shows.
 pub(in crate::fs) type MakePage = fn(&Mirror) -> Vec<u8>;
-/// Takes what is written, and says how much of it.
+/// Executes a write and returns how many bytes it took.
 pub(in crate::fs) type Take = fn(&mut Mirror, At, &[u8]) -> Result<usize>;
 
-/// How a file is written whose lines name files of users: which, as a function of the text alone, and what becomes of the write once
-/// they were looked at.
+/// The functions behind writes that name user files. `wanted` finds the names in the text alone; `takes` executes the write
+/// after the files were opened.
 #[derive(Clone, Copy)]
 pub(in crate::fs) struct Names {
     pub(in crate::fs) wanted: fn(&[u8]) -> Vec<FileRequest>,
@@ -111,38 +111,38 @@ pub(in crate::fs) struct Names {
 /// How a file is read.
 #[derive(Clone, Copy)]
 pub(in crate::fs) enum Shows {
-    /// Not at all.
+    /// It cannot be read.
     Nothing,
-    /// Text that is made anew for every read (`simple_read_from_buffer()`).
+    /// Text that each read makes again (`simple_read_from_buffer()`).
     Text(Make),
-    /// Text that is made once and read piece by piece (seq_file).
+    /// Text that a read at offset 0 makes and later reads continue (seq_file).
     Seq(Make),
-    /// The same, of the kernel's own file of this name.
+    /// As [`Shows::Seq`], from the text of the kernel's file of the same name.
     Kernel(MakeOfText),
-    /// The same, of histograms: who polls waits for hits.
+    /// As [`Shows::Seq`], for histograms: poll(2) waits for hits.
     Hist(Make),
-    /// Text whose first read gives what it asks for and whose second gives nothing.
+    /// Text for a read at offset 0; a read at another offset returns nothing.
     Once(Make),
-    /// Records, which stay.
+    /// Records, which a read does not consume.
     Trace,
-    /// Records of the snapshot.
+    /// Records of the snapshot, which a read does not consume.
     Snapshot,
-    /// Records, which go.
+    /// Records, which a read consumes.
     Pipe,
-    /// Pages of records, which go.
+    /// Pages of records, which a read consumes.
     RawPipe,
-    /// Pages of the snapshot's.
+    /// Pages of records of the snapshot.
     RawSnapshot,
-    /// Text to who reads it, one page of bytes to who maps it.
+    /// Text for reads, a page of bytes for mappings.
     Page(Make1, MakePage),
-    /// Not at all: programs register user events by it and write records.
+    /// It cannot be read: programs register user events by ioctl(2) and write records.
     UserEvents,
 }
 
-/// A file of the tree.
+/// A file of a table.
 #[derive(Clone, Copy)]
 pub(in crate::fs) struct Entry {
-    /// Name.
+    /// The name.
     pub(in crate::fs) name: &'static str,
     /// Permissions.
     pub(in crate::fs) mode: u16,
@@ -150,67 +150,67 @@ pub(in crate::fs) struct Entry {
     pub(in crate::fs) top: bool,
     /// How it is read.
     pub(in crate::fs) shows: Shows,
-    /// What becomes of a write, and how much of it is taken.
+    /// Executes a write.
     pub(in crate::fs) takes: Option<Take>,
-    /// The same for one whose lines name files of users.
+    /// Executes a write, in a file whose writes name user files.
     pub(in crate::fs) names: Option<Names>,
-    /// What opening it for writing with `O_TRUNC` does.
+    /// Executes an open for writing with `O_TRUNC`.
     pub(in crate::fs) truncates: Option<fn(&mut Mirror, At) -> Result<()>>,
-    /// What closing it does.
+    /// Executes a close.
     pub(in crate::fs) closes: Option<fn(&mut Mirror, At)>,
-    /// What writes to it are, where they are marks.
+    /// The kind of marks that writes make, if they make marks.
     pub(in crate::fs) marks: Option<Mark>,
 }
 
 impl Entry {
-    /// A file that can be read (`TRACE_MODE_READ`).
+    /// A file that can only be read (`TRACE_MODE_READ`).
     pub(in crate::fs) const fn read(name: &'static str, shows: Shows) -> Self {
         let (takes, names, truncates, closes, marks) = (None, None, None, None, None);
         Self { name, mode: 0o440, top: false, shows, takes, names, truncates, closes, marks }
     }
 
-    /// A file that can be written too (`TRACE_MODE_WRITE`).
+    /// A file that can also be written (`TRACE_MODE_WRITE`).
     pub(in crate::fs) const fn write(name: &'static str, shows: Shows, takes: Take) -> Self {
         Self { mode: 0o640, takes: Some(takes), ..Self::read(name, shows) }
     }
 
-    /// A file that can be written too, with lines that name files of users.
+    /// A file whose writes name user files.
     pub(in crate::fs) const fn names(name: &'static str, shows: Shows, names: Names) -> Self {
         Self { mode: 0o640, names: Some(names), ..Self::read(name, shows) }
     }
 
-    /// The same, at the top only.
+    /// Restricts the file to the top instance.
     pub(in crate::fs) const fn top(self) -> Self {
         Self { top: true, ..self }
     }
 
-    /// The same with other permissions.
+    /// Sets the permissions.
     pub(in crate::fs) const fn mode(self, mode: u16) -> Self {
         Self { mode, ..self }
     }
 
-    /// The same, with something to do when it is emptied.
+    /// Sets the effect of an open with `O_TRUNC`.
     pub(in crate::fs) const fn truncates(self, truncates: fn(&mut Mirror, At) -> Result<()>) -> Self {
         Self { truncates: Some(truncates), ..self }
     }
 
-    /// The same, where writes are marks.
+    /// Sets the kind of marks that writes make.
     pub(in crate::fs) const fn marks(self, mark: Mark) -> Self {
         Self { marks: Some(mark), ..self }
     }
 
-    /// The same, with something to do when it is closed.
+    /// Sets the effect of a close.
     pub(in crate::fs) const fn closes(self, closes: fn(&mut Mirror, At)) -> Self {
         Self { closes: Some(closes), ..self }
     }
 }
 
-/// A write that a command takes as a whole.
+/// The result of a write whose command takes all of the data.
 pub(in crate::fs) fn all(data: &[u8], done: Result<()>) -> Result<usize> {
     done.map(|()| data.len())
 }
 
-/// A line for each.
+/// Formats each value as a line.
 pub(in crate::fs) fn lines<T: std::fmt::Display>(all: impl IntoIterator<Item = T>) -> Vec<u8> {
     let mut text = Vec::new();
     for one in all {

@@ -1,4 +1,4 @@
-//! Files below `events`: they switch events on, set their filters and triggers, and describe them.
+//! Files below `events`: they enable events, set their filters and triggers, and describe them.
 
 use rustix::io::Errno;
 
@@ -9,13 +9,13 @@ use crate::{
     event::SystemId,
 };
 
-/// `events/enable`: switches all events.
+/// `events/enable`: whether all events are enabled.
 pub(super) const ALL_ENABLE: Entry =
     Entry::write("enable", Shows::Text(|mirror, at| show_enabled(mirror, at, None)), |mirror, at, data| {
         enable(mirror, at, None, data)
     });
 
-/// `events/SYSTEM/enable`: switches all events of a system.
+/// `events/SYSTEM/enable`: whether all events of a system are enabled.
 pub(super) const SYSTEM_ENABLE: Entry = Entry::write(
     "enable",
     Shows::Text(|mirror, at| show_enabled(mirror, at, Some(at.system()?))),
@@ -37,7 +37,7 @@ const SYSTEM_FILTER_TEXT: &str = "### global filter ###\n\
     # Only events with the given fields will be affected.\n\
     # If no events are modified, an error message will be displayed here\n";
 
-/// `events/SYSTEM/EVENT/enable`: switches an event.
+/// `events/SYSTEM/EVENT/enable`: whether an event is enabled.
 pub(super) const ENABLE: Entry = Entry::write(
     "enable",
     Shows::Text(|mirror, at| Ok(at.state(mirror)?.enable_text(at.event()?).to_vec())),
@@ -85,7 +85,7 @@ pub(super) const INJECT: Entry =
     })
     .mode(0o200);
 
-/// `events/SYSTEM/EVENT/trigger`: the actions of a hit besides the record.
+/// `events/SYSTEM/EVENT/trigger`: what a hit does in addition to the record. Emptying the file removes only histograms.
 pub(super) const TRIGGER: Entry = Entry::write(
     "trigger",
     Shows::Seq(|mirror, at| mirror.trigger_text(at.instance, at.event()?)),
@@ -108,8 +108,8 @@ pub(super) const SYNTH_EVENT_TRACE: Entry =
     })
     .mode(0o200);
 
-/// Shows whether the events of a system are on, or all events where `system` is `None`: all, none, some (`X`), or `?` if
-/// there are no events.
+/// Shows whether the events of a system are enabled, or all events if `system` is `None`: all (`1`), none (`0`), some (`X`),
+/// or `?` if there are no events.
 fn show_enabled(mirror: &mut Mirror, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
     let state = at.state(mirror)?;
     let (mut on, mut off) = (false, false);
@@ -128,7 +128,7 @@ fn show_enabled(mirror: &mut Mirror, at: At, system: Option<SystemId>) -> Result
     })
 }
 
-/// Switches the events of a system, or all events where `system` is `None`.
+/// Enables or disables the events of a system, or all events if `system` is `None`.
 fn enable(mirror: &mut Mirror, at: At, system: Option<SystemId>, data: &[u8]) -> Result<usize> {
     let value = words::number(data)?;
     mirror.apply(at.instance, &Command::Expand)?;

@@ -1,4 +1,4 @@
-//! The processes that work for a daemon. It starts them before it drops its privileges, as it can start none later.
+//! The processes that work for a daemon. The daemon starts them before it drops its privileges and cannot start more later.
 
 pub(in crate::fs) mod opener;
 pub(in crate::fs) mod reaper;
@@ -6,24 +6,24 @@ pub(in crate::fs) mod reaper;
 use self::reaper::Closer;
 use crate::{engine::client_memory, sys::worker::Worker};
 
-/// Processes that reach clients' memory: one, and others for the case that it is killed.
+/// The number of processes that access clients' memory. One works; the others replace it if it is killed.
 const MEMORY: usize = 3;
-/// Processes that open users' files, likewise.
+/// The number of processes that open user files. One works; the others replace it if it is killed.
 const OPENERS: usize = 3;
 
-/// The processes, each of which ends with the socket to it.
+/// The processes. Each process ends when the socket to it is closed.
 #[derive(Debug)]
 pub struct Helpers {
     /// Closes perf tracepoints when the daemon ends or is killed.
     pub(super) closer: Option<Closer>,
-    /// Open users' files, one after the other.
+    /// Open user files. The first process that lives is asked.
     pub(super) openers: Vec<Worker>,
-    /// Reach clients' memory, one after the other.
+    /// Access clients' memory. The first process that lives is asked.
     pub(super) memory: Vec<Worker>,
 }
 
 impl Helpers {
-    /// Starts them. One that does not start is told of; the daemon then does without.
+    /// Starts the processes. If a process does not start, this is logged and the daemon works without it.
     pub fn start() -> Self {
         let closer = Closer::start()
             .inspect_err(|error| tracing::warn!("no process closes events later: {error}"))

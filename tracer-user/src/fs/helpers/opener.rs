@@ -1,11 +1,11 @@
 //! The process that opens user files for a daemon: those that `uprobe_events`, `dynamic_events` and `program_events` name.
 //!
-//! A path lookup, an open or a read can block without a limit if a process serves the file system (FUSE), and a kill does not end the
-//! blocked thread. So a thread of a separate process does this work. The daemon waits with a deadline, and never while it holds the
-//! tree. The answer is a descriptor and the facts about the file.
+//! A path lookup, an open or a read can block without a limit if a process serves the file system (FUSE), and a kill does
+//! not end the blocked thread. So a thread of a separate process does this work. The daemon waits with a deadline, and never
+//! while it holds the tree. The answer is a descriptor and the facts about the file.
 //!
-//! [`Kind::PendingFiles`] limits the writes of a uid that wait for files. A write counts until its answer arrives, however late, so
-//! files that never answer use up only the quota of their uid.
+//! [`Kind::PendingFiles`] limits the writes of a uid that wait for files. A write counts until its answer arrives, however
+//! late, so files that never answer use up only the quota of their uid.
 
 use std::{
     collections::HashMap,
@@ -57,14 +57,14 @@ const MESSAGE_MAX: usize = 64 * 1024;
 /// Maximum number of threads that open files at a time; more than the total of [`Kind::PendingFiles`].
 const THREADS_MAX: usize = 64;
 
-/// What is asked for.
+/// A request to the process.
 #[derive(Serialize, Deserialize)]
 struct Asked {
     number: u64,
     wanted: FileRequest,
 }
 
-/// What is answered; with a file comes its descriptor, and with notes another one that they are in.
+/// The answer of the process. The descriptor of the file is sent with it, and a second descriptor if there are notes.
 #[derive(Serialize, Deserialize)]
 struct OpenedReply {
     number: u64,
@@ -89,7 +89,7 @@ enum NotesTold {
 
 type Answer = Result<Found, Errno>;
 
-/// Who waits for an answer, and the place that is taken until it comes.
+/// The receiver of an answer, and the charge that counts until the answer arrives.
 struct Pending {
     to: Sender<Answer>,
     _place: Arc<Charge>,
@@ -99,12 +99,12 @@ struct Pending {
 struct Waiting {
     next: u64,
     by_number: HashMap<u64, Pending>,
-    /// Nobody answers any more.
+    /// The process is gone.
     gone: bool,
 }
 
 impl Waiting {
-    /// Nobody answers from now on.
+    /// Marks the process as gone and drops all receivers.
     fn lose(&mut self) {
         self.gone = true;
         self.by_number.clear();
@@ -117,7 +117,7 @@ struct Process {
     waiting: Arc<Mutex<Waiting>>,
 }
 
-/// The daemon's side: the first process that is there is asked, as none can be started once privileges are dropped.
+/// The daemon's side. The first process that lives is asked.
 pub(in crate::fs) struct Opener {
     processes: Vec<Process>,
 }
@@ -146,7 +146,7 @@ impl Process {
         lock(&self.waiting).lose();
     }
 
-    /// A number for something that is asked for; none where nobody answers any more.
+    /// Registers a request and returns its number; `None` if the process is gone.
     fn ask(&self, place: &Arc<Charge>) -> Option<(u64, Receiver<Answer>)> {
         let mut waiting = lock(&self.waiting);
         if waiting.gone {
@@ -161,16 +161,16 @@ impl Process {
 }
 
 impl Opener {
-    /// What asks the processes at the other ends of some sockets, which run [`run`]; without one no file can be opened.
+    /// Creates the daemon's side of the processes that run [`run`] at the other ends of the sockets. Without a process, no
+    /// file can be opened.
     pub(in crate::fs) fn new(sockets: Vec<OwnedFd>) -> Self {
         Self { processes: sockets.into_iter().map(Process::new).collect() }
     }
 
-    /// Looks at files for a client, one after the other until the time is up, and then does something with them, in a thread of its
-    /// own.
+    /// Opens files for a client in a new thread, one after the other until [`PATIENCE`] is over, and then calls `then`.
     ///
     /// # Errors
-    /// `EAGAIN` where the client's uid has as many files under way as it may have; nothing is done then.
+    /// `EAGAIN` if the uid has the maximum of pending files, or no thread can be started. `then` is not called then.
     pub(in crate::fs) fn look_then(
         self: &Arc<Self>,
         place: (&Quotas, u32),
@@ -187,7 +187,7 @@ impl Opener {
         std::thread::Builder::new().name("names".to_owned()).spawn(work).map(drop).map_err(|_| Errno::AGAIN)
     }
 
-    /// The same in this thread, for the daemon itself.
+    /// Opens one file for the daemon itself and waits for it.
     pub(in crate::fs) fn look_now(&self, quotas: &Quotas, wanted: &FileRequest) -> Answer {
         let place = quotas.charge(0, Kind::PendingFiles, 1).map_err(|_| Errno::AGAIN)?;
         self.look(wanted, Instant::now() + PATIENCE, &Arc::new(place))
@@ -208,7 +208,7 @@ impl Opener {
             match message.ok_or(Errno::NAMETOOLONG).and_then(|message| send(&process.socket, &message, flags))
             {
                 Ok(_) => break answer,
-                // It is gone, and its thread has not seen that yet.
+                // The process is gone, and the thread that listens to it has not noticed yet.
                 Err(Errno::PIPE | Errno::CONNRESET) => process.lose(),
                 Err(errno) => {
                     lock(&process.waiting).by_number.remove(&number);
@@ -230,7 +230,7 @@ impl Opener {
     }
 }
 
-/// A path from this process's directory; the other process has the root as its own.
+/// Makes a path absolute, because the current directory of the other process is the root.
 fn absolute(path: &[u8]) -> Vec<u8> {
     match std::env::current_dir() {
         Ok(own) if !path.is_empty() => {
@@ -240,7 +240,7 @@ fn absolute(path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Hands answers to those who wait for them, until there are no more; why.
+/// Passes answers to their receivers until the socket fails, and returns the reason.
 fn listen(socket: BorrowedFd<'_>, waiting: &Mutex<Waiting>) -> Errno {
     loop {
         let (message, fds) = match receive(socket) {
@@ -249,7 +249,7 @@ fn listen(socket: BorrowedFd<'_>, waiting: &Mutex<Waiting>) -> Errno {
             Err(errno) => return errno,
         };
         let Ok(reply) = serde_json::from_slice::<OpenedReply>(&message) else { return Errno::PROTO };
-        // Who waits no more has left it in the table, for its place.
+        // The entry stays after a timeout, because its charge counts until the answer arrives.
         if let Some(pending) = lock(waiting).by_number.remove(&reply.number) {
             let _ = pending.to.send(found(reply.answer, fds));
         }
@@ -267,7 +267,7 @@ fn found(answer: Result<Opened, i32>, fds: Vec<OwnedFd>) -> Answer {
         NotesTold::None => Some(Err(ProgramError::NoEvents)),
         NotesTold::Sent => {
             let mut text = Vec::new();
-            // In memory: it does not block.
+            // The file is in memory, so reading it does not block.
             File::from(fds.next().ok_or(Errno::IO)?).read_to_end(&mut text).map_err(|_| Errno::IO)?;
             let notes: Notes = serde_json::from_slice(&text).map_err(|_| Errno::IO)?;
             Some(Ok(Arc::new(notes)))
@@ -279,7 +279,7 @@ fn found(answer: Result<Opened, i32>, fds: Vec<OwnedFd>) -> Answer {
 /// A message and its descriptors.
 type Message = (Vec<u8>, Vec<OwnedFd>);
 
-/// The next message; None at the end.
+/// Receives the next message; `None` if the other end is closed.
 fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -307,31 +307,31 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
 /// Starts the process.
 ///
 /// # Errors
-/// When there can be no further process.
+/// When no process can be started.
 pub(in crate::fs) fn start() -> io::Result<Worker> {
-    // A thread that waits for a file would keep standard error open when the daemon is gone.
+    // A thread that is blocked by a file would keep standard error open after the daemon has ended.
     Worker::start(COMMAND, Stdio::null())
 }
 
-/// Runs in the opener: opens the requested files until the other end of the socket is closed. The process then ends, even if its
-/// threads are blocked.
+/// Runs in the opener: opens the requested files until the other end of the socket is closed. The process then ends, even
+/// if its threads are blocked.
 ///
 /// # Errors
-/// When standard input is not a socket.
+/// When standard input is not a socket, or a message cannot be parsed.
 pub fn run() -> io::Result<()> {
-    // No terminal's signals, and none of its lines in ps.
+    // The process gets no signals of the terminal and is not listed as a process of it.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"tracer-opener");
     confine::confine(Role::Opener);
     serve(io::stdin().as_fd().try_clone_to_owned()?)
 }
 
-/// Answers what comes through a socket until its other end is closed.
+/// Answers the requests from a socket until its other end is closed.
 fn serve(socket: OwnedFd) -> io::Result<()> {
     let socket = Arc::new(socket);
     while let Some((message, _)) = receive(socket.as_fd())? {
         let Asked { number, wanted } = serde_json::from_slice(&message)?;
-        // Each thread has the socket too.
+        // Each thread has a reference to the socket.
         let busy = Arc::strong_count(&socket) - 1;
         let to = Arc::clone(&socket);
         let work = move || answer(to.as_fd(), number, Found::look(&wanted));
@@ -429,7 +429,7 @@ mod tests {
         let folder = opener.look_now(&quotas, &wanted(b"/", What::Events));
         assert_eq!(folder.unwrap_err(), Errno::INVAL);
         assert_eq!(quotas.used(0, Kind::PendingFiles), 0, "all were answered");
-        // The other process sees the end of this one by the end of the socket.
+        // The process ends when the socket is closed.
         rustix::net::shutdown(&opener.processes[0].socket, rustix::net::Shutdown::Both).unwrap();
         server.join().unwrap().unwrap();
         while !lock(&opener.processes[0].waiting).gone {
@@ -460,7 +460,7 @@ mod tests {
         }
         assert!((PATIENCE..2 * PATIENCE).contains(&start.elapsed()), "one deadline for all files of a write");
         assert_eq!(quotas.used(7, Kind::PendingFiles), most, "nobody has answered");
-        // An answer after all gives its place back.
+        // A late answer releases its charge.
         for _ in 0..most {
             let (message, _) = receive(theirs.as_fd()).unwrap().unwrap();
             let asked: Asked = serde_json::from_slice(&message).unwrap();

@@ -1,9 +1,9 @@
-//! The process that closes perf tracepoints in another's place: once a recording or daemon has ended with many events on, or when
-//! a daemon is killed.
+//! The process that closes perf tracepoints for a recording or daemon: after it ended with many enabled events, or when a
+//! daemon is killed.
 //!
-//! To close one takes the kernel tens of milliseconds ([`crate::attach::take_off`]): a minute for all events of a machine, for
-//! which nobody should have to wait. The descriptors come through a socket that is the process's standard input
-//! ([`crate::attach::hold`]).
+//! The kernel needs tens of milliseconds to close one ([`crate::attach::take_off`]), so a minute for all events of a
+//! machine. The user should not wait for that. The descriptors arrive through a socket, which is the standard input of the
+//! process ([`crate::attach::hold`]).
 
 use std::{
     io,
@@ -17,23 +17,23 @@ use crate::{
     sys::worker::Worker,
 };
 
-/// The hidden command of this program that is the closer.
+/// The hidden command of this program that runs as the closer.
 pub const COMMAND: &str = "close-events";
 
-/// The process, from the side of the one that starts it.
+/// The process, as its parent sees it.
 #[derive(Debug)]
 pub struct Closer(Worker);
 
 impl Closer {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
-    /// When there can be no further process.
+    /// When no process can be started.
     pub fn start() -> io::Result<Self> {
         Worker::start(COMMAND, Stdio::null()).map(Self)
     }
 
-    /// Starts it where so many events are to be closed that they are worth a process.
+    /// Starts the process if closing this many events takes longer than the start. Logs errors.
     pub fn start_for(events: usize) -> Option<Self> {
         let worth = events > attach::INLINE_CLOSE_MAX;
         let warn =
@@ -41,7 +41,7 @@ impl Closer {
         worth.then(|| Self::start().inspect_err(warn).ok()).flatten()
     }
 
-    /// Hands events over, which it closes once this process has let go of the socket or ended.
+    /// Hands events to the process, which closes them after this process has closed the socket or ended.
     pub fn close(self, events: Vec<OwnedFd>) {
         if let Err(error) = attach::hand_over(self.0.socket(), &events) {
             tracing::warn!("no process closes the events, so this one does: {error}");
@@ -55,7 +55,7 @@ impl Closer {
     }
 }
 
-/// Closes the events that are left when a daemon ends: few, or all of them where no process guards them.
+/// Closes the events that are left when a daemon ends: only few, or all events if no process guards them.
 pub(in crate::fs) fn close(events: Vec<OwnedFd>) {
     if events.len() <= attach::INLINE_CLOSE_MAX {
         drop(events);
@@ -64,15 +64,15 @@ pub(in crate::fs) fn close(events: Vec<OwnedFd>) {
     }
 }
 
-/// In that process: closes what comes.
+/// Runs in the process: closes the events that arrive.
 ///
 /// # Errors
-/// When standard input is no such socket.
+/// When reading from standard input fails.
 pub fn run() -> io::Result<()> {
-    // No terminal's signals, and none of its lines in ps.
+    // The process gets no signals of the terminal and is not listed as a process of it.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"tracer-closer");
-    // It holds descriptors, for which nobody asks a capability.
+    // Holding descriptors needs no capability.
     confine::confine(Role::Closer);
     Ok(attach::hold(io::stdin().as_fd())?)
 }

@@ -1,7 +1,6 @@
-//! The kernel's side of the tree: FUSE requests, passed on to the thread that owns the [`Tree`]. No file's meaning is known here.
+//! The FUSE file system: each request becomes a job for the thread that owns the tree. Nothing here depends on single files.
 //!
-//! One thread takes the kernel's requests, makes jobs of them and waits for nothing; jobs answer their requests themselves.
-//! [`Hub`](super::hub::Hub) is what both share.
+//! One thread receives the requests and never blocks. A job answers its request itself. Both sides share the [`Hub`].
 
 use std::{
     ffi::OsStr,
@@ -33,7 +32,7 @@ use crate::{
     lang::facts::{FileRequest, Files},
 };
 
-/// Bytes of a write to `user_events_data` that can matter: an index, and more than any record holds.
+/// Maximum bytes of a write to `user_events_data` that are passed on: an index and more than a record can hold.
 const RECORD_MAX: usize = 4 + 2 * tracer_abi::MAX_PAYLOAD;
 
 /// The file system.
@@ -41,7 +40,7 @@ pub(in crate::fs) struct Fuse {
     pub(in crate::fs) hub: Arc<Hub>,
 }
 
-/// Takes a write whose files have to be looked at first, and answers it then; requests of others go on meanwhile.
+/// Opens the user files that a write names, then executes the write and answers it. Other requests continue meanwhile.
 fn write_later(
     hub: &Arc<Hub>,
     (uid, pid): (u32, u32),
@@ -50,7 +49,7 @@ fn write_later(
     wanted: Vec<FileRequest>,
     answer: impl FnOnce(Result<usize, rustix::io::Errno>) + Send + 'static,
 ) {
-    // The first to have an answer takes it.
+    // Either the queued write or the refusal below takes the answer.
     let answer = Arc::new(Mutex::new(Some(answer)));
     let take = |answer: &Mutex<Option<_>>| answer.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (ours, later) = (Arc::clone(hub), Arc::clone(&answer));
@@ -75,11 +74,11 @@ fn write_later(
 
 impl Filesystem for Fuse {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Of a stream nothing may be read before it is asked for; less than a page is none.
+        // The kernel must not read a stream ahead. Less than a page means no readahead.
         let _ = config.set_max_readahead(1);
         let maps = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
         self.hub.set_maps_directly(maps);
-        // Emptying a file is part of opening it, as files here mean different things by the two.
+        // An open with `O_TRUNC` must be one request, because emptying a file has an effect that a change of size has not.
         config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC).map_err(|_| {
             std::io::Error::new(std::io::ErrorKind::Unsupported, "the kernel's FUSE has no atomic O_TRUNC")
         })
@@ -205,7 +204,8 @@ impl Filesystem for Fuse {
             offset,
             size: size as usize,
             waits: flags.0 & libc::O_NONBLOCK == 0,
-            // Only a read of pages is nobody's: that of a mapping or of splice(2), or on older kernels any.
+            // A read of pages has no lock owner: by a mapping or splice(2), and on older kernels any read through the page
+            // cache.
             of_page: owner.is_none(),
         };
         read.start(&self.hub, reply);
@@ -238,16 +238,16 @@ impl Filesystem for Fuse {
             return;
         }
         if self.hub.user_file(handle).is_some() {
-            // What comes behind the first part of a write is more than any record can hold.
+            // The kernel splits long writes. The first part has more than a record can hold already.
             if offset > 0 {
                 return answer(Ok(data.len()));
             }
-            // More than a record holds is only counted.
+            // The rest only counts as written.
             let length = data.len();
             let data = data.get(..RECORD_MAX).unwrap_or(data).to_vec();
             return self.hub.post(request.uid(), "record", When::File(handle), move |view| {
                 answer(view.write(handle, &data, pid).map(|_| length));
-                // A hit like any other: nothing changed but for those who wait for one.
+                // The record is a hit: only reads and polls that wait for records must learn of it.
                 if !hub.waits.is_empty() {
                     hub.changed.notify_one();
                 }
@@ -293,7 +293,7 @@ impl Filesystem for Fuse {
         let (hub, handle) = (Arc::clone(&self.hub), handle.0);
         hub.waits.forget(handle);
         hub.streams.close(handle);
-        // The kernel says it in nobody's name.
+        // A release has no uid.
         self.hub.post(0, "release", When::Closing(handle), move |view| {
             let of_program = view.user_file(handle).is_some();
             view.close(handle);
@@ -348,7 +348,7 @@ impl Filesystem for Fuse {
         reply: ReplyIoctl,
     ) {
         let file = self.hub.user_file(handle.0);
-        // The kernel has none for 32-bit programs.
+        // The kernel's user events have no ioctls for 32-bit programs.
         let known = user::Request::of(number).filter(|_| !flags.contains(IoctlFlags::FUSE_IOCTL_COMPAT));
         match (file, known, data.try_into()) {
             (Some(file), Some(known), Ok(head)) => {
@@ -375,7 +375,7 @@ impl Filesystem for Fuse {
             view.settle(handle);
             let ready = view.poll(handle, waits);
             let by_clock = view.needs_looking_at(handle);
-            // A caller that is not interested in what it is ready for sleeps nevertheless.
+            // A caller can sleep although the file is ready, if it polls for other events. Histograms wake it then.
             if waits && (!ready.any() || !by_clock) {
                 hub.waits.poll(handle, notifier, by_clock);
                 hub.changed.notify_one();

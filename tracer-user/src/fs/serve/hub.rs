@@ -1,4 +1,4 @@
-//! What requests, the thread that owns the tree and the daemon's loop share.
+//! The state that the thread of requests, the owner of the tree and the main loop share.
 
 use std::{
     collections::HashMap,
@@ -33,51 +33,53 @@ use crate::{
     ring::Waiter,
 };
 
-/// How long the kernel may keep names and attributes: numbers mean the same for ever, and every change comes through it.
+/// How long the kernel may cache names and attributes. A number never gets another meaning, and all changes are requests of
+/// the kernel.
 pub(in crate::fs) const TTL: Duration = Duration::from_secs(3600);
-/// How long what programs set may take to be kept: one of them may set much.
+/// How long changes by programs (user events) can wait until they are saved: a program can make many changes.
 const KEEP_APART: Duration = Duration::from_millis(100);
 
-/// How long records are taken in at a time, of all instances.
+/// How long one job collects records, of all instances.
 const STEP: Duration = Duration::from_millis(20);
 
-/// The same for what may go, events that were made and their systems.
+/// How long the kernel may cache a name: not at all for dynamic events and their systems, which can be removed.
 pub(in crate::fs) fn kept(attributes: &Attributes) -> Duration {
     if attributes.lasting { TTL } else { Duration::ZERO }
 }
 
-/// What requests and the daemon share.
+/// The shared state.
 pub(in crate::fs) struct Hub {
     jobs: Arc<Jobs>,
-    /// Reads that wait, and who polls.
+    /// Reads and polls that wait.
     pub(in crate::fs) waits: Waits,
-    /// Streams of pages that are open to be read.
+    /// Streams of pages that are open for reading.
     pub(in crate::fs) streams: Streams,
     keeper: Option<Mutex<Keeper>>,
-    /// When what programs set is to be kept.
+    /// When changes by programs are to be saved.
     keep_at: Mutex<Option<Instant>>,
     /// Tells programs of user events.
     pub(in crate::fs) teller: Teller,
-    /// What each uid's clients have.
+    /// The resources that each uid uses.
     pub(in crate::fs) quotas: Quotas,
     /// Opens the files that clients name.
     pub(in crate::fs) opener: Arc<Opener>,
-    /// Asks the kernel what takes long.
+    /// Reads facts of the kernel that take long to read.
     pub(in crate::fs) lookups: Lookups,
-    /// For the open files.
+    /// The charges of the open files by handle.
     charges: Mutex<HashMap<u64, Charge>>,
     rings: Arc<Waiter>,
-    /// Whether the kernel maps files that it keeps no pages of (6.6 and later).
+    /// Whether the kernel can map files that are opened with `FOPEN_DIRECT_IO` (6.6 and later).
     maps_directly: AtomicBool,
-    /// Whether these jobs are queued already.
+    /// Whether the job that serves waiting reads is queued.
     serving: AtomicBool,
+    /// Whether the job that collects records is queued.
     collecting: AtomicBool,
-    /// The instance at which taking records in goes on.
+    /// The instance with which collecting records continues.
     next: Mutex<InstanceId>,
     own: Weak<Self>,
-    /// Something changed that the daemon may have to act on.
+    /// Something changed: waiting reads and polls must be served.
     pub(in crate::fs) changed: Notify,
-    /// The tree's owner answered.
+    /// The tree's owner has run the job of a heartbeat.
     pub(in crate::fs) alive: Notify,
     /// The file system was unmounted.
     pub(in crate::fs) gone: Notify,
@@ -121,12 +123,12 @@ impl Hub {
         })
     }
 
-    /// The tree's thread and what is queued for it.
+    /// The queue of the tree's owner.
     pub(in crate::fs) fn jobs(&self) -> &Arc<Jobs> {
         &self.jobs
     }
 
-    /// Has something done by the thread that owns the tree.
+    /// Queues a job ([`Jobs::post`]).
     pub(in crate::fs) fn post(
         &self,
         uid: u32,
@@ -137,37 +139,37 @@ impl Hub {
         self.jobs.post(uid, name, when, act);
     }
 
-    /// The number of an open file's table of user events, where it has one.
+    /// The number of an open file's table of user events, if it has one.
     pub(in crate::fs) fn user_file(&self, handle: u64) -> Option<u64> {
         self.jobs.files().user_file(handle)
     }
 
-    /// Where writes to an open file go, where they are marks.
+    /// The queue of marks that receives the writes to an open file, if there is one.
     pub(in crate::fs) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
         self.jobs.files().marks(handle)
     }
 
-    /// Counts an open file for a uid.
+    /// Keeps the charge of an open file.
     pub(in crate::fs) fn hold(&self, handle: u64, charge: Charge) {
         lock(&self.charges).insert(handle, charge);
     }
 
-    /// Counts it no more.
+    /// Drops the charge of a file that was closed.
     pub(in crate::fs) fn let_go(&self, handle: u64) {
         lock(&self.charges).remove(&handle);
     }
 
-    /// Tells programs what there is to tell, and then does something.
+    /// Tells programs about updates and then calls `then`.
     pub(in crate::fs) fn tell(&self, news: PendingUpdates, then: impl FnOnce() + Send + 'static) {
         self.teller.tell(news, then);
     }
 
-    /// Lets the kernel forget the page that programs map.
+    /// Drops the kernel's copy of the page that programs map.
     pub(in crate::fs) fn forget_page(&self) {
         self.teller.forget_page();
     }
 
-    /// Learns what became of programs, and tells them.
+    /// Queues a job that learns about forks, execs and exits of programs with user events, and tells programs.
     pub(in crate::fs) fn learn_tasks(&self) {
         let hub = Weak::clone(&self.own);
         self.post(OWN, "tasks", When::Alone, move |view| {
@@ -178,37 +180,37 @@ impl Hub {
         });
     }
 
-    /// Learns events of modules, unless an operation is going on.
+    /// Learns the events of loaded and unloaded modules, except in a turn within another operation.
     pub(in crate::fs) fn learn_modules(mirror: &mut Mirror) {
         if !mirror.is_within_turn() {
             mirror.learn_modules();
         }
     }
 
-    /// What is to be done behind an operation: keeps what was set, watches new rings, and says what is to be told to programs.
+    /// Ends an operation: saves the settings, watches new rings, and returns the updates for programs.
     pub(in crate::fs) fn finish(&self, mirror: &mut Mirror) -> PendingUpdates {
         self.keep_state(mirror);
         self.attend(mirror)
     }
 
-    /// The same without keeping what was set.
+    /// As [`Hub::finish`], without saving.
     pub(in crate::fs) fn attend(&self, mirror: &mut Mirror) -> PendingUpdates {
         for ring in mirror.rings() {
-            // One that is watched already says so.
+            // A ring that is watched already returns an error.
             let _ = self.rings.watch(ring);
         }
         self.changed.notify_one();
         mirror.user_news()
     }
 
-    /// Keeps what programs set, soon.
+    /// Saves changes by programs, after at most [`KEEP_APART`].
     pub(in crate::fs) fn keep_soon(&self) {
         if self.keeper.is_some() {
             lock(&self.keep_at).get_or_insert_with(|| Instant::now() + KEEP_APART);
         }
     }
 
-    /// Waits until there is something to keep that programs set.
+    /// Waits until changes by programs must be saved.
     pub(in crate::fs) async fn keep_due(&self) {
         let at = *lock(&self.keep_at);
         match at {
@@ -217,7 +219,7 @@ impl Hub {
         }
     }
 
-    /// Keeps it.
+    /// Queues the job that saves changes by programs.
     pub(in crate::fs) fn keep_now(&self) {
         *lock(&self.keep_at) = None;
         let hub = Weak::clone(&self.own);
@@ -228,21 +230,21 @@ impl Hub {
         });
     }
 
-    /// Keeps what was set, where it is kept.
+    /// Saves the settings, if the daemon saves them.
     pub(in crate::fs) fn keep_state(&self, mirror: &Mirror) {
         if let Some(keeper) = &self.keeper {
             lock(keeper).keep(mirror);
         }
     }
 
-    /// Forgets what was kept: the end is a regular one.
+    /// Removes the saved settings, because the daemon ends regularly.
     pub(in crate::fs) fn forget_kept(&self) {
         if let Some(keeper) = &self.keeper {
             lock(keeper).forget();
         }
     }
 
-    /// Answers those who wait, so far as there is something for them.
+    /// Queues the job that answers waiting reads and polls that are ready.
     pub(in crate::fs) fn serve(&self) {
         if self.waits.is_empty() || self.serving.swap(true, Ordering::AcqRel) {
             return;
@@ -257,8 +259,9 @@ impl Hub {
         });
     }
 
+    /// Answers waiting reads and polls that are ready. Returns `false` if another job must look at the rest.
     fn serve_in(&self, view: &mut View<'_>) -> bool {
-        // Records are printed with what takes long to be read.
+        // Printing records needs facts that take long to read.
         if self.waits.has_reads() && !view.mirror().facts.can_print() {
             let hub = Weak::clone(&self.own);
             self.lookups.ask(view.lookup_of(None), move |_| {
@@ -271,7 +274,7 @@ impl Hub {
         self.waits.serve(view, |handle, offset, length| self.streams.filled(handle, offset, length))
     }
 
-    /// Takes in what was recorded, and answers those who wait for it.
+    /// Queues the job that collects records and answers the reads that wait for them.
     pub(in crate::fs) fn collect(&self) {
         if self.collecting.swap(true, Ordering::AcqRel) {
             return;
@@ -321,7 +324,7 @@ impl Hub {
         }
     }
 
-    /// Whether the kernel maps files that it keeps no pages of.
+    /// Whether the kernel can map files that are opened with `FOPEN_DIRECT_IO`.
     pub(in crate::fs) fn maps_directly(&self) -> bool {
         self.maps_directly.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
-//! Requests by ioctl(2): to register user events.
+//! Requests by ioctl(2), which register, unregister and delete user events.
 //!
-//! The caller's memory is read and written by a process of its own, as that may take as long as somebody else pleases. So a request
-//! is answered later, at the latest at its deadline, and no thread waits for it: each of its steps is a job of its caller's uid.
+//! A separate process reads and writes the caller's memory, because such an access can block without a limit. A request is
+//! answered at its deadline at the latest. No thread waits for it: each of its steps is a job of the caller's uid.
 
 use std::sync::{Arc, Weak};
 
@@ -13,13 +13,13 @@ use crate::engine::{
     quota::Kind,
 };
 
-/// Serves a request.
+/// Serves a request and answers it later.
 pub(in crate::fs) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: ReplyIoctl) {
-    // As the kernel has it when there is no memory for one more.
+    // As the kernel does when it has no memory for another registration.
     let Ok(charge) = hub.quotas.charge(caller.uid, Kind::PendingRequests, 1) else {
         return reply.error(Errno::ENOMEM);
     };
-    // Whoever is served when the daemon ends gets an error by that: what is queued is dropped, and the reply with it.
+    // When the daemon ends, the queued job is dropped with its reply, which answers with an error.
     let (ours, uid): (Weak<Hub>, u32) = (Arc::downgrade(hub), caller.uid);
     let its = Weak::clone(&ours);
     let access: Access = Arc::new(move |act| {

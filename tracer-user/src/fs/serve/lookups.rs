@@ -33,7 +33,7 @@ impl Lookups {
         let work = move || asked.into_iter().for_each(|question| question());
         match std::thread::Builder::new().name("lookups".to_owned()).spawn(work) {
             Ok(_) => {
-                // The thread has the other end until this one goes.
+                // The thread keeps the receiver until this sender is dropped.
                 let _ = sender.send(question);
                 *questions = Some(sender);
             }

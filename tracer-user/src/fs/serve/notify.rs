@@ -2,7 +2,7 @@
 //! answer.
 //!
 //! A separate process writes the bits in the programs' memory, with a deadline. A thread writes the status page, which
-//! programs map. This thread holds neither the tree nor a FUSE request: the kernel may first read a page of the mirror,
+//! programs map. It holds neither the tree nor a FUSE request meanwhile: the kernel may first read a page of the mirror,
 //! which is another request.
 
 use std::sync::{
@@ -23,7 +23,7 @@ struct Job {
     then: Then,
 }
 
-/// What the thread needs to write the status page.
+/// The access of the thread to the status page and to the kernel.
 struct StatusPage {
     tree: Weak<Jobs>,
     /// Empty until the file system is mounted.

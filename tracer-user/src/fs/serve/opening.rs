@@ -1,4 +1,4 @@
-//! Opening a file: whose it is counted as, and what the kernel is told of it.
+//! Opening a file: the charge to the caller's quota, and the flags that tell the kernel how to treat the file.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     fs::tree::open::Access,
 };
 
-/// A file that is to be opened.
+/// A request to open a file.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fs) struct Opening {
     pub(in crate::fs) pid: u32,
@@ -24,7 +24,7 @@ pub(in crate::fs) struct Opening {
 }
 
 impl Opening {
-    /// Has it opened.
+    /// Queues the request.
     pub(in crate::fs) fn start(self, hub: &Arc<Hub>, reply: ReplyOpen) {
         match hub.quotas.charge(self.access.uid, Kind::OpenFiles, 1) {
             Ok(charge) => self.queue(hub, reply, charge, 0),
@@ -33,7 +33,7 @@ impl Opening {
     }
 
     fn queue(self, hub: &Arc<Hub>, reply: ReplyOpen, charge: Charge, put_off: u32) {
-        // Emptying a file changes something; opening it alone does not.
+        // Only an open with `O_TRUNC` changes something.
         let when = if self.access.truncate { When::Alone } else { When::Any };
         let ours = Arc::clone(hub);
         hub.post(self.access.uid, "open", when, move |view| self.open(&ours, view, reply, charge, put_off));
@@ -42,7 +42,7 @@ impl Opening {
     fn open(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyOpen, charge: Charge, put_off: u32) {
         let Self { ino, access, pid, .. } = self;
         Hub::learn_modules(view.mirror());
-        // A reader of `trace` begins with what there is now.
+        // A reader of `trace` starts with the records that exist now.
         if access.read && put_off < PATIENCE && !view.settle_file(ino) {
             return self.queue(hub, reply, charge, put_off + 1);
         }
@@ -53,7 +53,8 @@ impl Opening {
             Err(error) => return reply.error(errno(error)),
         };
         hub.hold(handle, charge);
-        // No file has a size, and none has pages that could be kept; but what is mapped must be, on older kernels.
+        // Files have no size, and the kernel must not cache their contents. Older kernels can map a file only without
+        // direct I/O.
         let mut how = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
         if !hub.maps_directly() && view.page(handle).is_some() {
             how = FopenFlags::FOPEN_NOFLUSH;
@@ -63,10 +64,10 @@ impl Opening {
         }
         let answer = move || reply.opened(FileHandle(handle), how);
         if access.read && view.has_pages(handle) {
-            // The kernel locks all pages of the file when it has our answer.
+            // After the answer the kernel locks all pages of the file.
             hub.waits.end_pages(ino);
             let its = Arc::clone(hub);
-            // Those that came meanwhile too: what was told before the answer may have taken long.
+            // The notification before the answer can take long, so the reads that came meanwhile end too.
             let answer = move || {
                 its.streams.opens(INodeNo(ino));
                 its.waits.end_pages(ino);
@@ -75,7 +76,7 @@ impl Opening {
             return hub.streams.open(handle, INodeNo(ino), answer);
         }
         match news {
-            // Emptying it may have turned events off.
+            // Emptying the file may have disabled events.
             Some(news) => hub.tell(news, answer),
             None => answer(),
         }

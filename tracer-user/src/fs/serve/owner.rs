@@ -1,11 +1,12 @@
-//! The thread that owns the tree, and the queue of what it is asked to do.
+//! The thread that owns the tree, and its queue of jobs.
 //!
-//! A request of the kernel's becomes a job; the thread that took it goes on at once. Jobs of one uid are done in the order in
-//! which they came, those of several in turn, so that nobody waits for more than one job of each. Closing a file comes first:
-//! the kernel tells of it behind the back of whoever closed it, who may next ask for something that only works once the file is
-//! closed. A long operation lets others have a turn ([`Mirror::share_with`]): jobs that only look, or take records out.
+//! Each request of the kernel becomes a job, and the thread that received it continues at once. Jobs of one uid run in the
+//! order of their arrival. Jobs of different uids run in turn, so that a job waits for at most one job of each other uid.
+//! Closing a file comes first: FUSE reports a close asynchronously, and the next request of the same client may require
+//! that the file is closed. A long operation gives turns to other jobs ([`Mirror::share_with`]), which only look at the
+//! mirror or take records out.
 //!
-//! Other threads borrow the tree by [`Jobs::lend`] and wait for it; the thread that takes the kernel's requests must not.
+//! Other threads borrow the tree by [`Jobs::lend`] and wait for it. The thread that receives requests must not wait.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,35 +25,36 @@ use crate::{
     fs::tree::{dispatch::Tree, file_table::FileTable},
 };
 
-/// How long others' jobs in one turn may take together.
+/// How long the jobs of one turn may take together.
 const TURN: Duration = Duration::from_millis(10);
-/// Jobs of a uid that are looked at in a turn for one that can be done.
+/// Maximum number of a uid's jobs that are examined to find one that can run.
 const LOOKED_AT: usize = 256;
-/// The uid under which the daemon's own jobs are queued: nobody's.
+/// The uid of the daemon's own jobs, which no client has.
 pub(in crate::fs) const OWN: u32 = u32::MAX;
 
-/// A tree whose mirror is borrowed.
+/// A tree of a borrowed mirror.
 pub(in crate::fs) type View<'a> = Tree<&'a mut Mirror>;
 type Act = Box<dyn FnOnce(&mut View<'_>) + Send>;
 
-/// When a job can be done.
+/// When a job can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs) enum When {
-    /// Between operations: it may change anything.
+    /// Between operations. The job may change anything.
     Alone,
-    /// In turns too: it only looks, or takes records out.
+    /// Between operations and in turns. The job only looks at the mirror or takes records out.
     Any,
-    /// The same for one open file, while no other request to it is being served.
+    /// As [`When::Any`], for a request to an open file; in turns only if the file serves no other request and does not take
+    /// long.
     File(u64),
-    /// Before anything else that is queued, between operations: everything ends.
+    /// Between operations, before all queued jobs. The mirror ends.
     Ending,
-    /// It closes this file: before anything else, and in turns if nothing else comes of it.
+    /// Before all jobs that do not close files; in turns only if closing the file has no other effect.
     Closing(u64),
 }
 
 enum Work {
     Act(Act),
-    /// The tree is another thread's until that one gives it back.
+    /// Another thread has the tree until it gives it back.
     Lend(SyncSender<()>, Receiver<()>),
 }
 
@@ -77,7 +79,7 @@ impl Job {
 struct Queue {
     closing: VecDeque<Job>,
     jobs: HashMap<u32, VecDeque<Job>>,
-    /// Uids that have jobs, the next one first.
+    /// The uids that have jobs; the next one is first.
     uids: VecDeque<u32>,
     ended: bool,
 }
@@ -96,7 +98,7 @@ impl Queue {
         jobs.push_back(job);
     }
 
-    /// The next job of those that are wanted.
+    /// Removes and returns the next job for which `wanted` is true.
     fn take(&mut self, wanted: impl Fn(&Job) -> bool) -> Option<Job> {
         if let Some(index) = self.closing.iter().position(&wanted) {
             return self.closing.remove(index);
@@ -118,7 +120,7 @@ impl Queue {
     }
 }
 
-/// The tree and what is to be done with it.
+/// The tree and the queue of jobs.
 pub(in crate::fs) struct Jobs {
     queue: Mutex<Queue>,
     wakes: Condvar,
@@ -132,7 +134,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Jobs {
-    /// A queue for a tree; nothing is done before [`Jobs::start`].
+    /// Creates the queue of a tree. No job runs before [`Jobs::start`].
     pub(in crate::fs) fn new(tree: Tree) -> Arc<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let jobs = Arc::new(Self {
@@ -158,12 +160,15 @@ impl Jobs {
     }
 
     /// Starts the thread that owns the tree.
+    ///
+    /// # Errors
+    /// When no thread can be started.
     pub(in crate::fs) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let jobs = Arc::clone(self);
         std::thread::Builder::new().name("owner".to_owned()).spawn(move || jobs.run())
     }
 
-    /// Has something done for a uid.
+    /// Queues a job for a uid. `name` appears in the log of long steps.
     pub(in crate::fs) fn post(
         &self,
         uid: u32,
@@ -176,7 +181,7 @@ impl Jobs {
 
     fn push(&self, uid: u32, job: Job) {
         let mut queue = lock(&self.queue);
-        // What is asked for after the end is dropped, and so answered with an error.
+        // After the end, a job is dropped. Its reply is dropped too and returns an error.
         if !queue.ended {
             queue.push(uid, job);
             drop(queue);
@@ -184,22 +189,22 @@ impl Jobs {
         }
     }
 
-    /// Borrows the tree, between operations. Not for the thread that takes requests, and not within a job.
+    /// Borrows the tree between operations. Neither the thread that receives requests nor a job may call this.
     pub(in crate::fs) fn lend(&self) -> Lent<'_> {
         let (grant, granted) = sync_channel(1);
         let (back, is_back) = sync_channel(1);
         self.push(OWN, Job { name: "lent", when: When::Alone, work: Work::Lend(grant, is_back) });
-        // An error means that the owner ended, and nobody else has the tree.
+        // An error means that the owner has ended, so that no other thread has the tree.
         let _ = granted.recv();
         Lent { tree: lock(&self.tree), _back: GivesBack(back) }
     }
 
-    /// Ends long operations, and whatever is still queued.
+    /// Tells long operations to give up, the running one and those of queued jobs.
     pub(in crate::fs) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 
-    /// Drops what is queued; the thread ends with the job that it is at.
+    /// Drops all queued jobs. The thread ends after its current job.
     pub(in crate::fs) fn end(&self) {
         self.stop();
         let dropped = {
@@ -208,7 +213,7 @@ impl Jobs {
             (std::mem::take(&mut queue.closing), std::mem::take(&mut queue.jobs))
         };
         self.wakes.notify_all();
-        // Outside of the lock: what is dropped answers its callers.
+        // The queue is not locked here: a dropped reply answers its caller.
         drop(dropped);
     }
 
@@ -250,7 +255,7 @@ impl Jobs {
         }
     }
 
-    /// Does what can be done while an operation has the mirror borrowed.
+    /// Runs jobs while an operation has the mirror borrowed. Waits for a job at most for `wait`.
     fn take_turns(&self, mirror: &mut Mirror, wait: Duration) {
         let since = Instant::now();
         let learns_events = mirror.learns_events();
@@ -272,7 +277,7 @@ impl Jobs {
     }
 }
 
-/// The tree in another thread's hands. It is unlocked before it is given back.
+/// The tree, borrowed by another thread. The fields drop in order: the tree is unlocked, then the owner continues.
 pub(in crate::fs) struct Lent<'a> {
     tree: MutexGuard<'a, Tree>,
     _back: GivesBack,

@@ -1,4 +1,4 @@
-//! Reads: whom one is for, whether it may wait, and what it gets.
+//! Reads: they wait for facts and for records, and some fill pages of the kernel's page cache.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,9 +16,9 @@ use crate::{
     fs::tree::open::Outcome,
 };
 
-/// How often a request is put off while records come faster than they are taken.
+/// How often a request is queued again while records come faster than they are collected.
 pub(in crate::fs) const PATIENCE: u32 = 64;
-/// How often a thread is looked at that is about to wait for its read.
+/// How often a running thread is looked at, at an interval of 1 ms, until it waits in a system call.
 const LOOKS: u32 = 50;
 
 /// A read.
@@ -31,12 +31,12 @@ pub(in crate::fs) struct Read {
     pub(in crate::fs) offset: u64,
     pub(in crate::fs) size: usize,
     pub(in crate::fs) waits: bool,
-    /// Whether a page of the kernel's is to be filled.
+    /// Whether the read fills a page of the kernel's page cache.
     pub(in crate::fs) of_page: bool,
 }
 
 impl Read {
-    /// Has it served.
+    /// Queues the read.
     pub(in crate::fs) fn start(self, hub: &Arc<Hub>, reply: ReplyData) {
         self.queue(hub, reply, 0);
     }
@@ -72,8 +72,8 @@ impl Read {
         self.records(hub, view, reply, put_off);
     }
 
-    /// Gives a part of the page that is mapped, or of its text to a program that reads it through the page cache, as all do
-    /// before 6.6.
+    /// Answers a read of a file that can be mapped: the page for a mapping, the text for a read(2). Before 6.6 a read(2) of
+    /// such a file goes through the page cache, too.
     fn page(self, hub: &Arc<Hub>, page: &[u8], reply: ReplyData) {
         let behind = usize::try_from(self.offset).ok().and_then(|from| page.get(from..)).unwrap_or_default();
         let part = behind.get(..self.size).unwrap_or(behind).to_vec();
@@ -83,7 +83,7 @@ impl Read {
         let Ok(charge) = hub.quotas.charge(self.uid, Kind::WaitingReads, 1) else {
             return reply.error(Errno::EAGAIN);
         };
-        // What the thread waits for is asked for by another one, as it may not wait yet.
+        // Another thread looks at the caller, because it may have to wait until the caller sleeps.
         let ours = Arc::clone(hub);
         let look = move |reply: ReplyData| {
             let reads = is_reading(self.pid);
@@ -117,7 +117,7 @@ impl Read {
         if page == PageRead::Nowhere {
             return reply.error(Errno::EIO);
         }
-        // A page that nothing reads record by record stays locked for as long as it is not answered.
+        // A page stays locked until the read is answered, so only reads of a stream in order may wait.
         let may_wait = if self.of_page { pages && page == PageRead::Waits } else { true };
         match view.read_some(self.handle, self.offset, self.size) {
             Ok(Some(Outcome::Data(data))) => {
@@ -150,7 +150,7 @@ impl Read {
     }
 }
 
-/// Whether a thread waits for a read(2) or the like, and not for memory that it touched (proc(5)).
+/// Whether a thread waits in a system call that reads, and not for a page that it accessed (proc(5)).
 fn is_reading(pid: u32) -> bool {
     const READS: [i64; 6] = [
         libc::SYS_read,

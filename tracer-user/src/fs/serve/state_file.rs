@@ -1,8 +1,10 @@
-//! The file in which what somebody set outlives the daemon: written anew, whole, before a write that changed something
-//! is answered; taken away when the daemon ends as it should.
+//! The state file: the settings of a mirror, which a killed daemon leaves to the next one.
 //!
-//! A file that is there at the start is read and not believed: one that is not root's own regular file, or says what cannot have
-//! been set, is put aside under another name, and the daemon begins without it.
+//! The whole file is written again before a write that changed a setting is answered. It is removed when the daemon ends
+//! regularly.
+//!
+//! The file is not trusted at the start. If it is not a regular file that only root can write, or has impossible settings,
+//! it is renamed, and the daemon starts without it.
 
 use std::{
     fs,
@@ -15,10 +17,10 @@ use rustix::{fs::OFlags, io::Errno};
 
 use crate::engine::instance::{Mirror, SAVED_MAX, Saved, SavedError};
 
-/// Where the files of all mirrors are: memory, as the mirrors themselves are gone after a restart of the machine.
+/// The directory of the files of all mirrors. It is in memory, because the mirrors do not survive a reboot.
 const DIR: &str = "/run/tracer/state";
 
-/// Keeps one mirror's state.
+/// Saves the state of one mirror.
 #[derive(Debug)]
 pub(in crate::fs) struct Keeper {
     path: PathBuf,
@@ -27,12 +29,13 @@ pub(in crate::fs) struct Keeper {
 }
 
 impl Keeper {
-    /// For the mirror at a place.
+    /// Creates the keeper of the mirror that is mounted at `at`.
     pub(in crate::fs) fn new(at: &Path) -> Self {
         Self { path: Path::new(DIR).join(name(at)), changes: 0, last: Saved::default() }
     }
 
-    /// What a killed daemon left; None where there is nothing, or nothing that can be used, which is said and put aside.
+    /// Loads the state that a killed daemon left. Returns `None` if there is none. A file that cannot be used is logged and
+    /// renamed.
     pub(in crate::fs) fn load(&self) -> Option<Saved> {
         let error = match read(&self.path) {
             Ok(saved) => return saved,
@@ -50,7 +53,7 @@ impl Keeper {
         None
     }
 
-    /// Writes the state where it changed.
+    /// Writes the state if it changed.
     pub(in crate::fs) fn keep(&mut self, mirror: &Mirror) {
         if self.changes == mirror.changes() {
             return;
@@ -74,7 +77,7 @@ impl Keeper {
         fs::rename(&new, &self.path)
     }
 
-    /// Takes the file away.
+    /// Removes the file.
     pub(in crate::fs) fn forget(&self) {
         for path in [&self.path, &self.path.with_extension("new")] {
             if let Err(error) = fs::remove_file(path)
@@ -99,9 +102,9 @@ enum LoadError {
     Content(#[from] SavedError),
 }
 
-/// Reads a state file; None where there is none.
+/// Reads a state file; `None` if there is no file.
 fn read(path: &Path) -> Result<Option<Saved>, LoadError> {
-    // Whatever lies there, to open it waits for nobody.
+    // The open must not block, whatever kind of file is there.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match fs::File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path) {
         Ok(file) => file,
@@ -118,14 +121,14 @@ fn read(path: &Path) -> Result<Option<Saved>, LoadError> {
     if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o022 != 0 {
         return Err(LoadError::NotOurs);
     }
-    // Also where it is put aside, nobody else is to read it.
+    // Only root may read the file, also after it is renamed.
     file.set_permissions(fs::Permissions::from_mode(0o600))?;
     let mut text = Vec::new();
     file.take(SAVED_MAX as u64 + 1).read_to_end(&mut text)?;
     Ok(Some(Saved::parse(&text)?))
 }
 
-/// A file's name for a path: one for each, and a file's name.
+/// The file name for a mount point. Different paths have different names.
 fn name(at: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     let hex = |digit: u8| char::from_digit(u32::from(digit), 16).unwrap_or('0');
@@ -160,7 +163,7 @@ mod tests {
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
         assert_eq!(keeper.load(), None);
         assert!(!aside.exists(), "nothing was there");
-        // Twice: the second takes the first one's name.
+        // The second file replaces the first one under the new name.
         for text in ["{\"instances\":[{\"page\":16}]}", "not JSON"] {
             fs::write(&keeper.path, text).unwrap();
             assert_eq!(keeper.load(), None, "{text}");

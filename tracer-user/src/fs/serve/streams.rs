@@ -1,12 +1,12 @@
-//! Streams of pages that are read through the kernel's page cache, and what the kernel is told of them.
+//! Streams of pages that are read through the kernel's page cache (`trace_pipe_raw`), and the notifications about them.
 //!
-//! Since 6.5 splice(2) goes through the page cache, which ends where the file does: so while somebody reads it, a stream ends
-//! nowhere. A file can be mapped too (`MAP_PRIVATE` cannot be refused), and its page faults look as splice's reads do: a
-//! read that is nobody's. So one is told from the other by its place. Splice reads page after page from the file's beginning,
-//! as a stream has no other position; anything else is a mapping's, which gets what is there and never waits.
+//! Since 6.5 splice(2) reads through the page cache, which ends at the file's size. So a stream has an endless size while
+//! it is open for reading. The file can also be mapped (`MAP_PRIVATE` cannot be refused), and page faults make the same
+//! requests as splice: reads without a lock owner. The offset tells them apart. Splice reads page after page from offset 0,
+//! because a stream has no other position. All other reads are of a mapping; they get the existing data and never wait.
 //!
-//! The kernel waits for a page's lock when it is told of a file's contents, and such a lock may wait for our answer to a
-//! read. So a thread tells it that nothing else waits for but the caller whose open it is.
+//! To store data in the page cache, the kernel locks a page, and this lock can depend on our answer to a read. So a separate
+//! thread notifies the kernel; only the caller that opens the stream waits for it.
 
 use std::{
     collections::HashMap,
@@ -19,46 +19,47 @@ use std::{
 
 use fuser::{INodeNo, Notifier};
 
-/// What the kernel takes a stream's size to be while it is read.
+/// The size of a stream while it is open for reading.
 pub(in crate::fs) const SIZE: u64 = 1 << 62;
-/// The page by which the kernel is told: nothing that is in it is shown, and no read of it waits.
+/// The last page. The notification of the size stores a byte there, so reads of this page fail and never wait.
 const LAST: u64 = SIZE - 4096;
-/// How long after somebody opened a stream reads of its pages do not wait: the kernel waits for the pages' locks then.
+/// How long after an open of a stream its page reads do not wait: the kernel locks its pages then.
 const OPENING: Duration = Duration::from_millis(50);
 
-/// What becomes of a read of a page.
+/// How a read of a page is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs) enum PageRead {
-    /// It is splice's, and may wait.
+    /// It is a read by splice(2) and may wait.
     Waits,
-    /// It gets what is there.
+    /// It gets the existing data.
     Now,
-    /// There is nothing at this place.
+    /// It fails.
     Nowhere,
 }
 
-/// A stream that is open to be read.
+/// A stream that is open for reading.
 #[derive(Debug)]
 struct Stream {
     ino: INodeNo,
-    /// Where splice reads next.
+    /// The offset of the next read by splice(2).
     next: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     by_handle: HashMap<u64, Stream>,
+    /// The last time that each file was opened.
     opened: HashMap<u64, Instant>,
 }
 
 enum Notice {
-    /// A stream has no end from now on; then something is done.
+    /// The stream has the size [`SIZE`] from now on; the closure is called afterwards.
     Endless(INodeNo, Box<dyn FnOnce() + Send>),
-    /// Its size is what it was.
+    /// The stream has its normal size again.
     Closed(INodeNo),
 }
 
-/// All streams.
+/// All open streams.
 #[derive(Default)]
 pub(in crate::fs) struct Streams {
     state: Mutex<State>,
@@ -70,7 +71,7 @@ impl Streams {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to tell the kernel by this.
+    /// Starts the thread that notifies the kernel.
     pub(in crate::fs) fn tell_by(&self, notifier: Notifier) {
         let (notices, taken) = channel();
         let run = move || {
@@ -93,21 +94,21 @@ impl Streams {
         }
     }
 
-    /// Lets splice(2) read a stream, and then does something.
+    /// Adds a stream that splice(2) can read from now on, and then calls `then`.
     pub(in crate::fs) fn open(&self, handle: u64, ino: INodeNo, then: impl FnOnce() + Send + 'static) {
         self.opens(ino);
         self.state().by_handle.insert(handle, Stream { ino, next: 0 });
         self.send(Notice::Endless(ino, Box::new(then)));
     }
 
-    /// A file is being opened: for a while from now nobody keeps a page of it locked.
+    /// Marks a file as being opened. For the time [`OPENING`], page reads of it do not wait if it is open more than once.
     pub(in crate::fs) fn opens(&self, ino: INodeNo) {
         let mut state = self.state();
         state.opened.retain(|_, since| since.elapsed() < OPENING);
         state.opened.insert(ino.0, Instant::now());
     }
 
-    /// Forgets a stream, if it is one.
+    /// Removes a stream; does nothing for other files.
     pub(in crate::fs) fn close(&self, handle: u64) {
         let closed = self.state().by_handle.remove(&handle);
         if let Some(closed) = closed {
@@ -115,12 +116,12 @@ impl Streams {
         }
     }
 
-    /// Whether somebody reads this file as a stream.
+    /// Whether the file is open as a stream.
     pub(in crate::fs) fn is_open(&self, ino: u64) -> bool {
         self.state().by_handle.values().any(|stream| stream.ino.0 == ino)
     }
 
-    /// What becomes of a read of a page.
+    /// How a read of a page is served.
     pub(in crate::fs) fn page_read(&self, handle: u64, offset: u64) -> PageRead {
         let state = self.state();
         match state.by_handle.get(&handle) {
@@ -133,7 +134,7 @@ impl Streams {
         }
     }
 
-    /// A page was filled.
+    /// Advances a stream after a page was filled.
     pub(in crate::fs) fn filled(&self, handle: u64, offset: u64, length: usize) {
         if let Some(stream) = self.state().by_handle.get_mut(&handle) {
             stream.next = offset.saturating_add(length as u64);
@@ -142,6 +143,7 @@ impl Streams {
 }
 
 impl State {
+    /// Whether the file is open as a stream more than once.
     fn is_shared(&self, ino: INodeNo) -> bool {
         self.by_handle.values().filter(|stream| stream.ino == ino).count() > 1
     }
@@ -150,13 +152,13 @@ impl State {
 fn tell(notifier: &Notifier, notice: Notice) {
     match notice {
         Notice::Endless(ino, then) => {
-            // The kernel does not ask for the size again by itself; to be given the last byte tells it.
+            // The kernel does not ask for the size again. A store of the last byte raises the size.
             if let Err(error) = notifier.store(ino, SIZE - 1, &[0]) {
                 tracing::debug!("no splice from {ino:?}: {error}");
             }
             then();
         }
-        // Attributes alone; nobody may know the file any more.
+        // This drops only the attributes. It fails if the kernel has forgotten the file.
         Notice::Closed(ino) => drop(notifier.inval_inode(ino, -1, 0)),
     }
 }
@@ -176,7 +178,7 @@ mod tests {
         streams.filled(1, 0, 4096);
         assert_eq!(streams.page_read(1, 4096), PageRead::Waits);
         assert_eq!(streams.page_read(1, 0), PageRead::Now);
-        // While somebody else opens it.
+        // While another client opens the file.
         streams.open(2, INodeNo(7), || {});
         assert_eq!(streams.page_read(1, 4096), PageRead::Now);
         std::thread::sleep(OPENING);

@@ -1,12 +1,12 @@
-//! Reads that wait for records, and those who poll files.
+//! Reads that wait for records, and polls.
 //!
-//! A read that has nothing to give yet is kept, and answered when there is something. One that fills a page of the kernel's
-//! (splice(2), or memory that is mapped) keeps that page locked: it does not wait while somebody else opens the file, for
-//! which the kernel wants all its pages.
+//! A read without data is kept and answered when there is data. A read that fills a page of the kernel's page cache
+//! (splice(2) or a mapping) keeps this page locked. It does not wait while another client opens the file, because the kernel
+//! locks all pages of the file then.
 //!
-//! A poll stands for one open file, however often it is asked. The kernel does not say when a caller of poll(2) gave up, so
-//! interest in what only a look can tell ends with one notification, after [`INTEREST`] at the latest: a caller that still
-//! waits asks again then.
+//! There is at most one poll for each open file. The kernel does not report that a caller of poll(2) stopped waiting. So a
+//! poll of a file that must be looked at regularly ends with one notification, after [`INTEREST`] at the latest. A caller
+//! that still waits polls again.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -22,13 +22,13 @@ use fuser::{Errno, PollNotifier, ReplyData};
 use super::{errno::errno, owner::View};
 use crate::{engine::quota::Charge, event::InstanceId, fs::tree::open::Outcome};
 
-/// How long a poll is taken to be waited for.
+/// How long a poll is kept without a notification.
 const INTEREST: Duration = Duration::from_secs(1);
-/// How long waiting reads are looked through at a time.
+/// How long one job looks at waiting reads and polls.
 const STEP: Duration = Duration::from_millis(8);
-/// Polls that are looked at between two looks at the clock, and how long they are looked through at a time.
+/// The number of polls that are looked at between two looks at the clock.
 const POLLS: usize = 64;
-/// Threads that are looked at for signals at a time.
+/// Maximum number of threads whose signals are looked up at a time.
 const THREADS: usize = 64;
 
 /// A read that waits.
@@ -36,28 +36,28 @@ pub(in crate::fs) struct Waiting {
     pub(in crate::fs) handle: u64,
     pub(in crate::fs) size: usize,
     pub(in crate::fs) pid: u32,
-    /// The file and where in it, if a page of the kernel's is to be filled.
+    /// The file and the offset, if the read fills a page of the kernel's page cache.
     pub(in crate::fs) page: Option<(u64, u64)>,
     pub(in crate::fs) reply: ReplyData,
     pub(in crate::fs) _charge: Charge,
 }
 
-/// Somebody who waits until a file is ready.
+/// A caller that waits until a file is ready.
 struct Polled {
     notifier: PollNotifier,
-    /// Nothing but our looking at it tells when it is.
+    /// Whether the file must be looked at regularly.
     by_clock: bool,
     since: Instant,
 }
 
-/// All who wait.
+/// All waiting reads and polls.
 #[derive(Default)]
 pub(in crate::fs) struct Waits {
     reads: Mutex<Vec<Waiting>>,
-    /// How many there are, those that are being looked at among them.
+    /// The number of waiting reads, including those that [`Waits::serve`] has taken out of `reads`.
     count: AtomicUsize,
     polls: Mutex<BTreeMap<u64, Polled>>,
-    /// The open file at which looking through polls goes on.
+    /// The handle with which looking at polls continues.
     next: AtomicU64,
 }
 
@@ -66,23 +66,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Waits {
-    /// Keeps a read.
+    /// Adds a read.
     pub(in crate::fs) fn add(&self, read: Waiting) {
         self.count.fetch_add(1, Ordering::AcqRel);
         lock(&self.reads).push(read);
     }
 
-    /// Keeps a poll in place of the last one of that file.
+    /// Adds a poll, which replaces an earlier poll of the same open file.
     pub(in crate::fs) fn poll(&self, handle: u64, notifier: PollNotifier, by_clock: bool) {
         lock(&self.polls).insert(handle, Polled { notifier, by_clock, since: Instant::now() });
     }
 
-    /// Forgets who polled a file that is closed.
+    /// Removes the poll of a file that is closed.
     pub(in crate::fs) fn forget(&self, handle: u64) {
         lock(&self.polls).remove(&handle);
     }
 
-    /// Whether somebody waits for what only looking tells.
+    /// Whether reads or polls wait for files that must be looked at regularly.
     pub(in crate::fs) fn is_awaited(&self) -> bool {
         self.has_reads() || lock(&self.polls).values().any(|polled| polled.by_clock)
     }
@@ -92,19 +92,19 @@ impl Waits {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether anybody waits.
+    /// Whether no read or poll waits.
     pub(in crate::fs) fn is_empty(&self) -> bool {
         !self.has_reads() && lock(&self.polls).is_empty()
     }
 
-    /// Answers the reads that can be answered and wakes those who poll what is ready. Whether that were all; the rest is to
-    /// be looked at again. `filled` is told of pages that were filled.
+    /// Answers the reads that have data and notifies the polls of files that are ready. Returns `false` if the caller must
+    /// call again for the rest. Calls `filled` for each page that was filled.
     pub(in crate::fs) fn serve(&self, view: &mut View<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
         let since = Instant::now();
         let mut waiting = std::mem::take(&mut *lock(&self.reads));
         let mut left = Vec::new();
         let mut all = true;
-        // Records are taken in once for each instance, however many wait for them.
+        // Records are collected once for each instance.
         let mut settled = HashMap::new();
         while let Some(read) = waiting.pop() {
             if since.elapsed() > STEP {
@@ -136,7 +136,7 @@ impl Waits {
                 }
             }
         }
-        // Those that were not looked at come first the next time, which takes from the end.
+        // The next call takes from the end, so it begins with the reads that were not looked at.
         left.append(&mut waiting);
         lock(&self.reads).append(&mut left);
         self.wake(view, &mut settled, since) && all
@@ -146,7 +146,7 @@ impl Waits {
         self.count.fetch_sub(reads, Ordering::AcqRel);
     }
 
-    /// Wakes those who poll what is ready; whether all were looked at.
+    /// Notifies the polls of files that are ready. Returns whether all polls were looked at.
     fn wake(&self, view: &mut View<'_>, settled: &mut HashMap<InstanceId, bool>, since: Instant) -> bool {
         let first = self.next.load(Ordering::Relaxed);
         let mut next = first;
@@ -194,15 +194,15 @@ impl Waits {
             }
         }
         if let Some(polled) = lock(&self.polls).remove(&handle) {
-            // A caller of poll(2) may be gone.
+            // The caller of poll(2) can be gone.
             let _ = polled.notifier.notify();
         }
     }
 
-    /// Ends reads whose thread was sent a signal, of as many as are looked at in one call.
+    /// Ends reads whose thread has a pending signal. One call looks at [`THREADS`] reads at most.
     ///
-    /// The kernel tells of signals by FUSE_INTERRUPT, which fuser 0.18 refuses, after which it is not told again: so the
-    /// signals that a thread has pending are looked up.
+    /// The kernel reports a signal by FUSE_INTERRUPT. fuser 0.18 refuses this request, and the kernel does not repeat it. So
+    /// the pending signals of a thread are looked up.
     pub(in crate::fs) fn end_interrupted(&self) {
         let pids: Vec<u32> = lock(&self.reads).iter().take(THREADS).map(|read| read.pid).collect();
         let interrupted: HashSet<u32> = pids.iter().copied().filter(|pid| is_interrupted(*pid)).collect();
@@ -219,7 +219,7 @@ impl Waits {
         }
     }
 
-    /// Ends the reads that keep pages of a file locked: somebody else opens it.
+    /// Ends the reads that keep pages of a file locked, because another client opens the file.
     pub(in crate::fs) fn end_pages(&self, ino: u64) {
         let is_page = |read: &mut Waiting| read.page.is_some_and(|(file, _)| file == ino);
         let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., is_page).collect();
@@ -229,7 +229,7 @@ impl Waits {
         }
     }
 
-    /// Ends all.
+    /// Ends all reads and polls.
     pub(in crate::fs) fn end(&self) {
         lock(&self.polls).clear();
         let reads = std::mem::take(&mut *lock(&self.reads));
@@ -240,13 +240,13 @@ impl Waits {
     }
 }
 
-/// Takes in what was recorded for an open file's readers, once for each instance. Whether that was all.
+/// Collects the records for an open file, once for each instance. Returns whether all were collected.
 fn settle(view: &mut View<'_>, settled: &mut HashMap<InstanceId, bool>, handle: u64) -> bool {
     let Some(instance) = view.instance_of(handle) else { return true };
     *settled.entry(instance).or_insert_with(|| view.settle(handle))
 }
 
-/// Whether a thread has a signal pending that it does not block, or is no more (proc(5)).
+/// Whether a thread has a pending signal that it does not block, or is gone (proc(5)).
 fn is_interrupted(pid: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
     let mask = |key: &str| {

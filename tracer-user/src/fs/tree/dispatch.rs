@@ -295,7 +295,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
         done
     }
 
-    /// What an open file is ready for; `waits` if the caller sleeps until it is ready.
+    /// Returns the readiness of an open file; `waits` if the caller sleeps until it is ready.
     pub fn poll(&mut self, handle: u64, waits: bool) -> Ready {
         let gone = Ready { input: true, news: false };
         self.with(handle, |open, mirror| Ok(open.poll(mirror, waits))).unwrap_or(gone)

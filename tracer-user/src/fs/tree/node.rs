@@ -1,7 +1,7 @@
-//! Numbers of files and directories, and names to numbers.
+//! The numbers of files and directories, and the lookup of names.
 //!
-//! A number says by itself what it stands for, so that nothing has to be remembered: the instance, the kind of
-//! directory, its index (which event, which CPU), and which entry of its table, 0 for the directory itself.
+//! A number encodes the file, so that no table of numbers is needed: the instance, the kind of directory, the index of the
+//! directory (its event or CPU), and the entry in the directory's table, 0 for the directory itself.
 
 use crate::{
     engine::instance::Mirror,
@@ -12,10 +12,10 @@ use crate::{
     },
 };
 
-/// Kinds of directories.
+/// A directory in an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs) enum Dir {
-    /// An instance, or the root.
+    /// The instance itself: the root, or a directory in `instances`.
     Instance,
     /// `events`
     Events,
@@ -40,20 +40,20 @@ pub(in crate::fs) struct Node {
     pub(in crate::fs) instance: InstanceId,
     /// The directory.
     pub(in crate::fs) dir: Dir,
-    /// Number of the entry in the directory's table, from 1; 0 for the directory. In `options`, of the option.
+    /// The position in the directory's table, or the number of the option in `options`, from 1; 0 for the directory itself.
     pub(in crate::fs) entry: u32,
 }
 
-/// The root's number, as FUSE has it.
+/// The number of the root in FUSE (`FUSE_ROOT_ID`).
 pub(in crate::fs) const ROOT: u64 = 1;
 
 impl Node {
-    /// The directory of a kind.
+    /// The node of a directory.
     pub(in crate::fs) fn dir(instance: InstanceId, dir: Dir) -> Self {
         Self { instance, dir, entry: 0 }
     }
 
-    /// The number: 24 bits of instance, 4 of kind, 20 of index, 12 of entry; one more, so that the root's is 1.
+    /// The number: 24 bits of instance, 4 of kind, 20 of index, 12 of entry; plus 1, so that the root has [`ROOT`].
     pub(in crate::fs) fn number(self) -> u64 {
         let (kind, index) = match self.dir {
             Dir::Instance => (0, 0),
@@ -69,7 +69,7 @@ impl Node {
             + ROOT
     }
 
-    /// What a number stands for.
+    /// The node of a number. It need not exist.
     pub(in crate::fs) fn of(number: u64) -> Option<Self> {
         let number = number.checked_sub(ROOT)?;
         let index = (number >> 12 & 0xf_ffff) as u32;
@@ -87,12 +87,11 @@ impl Node {
         Some(Self { instance: InstanceId::new((number >> 36) as u32), dir, entry: (number & 0xfff) as u32 })
     }
 
-    /// Whether it is a directory.
     pub(in crate::fs) fn is_dir(self) -> bool {
         self.entry == 0
     }
 
-    /// The table of a directory's own files.
+    /// The table of a directory's files.
     fn table(dir: Dir, mirror: &Mirror) -> &'static [Entry] {
         match dir {
             Dir::Instance => TOP,
@@ -115,7 +114,7 @@ impl Node {
         }
     }
 
-    /// The file's entry.
+    /// The entry of a file; `None` for a directory.
     pub(in crate::fs) fn entry(self, mirror: &Mirror) -> Option<&'static Entry> {
         if self.dir == Dir::Options {
             return (self.entry > 0).then_some(&OPTION);
@@ -123,7 +122,7 @@ impl Node {
         Self::table(self.dir, mirror).get((self.entry as usize).checked_sub(1)?)
     }
 
-    /// The directory's parent.
+    /// The parent of a directory.
     pub(in crate::fs) fn parent(self, mirror: &Mirror) -> Self {
         let dir = match self.dir {
             Dir::Instance if self.instance == InstanceId::TOP => Dir::Instance,
@@ -138,7 +137,7 @@ impl Node {
         Self::dir(self.instance, dir)
     }
 
-    /// What a directory holds, by name; None for one that is gone.
+    /// The files and directories in a directory, by name; `None` if the instance, system or event is gone.
     pub(in crate::fs) fn children(self, mirror: &Mirror) -> Option<Vec<(String, Self)>> {
         let state = mirror.get(self.instance)?;
         let top = self.instance == InstanceId::TOP;
@@ -190,12 +189,12 @@ impl Node {
         Some(found)
     }
 
-    /// What a directory has under a name.
+    /// Finds a name in a directory.
     pub(in crate::fs) fn child(self, name: &str, mirror: &Mirror) -> Option<Self> {
         if !self.is_dir() {
             return None;
         }
-        // A file of the directory is what its name means, whatever clients call their events.
+        // Files come first: an event or system of the same name does not hide them.
         let own = (1..).zip(Self::table(self.dir, mirror)).find(|(_, entry)| entry.name == name);
         if let Some((index, entry)) = own
             && (!entry.top || self.instance == InstanceId::TOP)
@@ -203,7 +202,7 @@ impl Node {
             mirror.get(self.instance)?;
             return Some(Self { entry: index, ..self });
         }
-        // Large directories are not listed to find one name.
+        // These directories can be large, so a name is found without a list of all.
         match self.dir {
             Dir::Events => {
                 if let Some(system) = mirror.events.find_system(name) {
@@ -222,7 +221,7 @@ impl Node {
         self.children(mirror)?.into_iter().find(|(known, _)| known == name).map(|(_, node)| node)
     }
 
-    /// Whether what it stands for is there.
+    /// Whether the file or directory exists.
     pub(in crate::fs) fn exists(self, mirror: &Mirror) -> bool {
         let Some(state) = mirror.get(self.instance) else { return false };
         let here = match self.dir {
@@ -235,7 +234,7 @@ impl Node {
         here && (self.is_dir() || self.entry(mirror).is_some())
     }
 
-    /// Whether it stays as long as its instance does: who asks for its name need not ask again.
+    /// Whether it exists as long as its instance, so that the kernel can keep its name.
     pub(in crate::fs) fn is_lasting(self, mirror: &Mirror) -> bool {
         match self.dir {
             Dir::System(system) => mirror.events.is_lasting_system(system),
@@ -244,7 +243,7 @@ impl Node {
         }
     }
 
-    /// Bytes that stat(2) shows: none, but of what is mapped.
+    /// The size for stat(2): 0, except for files that can be mapped.
     pub(in crate::fs) fn size(self, mirror: &Mirror) -> u64 {
         match self.entry(mirror).map(|entry| entry.shows) {
             Some(Shows::Page(_, make)) => make(mirror).len() as u64,
@@ -252,7 +251,7 @@ impl Node {
         }
     }
 
-    /// Permissions and number of links.
+    /// The permissions and the number of links.
     pub(in crate::fs) fn mode(self, mirror: &Mirror) -> (u16, u32) {
         if let Some(entry) = self.entry(mirror) {
             return (entry.mode, 1);
@@ -262,7 +261,7 @@ impl Node {
         match self.dir {
             Dir::Instance if self.instance == InstanceId::TOP => (0o700, 6),
             Dir::Instance => (0o750, 5),
-            // As eventfs: no number of links that a walk could trust.
+            // As in eventfs: 1 link tells programs that walk the tree not to count subdirectories by links.
             Dir::Events | Dir::System(_) | Dir::Event(_) => (0o755, 1),
             Dir::PerCpu => (0o750, 2 + cpus),
             Dir::Instances => (0o750, 2 + mirror.below().count() as u32),

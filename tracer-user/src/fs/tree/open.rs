@@ -1,4 +1,4 @@
-//! An open file: where its reader is.
+//! An open file: its entry, its instance, and its state between two requests, such as the position of a reader of records.
 
 use std::{
     fs::File,
@@ -19,17 +19,17 @@ use crate::{
     lang::facts::Files,
 };
 
-/// What a file is ready for.
+/// The readiness of a file, for poll(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// A read would not wait, or shows something new.
+    /// A read returns at once, or returns new text (`POLLIN`).
     pub input: bool,
-    /// There is news since anything was last asked of the file.
+    /// Something changed since the last read or poll of the file (`POLLPRI`).
     pub news: bool,
 }
 
 impl Ready {
-    /// Whether it is ready for anything.
+    /// Whether the file is ready in any way.
     pub fn any(self) -> bool {
         self.input || self.news
     }
@@ -38,48 +38,47 @@ impl Ready {
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// To be read.
+    /// For reading.
     pub read: bool,
-    /// To be written.
+    /// For writing.
     pub write: bool,
-    /// Emptied first.
+    /// With `O_TRUNC`.
     pub truncate: bool,
-    /// Whose it is to be.
+    /// The uid of the caller.
     pub uid: u32,
 }
 
-/// What a read comes to.
+/// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// These bytes; none at the end.
+    /// The bytes; none at the end of the file.
     Data(Vec<u8>),
-    /// Nothing yet.
+    /// There is nothing to read yet.
     Wait,
 }
 
-/// What a file has between two reads.
+/// The state of an open file between two requests.
 #[derive(Debug)]
 enum Body {
-    /// Nothing.
+    /// No state.
     Plain,
-    /// Text, once it was made.
+    /// The text, after the first read made it.
     Seq(Option<Vec<u8>>),
-    /// The text of a file of the kernel, and the number of reads that wait for exactly this text.
+    /// The text of the kernel's file, and the number of queued reads for which it was read.
     Kernel { made: Option<Result<Vec<u8>>>, fresh: u32 },
-    /// The same, of histograms.
+    /// The text of histograms.
     Hist(Counted),
-    /// Records, from their beginning and from where the reader is: its text so far from `start` on.
+    /// The position of a reader that does not consume records.
     Trace(Box<Text>),
-    /// Records that go.
+    /// The position of a reader that consumes records.
     Pipe(Pipe),
-    /// Pages that go.
+    /// The position of a reader of pages.
     Raw(Pages),
-    /// A table of user events, by its number; the `stat` file of whoever wrote last.
+    /// The number of a table of user events, and the last writer with its `stat` file.
     User { number: u64, writer: Option<(u32, File)> },
 }
 
 impl Body {
-    /// What a file has when it is opened.
     fn new(mirror: &mut Mirror, entry: &Entry, at: At, access: Access) -> Result<Self> {
         Ok(match entry.shows {
             Shows::Seq(_) | Shows::Page(..) => Self::Seq(None),
@@ -112,8 +111,8 @@ impl Body {
     }
 }
 
-/// The text of an event's histograms, and how far these had counted: when it was last read, and when anything was last asked of
-/// the file (`struct hist_file_data`).
+/// The text of an event's histograms, and their counts at the last read and at the last read or poll (`struct
+/// hist_file_data`, kernel/trace/trace_events_hist.c).
 #[derive(Debug)]
 struct Counted {
     event: EventId,
@@ -122,10 +121,11 @@ struct Counted {
     asked: Seen,
 }
 
-/// Bytes of text that are made at a time in front of where somebody reads.
+/// The bytes of text that are made at a time.
 const PIECE: usize = 32 * 1024;
 
-/// The text of records, from their beginning and from where the reader is; what was made of it begins at `start`.
+/// The text of records. `first` is the position of the first record, `now` the position after the text that is made.
+/// `made` is text from offset `start` on. `paused` means that the reader paused recording (`pause-on-trace`).
 #[derive(Debug)]
 struct Text {
     first: Lines,
@@ -135,17 +135,18 @@ struct Text {
     paused: bool,
 }
 
-/// How long text is made at a time.
+/// How long one call makes text.
 const STEP: Duration = Duration::from_millis(10);
+
 impl Text {
-    /// None when more time is needed.
+    /// Reads text; `None` if the read needs more time.
     fn read(&mut self, mirror: &mut Mirror, offset: u64, size: usize) -> Option<Vec<u8>> {
         let since = Instant::now();
         if offset < self.start {
             (self.now, self.start) = (self.first.clone(), 0);
             self.made.clear();
         }
-        // Text in front of the offset, which may be any number, is made a piece at a time and dropped.
+        // The offset can be any number. Text before it is made piece by piece and dropped.
         while offset.saturating_sub(self.start) > self.made.len() as u64 {
             self.drop_first(self.made.len());
             match self.now.fill(mirror, &mut self.made, PIECE) {
@@ -157,7 +158,7 @@ impl Text {
                 return None;
             }
         }
-        // What was read is read again only after a seek.
+        // Only a seek back needs this text again.
         self.drop_first(usize::try_from(offset.saturating_sub(self.start)).unwrap_or(usize::MAX));
         while self.made.len() < size {
             let piece = size.min(self.made.len().saturating_add(PIECE));
@@ -173,7 +174,7 @@ impl Text {
         Some(self.made.get(..size).unwrap_or(&self.made).to_vec())
     }
 
-    /// Drops so many bytes of what was made, or all.
+    /// Drops at most `bytes` bytes from the beginning of the text.
     fn drop_first(&mut self, bytes: usize) {
         let bytes = bytes.min(self.made.len());
         self.made.drain(..bytes);
@@ -189,7 +190,11 @@ pub(in crate::fs) struct Open {
 }
 
 impl Open {
-    /// Opens a file: what opening does by itself, and where reading begins.
+    /// Opens a file. The position of a reader is set here.
+    ///
+    /// # Errors
+    /// `EACCES` for an open for writing of a file that can be mapped, `ENODEV` if the instance or event is gone, `EBUSY` if
+    /// another reader has the pipe, and errors of emptying the file.
     pub(in crate::fs) fn new(
         mirror: &mut Mirror,
         entry: &'static Entry,
@@ -199,7 +204,7 @@ impl Open {
         if let Some(truncates) = entry.truncates.filter(|_| access.write && access.truncate) {
             truncates(mirror, at)?;
         }
-        // Who maps it writes what others see: it is shown only, as by the kernel, which lets nobody map it to be written.
+        // A writable mapping would change what other programs see. The kernel refuses the mapping, the mirror the open.
         if matches!(entry.shows, Shows::Page(..)) && access.write {
             return Err(Errno::ACCESS);
         }
@@ -208,23 +213,23 @@ impl Open {
         Ok(Self { at, entry, body })
     }
 
-    /// Whether the file is a stream, which has no positions.
+    /// Whether the file is a stream without positions.
     pub(in crate::fs) fn is_stream(&self) -> bool {
         matches!(self.entry.shows, Shows::Pipe | Shows::RawPipe | Shows::RawSnapshot | Shows::UserEvents)
     }
 
-    /// Whether closing it changes nothing that others could see.
+    /// Whether closing the file has no other effect.
     pub(in crate::fs) fn closes_plainly(&self) -> bool {
         let paused = matches!(&self.body, Body::Trace(text) if text.paused);
         !paused && !matches!(self.body, Body::User { .. }) && self.entry.closes.is_none()
     }
 
-    /// Where its writes go, where they are marks.
+    /// The queue of marks that receives the writes, if they make marks.
     pub(in crate::fs) fn marks(&self, mirror: &Mirror) -> Option<(Arc<Marks>, Mark)> {
         mirror.marks(self.at.instance).zip(self.entry.marks)
     }
 
-    /// The number of its table of user events.
+    /// The number of the file's table of user events, if it has one.
     pub(in crate::fs) fn user_file(&self) -> Option<u64> {
         match self.body {
             Body::User { number, .. } => Some(number),
@@ -232,7 +237,7 @@ impl Open {
         }
     }
 
-    /// What is mapped of it, where it can be mapped.
+    /// The page that a mapping shows, if the file can be mapped.
     pub(in crate::fs) fn page(&self, mirror: &Mirror) -> Option<Vec<u8>> {
         match self.entry.shows {
             Shows::Page(_, make) => Some(make(mirror)),
@@ -240,7 +245,7 @@ impl Open {
         }
     }
 
-    /// Whether what is read is pages.
+    /// Whether reads return pages of records.
     pub(in crate::fs) fn has_pages(&self) -> bool {
         matches!(self.body, Body::Raw(_))
     }
@@ -253,7 +258,7 @@ impl Open {
         }
     }
 
-    /// Stores the text of that file for the next read.
+    /// Stores the text of the kernel's file for the next read.
     pub(in crate::fs) fn put_text(&mut self, text: std::result::Result<Option<String>, Error>) {
         if let (Shows::Kernel(make), Body::Kernel { made, fresh }) = (self.entry.shows, &mut self.body) {
             *made = Some(make(text));
@@ -261,7 +266,10 @@ impl Open {
         }
     }
 
-    /// Reads; None when more time is needed.
+    /// Reads from the file; `None` if the read needs more time.
+    ///
+    /// # Errors
+    /// `EINVAL` if the file cannot be read, and errors of making the text.
     pub(in crate::fs) fn read(
         &mut self,
         mirror: &mut Mirror,
@@ -298,7 +306,7 @@ impl Open {
             }
             (Body::Hist(counted), Shows::Hist(make)) => {
                 if counted.made.is_none() || offset == 0 {
-                    // First: what happens meanwhile is news.
+                    // The counts come first, so that hits during the read count as news.
                     counted.read = mirror.hist_seen(self.at.instance, counted.event, false);
                     counted.asked.clone_from(&counted.read);
                     counted.made = Some(make(mirror, self.at)?);
@@ -312,12 +320,16 @@ impl Open {
         }
     }
 
-    /// What tells the files of users that a write names, and takes the write with them.
+    /// The functions behind writes that name user files, if writes do.
     pub(in crate::fs) fn names(&self) -> Option<Names> {
         self.entry.names
     }
 
-    /// Writes, and says how much was taken. `files` are those that [`Open::names`] tells.
+    /// Writes to the file and returns how many bytes were taken. `files` are the opened files that the data names
+    /// ([`Names::wanted`]).
+    ///
+    /// # Errors
+    /// `EINVAL` if the file cannot be written, and errors of the command.
     pub(in crate::fs) fn write(
         &mut self,
         mirror: &mut Mirror,
@@ -335,7 +347,7 @@ impl Open {
         takes(mirror, At { who, ..self.at }, data)
     }
 
-    /// What it is ready for, as poll(2) asks it.
+    /// Returns the readiness for poll(2); `waits` if the caller sleeps until the file is ready.
     pub(in crate::fs) fn poll(&mut self, mirror: &mut Mirror, waits: bool) -> Ready {
         let at = self.at;
         let Body::Hist(counted) = &mut self.body else {
@@ -347,7 +359,7 @@ impl Open {
         ready
     }
 
-    /// Whether one who waits for it is to be woken.
+    /// Whether a thread that polls the file must be woken now.
     pub(in crate::fs) fn is_awaited(&self, mirror: &mut Mirror) -> bool {
         match &self.body {
             Body::Hist(counted) => counted.asked != mirror.hist_seen(self.at.instance, counted.event, true),
@@ -355,20 +367,20 @@ impl Open {
         }
     }
 
-    /// Whether time alone tells when it is ready: nothing wakes us for a record.
+    /// Whether the file must be looked at regularly to learn when it is ready: records do not wake the daemon.
     pub(in crate::fs) fn needs_looking_at(&self) -> bool {
         !matches!(self.body, Body::Hist(_))
     }
 
-    /// Whether its text may take long to be made; that is done beside the mirror's owner then, who must not be in a turn.
+    /// Whether its text can take long to make. Another thread makes it then, which is not possible in a turn.
     pub(in crate::fs) fn takes_long(&self) -> bool {
         matches!(self.body, Body::Hist(_))
     }
 
-    /// Whether a read would not wait.
+    /// Whether a read returns at once.
     fn is_ready(&self, mirror: &mut Mirror) -> bool {
         match &self.body {
-            // A pipe under the option `block` says always that it is ready.
+            // Under the option `block`, a pipe is always ready.
             Body::Pipe(pipe) => {
                 let blocks = mirror.get(self.at.instance).is_some_and(|state| state.options.is("block"));
                 blocks || pipe.is_ready(mirror)
@@ -378,7 +390,7 @@ impl Open {
         }
     }
 
-    /// Closes it.
+    /// Closes the file.
     pub(in crate::fs) fn close(self, mirror: &mut Mirror) {
         match self.body {
             Body::Trace(text) if text.paused => mirror.pause(self.at.instance, false),
@@ -393,7 +405,7 @@ impl Open {
     }
 }
 
-/// A part of a text.
+/// At most `size` bytes of a text from an offset.
 fn part(text: &[u8], offset: u64, size: usize) -> Vec<u8> {
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
     text.get(from..from.saturating_add(size).min(text.len())).unwrap_or_default().to_vec()
