@@ -4,12 +4,11 @@
 //! Records are those of the golden file, so no kernel is needed.
 
 use std::hint::black_box;
-use std::path::Path;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use tracer_tests::facts::Facts;
+use tracer_tests::facts::{self, Facts};
 use tracer_tests::golden::{Golden, WithVariables};
 use tracer_user::render::line::{Options, Stamp, Tasks, line};
 use tracer_user::render::{Printer, json};
@@ -70,7 +69,7 @@ fn measure(mut batch: impl FnMut(&mut Vec<u8>)) -> f64 {
 }
 
 fn main() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("facts");
+    let dir = facts::dir().expect("the tree");
     let facts = Facts::read(&dir.join("6.18-x86_64.txt.zst")).expect("frozen facts");
     let golden = Golden::read(&dir.join("6.18-x86_64.golden.txt")).expect("golden records");
     let start = used();

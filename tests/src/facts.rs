@@ -27,8 +27,18 @@ use anyhow::{Context, Result, bail};
 use tracer_user::event::Format;
 use tracer_user::render::{KernelFacts, Member, Printer, version_of};
 
+use crate::host;
+
 /// First line of the file.
 const MAGIC: &str = "# tracer facts 1";
+
+/// Returns the directory of the frozen kernels.
+///
+/// # Errors
+/// As [`host::tree`].
+pub fn dir() -> Result<PathBuf> {
+    Ok(host::tree()?.join("tests/facts"))
+}
 
 /// A kernel's formats and facts.
 #[derive(Debug, Default)]
@@ -61,7 +71,7 @@ impl Facts {
     /// # Errors
     /// As [`Facts::read`].
     pub fn all() -> Result<Vec<Self>> {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("facts");
+        let dir = dir()?;
         let mut paths: Vec<PathBuf> = fs::read_dir(&dir)
             .with_context(|| dir.display().to_string())?
             .filter_map(|entry| Some(entry.ok()?.path()))

@@ -76,6 +76,22 @@ pub fn binary(name: &str, variable: &str) -> Result<PathBuf> {
     }
 }
 
+/// Returns the tree that the running program belongs to: the tree around the current directory, or the tree around the program.
+/// Cargo and `cargo xtask test` start tests in the directory of their package.
+///
+/// # Errors
+/// If neither is in a tree.
+pub fn tree() -> Result<PathBuf> {
+    let starts = [std::env::current_dir().ok(), std::env::current_exe().ok()];
+    let found = starts.iter().flatten().find_map(|start| tree_around(start));
+    found.context("neither the current directory nor this program is in a tree of tracer's")
+}
+
+/// Returns the nearest directory at or above `start` that has the files of the tests. A virtual machine has no other part of the tree.
+fn tree_around(start: &Path) -> Option<PathBuf> {
+    start.ancestors().find(|dir| dir.join("tests/facts").is_dir()).map(Path::to_path_buf)
+}
+
 /// The tracefs mount that tests use. Dropping the last instance unmounts what the first instance mounted.
 #[derive(Debug)]
 pub struct Tracefs {

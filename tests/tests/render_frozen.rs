@@ -1,12 +1,11 @@
 //! Rendering of every event of the frozen kernels, independent of the running kernel: each print fmt parses and
 //! compiles, frozen records give the kernel's text, and no record bytes make the rendering panic.
 
-use std::path::Path;
 use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tracer_tests::facts::Facts;
+use tracer_tests::facts::{self, Facts};
 use tracer_tests::golden::{Golden, WithVariables};
 use tracer_tests::host;
 use tracer_user::event::Format;
@@ -63,7 +62,7 @@ fn every_event_is_rendered_but_those_listed() {
 
 #[test]
 fn frozen_records_give_the_kernels_text() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("facts");
+    let dir = facts::dir().unwrap();
     let mut seen = 0;
     for facts in frozen() {
         let (major, minor) = tracer_user::render::version_of(&facts.release);

@@ -1,5 +1,5 @@
 //! The compiler's messages for invalid events: compares the error lines and their places with each file's `.stderr` in
-//! `tests/ui`. `BLESS=1` rewrites the files.
+//! `tests/ui`. `BLESS=1` rewrites the files. Paths are relative to the package's directory, where cargo starts its tests.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::Command;
 fn built() -> (PathBuf, PathBuf) {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--lib", "--offline", "--message-format=json", "--manifest-path"]);
-    cargo.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
+    cargo.arg("Cargo.toml");
     let output = cargo.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -48,22 +48,20 @@ fn errors(text: &str) -> String {
 
 #[test]
 fn wrong_events() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (rlib, deps) = built();
     let rustc = Path::new(env!("CARGO")).with_file_name("rustc");
     let mut files: Vec<PathBuf> =
-        std::fs::read_dir(dir.join("tests/ui")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        std::fs::read_dir("tests/ui").unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
     files.sort();
     assert!(files.len() >= 15);
     let mut wrong = String::new();
     for file in files {
         let output = Command::new(&rustc)
-            .current_dir(dir)
             .args(["--edition=2024", "--emit=metadata", "--crate-name=ui", "-o", "/dev/null"])
             .arg(format!("--extern=tracer_events={}", rlib.display()))
             .arg(format!("-Ldependency={}", deps.display()))
-            .arg(file.strip_prefix(dir).unwrap())
+            .arg(&file)
             .output()
             .unwrap();
         let found = errors(&String::from_utf8_lossy(&output.stderr));

@@ -35,12 +35,10 @@ static FACTS: LazyLock<Arc<Facts>> = LazyLock::new(|| {
     Arc::new(Facts::frozen(Tracefs::frozen(&dir).expect("a directory"), CPUS, (6, 18)))
 });
 
-/// The directory for build output, or the temporary directory when the test runs on another machine.
+/// The directory beside the running program, or the temporary directory where that one is not writable.
 fn build_dir() -> PathBuf {
-    let own = PathBuf::from(
-        option_env!("CARGO_TARGET_TMPDIR").unwrap_or(concat!(env!("CARGO_MANIFEST_DIR"), "/target")),
-    );
-    if fs::create_dir_all(&own).is_ok() { own } else { std::env::temp_dir() }
+    let own = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join("frozen")));
+    own.filter(|dir| fs::create_dir_all(dir).is_ok()).unwrap_or_else(std::env::temp_dir)
 }
 
 /// Writes the formats of a facts file as the files of a tracefs.

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use object::{Object as _, ObjectSection as _, SectionFlags, SectionKind, elf};
 use super::victim::Victim;
 use super::{Plan, median};
 use crate::events::{Task, trace_sched_wakeup};
-use crate::host::Tracefs;
+use crate::host::{self, Tracefs};
 use crate::mirror::{Mounted, set};
 use crate::user_events::{Data, Word};
 
@@ -195,7 +195,7 @@ fn source(events: usize, class: bool) -> String {
 
 /// The sizes of a program's object file in memory, in bytes: read-only, writable, and zero-initialised.
 fn sizes(source: &str) -> Result<[u64; 3]> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace")?;
+    let root = &host::tree()?;
     let output = Command::new("cargo")
         .current_dir(root)
         .args(["build", "--release", "--lib", "--package=tracer-events", "--message-format=json"])

@@ -5,7 +5,6 @@
 //! `tests/tests/define_language.rs` compares them with the kernel.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use proptest::prelude::*;
 
@@ -14,6 +13,9 @@ use super::super::facts::{Arch, Fixed, Language};
 use super::super::fetch::{Argument, At, Fetch, FetchKind, Path as Names, Step, TypeSpec, parse};
 use super::*;
 use crate::event::dynamic::latin1;
+
+/// Path of the cases, relative to the package's directory, where cargo starts its tests.
+const CASES: &str = "src/lang/define/cases.txt";
 
 /// Returns the input lines of a text, each with its outcome.
 fn outcomes(cases: &str) -> String {
@@ -84,11 +86,10 @@ fn outcome(set: &mut Set, input: &str, facts: &Fixed) -> String {
 
 #[test]
 fn cases() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lang/define/cases.txt");
-    let expected = std::fs::read_to_string(&path).unwrap();
+    let expected = std::fs::read_to_string(CASES).unwrap();
     let found = outcomes(&expected);
     if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
-        std::fs::write(path, found).unwrap();
+        std::fs::write(CASES, found).unwrap();
         return;
     }
     for (found, expected) in found.split("\n> ").zip(expected.split("\n> ")) {
@@ -100,9 +101,7 @@ fn cases() {
 /// The table has a case for every error that a line alone can cause, with its caret.
 #[test]
 fn every_error_has_a_case() {
-    let cases =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lang/define/cases.txt"));
-    let cases = cases.unwrap();
+    let cases = std::fs::read_to_string(CASES).unwrap();
     // This error needs a kernel without modules or with broken types.
     let unreachable = [ErrorKind::NoTracepoint];
     for kind in ErrorKind::TOLD.iter().filter(|kind| !unreachable.contains(kind)) {
@@ -113,11 +112,10 @@ fn every_error_has_a_case() {
 
 #[test]
 fn what_is_read_back_defines_the_same() {
-    let cases =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lang/define/cases.txt"));
+    let cases = std::fs::read_to_string(CASES).unwrap();
     let facts = Fixed { language: Language::full(), ..Fixed::small() };
     let mut count = 0;
-    for input in cases.unwrap().lines().filter_map(|line| line.strip_prefix("> ")) {
+    for input in cases.lines().filter_map(|line| line.strip_prefix("> ")) {
         let mut set = Set::default();
         if !matches!(
             set.apply(&Line::split(input.as_bytes()), File::Dynamic, &facts),
