@@ -6,12 +6,26 @@ use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, bail};
 
-/// The workspace's root, derived from the compile-time path of this package.
+/// The workspace's root, searched for at each start. The compile-time path would be wrong in a checkout that was moved after
+/// a build, because cargo then compiles nothing anew.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+    static ROOT: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+        // `cargo run` and `cargo test` set this variable for the program that they start.
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let starts = [package, std::env::current_dir().ok(), std::env::current_exe().ok()];
+        starts.iter().flatten().find_map(|start| tree_around(start))
+    });
+    ROOT.as_deref().expect("run it by cargo, or somewhere in the tree")
+}
+
+/// The nearest directory at or above `start` that is a workspace's root.
+fn tree_around(start: &Path) -> Option<PathBuf> {
+    let is_root = |dir: &&Path| dir.join("xtask/Cargo.toml").is_file() && dir.join("Cargo.lock").is_file();
+    start.ancestors().find(is_root).map(Path::to_path_buf)
 }
 
 /// Reports the next step on standard error, so that standard output contains only the commands' output.
@@ -150,6 +164,28 @@ mod tests {
     fn root_is_the_workspace() {
         assert!(root().join("xtask/Cargo.toml").is_file());
         assert!(root().join("tracer-abi").is_dir());
+    }
+
+    #[test]
+    fn a_tree_is_found_from_inside_wherever_it_lies() {
+        let place = std::env::temp_dir().join(format!("xtask a tree-{}", std::process::id()));
+        let inside = place.join("xtask/src");
+        std::fs::create_dir_all(&inside).unwrap();
+        assert_eq!(tree_around(&inside), None, "no tree yet");
+        for file in ["xtask/Cargo.toml", "Cargo.lock"] {
+            std::fs::write(place.join(file), "").unwrap();
+        }
+        for start in [&inside, &place, &place.join("target/debug/xtask")] {
+            assert_eq!(tree_around(start).as_deref(), Some(&*place), "{}", start.display());
+        }
+        // A clone in a clone is the inner one.
+        let inner = place.join("inner");
+        std::fs::create_dir_all(inner.join("xtask")).unwrap();
+        for file in ["xtask/Cargo.toml", "Cargo.lock"] {
+            std::fs::write(inner.join(file), "").unwrap();
+        }
+        assert_eq!(tree_around(&inner.join("xtask")), Some(inner));
+        std::fs::remove_dir_all(place).unwrap();
     }
 
     #[test]

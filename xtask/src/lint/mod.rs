@@ -5,6 +5,7 @@
 
 mod finding;
 mod imports;
+mod paths;
 mod scan;
 mod shape;
 mod structure;
@@ -49,6 +50,7 @@ fn text_checks(root: &Path) -> Result<Vec<Finding>> {
         let text = std::fs::read_to_string(root.join(&file))
             .with_context(|| format!("cannot read {}", file.display()))?;
         findings.extend(shape::check(&file, &text));
+        findings.extend(paths::check(&file, &text));
         if let Ok(inside) = file.strip_prefix("tracer-user/src") {
             findings.extend(imports::check(&file, inside, &text));
         }
