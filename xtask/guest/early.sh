@@ -25,13 +25,19 @@ disk() {
     poweroff -f
 }
 
+mkdir /payload
 mount -t ext4 -o noatime "$(disk root)" /root
 mount -t ext4 -o ro,noatime "$(disk modules)" /root/usr/lib/modules
-mkdir -p "/root/$(cat /job/tree)"
-mount -t ext4 -o noatime "$(disk payload)" "/root/$(cat /job/tree)"
+mount -t ext4 -o noatime "$(disk payload)" /payload
 mount -t tmpfs -o mode=755 tmpfs /root/run
 cp -r /job /root/run/job
+mount -t tmpfs -o mode=1777 tmpfs /root/tmp
 mount -o move /dev /root/dev
+mkdir -p /root/dev/shm
+mount -t tmpfs -o mode=1777 tmpfs /root/dev/shm
+# The tree last: it may lie below any of these.
+mkdir -p "/root/$(cat /job/tree)"
+mount -o move /payload "/root/$(cat /job/tree)"
 mount -o move /sys /root/sys
 mount -o move /proc /root/proc
 exec switch_root /root /run/job/init

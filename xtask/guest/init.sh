@@ -1,10 +1,8 @@
 #!/bin/dash
-# Process 1 of the guest: makes the usual mounts, runs the job and reports to the host over virtio ports.
+# Process 1 of the guest: makes the usual mounts that early.sh has not made, runs the job and reports to the host over virtio ports.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM=dumb
-mkdir -p /dev/pts /dev/shm /run/lock
+mkdir -p /dev/pts /run/lock
 mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /dev/pts
-mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t bpf bpf /sys/fs/bpf
 ln -sf /proc/self/fd /dev/fd

@@ -391,6 +391,15 @@ fn in_guest(path: &Path) -> PathBuf {
         .map_or_else(|_| Path::new(vm::BIN).join(path.file_name().unwrap_or_default()), Path::to_path_buf)
 }
 
+/// A shell script that runs each binary with the script's own arguments. Paths may contain any character but a new line.
+fn script(binaries: impl Iterator<Item = String>) -> String {
+    let run = |binary: String| {
+        let quoted = vm::quote(&binary);
+        format!("echo {BEGIN:?}{quoted}; {quoted} \"$@\"; code=$?; echo; echo {END:?}$code\n")
+    };
+    binaries.map(run).collect()
+}
+
 /// The job that runs every selected integration test of `built` that suits the machine.
 fn job(target: &Target, built: &Built, options: &Options) -> vm::Job {
     let root = host::root();
@@ -400,15 +409,10 @@ fn job(target: &Target, built: &Built, options: &Options) -> vm::Job {
     let tests: Vec<&TestBinary> = built.tests.iter().filter(wanted).collect();
     let mut payload: Vec<(PathBuf, PathBuf)> = vec![(root.join("tests"), PathBuf::from("tests"))];
     payload.extend(tests.iter().map(|t| &t.path).chain(&built.programs).map(|p| (p.clone(), in_guest(p))));
-    // The binaries' paths, then `--`, then the arguments that all binaries get.
-    let script = format!(
-        "for word; do case $word in --) break;; esac; bins=\"$bins $word\"; shift; done; shift\n\
-         for bin in $bins; do echo \"{BEGIN}$bin\"; \"$bin\" \"$@\"; code=$?; echo; echo \"{END}$code\"; done"
-    );
-    let cd = format!("cd tests || exit 127; {script}");
-    let mut command = vec!["sh".to_owned(), "-c".to_owned(), cd, "sh".to_owned()];
-    command.extend(tests.iter().map(|t| root.join(in_guest(&t.path)).to_string_lossy().into_owned()));
-    command.push("--".to_owned());
+    let binaries = tests.iter().map(|t| root.join(in_guest(&t.path)).to_string_lossy().into_owned());
+    let script = format!("cd tests || exit 127; {}", script(binaries));
+    // The arguments that all binaries get.
+    let mut command = vec!["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()];
     command.extend(libtest::OPTIONS.map(str::to_owned));
     command.push("--test-threads=1".to_owned());
     command.extend(options.filter.iter().cloned());
@@ -538,14 +542,23 @@ mod tests {
         };
         let built = Built { tests: vec![test("/x/a"), test("/x/b")], programs: Vec::new() };
         let target = parse_target("6.12-x86_64").unwrap();
-        let mut command = job(&target, &built, &Options::default_for_tests()).command;
-        let root = host::root().join(vm::BIN);
-        assert_eq!(command[4..7], [root.join("a").to_str().unwrap(), root.join("b").to_str().unwrap(), "--"]);
-        // The same script with binaries that exist on every machine.
-        command[4] = "echo".into();
-        command[5] = "false".into();
-        let out =
-            host::output(Command::new(&command[0]).args(&command[1..]).current_dir(host::root())).unwrap();
+        let command = job(&target, &built, &Options::default_for_tests()).command;
+        let (a, b) = (host::root().join(vm::BIN).join("a"), host::root().join(vm::BIN).join("b"));
+        let of = |binaries: &[&Path]| script(binaries.iter().map(|b| b.to_str().unwrap().to_owned()));
+        assert_eq!(command[2], format!("cd tests || exit 127; {}", of(&[&a, &b])));
+        // The same with binaries that exist on every machine, and with a path that has spaces and a quote.
+        let run = |binaries: &[&Path]| {
+            let script = of(binaries);
+            host::output(Command::new("sh").args(["-c", &script]).args(&command[3..])).unwrap()
+        };
+        let place = std::env::temp_dir().join(format!("xtask it's a place-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let odd = place.join("odd");
+        std::os::unix::fs::symlink(host::which("false").unwrap(), &odd).unwrap();
+        let said = run(&[&odd]);
+        std::fs::remove_dir_all(place).unwrap();
+        assert_eq!(said, format!("@@ begin {}\n\n@@ end 1\n", odd.display()));
+        let out = run(&[Path::new("echo"), Path::new("false")]);
         let lines: Vec<&str> = out.lines().collect();
         assert_eq!(lines[0], "@@ begin echo");
         assert!(lines[1].starts_with("-Z unstable-options --format json"), "{out}");
