@@ -41,8 +41,8 @@ fn mode(path: &Path) -> Result<u32> {
 /// Runs a shell command with the program and a umask of 0.
 fn unmasked(arguments: &str) -> Result<std::process::Output> {
     let binary = host::binary("tracer", "TRACER_BIN")?;
-    let script = format!("umask 0; exec {} {arguments}", binary.display());
-    Ok(Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).output()?)
+    let script = format!("umask 0; exec \"$0\" {arguments}");
+    Ok(Command::new("sh").args(["-c", &script]).arg(binary).stdin(Stdio::null()).output()?)
 }
 
 #[test]
