@@ -337,13 +337,14 @@ fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
         }
         for who in 0..crowd {
             let (taken, numbers) = (tally.get(who), seen.remove(&who).unwrap_or_default());
-            let (own, childs): (Vec<u32>, Vec<u32>) = numbers.into_iter().partition(|number| *number < 1000);
+            let (own, children): (Vec<u32>, Vec<u32>) =
+                numbers.into_iter().partition(|number| *number < 1000);
             // A killed client may not have stored its last write.
             let slack = u64::from(killed.contains(&who));
             ensure!((taken..=taken + slack).contains(&(own.len() as u64)), "{who}: {taken} taken, {own:?}");
             ensure!(own.iter().copied().eq(0..own.len() as u32), "{who}: {own:?}");
             let expected = if who % 2 == 1 { 5 } else { 0 };
-            ensure!(childs.len() == expected || slack > 0, "{who}: {childs:?}");
+            ensure!(children.len() == expected || slack > 0, "{who}: {children:?}");
         }
         ensure!(seen.is_empty(), "{seen:?}");
         set(dir, "events/user_events/enable", "0")?;

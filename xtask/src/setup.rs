@@ -24,7 +24,7 @@ const CARGO_DENY: &str = "0.20.2";
 pub(crate) enum Group {
     /// Build and run: a C compiler, the eBPF compiler and its core sources, `bpf-linker`.
     Build,
-    /// rustfmt and clippy, also for the eBPF compiler; cargo-deny; systemd's tools for the unit file.
+    /// rustfmt and clippy, also for the eBPF compiler; cargo-deny; codespell; systemd's tools for the unit file.
     Lint,
     /// Tools that build the guests' images; QEMU itself need not be installed (`vm::emulator`).
     Vm,
@@ -120,6 +120,7 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
     let programs: &[(Group, &str, &[&'static str])] = &[
         (Group::Lint, "systemd-analyze", &["systemd"]),
         (Group::Lint, "git", &["git"]),
+        (Group::Lint, "codespell", &["codespell"]),
         (Group::Vm, "mke2fs", &["e2fsprogs"]),
         (Group::Vm, "depmod", &["kmod"]),
         (Group::Vm, "xz", &["xz-utils"]),

@@ -1,5 +1,5 @@
 //! `cargo xtask lint`: formatting, clippy, the direction of imports, the shape of files, their structure,
-//! dependencies and the unit file.
+//! spelling, dependencies and the unit file.
 //!
 //! All checks run even if one fails, fast ones first, so that one run shows all findings.
 
@@ -13,6 +13,7 @@ mod supply;
 mod unit;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -109,6 +110,10 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
     let mut checks = Checks::default();
     checks.check("Imports and files", || none_of(&text_checks(root)?));
     checks.check("Structure", || none_of(&structure::check(root, &rust_files(root)?)?));
+    checks.check("Spelling", || {
+        host::run(Command::new("codespell").current_dir(root))
+            .context("correct the words, or add those that are right to .codespell-words")
+    });
     checks.check("Unit file", || unit::check(root));
     checks.check("Licences, duplicates and sources of dependencies", || supply::licences(root));
     checks.check_or_skip("Advisories about dependencies", || {
