@@ -76,6 +76,17 @@ pub fn binary(name: &str, variable: &str) -> Result<PathBuf> {
     }
 }
 
+/// Returns the directory beside the running program where tests keep files that are expensive to make.
+///
+/// # Errors
+/// If the directory cannot be created.
+pub fn kept_dir() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("where is the running test?")?;
+    let dir = own.with_file_name("kept");
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    Ok(dir)
+}
+
 /// Returns the tree that the running program belongs to: the tree around the current directory, or the tree around the program.
 /// Cargo and `cargo xtask test` start tests in the directory of their package.
 ///

@@ -61,7 +61,7 @@ fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
         eprintln!("skipped: no cc, or neither TRACER_KERNEL_PROGRAMS nor {archive}");
         return Ok(None);
     }
-    let below = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let below = host::kept_dir()?;
     let dir = below.join(format!("user_events-{}", version.name));
     if !dir.join(SAMPLE).is_file() {
         let whole = below.join(format!("user_events-{}-{}", version.name, std::process::id()));
