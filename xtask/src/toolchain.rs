@@ -16,7 +16,7 @@ use crate::host;
 /// The LLVM version of the `bpf-linker` that `setup` installs; it reads bitcode up to this version.
 pub(crate) const LLVM: u32 = 22;
 /// The oldest compiler that the workspace supports (`rust-version` in Cargo.toml).
-const OLDEST: (u32, u32) = (1, 88);
+pub(crate) const OLDEST: (u32, u32) = (1, 88);
 /// Environment variable with the compiler to use for eBPF instead of the search.
 const OVERRIDE: &str = "TRACER_EBPF_RUSTC";
 
@@ -164,6 +164,12 @@ pub(crate) fn find_ebpf() -> Result<Option<Rustc>> {
 /// A compiler with the standard library for `triple`.
 pub(crate) fn find_cross(triple: &str) -> Option<Rustc> {
     installed().into_iter().find(|r| r.release >= OLDEST && r.has_std(triple))
+}
+
+/// A stable compiler of exactly this release, with its own standard library.
+pub(crate) fn of_release(release: (u32, u32)) -> Option<Rustc> {
+    let host = format!("{}-unknown-linux-gnu", host::arch());
+    installed().into_iter().find(|r| r.release == release && !r.nightly && r.has_std(&host))
 }
 
 /// `bpf-linker`, on `PATH` or in the directory of `cargo install`.

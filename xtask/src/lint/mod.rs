@@ -6,6 +6,7 @@
 mod finding;
 mod imports;
 mod paths;
+mod rust_version;
 mod scan;
 mod shape;
 mod structure;
@@ -122,12 +123,14 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
             supply::Advisories::Unknown(why) => Some(why),
         })
     });
+    checks.check("Rust version of dependencies", rust_version::dependencies);
     let strict = ["--", "-D", "warnings"];
     checks.check("Formatting", || host::run(host::cargo().args(["fmt", "--all", "--check"])));
     checks.check("Clippy", || {
         let mut clippy = host::cargo();
         host::run(clippy.args(["clippy", "--workspace", "--all-targets", "--keep-going"]).args(strict))
     });
+    checks.check_or_skip("Compiling with the oldest Rust", || rust_version::compile(root));
     for apart in ["tracer-ebpf", "tests/fuzz"] {
         let manifest = root.join(apart).join("Cargo.toml");
         if manifest.is_file() {
