@@ -86,6 +86,13 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// A git command for the repository at `tree`, of any owner: a job that runs as root may build another user's checkout.
+pub(crate) fn git(tree: &Path) -> Command {
+    let mut command = Command::new("git");
+    command.current_dir(tree).args(["-c", "safe.directory=*"]);
+    command
+}
+
 /// Removes the variables that `cargo run` sets for the package it runs.
 ///
 /// `CARGO_PKG_*` and `CARGO_MANIFEST_DIR` would invalidate the caches of build scripts that watch them, and the library

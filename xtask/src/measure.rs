@@ -98,5 +98,5 @@ pub(crate) fn bless(options: &BlessOptions) -> Result<()> {
     cargo.args(["test", "-q", "--package", "tracer-user", "--lib"]).args(&options.filter);
     host::run(&mut cargo)?;
     host::step("What has changed (git diff shows it)");
-    host::run(std::process::Command::new("git").current_dir(host::root()).args(["status", "--short"]))
+    host::run(host::git(host::root()).args(["status", "--short"]))
 }

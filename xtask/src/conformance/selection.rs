@@ -4,7 +4,6 @@
 //! runs all of them.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
@@ -56,12 +55,15 @@ pub(super) fn of_slice(all: &[String], slice: usize) -> Vec<String> {
     all.iter().filter(is_core).chain(others).cloned().collect()
 }
 
-/// The slice of the current commit.
+/// The slice of the current commit; slice 0 in a tree without history.
 pub(super) fn slice() -> Result<usize> {
-    let mut git = Command::new("git");
-    git.current_dir(host::root()).args(["rev-list", "--count", "HEAD"]);
-    let count = host::output(&mut git)?;
-    Ok(count.trim().parse::<usize>().context("the number of commits")? % SLICES)
+    match host::output(host::git(host::root()).args(["rev-list", "--count", "HEAD"])) {
+        Ok(count) => Ok(count.trim().parse::<usize>().context("the number of commits")? % SLICES),
+        Err(error) => {
+            eprintln!("warning: no git repository, so slice 0: {error:#}");
+            Ok(0)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //!
 //! All checks run even if one fails, fast ones first, so that one run shows all findings.
 
+mod commits;
 mod finding;
 mod imports;
 mod paths;
@@ -115,6 +116,7 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
         host::run(Command::new("codespell").current_dir(root))
             .context("correct the words, or add those that are right to .codespell-words")
     });
+    checks.check_or_skip("Subjects of commits", || commits::check(root));
     checks.check("Unit file", || unit::check(root));
     checks.check("Licences, duplicates and sources of dependencies", || supply::licences(root));
     checks.check_or_skip("Advisories about dependencies", || {
