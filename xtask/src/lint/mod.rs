@@ -4,8 +4,10 @@
 //! All checks run even if one fails, fast ones first, so that one run shows all findings.
 
 mod commits;
+mod files;
 mod finding;
 mod imports;
+mod links;
 mod paths;
 mod rust_version;
 mod scan;
@@ -14,7 +16,7 @@ mod structure;
 mod supply;
 mod unit;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -24,32 +26,10 @@ use self::finding::Finding;
 use crate::setup::{self, Group};
 use crate::{host, toolchain};
 
-/// All Rust files of the tree, relative to its root and sorted, without build outputs and hidden directories.
-fn rust_files(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut todo = vec![root.to_path_buf()];
-    while let Some(dir) = todo.pop() {
-        for entry in std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let path = entry.path();
-            if entry.file_type()?.is_dir() {
-                if name != "target" && !name.as_encoded_bytes().starts_with(b".") {
-                    todo.push(path);
-                }
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                files.push(path.strip_prefix(root)?.to_path_buf());
-            }
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
 /// The checks that need no compiler.
 fn text_checks(root: &Path) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    for file in rust_files(root)? {
+    for file in files::with_extension(root, "rs")? {
         let text = std::fs::read_to_string(root.join(&file))
             .with_context(|| format!("cannot read {}", file.display()))?;
         findings.extend(shape::check(&file, &text));
@@ -111,7 +91,8 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
     let root = host::root();
     let mut checks = Checks::default();
     checks.check("Imports and files", || none_of(&text_checks(root)?));
-    checks.check("Structure", || none_of(&structure::check(root, &rust_files(root)?)?));
+    checks.check("Structure", || none_of(&structure::check(root, &files::with_extension(root, "rs")?)?));
+    checks.check("Links between pages", || none_of(&links::check(root)?));
     checks.check("Spelling", || {
         host::run(Command::new("codespell").current_dir(root))
             .context("correct the words, or add those that are right to .codespell-words")
@@ -188,12 +169,5 @@ mod tests {
         let came_to: Vec<_> =
             checks.0.iter().map(|c| (&*c.what, c.wrong.as_deref(), c.skipped.as_deref())).collect();
         assert_eq!(came_to, [("one", Some("no"), None), ("two", None, None), ("three", None, Some("why"))]);
-    }
-
-    #[test]
-    fn this_tree_is_found_and_its_outputs_are_not() {
-        let files = rust_files(host::root()).unwrap();
-        assert!(files.contains(&PathBuf::from("xtask/src/lint/mod.rs")));
-        assert!(files.iter().all(|f| !f.starts_with("target")));
     }
 }
