@@ -78,6 +78,11 @@ pub(crate) fn cargo_bin() -> Option<PathBuf> {
     Some(home.join("bin"))
 }
 
+/// Searches for a program on `PATH` and in the directory of `cargo install`.
+pub(crate) fn cargo_program(name: &str) -> Option<PathBuf> {
+    which(name).or_else(|| Some(cargo_bin()?.join(name)).filter(|program| is_executable(program)))
+}
+
 /// The cargo that runs this task, for everything except eBPF.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

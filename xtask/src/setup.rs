@@ -16,15 +16,48 @@ use crate::toolchain::{self, LLVM};
 /// The release of `bpf-linker` that is installed if none is found.
 const BPF_LINKER: &str = "0.13.0";
 
-/// The release of `cargo-deny` that is installed if none is found.
-const CARGO_DENY: &str = "0.20.2";
+/// A program that `cargo install` builds without default features if none is found.
+#[derive(Debug, PartialEq, Eq)]
+struct CargoProgram {
+    name: &'static str,
+    release: &'static str,
+    /// An optimised build takes more than twice as long.
+    optimised: bool,
+}
+
+/// Without its features, git fetches the databases; git is required anyway. Takes about two minutes on two idle CPUs.
+const CARGO_DENY: CargoProgram = CargoProgram { name: "cargo-deny", release: "0.20.2", optimised: true };
+
+/// Without its features it can only build a book. Takes 44 s of CPU time; a book then takes less than one.
+const MDBOOK: CargoProgram = CargoProgram { name: "mdbook", release: "0.5.4", optimised: false };
+
+impl CargoProgram {
+    /// Arguments for cargo.
+    fn arguments(&self) -> Vec<String> {
+        let version = format!("{}@{}", self.name, self.release);
+        let fixed = ["install", &version, "--locked", "--no-default-features"].map(str::to_owned);
+        let debug = (!self.optimised).then(|| "--debug".to_owned());
+        fixed.into_iter().chain(debug).collect()
+    }
+
+    fn install(&self) -> Result<()> {
+        host::step(format!("Building {} {}", self.name, self.release));
+        let mut command = host::cargo();
+        // Outside the workspace, whose cargo settings are not meant for it.
+        command.current_dir("/").args(self.arguments()).env("CARGO_PROFILE_DEV_DEBUG", "0");
+        if std::env::var_os("CI").is_some() {
+            command.arg("--quiet");
+        }
+        host::run(&mut command)
+    }
+}
 
 /// A group of requirements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Group {
     /// Build and run: a C compiler, the eBPF compiler and its core sources, `bpf-linker`.
     Build,
-    /// rustfmt and clippy, also for the eBPF compiler; cargo-deny; codespell; systemd's tools for the unit file.
+    /// rustfmt and clippy, also for the eBPF compiler; cargo-deny; codespell; mdbook; systemd's tools for the unit file.
     Lint,
     /// Tools that build the guests' images; QEMU itself need not be installed (`vm::emulator`).
     Vm,
@@ -63,8 +96,8 @@ struct Missing {
     foreign_arm64: bool,
     /// Whether `cargo install bpf-linker` has to run.
     bpf_linker: bool,
-    /// Whether `cargo install cargo-deny` has to run.
-    cargo_deny: bool,
+    /// Programs for which `cargo install` has to run.
+    programs: Vec<&'static CargoProgram>,
 }
 
 impl Missing {
@@ -95,7 +128,12 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         if !answers("clippy") {
             missing.packages.push("rust-web-clippy");
         }
-        missing.cargo_deny = !answers("deny");
+        if !answers("deny") {
+            missing.programs.push(&CARGO_DENY);
+        }
+        if host::cargo_program(MDBOOK.name).is_none() {
+            missing.programs.push(&MDBOOK);
+        }
         // Clippy must be of the same build as the compiler whose core sources it reads. That compiler may not be
         // installed yet.
         let answered = match toolchain::find_ebpf()? {
@@ -199,9 +237,7 @@ fn recipe(missing: &Missing, apt: bool) -> String {
              --locked --no-default-features --features llvm-{LLVM}"
         ));
     }
-    if missing.cargo_deny {
-        lines.push(format!("cargo install cargo-deny@{CARGO_DENY} --locked --no-default-features"));
-    }
+    lines.extend(missing.programs.iter().map(|program| format!("cargo {}", program.arguments().join(" "))));
     lines.iter().fold(String::new(), |text, line| text + "  " + line + "\n")
 }
 
@@ -267,19 +303,6 @@ fn install_bpf_linker() -> Result<()> {
     Ok(())
 }
 
-/// Builds `cargo-deny`; takes about two minutes on two idle CPUs.
-fn install_cargo_deny() -> Result<()> {
-    host::step(format!("Building cargo-deny {CARGO_DENY}"));
-    let mut command = host::cargo();
-    // Without its features, git fetches the databases; git is required anyway.
-    command.current_dir("/").args(["install", &format!("cargo-deny@{CARGO_DENY}")]);
-    command.args(["--locked", "--no-default-features"]);
-    if std::env::var_os("CI").is_some() {
-        command.arg("--quiet");
-    }
-    host::run(&mut command)
-}
-
 /// Ensures that the requirements of `groups` are installed; installs missing ones with apt-get if available.
 pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
     let apt = host::which("apt-get").is_some();
@@ -302,8 +325,8 @@ pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
         if missing.bpf_linker {
             install_bpf_linker()?;
         }
-        if missing.cargo_deny {
-            install_cargo_deny()?;
+        for program in &missing.programs {
+            program.install()?;
         }
         before = Some(missing);
     }
@@ -353,7 +376,7 @@ mod tests {
             packages: vec!["llvm-22-dev", "rust-web-src"],
             foreign_arm64: true,
             bpf_linker: true,
-            cargo_deny: true,
+            programs: vec![&CARGO_DENY, &MDBOOK],
         };
         let text = recipe(&missing, true);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -362,7 +385,12 @@ mod tests {
         assert_eq!(lines[2], "sudo apt-get install --no-install-recommends llvm-22-dev rust-web-src");
         assert!(lines[3].ends_with("--no-default-features --features llvm-22"), "{}", lines[3]);
         assert!(lines[4].starts_with("cargo install cargo-deny@"), "{}", lines[4]);
-        assert_eq!(lines.len(), 5);
+        assert!(
+            lines[5].starts_with("cargo install mdbook@") && lines[5].ends_with(" --debug"),
+            "{}",
+            lines[5]
+        );
+        assert_eq!(lines.len(), 6);
     }
 
     #[test]

@@ -174,10 +174,7 @@ pub(crate) fn of_release(release: (u32, u32)) -> Option<Rustc> {
 
 /// `bpf-linker`, on `PATH` or in the directory of `cargo install`.
 pub(crate) fn find_bpf_linker() -> Option<PathBuf> {
-    host::which("bpf-linker").or_else(|| {
-        let installed = host::cargo_bin()?.join("bpf-linker");
-        host::is_executable(&installed).then_some(installed)
-    })
+    host::cargo_program("bpf-linker")
 }
 
 #[cfg(test)]

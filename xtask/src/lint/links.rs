@@ -11,8 +11,8 @@ use super::finding::Finding;
 
 /// A link and the number of its line.
 #[derive(Debug, PartialEq, Eq)]
-struct Link<'a> {
-    target: &'a str,
+pub(super) struct Link<'a> {
+    pub(super) target: &'a str,
     line: usize,
 }
 
@@ -55,7 +55,7 @@ fn without_code(line: &str) -> String {
 }
 
 /// The links of a page: `[text](target)`, images too, and definitions `[name]: target`.
-fn links(text: &str) -> Vec<Link<'_>> {
+pub(super) fn links(text: &str) -> Vec<Link<'_>> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
         let plain = without_code(line);

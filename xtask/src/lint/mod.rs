@@ -3,6 +3,7 @@
 //!
 //! All checks run even if one fails, fast ones first, so that one run shows all findings.
 
+mod book;
 mod commits;
 mod files;
 mod finding;
@@ -93,6 +94,10 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
     checks.check("Imports and files", || none_of(&text_checks(root)?));
     checks.check("Structure", || none_of(&structure::check(root, &files::with_extension(root, "rs")?)?));
     checks.check("Links between pages", || none_of(&links::check(root)?));
+    checks.check("Book", || {
+        book::build(root)?;
+        none_of(&book::unlisted(root)?)
+    });
     checks.check("Spelling", || {
         host::run(Command::new("codespell").current_dir(root))
             .context("correct the words, or add those that are right to .codespell-words")
