@@ -6,19 +6,20 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use super::selection::{self, Groups};
 use crate::build::{self, Arch, Profile};
 use crate::host;
 
 /// The package whose tests also run in virtual machines.
 const INTEGRATION: &str = "tracer-tests";
 
-/// Programs that test only parsers with generated inputs. Whole runs execute them only on the host, because they take
+/// Modules that test only parsers with generated inputs. Whole runs execute them only on the host, because they take
 /// minutes on an emulated machine.
 const NOT_OF_KERNEL: &[&str] = &["hostile_input", "render_frozen"];
 
-/// Programs that test texts, files and the daemon, which do not depend on the architecture. A run of all tests omits
-/// them on a foreign architecture, because they already run on the host and on two kernels. `--program` runs them there
-/// too.
+/// Modules that test texts, files and the daemon, which do not depend on the architecture. A run of all tests omits
+/// them on a foreign architecture, because they already run on the host and on two kernels. `--program` with the
+/// module's name runs them there too.
 const NOT_OF_ARCHITECTURE: &[&str] = &[
     "cli",
     "deadlines",
@@ -43,8 +44,12 @@ const NOT_OF_ARCHITECTURE: &[&str] = &[
 /// A test binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TestBinary {
-    /// Display name: package and target.
+    /// Display name: package, kind and target.
     pub(super) name: String,
+    /// The target: the name of a group of integration tests.
+    pub(super) target: String,
+    /// The modules of a group; none if the binary runs as a whole.
+    pub(super) modules: Vec<String>,
     pub(super) path: PathBuf,
     /// The package's directory, the working directory of its tests.
     pub(super) dir: PathBuf,
@@ -52,12 +57,41 @@ pub(super) struct TestBinary {
     pub(super) integration: bool,
 }
 
+/// What one process runs: a test binary, or one module of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TestProcess<'a> {
+    pub(super) binary: &'a TestBinary,
+    module: Option<&'a str>,
+}
+
 impl TestBinary {
+    /// The processes that run it.
+    pub(super) fn processes(&self) -> Vec<TestProcess<'_>> {
+        if self.modules.is_empty() {
+            return vec![TestProcess { binary: self, module: None }];
+        }
+        self.modules.iter().map(|module| TestProcess { binary: self, module: Some(module) }).collect()
+    }
+}
+
+impl TestProcess<'_> {
+    /// The name that selects it, such as `trust::deadlines`.
+    pub(super) fn name(&self) -> String {
+        let target = &self.binary.target;
+        self.module.map_or_else(|| target.clone(), |module| format!("{target}::{module}"))
+    }
+
     /// Whether a whole run executes it in a machine; `is_foreign` is true if the machine's architecture is not the
     /// host's.
     pub(super) fn is_for_machines(&self, is_foreign: bool) -> bool {
-        let name = self.name.rsplit(' ').next().unwrap_or_default();
-        !(NOT_OF_KERNEL.contains(&name) || is_foreign && NOT_OF_ARCHITECTURE.contains(&name))
+        let name = self.name();
+        !(NOT_OF_KERNEL.contains(&&*name) || is_foreign && NOT_OF_ARCHITECTURE.contains(&&*name))
+    }
+
+    /// Arguments of the test harness that select its tests whose names contain one of `words`; all of them without
+    /// words.
+    pub(super) fn arguments(&self, words: &[String]) -> Vec<String> {
+        selection::arguments(self.module, &self.binary.modules, words)
     }
 }
 
@@ -67,6 +101,22 @@ pub(super) struct Built {
     pub(super) tests: Vec<TestBinary>,
     /// Programs for the tests: tracer itself and the programs that the tests start.
     pub(super) programs: Vec<PathBuf>,
+}
+
+impl Built {
+    /// Integration tests with these targets and modules, for tests.
+    #[cfg(test)]
+    pub(super) fn of(tests: &[(&str, &[&str])]) -> Self {
+        let test = |(target, modules): &(&str, &[&str])| TestBinary {
+            name: format!("tracer-tests test {target}"),
+            target: (*target).to_owned(),
+            modules: modules.iter().map(|module| (*module).to_owned()).collect(),
+            path: format!("/x/{target}-1").into(),
+            dir: "/".into(),
+            integration: true,
+        };
+        Self { tests: tests.iter().map(test).collect(), programs: Vec::new() }
+    }
 }
 
 /// Builds programs and tests for `arch`: all tests, or only the integration tests.
@@ -86,13 +136,12 @@ pub(super) fn build(arch: Arch, profile: Profile, all: bool) -> Result<Built> {
     if !out.status.success() {
         bail!("the tests do not build");
     }
-    let mut built = Built::default();
-    read(&String::from_utf8_lossy(&out.stdout), &mut built);
-    Ok(built)
+    Ok(read(&String::from_utf8_lossy(&out.stdout), &Groups::read(host::root())?))
 }
 
 /// Reads cargo's messages, one JSON object per line.
-fn read(messages: &str, built: &mut Built) {
+fn read(messages: &str, groups: &Groups) -> Built {
+    let mut built = Built::default();
     for message in messages.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()) {
         let (Some(path), target) = (message["executable"].as_str(), &message["target"]) else { continue };
         let path = PathBuf::from(path);
@@ -101,14 +150,16 @@ fn read(messages: &str, built: &mut Built) {
             let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
             let dir = manifest.parent().unwrap_or(Path::new("/")).to_path_buf();
             let package = message["package_id"].as_str().unwrap_or_default();
-            let target = target["name"].as_str().unwrap_or_default();
+            let target = target["name"].as_str().unwrap_or_default().to_owned();
             let integration = kind == "test" && package_name(package) == INTEGRATION;
             let name = format!("{} {kind} {target}", package_name(package));
-            built.tests.push(TestBinary { name, path, dir, integration });
+            let modules = if integration { groups.modules(&target).to_vec() } else { Vec::new() };
+            built.tests.push(TestBinary { name, target, modules, path, dir, integration });
         } else if kind == "bin" && !built.programs.contains(&path) {
             built.programs.push(path);
         }
     }
+    built
 }
 
 /// The package's name in an identifier such as `path+file:///src/tests#tracer-tests@0.1.0`. The identifier omits the
@@ -140,13 +191,25 @@ mod tests {
 {"reason":"compiler-artifact","package_id":"path+file:///s/u#tracer-user@0.1.0","target":{"kind":["lib"],"name":"x"},"profile":{"test":false},"executable":null}
 {"reason":"build-finished","success":true}
 "#;
-        let mut built = Built::default();
-        read(messages, &mut built);
+        let modules = ["raw", "workload"].map(str::to_owned);
+        let built = read(messages, &Groups::of("record", &modules));
         assert_eq!(built.programs, [PathBuf::from("/t/tracer")]);
         assert_eq!(built.tests.len(), 2);
         assert_eq!(built.tests[0].name, "tracer-tests test record");
         assert_eq!(built.tests[0].dir, Path::new("/s/tests"));
         assert!(built.tests[0].integration);
         assert!(!built.tests[1].integration, "unit tests of the test library");
+        let names =
+            |binary: &TestBinary| binary.processes().iter().map(TestProcess::name).collect::<Vec<_>>();
+        assert_eq!(names(&built.tests[0]), ["record::raw", "record::workload"]);
+        assert_eq!(names(&built.tests[1]), ["tracer_tests"]);
+    }
+
+    #[test]
+    fn names_in_the_lists_are_known() {
+        let groups = Groups::read(host::root()).unwrap();
+        for name in NOT_OF_KERNEL.iter().chain(NOT_OF_ARCHITECTURE) {
+            assert!(groups.has(name), "{name}");
+        }
     }
 }

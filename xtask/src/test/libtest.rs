@@ -100,21 +100,21 @@ impl Suite {
         }
     }
 
-    /// Ends the collection. If the binary died, its running tests fail; without running tests, the binary itself counts
-    /// as one failed test. `name` is the binary's name in the results.
-    pub(super) fn finish(mut self, binary: &str, name: &str, how: &str) -> Vec<Ended> {
+    /// Ends the collection. If the process died, its running tests fail; without running tests, the process itself
+    /// counts as one failed test. `process` is its name, and `binary` the binary's name in the results.
+    pub(super) fn finish(mut self, process: &str, binary: &str, how: &str) -> Vec<Ended> {
         if !self.complete {
             let fail = |name: String| {
-                let verdict = Verdict::Failed(format!("{binary} {how} while this ran"));
+                let verdict = Verdict::Failed(format!("{process} {how} while this ran"));
                 Ended { binary: String::new(), name, verdict, time: Duration::ZERO }
             };
             if self.running.is_empty() {
-                self.running.push(format!("({binary})"));
+                self.running.push(format!("({process})"));
             }
             self.ended.extend(self.running.drain(..).map(fail));
         }
         for test in &mut self.ended {
-            name.clone_into(&mut test.binary);
+            binary.clone_into(&mut test.binary);
         }
         self.ended
     }

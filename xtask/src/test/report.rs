@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::libtest::{Ended, Verdict};
+use super::libtest::{self, Ended, Event, Suite, Verdict};
 
 /// A test that takes at least this long is listed among the slowest.
 const SLOW: Duration = Duration::from_secs(10);
+/// Number of lines of a failed test's output that are shown at once; the final report shows all of them.
+const FIRST_LINES: usize = 20;
 
 /// The tests of one machine, or of one part of the run on the host.
 #[derive(Debug, Default)]
@@ -48,6 +50,20 @@ pub(super) fn line(title: &str, test: &Ended) -> String {
     format!("{title:24} {word:7} {} ({:.1} s){why}", test.name, test.time.as_secs_f64())
 }
 
+/// Parses a line of a binary's report. Shows tests as they end: all of them if `show`, else those that did not pass.
+pub(super) fn take_line(line: &str, title: &str, show: bool, suite: &mut Suite) {
+    let event = libtest::parse(line);
+    if let Event::Ended(test) = &event
+        && (show || test.verdict != Verdict::Passed)
+    {
+        eprintln!("{}", self::line(title, test));
+        // Print it now as well: an interrupted run does not reach the final report.
+        if let Verdict::Failed(output) = &test.verdict {
+            output.lines().take(FIRST_LINES).for_each(|line| eprintln!("    {line}"));
+        }
+    }
+    suite.take(event);
+}
 /// The end of the report, and whether no test failed.
 pub(super) fn summary(sections: &[Section]) -> (String, bool) {
     let mut text = String::new();

@@ -1,5 +1,5 @@
 //! The tests that may be skipped on a machine: `tests/skips/MACHINE.txt`, with one line `BINARY::TEST: "WORDS": the
-//! feature that is missing there` per test.
+//! feature that is missing there` per test. The name of a test contains its module.
 //!
 //! A skipped test fails the run if it is not listed, or if its reason does not contain the words. A feature that is no
 //! longer detected therefore does not pass as a missing one. A listed test that ran is reported, because its line can
@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use super::libtest::{Ended, Verdict};
+use super::options::Options;
 use super::report::Section;
 
 /// Directory of the lists, relative to the tree's root.
@@ -33,15 +34,8 @@ fn machine_of(section: &Section) -> Option<&str> {
 
 /// Whether a run without named machines tests this machine.
 fn is_default(machine: &str) -> Result<bool> {
-    let none = super::Options {
-        host_only: false,
-        vm_only: true,
-        vm: Vec::new(),
-        integration: true,
-        program: Vec::new(),
-        filter: Vec::new(),
-    };
-    Ok(machine == LINT || none.targets()?.iter().any(|target| target.list().as_deref() == Some(machine)))
+    let all = Options::of_machines(Vec::new());
+    Ok(machine == LINT || all.targets()?.iter().any(|target| target.list().as_deref() == Some(machine)))
 }
 
 /// Judges the skipped tests of all sections by the lists and returns the text to report. `whole` is true if the run
@@ -124,17 +118,6 @@ fn by_list(tests: Vec<&mut Ended>, list: &List, machine: &str, whole: bool) -> V
         said.extend(gone.map(|name| format!("{name} is listed, and there is no such test")));
     }
     said
-}
-
-/// The name of a binary without cargo's hash: `record_raw` of `/x/deps/record_raw-0123456789abcdef`.
-pub(super) fn binary_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    match name.rsplit_once('-') {
-        Some((stem, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => {
-            stem.to_owned()
-        }
-        _ => name,
-    }
 }
 
 #[cfg(test)]
@@ -222,8 +205,6 @@ mod tests {
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(binary_name(Path::new("/x/deps/record_raw-0123456789abcdef")), "record_raw");
-        assert_eq!(binary_name(Path::new("/x/echo")), "echo");
     }
 
     #[test]
