@@ -11,8 +11,8 @@
 //! = TEXT
 //! ```
 //!
-//! A line with `=` is the text of the event above it. The test `render_host` writes such a file when `TRACER_GOLDEN`
-//! names it.
+//! A line with `=` is the text of the event above it. The test `record::render_host` writes such a file when
+//! `TRACER_GOLDEN` names it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

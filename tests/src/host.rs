@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -101,6 +102,18 @@ pub fn tree() -> Result<PathBuf> {
 /// Returns the nearest directory at or above `start` that has the files of the tests. A virtual machine has no other part of the tree.
 fn tree_around(start: &Path) -> Option<PathBuf> {
     start.ancestors().find(|dir| dir.join("tests/facts").is_dir()).map(Path::to_path_buf)
+}
+
+/// Runs modprobe(8) and returns whether it succeeded.
+pub fn modprobe(arguments: &[&str]) -> bool {
+    let status = Command::new("modprobe").args(arguments).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// The name by which the test harness knows a test of the module `module_path!()`.
+pub fn test_name(module: &str, test: &str) -> String {
+    let below = module.split_once("::").map_or("", |(_, below)| below);
+    format!("{below}::{test}")
 }
 
 /// The tracefs mount that tests use. Dropping the last instance unmounts what the first instance mounted.

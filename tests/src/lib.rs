@@ -1,4 +1,8 @@
 //! Shared modules of the integration tests: workloads, the kernel's tracefs as an oracle, and the frozen facts.
+//!
+//! The tests are in groups, `tests/GROUP/main.rs`, each with a module per subject. `cargo xtask test` runs each module
+//! in a process of its own, because modules change what belongs to a process and count its hits. `cargo test --test
+//! trust deadlines::` runs one module in the same way.
 
 pub mod bench;
 pub mod compare;

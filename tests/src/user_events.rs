@@ -15,6 +15,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use anyhow::Context as _;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 
 /// `DIAG_IOCSREG`, `DIAG_IOCSDEL` and `DIAG_IOCSUNREG`.
@@ -298,6 +299,14 @@ impl Page {
             unsafe { self.0.add((at + place) % Self::SIZE).write_volatile(*byte) };
         }
     }
+}
+
+/// The result of an operation; the error names the step.
+///
+/// # Errors
+/// The operation's error.
+pub fn in_step<T>(what: &str, done: Answer<T>) -> anyhow::Result<T> {
+    done.map_err(io::Error::from_raw_os_error).with_context(|| what.to_owned())
 }
 
 /// Runs a function in a forked child without exec, waits for the child, and returns its exit code.

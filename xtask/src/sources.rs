@@ -28,8 +28,8 @@ const PROGRAMS_OF: &str = "kernel-tests-";
 
 /// Configuration of the kernel that [`verb`] builds.
 const CONFIG: &str = include_str!("../guest/user_events.config");
-/// The test program that compares user events with the kernel's implementation.
-const USER_EVENTS: &str = "user_differential";
+/// The module of tests that compares user events with the kernel's implementation.
+const USER_EVENTS: &str = "user::differential";
 /// Architectures of which only Kconfig files are unpacked.
 const OTHERS: [&str; 8] = ["arm", "arm64", "mips", "powerpc", "s390", "sparc", "riscv", "parisc"];
 

@@ -15,30 +15,30 @@ const INTEGRATION: &str = "tracer-tests";
 
 /// Modules that test only parsers with generated inputs. Whole runs execute them only on the host, because they take
 /// minutes on an emulated machine.
-const NOT_OF_KERNEL: &[&str] = &["hostile_input", "render_frozen"];
+const NOT_OF_KERNEL: &[&str] = &["record::render_frozen", "trust::hostile_input"];
 
 /// Modules that test texts, files and the daemon, which do not depend on the architecture. A run of all tests omits
 /// them on a foreign architecture, because they already run on the host and on two kernels. `--program` with the
 /// module's name runs them there too.
 const NOT_OF_ARCHITECTURE: &[&str] = &[
-    "cli",
-    "deadlines",
-    "define_language",
-    "filter_language",
-    "hist_cli",
-    "hist_language",
-    "mirror_control",
-    "mirror_differential",
-    "mirror_docs",
-    "mirror_exec",
-    "mirror_owner",
-    "mirror_restore",
-    "mirror_soak",
-    "mirror_tree",
-    "mounts_trust",
-    "output_trust",
-    "synth_language",
-    "user_actions",
+    "hist::cli",
+    "language::define",
+    "language::filter",
+    "language::hist",
+    "language::synth",
+    "mirror::control",
+    "mirror::differential",
+    "mirror::docs",
+    "mirror::exec",
+    "mirror::owner",
+    "mirror::restore",
+    "mirror::soak",
+    "mirror::tree",
+    "record::cli",
+    "trust::deadlines",
+    "trust::mounts",
+    "trust::output",
+    "user::actions",
 ];
 
 /// A test binary.

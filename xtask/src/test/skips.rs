@@ -123,6 +123,7 @@ fn by_list(tests: Vec<&mut Ended>, list: &List, machine: &str, whole: bool) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test::selection::Groups;
 
     fn test(name: &str, verdict: Verdict) -> Ended {
         Ended { binary: "hist".into(), name: name.into(), verdict, time: Duration::ZERO }
@@ -210,14 +211,16 @@ mod tests {
     #[test]
     fn the_trees_own_lists_can_be_read() {
         let lists = crate::host::root().join(LISTS);
+        let groups = Groups::read(crate::host::root()).unwrap();
         let mut count = 0;
         for entry in std::fs::read_dir(lists).unwrap() {
             let path = entry.unwrap().path();
-            assert!(
-                !read(&std::fs::read_to_string(&path).unwrap()).unwrap().is_empty(),
-                "{}",
-                path.display()
-            );
+            let list = read(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            assert!(!list.is_empty(), "{}", path.display());
+            for name in list.keys().filter(|name| !name.starts_with("lint::")) {
+                let module = name.rsplit_once("::").map_or("", |(module, _)| module);
+                assert!(groups.has(module), "{}: {name}", path.display());
+            }
             count += 1;
         }
         for target in ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64", LINT] {

@@ -2,7 +2,7 @@
 //!
 //! A line of input starts with `> `. `> @LANGUAGE` selects a language, `> !` removes the existing events (after
 //! `> @alone` before every line), and `> ?` lists them. `cargo xtask bless` writes the outcomes.
-//! `tests/tests/define_language.rs` compares them with the kernel.
+//! `tests/tests/language/define.rs` compares them with the kernel.
 
 use std::fmt::Write as _;
 

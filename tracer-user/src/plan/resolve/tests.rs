@@ -1,4 +1,4 @@
-//! The resolver's stages in small examples; `tests/tests/filter_language.rs` compares it with the running kernel.
+//! The resolver's stages in small examples; `tests/tests/language/filter.rs` compares it with the running kernel.
 
 use rustix::io::Errno;
 

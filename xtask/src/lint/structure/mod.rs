@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn sources_are_those_of_crates() {
         for file in
-            ["a/src/lib.rs", "a/src/b/c.rs", "tests/src/x.rs", "tests/tests/x.rs", "tests/tests/y/mod.rs"]
+            ["a/src/lib.rs", "a/src/b/c.rs", "tests/src/x.rs", "tests/tests/x.rs", "tests/tests/y/main.rs"]
         {
             assert!(is_source(file), "{file}");
         }

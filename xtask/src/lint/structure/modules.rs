@@ -20,7 +20,7 @@ const DEEPEST: usize = 16;
 
 /// A crate, from one root file.
 pub(super) struct Crate<'a> {
-    /// The package's folder; of a program beside the library or of a test, its file without `.rs`.
+    /// The package's folder; of a program beside the library or of a test, its file without `.rs` or its folder.
     pub(super) name: &'a str,
     /// The root first.
     modules: Vec<Module<'a>>,
@@ -65,6 +65,7 @@ pub(super) fn crates(files: &Files) -> Vec<Crate<'_>> {
         match file.split('/').collect::<Vec<_>>()[..] {
             [package, "src", "lib.rs" | "main.rs"] => Some(package.len()),
             [_, "src", "bin", _] | [_, "tests", _] => Some(stem),
+            [_, "tests", _, "main.rs"] => Some(stem - "/main".len()),
             _ => None,
         }
     };
@@ -406,9 +407,11 @@ mod tests {
             ("c/src/e.rs", ""),
             ("c/tests/f.rs", ""),
             ("c/tests/g/mod.rs", ""),
+            ("c/tests/h/main.rs", "mod i;"),
+            ("c/tests/h/i.rs", ""),
         ]);
         let names: Vec<_> = crates(&files).into_iter().map(|c| c.name).collect();
-        assert_eq!(names, ["c/src/bin/d", "c", "c", "c/tests/f"]);
+        assert_eq!(names, ["c/src/bin/d", "c", "c", "c/tests/f", "c/tests/h"]);
     }
 
     #[test]

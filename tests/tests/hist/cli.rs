@@ -13,7 +13,7 @@ use tracer_tests::mirror;
 use tracer_tests::tracer::Tracer;
 use tracer_tests::workload::{getpgid, getpriority, getsid, terminal};
 
-const PAGE: &str = include_str!("../../docs/guides/histograms.md");
+const PAGE: &str = include_str!("../../../docs/guides/histograms.md");
 
 /// Arguments that no other process's calls have.
 const OWN: i32 = (1 << 30) + (1 << 27);

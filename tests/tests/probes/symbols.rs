@@ -1,7 +1,6 @@
 //! Functions with names that the compiler changed, names of several functions, and functions that must not be traced.
 //! The kernel's own events and the mirror's accept, refuse and attach the same ones. On x86-64 only, where an offset
 //! may miss an instruction.
-#![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;
 

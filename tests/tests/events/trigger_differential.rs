@@ -2,7 +2,6 @@
 //! same hits.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, ensure};
 use tracer_tests::filters::Rng;
@@ -13,13 +12,7 @@ use tracer_tests::triggers::{
 };
 use tracer_tests::workload::{getpgid, getsid};
 
-/// Triggers without a condition act on the hits of all threads, including those of other tests.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn run(test: impl FnOnce() -> Result<()>) {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    host::as_root(test);
-}
+use crate::run;
 
 /// Lines to write, one after the other.
 const LINES: &str = "traceoff\n\

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -26,9 +26,6 @@ use tracer_user::plan::resolve;
 const CASES: u64 = 3_000;
 const PATIENCE: Duration = Duration::from_secs(150);
 const CASES_MIN: u64 = 150;
-
-/// The tests of this file use the same instance.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// The result of a command: errno, log, and the content of all `trigger` files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -278,7 +275,7 @@ fn is_deadly(log: &Log) -> bool {
 }
 
 fn with_kernel(test: impl FnOnce(&Kernel)) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = crate::turn();
     if let Some(kernel) = Kernel::open() {
         test(&kernel);
     }

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use tracer_tests::host;
 
-#[path = "../fuzz/src/lib.rs"]
+#[path = "../../fuzz/src/lib.rs"]
 #[expect(unreachable_pub, reason = "a crate of its own elsewhere")]
 #[allow(dead_code, clippy::pedantic, missing_docs)]
 mod drive;
@@ -99,7 +99,7 @@ fn events_of_programs() {
 }
 
 /// A state with entries of every kind, some of which can be restored.
-const STATE: &str = include_str!("../fuzz/seeds/state/whole.json");
+const STATE: &str = include_str!("../../fuzz/seeds/state/whole.json");
 
 #[test]
 fn state_files() {

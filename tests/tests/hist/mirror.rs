@@ -9,12 +9,9 @@ use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, text};
+use tracer_tests::triggers::{GETPGID, GETSID};
 use tracer_tests::user_events::{Data, Word};
 use tracer_tests::workload::{getpgid, getsid};
-
-/// Events that happen only when a test causes them: directories of their files.
-const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
-const GETSID: &str = "events/syscalls/sys_enter_getsid";
 
 /// Arguments that neither other processes nor the other test use.
 const OWN: i32 = 1 << 30;

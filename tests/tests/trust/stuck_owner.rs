@@ -11,13 +11,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use object::{Object, ObjectSegment};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 use tracer_tests::held::Held;
 use tracer_tests::host;
 use tracer_tests::mirror::{self, set, text};
 use tracer_tests::tracer::{Running, Tracer};
+
+use crate::{entry, hits, run};
 
 /// An unprivileged user's process that holds its address space's lock. Dropping it releases the lock.
 struct Stuck {
@@ -210,29 +211,6 @@ fn nobody_waits_for_the_files_of_a_process_that_does_not_let_go() {
         ensure!(threads(stuck.pid())?.contains(&'D'), "it let go before");
         Ok(())
     });
-}
-
-/// The file offset of a program's first instruction.
-fn entry(program: &Path) -> Result<u64> {
-    let bytes = fs::read(program)?;
-    let file = object::File::parse(&*bytes)?;
-    let address = file.entry();
-    let found = file.segments().find_map(|segment| {
-        let (offset, length) = segment.file_range();
-        let ahead = address.checked_sub(segment.address())?;
-        (ahead < length).then_some(offset + ahead)
-    });
-    found.context("an entry in the file")
-}
-
-fn run(program: &Path) -> Result<()> {
-    ensure!(Command::new(program).status()?.success(), "{}", program.display());
-    Ok(())
-}
-
-/// The number of records of an event.
-fn hits(dir: &Path, event: &str) -> Result<usize> {
-    Ok(text(dir, "trace")?.lines().filter(|line| line.contains(&format!(" {event}: "))).count())
 }
 
 /// Writes to a file that turns a probe on or off, which makes the kernel wait. Returns the result, its duration, and

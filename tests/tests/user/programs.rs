@@ -4,7 +4,6 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -15,20 +14,10 @@ use tracer_tests::mirror::{self, Mounted, bodies, set, text};
 use tracer_tests::tracer::Tracer;
 use tracer_user::event::program;
 
-/// The events belong to this file, whichever process runs it, so one test at a time hits them.
-static HITTING: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    HITTING.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::run;
 
 fn own_file() -> PathBuf {
     std::env::current_exe().unwrap()
-}
-
-fn run(test: impl FnOnce() -> Result<()>) {
-    let _alone = alone();
-    host::as_root(test);
 }
 
 /// Names of the softirqs.
@@ -379,7 +368,7 @@ fn user_events_take_the_same_records() {
             return Ok(());
         }
         let ended = Command::new(own_file())
-            .args(["--exact", "user_events_take_the_same_records"])
+            .args(["--exact", &host::test_name(module_path!(), "user_events_take_the_same_records")])
             .env(CHILD, dir)
             .output()?;
         ensure!(
@@ -407,7 +396,7 @@ fn a_program_that_starts_later_is_traced() {
         let instance = mounted.instance("later")?;
         set(&instance, "events/demo/sched_wakeup/enable", "1")?;
         let ended = Command::new(own_file())
-            .args(["--exact", "a_program_that_starts_later_is_traced"])
+            .args(["--exact", &host::test_name(module_path!(), "a_program_that_starts_later_is_traced")])
             .env(CHILD, "1")
             .output()?;
         ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));

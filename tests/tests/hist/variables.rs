@@ -4,16 +4,13 @@
 use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::Barrier;
 
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{gettid, set_name};
 use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror::{self, Mounted, text};
 use tracer_tests::workload::{getpgid, getpriority, getsid};
-
-/// The tests make the same calls.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// Arguments that no other process's calls have.
 const OWN: i32 = (1 << 30) + (1 << 28);
@@ -349,7 +346,7 @@ fn play(scene: &Scene, sides: &mut [Side]) -> Result<()> {
 }
 
 fn run(test: impl FnOnce() -> Result<()>) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = crate::turn();
     host::as_root(test);
 }
 

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,9 +20,6 @@ use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror::{self, Mounted};
 use tracer_tests::oracle::{log_entries, visible};
 use tracer_tests::workload::getpgid;
-
-/// The tests make the same calls and read the same log.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// Arguments that no other process's calls have.
 const OWN: i32 = (1 << 30) + (3 << 26);
@@ -139,7 +135,7 @@ impl Drop for Pair {
 }
 
 fn run(purpose: &str, test: impl FnOnce(&Pair) -> Result<()>) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = crate::turn();
     if !host::root_or_skip() {
         return;
     }

@@ -34,10 +34,6 @@ struct Kernel {
     others: Vec<String>,
 }
 
-fn without_id(format: &str) -> String {
-    format.lines().filter(|line| !line.starts_with("ID: ")).map(|line| line.to_owned() + "\n").collect()
-}
-
 impl Kernel {
     fn open() -> Option<Self> {
         if !host::root_or_skip() {
@@ -75,7 +71,7 @@ impl Kernel {
         let listing = self.listing();
         let last = listing.lines().last().and_then(|line| line.split('\t').next()).map(str::to_owned);
         let format = last.map(|name| self.tracefs.format(&format!("synthetic:{name}")).unwrap());
-        Outcome { errno, log, listing, format: format.map(|text| without_id(&text)) }
+        Outcome { errno, log, listing, format: format.map(|text| crate::without_id(&text)) }
     }
 
     fn forget(&self) {
@@ -96,7 +92,7 @@ impl Kernel {
         let mut difference = None;
         for line in lines {
             let result = set.apply(define::Line::split(line).text(), file);
-            let format = set.events().last().map(|defined| without_id(&defined.event.format_text(0)));
+            let format = set.events().last().map(|defined| crate::without_id(&defined.event.format_text(0)));
             let (errno, log) = match &result {
                 Ok(_) => (None, Vec::new()),
                 Err(refusal) => {

@@ -2,11 +2,10 @@
 //! `set_event` selects them, also in advance. The virtual machines have modules.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tracer_tests::host;
+use tracer_tests::host::{self, modprobe};
 use tracer_tests::mirror::{self, Mounted, set, text};
 use tracer_tests::oracle::Oracle;
 
@@ -15,11 +14,6 @@ const CANDIDATES: [&str; 5] = ["vmw_vsock_virtio_transport_common", "sunrpc", "x
 
 /// Modules without trace events, which some kernels have.
 const WITHOUT: [&str; 4] = ["dummy", "nls_utf8", "crc7", "veth"];
-
-fn modprobe(arguments: &[&str]) -> bool {
-    let status = Command::new("modprobe").args(arguments).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
-}
 
 /// A module with events that is not loaded and can be loaded, and its events.
 fn find(kernel: &Oracle) -> Result<Option<(&'static str, Vec<String>)>> {

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -28,9 +27,6 @@ const CASES: u32 = 6_000;
 /// Time limit for a kind of probe on a slow machine, and the smallest number of lines.
 const PATIENCE: Duration = Duration::from_secs(40);
 const CASES_MIN: u32 = 150;
-
-/// The tests of this file write the same files of the kernel.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// The result of a line.
 #[derive(Clone, PartialEq, Eq)]
@@ -104,7 +100,7 @@ impl Kernel {
         let line = listing.lines().last()?;
         let name = line.split_once(':')?.1.split(' ').next()?;
         let text = fs::read_to_string(self.path("events").join(name).join("format")).ok()?;
-        Some(without_id(&text))
+        Some(crate::without_id(&text))
     }
 
     /// Deletes all events of the test's group.
@@ -179,7 +175,7 @@ impl Kernel {
                 .map(|line| line.to_owned() + "\n")
                 .collect();
             let last = set.probes().iter().rfind(|defined| defined.probe.event.group == GROUP);
-            let format = last.map(|defined| without_id(&defined.probe.event.format_text(0)));
+            let format = last.map(|defined| crate::without_id(&defined.probe.event.format_text(0)));
             let (log, astray) = match &result {
                 Ok(_) => (Vec::new(), false),
                 Err(refusal) => (
@@ -247,7 +243,7 @@ impl Drop for Kernel {
 
 /// Runs a test with the running kernel's facts while no other test runs.
 fn with_kernel(test: impl FnOnce(&Kernel, &Machine<'_>)) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = crate::turn();
     let Some(kernel) = Kernel::open() else { return };
     let (btf, tracefs) = (Btf::running().unwrap(), kernel::Tracefs::open().unwrap());
     let filters = resolve::Machine::running(btf.as_ref());
@@ -256,10 +252,6 @@ fn with_kernel(test: impl FnOnce(&Kernel, &Machine<'_>)) {
         .with_language(kernel.language)
         .with_filter_check(Box::new(check));
     test(&kernel, &facts);
-}
-
-fn without_id(format: &str) -> String {
-    format.lines().filter(|line| !line.starts_with("ID: ")).map(|line| line.to_owned() + "\n").collect()
 }
 
 /// Repeats a text, with the index in place of `#`.

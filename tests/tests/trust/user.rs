@@ -22,7 +22,7 @@ use tracer_tests::{
     held::Held,
     host,
     mirror::{Mounted, set, text},
-    user_events::{Data, Word},
+    user_events::{Data, Word, in_step},
 };
 
 /// The user nobody, and its group.
@@ -33,10 +33,6 @@ const CHANGE: Duration = Duration::from_millis(250);
 const NOISE: Duration = Duration::from_millis(25);
 /// How long the daemon waits for a client whose memory is unavailable.
 const DEADLINE: Duration = Duration::from_secs(4);
-
-fn in_step<T>(what: &str, done: Result<T, i32>) -> Result<T> {
-    done.map_err(std::io::Error::from_raw_os_error).with_context(|| what.to_owned())
-}
 
 /// The machine's own delay, derived from the times without any clients.
 fn noise(times: &[Duration]) -> Duration {

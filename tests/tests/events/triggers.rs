@@ -3,26 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, set, stacks, text};
 use tracer_tests::oracle::Oracle;
+use tracer_tests::triggers::{GETPGID, GETSID};
 use tracer_tests::workload::{getpgid, getsid};
 
-/// Events that happen only when a test causes them: directories of their files.
-const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
-const GETSID: &str = "events/syscalls/sys_enter_getsid";
-
-/// Triggers without a condition act on the hits of all threads, including those of other tests.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn run(test: impl FnOnce() -> Result<()>) {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    host::as_root(test);
-}
+use crate::run;
 
 /// Runs a function on the first CPU and on the last at the same time, this many times on each.
 fn on_two_cpus(times: u64, act: impl Fn(i32) + Sync) -> Result<()> {

@@ -2,18 +2,15 @@
 //! program, a uprobe. This test is the program, so the counts are known.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tracer_tests::events;
-use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, bodies, set, text};
 use tracer_tests::probes::place;
 use tracer_tests::user_events::{Data, Word};
 
-/// One test's hits must not count in another.
-static HITTING: Mutex<()> = Mutex::new(());
+use crate::run;
 
 /// Time limit for a histogram to show the counts.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -27,13 +24,6 @@ const FIRST: &str = "%x0";
 #[inline(never)]
 extern "C" fn probed(number: u64) -> u64 {
     std::hint::black_box(number)
-}
-
-fn run(test: impl FnOnce() -> Result<()>) {
-    if host::root_or_skip() {
-        let _alone = HITTING.lock().unwrap_or_else(PoisonError::into_inner);
-        test().unwrap_or_else(|error| panic!("{error:#}"));
-    }
 }
 
 /// The keys and counts of a histogram's lines, once it has this many hits.

@@ -1,21 +1,15 @@
 //! Probes of functions in modules beside the kernel's own: types from the module's BTF, symbols with the module's
 //! name as prefix, and a module that is loaded later. The virtual machines have modules; the host has none.
 
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use rustix::net::{AddressFamily, SocketType, socket};
-use tracer_tests::host;
+use tracer_tests::host::{self, modprobe};
 use tracer_tests::probes::{Case, Pair};
 
 /// A module whose functions a program can call without a device, by opening a socket of its family.
 const MODULE: &str = "vsock";
-
-fn modprobe(arguments: &[&str]) -> bool {
-    let status = Command::new("modprobe").args(arguments).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
-}
 
 fn is_loaded() -> bool {
     std::path::Path::new("/sys/module").join(MODULE).exists()

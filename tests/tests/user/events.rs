@@ -14,7 +14,8 @@ use rustix::mm::ProtFlags;
 use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, set, text, write};
 use tracer_tests::user_events::{
-    Data, MULTI_FORMAT, PERSIST, Page, Tally, Word, fork_with, in_child, outlive_first_thread, wait_for,
+    Data, MULTI_FORMAT, PERSIST, Page, Tally, Word, fork_with, in_child, in_step, outlive_first_thread,
+    wait_for,
 };
 
 /// Time limit for asynchronous changes on a busy machine.
@@ -28,10 +29,6 @@ fn await_true(what: &str, mut is: impl FnMut() -> bool) -> Result<()> {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
-}
-
-fn in_step<T>(what: &str, done: Result<T, i32>) -> Result<T> {
-    done.map_err(std::io::Error::from_raw_os_error).with_context(|| what.to_owned())
 }
 
 fn exists(dir: &Path, event: &str) -> bool {
@@ -466,10 +463,11 @@ fn who_is_in_another_pid_namespace_is_told_as_well() {
     host::as_root(|| {
         let mirror = Mounted::start("user-events")?;
         let dir = mirror.dir();
+        let own = host::test_name(module_path!(), "who_is_in_another_pid_namespace_is_told_as_well");
         let ended = Command::new("unshare")
             .args(["--pid", "--fork"])
             .arg(std::env::current_exe()?)
-            .args(["--exact", "who_is_in_another_pid_namespace_is_told_as_well"])
+            .args(["--exact", &own])
             .env(CHILD, dir)
             .output()?;
         let said = [ended.stdout, ended.stderr].concat();

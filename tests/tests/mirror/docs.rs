@@ -10,9 +10,9 @@ use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror::Mounted;
 use tracer_tests::oracle::Oracle;
 
-const EVENTS: &str = include_str!("../../docs/guides/events.md");
-const HISTOGRAMS: &str = include_str!("../../docs/guides/histograms.md");
-const TRIGGERS: &str = include_str!("../../docs/guides/triggers.md");
+const EVENTS: &str = include_str!("../../../docs/guides/events.md");
+const HISTOGRAMS: &str = include_str!("../../../docs/guides/histograms.md");
+const TRIGGERS: &str = include_str!("../../../docs/guides/triggers.md");
 
 /// A command of a page, and its expected output.
 #[derive(Debug, Default)]

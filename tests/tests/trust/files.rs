@@ -12,7 +12,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use object::{Object, ObjectSegment};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{UnmountFlags, unmount};
@@ -23,6 +22,8 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Answer, Mounted, set, text};
 use tracer_tests::tracer::Tracer;
 use tracer_user::sys::mount;
+
+use crate::{entry, hits, run};
 
 /// A directory that is removed on drop, with the mounts at its `fuse` and `mirror`.
 struct Scratch(PathBuf);
@@ -94,29 +95,6 @@ impl Drop for Scratch {
         }
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-/// The file offset of a program's first instruction.
-fn entry(program: &Path) -> Result<u64> {
-    let bytes = fs::read(program)?;
-    let file = object::File::parse(&*bytes)?;
-    let address = file.entry();
-    let found = file.segments().find_map(|segment| {
-        let (offset, length) = segment.file_range();
-        let ahead = address.checked_sub(segment.address())?;
-        (ahead < length).then_some(offset + ahead)
-    });
-    found.context("an entry in the file")
-}
-
-fn run(program: &Path) -> Result<()> {
-    ensure!(Command::new(program).status()?.success(), "{}", program.display());
-    Ok(())
-}
-
-/// The number of records of an event.
-fn hits(dir: &Path, event: &str) -> Result<usize> {
-    Ok(text(dir, "trace")?.lines().filter(|line| line.contains(&format!(" {event}: "))).count())
 }
 
 fn swap(link: &Path, to: &Path) -> Result<()> {
@@ -234,8 +212,8 @@ fn a_program_hits_its_events() {
 
 /// Runs a copy of this test, which hits each event once; returns whether the event's semaphore is raised.
 fn hit(copy: &Path) -> Result<bool> {
-    let arguments = ["--exact", "--nocapture", "a_program_hits_its_events"];
-    let output = Command::new(copy).args(arguments).output()?;
+    let own = host::test_name(module_path!(), "a_program_hits_its_events");
+    let output = Command::new(copy).args(["--exact", "--nocapture", &own]).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success() && said.contains("1 passed"), "{}: {said}", copy.display());
     match (said.contains("traced: true"), said.contains("traced: false")) {

@@ -5,16 +5,13 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::Barrier;
 
 use rustix::process::{getppid, getsid};
 use rustix::thread::gettid;
 use tracer_tests::host::{self, Tracefs};
 use tracer_user::engine::facts::Facts;
 use tracer_user::engine::hist::{Histogram, Options};
-
-/// The tests count the same events.
-static TURN: Mutex<()> = Mutex::new(());
 
 const OWN: Options = Options { tracepoint: false, own: true };
 
@@ -46,7 +43,7 @@ fn rows(text: &str) -> Vec<&str> {
 
 #[test]
 fn every_hit_is_counted_once() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = crate::turn();
     if !host::root_or_skip() {
         return;
     }
@@ -78,7 +75,7 @@ const NAME: &str = "tracerhistcpu";
 /// Threads on all CPUs hit shared keys and keys of their own.
 #[test]
 fn sums_are_exact_on_all_cpus() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = crate::turn();
     if !host::root_or_skip() {
         return;
     }
@@ -119,7 +116,7 @@ fn sums_are_exact_on_all_cpus() {
 /// A full table counts the hits that found no free entry.
 #[test]
 fn full_tables_count_drops() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = crate::turn();
     if !host::root_or_skip() {
         return;
     }
@@ -183,7 +180,7 @@ fn workload(null: &fs::File) {
 
 #[test]
 fn tables_are_the_kernels() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = crate::turn();
     if !host::root_or_skip() {
         return;
     }

@@ -1,0 +1,8 @@
+//! Probes of functions, files and tracepoints beside the kernel's own.
+
+mod files;
+mod kernel;
+mod modules;
+#[cfg(target_arch = "x86_64")]
+mod symbols;
+mod values;

@@ -1,0 +1,13 @@
+//! `tracer record` and its parts beside the kernel: the workload, plans and programs, rendering, facts, and the command
+//! line.
+
+mod cli;
+mod differential;
+mod filters;
+mod inject;
+mod kernel_facts;
+mod raw;
+mod render_frozen;
+mod render_host;
+mod verifier;
+mod workload;
