@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Plan, Tool, median, ratio};
+use super::plan::Plan;
+use super::statistics::{median, ratio};
+use super::tool::Tool;
 use crate::host;
 use crate::mirror::{Mounted, set};
 use crate::oracle::Oracle;

@@ -10,8 +10,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use object::{Object as _, ObjectSection as _, SectionFlags, SectionKind, elf};
 
+use super::plan::Plan;
+use super::statistics::median;
 use super::victim::Victim;
-use super::{Plan, median};
 use crate::events::{Task, trace_sched_wakeup};
 use crate::host::{self, Tracefs};
 use crate::mirror::{Mounted, set};

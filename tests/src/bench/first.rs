@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use super::plan::Plan;
+use super::statistics::median;
 use super::tool::{Tool, bpftrace, buffer_arguments, end};
 use super::victim::{Kind, Victim};
-use super::{Plan, median};
 use crate::host;
 use crate::oracle::Oracle;
 

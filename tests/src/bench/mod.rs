@@ -8,75 +8,32 @@ mod all;
 mod cost;
 mod events;
 mod first;
+mod kernel_event;
+mod plan;
 mod probe;
 mod report;
+mod statistics;
 mod throughput;
 mod tool;
+mod tracepoint;
 mod victim;
 
 use anyhow::Result;
 
+pub use plan::{Part, Plan};
 pub use report::write_between_marks;
 pub use tool::Tool;
 pub use victim::{Kind, serve};
 
-/// What to measure and how often.
-#[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools)]
-pub struct Plan {
-    /// Rounds, at least one; docs/reference/performance.md shows seven or more.
-    pub rounds: usize,
-    /// The competitors; tracefs is the base of the ratios.
-    pub tools: Vec<Tool>,
-    /// The measurements to run.
-    pub parts: Vec<Part>,
-    /// Restricts [`Part::Probes`] to the rows whose names contain this text.
-    pub rows: String,
-}
-
-/// One kind of measurement, with its own tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Added cost of a hit of a trace event.
-    Cost,
-    /// Added cost of a hit of a probe or a histogram.
-    Probes,
-    /// Program events: the cost of untraced ones, and their memory.
-    Events,
-    /// Time to the first event.
-    First,
-    /// Draining and rendering, and memory.
-    Throughput,
-    /// Turning all events on and off.
-    All,
-}
-
-impl Part {
-    /// All parts, in the order of their tables.
-    pub const ALL: [Self; 6] =
-        [Self::Cost, Self::Probes, Self::Events, Self::First, Self::Throughput, Self::All];
-
-    /// The part's name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cost => "cost",
-            Self::Probes => "probes",
-            Self::Events => "events",
-            Self::First => "first",
-            Self::Throughput => "throughput",
-            Self::All => "all",
-        }
-    }
-
-    fn run(self, plan: &Plan) -> Result<String> {
-        match self {
-            Self::Cost => cost::run(plan),
-            Self::Probes => probe::run(plan),
-            Self::Events => events::run(plan),
-            Self::First => first::run(plan),
-            Self::Throughput => throughput::run(plan),
-            Self::All => all::run(plan),
-        }
+/// Runs a part and returns its tables.
+fn measure(part: Part, plan: &Plan) -> Result<String> {
+    match part {
+        Part::Cost => cost::run(plan),
+        Part::Probes => probe::run(plan),
+        Part::Events => events::run(plan),
+        Part::First => first::run(plan),
+        Part::Throughput => throughput::run(plan),
+        Part::All => all::run(plan),
     }
 }
 
@@ -94,71 +51,9 @@ pub fn run(plan: &Plan, show: impl Fn(&str)) -> Result<String> {
     rustix::process::setpriority_process(None, -20)?;
     let mut text = String::new();
     for part in Part::ALL.into_iter().filter(|part| plan.parts.contains(part)) {
-        let table = report::dated(&part.run(plan)?, plan, cpus);
+        let table = report::dated(&measure(part, plan)?, plan, cpus);
         show(&table);
         text.push_str(&table);
     }
     Ok(text)
-}
-
-/// The median; the mean of the middle two values when their number is even, and 0 without values.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => sorted[middle],
-        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
-    }
-}
-
-/// Largest spread of the middle half of a measurement's rounds, relative to their median.
-const SPREAD: f64 = 0.25;
-
-/// The lower and the upper quartile.
-fn quartiles(values: &[f64]) -> (f64, f64) {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = |part: usize| sorted.get((sorted.len().saturating_sub(1)) * part / 4).copied().unwrap_or(0.0);
-    (at(1), at(3))
-}
-
-/// Whether the rounds agree well enough to compare their median with another one.
-fn is_steady(values: &[f64]) -> bool {
-    let (low, high) = quartiles(values);
-    !values.is_empty() && high - low <= SPREAD * median(values).abs()
-}
-
-/// A ratio of medians as a cell of a table; `unsteady` where the rounds of one side spread too far.
-fn ratio(ours: &[f64], theirs: &[f64]) -> String {
-    if is_steady(ours) && is_steady(theirs) {
-        format!("{:.2}", median(ours) / median(theirs))
-    } else {
-        "unsteady".to_owned()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{is_steady, median, ratio};
-
-    #[test]
-    fn rounds_that_spread_give_no_ratio() {
-        let (steady, wild) = ([100.0, 101.0, 99.0, 100.0, 300.0], [100.0, 200.0, 20.0, 150.0, 40.0]);
-        // A median tolerates one disturbed round.
-        assert!(is_steady(&steady) && !is_steady(&wild) && !is_steady(&[]));
-        assert_eq!(ratio(&steady, &[50.0; 5]), "2.00");
-        assert_eq!(ratio(&wild, &steady), "unsteady");
-        assert_eq!(ratio(&steady, &wild), "unsteady");
-    }
-
-    #[test]
-    fn medians() {
-        for (values, expected) in
-            [(vec![], 0.0), (vec![3.0], 3.0), (vec![9.0, 1.0, 2.0], 2.0), (vec![4.0, 1.0, 2.0, 9.0], 3.0)]
-        {
-            assert!((median(&values) - expected).abs() < 1e-9, "{values:?}");
-        }
-    }
 }

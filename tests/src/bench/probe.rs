@@ -2,15 +2,17 @@
 //! bpftrace are measured where they offer the same; function probes are measured where the kernel has them.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use tracer_user::event::program;
 
 use super::cost::{Competitor, Start, fastest, measure};
-use super::tool::{Active, BUFFER_KB, Bpftrace, buffer_arguments, mirror_hist};
+use super::kernel_event::{EVENT, KernelEvent};
+use super::plan::Plan;
+use super::statistics::{median, ratio};
+use super::tool::{Active, BUFFER_KB, Bpftrace, Tool, buffer_arguments, mirror_hist};
 use super::victim::{Kind, long_nop, nop, probed};
-use super::{Plan, Tool, median, ratio};
 use crate::host::Tracefs;
 use crate::mirror;
 use crate::oracle::Oracle;
@@ -23,9 +25,6 @@ const GETPPID: &str = if cfg!(target_arch = "aarch64") { "__arm64_sys_getppid" }
 
 /// The name of the same function in the function tracer.
 const FUNCTION: &str = if cfg!(target_arch = "aarch64") { GETPPID } else { "__do_sys_getppid" };
-
-/// The event that the definitions make.
-const EVENT: &str = "tracer_bench/hit";
 
 /// Events whose histograms are measured.
 const ENTER: &str = "raw_syscalls/sys_enter";
@@ -352,24 +351,4 @@ fn start(path: &Path) -> Result<u64> {
     let line = maps.lines().find(|line| line.ends_with(&*path.to_string_lossy()));
     let start = line.and_then(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok());
     start.context("this program is nowhere in its memory")
-}
-
-/// An event in a file of the kernel's tracefs, which is deleted on drop.
-pub(super) struct KernelEvent {
-    root: PathBuf,
-    file: &'static str,
-}
-
-impl KernelEvent {
-    fn define(file: &'static str, line: &str) -> Result<Self> {
-        let root = Tracefs::find_or_mount()?.root().to_owned();
-        mirror::write(&root, file, line.as_bytes(), true).map_err(std::io::Error::from_raw_os_error)?;
-        Ok(Self { root, file })
-    }
-}
-
-impl Drop for KernelEvent {
-    fn drop(&mut self) {
-        let _ = mirror::write(&self.root, self.file, format!("-:{EVENT}").as_bytes(), true);
-    }
 }

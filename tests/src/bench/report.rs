@@ -7,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Plan, Tool};
+use super::plan::Plan;
+use super::tool::Tool;
 
 /// The marks around the tables in a document.
 const OPEN: &str = "<!-- bench: begin -->";

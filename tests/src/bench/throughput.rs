@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 
-use super::cost::{EVENTS, Event};
+use super::plan::Plan;
+use super::statistics::median;
 use super::tool::{Active, Tool, attached, bpftrace, buffer_arguments, end, mirror};
+use super::tracepoint::{EVENTS, Event};
 use super::victim::Victim;
-use super::{Plan, median};
 use crate::host;
 use crate::mirror::set;
 use crate::workload::pin_to_cpu;

@@ -18,8 +18,8 @@ use crate::mirror::{self, Mounted, set};
 use crate::oracle::Oracle;
 use crate::tracer::{Running, Tracer};
 
-use super::cost::Event;
-use super::probe::KernelEvent;
+use super::kernel_event::KernelEvent;
+use super::tracepoint::Event;
 
 /// Time limit for bpftrace to attach.
 const BPFTRACE_ATTACHES: Duration = Duration::from_secs(20);

@@ -10,8 +10,9 @@ use rustix::fs::{
     XattrFlags,
 };
 
-use super::Count::{AtLeast, Exactly};
-use super::{Provoked, Site, at_least, exactly, syscalls};
+use super::provoked::Count::{AtLeast, Exactly};
+use super::provoked::{Provoked, at_least, exactly, syscalls};
+use super::site::Site;
 
 /// One round on the disk's file system.
 pub(super) fn disk(site: &Site) -> io::Result<()> {

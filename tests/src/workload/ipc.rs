@@ -10,8 +10,9 @@ use rustix::fs::inotify;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use rustix::thread::futex;
 
-use super::Count::{AtLeast, Exactly};
-use super::{Provoked, Site, at_least, syscalls};
+use super::provoked::Count::{AtLeast, Exactly};
+use super::provoked::{Provoked, at_least, syscalls};
+use super::site::Site;
 
 /// One round.
 pub(super) fn run(site: &Site) -> io::Result<()> {

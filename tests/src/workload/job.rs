@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Site;
+use super::site::Site;
 use crate::host;
 
 /// A workload process. Dropping it before it finished kills it.

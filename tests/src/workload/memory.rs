@@ -3,9 +3,10 @@
 use std::fs::OpenOptions;
 use std::io;
 
-use super::Count::{AtLeast, Exactly};
+use super::provoked::Count::{AtLeast, Exactly};
+use super::provoked::{Provoked, at_least, syscalls};
 use super::raw::{Mapping, heap_end};
-use super::{Provoked, Site, at_least, syscalls};
+use super::site::Site;
 
 /// Bytes of the mapping that is touched page by page.
 const LEN: usize = 64 * 4096;

@@ -13,37 +13,20 @@ mod job;
 mod memory;
 mod network;
 mod process;
+mod provoked;
 mod raw;
+mod site;
 mod time;
 mod values;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use incidental::INCIDENTAL;
 pub use job::{Finished, Job};
+pub use provoked::{Count, Provoked};
 pub use raw::{getpgid, getppid, getpriority, getsid, pin_to_cpu, terminal};
-
-/// How often a round of a part provokes an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    /// Exactly this often.
-    Exactly(u64),
-    /// This often or more: the C library or the kernel may add hits. 0 is for events that depend on the machine or on
-    /// timing.
-    AtLeast(u64),
-}
-
-/// One event that a part provokes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Provoked {
-    /// `system:name`.
-    pub event: String,
-    /// How often in one round, over the workload's process and its children.
-    pub count: Count,
-}
+pub use site::Site;
 
 /// A part of the workload.
 pub struct Part {
@@ -102,60 +85,4 @@ pub fn events(known: &[String]) -> Vec<String> {
     let promised = PARTS.iter().flat_map(Part::provokes).map(|provoked| provoked.event);
     let all: BTreeSet<String> = promised.chain(INCIDENTAL.iter().map(ToString::to_string)).collect();
     all.into_iter().filter(|event| known.contains(event)).collect()
-}
-
-/// The places where a workload may write: two empty directories, which every part leaves empty.
-#[derive(Clone, Debug)]
-pub struct Site {
-    /// On a disk's file system.
-    pub dir: PathBuf,
-    /// On a tmpfs.
-    pub shm: PathBuf,
-}
-
-impl Site {
-    /// Makes both directories: one under `TRACER_TESTS_DIR` or the directory for temporary files, the other in
-    /// `/dev/shm`.
-    ///
-    /// # Errors
-    /// When a directory cannot be made.
-    pub fn create() -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("tracer-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let disk = std::env::var_os("TRACER_TESTS_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-        let shm =
-            if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-        let site = Self { dir: disk.join(format!("{name}-disk")), shm: shm.join(format!("{name}-shm")) };
-        std::fs::create_dir(&site.dir)?;
-        std::fs::create_dir(&site.shm)?;
-        Ok(site)
-    }
-
-    /// Removes both directories.
-    pub fn remove(&self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
-        let _ = std::fs::remove_dir_all(&self.shm);
-    }
-}
-
-/// Events with exact counts.
-fn exactly(list: &[(&str, u64)]) -> Vec<Provoked> {
-    let one = |(event, n): &(&str, u64)| Provoked { event: (*event).to_owned(), count: Count::Exactly(*n) };
-    list.iter().map(one).collect()
-}
-
-/// Events with minimum counts.
-fn at_least(list: &[(&str, u64)]) -> Vec<Provoked> {
-    let one = |(event, n): &(&str, u64)| Provoked { event: (*event).to_owned(), count: Count::AtLeast(*n) };
-    list.iter().map(one).collect()
-}
-
-/// `sys_enter_X` and `sys_exit_X`, each with this count.
-fn syscalls(list: &[(&str, Count)]) -> Vec<Provoked> {
-    list.iter()
-        .flat_map(|(name, count)| {
-            ["enter", "exit"]
-                .map(|side| Provoked { event: format!("syscalls:sys_{side}_{name}"), count: *count })
-        })
-        .collect()
 }

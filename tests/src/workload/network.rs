@@ -3,8 +3,9 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use super::Count::{AtLeast, Exactly};
-use super::{Provoked, Site, at_least, syscalls};
+use super::provoked::Count::{AtLeast, Exactly};
+use super::provoked::{Provoked, at_least, syscalls};
+use super::site::Site;
 
 /// One round.
 pub(super) fn run(_: &Site) -> io::Result<()> {

@@ -5,9 +5,10 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
-use super::Count::{AtLeast, Exactly};
+use super::provoked::Count::{AtLeast, Exactly};
+use super::provoked::{Provoked, at_least, exactly, syscalls};
 use super::raw::{block_and_deliver, handle, queue_signal};
-use super::{Provoked, Site, at_least, exactly, syscalls};
+use super::site::Site;
 
 /// Exit code of the first child.
 const CODE: i32 = 7;

@@ -11,7 +11,7 @@ use std::ptr;
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtFlags};
 
-use super::{Count, Provoked, syscalls};
+use super::provoked::{Count, Provoked, syscalls};
 
 /// System calls that take only numbers and change nothing that outlives the process: name in tracefs, number,
 /// arguments. Calls with descriptor -1 fail, which makes no difference to a tracer.

@@ -4,9 +4,10 @@ use std::io;
 
 use rustix::time::{ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use super::Count::{AtLeast, Exactly};
+use super::provoked::Count::{AtLeast, Exactly};
+use super::provoked::{Provoked, at_least, exactly, syscalls};
 use super::raw::{interval_timer, posix_timer};
-use super::{Provoked, Site, at_least, exactly, syscalls};
+use super::site::Site;
 
 /// Nanoseconds slept at a time.
 const NAP: i64 = 300_000;

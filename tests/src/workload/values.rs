@@ -2,9 +2,10 @@
 
 use std::io;
 
-use super::Count::{AtLeast, Exactly};
+use super::provoked::Count::{AtLeast, Exactly};
+use super::provoked::{Provoked, at_least, syscalls};
 use super::raw::seek_nowhere;
-use super::{Provoked, Site, at_least, syscalls};
+use super::site::Site;
 
 /// Offsets of the `lseek` calls, each with every origin of [`WHENCES`].
 pub(super) const OFFSETS: [i64; 14] = [
