@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use tracer_tests::facts::{self, Facts};
-use tracer_tests::golden::{Golden, WithVariables};
+use tracer_tests::frozen::facts::{self, Facts};
+use tracer_tests::frozen::golden::{Golden, WithVariables};
 use tracer_user::render::line::{Options, Stamp, Tasks, line};
 use tracer_user::render::{Printer, json};
 

@@ -6,25 +6,19 @@
 
 pub mod bench;
 pub mod compare;
-pub mod definitions;
 pub mod events;
-pub mod facts;
-pub mod filters;
-pub mod golden;
+pub mod frozen;
+pub mod generate;
 pub mod held;
-pub mod histograms;
 pub mod host;
 pub mod load;
 pub mod mirror;
 pub mod oracle;
-pub mod plans;
 pub mod probes;
-pub mod rawpage;
 pub mod soak;
 pub mod tracer;
 pub mod tree;
 pub mod triggers;
 pub mod user_events;
-pub mod values;
 pub mod whole;
 pub mod workload;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::filters::Rng;
+use crate::generate::Rng;
 use crate::host;
 use crate::mirror::{self, Mounted, set, text};
 

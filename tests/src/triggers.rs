@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
-use crate::histograms::table::{self, tables};
 use crate::mirror::{self, Mounted, set, text};
 use crate::oracle::Oracle;
+use crate::oracle::table::{self, tables};
 use crate::workload::{getpgid, getsid};
 
 /// The triggers of the event that [`Step::Group`] hits.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use tracer_tests::facts::Facts;
+use tracer_tests::frozen::facts::Facts;
 use tracer_user::engine::facts::Facts as Running;
 
 fn main() -> Result<()> {

@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(of("abc", "xyz"), "");
         assert_eq!(of("abcda", "da"), "da");
         assert_eq!(of("abcabba", "cbabac").len(), 4);
-        let mut rng = crate::filters::Rng::new(5);
+        let mut rng = crate::generate::Rng::new(5);
         for _ in 0..2000 {
             let mut text = || -> String {
                 let length = rng.below(20);

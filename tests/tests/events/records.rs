@@ -17,8 +17,8 @@ use tracer_tests::compare::{Missed, compare, family};
 use tracer_tests::host;
 use tracer_tests::load::Load;
 use tracer_tests::mirror::{self, Mounted, set, stat, text};
+use tracer_tests::oracle::rawpage::Layout;
 use tracer_tests::oracle::{Oracle, Trace};
-use tracer_tests::rawpage::Layout;
 use tracer_tests::workload::{self, Job};
 
 /// Directory of an event that happens only when a test causes it.

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use tracer_tests::filters::Rng;
+use tracer_tests::generate::Rng;
 use tracer_tests::host;
 use tracer_tests::mirror::{self, stacks, text};
 use tracer_tests::triggers::{

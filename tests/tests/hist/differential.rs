@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use rustix::thread::{CpuSet, Pid, gettid, sched_setaffinity};
-use tracer_tests::filters::Rng;
-use tracer_tests::histograms::corners::COMMANDS;
-use tracer_tests::histograms::scenes::{self, Scene, Scenes};
-use tracer_tests::histograms::table::{same, tables};
-use tracer_tests::histograms::{EVENTS, Generator, SYNTHETIC, synthetic};
+use tracer_tests::generate::Rng;
+use tracer_tests::generate::histograms::corners::COMMANDS;
+use tracer_tests::generate::histograms::scenes::{self, Scene, Scenes};
+use tracer_tests::generate::histograms::{EVENTS, Generator, SYNTHETIC, synthetic};
 use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror::{self, Mounted};
+use tracer_tests::oracle::table::{same, tables};
 use tracer_tests::oracle::{log_entries, visible};
 use tracer_tests::workload::getpgid;
 

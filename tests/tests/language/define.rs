@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tracer_tests::definitions::{GROUP, Kind, definition};
-use tracer_tests::filters::Rng;
+use tracer_tests::generate::Rng;
+use tracer_tests::generate::definitions::{GROUP, Kind, definition};
 use tracer_tests::host::{self, Tracefs};
 use tracer_tests::oracle::{log_entries, visible};
 use tracer_user::kernel::{self, Btf};

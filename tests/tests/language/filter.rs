@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tracer_tests::filters::{Generator, Rng};
+use tracer_tests::generate::{Rng, filters::Generator};
 use tracer_tests::host;
 use tracer_tests::oracle::{Oracle, visible};
 use tracer_user::event::Format;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use tracer_tests::histograms::corners::COMMANDS;
-use tracer_tests::histograms::{EVENTS, Generator, SYNTHETIC};
+use tracer_tests::generate::histograms::corners::COMMANDS;
+use tracer_tests::generate::histograms::{EVENTS, Generator, SYNTHETIC};
 use tracer_tests::host::{self, Tracefs};
 use tracer_tests::oracle::{log_entries, visible};
 use tracer_user::event::{Format, InstanceId, synthetic};

@@ -7,8 +7,8 @@ use std::fs::{self, File, OpenOptions};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use tracer_tests::filters::Rng;
-use tracer_tests::histograms::synthetic;
+use tracer_tests::generate::Rng;
+use tracer_tests::generate::histograms::synthetic;
 use tracer_tests::host::{self, Tracefs};
 use tracer_tests::oracle::{log_entries, visible};
 use tracer_user::lang::define;

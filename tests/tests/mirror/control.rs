@@ -4,7 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use tracer_tests::filters::Rng;
+use tracer_tests::generate::Rng;
 use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted};
 use tracer_tests::oracle::Oracle;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::thread::CpuSet;
-use tracer_tests::filters::Rng;
+use tracer_tests::generate::Rng;
 use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted};
 use tracer_tests::oracle::Oracle;

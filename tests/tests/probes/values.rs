@@ -9,11 +9,11 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use tracer_tests::filters::Rng;
+use tracer_tests::generate::Rng;
+use tracer_tests::generate::values::Sources;
 use tracer_tests::host;
 use tracer_tests::mirror::text;
 use tracer_tests::probes::{Case, Pair, place};
-use tracer_tests::values::Sources;
 
 /// Definitions of each target, on the host and in a virtual machine.
 const CASES: [u64; 2] = [16, 4];

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tracer_tests::facts::{self, Facts};
-use tracer_tests::golden::{Golden, WithVariables};
+use tracer_tests::frozen::facts::{self, Facts};
+use tracer_tests::frozen::golden::{Golden, WithVariables};
 use tracer_tests::host;
 use tracer_user::event::Format;
 use tracer_user::render::fmt::parse;

@@ -7,10 +7,10 @@ use std::fmt::Write;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use tracer_tests::golden::{Golden, Keeper};
+use tracer_tests::frozen::golden::{Golden, Keeper};
 use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
-use tracer_tests::rawpage::{Layout, Record};
+use tracer_tests::oracle::rawpage::{Layout, Record};
 use tracer_tests::workload::{self, Job};
 use tracer_user::engine::facts::Facts;
 use tracer_user::event::{FieldClass, Format};

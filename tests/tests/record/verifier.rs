@@ -4,8 +4,8 @@
 //! and pass.
 
 use tracer_abi::{INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE};
+use tracer_tests::generate::plans::{self, Random};
 use tracer_tests::host;
-use tracer_tests::plans::{self, Random};
 use tracer_tests::whole;
 use tracer_user::code::listing;
 use tracer_user::code::lower;

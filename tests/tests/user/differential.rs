@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::mm::ProtFlags;
-use tracer_tests::filters::Rng;
+use tracer_tests::generate::Rng;
 use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror::{self, Mounted, bodies, set, text};
 use tracer_tests::user_events::{Data, MULTI_FORMAT, PERSIST, Page, REGISTER, UNREGISTER, Word, in_child};

@@ -7,9 +7,8 @@
 
 pub mod corners;
 pub mod scenes;
-pub mod table;
 
-use crate::filters::Rng;
+use crate::generate::Rng;
 
 /// Events whose histograms are compared, and their fields. Nothing hits them while the tests run.
 pub const EVENTS: [(&str, &[&str]); 3] = [

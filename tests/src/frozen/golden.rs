@@ -22,7 +22,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use tracer_user::render::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
 
-use crate::facts::Facts;
+use super::facts::Facts;
 
 /// Records, and the symbols, strings and variables that their rendering needs.
 #[derive(Debug, Default)]

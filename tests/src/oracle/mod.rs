@@ -4,6 +4,8 @@
 //! depends only on the record.
 
 mod line;
+pub mod rawpage;
+pub mod table;
 
 use std::fs;
 use std::io::{self, Read};

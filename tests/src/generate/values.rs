@@ -4,7 +4,7 @@
 //! A number that cannot be read is 0 in the mirror and the previous content of the buffer in the kernel, so the
 //! generator uses readable memory only. Texts may fail.
 
-use crate::filters::Rng;
+use super::Rng;
 
 /// The building blocks of arguments.
 #[derive(Clone, Debug, Default)]

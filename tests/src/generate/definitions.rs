@@ -1,6 +1,6 @@
 //! Generates random definitions of dynamic events, valid and invalid ones. The same seed makes the same line.
 
-use crate::filters::Rng;
+use super::Rng;
 
 /// Group of all generated events, which separates them from other events and allows their removal.
 pub const GROUP: &str = "tracerdef";

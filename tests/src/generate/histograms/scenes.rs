@@ -3,7 +3,7 @@
 //! The histograms depend on nothing else, so two tracers show the same. Most commands are valid; both tracers refuse
 //! the others.
 
-use crate::filters::Rng;
+use crate::generate::Rng;
 use crate::workload::{getpgid, getpriority, getsid};
 
 /// A directory below `events/`, a field, and a call.
