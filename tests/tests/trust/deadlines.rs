@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::event::epoll;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::pipe::{SpliceFlags, splice};
@@ -358,6 +358,66 @@ fn small_requests_do_not_wait_while_another_daemons_events_are_closed() {
         );
         let most = most.min(host::patience(Duration::from_millis(25)));
         ensure!(longest <= host::patience(Duration::from_millis(50)) + 2 * most, "a read took {longest:?}");
+        mounted.stop()?.success().map(drop)
+    });
+}
+
+/// Tracers that open many perf events hold a lock while they do, and those that close some wait for it. Every process can hold this
+/// lock. No change of an event waits for it.
+#[test]
+fn a_lock_that_every_process_can_hold_delays_no_change() {
+    alone(|| {
+        let mounted = Mounted::start("locked")?;
+        let dir = mounted.dir();
+        set(dir, "set_event_pid", &std::process::id().to_string())?;
+        let mut events = vec!["events/sched/sched_switch".to_owned()];
+        for (line, event) in
+            [("e:locked/tracepoint sched.sched_waking", "tracepoint"), ("p:locked/kprobe vfs_read", "kprobe")]
+        {
+            // To open the file from its start would delete the others.
+            let mut definitions = File::options().append(true).open(dir.join("dynamic_events"))?;
+            let event = format!("events/locked/{event}");
+            // The mirror takes a probe of the kernel also where nothing can be attached to its functions.
+            if definitions.write_all(line.as_bytes()).is_ok()
+                && set(dir, &format!("{event}/enable"), "1").is_ok()
+            {
+                set(dir, &format!("{event}/enable"), "0")?;
+                events.push(event);
+            }
+        }
+        ensure!(events.len() > 1, "no dynamic event was taken");
+        let longest = || -> Result<Duration> {
+            let mut longest = Duration::ZERO;
+            let mut change = |file: &str, text: &str| -> Result<()> {
+                let start = Instant::now();
+                set(dir, file, text)?;
+                longest = longest.max(start.elapsed());
+                Ok(())
+            };
+            for event in events.iter().cycle().take(3 * events.len()) {
+                change(&format!("{event}/enable"), "1")?;
+                change(&format!("{event}/enable"), "0")?;
+            }
+            // One with a name is attached to a perf tracepoint.
+            let trigger = "events/sched/sched_wakeup/trigger";
+            for _ in 0..3 {
+                change(trigger, "hist:keys=common_pid:name=locked")?;
+                change(trigger, "!hist:keys=common_pid:name=locked")?;
+            }
+            Ok(longest)
+        };
+        let alone = longest()?;
+        let more = Duration::from_millis(if host::part() > 1 { 1000 } else { 250 });
+        for how in [FlockOperation::NonBlockingLockShared, FlockOperation::NonBlockingLockExclusive] {
+            let file = File::open("/sys/kernel/btf/vmlinux")?;
+            // A closer of another test looks for a moment.
+            while flock(&file, how).is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let locked = longest()?;
+            println!("{} events: {alone:?} at most, {locked:?} with {how:?}", events.len());
+            ensure!(locked <= alone + more, "a change took {locked:?} with {how:?}, {alone:?} without");
+        }
         mounted.stop()?.success().map(drop)
     });
 }

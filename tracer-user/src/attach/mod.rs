@@ -29,7 +29,7 @@ pub use attached::hist::{Around as HistAround, Counted, Counting, Counts, part a
 pub use attached::relay::{Relay, Relayed, relayed};
 pub use attached::shared::{Linked, Together};
 pub use close::guard::{Guard, INLINE_CLOSE_MAX, hand_over, hold};
-pub use close::opening::{Opening, close, make_way};
+pub use close::opening::{Opening, WayGiver, close};
 pub use close::perf_event::{PerfEvent, take_unused};
 pub use close::unlink::{Moment, close_files, closed_since, now as moment};
 pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};

@@ -13,8 +13,10 @@ use rustix::fs::{FlockOperation, flock};
 const THREADS: usize = 32;
 /// The lock file: every tracer on this kernel can open it, whatever its view of the file system.
 const MEETING: &str = "/sys/kernel/btf/vmlinux";
-/// How many steps a closer waits for tracers that open events.
+/// Steps that a closer waits for tracers that open events: before one event, and before all events that it closes. Every
+/// process can hold the lock, for as long as it wants.
 const PATIENCE: u32 = 400;
+const PATIENCE_IN_ALL: u32 = 2000;
 const STEP: Duration = Duration::from_millis(5);
 
 /// Closes links in parallel, because the kernel can wait for many of them together.
@@ -70,21 +72,38 @@ impl Opening {
 
 /// Closes perf events one by one, and pauses while a tracer opens many.
 pub fn close(events: impl IntoIterator<Item = OwnedFd>) {
+    let mut giver = WayGiver::default();
     for event in events {
-        make_way();
+        giver.make_way();
         drop(event);
     }
 }
 
-/// Waits for tracers that open many events, but not for ever, because other processes can hold the same lock.
-pub fn make_way() {
-    let Ok(file) = File::open(MEETING) else { return };
-    for _ in 0..PATIENCE {
-        // Dropping the file releases the lock.
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return;
+/// Waits for tracers that open many events while this process closes events: at most 2 s before an event, and 10 s in all.
+#[derive(Debug)]
+pub struct WayGiver {
+    each: u32,
+    left: u32,
+}
+
+impl Default for WayGiver {
+    fn default() -> Self {
+        Self { each: PATIENCE, left: PATIENCE_IN_ALL }
+    }
+}
+
+impl WayGiver {
+    /// Waits until no tracer opens many events, within the limits.
+    pub fn make_way(&mut self) {
+        let Ok(file) = File::open(MEETING) else { return };
+        for _ in 0..self.each.min(self.left) {
+            // Dropping the file releases the lock.
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                return;
+            }
+            self.left -= 1;
+            std::thread::sleep(STEP);
         }
-        std::thread::sleep(STEP);
     }
 }
 
@@ -102,11 +121,27 @@ mod tests {
         }
         let start = Instant::now();
         let closer = std::thread::spawn(move || {
-            make_way();
+            WayGiver::default().make_way();
             start.elapsed()
         });
         std::thread::sleep(8 * STEP);
         drop(opening);
         assert!(closer.join().unwrap() >= 8 * STEP);
+    }
+
+    #[test]
+    fn a_lock_that_stays_held_is_waited_for_within_the_limits() {
+        let opening = Opening::begin();
+        if opening.meeting.is_none() {
+            return;
+        }
+        let mut giver = WayGiver { each: 4, left: 10 };
+        let lefts: Vec<u32> = (0..5)
+            .map(|_| {
+                giver.make_way();
+                giver.left
+            })
+            .collect();
+        assert_eq!(lefts, [6, 2, 0, 0, 0]);
     }
 }

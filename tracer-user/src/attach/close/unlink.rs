@@ -15,7 +15,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::opening::make_way;
 use crate::{attach::Cause, sys::event_mutex};
 
 /// Threads that close.
@@ -79,7 +78,8 @@ impl Drop for FileHook {
     }
 }
 
-/// Has a background thread drop something that closes a perf event without waiting for a process.
+/// Has a background thread drop a value that closes a perf event. It gives no way to tracers that open events: the caller of
+/// [`closed_since`] waits for it.
 pub(in crate::attach) fn close_later(with: impl Any + Send + Sync) {
     CLOSER.close(Left { fds: Vec::new(), is_event: false, with: Some(Box::new(with)) });
 }
@@ -147,9 +147,6 @@ impl Closer {
             if let Some((number, left)) = state.waiting.pop_front() {
                 drop(state);
                 let Left { fds, is_event, with } = left;
-                if fds.is_empty() {
-                    make_way();
-                }
                 let held = is_event.then(event_mutex::hold);
                 // One after the other: a link refers to its event.
                 fds.into_iter().for_each(drop);

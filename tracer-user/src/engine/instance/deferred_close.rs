@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    attach::{AttachPoint, Parked, make_way},
+    attach::{AttachPoint, Parked, WayGiver},
     event::EventId,
 };
 
@@ -69,6 +69,7 @@ impl DeferredClose {
 
 /// Closes what rests until nothing is left.
 fn close(shared: &Mutex<State>) {
+    let mut giver = WayGiver::default();
     loop {
         let mut state = lock(shared);
         let left = state.touched.map_or(Duration::ZERO, |touched| CALM.saturating_sub(touched.elapsed()));
@@ -80,7 +81,7 @@ fn close(shared: &Mutex<State>) {
             let one = state.resting.remove(&event);
             drop(state);
             if one.as_ref().is_some_and(|resting| matches!(resting.via(), AttachPoint::Tracepoint(_))) {
-                make_way();
+                giver.make_way();
             }
             drop(one);
         } else {
