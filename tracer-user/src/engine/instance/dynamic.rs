@@ -211,6 +211,13 @@ impl Mirror {
 
     fn apply_line(&mut self, file: File, line: &Line<'_>, files: &Files) -> Result<(), Errno> {
         let (facts, events) = (self.facts.clone(), self.events.clone());
+        if !facts.is_warm() {
+            // A definition needs BTF and symbols, which take some 60 ms to read.
+            self.aside(|| {
+                facts.warm();
+                facts.symbols();
+            });
+        }
         // Of dynamic events, event probes sit on those of functions and tracepoints only (`find_and_get_event()`,
         // kernel/trace/trace_eprobe.c of 6.12).
         let closed: HashSet<(String, String)> = self
