@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{build, conformance, facts, fuzz, lint, measure, setup, sources, test, vm};
+use crate::{build, conformance, facts, fuzz, kernel, lint, measure, setup, test, vm};
 
 /// Set up, build, run, test and measure tracer.
 #[derive(Debug, Parser)]
@@ -31,7 +31,7 @@ enum Verb {
     Vm(vm::Options),
     /// Build a small kernel with user_events, which Debian's kernels lack, for `--kernel IMAGE` of `vm`; `--test`
     /// compares user events there
-    Kernel(sources::Options),
+    Kernel(kernel::Options),
     /// Run the kernel's own tests of tracefs in a virtual machine
     Conformance(conformance::Options),
     /// Measure tracer against the kernel's tracefs and other tracers
@@ -55,7 +55,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         Verb::Test(options) => return test::verb(&options),
         Verb::Lint => lint::verb()?,
         Verb::Vm(options) => return vm::verb(&options),
-        Verb::Kernel(options) => return sources::verb(&options),
+        Verb::Kernel(options) => return kernel::verb(&options),
         Verb::Conformance(options) => return conformance::verb(&options),
         Verb::Bench(options) => measure::bench(&options)?,
         Verb::Soak(options) => measure::soak(&options)?,

@@ -12,6 +12,7 @@ mod conformance;
 mod facts;
 mod fuzz;
 mod host;
+mod kernel;
 mod lint;
 mod measure;
 mod setup;

@@ -54,6 +54,7 @@ pub(crate) fn on_image(image: &Path, program: &str) -> Result<ExitCode> {
     print!("{text}");
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
+
 /// The results of the lint, as tests.
 fn linted(checks: Vec<lint::Checked>) -> Section {
     let time = checks.iter().map(|check| check.time).sum();
