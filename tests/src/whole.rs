@@ -3,7 +3,7 @@
 use tracer_user::code::asm::{
     Assembler, CALL, Cond, Function, Insn, LD_IMM64, Operand, PSEUDO_CALL, Reg, Width,
 };
-use tracer_user::sys::map::{Map, MapKind, MapSpec};
+use tracer_user::sys::bpf::map::{Map, MapKind, MapSpec};
 
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
-use tracer_user::sys::prog::{Prog, ProgKind};
+use tracer_user::sys::bpf::prog::{Prog, ProgKind};
 
 use crate::host;
 use crate::mirror::{self, Mounted, set};

@@ -13,8 +13,8 @@ use tracer_user::code::join;
 use tracer_user::engine::instance::mark::Writer;
 use tracer_user::event::synthetic::Value;
 use tracer_user::fs::Tree;
-use tracer_user::sys::map::{Map, MapKind, MapSpec};
-use tracer_user::sys::prog::{Prog, ProgKind};
+use tracer_user::sys::bpf::map::{Map, MapKind, MapSpec};
+use tracer_user::sys::bpf::prog::{Prog, ProgKind};
 
 fn set(tree: &mut Tree, path: &str, text: &str) {
     write(tree, path, text, APPEND).unwrap_or_else(|error| panic!("{text:?} to {path}: {error}"));

@@ -14,7 +14,7 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, set, text};
 use tracer_tests::probes::{Case, Pair, place};
 use tracer_tests::tracer::Tracer;
-use tracer_user::sys::mapped::MappedFile;
+use tracer_user::sys::memory::mapped_file::MappedFile;
 
 /// The target of a pointer argument of the first function.
 #[repr(C)]

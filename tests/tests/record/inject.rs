@@ -12,7 +12,7 @@ use tracer_user::{
     lang::filter::Dialect,
     plan::{filter::Filter, resolve, source::ProgramContext},
     ring::Drain,
-    sys::ring::RingMemory,
+    sys::bpf::ring::RingMemory,
 };
 
 /// A format file with the common fields inserted.

@@ -15,8 +15,8 @@ use tracer_user::plan::eval::{self, EvalEnv};
 use tracer_user::plan::filter::{Filter, NumberOp, Pattern, Place, Test, Text};
 use tracer_user::plan::raw;
 use tracer_user::plan::source::ProgramContext;
-use tracer_user::sys::map::Map;
-use tracer_user::sys::prog::{Prog, ProgInfo, ProgKind};
+use tracer_user::sys::bpf::map::Map;
+use tracer_user::sys::bpf::prog::{Prog, ProgInfo, ProgKind};
 
 /// Number of formats to generate programs for; the kernel has more, and a virtual machine is slow.
 const FORMATS: usize = 600;

@@ -6,7 +6,7 @@ use super::hooks::{
     kprobe_multi,
     uprobe::FilePlace,
 };
-use crate::sys::prog::{ProgKind, Purpose};
+use crate::sys::bpf::prog::{ProgKind, Purpose};
 
 /// The hook of an event's program.
 #[derive(Clone, Debug, PartialEq, Eq)]

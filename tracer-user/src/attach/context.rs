@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     kernel::{Cast, syscalls::Registers},
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::{Prog, ProgKind},
     },

@@ -6,7 +6,7 @@ use crate::{
     code::lower::LowerError,
     sys::{
         Errno,
-        prog::{LoadError, ProgKind},
+        bpf::prog::{LoadError, ProgKind},
     },
 };
 

@@ -6,7 +6,7 @@
 use rustix::{process::getpid, thread::gettid};
 
 use super::Cause;
-use crate::sys::prog::{Prog, ProgKind};
+use crate::sys::bpf::prog::{Prog, ProgKind};
 
 /// Inode of the initial pid namespace, `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
 const INITIAL_NAMESPACE: u64 = 0xefff_fffc;

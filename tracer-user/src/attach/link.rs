@@ -7,7 +7,7 @@ use super::{
     close::{perf_event::PerfEvent, unlink::FileHook},
     hooks::calls::Place,
 };
-use crate::sys::prog::{Prog, link_missed};
+use crate::sys::bpf::prog::{Prog, link_missed};
 
 /// What keeps a program attached.
 #[derive(Debug)]

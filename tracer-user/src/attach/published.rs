@@ -21,7 +21,7 @@ use crate::{
         join,
     },
     event::synthetic::Event,
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::{Prog, ProgKind},
     },

@@ -9,7 +9,7 @@ use crate::{
         filter::Filter,
         source::{Other, ProgramContext, Source},
     },
-    sys::prog::Purpose,
+    sys::bpf::prog::Purpose,
 };
 
 /// The threads whose hits a program takes.

@@ -19,7 +19,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     if args.background {
         return background::become_parent();
     }
-    crate::sys::heap::share();
+    crate::sys::memory::heap::share();
     // The list of mounts has absolute paths.
     let at = std::path::absolute(&args.dir)?;
     let mut log = match &args.log {
@@ -40,7 +40,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     // Before privileges go: the place may be another user's, and nothing can be started later.
     // (Where a dead mirror is in the way, `serve` makes it, and tells what is wrong.)
     let _ = std::fs::create_dir_all(&at);
-    crate::sys::descriptors::close_on_exec().context("descriptors that were inherited")?;
+    crate::sys::process::descriptors::close_on_exec().context("descriptors that were inherited")?;
     let helpers = Helpers::start();
     confine::drop_capabilities(Role::Daemon);
     confine::hide_memory();

@@ -24,7 +24,7 @@ use crate::{
     plan::source::ProgramContext,
     render::Printer,
     ring::{Drain, Record, Waiter, Woken},
-    sys::prog::ProgKind,
+    sys::bpf::prog::ProgKind,
 };
 
 /// What a recording is made of.
@@ -466,7 +466,7 @@ impl Recorder {
 
     /// Bytes waiting in all rings.
     pub fn pending(&self) -> u64 {
-        self.drain.rings().iter().map(crate::sys::ring::RingMemory::pending).sum()
+        self.drain.rings().iter().map(crate::sys::bpf::ring::RingMemory::pending).sum()
     }
 }
 

@@ -5,8 +5,8 @@
 //! verifier accepts loads of any width inside an array.
 
 use super::{Btf, Error};
-use crate::sys::feature::{Trial, load};
-use crate::sys::prog::ProgKind;
+use crate::sys::bpf::feature::{Trial, load};
+use crate::sys::bpf::prog::ProgKind;
 
 /// The function's name.
 const FUNCTION: &str = "bpf_rdonly_cast";

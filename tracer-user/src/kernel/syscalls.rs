@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 use rustix::fs::OFlags;
 
 use super::{Btf, Error, Tracefs};
-use crate::sys::prog::{Prog, ProgKind};
+use crate::sys::bpf::prog::{Prog, ProgKind};
 
 /// Reads the numbers of syscall events from the running kernel.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use rustix::fs::{Dir, Mode, OFlags, open, openat, statfs};
 use rustix::io::Errno;
 
 use super::Error;
-use crate::sys::{event_mutex, mount};
+use crate::sys::{mount, perf::event_mutex};
 
 /// `TRACEFS_MAGIC`, include/uapi/linux/magic.h.
 const TRACEFS_MAGIC: i64 = 0x7472_6163;

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, ops::Range, time::Duration};
 
 use tracer_abi::STAMP_SIZE;
 
-use crate::sys::ring::{Drained, RingMemory, Seen};
+use crate::sys::bpf::ring::{Drained, RingMemory, Seen};
 
 /// How long a record is held back for older records of other CPUs. A program stamps its record at most this long before
 /// it becomes visible, unless the hypervisor takes its CPU away meanwhile.

@@ -10,7 +10,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::sys::ring::RingMemory;
+use crate::sys::bpf::ring::RingMemory;
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

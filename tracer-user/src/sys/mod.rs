@@ -2,29 +2,16 @@
 //! processes, mounts and privileges.
 //!
 //! A call takes and returns owned descriptors and plain values. It fails with an [`Errno`], and with the verifier's
-//! log where there is one. No policy lives here.
+//! log where there is one. This layer contains no policy.
 
 pub mod bpf;
-pub mod btf;
 pub mod call;
 pub mod counter;
 pub mod cpus;
-pub mod descriptors;
-pub mod event_mutex;
-pub mod feature;
-mod funcs;
-pub mod heap;
-pub mod map;
-pub mod mapped;
 pub mod memory;
 pub mod mount;
 pub mod perf;
-pub mod pin;
-pub mod privileges;
-pub mod prog;
-pub mod ring;
-pub mod seccomp;
-pub mod worker;
+pub mod process;
 
 /// The error number of a failed system call.
 pub type Errno = rustix::io::Errno;

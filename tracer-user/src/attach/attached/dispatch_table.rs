@@ -36,8 +36,10 @@ use crate::{
     },
     sys::{
         Errno,
-        map::Map,
-        prog::{Prog, ProgKind, Purpose},
+        bpf::{
+            map::Map,
+            prog::{Prog, ProgKind, Purpose},
+        },
     },
 };
 

@@ -19,7 +19,7 @@ use crate::{
         join, lower,
     },
     event::synthetic::Event,
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::Prog,
     },

@@ -15,7 +15,7 @@ use crate::{
         program::companions::Companions,
     },
     code::asm::{Assembler, Atomic, Cond, Helper, Reg, Width},
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::Prog,
     },

@@ -21,7 +21,7 @@ use crate::{
         hist::{COMM_SIZE, Layout, snapshot, word},
         source::ProgramContext,
     },
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::{Prog, ProgKind},
     },

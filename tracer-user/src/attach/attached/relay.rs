@@ -19,7 +19,7 @@ use crate::{
     },
     event::Format,
     plan::source::ProgramContext,
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::Prog,
     },

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use crate::{
     attach::Cause,
     code::asm::{Alu, Assembler, Cond, Helper, Reg},
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::{Prog, ProgKind, Purpose},
     },

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{attach::Cause, sys::event_mutex};
+use crate::{attach::Cause, sys::perf::event_mutex};
 
 /// Threads that close.
 const THREADS: usize = 32;

@@ -13,7 +13,7 @@ use super::syscalls::Dispatcher;
 use crate::{
     attach::Cause,
     kernel::{Cast, syscalls::Registers},
-    sys::prog::Prog,
+    sys::bpf::prog::Prog,
 };
 
 /// The dispatchers of a process.

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     attach::{Cause, link::Link},
-    sys::{
+    sys::bpf::{
         btf,
         prog::{Prog, Purpose},
     },

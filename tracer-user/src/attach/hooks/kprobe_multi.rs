@@ -7,8 +7,10 @@ use crate::{
     attach::{Cause, link::Link},
     sys::{
         Errno,
-        feature::{ATTACH_KPROBE_MULTI, Trial, link_kprobe_multi_to_nothing, load},
-        prog::{Prog, ProgKind, Purpose},
+        bpf::{
+            feature::{ATTACH_KPROBE_MULTI, Trial, link_kprobe_multi_to_nothing, load},
+            prog::{Prog, ProgKind, Purpose},
+        },
     },
 };
 

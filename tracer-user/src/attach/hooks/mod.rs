@@ -10,7 +10,7 @@ pub(in crate::attach) mod tracepoint;
 pub(in crate::attach) mod uprobe;
 
 use super::{AttachPoint, Cause, close::perf_event::PerfEvent, link::Link};
-use crate::sys::prog::Prog;
+use crate::sys::bpf::prog::Prog;
 
 /// Opens the perf event for programs at an attach point. This can take long while the kernel closes other perf events.
 /// Returns `None` if the attach point has no perf event, or is in a file.

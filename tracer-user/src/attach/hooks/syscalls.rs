@@ -7,7 +7,7 @@ use tracer_abi::{CALL_NUMBERS, SYSCALLS};
 use crate::{
     attach::{Cause, program::object},
     kernel::Cast,
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::{Prog, ProgKind},
     },

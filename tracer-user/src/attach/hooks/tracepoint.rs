@@ -3,7 +3,7 @@
 
 use crate::{
     attach::{Cause, close::perf_event::PerfEvent, link::Link},
-    sys::{Errno, perf, prog::Prog},
+    sys::{Errno, bpf::prog::Prog, perf},
 };
 
 /// Attaches a raw tracepoint program to a tracepoint.

@@ -13,9 +13,11 @@ use crate::{
     kernel::{ProbeUnit, opened::OpenedFile},
     sys::{
         Errno,
-        feature::{ATTACH_UPROBE_MULTI, Trial, link_uprobe_multi_to_root, load},
+        bpf::{
+            feature::{ATTACH_UPROBE_MULTI, Trial, link_uprobe_multi_to_root, load},
+            prog::{Prog, ProgKind, Purpose},
+        },
         perf,
-        prog::{Prog, ProgKind, Purpose},
     },
 };
 

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     attach::{AttachError, AttachPoint, Cause, Context, Request, Threads},
     plan::source::ProgramContext,
-    sys::{
+    sys::bpf::{
         map::Map,
         prog::{Prog, ProgKind},
     },

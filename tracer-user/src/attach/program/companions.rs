@@ -10,7 +10,7 @@ use crate::{
         lower::{entry_args, prefault},
     },
     plan::{probe::ProbePlan, source::ProgramContext},
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::Prog,
     },

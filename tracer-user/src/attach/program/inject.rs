@@ -4,7 +4,7 @@ use tracer_abi::{INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOA
 
 use crate::{
     attach::Cause,
-    sys::{Errno, prog::Prog},
+    sys::{Errno, bpf::prog::Prog},
 };
 
 /// The writer of a record: what filters can read of a hit in addition to its record.

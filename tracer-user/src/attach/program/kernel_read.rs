@@ -13,7 +13,7 @@ use super::object;
 use crate::{
     attach::Cause,
     code::asm::{Assembler, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width},
-    sys::{
+    sys::bpf::{
         map::Map,
         prog::{Prog, ProgKind},
     },

@@ -11,7 +11,7 @@ use tracer_abi::{Counters, Switches};
 
 use crate::{
     attach::{AttachError, Cause},
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec, MappedArray, flag},
         ring::RingMemory,
     },

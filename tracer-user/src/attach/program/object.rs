@@ -23,7 +23,7 @@ use crate::{
     event::Format,
     kernel::Cast,
     plan::{filter::Filter, source::ProgramContext, trigger::Trigger},
-    sys::map::{Map, MapKind, MapSpec, flag},
+    sys::bpf::map::{Map, MapKind, MapSpec, flag},
 };
 
 /// The templates, built by `cargo xtask build`; empty if the binary was built without them.

@@ -31,7 +31,7 @@ use crate::{
     event::Format,
     kernel::Cast,
     plan::{filter::Filter, probe::ProbeContext, source::ProgramContext},
-    sys::{
+    sys::bpf::{
         map::Map,
         prog::{Prog, ProgInfo},
         ring::RingMemory,

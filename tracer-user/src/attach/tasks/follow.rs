@@ -10,7 +10,7 @@ use crate::{
         program::{maps::Shared, object},
     },
     kernel::Cast,
-    sys::prog::{Prog, ProgKind},
+    sys::bpf::prog::{Prog, ProgKind},
 };
 
 /// The attached programs.

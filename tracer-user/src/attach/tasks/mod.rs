@@ -10,7 +10,7 @@ use tracer_abi::{TASK_RING, TASKS, TASKS_LOST, TaskEvent};
 use super::Cause;
 use crate::{
     kernel::Cast,
-    sys::{
+    sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::Prog,
         ring::{Drained, RingMemory, Seen},

@@ -18,7 +18,7 @@ mod space;
 use std::{io, os::fd::AsFd, process::Stdio};
 
 use super::confine::{self, Role};
-use crate::sys::worker::Worker;
+use crate::sys::process::worker::Worker;
 
 pub use handle::{ClientMemory, Shown, Ticket};
 pub use lanes::Then;

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use super::message::{Bit, Look, Op, Seen, Text};
 use crate::{
     lang::user::COMMAND_MAX,
-    sys::memory::{Mapping, mapping_at},
+    sys::memory::procmap::{Mapping, mapping_at},
 };
 
 /// Bytes of `auxv` at most; the kernel keeps less than 1,024.

@@ -8,7 +8,7 @@
 
 use libc::c_long;
 
-use crate::sys::seccomp::{Argument, Rule, Test};
+use crate::sys::process::seccomp::{Argument, Rule, Test};
 
 /// Calls that fail as on a kernel that lacks them: the arguments of clone3 are in memory, where a filter cannot look; libc then uses
 /// clone.
@@ -315,7 +315,7 @@ pub(super) fn client_memory() -> Vec<Rule> {
 }
 
 /// What is mapped at an address.
-const MAPPING: &[Argument] = &[argument(1, Test::Is(crate::sys::memory::PROCMAP_QUERY))];
+const MAPPING: &[Argument] = &[argument(1, Test::Is(crate::sys::memory::procmap::PROCMAP_QUERY))];
 
 /// Reads rings, tables and files and writes what is open.
 pub(super) fn reader() -> Vec<Rule> {

@@ -9,7 +9,7 @@
 
 mod calls;
 
-use crate::sys::{
+use crate::sys::process::{
     privileges::{self, CapabilitySet},
     seccomp::{self, Rule, Scope},
 };

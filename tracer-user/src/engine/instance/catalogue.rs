@@ -356,7 +356,7 @@ impl Events {
     ///
     /// # Errors
     /// `ENODEV`; `ETIMEDOUT` while an operation on a uprobe keeps the kernel's format files from being read
-    /// ([`event_mutex`](crate::sys::event_mutex)).
+    /// ([`event_mutex`](crate::sys::perf::event_mutex)).
     pub fn try_format(&self, event: EventId, facts: &Facts) -> Result<&Format, Errno> {
         let known = self.get(event).ok_or(Errno::NODEV)?;
         if let Some(format) = known.format.get() {

@@ -405,7 +405,7 @@ impl Mirror {
     }
 
     /// The rings of all instances, and that of the tasks that take part in user events.
-    pub fn rings(&self) -> impl Iterator<Item = &crate::sys::ring::RingMemory> {
+    pub fn rings(&self) -> impl Iterator<Item = &crate::sys::bpf::ring::RingMemory> {
         let live = self.instances.values().filter_map(|state| state.live.as_ref());
         live.flat_map(|live| &live.rings).chain(self.user_ring())
     }

@@ -11,7 +11,7 @@ use crate::{
     },
     event::Format,
     plan::source::ProgramContext,
-    sys::ring::{RingMemory, Seen},
+    sys::bpf::ring::{RingMemory, Seen},
 };
 
 /// Bytes of a CPU's ring: some hundred new names between two visits of the reader.

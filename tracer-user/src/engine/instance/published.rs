@@ -13,7 +13,7 @@ use super::{mirror::Mirror, session};
 use crate::{
     attach::published::{KINDS, Pinned},
     event::EventId,
-    sys::pin::PinDir,
+    sys::bpf::pin::PinDir,
 };
 
 /// What is known by name.

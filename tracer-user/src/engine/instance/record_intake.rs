@@ -28,7 +28,7 @@ use crate::{
     engine::{facts::Facts, tasks::TaskNames},
     event::InstanceId,
     render::RenderEnv,
-    sys::ring::{Drained, RingMemory, Seen},
+    sys::bpf::ring::{Drained, RingMemory, Seen},
 };
 
 /// How long after a moment a record may still come that is older, in nanoseconds: its stamp was had, and the interrupt or

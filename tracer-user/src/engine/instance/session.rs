@@ -30,7 +30,7 @@ use crate::{
         source::ProgramContext,
         trigger::{self, Trigger},
     },
-    sys::ring::{RingMemory, Seen},
+    sys::bpf::ring::{RingMemory, Seen},
 };
 
 /// Bytes of a CPU's BPF ring buffer: what may come between two visits of the reader.

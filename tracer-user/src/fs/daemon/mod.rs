@@ -41,7 +41,7 @@ use crate::{
         instance::{Boot, Mirror},
     },
     ring::Waiter,
-    sys::{mount, worker::Worker},
+    sys::{mount, process::worker::Worker},
 };
 
 /// How often the rings are looked at while reads or polls wait for records.

@@ -4,7 +4,7 @@ pub(in crate::fs) mod opener;
 pub(in crate::fs) mod reaper;
 
 use self::reaper::Closer;
-use crate::{engine::client_memory, sys::worker::Worker};
+use crate::{engine::client_memory, sys::process::worker::Worker};
 
 /// The number of processes that access clients' memory. One works; the others replace it if it is killed.
 const MEMORY: usize = 3;

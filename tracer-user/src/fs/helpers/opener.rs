@@ -44,7 +44,7 @@ use crate::{
     event::program::{Notes, ProgramError},
     kernel::opened::{Identity, OpenedFile},
     lang::facts::{FileRequest, Files, Found},
-    sys::worker::Worker,
+    sys::process::worker::Worker,
 };
 
 /// The hidden command of this program that runs as the opener.

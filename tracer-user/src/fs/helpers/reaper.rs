@@ -14,7 +14,7 @@ use std::{
 use crate::{
     attach,
     engine::confine::{self, Role},
-    sys::worker::Worker,
+    sys::process::worker::Worker,
 };
 
 /// The hidden command of this program that runs as the closer.

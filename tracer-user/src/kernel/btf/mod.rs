@@ -28,7 +28,7 @@ pub use self::prototype::{Param, Prototype};
 pub use self::shape::{BitMember, Class, Shape, Signature};
 use self::{enums::Enumerators, index::Index};
 use super::Error;
-use crate::sys::mapped::MappedFile;
+use crate::sys::memory::mapped_file::MappedFile;
 
 /// Where the running kernel exposes its types (`CONFIG_DEBUG_INFO_BTF`, 5.4 and later).
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";

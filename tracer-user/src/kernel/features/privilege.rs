@@ -8,7 +8,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::feature::{Feature, Group, feature};
 use crate::kernel::Answer;
-use crate::sys::{Errno, mount, seccomp};
+use crate::sys::{Errno, mount, process::seccomp};
 
 /// The facts that decide whether the kernel refuses, read once.
 pub(super) struct Privileges {

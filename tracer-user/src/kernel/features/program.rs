@@ -7,12 +7,12 @@ use rustix::io::Errno;
 use super::feature::{Feature, Group, feature};
 use super::privilege::Privileges;
 use crate::kernel::{Answer, Btf, Cast};
-use crate::sys::feature::{
+use crate::sys::bpf::feature::{
     ATTACH_KPROBE_MULTI, ATTACH_UPROBE_MULTI, Trial, attach_tracing, link_kprobe_multi_to_nothing,
     link_uprobe_multi_to_root, load,
 };
-use crate::sys::map::{Map, MapKind, MapSpec, flag};
-use crate::sys::prog::ProgKind;
+use crate::sys::bpf::map::{Map, MapKind, MapSpec, flag};
+use crate::sys::bpf::prog::ProgKind;
 
 /// `return 0`: `r0 = 0; exit`.
 const RETURN_0: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];

@@ -304,7 +304,7 @@ impl Mirror {
     }
 
     /// What becomes readable when something happens to tasks that take part.
-    pub(super) fn user_ring(&self) -> Option<&crate::sys::ring::RingMemory> {
+    pub(super) fn user_ring(&self) -> Option<&crate::sys::bpf::ring::RingMemory> {
         self.user.spaces.followed().map(Tasks::ring)
     }
 

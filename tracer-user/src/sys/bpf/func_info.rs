@@ -9,10 +9,8 @@ use std::{
     sync::OnceLock,
 };
 
-use super::{
-    Errno,
-    bpf::{Block, Command, call_fd},
-};
+use super::{Block, Command, call_fd};
+use crate::sys::Errno;
 
 /// Opcodes and source registers that refer to a function: `BPF_JMP | BPF_CALL` with `BPF_PSEUDO_CALL`, and
 /// `BPF_LD | BPF_IMM | BPF_DW` with `BPF_PSEUDO_FUNC`, include/uapi/linux/bpf.h.

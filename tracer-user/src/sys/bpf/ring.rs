@@ -11,10 +11,8 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::{
-    Errno,
-    map::{Map, MapKind},
-};
+use super::map::{Map, MapKind};
+use crate::sys::Errno;
 
 /// `BPF_RINGBUF_BUSY_BIT`: reserved, not yet submitted.
 const BUSY: u32 = 1 << 31;

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Errno;
+use crate::sys::Errno;
 
 /// How long other operations wait for an operation on a uprobe, from its start.
 const PATIENCE: Duration = Duration::from_secs(2);

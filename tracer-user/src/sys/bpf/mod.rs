@@ -1,12 +1,20 @@
 //! bpf(2) itself: the command numbers used here, the call, and the descriptors that it returns.
 //!
-//! Each command's argument block is a `repr(C)` struct, for example in [`super::map`] and [`super::prog`]. It spells
+//! Each command's argument block is a `repr(C)` struct, for example in [`map`] and [`prog`]. It spells
 //! out the part of `union bpf_attr` (include/uapi/linux/bpf.h) that the command needs. The kernel treats the missing
 //! rest of a shorter block as zero.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use super::{Errno, check};
+use crate::sys::{Errno, check};
+
+pub mod btf;
+pub mod feature;
+mod func_info;
+pub mod map;
+pub mod pin;
+pub mod prog;
+pub mod ring;
 
 /// Commands of bpf(2), `enum bpf_cmd`.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-use super::{Errno, check};
+use crate::sys::{Errno, check};
 
 /// An allowed system call with conditions on its arguments, all of which must hold. Several rules for one call are
 /// alternatives.

@@ -6,7 +6,7 @@ use std::{ffi::c_void, fs::File, io::Read, ptr::NonNull};
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 
-use super::Errno;
+use crate::sys::Errno;
 
 /// `SYSFS_MAGIC`, include/uapi/linux/magic.h.
 const SYSFS_MAGIC: u64 = 0x6265_6572;

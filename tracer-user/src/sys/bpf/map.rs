@@ -6,11 +6,8 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::{
-    Errno,
-    bpf::{Block, Command, call, call_fd, name},
-    cpus::Cpus,
-};
+use super::{Block, Command, call, call_fd, name};
+use crate::sys::{Errno, cpus::Cpus};
 
 /// Map types, `enum bpf_map_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,10 +14,10 @@ use std::{
 use rustix::fs::{Mode, OFlags, fstatfs, open, statfs};
 
 use super::{
-    Errno,
-    bpf::{Block, Command, call, call_fd},
+    Block, Command, call, call_fd,
     map::{Map, MapSpec},
 };
+use crate::sys::Errno;
 
 #[repr(C)]
 struct Object {

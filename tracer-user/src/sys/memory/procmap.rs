@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::{Errno, check};
+use crate::sys::{Errno, check};
 
 /// `PROCMAP_QUERY`, include/uapi/linux/fs.h: `_IOWR('f', 17, struct procmap_query)`.
 pub const PROCMAP_QUERY: u32 = 3 << 30 | (size_of::<ProcmapQuery>() as u32) << 16 | (b'f' as u32) << 8 | 0x11;

@@ -6,10 +6,11 @@ use std::{
 };
 
 use super::{
-    Errno,
-    bpf::{Block, Command, call, call_fd, name},
-    funcs::{self, FuncInfo},
+    Block, Command, call, call_fd,
+    func_info::{self, FuncInfo},
+    name,
 };
+use crate::sys::Errno;
 
 /// Program types, `enum bpf_prog_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -295,9 +296,9 @@ impl Prog {
         };
         let attach_type = purpose.attach_type();
         let license = c"Dual MIT/GPL";
-        let callbacks = funcs::of(insns);
+        let callbacks = func_info::of(insns);
         let btf_fd = match &callbacks {
-            Some(_) => funcs::btf().map_err(|errno| LoadError { errno, log: String::new() })?,
+            Some(_) => func_info::btf().map_err(|errno| LoadError { errno, log: String::new() })?,
             None => 0,
         };
         let block = |log: &mut [u8]| Load {

@@ -5,10 +5,8 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use super::{
-    Errno,
-    bpf::{Block, Command, call_fd, name},
-};
+use super::{Block, Command, call_fd, name};
+use crate::sys::Errno;
 
 /// A program loaded for trial.
 #[derive(Clone, Copy, Debug)]

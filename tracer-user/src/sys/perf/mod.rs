@@ -6,7 +6,9 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use super::{Errno, check, cpus::Cpus, event_mutex};
+use super::{Errno, check, cpus::Cpus};
+
+pub mod event_mutex;
 
 /// `PERF_TYPE_TRACEPOINT`.
 const TYPE_TRACEPOINT: u32 = 2;

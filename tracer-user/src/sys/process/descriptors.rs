@@ -1,6 +1,6 @@
 //! Inherited descriptors.
 
-use super::{Errno, check};
+use crate::sys::{Errno, check};
 
 /// The first descriptor after standard input, output and error.
 const FIRST: libc::c_uint = 3;

@@ -2,10 +2,8 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::{
-    Errno,
-    bpf::{Block, Command, call, call_fd},
-};
+use super::{Block, Command, call, call_fd};
+use crate::sys::Errno;
 
 #[repr(C)]
 #[derive(Default)]

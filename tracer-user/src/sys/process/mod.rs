@@ -1,0 +1,6 @@
+//! This process and its helper processes: privileges, system call filters, inherited descriptors.
+
+pub mod descriptors;
+pub mod privileges;
+pub mod seccomp;
+pub mod worker;
