@@ -1,7 +1,7 @@
 //! The eBPF side of tracer: templates that generated functions are linked into.
 //!
 //! `probe/` has one template per probe kind. They share the path of a hit (`emit.rs`), the maps (`map.rs`) and the
-//! information about the interrupted context (`ctx.rs`). The event-specific parts, the filter and the construction of
+//! information about the interrupted context (`ctx.rs`). `support/` has programs that record nothing. The event-specific parts, the filter and the construction of
 //! the record, are separate: templates call `extern "C"` functions that `tracer_user::code::link` defines. User space
 //! creates every map and inserts its descriptor; the definitions here provide names only.
 #![feature(asm_experimental_arch)]
@@ -12,6 +12,7 @@ mod ctx;
 mod emit;
 mod map;
 mod probe;
+mod support;
 mod trigger;
 
 /// GPL-compatible, as the helpers require.

@@ -125,7 +125,7 @@ pub static CLAIMED: Map<[u64; CLAIM_WORDS]> = Map::new(BPF_MAP_TYPE_ARRAY);
 #[unsafe(no_mangle)]
 pub static CPU_BASES: Map<u64> = Map::new(BPF_MAP_TYPE_ARRAY);
 
-/// Results of `probe/context.rs` by CPU: an address and the word there.
+/// Results of `support/context.rs` by CPU: an address and the word there.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
 pub static FOUND: Map<[u64; 2]> = Map::new(BPF_MAP_TYPE_ARRAY);

@@ -1,12 +1,24 @@
-//! The entry of a kernel function, by BPF trampoline: the context is its arguments, a `u64` each.
+//! The entry and the exit of a kernel function, by BPF trampoline. The context is the arguments, a `u64` each, followed at
+//! the exit by the return value.
 
-use aya_ebpf::{EbpfContext, macros::fentry, programs::FEntryContext};
+use aya_ebpf::{
+    EbpfContext,
+    macros::{fentry, fexit},
+    programs::{FEntryContext, FExitContext},
+};
 
 use crate::emit::{Origin, hit};
 
-/// Processes a hit.
+/// Processes a hit at the entry.
 #[fentry]
 pub fn fentry_event(ctx: FEntryContext) -> i32 {
+    hit(ctx.as_ptr(), Origin::Current);
+    0
+}
+
+/// Processes a hit at the exit.
+#[fexit]
+pub fn fexit_event(ctx: FExitContext) -> i32 {
     hit(ctx.as_ptr(), Origin::Current);
     0
 }

@@ -1,13 +1,25 @@
-//! An instruction of a user-space file, by perf uprobe: the context is the user-space registers. The kernel may preempt
-//! the program and run it again for another thread on the same CPU.
+//! An instruction of a user-space file, by perf uprobe, and the return of a function there, by perf uretprobe. The context
+//! is the user-space registers. The kernel may preempt the programs and run them again for another thread on the same
+//! CPU. They always return 0, so that the perf event of the hook takes no sample.
 
-use aya_ebpf::{EbpfContext, macros::uprobe, programs::ProbeContext};
+use aya_ebpf::{
+    EbpfContext,
+    macros::{uprobe, uretprobe},
+    programs::{ProbeContext, RetProbeContext},
+};
 
 use crate::emit::{Origin, hit};
 
-/// Always returns 0, so that the perf event of the hook takes no sample.
+/// Processes a hit of the instruction.
 #[uprobe]
 pub fn uprobe_event(ctx: ProbeContext) -> u32 {
+    hit(ctx.as_ptr(), Origin::Current);
+    0
+}
+
+/// Processes a return.
+#[uretprobe]
+pub fn uretprobe_event(ctx: RetProbeContext) -> u32 {
     hit(ctx.as_ptr(), Origin::Current);
     0
 }

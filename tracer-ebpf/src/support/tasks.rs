@@ -34,9 +34,9 @@ macro_rules! offset {
 
 /// Sends an event to user space, or marks the loss if the ring has no space. Returns whether the event was sent.
 #[inline(always)]
-fn tell(event: TaskEvent) -> bool {
+fn send(event: TaskEvent) -> bool {
     // SAFETY: the event lives through the call.
-    let told = unsafe {
+    let failed = unsafe {
         bpf_ringbuf_output(
             TASK_RING.as_ptr(),
             (&raw const event).cast_mut().cast(),
@@ -44,13 +44,13 @@ fn tell(event: TaskEvent) -> bool {
             0,
         )
     };
-    if told != 0
+    if failed != 0
         && let Some(lost) = TASKS.get(TASKS_LOST)
     {
         // SAFETY: a looked-up map value is valid for the program's run.
         unsafe { lost.write(1) };
     }
-    told == 0
+    failed == 0
 }
 
 /// The time at which a process began to take part, if it does.
@@ -97,7 +97,7 @@ pub fn tasks_fork(ctx: RawTracePointContext) -> i32 {
         time,
     };
     // User space does not know this process and would never remove it, so it gets no entry in the table.
-    if !tell(event) {
+    if !send(event) {
         TASKS.remove(process);
     }
     0
@@ -132,5 +132,5 @@ pub fn tasks_exit(ctx: RawTracePointContext) -> i32 {
 #[inline(always)]
 fn gone(process: u32, time: u64) {
     TASKS.remove(process);
-    tell(TaskEvent { kind: task_event::GONE, task: process, other: 0, shares: 0, time });
+    send(TaskEvent { kind: task_event::GONE, task: process, other: 0, shares: 0, time });
 }
