@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use tracer_user::engine::Engine;
 use tracer_user::engine::facts::Facts;
-use tracer_user::engine::instance::Mirror;
 use tracer_user::fs::{Access, Outcome, Owner, Tree};
 
 use crate::host;
@@ -22,7 +22,7 @@ pub const APPEND: Access = Access { read: false, write: true, truncate: false, u
 /// When the kernel cannot be read.
 pub fn tree() -> Option<Tree> {
     host::root_or_skip()
-        .then(|| Tree::new(Mirror::new(Arc::new(Facts::running().unwrap())).unwrap(), Owner::default()))
+        .then(|| Tree::new(Engine::new(Arc::new(Facts::running().unwrap())).unwrap(), Owner::default()))
 }
 
 /// Reads a whole file in pieces of odd sizes.

@@ -26,7 +26,10 @@ enum Verb {
     /// Run all tests, on the host and in virtual machines
     Test(test::Options),
     /// Check formatting, clippy, the direction of imports and the shape of files
-    Lint,
+    Lint {
+        /// Run only the checks whose names contain one of these words, such as `structure`
+        only: Vec<String>,
+    },
     /// Run a command as root in a virtual machine with a Debian kernel
     Vm(vm::Options),
     /// Build a small kernel with user_events, which Debian's kernels lack, for `--kernel IMAGE` of `vm`; `--test`
@@ -53,7 +56,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         Verb::Build(options) => build::verb(&options)?,
         Verb::Run(options) => return build::run(&options),
         Verb::Test(options) => return test::verb(&options),
-        Verb::Lint => lint::verb()?,
+        Verb::Lint { only } => lint::verb(&only)?,
         Verb::Vm(options) => return vm::verb(&options),
         Verb::Kernel(options) => return kernel::verb(&options),
         Verb::Conformance(options) => return conformance::verb(&options),

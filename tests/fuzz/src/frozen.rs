@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+use tracer_user::engine::Engine;
 use tracer_user::engine::facts::Facts;
-use tracer_user::engine::instance::Mirror;
 use tracer_user::fs::{Owner, Tree};
 use tracer_user::kernel::Tracefs;
 
@@ -72,8 +72,8 @@ pub fn facts() -> Arc<Facts> {
 }
 
 /// A mirror over the frozen kernel.
-pub fn mirror() -> Mirror {
-    Mirror::new(Arc::clone(&FACTS)).expect("a mirror")
+pub fn mirror() -> Engine {
+    Engine::new(Arc::clone(&FACTS)).expect("a mirror")
 }
 
 /// The tree of a mirror over the frozen kernel.

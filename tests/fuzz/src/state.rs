@@ -1,7 +1,7 @@
 //! Fuzzes state files: an accepted state is within limits, restoring it never panics, and the state that the mirror
 //! saves afterwards is accepted again.
 
-use tracer_user::{engine::instance::Saved, lang::facts::Found};
+use tracer_user::{engine::saved::Saved, lang::facts::Found};
 
 use super::frozen;
 

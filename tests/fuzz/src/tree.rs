@@ -6,7 +6,7 @@
 
 use rustix::io::Errno;
 use tracer_user::engine::client_memory::Seen;
-use tracer_user::engine::instance::user::Caller;
+use tracer_user::engine::user::Caller;
 use tracer_user::fs::{Access, Outcome, Tree};
 
 use super::bytes::Bytes;

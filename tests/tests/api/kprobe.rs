@@ -17,8 +17,8 @@ use tracer_user::api::kprobe::{
     kprobe_event_gen_cmd_start, kretprobe_event_gen_cmd_end, kretprobe_event_gen_cmd_start,
 };
 use tracer_user::api::{Errno, Files, Place};
+use tracer_user::engine::Engine;
 use tracer_user::engine::facts::Facts;
-use tracer_user::engine::instance::Mirror;
 use tracer_user::lang::define;
 
 /// The first four arguments of a function, as the kernel's test has them on this architecture.
@@ -28,8 +28,8 @@ const ARGS: [&str; 4] = if cfg!(target_arch = "aarch64") {
     ["dfd=%ax", "filename=%dx", "flags=%cx", "mode=+4($stack)"]
 };
 
-fn mirror() -> Result<RefCell<Mirror>> {
-    Ok(RefCell::new(Mirror::new(Arc::new(Facts::running()?))?))
+fn mirror() -> Result<RefCell<Engine>> {
+    Ok(RefCell::new(Engine::new(Arc::new(Facts::running()?))?))
 }
 
 /// The kernel's test, up to the hits; `listing` returns the content of `kprobe_events`.

@@ -22,7 +22,10 @@ use tracer_user::api::trace::{
 };
 use tracer_user::api::{Errno, Files, Place};
 use tracer_user::engine::facts::Facts;
-use tracer_user::engine::instance::{Filled, Lines, Mirror};
+use tracer_user::engine::{
+    Engine,
+    records::{Filled, Lines},
+};
 use tracer_user::event::InstanceId;
 
 /// The first fields of the kernel's test, and the fields that it adds one by one.
@@ -272,7 +275,7 @@ fn the_kernels_test_in_this_process() {
         if !host::root_or_skip() {
             return Ok(());
         }
-        let mirror = RefCell::new(Mirror::new(Arc::new(Facts::running()?))?);
+        let mirror = RefCell::new(Engine::new(Arc::new(Facts::running()?))?);
         let records = || {
             let mut mirror = mirror.borrow_mut();
             let mut text = Vec::new();

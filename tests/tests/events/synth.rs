@@ -10,7 +10,7 @@ use tracer_tests::tree::{APPEND, TRUNCATE, read, tree, write};
 use tracer_user::attach::Block;
 use tracer_user::code::asm::{Alu, Assembler, Cond, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width};
 use tracer_user::code::join;
-use tracer_user::engine::instance::mark::Writer;
+use tracer_user::engine::records::Writer;
 use tracer_user::event::synthetic::Value;
 use tracer_user::fs::Tree;
 use tracer_user::sys::bpf::map::{Map, MapKind, MapSpec};

@@ -3,7 +3,7 @@
 //!
 //! What the kernel passes as a NULL-ended list is a slice here, an error number is the `Err` of a result, and a buffer with
 //! a length is a bound. Where the events are is said by a [`Place`]: the files of a mirror that runs ([`Files`]), or a mirror
-//! in this process, a `RefCell<Mirror>`. [`dynevent`] builds the commands that make dynamic events, [`synth`] and
+//! in this process, a `RefCell<Engine>`. [`dynevent`] builds the commands that make dynamic events, [`synth`] and
 //! [`kprobe`] those of synthetic events and of kprobes; [`event_file`] turns events on, and [`trace`] traces synthetic ones.
 
 pub mod dynevent;

@@ -9,7 +9,11 @@ use super::{
     place::{Held, Place, SynthField, fields, line},
 };
 use crate::{
-    engine::instance::{Command, Instance, Mirror, Selector, mark::Writer},
+    engine::{
+        Command, Engine,
+        instances::{Instance, Selector},
+        records::Writer,
+    },
     event::{EventId, InstanceId, synthetic::Value},
     lang::define::File,
 };
@@ -17,7 +21,7 @@ use crate::{
 /// An event that the mirror counts as in use: neither it nor its instance can go.
 #[derive(Debug)]
 struct HeldEvent<'a> {
-    mirror: &'a RefCell<Mirror>,
+    mirror: &'a RefCell<Engine>,
     instance: InstanceId,
     event: EventId,
 }
@@ -53,11 +57,11 @@ impl Drop for HeldEvent<'_> {
     }
 }
 
-fn find(mirror: &Mirror, instance: Option<&str>) -> Result<InstanceId, Errno> {
+fn find(mirror: &Engine, instance: Option<&str>) -> Result<InstanceId, Errno> {
     instance.map_or(Ok(InstanceId::TOP), |name| mirror.find(name).ok_or(Errno::NOENT))
 }
 
-impl Place for RefCell<Mirror> {
+impl Place for RefCell<Engine> {
     fn run(&self, kind: DyneventType, command: &str) -> Result<(), Errno> {
         let line = line(command)?;
         match kind {

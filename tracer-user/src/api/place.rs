@@ -1,5 +1,5 @@
 //! Where events are made and emitted: in a mirror that runs, by its files ([`super::Files`]), or in one of this process
-//! (`RefCell<Mirror>`). The functions of the API are the same for both.
+//! (`RefCell<Engine>`). The functions of the API are the same for both.
 
 use std::fmt;
 

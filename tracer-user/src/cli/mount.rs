@@ -8,9 +8,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::{args::MountArgs, background, log, notify};
 use crate::{
     engine::{
+        Engine,
         confine::{self, Role},
         facts::Facts,
-        instance::{Boot, Mirror},
+        saved::Boot,
     },
     fs::{self, Heartbeat, Helpers, Options},
 };
@@ -45,7 +46,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     confine::drop_capabilities(Role::Daemon);
     confine::hide_memory();
     let facts = Arc::new(Facts::running()?);
-    let mut mirror = Mirror::new(facts)?;
+    let mut mirror = Engine::new(facts)?;
     if let Some(dir) = &args.pin {
         mirror.publish_at(dir).with_context(|| format!("{} for maps", dir.display()))?;
     }

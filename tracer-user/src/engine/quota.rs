@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::instance::EVENT_IDS;
+use super::registry::EVENT_IDS;
 
 /// Time between two log lines for one uid and kind.
 const QUIET: Duration = Duration::from_secs(60);

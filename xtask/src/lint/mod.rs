@@ -64,15 +64,27 @@ pub(crate) struct Checked {
 
 /// Runs checks one after the other and collects their results.
 #[derive(Default)]
-struct Checks(Vec<Checked>);
+struct Checks {
+    /// Words of which the name of a check must contain one. Empty for all checks.
+    only: Vec<String>,
+    done: Vec<Checked>,
+}
 
 impl Checks {
+    fn is_wanted(&self, what: &str) -> bool {
+        let name = what.to_lowercase();
+        self.only.is_empty() || self.only.iter().any(|word| name.contains(&word.to_lowercase()))
+    }
+
     fn check(&mut self, what: &str, run: impl FnOnce() -> Result<()>) {
         self.check_or_skip(what, || run().map(|()| None));
     }
 
     /// Runs a check that may return a reason why it was skipped.
     fn check_or_skip(&mut self, what: &str, run: impl FnOnce() -> Result<Option<String>>) {
+        if !self.is_wanted(what) {
+            return;
+        }
         host::step(what);
         let start = Instant::now();
         let (wrong, skipped) = match run() {
@@ -82,15 +94,15 @@ impl Checks {
         if let Some(text) = wrong.as_ref().or(skipped.as_ref()) {
             eprintln!("{text}");
         }
-        self.0.push(Checked { what: what.to_owned(), wrong, skipped, time: start.elapsed() });
+        self.done.push(Checked { what: what.to_owned(), wrong, skipped, time: start.elapsed() });
     }
 }
 
-/// Runs all checks.
-pub(crate) fn checks() -> Result<Vec<Checked>> {
+/// Runs the checks whose names contain one of the words `only`, or all checks if there are no words.
+pub(crate) fn checks(only: &[String]) -> Result<Vec<Checked>> {
     setup::ensure(&[Group::Build, Group::Lint])?;
     let root = host::root();
-    let mut checks = Checks::default();
+    let mut checks = Checks { only: only.to_vec(), ..Checks::default() };
     checks.check("Imports and files", || none_of(&text_checks(root)?));
     checks.check("Structure", || none_of(&structure::check(root, &files::with_extension(root, "rs")?)?));
     checks.check("Links between pages", || none_of(&links::check(root)?));
@@ -141,12 +153,15 @@ pub(crate) fn checks() -> Result<Vec<Checked>> {
             host::run(&mut clippy)
         });
     }
-    Ok(checks.0)
+    if checks.done.is_empty() {
+        bail!("no check has one of these words in its name: {}", only.join(", "));
+    }
+    Ok(checks.done)
 }
 
 /// Runs the verb `lint`.
-pub(crate) fn verb() -> Result<()> {
-    let checks = checks()?;
+pub(crate) fn verb(only: &[String]) -> Result<()> {
+    let checks = checks(only)?;
     let failed: Vec<&str> =
         checks.iter().filter(|check| check.wrong.is_some()).map(|check| &*check.what).collect();
     if !failed.is_empty() {
@@ -172,7 +187,15 @@ mod tests {
         checks.check("two", || Ok(()));
         checks.check_or_skip("three", || Ok(Some("why".to_owned())));
         let came_to: Vec<_> =
-            checks.0.iter().map(|c| (&*c.what, c.wrong.as_deref(), c.skipped.as_deref())).collect();
+            checks.done.iter().map(|c| (&*c.what, c.wrong.as_deref(), c.skipped.as_deref())).collect();
         assert_eq!(came_to, [("one", Some("no"), None), ("two", None, None), ("three", None, Some("why"))]);
+    }
+
+    #[test]
+    fn a_word_selects_checks() {
+        let mut checks = Checks { only: vec!["struct".to_owned()], ..Checks::default() };
+        checks.check("Structure", || Ok(()));
+        checks.check("Spelling", || bail!("it must not run"));
+        assert_eq!(checks.done.len(), 1);
     }
 }

@@ -99,7 +99,7 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
         let profile = if targets.is_empty() { Profile::Dev } else { Profile::Emulated };
         let native = binaries::build(Arch::host()?, profile, !options.vm_only && !options.integration)?;
         if options.wants_lint() {
-            sections.push(linted(lint::checks()?));
+            sections.push(linted(lint::checks(&[])?));
         }
         if !options.vm_only {
             let programs = programs.map(|thread| {

@@ -12,10 +12,7 @@ use super::{
 };
 use crate::{
     attach::Counted,
-    engine::{
-        facts::Facts,
-        instance::{HistFault, Mirror},
-    },
+    engine::{Engine, facts::Facts, histograms::tables::HistFault},
     event::{EventId, InstanceId},
     lang::{
         define::File,
@@ -38,7 +35,7 @@ pub struct HistRequest {
 /// Histograms that count.
 #[derive(Debug)]
 pub struct Histograms {
-    mirror: Mirror,
+    mirror: Engine,
     given: Vec<TriggerId>,
 }
 
@@ -48,7 +45,7 @@ impl Histograms {
     /// # Errors
     /// When a definition or a command is wrong, or the kernel refuses something: nothing counts then.
     pub fn start(wanted: &HistRequest, facts: Arc<Facts>) -> Result<Self, HistError> {
-        let mut mirror = Mirror::new(facts)?;
+        let mut mirror = Engine::new(facts)?;
         for line in &wanted.synthetic {
             let done = match line.strip_prefix("s:") {
                 Some(_) => mirror.define(File::Dynamic, line.as_bytes()),
@@ -141,7 +138,7 @@ fn said(errno: Errno) -> String {
 }
 
 /// The number of an event: `SYSTEM:EVENT`, or a name that only one has.
-fn find(mirror: &Mirror, event: &str) -> Result<EventId, HistError> {
+fn find(mirror: &Engine, event: &str) -> Result<EventId, HistError> {
     let events = &mirror.events;
     if let Some((system, name)) = event.split_once(':').or_else(|| event.split_once('/')) {
         let found = events.find_system(system).and_then(|system| events.find(system, name));
@@ -161,14 +158,14 @@ fn find(mirror: &Mirror, event: &str) -> Result<EventId, HistError> {
     }
 }
 
-fn no_event(mirror: &Mirror, event: &str) -> HistError {
+fn no_event(mirror: &Engine, event: &str) -> HistError {
     let events = &mirror.events;
     let names = events.systems().flat_map(|(_, system)| &system.events).map(|event| events.full_name(*event));
     hint::no_event(event, names)
 }
 
 /// A definition that was refused, with what the log says of it.
-fn not_defined(mirror: &Mirror, line: &str, errno: Errno) -> HistError {
+fn not_defined(mirror: &Engine, line: &str, errno: Errno) -> HistError {
     let entry = mirror.get(InstanceId::TOP).and_then(|state| state.errors.last());
     let entry = entry.map(|entry| String::from_utf8_lossy(entry).into_owned());
     let what = entry.as_deref().and_then(from_log).unwrap_or_else(|| errno.to_string());
@@ -184,7 +181,7 @@ fn from_log(entry: &str) -> Option<String> {
     Some(format!("{wording}\n  {}\n  {}", command.get(shift..)?, caret.get(shift..)?))
 }
 
-fn refused(mirror: &Mirror, event: EventId, refusal: Refusal, command: &str) -> HistError {
+fn refused(mirror: &Engine, event: EventId, refusal: Refusal, command: &str) -> HistError {
     let format = mirror.events.format(event, &mirror.facts);
     let known = Known {
         format,

@@ -36,9 +36,10 @@ use super::{
 use crate::{
     attach,
     engine::{
+        Engine,
         client_memory::ClientMemory,
         confine::{self, Role},
-        instance::{Boot, Mirror},
+        saved::Boot,
     },
     ring::Waiter,
     sys::{mount, process::worker::Worker},
@@ -99,7 +100,7 @@ pub struct Options {
 ///
 /// # Errors
 /// When the mirror cannot be mounted, or another mirror is mounted there.
-pub fn serve(mirror: Mirror, mut options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub fn serve(mirror: Engine, mut options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let place = Place::prepare(&options.at, options.over)?;
     descriptors::allow_descriptors();
     let (mut mirror, mut keeper) = (mirror, options.keep.then(|| Keeper::new(place.path())));
@@ -117,7 +118,7 @@ pub fn serve(mirror: Mirror, mut options: Options, ready: impl FnOnce() -> io::R
 }
 
 async fn run(
-    mirror: Mirror,
+    mirror: Engine,
     (memory, opener, place): (ClientMemory, Opener, Place),
     keeper: Option<Keeper>,
     options: Options,
@@ -291,7 +292,7 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard
 }
 
 /// Restores the settings of a killed daemon, or else applies the settings of the start.
-fn prepare(mirror: &mut Mirror, keeper: Option<&mut Keeper>, opener: &Opener, options: &Options) {
+fn prepare(mirror: &mut Engine, keeper: Option<&mut Keeper>, opener: &Opener, options: &Options) {
     mirror.read_special_formats();
     let log_failed = |failed: Vec<(String, Errno)>| {
         for (what, error) in failed {

@@ -8,7 +8,10 @@ use crate::{
         HEAD, PageSize,
         clock::{Conversion, monotonic},
     },
-    engine::instance::{Command, Size, words},
+    engine::{
+        Command,
+        instances::{Size, words},
+    },
 };
 
 /// `buffer_percent`: how full a buffer is when a reader of its pages is woken.

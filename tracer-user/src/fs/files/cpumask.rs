@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::entry::{Entry, Result, Shows, all};
-use crate::{engine::instance::Command, lang::ctype};
+use crate::{engine::Command, lang::ctype};
 
 /// The bits of a word; commas separate words.
 const WORD: usize = 32;

@@ -2,7 +2,7 @@
 
 use super::entry::{Entry, Names, Shows, all};
 use crate::{
-    engine::instance::program_files,
+    engine::registry::program_files,
     event::dynamic::Kind,
     lang::define::{File, files},
 };

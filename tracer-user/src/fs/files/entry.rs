@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use crate::{
-    engine::instance::{Instance, Mirror, mark::Mark},
+    engine::{Engine, instances::Instance, records::Mark},
     event::{EventId, InstanceId, SystemId},
     kernel::Error,
     lang::facts::{FileRequest, Files},
@@ -40,7 +40,7 @@ impl At {
     ///
     /// # Errors
     /// `ENODEV` if the instance is gone.
-    pub(in crate::fs) fn state(self, mirror: &Mirror) -> Result<&Instance> {
+    pub(in crate::fs) fn state(self, mirror: &Engine) -> Result<&Instance> {
         mirror.get(self.instance).ok_or(Errno::NODEV)
     }
 
@@ -92,20 +92,20 @@ pub(in crate::fs) type Result<T> = std::result::Result<T, Errno>;
 /// Makes a file's text from the text of the kernel's file of the same name, or from the error of reading it.
 pub(in crate::fs) type MakeOfText = fn(std::result::Result<Option<String>, Error>) -> Result<Vec<u8>>;
 /// Makes a file's text.
-pub(in crate::fs) type Make = fn(&mut Mirror, At) -> Result<Vec<u8>>;
+pub(in crate::fs) type Make = fn(&mut Engine, At) -> Result<Vec<u8>>;
 /// Makes the text of a file that only the top instance has.
-pub(in crate::fs) type Make1 = fn(&mut Mirror) -> Result<Vec<u8>>;
+pub(in crate::fs) type Make1 = fn(&mut Engine) -> Result<Vec<u8>>;
 /// Makes the page that a mapping shows.
-pub(in crate::fs) type MakePage = fn(&Mirror) -> Vec<u8>;
+pub(in crate::fs) type MakePage = fn(&Engine) -> Vec<u8>;
 /// Executes a write and returns how many bytes it took.
-pub(in crate::fs) type Take = fn(&mut Mirror, At, &[u8]) -> Result<usize>;
+pub(in crate::fs) type Take = fn(&mut Engine, At, &[u8]) -> Result<usize>;
 
 /// The functions behind writes that name user files. `wanted` finds the names in the text alone; `takes` executes the write
 /// after the files were opened.
 #[derive(Clone, Copy)]
 pub(in crate::fs) struct Names {
     pub(in crate::fs) wanted: fn(&[u8]) -> Vec<FileRequest>,
-    pub(in crate::fs) takes: fn(&mut Mirror, At, &[u8], &Files) -> Result<usize>,
+    pub(in crate::fs) takes: fn(&mut Engine, At, &[u8], &Files) -> Result<usize>,
 }
 
 /// How a file is read.
@@ -155,9 +155,9 @@ pub(in crate::fs) struct Entry {
     /// Executes a write, in a file whose writes name user files.
     pub(in crate::fs) names: Option<Names>,
     /// Executes an open for writing with `O_TRUNC`.
-    pub(in crate::fs) truncates: Option<fn(&mut Mirror, At) -> Result<()>>,
+    pub(in crate::fs) truncates: Option<fn(&mut Engine, At) -> Result<()>>,
     /// Executes a close.
-    pub(in crate::fs) closes: Option<fn(&mut Mirror, At)>,
+    pub(in crate::fs) closes: Option<fn(&mut Engine, At)>,
     /// The kind of marks that writes make, if they make marks.
     pub(in crate::fs) marks: Option<Mark>,
 }
@@ -190,7 +190,7 @@ impl Entry {
     }
 
     /// Sets the effect of an open with `O_TRUNC`.
-    pub(in crate::fs) const fn truncates(self, truncates: fn(&mut Mirror, At) -> Result<()>) -> Self {
+    pub(in crate::fs) const fn truncates(self, truncates: fn(&mut Engine, At) -> Result<()>) -> Self {
         Self { truncates: Some(truncates), ..self }
     }
 
@@ -200,7 +200,7 @@ impl Entry {
     }
 
     /// Sets the effect of a close.
-    pub(in crate::fs) const fn closes(self, closes: fn(&mut Mirror, At)) -> Self {
+    pub(in crate::fs) const fn closes(self, closes: fn(&mut Engine, At)) -> Self {
         Self { closes: Some(closes), ..self }
     }
 }

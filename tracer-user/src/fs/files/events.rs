@@ -5,7 +5,11 @@ use rustix::io::Errno;
 use super::entry::{At, Entry, Result, Shows, all, lines};
 use crate::{
     api::wire::with_values,
-    engine::instance::{Command, Mirror, Selector, mark::Writer, words},
+    engine::{
+        Command, Engine,
+        instances::{Selector, words},
+        records::Writer,
+    },
     event::SystemId,
 };
 
@@ -110,7 +114,7 @@ pub(super) const SYNTH_EVENT_TRACE: Entry =
 
 /// Shows whether the events of a system are enabled, or all events if `system` is `None`: all (`1`), none (`0`), some (`X`),
 /// or `?` if there are no events.
-fn show_enabled(mirror: &mut Mirror, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
+fn show_enabled(mirror: &mut Engine, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
     let state = at.state(mirror)?;
     let (mut on, mut off) = (false, false);
     for event in mirror.events.ordinary() {
@@ -129,7 +133,7 @@ fn show_enabled(mirror: &mut Mirror, at: At, system: Option<SystemId>) -> Result
 }
 
 /// Enables or disables the events of a system, or all events if `system` is `None`.
-fn enable(mirror: &mut Mirror, at: At, system: Option<SystemId>, data: &[u8]) -> Result<usize> {
+fn enable(mirror: &mut Engine, at: At, system: Option<SystemId>, data: &[u8]) -> Result<usize> {
     let value = words::number(data)?;
     mirror.apply(at.instance, &Command::Expand)?;
     if value > 1 {

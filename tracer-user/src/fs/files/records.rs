@@ -1,10 +1,10 @@
 //! Files of records: `trace`, `trace_pipe`, `snapshot`, their pages as bytes, and the marks that programs write.
 
 use super::entry::{At, Entry, Result, Shows, all};
-use crate::engine::instance::{
-    Command, Mirror,
-    mark::{Mark, Writer},
-    words,
+use crate::engine::{
+    Command, Engine,
+    instances::words,
+    records::{Mark, Writer},
 };
 
 /// `trace`: the records as text. A read does not consume them; emptying the file deletes them.
@@ -39,6 +39,6 @@ pub(super) const TRACE_MARKER_RAW: Entry =
         .mode(0o220)
         .marks(Mark::Raw);
 
-fn mark(mirror: &mut Mirror, at: At, mark: Mark, data: &[u8]) -> Result<usize> {
+fn mark(mirror: &mut Engine, at: At, mark: Mark, data: &[u8]) -> Result<usize> {
     mirror.mark(at.instance, mark, data, Writer::of(at.who))
 }

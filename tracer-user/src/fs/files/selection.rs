@@ -3,7 +3,10 @@
 use rustix::io::Errno;
 
 use super::entry::{At, Entry, Result, Shows, all, lines};
-use crate::engine::instance::{Command, List, Mirror, Selector, words};
+use crate::engine::{
+    Command, Engine, List,
+    instances::{Selector, words},
+};
 
 /// `available_events`: all events that can be enabled.
 pub(super) const AVAILABLE_EVENTS: Entry = Entry::read(
@@ -64,13 +67,13 @@ pub(super) const SET_EVENT_NOTRACE_PID: Entry = Entry::write(
 )
 .truncates(|mirror, at| mirror.apply(at.instance, &Command::ClearPids(List::Untraced)));
 
-fn show_pids(mirror: &mut Mirror, at: At, list: List) -> Result<Vec<u8>> {
+fn show_pids(mirror: &mut Engine, at: At, list: List) -> Result<Vec<u8>> {
     let state = mirror.get_mut(at.instance).ok_or(Errno::NODEV)?;
     state.refresh_pids();
     Ok(lines(state.pids(list)))
 }
 
 /// Adds the threads of a write to a list.
-fn add_pids(mirror: &mut Mirror, at: At, list: List, text: &[u8]) -> Result<usize> {
+fn add_pids(mirror: &mut Engine, at: At, list: List, text: &[u8]) -> Result<usize> {
     all(text, mirror.apply(at.instance, &Command::AddPids { list, text }))
 }

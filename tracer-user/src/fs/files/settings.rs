@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use super::entry::{Entry, Shows, all};
 use crate::{
     buffer::clock::Clock,
-    engine::instance::{Command, words},
+    engine::{Command, instances::words},
     lang::ctype,
 };
 

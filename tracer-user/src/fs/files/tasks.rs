@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::entry::{Entry, Shows, lines};
-use crate::engine::instance::words;
+use crate::engine::instances::words;
 
 /// The kernel's default maximum of pids (`PID_MAX_DEFAULT`), which also limits the number of names.
 const MOST: u64 = 0x8000;

@@ -24,10 +24,7 @@ use super::{
     reads::Read,
 };
 use crate::{
-    engine::{
-        instance::{mark::Writer, user},
-        quota::Kind,
-    },
+    engine::{quota::Kind, records::Writer, user},
     fs::tree::open::Access,
     lang::facts::{FileRequest, Files},
 };

@@ -22,8 +22,10 @@ use super::{
 };
 use crate::{
     engine::{
-        instance::{Marks, Mirror, mark::Mark, user::PendingUpdates},
+        Engine,
         quota::{Charge, Quotas},
+        records::{Mark, Marks},
+        user::PendingUpdates,
     },
     event::InstanceId,
     fs::{
@@ -181,20 +183,20 @@ impl Hub {
     }
 
     /// Learns the events of loaded and unloaded modules, except in a turn within another operation.
-    pub(in crate::fs) fn learn_modules(mirror: &mut Mirror) {
+    pub(in crate::fs) fn learn_modules(mirror: &mut Engine) {
         if !mirror.is_within_turn() {
             mirror.learn_modules();
         }
     }
 
     /// Ends an operation: saves the settings, watches new rings, and returns the updates for programs.
-    pub(in crate::fs) fn finish(&self, mirror: &mut Mirror) -> PendingUpdates {
+    pub(in crate::fs) fn finish(&self, mirror: &mut Engine) -> PendingUpdates {
         self.keep_state(mirror);
         self.attend(mirror)
     }
 
     /// As [`Hub::finish`], without saving.
-    pub(in crate::fs) fn attend(&self, mirror: &mut Mirror) -> PendingUpdates {
+    pub(in crate::fs) fn attend(&self, mirror: &mut Engine) -> PendingUpdates {
         for ring in mirror.rings() {
             // A ring that is watched already returns an error.
             let _ = self.rings.watch(ring);
@@ -231,7 +233,7 @@ impl Hub {
     }
 
     /// Saves the settings, if the daemon saves them.
-    pub(in crate::fs) fn keep_state(&self, mirror: &Mirror) {
+    pub(in crate::fs) fn keep_state(&self, mirror: &Engine) {
         if let Some(keeper) = &self.keeper {
             lock(keeper).keep(mirror);
         }

@@ -9,8 +9,8 @@ use fuser::{Errno, ReplyIoctl};
 
 use super::{errno::errno, hub::Hub, owner::When};
 use crate::engine::{
-    instance::user::{Access, Caller, Request},
     quota::Kind,
+    user::{Access, Caller, Request},
 };
 
 /// Serves a request and answers it later.

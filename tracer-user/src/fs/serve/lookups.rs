@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        engine::{facts::Facts, instance::Events},
+        engine::{facts::Facts, registry::Events},
         kernel::Tracefs,
     };
 

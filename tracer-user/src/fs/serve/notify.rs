@@ -13,7 +13,7 @@ use std::sync::{
 use fuser::{INodeNo, Notifier};
 
 use super::owner::Jobs;
-use crate::engine::instance::user::PendingUpdates;
+use crate::engine::user::PendingUpdates;
 
 type Then = Box<dyn FnOnce() + Send>;
 

@@ -3,7 +3,7 @@
 //! Each request of the kernel becomes a job, and the thread that received it continues at once. Jobs of one uid run in the
 //! order of their arrival. Jobs of different uids run in turn, so that a job waits for at most one job of each other uid.
 //! Closing a file comes first: FUSE reports a close asynchronously, and the next request of the same client may require
-//! that the file is closed. A long operation gives turns to other jobs ([`Mirror::share_with`]), which only look at the
+//! that the file is closed. A long operation gives turns to other jobs ([`Engine::share_with`]), which only look at the
 //! mirror or take records out.
 //!
 //! Other threads borrow the tree by [`Jobs::lend`] and wait for it. The thread that receives requests must not wait.
@@ -21,7 +21,7 @@ use std::{
 };
 
 use crate::{
-    engine::instance::Mirror,
+    engine::Engine,
     fs::tree::{dispatch::Tree, file_table::FileTable},
 };
 
@@ -33,7 +33,7 @@ const LOOKED_AT: usize = 256;
 pub(in crate::fs) const OWN: u32 = u32::MAX;
 
 /// A tree of a borrowed mirror.
-pub(in crate::fs) type View<'a> = Tree<&'a mut Mirror>;
+pub(in crate::fs) type View<'a> = Tree<&'a mut Engine>;
 type Act = Box<dyn FnOnce(&mut View<'_>) + Send>;
 
 /// When a job can run.
@@ -145,7 +145,7 @@ impl Jobs {
             stop: Arc::clone(&stop),
         });
         let weak = Arc::downgrade(&jobs);
-        let others = move |mirror: &mut Mirror, wait: Duration| {
+        let others = move |mirror: &mut Engine, wait: Duration| {
             if let Some(jobs) = weak.upgrade() {
                 jobs.take_turns(mirror, wait);
             }
@@ -256,7 +256,7 @@ impl Jobs {
     }
 
     /// Runs jobs while an operation has the mirror borrowed. Waits for a job at most for `wait`.
-    fn take_turns(&self, mirror: &mut Mirror, wait: Duration) {
+    fn take_turns(&self, mirror: &mut Engine, wait: Duration) {
         let since = Instant::now();
         let learns_events = mirror.learns_events();
         let mut waited = wait.is_zero();

@@ -15,7 +15,10 @@ use std::{
 
 use rustix::{fs::OFlags, io::Errno};
 
-use crate::engine::instance::{Mirror, SAVED_MAX, Saved, SavedError};
+use crate::engine::{
+    Engine,
+    saved::{SAVED_MAX, Saved, SavedError},
+};
 
 /// The directory of the files of all mirrors. It is in memory, because the mirrors do not survive a reboot.
 const DIR: &str = "/run/tracer/state";
@@ -54,7 +57,7 @@ impl Keeper {
     }
 
     /// Writes the state if it changed.
-    pub(in crate::fs) fn keep(&mut self, mirror: &Mirror) {
+    pub(in crate::fs) fn keep(&mut self, mirror: &Engine) {
         if self.changes == mirror.changes() {
             return;
         }

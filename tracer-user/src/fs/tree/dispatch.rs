@@ -17,40 +17,40 @@ use super::{
 };
 use crate::{
     attach,
-    engine::instance::Mirror,
+    engine::Engine,
     event::{EventId, InstanceId},
     fs::files::entry::{At, Result, Shows, Subject},
     lang::facts::{FileRequest, Files},
 };
 
 /// The mirror as a tree of files. `M` is the mirror or a borrowed one.
-pub struct Tree<M = Mirror> {
+pub struct Tree<M = Engine> {
     mirror: M,
     files: FileTable,
 }
 
 impl Tree {
     /// Creates a tree whose files belong to `owner`.
-    pub fn new(mut mirror: Mirror, owner: Owner) -> Self {
+    pub fn new(mut mirror: Engine, owner: Owner) -> Self {
         mirror.publish();
         Self { mirror, files: FileTable::new(owner) }
     }
 }
 
-impl<'a> Tree<&'a mut Mirror> {
+impl<'a> Tree<&'a mut Engine> {
     /// Creates a tree of a borrowed mirror that shares a file table.
-    pub(in crate::fs) fn over(mirror: &'a mut Mirror, files: &FileTable) -> Self {
+    pub(in crate::fs) fn over(mirror: &'a mut Engine, files: &FileTable) -> Self {
         Self { mirror, files: files.clone() }
     }
 }
 
-impl<M: BorrowMut<Mirror>> Tree<M> {
+impl<M: BorrowMut<Engine>> Tree<M> {
     /// The mirror.
-    pub fn mirror(&mut self) -> &mut Mirror {
+    pub fn mirror(&mut self) -> &mut Engine {
         self.mirror.borrow_mut()
     }
 
-    fn seen(&self) -> &Mirror {
+    fn seen(&self) -> &Engine {
         self.mirror.borrow()
     }
 
@@ -65,7 +65,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     }
 
     /// The same tree with a borrowed mirror.
-    pub(in crate::fs) fn view(&mut self) -> Tree<&mut Mirror> {
+    pub(in crate::fs) fn view(&mut self) -> Tree<&mut Engine> {
         Tree::over(self.mirror.borrow_mut(), &self.files)
     }
 
@@ -201,7 +201,7 @@ impl<M: BorrowMut<Mirror>> Tree<M> {
     }
 
     /// Takes an open file out of the table while `act` uses it.
-    fn with<T>(&mut self, handle: u64, act: impl FnOnce(&mut Open, &mut Mirror) -> Result<T>) -> Result<T> {
+    fn with<T>(&mut self, handle: u64, act: impl FnOnce(&mut Open, &mut Engine) -> Result<T>) -> Result<T> {
         let mut open = self.files.take(handle, |event| self.seen().events.get(event).is_some())?;
         let done = act(&mut open, self.mirror());
         self.files.put_back(handle, open);

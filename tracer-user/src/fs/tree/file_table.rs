@@ -17,7 +17,7 @@ use super::{
     open::Open,
 };
 use crate::{
-    engine::instance::{Marks, mark::Mark},
+    engine::records::{Mark, Marks},
     event::EventId,
     fs::files::entry::{Entry, Result, Shows},
     kernel::Error,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{facts::Facts, instance::Events},
+    engine::{facts::Facts, registry::Events},
     event::EventId,
     kernel::Error,
 };

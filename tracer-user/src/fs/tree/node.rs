@@ -4,7 +4,7 @@
 //! directory (its event or CPU), and the entry in the directory's table, 0 for the directory itself.
 
 use crate::{
-    engine::instance::Mirror,
+    engine::Engine,
     event::{EventId, InstanceId, SystemId},
     fs::files::{
         CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYNTHETIC_EVENT, SYSTEM, TOP,
@@ -92,7 +92,7 @@ impl Node {
     }
 
     /// The table of a directory's files.
-    fn table(dir: Dir, mirror: &Mirror) -> &'static [Entry] {
+    fn table(dir: Dir, mirror: &Engine) -> &'static [Entry] {
         match dir {
             Dir::Instance => TOP,
             Dir::Events => EVENTS,
@@ -115,7 +115,7 @@ impl Node {
     }
 
     /// The entry of a file; `None` for a directory.
-    pub(in crate::fs) fn entry(self, mirror: &Mirror) -> Option<&'static Entry> {
+    pub(in crate::fs) fn entry(self, mirror: &Engine) -> Option<&'static Entry> {
         if self.dir == Dir::Options {
             return (self.entry > 0).then_some(&OPTION);
         }
@@ -123,7 +123,7 @@ impl Node {
     }
 
     /// The parent of a directory.
-    pub(in crate::fs) fn parent(self, mirror: &Mirror) -> Self {
+    pub(in crate::fs) fn parent(self, mirror: &Engine) -> Self {
         let dir = match self.dir {
             Dir::Instance if self.instance == InstanceId::TOP => Dir::Instance,
             Dir::Instance => return Self::dir(InstanceId::TOP, Dir::Instances),
@@ -138,7 +138,7 @@ impl Node {
     }
 
     /// The files and directories in a directory, by name; `None` if the instance, system or event is gone.
-    pub(in crate::fs) fn children(self, mirror: &Mirror) -> Option<Vec<(String, Self)>> {
+    pub(in crate::fs) fn children(self, mirror: &Engine) -> Option<Vec<(String, Self)>> {
         let state = mirror.get(self.instance)?;
         let top = self.instance == InstanceId::TOP;
         let dir = |dir| Self::dir(self.instance, dir);
@@ -190,7 +190,7 @@ impl Node {
     }
 
     /// Finds a name in a directory.
-    pub(in crate::fs) fn child(self, name: &str, mirror: &Mirror) -> Option<Self> {
+    pub(in crate::fs) fn child(self, name: &str, mirror: &Engine) -> Option<Self> {
         if !self.is_dir() {
             return None;
         }
@@ -222,7 +222,7 @@ impl Node {
     }
 
     /// Whether the file or directory exists.
-    pub(in crate::fs) fn exists(self, mirror: &Mirror) -> bool {
+    pub(in crate::fs) fn exists(self, mirror: &Engine) -> bool {
         let Some(state) = mirror.get(self.instance) else { return false };
         let here = match self.dir {
             Dir::System(system) => mirror.events.system(system).is_some(),
@@ -235,7 +235,7 @@ impl Node {
     }
 
     /// Whether it exists as long as its instance, so that the kernel can keep its name.
-    pub(in crate::fs) fn is_lasting(self, mirror: &Mirror) -> bool {
+    pub(in crate::fs) fn is_lasting(self, mirror: &Engine) -> bool {
         match self.dir {
             Dir::System(system) => mirror.events.is_lasting_system(system),
             Dir::Event(event) => mirror.events.is_lasting(event),
@@ -244,7 +244,7 @@ impl Node {
     }
 
     /// The size for stat(2): 0, except for files that can be mapped.
-    pub(in crate::fs) fn size(self, mirror: &Mirror) -> u64 {
+    pub(in crate::fs) fn size(self, mirror: &Engine) -> u64 {
         match self.entry(mirror).map(|entry| entry.shows) {
             Some(Shows::Page(_, make)) => make(mirror).len() as u64,
             _ => 0,
@@ -252,7 +252,7 @@ impl Node {
     }
 
     /// The permissions and the number of links.
-    pub(in crate::fs) fn mode(self, mirror: &Mirror) -> (u16, u32) {
+    pub(in crate::fs) fn mode(self, mirror: &Engine) -> (u16, u32) {
         if let Some(entry) = self.entry(mirror) {
             return (entry.mode, 1);
         }

@@ -9,9 +9,10 @@ use std::{
 use rustix::io::Errno;
 
 use crate::{
-    engine::instance::{
-        Filled, Lines, Marks, Mirror, Pages, Pipe, Seen,
-        mark::{Mark, Writer},
+    engine::{
+        Engine,
+        histograms::Seen,
+        records::{Filled, Lines, Mark, Marks, Pages, Pipe, Writer},
     },
     event::EventId,
     fs::files::entry::{At, Entry, Names, Result, Shows},
@@ -79,7 +80,7 @@ enum Body {
 }
 
 impl Body {
-    fn new(mirror: &mut Mirror, entry: &Entry, at: At, access: Access) -> Result<Self> {
+    fn new(mirror: &mut Engine, entry: &Entry, at: At, access: Access) -> Result<Self> {
         Ok(match entry.shows {
             Shows::Seq(_) | Shows::Page(..) => Self::Seq(None),
             Shows::Kernel(_) => Self::Kernel { made: None, fresh: 0 },
@@ -140,7 +141,7 @@ const STEP: Duration = Duration::from_millis(10);
 
 impl Text {
     /// Reads text; `None` if the read needs more time.
-    fn read(&mut self, mirror: &mut Mirror, offset: u64, size: usize) -> Option<Vec<u8>> {
+    fn read(&mut self, mirror: &mut Engine, offset: u64, size: usize) -> Option<Vec<u8>> {
         let since = Instant::now();
         if offset < self.start {
             (self.now, self.start) = (self.first.clone(), 0);
@@ -196,7 +197,7 @@ impl Open {
     /// `EACCES` for an open for writing of a file that can be mapped, `ENODEV` if the instance or event is gone, `EBUSY` if
     /// another reader has the pipe, and errors of emptying the file.
     pub(in crate::fs) fn new(
-        mirror: &mut Mirror,
+        mirror: &mut Engine,
         entry: &'static Entry,
         at: At,
         access: Access,
@@ -225,7 +226,7 @@ impl Open {
     }
 
     /// The queue of marks that receives the writes, if they make marks.
-    pub(in crate::fs) fn marks(&self, mirror: &Mirror) -> Option<(Arc<Marks>, Mark)> {
+    pub(in crate::fs) fn marks(&self, mirror: &Engine) -> Option<(Arc<Marks>, Mark)> {
         mirror.marks(self.at.instance).zip(self.entry.marks)
     }
 
@@ -238,7 +239,7 @@ impl Open {
     }
 
     /// The page that a mapping shows, if the file can be mapped.
-    pub(in crate::fs) fn page(&self, mirror: &Mirror) -> Option<Vec<u8>> {
+    pub(in crate::fs) fn page(&self, mirror: &Engine) -> Option<Vec<u8>> {
         match self.entry.shows {
             Shows::Page(_, make) => Some(make(mirror)),
             _ => None,
@@ -272,7 +273,7 @@ impl Open {
     /// `EINVAL` if the file cannot be read, and errors of making the text.
     pub(in crate::fs) fn read(
         &mut self,
-        mirror: &mut Mirror,
+        mirror: &mut Engine,
         offset: u64,
         size: usize,
     ) -> Result<Option<Outcome>> {
@@ -332,7 +333,7 @@ impl Open {
     /// `EINVAL` if the file cannot be written, and errors of the command.
     pub(in crate::fs) fn write(
         &mut self,
-        mirror: &mut Mirror,
+        mirror: &mut Engine,
         data: &[u8],
         who: u32,
         files: &Files,
@@ -348,7 +349,7 @@ impl Open {
     }
 
     /// Returns the readiness for poll(2); `waits` if the caller sleeps until the file is ready.
-    pub(in crate::fs) fn poll(&mut self, mirror: &mut Mirror, waits: bool) -> Ready {
+    pub(in crate::fs) fn poll(&mut self, mirror: &mut Engine, waits: bool) -> Ready {
         let at = self.at;
         let Body::Hist(counted) = &mut self.body else {
             return Ready { input: self.is_ready(mirror), news: false };
@@ -360,7 +361,7 @@ impl Open {
     }
 
     /// Whether a thread that polls the file must be woken now.
-    pub(in crate::fs) fn is_awaited(&self, mirror: &mut Mirror) -> bool {
+    pub(in crate::fs) fn is_awaited(&self, mirror: &mut Engine) -> bool {
         match &self.body {
             Body::Hist(counted) => counted.asked != mirror.hist_seen(self.at.instance, counted.event, true),
             _ => self.is_ready(mirror),
@@ -378,7 +379,7 @@ impl Open {
     }
 
     /// Whether a read returns at once.
-    fn is_ready(&self, mirror: &mut Mirror) -> bool {
+    fn is_ready(&self, mirror: &mut Engine) -> bool {
         match &self.body {
             // Under the option `block`, a pipe is always ready.
             Body::Pipe(pipe) => {
@@ -391,7 +392,7 @@ impl Open {
     }
 
     /// Closes the file.
-    pub(in crate::fs) fn close(self, mirror: &mut Mirror) {
+    pub(in crate::fs) fn close(self, mirror: &mut Engine) {
         match self.body {
             Body::Trace(text) if text.paused => mirror.pause(self.at.instance, false),
             Body::Pipe(_) => mirror.give_pipe(self.at.instance, self.at.cpu()),

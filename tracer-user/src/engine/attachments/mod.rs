@@ -1,0 +1,11 @@
+//! What is attached to the kernel for each instance, and how that follows what the instances want.
+
+pub(in crate::engine) mod aside;
+pub(in crate::engine) mod bulk_enable;
+pub(in crate::engine) mod bulk_functions;
+pub(in crate::engine) mod choice;
+pub(in crate::engine) mod deferred_close;
+pub(in crate::engine) mod dependents;
+pub(in crate::engine) mod enabled;
+pub(in crate::engine) mod probes;
+pub(in crate::engine) mod session;

@@ -1,0 +1,271 @@
+//! Dynamic events of an instance on their hooks.
+
+use crate::{
+    attach::{
+        AttachError, Attached, Cause, Gated, Hooks, Job, Linked, PlannedGated, Request, Session, Together,
+    },
+    engine::{
+        attachments::session::{EventConfig, InstanceSession},
+        facts::Facts,
+        probes::{self, Candidate, Tried},
+    },
+    event::{EventId, Format, dynamic::Target},
+    lang::define::Probe,
+    sys::Errno,
+};
+
+/// A probe on its hook.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "an event has few probes, and most have a gate of their own")]
+enum OnHook {
+    /// Behind a gate of its own.
+    Alone(Gated),
+    /// Through a link with others.
+    Shared(Attached),
+}
+
+/// The probes of one event that are at files, and have everything but their links.
+pub(in crate::engine) type PlannedProbes = Vec<(PlannedGated, Candidate)>;
+
+/// The probes of one event, each with the hook that it was given.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct AttachedProbes {
+    /// None for what waits for its module.
+    probes: Vec<Option<(OnHook, Candidate)>>,
+}
+
+impl OnHook {
+    fn slot(&self) -> u32 {
+        match self {
+            Self::Alone(gated) => gated.slot,
+            Self::Shared(attached) => attached.slot,
+        }
+    }
+
+    fn change(&mut self, session: &mut Session, request: &Request<'_>) -> Result<(), AttachError> {
+        match self {
+            Self::Alone(gated) => session.change_gated(gated, request),
+            Self::Shared(attached) => session.change(attached, request),
+        }
+    }
+
+    fn take_off(self, session: &mut Session) {
+        match self {
+            Self::Alone(gated) => session.detach_gated(gated),
+            Self::Shared(attached) => drop(session.rest(attached)),
+        }
+    }
+}
+
+/// What is asked of the session for a probe; triggers turn the event on and off at the slot of its first one.
+fn request<'a>(wanted: &EventConfig<'a>, candidate: &'a Candidate, first: Option<u32>) -> Request<'a> {
+    let mut request = wanted.request(&candidate.via, &candidate.hook);
+    request.irqs_off = candidate.irqs_off;
+    request.other = None;
+    request.extras.soft_slot = first;
+    request
+}
+
+impl AttachedProbes {
+    /// Hits and misses of each probe since it was hung up. Those that share a link count none: no file shows it of an `f`.
+    pub(in crate::engine) fn counts(&self) -> Vec<(u64, u64)> {
+        let count = |attached: &Option<(OnHook, Candidate)>| match attached {
+            Some((OnHook::Alone(gated), _)) => (gated.hits(), gated.missed()),
+            Some((OnHook::Shared(_), _)) | None => (0, 0),
+        };
+        self.probes.iter().map(count).collect()
+    }
+
+    /// Rows of the counters.
+    pub(in crate::engine) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.probes.iter().flatten().map(|(attached, _)| attached.slot())
+    }
+
+    /// Of each probe whether it waits for its module.
+    pub(in crate::engine) fn waiting(&self) -> impl Iterator<Item = bool> {
+        self.probes.iter().map(Option::is_none)
+    }
+}
+
+impl InstanceSession {
+    /// Hangs the probes of an event up; all or none.
+    pub(in crate::engine) fn attach_probes(
+        &mut self,
+        event: EventId,
+        definitions: &[Probe],
+        wanted: &EventConfig<'_>,
+        facts: &Facts,
+    ) -> Result<(), Tried> {
+        let mut attached = AttachedProbes::default();
+        if let Some((shared, candidate)) = self.together.remove(&event) {
+            attached.probes.push(Some((OnHook::Shared(shared), candidate)));
+            self.put_probes(event, attached);
+            return Ok(());
+        }
+        if let Some(linked) = self.linked.remove(&event) {
+            self.put_probes(event, linked);
+            return Ok(());
+        }
+        for probe in definitions {
+            // As the kernel's, which are registered when the module comes.
+            if probes::waits(probe, facts) == Some(true) {
+                attached.probes.push(None);
+                continue;
+            }
+            let first = attached.slots().next();
+            match self.attach_probe(probe, wanted, first, facts) {
+                Ok(one) => attached.probes.push(Some(one)),
+                Err(tried) => {
+                    self.take_off(attached);
+                    return Err(tried);
+                }
+            }
+        }
+        self.put_probes(event, attached);
+        Ok(())
+    }
+
+    /// Plans how probes at files hang; nothing for others.
+    pub(in crate::engine) fn plan_probes(
+        &mut self,
+        definitions: &[Probe],
+        wanted: &EventConfig<'_>,
+        facts: &Facts,
+    ) -> Result<(PlannedProbes, Vec<Job>), Tried> {
+        let (mut planned, mut jobs) = (PlannedProbes::new(), Vec::new());
+        for probe in definitions.iter().filter(|probe| matches!(probe.event.target, Target::File { .. })) {
+            let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);
+            let first = planned.first().map(|(planned, _)| planned.slot);
+            let mut done = Err(());
+            for candidate in usable {
+                match self.session().plan_gated(&request(wanted, &candidate, first)) {
+                    Ok((one, job)) => {
+                        planned.push((one, candidate));
+                        jobs.push(job);
+                        done = Ok(());
+                        break;
+                    }
+                    Err(error) => {
+                        tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());
+                        tried.refused(candidate.name(), &error);
+                    }
+                }
+            }
+            if done.is_err() {
+                let nothing = || Err(Cause::Hook("uprobe", Errno::CANCELED));
+                for (planned, _) in planned {
+                    let _ = self.session().finish_gated(planned, nothing());
+                }
+                return Err(tried);
+            }
+        }
+        Ok((planned, jobs))
+    }
+
+    /// Takes them up once their links are made, all or none; [`InstanceSession::attach_probes`] finds them there.
+    pub(in crate::engine) fn finish_probes(
+        &mut self,
+        event: EventId,
+        planned: PlannedProbes,
+        made: Result<Vec<Hooks>, Errno>,
+        format: &Format,
+    ) -> Result<(), Tried> {
+        let (made, missing) = match made {
+            Ok(made) => (made, Errno::CANCELED),
+            Err(errno) => (Vec::new(), errno),
+        };
+        let mut made = made.into_iter();
+        let (mut attached, mut tried) = (AttachedProbes::default(), None);
+        for (planned, candidate) in planned {
+            let hooks = made.next().unwrap_or(Err(Cause::Hook(candidate.name(), missing)));
+            match self.session().finish_gated(planned, hooks) {
+                Ok(gated) => attached.probes.push(Some((OnHook::Alone(gated), candidate))),
+                Err(cause) => {
+                    let error = AttachError::new(format.full_name(), cause);
+                    tried.get_or_insert_with(Tried::default).refused(candidate.name(), &error);
+                }
+            }
+        }
+        if let Some(tried) = tried {
+            self.take_off(attached);
+            return Err(tried);
+        }
+        self.linked.insert(event, attached);
+        Ok(())
+    }
+
+    fn attach_probe(
+        &mut self,
+        probe: &Probe,
+        wanted: &EventConfig<'_>,
+        first: Option<u32>,
+        facts: &Facts,
+    ) -> Result<(OnHook, Candidate), Tried> {
+        let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);
+        for candidate in usable {
+            match self.session().attach_gated(&request(wanted, &candidate, first)) {
+                Ok(gated) => {
+                    tracing::debug!(hook = candidate.name(), %tried, "{}", wanted.format.full_name());
+                    return Ok((OnHook::Alone(gated), candidate));
+                }
+                Err(error) => {
+                    tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());
+                    tried.refused(candidate.name(), &error);
+                }
+            }
+        }
+        Err(tried)
+    }
+
+    /// Changes what becomes of the hits of a dynamic event that hangs on its hooks.
+    pub(in crate::engine) fn change_probes(
+        &mut self,
+        event: EventId,
+        wanted: &EventConfig<'_>,
+    ) -> Result<(), AttachError> {
+        let Some(mut attached) = self.take_probes(event) else { return Ok(()) };
+        let first = attached.slots().next();
+        let changed = attached.probes.iter_mut().flatten().try_for_each(|(attached, candidate)| {
+            attached.change(self.session(), &request(wanted, candidate, first))
+        });
+        self.put_probes(event, attached);
+        changed
+    }
+
+    /// Takes probes off their hooks.
+    pub(in crate::engine) fn take_off(&mut self, attached: AttachedProbes) {
+        for (attached, _) in attached.probes.into_iter().flatten() {
+            attached.take_off(self.session());
+        }
+    }
+
+    /// Plans how functions' events hang through as few links as can be.
+    pub(in crate::engine) fn plan_together(
+        &mut self,
+        events: &[(EventId, Candidate)],
+        wanted: &[EventConfig<'_>],
+    ) -> Together {
+        let requests: Vec<_> = events
+            .iter()
+            .zip(wanted)
+            .map(|((_, candidate), wanted)| request(wanted, candidate, None))
+            .collect();
+        self.session().plan_shared(&requests)
+    }
+
+    /// Takes them up once the links are made; [`InstanceSession::attach_probes`] finds them there.
+    pub(in crate::engine) fn finish_together(&mut self, events: Vec<(EventId, Candidate)>, linked: Linked) {
+        let all = self.session().finish_shared(linked);
+        let attached = events.into_iter().zip(all);
+        self.together.extend(
+            attached.filter_map(|((event, candidate), attached)| Some((event, (attached?, candidate)))),
+        );
+    }
+
+    /// Takes off what nobody came for.
+    pub(in crate::engine) fn end_together(&mut self) {
+        for (attached, _) in std::mem::take(&mut self.together).into_values() {
+            drop(self.session().rest(attached));
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! All instances, and what they share: the catalogue of events, facts of the kernel, names of threads.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use rustix::io::Errno;
+
+use crate::{
+    attach::{AttachError, INLINE_CLOSE_MAX, take_unused},
+    buffer::{CpuBuffer, PageSize},
+    engine::{
+        attachments::{
+            bulk_enable::Guarding,
+            choice::Choices,
+            session::{self, InstanceSession, SessionFactory},
+        },
+        facts::Facts,
+        instances::{instance::Instance, options::TraceOptions},
+        quota::{Charge, Quotas},
+        records::{names::Names, objects::Maps},
+        registry::{catalogue::Events, dynamic::Dynamic, program_events::Programs, synthetic::Synthetic},
+        tasks::TaskNames,
+        turns::Turns,
+        user::UserEvents,
+    },
+    event::{EventId, InstanceId},
+    kernel::{Error, memory, modules},
+    lang::hist,
+};
+
+/// Numbers of instances: what fits into the number of a file.
+const NUMBERS: u32 = 1 << 24;
+
+/// Bytes of a directory's name at most (`NAME_MAX`).
+const NAME_MAX: usize = 255;
+
+/// Whether this can be a directory's name.
+pub(in crate::engine) fn is_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && name.len() <= NAME_MAX && !name.contains(['/', '\0'])
+}
+
+/// Instances below the top at most.
+const INSTANCES: usize = 1024;
+
+/// The option that says where `trace_printk()` writes.
+const PRINTK: &str = "trace_printk_dest";
+
+/// All instances.
+#[derive(Debug)]
+pub struct Engine {
+    /// Facts of the kernel.
+    pub facts: Arc<Facts>,
+    /// The events.
+    pub events: Arc<Events>,
+    pub(in crate::engine) instances: BTreeMap<InstanceId, Instance>,
+    /// The number that the next instance gets.
+    next: u32,
+    pub(in crate::engine) grounds: Option<Arc<SessionFactory>>,
+    pub(in crate::engine) choices: Choices,
+    pub(in crate::engine) guarding: Guarding,
+    pub(in crate::engine) names: Option<Names>,
+    changes: u64,
+    /// Tells of modules that come and go, where anything does.
+    pub(in crate::engine) modules: Option<modules::Changes>,
+    /// Names of threads.
+    pub tasks: TaskNames,
+    pub(in crate::engine) dynamic: Dynamic,
+    /// Events that somebody holds, and how often.
+    pub(in crate::engine) held: BTreeMap<EventId, usize>,
+    /// What programs of others emit.
+    pub(in crate::engine) published: Option<crate::engine::registry::published::Published>,
+    pub(in crate::engine) synthetic: Synthetic,
+    /// The histogram triggers of all instances.
+    pub(in crate::engine) histograms: hist::Set,
+    /// How many dynamic events were ever defined.
+    pub(in crate::engine) definitions: u64,
+    pub(in crate::engine) user: UserEvents,
+    pub(in crate::engine) programs: Programs,
+    /// What each uid's clients have.
+    pub quotas: Quotas,
+    /// The uid of the client whose write is being done; 0 is the daemon itself, too.
+    pub client: u32,
+    /// Bytes of the definitions of dynamic and synthetic events, by the events' numbers.
+    pub(in crate::engine) definition_charges: HashMap<EventId, Vec<Charge>>,
+    pub(in crate::engine) turns: Turns,
+    /// What processes have mapped.
+    pub(in crate::engine) maps: Maps,
+    /// Whether what a mark comes to may have changed.
+    pub(in crate::engine) marks_stale: bool,
+}
+
+impl Engine {
+    /// The top instance, as the kernel has it at the start.
+    ///
+    /// # Errors
+    /// When the kernel's events cannot be read.
+    pub fn new(facts: Arc<Facts>) -> Result<Self, Error> {
+        // First, so that no change is missed.
+        let modules = modules::Changes::watch();
+        let events = Arc::new(Events::read(&facts)?);
+        let options = facts.tracefs.read("trace_options")?.unwrap_or_default();
+        let options = TraceOptions::named(&options).and_of_tracers(facts.tracefs.options()?);
+        let top = Instance::new("", options, facts.cpus(), PageSize::LEAST);
+        Ok(Self {
+            facts,
+            events,
+            instances: BTreeMap::from([(InstanceId::TOP, top)]),
+            next: InstanceId::TOP.get() + 1,
+            grounds: None,
+            choices: Choices::default(),
+            guarding: Guarding::default(),
+            names: None,
+            changes: 0,
+            modules,
+            tasks: TaskNames::default(),
+            dynamic: Dynamic::default(),
+            held: BTreeMap::new(),
+            published: None,
+            synthetic: Synthetic::default(),
+            histograms: hist::Set::default(),
+            definitions: 0,
+            user: UserEvents::default(),
+            programs: Programs::default(),
+            quotas: Quotas::default(),
+            client: 0,
+            definition_charges: HashMap::new(),
+            turns: Turns::default(),
+            maps: Maps::default(),
+            marks_stale: true,
+        })
+    }
+
+    /// Counts up whenever something may have been set.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// What becomes readable when modules came or went.
+    pub fn module_changes(&self) -> Option<OwnedFd> {
+        self.modules.as_ref()?.as_fd().try_clone_to_owned().ok()
+    }
+
+    /// Says that something was set.
+    pub fn touch(&mut self) {
+        self.changes += 1;
+        self.marks_stale = true;
+    }
+
+    /// An instance.
+    pub fn get(&self, instance: InstanceId) -> Option<&Instance> {
+        self.instances.get(&instance)
+    }
+
+    /// An instance, to be read by what takes from it.
+    pub fn get_mut(&mut self, instance: InstanceId) -> Option<&mut Instance> {
+        self.instances.get_mut(&instance)
+    }
+
+    pub(in crate::engine) fn state(&mut self, instance: InstanceId) -> Result<&mut Instance, Errno> {
+        self.instances.get_mut(&instance).ok_or(Errno::NODEV)
+    }
+
+    /// All instances with their numbers.
+    pub(in crate::engine) fn numbered(&self) -> impl Iterator<Item = (InstanceId, &Instance)> {
+        self.instances.iter().map(|(number, state)| (*number, state))
+    }
+
+    /// All instances.
+    pub(in crate::engine) fn all(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.values()
+    }
+
+    /// All instances, to be changed.
+    pub(in crate::engine) fn all_mut(&mut self) -> impl Iterator<Item = &mut Instance> {
+        self.instances.values_mut()
+    }
+
+    /// What showing an instance's records needs.
+    pub(in crate::engine) fn parts(
+        &mut self,
+        instance: InstanceId,
+    ) -> Option<(&Facts, &Events, &TaskNames, &mut Instance)> {
+        let Self { facts, events, tasks, instances, .. } = self;
+        Some((facts, events, tasks, instances.get_mut(&instance)?))
+    }
+
+    /// Numbers of all instances, the top first.
+    pub(in crate::engine) fn numbers(&self) -> impl DoubleEndedIterator<Item = InstanceId> {
+        self.instances.keys().copied()
+    }
+
+    /// Numbers and names of the instances below the top.
+    pub fn below(&self) -> impl Iterator<Item = (InstanceId, &str)> {
+        self.instances.iter().skip(1).map(|(number, instance)| (*number, instance.name.as_str()))
+    }
+
+    /// The number of an instance below the top.
+    pub fn find(&self, name: &str) -> Option<InstanceId> {
+        self.below().find(|(_, known)| *known == name).map(|(number, _)| number)
+    }
+
+    /// Makes an instance.
+    ///
+    /// # Errors
+    /// `EEXIST`; `EINVAL` for what can be no directory's name; `ENOSPC` when numbers are used up, and `ENOMEM` where there
+    /// are as many instances as there may be.
+    pub fn make(&mut self, name: &str) -> Result<InstanceId, Errno> {
+        if self.find(name).is_some() {
+            return Err(Errno::EXIST);
+        }
+        if !is_name(name) {
+            return Err(Errno::INVAL);
+        }
+        // A number is given once, and has to fit those of files.
+        if self.next >= NUMBERS {
+            return Err(Errno::NOSPC);
+        }
+        if self.instances.len() > INSTANCES {
+            return Err(Errno::NOMEM);
+        }
+        let version = self.facts.version();
+        let options = self.state(InstanceId::TOP)?.options.inherited(version);
+        let instance = InstanceId::new(self.next);
+        self.next += 1;
+        self.touch();
+        self.instances.insert(instance, Instance::new(name, options, self.facts.cpus(), PageSize::LEAST));
+        Ok(instance)
+    }
+
+    /// Takes an instance away, with everything it has in the kernel.
+    ///
+    /// # Errors
+    /// `ENOENT`, or `EBUSY` while one of its files is open.
+    pub fn remove(&mut self, name: &str) -> Result<(), Errno> {
+        let instance = self.find(name).ok_or(Errno::NOENT)?;
+        if self.state(instance)?.users > 0 {
+            return Err(Errno::BUSY);
+        }
+        if self.state(instance)?.options.is(PRINTK) {
+            self.printk_destination(InstanceId::TOP, true)?;
+        }
+        let on: Vec<EventId> = self.state(instance)?.enabled.iter().copied().collect();
+        self.keep_counts(instance, &on);
+        self.forget_hists(instance);
+        self.instances.remove(&instance);
+        self.touch();
+        self.rest();
+        Ok(())
+    }
+
+    /// Takes everything off its hooks. What is left are perf events that do nothing, and take a while to be closed: many of them
+    /// by who guards them ([`Engine::guard_with`]), others by the caller.
+    pub fn end(&mut self) -> Vec<OwnedFd> {
+        self.guarding.dismiss();
+        let lives: Vec<InstanceSession> = self.all_mut().filter_map(|state| state.live.take()).collect();
+        self.rest();
+        let mut events: Vec<OwnedFd> = lives.into_iter().flat_map(InstanceSession::end).collect();
+        // What was opened for a change that did not come to its end.
+        events.extend(take_unused());
+        if events.len() > INLINE_CLOSE_MAX { self.guarding.close(events) } else { events }
+    }
+
+    /// Whether there is memory for a buffer, or for those of all CPUs, of so many bytes each. Pages are taken as they are filled:
+    /// what buffers were promised and do not have yet counts as taken.
+    ///
+    /// # Errors
+    /// `ENOMEM`, as `ring_buffer_resize()` says when there is not as much memory as it would take.
+    pub(in crate::engine) fn find_memory(
+        &self,
+        instance: InstanceId,
+        cpu: Option<u32>,
+        bytes: usize,
+    ) -> Result<(), Errno> {
+        let owed = |buffer: &CpuBuffer, size: usize| size.saturating_sub(buffer.taken()) as u64;
+        let (mut more, mut promised) = (0_u64, 0_u64);
+        for (number, state) in &self.instances {
+            for (at, buffer) in state.buffer.select(None) {
+                let resized = *number == instance && cpu.is_none_or(|cpu| cpu == at);
+                let size = if resized { bytes } else { buffer.size() };
+                more =
+                    more.saturating_add(if resized { bytes.saturating_sub(buffer.size()) as u64 } else { 0 });
+                promised = promised.saturating_add(owed(buffer, size));
+            }
+            for (_, spare) in state.snapshot.iter().flat_map(|snapshot| snapshot.select(None)) {
+                promised = promised.saturating_add(owed(spare, spare.size()));
+            }
+        }
+        // What makes a buffer no larger is never refused.
+        if more == 0 || memory::available().is_none_or(|available| promised <= available) {
+            return Ok(());
+        }
+        Err(Errno::NOMEM)
+    }
+
+    /// Counts an open file in.
+    ///
+    /// # Errors
+    /// `ENODEV` when the instance is gone.
+    pub fn hold(&mut self, instance: InstanceId) -> Result<(), Errno> {
+        self.state(instance)?.users += 1;
+        Ok(())
+    }
+
+    /// Counts an open file out.
+    pub fn release(&mut self, instance: InstanceId) {
+        if let Some(state) = self.get_mut(instance) {
+            state.users = state.users.saturating_sub(1);
+        }
+    }
+
+    /// Reserves the reading of one CPU's `trace_pipe`, or of the one of all.
+    ///
+    /// # Errors
+    /// `EBUSY` while somebody else reads it, or one that it takes from.
+    pub fn take_pipe(&mut self, instance: InstanceId, cpu: Option<u32>) -> Result<(), Errno> {
+        let pipes = &mut self.state(instance)?.pipes;
+        let taken = match cpu {
+            None => !pipes.is_empty(),
+            Some(_) => pipes.contains(&None) || pipes.contains(&cpu),
+        };
+        if taken {
+            return Err(Errno::BUSY);
+        }
+        pipes.push(cpu);
+        Ok(())
+    }
+
+    /// Ends a [`Engine::take_pipe`].
+    pub fn give_pipe(&mut self, instance: InstanceId, cpu: Option<u32>) {
+        if let Some(state) = self.get_mut(instance) {
+            state.pipes.retain(|taken| *taken != cpu);
+        }
+    }
+
+    /// Stops recording for a reader (`pause-on-trace`), or lets it go on.
+    pub fn pause(&mut self, instance: InstanceId, on: bool) {
+        if let Some(state) = self.get_mut(instance) {
+            state.pause(on);
+        }
+        self.marks_stale = true;
+    }
+
+    /// Byte offset of `pid` in the kernel's `struct task_struct`.
+    pub(in crate::engine) fn task_pid(&self) -> Option<u32> {
+        Some(self.facts.btf()?.member("task_struct", "pid").ok()??.offset)
+    }
+
+    /// One instance at a time is where `trace_printk()` writes: one takes it from another, none gives it away but the
+    /// top gets it back.
+    pub(in crate::engine) fn printk_destination(
+        &mut self,
+        instance: InstanceId,
+        on: bool,
+    ) -> Result<(), Errno> {
+        let option = self.state(instance)?.options.find(PRINTK).ok_or(Errno::INVAL)?;
+        if self.state(instance)?.options.get(option) == on {
+            return Ok(());
+        }
+        if instance == InstanceId::TOP && !on {
+            return Err(Errno::INVAL);
+        }
+        let target = if on { instance } else { InstanceId::TOP };
+        for (number, state) in &mut self.instances {
+            state.options.set(option, *number == target);
+        }
+        Ok(())
+    }
+
+    /// Makes an instance's session, where it has none yet.
+    pub(in crate::engine) fn make_live(&mut self, instance: InstanceId) -> Result<(), Errno> {
+        if self.state(instance)?.live.is_some() {
+            return Ok(());
+        }
+        if self.facts.is_frozen() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let told = |error: AttachError| {
+            tracing::warn!("{error}");
+            session::errno(&error)
+        };
+        let facts = self.facts.clone();
+        let grounds = match &self.grounds {
+            Some(grounds) => Arc::clone(grounds),
+            None => Arc::new(self.aside(|| SessionFactory::find(&facts)).map_err(told)?),
+        };
+        self.grounds = Some(Arc::clone(&grounds));
+        if self.names.is_none() {
+            self.names = Some(self.aside(|| Names::follow(&grounds, &facts)).map_err(told)?);
+        }
+        let task_pid = self.task_pid();
+        let live = self.aside(|| InstanceSession::new(&grounds, &facts)).map_err(told)?;
+        self.marks_stale = true;
+        self.state(instance)?.enliven(live, task_pid)
+    }
+
+    /// Follows names no more once no instance is left that has anything in the kernel.
+    fn rest(&mut self) {
+        if self.instances.values().all(|state| state.live.is_none()) {
+            self.names = None;
+        }
+    }
+
+    /// The rings of all instances, and that of the tasks that take part in user events.
+    pub fn rings(&self) -> impl Iterator<Item = &crate::sys::bpf::ring::RingMemory> {
+        let live = self.instances.values().filter_map(|state| state.live.as_ref());
+        live.flat_map(|live| &live.rings).chain(self.user_ring())
+    }
+
+    /// Numbers of the instances that record at this moment.
+    pub fn recording(&self) -> Vec<InstanceId> {
+        let recording = self.instances.iter().filter(|(_, state)| state.live.is_some());
+        recording.map(|(number, _)| *number).collect()
+    }
+}

@@ -1,0 +1,58 @@
+//! `events/SYSTEM/EVENT/inject`: a record of any event, made in user space. It goes through the event's filter, and through
+//! its triggers where one of them wants the record, be the event on or off (`trace_inject_entry()`).
+
+use rustix::io::Errno;
+use tracer_abi::{COMMON_SIZE, asked};
+
+use crate::{
+    attach,
+    engine::{Engine, attachments::session, instances::instance::EventInputs, records::mark::Writer},
+    event::{EventId, InstanceId},
+    lang,
+};
+
+/// What is written at once is shorter than a page.
+const LIMIT: usize = 4096;
+
+impl Engine {
+    /// Records what was written to an event's `inject`.
+    ///
+    /// # Errors
+    /// Those of [`lang::inject::record`]; `EINVAL` for a text as long as a page; what the kernel says of a program.
+    pub fn inject(
+        &mut self,
+        instance: InstanceId,
+        event: EventId,
+        text: &[u8],
+        writer: Writer,
+    ) -> Result<(), Errno> {
+        if text.len() >= LIMIT {
+            return Err(Errno::INVAL);
+        }
+        self.read_format(event)?;
+        let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
+        let format = catalogue.try_format(event, &facts)?;
+        let mut common = [0; COMMON_SIZE];
+        common[..2].copy_from_slice(&format.id.to_ne_bytes());
+        common[4..].copy_from_slice(&writer.pid.to_ne_bytes());
+        let record = lang::inject::record(text, format, common)?;
+        self.make_live(instance)?;
+        self.tasks.meet(writer.pid.cast_signed(), true);
+        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
+        if self.get(instance).is_some_and(|state| state.hists.counts_event(event)) {
+            self.count_record(instance, event, &record, &hit);
+        }
+        let state = self.state(instance)?;
+        state.recorded.insert(event);
+        let wants = EventInputs { format, stacks, begins_off: false };
+        let asked = state.with_wanted(event, wants, |live, wanted| {
+            live.inject(event, wanted, &record, &hit).map_err(|error| session::log_to_errno(&error))
+        })?;
+        self.hand_to_probes(instance, event, &record, &hit);
+        if asked & asked::STACK != 0 {
+            self.collect(instance);
+            self.stack_of_writer(instance, &record, writer);
+        }
+        Ok(())
+    }
+}

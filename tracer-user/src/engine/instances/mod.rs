@@ -1,0 +1,15 @@
+//! The state of each instance: what is enabled, filters, triggers, threads, options, buffers and errors.
+
+pub(in crate::engine) mod errors;
+pub(in crate::engine) mod inject;
+pub(in crate::engine) mod instance;
+pub(in crate::engine) mod options;
+pub(in crate::engine) mod select;
+pub(in crate::engine) mod trigger;
+pub(in crate::engine) mod trigger_list;
+pub mod words;
+
+pub use errors::ErrorLog;
+pub use instance::{Instance, Size};
+pub use options::TraceOptions;
+pub use select::Selector;

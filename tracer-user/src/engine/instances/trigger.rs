@@ -1,0 +1,219 @@
+//! Adding triggers to events and taking them away: `events/SYSTEM/EVENT/trigger`.
+//!
+//! An event with triggers hangs on its hook whether it is on or not, and so does one that triggers turn on and off; the
+//! word that says whether such an event is recorded is the kernel side's ([`tracer_abi::Switches::soft`]).
+
+use rustix::io::Errno;
+
+use crate::{
+    buffer::clock::monotonic,
+    engine::{
+        Engine,
+        instances::trigger_list::{InstalledTrigger, Kind},
+    },
+    event::{EventId, InstanceId},
+    lang::trigger::{self, Act, Argument, Command, Target},
+};
+
+/// Kernels from this one on tell in `error_log` what is wrong with a trigger's filter: seen not on 6.1 and on 6.12, which of
+/// those between began with it is not.
+const LOGGED: (u32, u32) = (6, 2);
+
+impl Engine {
+    /// What was written to an event's `trigger`.
+    pub(in crate::engine) fn set_trigger(
+        &mut self,
+        instance: InstanceId,
+        event: EventId,
+        written: &[u8],
+    ) -> Result<(), Errno> {
+        let line = trigger::read(written)?;
+        let (kind, argument) = match line.command {
+            Command::Act(act, argument) => (Kind::Act(act), argument),
+            Command::Switch(switch, target, argument) => {
+                (Kind::Switch(switch, self.target(target)?), argument)
+            }
+            Command::Hist(text) => return self.set_hist(instance, event, text, line.remove),
+        };
+        if line.remove {
+            let state = self.state(instance)?;
+            if let Some(at) = state.triggers.find(event, kind) {
+                self.take_trigger(instance, event, at)?;
+            }
+            return Ok(());
+        }
+        let standing = self.standing(instance, event, kind, argument)?;
+        if self.state(instance)?.triggers.find(event, kind).is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.put_trigger(instance, event, standing)
+    }
+
+    /// The event that a trigger is to turn on and off: one that can be turned on.
+    fn target(&self, target: Target<'_>) -> Result<EventId, Errno> {
+        let name = |text| std::str::from_utf8(text).map_err(|_| Errno::INVAL);
+        let system = self.events.find_system(name(target.system)?).ok_or(Errno::INVAL)?;
+        let event = self.events.find(system, name(target.event)?).ok_or(Errno::INVAL)?;
+        if self.events.is_special(system) { Err(Errno::INVAL) } else { Ok(event) }
+    }
+
+    /// A trigger with its count and filter, in the order in which the kernel finds fault with them.
+    fn standing(
+        &mut self,
+        instance: InstanceId,
+        event: EventId,
+        kind: Kind,
+        argument: Argument<'_>,
+    ) -> Result<InstalledTrigger, Errno> {
+        let count = argument.count()?;
+        let filter = match argument.filter()? {
+            None => None,
+            Some(text) => match self.resolve(event, text)? {
+                Ok(filter) => Some((text.to_vec(), filter)),
+                Err(error) => {
+                    if self.facts.version() >= LOGGED {
+                        self.state(instance)?.errors.push(monotonic(), error.log_entry());
+                    }
+                    return Err(error.errno());
+                }
+            },
+        };
+        Ok(InstalledTrigger::new(kind, count, filter))
+    }
+
+    /// Lets a trigger stand; when something is refused, all is as it was.
+    fn put_trigger(
+        &mut self,
+        instance: InstanceId,
+        event: EventId,
+        standing: InstalledTrigger,
+    ) -> Result<(), Errno> {
+        let (kind, count) = (standing.kind, standing.count);
+        self.make_live(instance)?;
+        if kind == Kind::Act(Act::Snapshot) {
+            self.state(instance)?.arm_snapshot();
+        }
+        if let Some((target, idle)) = kind.target() {
+            self.soften_for(instance, target, idle)?;
+        }
+        let state = self.state(instance)?;
+        let first = state.triggers.of(event).is_empty();
+        let done = match state.triggers.insert(event, standing) {
+            Err(errno) => Err(errno),
+            Ok(place) => {
+                if let (Some(place), Some(live)) = (place, &state.live) {
+                    live.asked().set_count(place, count);
+                }
+                let done = if first && !self.is_special(event) {
+                    self.soften_for(instance, event, false)
+                } else {
+                    self.refresh(instance, event)
+                };
+                if done.is_err() {
+                    self.state(instance)?.triggers.remove(event, 0);
+                }
+                done
+            }
+        };
+        if let (Err(_), Some((target, idle))) = (done, kind.target()) {
+            self.harden_for(instance, target, idle)?;
+        }
+        done
+    }
+
+    /// Takes the trigger at a place in an event's list away.
+    fn take_trigger(&mut self, instance: InstanceId, event: EventId, at: usize) -> Result<(), Errno> {
+        // What it asked for before is obeyed.
+        self.collect(instance);
+        let state = self.state(instance)?;
+        let Some(standing) = state.triggers.remove(event, at) else { return Ok(()) };
+        if state.triggers.of(event).is_empty() && !self.is_special(event) {
+            self.harden_for(instance, event, false)?;
+        } else {
+            self.refresh(instance, event)?;
+        }
+        match standing.kind.target() {
+            Some((target, idle)) => self.harden_for(instance, target, idle),
+            None => Ok(()),
+        }
+    }
+
+    pub(in crate::engine) fn is_special(&self, event: EventId) -> bool {
+        self.events.get(event).is_some_and(|known| self.events.is_special(known.system))
+    }
+
+    /// One reason more why an event hangs on its hook though it be off, for what has programs of its own.
+    pub(in crate::engine) fn soften_idle(
+        &mut self,
+        instance: InstanceId,
+        event: EventId,
+    ) -> Result<(), Errno> {
+        self.soften_for(instance, event, true)
+    }
+
+    /// One such reason less.
+    pub(in crate::engine) fn harden_idle(
+        &mut self,
+        instance: InstanceId,
+        event: EventId,
+    ) -> Result<(), Errno> {
+        self.harden_for(instance, event, true)
+    }
+
+    /// One reason more why triggers may turn an event on and off (`__ftrace_event_enable_disable(file, 1, 1)`): it
+    /// hangs on its hook from here on, and is what it was, on or off.
+    fn soften_for(&mut self, instance: InstanceId, event: EventId, idle: bool) -> Result<(), Errno> {
+        let state = self.state(instance)?;
+        let first = state.triggers.soft_mode_get(event, idle);
+        let rests = state.live.as_ref().is_some_and(|live| live.is_idle(event));
+        let wakes = rests && !state.triggers.is_idle(event);
+        let done = if wakes || first && !state.is_enabled(event) {
+            self.choose_hooks(&[event]);
+            self.attach_hook(instance, event, true)
+        } else {
+            self.refresh(instance, event)
+        };
+        if done.is_err() {
+            self.state(instance)?.triggers.soft_mode_put(event, idle);
+        }
+        done
+    }
+
+    /// One reason less; behind the last one an event stays on its hook if it is on.
+    fn harden_for(&mut self, instance: InstanceId, event: EventId, idle: bool) -> Result<(), Errno> {
+        let state = self.state(instance)?;
+        let last = state.triggers.soft_mode_put(event, idle);
+        if !state.live.as_ref().is_some_and(|live| live.is_soft_off(event)) {
+            return self.refresh(instance, event);
+        }
+        if last {
+            return self.take_off(instance, event);
+        }
+        if self.may_idle(instance, event) && !self.get(instance).is_some_and(|state| state.idles(event)) {
+            self.keep_counts(instance, &[event]);
+            if let Some(live) = &mut self.state(instance)?.live {
+                live.idle_at(event);
+            }
+        }
+        self.refresh(instance, event)
+    }
+
+    /// Whether nothing needs an event's own program while the event is off.
+    pub(in crate::engine) fn may_idle(&self, instance: InstanceId, event: EventId) -> bool {
+        let idle = self.get(instance).is_some_and(|state| state.triggers.is_idle(event));
+        // What has no tracepoint is made by the programs that hang for it.
+        idle && !self.events.is_made(event)
+    }
+
+    /// Takes an event off its hook.
+    fn take_off(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
+        self.keep_counts(instance, &[event]);
+        let state = self.state(instance)?;
+        state.enabled.remove(&event);
+        if let Some(live) = &mut state.live {
+            live.detach([event]);
+        }
+        self.sit(instance, event, false)?;
+        self.changed(instance, event)
+    }
+}

@@ -1,0 +1,328 @@
+//! Records that user space writes: `trace_marker` and `trace_marker_raw`.
+//!
+//! They are the kernel's `ftrace:print` and `ftrace:raw_data`, which no print fmt describes as `trace` shows them
+//! (`trace_print_print()` and `trace_raw_data()`, kernel/trace/trace_output.c).
+
+use std::{fs::File, os::unix::fs::FileExt};
+
+use rustix::io::Errno;
+use tracer_abi::{COMMON_SIZE, asked};
+
+use crate::{
+    attach,
+    buffer::{Page, PageSize, clock::Conversion},
+    engine::{
+        Engine,
+        facts::{Facts, MARK_WRITER},
+        registry::catalogue::{Events, SPECIAL},
+    },
+    event::{EventId, InstanceId},
+    render::{
+        RenderEnv,
+        line::{self, Stamp, Tasks},
+        stack,
+    },
+};
+
+/// Bytes of a marker's text at most (`TRACE_MARKER_MAX_SIZE`).
+const TEXT_MAX: usize = 4096;
+/// Offset of text and of raw data in a record: behind the common fields and `ip`, or `id`.
+const TEXT_AT: usize = 16;
+const DATA_AT: usize = 12;
+
+/// The option of an instance that wants what is written to the top's `trace_marker` as well.
+pub(in crate::engine) const COPY: &str = "copy_trace_marker";
+
+/// Bytes of a thread's `stat` file at most: some fifty numbers.
+const STAT_MAX: usize = 1536;
+
+/// What a mark is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Text.
+    Text,
+    /// A number and bytes.
+    Raw,
+}
+
+/// Who writes a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writer {
+    /// Thread.
+    pub pid: u32,
+    /// CPU that it is on.
+    pub cpu: u32,
+    /// Its name, NULs behind.
+    pub comm: [u8; 16],
+}
+
+impl Writer {
+    /// A thread that waits for us, its name and the CPU on which it last ran.
+    pub fn of(pid: u32) -> Self {
+        Self::again(pid, &mut None)
+    }
+
+    /// The same by the file that was asked last, if that is this thread's: once its task is gone, it says nothing more.
+    pub fn again(pid: u32, last: &mut Option<(u32, File)>) -> Self {
+        let mut stat = [0; STAT_MAX];
+        let mut read = |file: &File| file.read_at(&mut stat, 0).ok().filter(|length| *length > 0);
+        let mut length = last.as_ref().filter(|(whose, _)| *whose == pid).and_then(|(_, file)| read(file));
+        if length.is_none() {
+            *last = File::open(format!("/proc/{pid}/stat")).ok().map(|file| (pid, file));
+            length = last.as_ref().and_then(|(_, file)| read(file));
+        }
+        let (comm, cpu) = stat.get(..length.unwrap_or(0)).and_then(from_stat).unwrap_or_default();
+        Self { pid, cpu, comm }
+    }
+}
+
+/// Name and CPU in a `stat` file (proc(5)): its second word, which may hold anything, in parentheses, and its 39th.
+fn from_stat(stat: &[u8]) -> Option<([u8; 16], u32)> {
+    let (begin, end) =
+        (stat.iter().position(|byte| *byte == b'(')?, stat.iter().rposition(|byte| *byte == b')')?);
+    let name = stat.get(begin + 1..end)?;
+    let mut comm = [0; 16];
+    let room = comm.len() - 1;
+    comm.iter_mut().zip(name.iter().take(room)).for_each(|(to, byte)| *to = *byte);
+    let behind = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    Some((comm, behind.split_whitespace().nth(36)?.parse().ok()?))
+}
+
+/// A mark as it is recorded.
+#[derive(Debug)]
+pub(in crate::engine) struct Written {
+    pub(in crate::engine) record: Vec<u8>,
+    /// Bytes of what was written that are in it.
+    pub(in crate::engine) taken: usize,
+}
+
+impl Mark {
+    /// The record of what was written, for buffers of pages of this many bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` when raw data has no number, or is too long.
+    pub(in crate::engine) fn record(
+        self,
+        written: &[u8],
+        kind: u16,
+        ip: u64,
+        pid: u32,
+        page: PageSize,
+    ) -> Result<Written, Errno> {
+        let longest = Page::longest(page);
+        let mut record = kind.to_ne_bytes().to_vec();
+        record.extend([0, 0]);
+        record.extend(pid.to_ne_bytes());
+        let taken = match self {
+            Self::Text => {
+                // A newline and a NUL are added.
+                let length = written.len().min(TEXT_MAX).min(longest.saturating_sub(TEXT_AT + 2));
+                let text = written.get(..length).unwrap_or_default();
+                record.extend(ip.to_ne_bytes());
+                record.extend_from_slice(text);
+                if text.last() != Some(&b'\n') {
+                    record.push(b'\n');
+                }
+                record.push(0);
+                length
+            }
+            Self::Raw => {
+                if written.len() < 4 || written.len() + 8 > longest {
+                    return Err(Errno::INVAL);
+                }
+                record.extend_from_slice(written);
+                written.len()
+            }
+        };
+        Ok(Written { record, taken })
+    }
+
+    pub(in crate::engine) fn name(self) -> &'static str {
+        match self {
+            Self::Text => "print",
+            Self::Raw => "raw_data",
+        }
+    }
+
+    /// The kind of mark whose records an event's are.
+    pub(in crate::engine) fn of(events: &Events, event: EventId) -> Option<Self> {
+        let known = events.get(event)?;
+        if !events.is_special(known.system) {
+            return None;
+        }
+        [Self::Text, Self::Raw].into_iter().find(|mark| mark.name() == known.name)
+    }
+
+    /// Writes a record as `trace` shows it.
+    pub(in crate::engine) fn line(
+        self,
+        out: &mut Vec<u8>,
+        options: &line::Options,
+        record: &[u8],
+        stamp: Stamp,
+        tasks: &dyn Tasks,
+        env: &dyn RenderEnv,
+    ) {
+        if options.hex || options.bin {
+            return line::plain(out, options, record, stamp);
+        }
+        line::lead(out, options, record, stamp, tasks);
+        if options.fields && !options.raw {
+            // The kernel looks for their fields where those of other events are.
+            let kind = record.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
+            return out.extend(format!("UNKNOWN TYPE {kind}\n").bytes());
+        }
+        match self {
+            Self::Text => {
+                let ip = record.get(8..16).and_then(|ip| ip.try_into().ok()).map_or(0, u64::from_ne_bytes);
+                let text = record.get(TEXT_AT..).unwrap_or_default();
+                let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+                if options.raw {
+                    out.extend(format!("# {ip:x} ").bytes());
+                } else {
+                    if env.symbol(ip).is_some() {
+                        stack::symbol(out, ip, options, env);
+                    } else {
+                        out.extend_from_slice(MARK_WRITER.as_bytes());
+                    }
+                    out.extend_from_slice(b": ");
+                }
+                out.extend_from_slice(text);
+            }
+            Self::Raw => {
+                let id = record.get(8..12).and_then(|id| id.try_into().ok()).map_or(0, u32::from_ne_bytes);
+                out.extend(format!("# {id:x} buf:").bytes());
+                for byte in record.get(DATA_AT..).unwrap_or_default() {
+                    out.extend(format!(" {byte:02x}").bytes());
+                }
+                out.push(b'\n');
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Records what was written to `trace_marker` or `trace_marker_raw`, and says how much of it.
+    ///
+    /// # Errors
+    /// `EINVAL` when the option `markers` is off or raw data has no number, `EBADF` while recording is off.
+    pub fn mark(
+        &mut self,
+        instance: InstanceId,
+        mark: Mark,
+        written: &[u8],
+        writer: Writer,
+    ) -> Result<usize, Errno> {
+        let options = &self.get(instance).ok_or(Errno::NODEV)?.options;
+        if !options.is("markers") {
+            return Err(Errno::INVAL);
+        }
+        if instance != InstanceId::TOP || options.find(COPY).is_none() {
+            return self.mark_one(instance, mark, written, writer);
+        }
+        // Those of the top go to all instances that want them (6.16 and later); the last to ask is the first to get it.
+        let mut done = Err(Errno::NODEV);
+        for instance in self.numbers().rev().collect::<Vec<_>>() {
+            if self.get(instance).is_some_and(|state| state.options.is(COPY)) {
+                done = self.mark_one(instance, mark, written, writer);
+                if done.is_err() {
+                    break;
+                }
+            }
+        }
+        done
+    }
+
+    fn mark_one(
+        &mut self,
+        instance: InstanceId,
+        mark: Mark,
+        written: &[u8],
+        writer: Writer,
+    ) -> Result<usize, Errno> {
+        let (facts, events) = (self.facts.clone(), self.events.clone());
+        let system = events.find_system(SPECIAL).ok_or(Errno::INVAL)?;
+        let event = events.find(system, mark.name()).ok_or(Errno::INVAL)?;
+        let format = events.format(event, &facts).ok_or(Errno::INVAL)?;
+        // What came before in the kernel comes before in the buffer.
+        self.collect(instance);
+        self.tasks.meet(writer.pid as i32, true);
+        let state = self.state(instance)?;
+        let made = mark.record(written, format.id, facts.mark_writer(), writer.pid, state.page())?;
+        let Written { mut record, taken: done } = made;
+        let recorded_cpu = state.cpus.get(writer.cpu as usize).copied().unwrap_or_default();
+        if !state.records() || !recorded_cpu {
+            return Err(Errno::BADF);
+        }
+        state.counted += 1;
+        let now = Conversion::now(state.clock).time(crate::buffer::clock::monotonic(), state.counted);
+        let buffer = state.buffer.cpu_mut(writer.cpu).ok_or(Errno::BADF)?;
+        if !buffer.push(now, &record) {
+            return Err(Errno::BADF);
+        }
+        let triggers = !state.triggers.of(event).is_empty();
+        if mark == Mark::Text && (triggers || state.hists.counts_event(event)) {
+            // Triggers see the text without the newline that is added.
+            record.truncate(TEXT_AT + done);
+            record.push(0);
+            let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
+            self.count_record(instance, event, &record, &hit);
+            if triggers {
+                self.run_triggers(instance, &record, writer);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Runs the triggers of `ftrace:print` on a record that lies in the buffer.
+    fn run_triggers(&mut self, instance: InstanceId, record: &[u8], writer: Writer) {
+        let Ok(state) = self.state(instance) else { return };
+        let Some(live) = &state.live else { return };
+        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
+        let asked = match live.marked(record, &hit) {
+            Ok(asked) => asked,
+            Err(error) => return tracing::warn!("{error}"),
+        };
+        // A snapshot is taken before anything more is recorded.
+        self.collect(instance);
+        if asked & asked::STACK != 0 {
+            self.stack_of_writer(instance, record, writer);
+        }
+    }
+
+    /// Records the kernel's stack of who wrote a record.
+    pub(in crate::engine) fn stack_of_writer(&mut self, instance: InstanceId, record: &[u8], writer: Writer) {
+        let facts = self.facts.clone();
+        let kind = self.stack_kinds()[0];
+        let Ok(state) = self.state(instance) else { return };
+        if !state.records() {
+            return;
+        }
+        let addresses = writers_stack(writer.pid, &facts);
+        let common = record.get(2..COMMON_SIZE).unwrap_or(&[0; COMMON_SIZE - 2]);
+        let mut record = [kind.to_ne_bytes().as_slice(), common].concat();
+        record.extend((addresses.len() as u32).to_ne_bytes());
+        record.extend([0; 4]);
+        record.extend(addresses.iter().flat_map(|address| address.to_ne_bytes()));
+        state.counted += 1;
+        let now = Conversion::now(state.clock).time(crate::buffer::clock::monotonic(), state.counted);
+        if let Some(buffer) = state.buffer.cpu_mut(writer.cpu) {
+            buffer.push(now, &record);
+        }
+    }
+}
+
+/// The kernel's stack of a thread that waits for its write to be done, from where it would have come to the kernel's own
+/// `trace_marker`.
+fn writers_stack(pid: u32, facts: &Facts) -> Vec<u64> {
+    let Some(symbols) = facts.symbols() else { return Vec::new() };
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stack")).unwrap_or_default();
+    let address = |line: &str| {
+        // `[<0>] name+0xoffset/0xsize [module]`
+        let (name, rest) = line.split_once("] ")?.1.split_once('+')?;
+        let offset = rest.split('/').next()?.strip_prefix("0x")?;
+        let start = symbols.addresses(name).into_iter().min()?;
+        start.checked_add(u64::from_str_radix(offset, 16).ok()?)
+    };
+    text.lines().skip_while(|line| !line.contains(" vfs_write+")).filter_map(address).collect()
+}

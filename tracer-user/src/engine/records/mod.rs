@@ -1,0 +1,13 @@
+//! Records on their way from the rings to readers: intake, marks, names of threads, stacks, text.
+
+pub(in crate::engine) mod mark;
+pub(in crate::engine) mod marks;
+pub(in crate::engine) mod names;
+pub(in crate::engine) mod objects;
+pub(in crate::engine) mod record_intake;
+pub(in crate::engine) mod stack;
+pub(in crate::engine) mod text;
+
+pub use mark::{Mark, Writer};
+pub use marks::Marks;
+pub use text::{Filled, Lines, Pages, Pipe};

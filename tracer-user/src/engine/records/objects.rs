@@ -1,0 +1,315 @@
+//! The files that processes have mapped, for addresses of their stacks.
+//!
+//! `/proc/PID/maps` is read under the lock of that process's address space, which the process can hold as long as it likes. So a
+//! thread reads it, and whoever asks waits for a moment and asks again. What was not read in time has no names, and the thread may
+//! wait on: a signal that ends the daemon ends it. Threads are few for each uid and in all.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::Read,
+    os::fd::OwnedFd,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{Mode, OFlags, open, openat},
+    io::Errno,
+};
+
+/// How long one who asks waits at a time, and altogether.
+const MOMENT: Duration = Duration::from_millis(2);
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How long an answer holds.
+const AGE: Duration = Duration::from_millis(500);
+/// Threads that read for processes of one uid, and of all; the last ones are root's alone.
+const THREADS_PER_UID: usize = 4;
+const THREADS: usize = 16;
+const THREADS_OF_ROOT: usize = 4;
+/// Bytes of a thread's stack.
+const STACK: usize = 128 << 10;
+/// Bytes of a process's text that are read at most, and of all answers that are kept.
+const TEXT_MAX: usize = 4 << 20;
+const KEPT_MAX: usize = 16 << 20;
+/// Processes that are remembered at most.
+const PROCESSES: usize = 64;
+/// Nanoseconds of a tick of `/proc/PID/stat` (`USER_HZ`).
+const TICK: u64 = 10_000_000;
+
+/// Mappings in order of their addresses.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Objects {
+    /// When the process started, by `CLOCK_BOOTTIME`.
+    pub(in crate::engine) started: u64,
+    all: Vec<Mapping>,
+    bytes: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    /// Empty for memory without a file.
+    path: Vec<u8>,
+}
+
+/// What was asked for a process.
+#[derive(Debug)]
+struct Asked {
+    since: Instant,
+    /// Whether a thread reads.
+    runs: bool,
+    answer: Option<(Instant, Arc<Objects>)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    processes: HashMap<u32, Asked>,
+    /// Threads, and of which uids' processes they read.
+    threads: usize,
+    uids: HashMap<u32, usize>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    answered: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What processes have mapped.
+#[derive(Clone, Debug, Default)]
+pub(in crate::engine) struct Maps(Arc<Shared>);
+
+impl State {
+    /// Forgets what is old, and more where it is too much.
+    fn forget(&mut self) {
+        self.processes.retain(|_, asked| {
+            let since = asked.answer.as_ref().map_or(asked.since, |(at, _)| *at);
+            asked.runs || since.elapsed() < 2 * AGE
+        });
+        let bytes = |asked: &Asked| asked.answer.as_ref().map_or(0, |(_, objects)| objects.bytes);
+        let mut kept: usize = self.processes.values().map(bytes).sum();
+        while kept > KEPT_MAX || self.processes.len() >= PROCESSES {
+            let done = self.processes.iter().filter(|(_, asked)| !asked.runs);
+            let Some(oldest) = done.min_by_key(|(_, asked)| asked.since).map(|(process, _)| *process) else {
+                return;
+            };
+            kept -= self.processes.remove(&oldest).as_ref().map_or(0, bytes);
+        }
+    }
+
+    /// Whether one thread more may read for a process of a uid.
+    fn may_read(&self, uid: u32) -> bool {
+        let all: usize = self.uids.values().sum();
+        let own = self.uids.get(&uid).copied().unwrap_or(0);
+        uid == 0 || own < THREADS_PER_UID && all < THREADS - THREADS_OF_ROOT
+    }
+
+    fn end(&mut self, process: u32, objects: Objects) {
+        self.threads -= 1;
+        if let Some(asked) = self.processes.get_mut(&process) {
+            asked.runs = false;
+            asked.answer = Some((Instant::now(), Arc::new(objects)));
+        }
+    }
+}
+
+impl Maps {
+    /// What a process has mapped, nothing for one that has ended or does not let it be read; None where it is to be asked again.
+    pub(in crate::engine) fn of(&self, process: u32) -> Option<Arc<Objects>> {
+        let mut state = self.0.lock();
+        let threads = state.threads;
+        if !state.processes.contains_key(&process) {
+            state.forget();
+        }
+        let asked = state.processes.entry(process).or_insert_with(|| Asked {
+            since: Instant::now(),
+            runs: false,
+            answer: None,
+        });
+        if let Some((at, objects)) = &asked.answer
+            && at.elapsed() < AGE
+        {
+            return Some(Arc::clone(objects));
+        }
+        if !asked.runs {
+            if asked.answer.take().is_some() {
+                asked.since = Instant::now();
+            }
+            if threads < THREADS && self.start(process) {
+                asked.runs = true;
+                state.threads += 1;
+            }
+        }
+        let until = Instant::now() + MOMENT;
+        loop {
+            let asked = state.processes.get(&process)?;
+            if let Some((_, objects)) = &asked.answer {
+                return Some(Arc::clone(objects));
+            }
+            if asked.since.elapsed() >= PATIENCE {
+                return Some(Arc::default());
+            }
+            let left = until.checked_duration_since(Instant::now())?;
+            state = self.0.answered.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Has a thread read for a process.
+    fn start(&self, process: u32) -> bool {
+        let shared = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name("maps".to_owned()).stack_size(STACK);
+        let started = thread.spawn(move || {
+            let objects = read(&shared, process).unwrap_or_default();
+            shared.lock().end(process, objects);
+            shared.answered.notify_all();
+        });
+        started.inspect_err(|error| tracing::debug!("no thread: {error}")).is_ok()
+    }
+}
+
+/// Reads what a process has mapped, unless too many threads wait for its user's processes.
+fn read(shared: &Shared, process: u32) -> Result<Objects, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // From here on it is this very process, whoever gets its number.
+    let dir = open(format!("/proc/{process}"), flags, Mode::empty())?;
+    let uid = text(&dir, "status")?.split(|byte| *byte == b'\n').find_map(uid).ok_or(Errno::INVAL)?;
+    let started = started(&text(&dir, "stat")?).ok_or(Errno::INVAL)?;
+    {
+        let mut state = shared.lock();
+        if !state.may_read(uid) {
+            return Err(Errno::AGAIN);
+        }
+        *state.uids.entry(uid).or_default() += 1;
+    }
+    let maps = text(&dir, "maps");
+    {
+        let mut state = shared.lock();
+        if let Some(own) = state.uids.get_mut(&uid) {
+            *own -= 1;
+            if *own == 0 {
+                state.uids.remove(&uid);
+            }
+        }
+    }
+    Ok(Objects { started, ..Objects::parse(&maps?) })
+}
+
+/// What a file of a process says, its first part where it is long.
+fn text(dir: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
+    let file = File::from(openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
+    let mut text = Vec::new();
+    let read = file.take(TEXT_MAX as u64).read_to_end(&mut text);
+    read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(text)
+}
+
+/// The real uid in a line of `status`.
+fn uid(line: &[u8]) -> Option<u32> {
+    let line = std::str::from_utf8(line.strip_prefix(b"Uid:")?).ok()?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// When a process started, in nanoseconds, by its `stat`: the 22nd word, of which the second may hold anything.
+fn started(stat: &[u8]) -> Option<u64> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    rest.split_whitespace().nth(19)?.parse::<u64>().ok()?.checked_mul(TICK)
+}
+
+impl Objects {
+    /// Reads the text of `maps` (proc(5)).
+    fn parse(text: &[u8]) -> Self {
+        let mapping = |line: &[u8]| {
+            let mut words = line.splitn(6, |byte| *byte == b' ');
+            let range = std::str::from_utf8(words.next()?).ok()?;
+            let (start, end) = range.split_once('-')?;
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            let path = words.nth(4).unwrap_or_default().trim_ascii_start();
+            let path = if path.starts_with(b"/") { path.to_vec() } else { Vec::new() };
+            Some(Mapping { start: number(start)?, end: number(end)?, path })
+        };
+        // A line may have been cut off.
+        let end = text.iter().rposition(|byte| *byte == b'\n');
+        let whole = end.and_then(|end| text.get(..end)).unwrap_or_default();
+        let all = whole.split(|byte| *byte == b'\n').filter_map(mapping).collect();
+        Self { started: 0, all, bytes: text.len() }
+    }
+
+    /// The file at an address or above, as `find_vma()` has it, and the distance from the mapping's start.
+    pub(in crate::engine) fn find(&self, address: u64) -> Option<(Vec<u8>, u64)> {
+        let found = self.all.iter().find(|mapping| address < mapping.end)?;
+        (!found.path.is_empty()).then(|| (found.path.clone(), address.wrapping_sub(found.start)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_found_by_an_address_inside() {
+        let objects = Objects::parse(
+            b"1000-2000 r-xp 00000000 fe:00 12                         /usr/bin/a b\n\
+              3000-4000 rw-p 00000000 00:00 0 \n5000-6000 rw-p 00000000 00:00 0                [stack]\n",
+        );
+        assert_eq!(objects.find(0x1010), Some((b"/usr/bin/a b".to_vec(), 0x10)));
+        assert_eq!(objects.find(0x3010), None);
+        assert_eq!(objects.find(0x5010), None);
+        assert_eq!(objects.find(0x9000), None);
+        assert_eq!(objects.all.len(), 3);
+    }
+
+    #[test]
+    fn a_process_is_asked_and_one_that_is_gone_has_nothing() {
+        let maps = Maps::default();
+        let asked = |process: u32| {
+            let since = Instant::now();
+            loop {
+                match maps.of(process) {
+                    Some(objects) => return objects,
+                    None => assert!(since.elapsed() < 4 * PATIENCE),
+                }
+            }
+        };
+        let own = asked(std::process::id());
+        let here = a_process_is_asked_and_one_that_is_gone_has_nothing as *const () as u64;
+        assert!(own.find(here).is_some() && own.started > 0);
+        assert!(Arc::ptr_eq(&own, &asked(std::process::id())));
+        assert!(asked(u32::MAX >> 1).all.is_empty());
+        let state = maps.0.lock();
+        assert!(state.threads == 0 && state.uids.is_empty(), "{state:?}");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let maps = Maps::default();
+        for process in 0..3 * PROCESSES as u32 {
+            while maps.of((u32::MAX >> 1) - process).is_none() {}
+        }
+        assert!(maps.0.lock().processes.len() <= PROCESSES);
+        let mut state = State::default();
+        for _ in 0..THREADS_PER_UID {
+            assert!(state.may_read(7));
+            *state.uids.entry(7).or_default() += 1;
+        }
+        assert!(!state.may_read(7) && state.may_read(8) && state.may_read(0));
+        state.uids.insert(8, THREADS - THREADS_OF_ROOT - THREADS_PER_UID);
+        assert!(!state.may_read(9) && state.may_read(0));
+    }
+
+    #[test]
+    fn lines_of_proc() {
+        assert_eq!(uid(b"Uid:\t1000\t0\t0\t0"), Some(1000));
+        let stat = b"7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123 0 0\n";
+        assert_eq!(started(stat), Some(123 * TICK));
+        assert_eq!(started(b"7"), None);
+    }
+}

@@ -1,0 +1,291 @@
+//! Tests of address spaces that take part, and of what they asked for.
+
+use std::{
+    sync::mpsc::channel,
+    time::{Duration, Instant},
+};
+
+use super::{super::asked::place, *};
+use crate::{
+    engine::{
+        client_memory::{self, Look, Text},
+        quota::Charge,
+    },
+    event::EventId,
+};
+
+/// An event that processes ask for.
+const EVENT: EventId = EventId::new(1);
+
+#[test]
+fn a_bit_has_a_byte() {
+    assert_eq!([place(64, 0), place(64, 31), place(64, 63)], [(64, 1), (67, 0x80), (71, 0x80)]);
+}
+
+fn spaces() -> (Spaces, ClientMemory) {
+    let memory = client_memory::in_process();
+    let mut spaces = Spaces::default();
+    spaces.reach_by(memory.clone(), Quotas::default());
+    (spaces, memory)
+}
+
+/// Our own address space under a number, as a request would have it.
+fn own(memory: &ClientMemory, spaces: &mut Spaces) -> (u64, Seen) {
+    // A thread that is in no ioctl(2) is refused, so the space is opened as a child's is, by what it has.
+    let (send, receive) = channel();
+    let look = Look { thread: 1, uid: 0, number: 0, known: 0, structure: 0, text: Text::None };
+    let until = Instant::now() + Duration::from_secs(60);
+    memory.look(look, until, Box::new(move |id, seen| send.send((id, seen)).unwrap()));
+    assert!(receive.recv().unwrap().1.is_err());
+    let identity = client_memory::identity_of(std::process::id()).unwrap();
+    let number = memory.number();
+    let lane = spaces.lane(std::process::id(), 0).unwrap();
+    spaces.lanes.get_mut(&std::process::id()).unwrap().1 -= 1;
+    memory.open(number, 0, std::process::id(), &Arc::from(&identity[..]), lane);
+    let seen = Seen {
+        process: std::process::id(),
+        capable: true,
+        alive: true,
+        identity,
+        argument: 0,
+        structure: Ok(Vec::new()),
+        text: Ok(Vec::new()),
+    };
+    (number, seen)
+}
+
+impl Spaces {
+    /// How many addresses there are for an event.
+    fn uses(&self, event: EventId) -> usize {
+        let lists = self.by_event.get(&event).into_iter().flatten().filter_map(|list| self.asked.get(list));
+        lists.map(|asked| asked.places(event).count() * asked.spaces.len()).sum()
+    }
+
+    /// Everything that is known is there for an address space that is there.
+    fn check(&self) {
+        for (number, asked) in &self.asked {
+            assert!(!asked.spaces.is_empty());
+            assert!(asked.spaces.iter().all(|space| self.all[space].asked == *number));
+            assert_eq!(asked.enablers.len(), asked.by_event.len());
+            assert!(asked.events().all(|event| self.by_event[&event].contains(number)));
+            let of = |number: &u64| self.all[number].charges.iter().map(Charge::amount).sum::<usize>();
+            assert!(asked.spaces.iter().all(|space| of(space) == asked.enablers.len()));
+        }
+        let lists = self.by_event.values().flatten();
+        assert!(lists.into_iter().all(|list| self.asked.contains_key(list)));
+        assert_eq!(self.asked.values().map(|asked| asked.spaces.len()).sum::<usize>(), self.all.len());
+        assert_eq!(self.all.values().map(|space| space.tasks.len()).sum::<usize>(), self.tasks.len());
+    }
+}
+
+/// A birth, now.
+fn birth(task: u32, other: u32, shares: u32) -> TaskEvent {
+    TaskEvent { kind: task_event::FORK, task, other, shares, time: monotonic() }
+}
+
+fn value(word: &u32) -> u32 {
+    // Through the kernel, as the compiler knows nothing of the write.
+    let at = std::ptr::from_ref(word).expose_provenance() as u64;
+    let mut now = [0; 4];
+    let memory = std::fs::File::open("/proc/self/mem").unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&memory, &mut now, at).unwrap();
+    u32::from_ne_bytes(now)
+}
+
+fn write(memory: &ClientMemory, placed: Placed) -> Result<(), Errno> {
+    let (send, receive) = channel();
+    let until = Instant::now() + Duration::from_secs(60);
+    memory.request(placed.lane, placed.op, until, Box::new(move |done| send.send(done).unwrap()));
+    receive.recv().unwrap()
+}
+
+#[test]
+fn who_asks_is_told_and_forgotten_with_its_last_task() {
+    let (mut spaces, memory) = spaces();
+    let task = std::process::id();
+    let word = Box::new(0_u32);
+    let at = std::ptr::from_ref(&*word).expose_provenance() as u64;
+    let (look, seen) = own(&memory, &mut spaces);
+    let asking = Asking { task, uid: 0, look, seen: &seen };
+    spaces.meet(asking);
+    let placed = spaces.ask(asking, EVENT, (at, 9), true).unwrap();
+    assert_eq!(write(&memory, placed), Ok(()));
+    assert_eq!(value(&word), 1 << 9);
+    assert!(spaces.has(task, at, 9) && !spaces.has(task, at, 8) && !spaces.has(1, at, 9));
+    assert_eq!((spaces.uses(EVENT), spaces.counts(), spaces.known(task)), (1, (1, 1), Some((look, false))));
+    for on in [false, true, false, true] {
+        let mut change = None;
+        spaces.tell(EVENT, on, &mut change);
+        change.unwrap().wait();
+        assert_eq!(value(&word) != 0, on);
+    }
+    // A process shares it, and outlives the one that asked.
+    spaces.take(birth(task, 77, 1));
+    assert_eq!((spaces.counts(), spaces.unopened.len()), ((2, 1), 0));
+    spaces.gone(task);
+    spaces.check();
+    assert_eq!((spaces.uses(EVENT), spaces.counts()), (1, (1, 1)));
+    assert_eq!(spaces.forget(task, at, 9).err(), Some(Errno::NOENT));
+    let placed = spaces.forget(77, at, 9).unwrap();
+    assert_eq!(write(&memory, placed), Ok(()));
+    assert_eq!((value(&word), spaces.uses(EVENT), spaces.released.clone()), (0, 0, vec![EVENT]));
+    assert_eq!(spaces.forget(77, at, 9).err(), Some(Errno::NOENT));
+    spaces.gone(77);
+    assert_eq!((spaces.counts(), spaces.lanes.len()), ((0, 0), 0));
+    drop(word);
+}
+
+#[test]
+fn a_task_whose_address_space_changed_is_not_believed() {
+    let (mut spaces, memory) = spaces();
+    let (look, seen) = own(&memory, &mut spaces);
+    let seen = Seen { process: 5, ..seen };
+    let asking = Asking { task: 5, uid: 7, look, seen: &seen };
+    spaces.ask(asking, EVENT, (64, 0), false).unwrap();
+    spaces.meet(asking);
+    assert!(spaces.has(5, 64, 0) && spaces.known(5).is_some() && spaces.known(6).is_none());
+    // Another of its threads has asked for it as well. What was known of a process with the thread's number is not of it.
+    let thread = Seen { alive: false, ..seen.clone() };
+    spaces.meet(Asking { task: 6, seen: &thread, ..asking });
+    assert!(spaces.has(6, 64, 0) && !spaces.has(7, 64, 0));
+    let other = Seen { identity: vec![1; 16], ..seen.clone() };
+    spaces.meet(Asking { seen: &other, ..asking });
+    assert!(!spaces.has(5, 64, 0));
+    let (look, seen) = own(&memory, &mut spaces);
+    let seen = Seen { process: 5, ..seen };
+    spaces.ask(Asking { look, seen: &seen, ..asking }, EVENT, (64, 0), false).unwrap();
+    let dead = Seen { alive: false, ..seen };
+    spaces.meet(Asking { seen: &dead, ..asking });
+    assert_eq!((spaces.counts(), spaces.uses(EVENT)), ((0, 0), 0));
+}
+
+#[test]
+fn a_child_that_is_another_program_has_nothing() {
+    let (mut spaces, memory) = spaces();
+    let task = std::process::id();
+    let (look, seen) = own(&memory, &mut spaces);
+    let asking = Asking { task, uid: 0, look, seen: &seen };
+    spaces.ask(asking, EVENT, (64, 0), false).unwrap();
+    let mut child = std::process::Command::new("cat");
+    let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    spaces.take(birth(task, child.id(), 0));
+    let born = spaces.open_born().remove(0);
+    assert_eq!(spaces.counts(), (2, 2));
+    let mut change = None;
+    spaces.tell_child(&born, |_| Some(true), &mut change);
+    change.unwrap().wait();
+    let end = Instant::now() + Duration::from_secs(60);
+    while spaces.counts() != (1, 1) {
+        assert!(Instant::now() < end);
+        spaces.attend(|_| None);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_uid_has_so_many_addresses() {
+    let (mut spaces, memory) = spaces();
+    let (look, seen) = own(&memory, &mut spaces);
+    let seen = Seen { process: 5, ..seen };
+    let asking = Asking { task: 5, uid: 7, look, seen: &seen };
+    let limit = Kind::Enablers.limits().per_uid as u64;
+    for at in 0..limit {
+        spaces.ask(asking, EVENT, (at * 8, 0), false).unwrap();
+    }
+    assert_eq!(spaces.ask(asking, EVENT, (limit * 8, 0), false).err(), Some(Errno::NOMEM));
+    spaces.take(birth(5, 6, 0));
+    assert_eq!((spaces.counts(), spaces.uses(EVENT)), ((1, 1), limit as usize));
+    spaces.gone(5);
+    assert_eq!(spaces.quotas.used(7, Kind::Enablers), 0);
+}
+
+/// One that asked for some addresses, process 5 of uid 7.
+fn asked_much(spaces: &mut Spaces, memory: &ClientMemory, addresses: u32) -> Seen {
+    let (look, seen) = own(memory, spaces);
+    let seen = Seen { process: 5, ..seen };
+    let asking = Asking { task: 5, uid: 7, look, seen: &seen };
+    for at in 0..addresses {
+        spaces.ask(asking, EventId::new(at % 500), (u64::from(at) * 8, 0), false).unwrap();
+    }
+    seen
+}
+
+#[test]
+fn a_birth_costs_the_same_however_much_was_asked_for() {
+    const BIRTHS: u32 = 2000;
+    let births = |spaces: &mut Spaces, addresses: usize| {
+        let (since, lanes) = (Instant::now(), spaces.lanes.len());
+        for child in 1000..1000 + BIRTHS {
+            let birth = birth(5, child, 0);
+            spaces.take(birth);
+            assert_eq!(spaces.counts(), (2, 2));
+            spaces.take(TaskEvent { kind: task_event::GONE, task: child, ..birth });
+        }
+        let took = since.elapsed();
+        // Nothing is opened of those that are not there any more.
+        assert!(spaces.open_born().is_empty() && spaces.lanes.len() == lanes);
+        assert_eq!((spaces.counts(), spaces.quotas.used(7, Kind::Enablers)), ((1, 1), addresses));
+        spaces.check();
+        took
+    };
+    let ((mut spaces, memory), (mut others, their_memory)) = (spaces(), spaces());
+    asked_much(&mut others, &their_memory, 1);
+    asked_much(&mut spaces, &memory, 2000);
+    let much = (0..5).map(|_| births(&mut spaces, 2000)).min().unwrap();
+    let little = (0..5).map(|_| births(&mut others, 1)).min().unwrap();
+    eprintln!("{BIRTHS} births and ends of a client with 2,000 addresses {much:?}, with one {little:?}");
+    assert!(much < 4 * little, "{much:?} {little:?}");
+    assert_eq!(spaces.uses(EventId::new(7)), 4);
+}
+
+#[test]
+fn a_child_has_a_copy_that_is_its_own() {
+    let (mut spaces, memory) = spaces();
+    let seen = asked_much(&mut spaces, &memory, 2000);
+    let [event, further] = [7, 1000].map(EventId::new);
+    spaces.take(birth(5, 6, 0));
+    assert_eq!((spaces.uses(event), spaces.asked.len()), (8, 1));
+    assert!(spaces.has(6, 8 * 7, 0));
+    spaces.open_born();
+    spaces.check();
+    // It gives one back: its parent's stays.
+    spaces.forget(6, 8 * 7, 0).unwrap();
+    spaces.check();
+    assert!(spaces.has(5, 8 * 7, 0) && !spaces.has(6, 8 * 7, 0));
+    assert_eq!((spaces.uses(event), spaces.quotas.used(7, Kind::Enablers)), (7, 3999));
+    // Its parent asks for one more: that is not the child's.
+    let asking = Asking { task: 5, uid: 7, look: 0, seen: &seen };
+    spaces.ask(asking, further, (64 << 10, 3), false).unwrap();
+    spaces.check();
+    assert!(spaces.has(5, 64 << 10, 3) && !spaces.has(6, 64 << 10, 3));
+    spaces.gone(5);
+    spaces.check();
+    assert_eq!((spaces.uses(event), spaces.uses(further), spaces.released.clone()), (3, 0, vec![further]));
+    spaces.gone(6);
+    spaces.check();
+    assert_eq!((spaces.quotas.used(7, Kind::Enablers), spaces.by_event.len()), (0, 0));
+    assert_eq!(spaces.quotas.used(7, Kind::AddressSpaces), 0);
+}
+
+#[test]
+fn every_process_that_takes_part_counts() {
+    let (mut spaces, memory) = spaces();
+    let (look, seen) = own(&memory, &mut spaces);
+    let seen = Seen { process: 5, ..seen };
+    spaces.ask(Asking { task: 5, uid: 7, look, seen: &seen }, EVENT, (64, 0), false).unwrap();
+    let limit = Kind::AddressSpaces.limits().per_uid;
+    // Those that share its memory as well as those that do not.
+    for child in 0..2 * limit as u32 {
+        spaces.take(birth(5, 1000 + child, child % 2));
+    }
+    assert_eq!((spaces.counts(), spaces.uses(EVENT)), ((limit, limit / 2 + 1), limit / 2 + 1));
+    spaces.check();
+    // What is told late is not believed of another process with the number.
+    spaces.take(TaskEvent { kind: task_event::GONE, task: 1000, other: 0, shares: 0, time: 1 });
+    spaces.take(TaskEvent { time: 1, ..birth(5, 1001, 0) });
+    spaces.take(TaskEvent { time: 1, ..birth(1001, 9999, 0) });
+    assert_eq!(spaces.counts(), (limit, limit / 2 + 1));
+    spaces.check();
+}
