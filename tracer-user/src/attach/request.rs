@@ -5,6 +5,7 @@ use tracer_abi::{Params, params};
 use super::{AttachError, AttachPoint, Cause, HitActions, hooks::uprobe, program::object::Functions};
 use crate::{
     event::Format,
+    event::Slot,
     plan::{
         filter::Filter,
         source::{Other, ProgramContext, Source},
@@ -107,7 +108,7 @@ impl Request<'_> {
     }
 
     /// The attach cookie: slot and kind.
-    pub(super) fn cookie(&self, slot: u32) -> u64 {
-        tracer_abi::cookie(slot, self.kind)
+    pub(super) fn cookie(&self, slot: Slot) -> u64 {
+        tracer_abi::cookie(slot.get(), self.kind)
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         self, Ahead, AttachError, AttachPoint, Attached, Attachment, Cause, Context, HitActions, Opening,
         Preempt, Request, Seek, Session, TaskIds, Threads, ids,
     },
-    event::Format,
+    event::{Format, Slot},
     kernel::Cast,
     plan::source::ProgramContext,
     render::Printer,
@@ -75,7 +75,7 @@ enum RecorderHook {
 
 impl RecorderHook {
     /// Row of the counters.
-    fn slot(&self) -> u32 {
+    fn slot(&self) -> Slot {
         match self {
             Self::Own(attachment) => attachment.slot,
             Self::Shared(attached) => attached.slot,
@@ -394,7 +394,7 @@ impl Recorder {
         }
     }
 
-    fn slots(&self) -> impl Iterator<Item = u32> {
+    fn slots(&self) -> impl Iterator<Item = Slot> {
         let names = self.names.iter().map(|(attachment, _)| attachment.slot);
         self.traced.iter().map(|traced| traced.attachment.slot()).chain(names)
     }

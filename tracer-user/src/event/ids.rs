@@ -1,4 +1,4 @@
-//! Numbers of events, their systems and instances, each kind of a type of its own, so that none takes the place of another.
+//! Numbers of events, their systems, instances and slots. Each kind has a type of its own, so that none is mistaken for another.
 //!
 //! The registries of the mirror give them out, and the number of a file in the tree contains them. Other code passes them on
 //! unchanged.
@@ -46,6 +46,12 @@ id! {
     SystemId
 }
 
+id! {
+    /// Number of an attached event in its session: the row of its counters, its word in
+    /// [`Switches::soft`](tracer_abi::Switches::soft), and its entry in a dispatch table.
+    Slot
+}
+
 impl EventId {
     /// Its place in a table of all events.
     pub const fn index(self) -> usize {
@@ -56,6 +62,13 @@ impl EventId {
 impl InstanceId {
     /// The top instance.
     pub const TOP: Self = Self(0);
+}
+
+impl Slot {
+    /// Its place in a table by slot.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
 }
 
 impl SystemId {

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::filter::Filter;
+use crate::event::Slot;
 
 /// A trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub enum Action {
     /// Turns the event at a slot on or off.
     Event {
         /// The slot, below [`tracer_abi::SOFT_SLOTS`].
-        slot: u32,
+        slot: Slot,
         /// Whether it is turned on.
         enable: bool,
     },

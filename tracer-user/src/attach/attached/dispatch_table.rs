@@ -18,7 +18,7 @@ use std::{
     },
 };
 
-use super::swap_point::{self, Slot};
+use super::swap_point::{self, SlotSource};
 use crate::{
     attach::{
         AttachPoint, Cause,
@@ -34,6 +34,7 @@ use crate::{
         },
         program::builder::{Key, SharedProgram},
     },
+    event::Slot,
     sys::{
         Errno,
         bpf::{
@@ -70,7 +71,7 @@ pub(in crate::attach) struct DispatchTable {
 #[derive(Debug, Default)]
 struct Common {
     /// Slots that were used before and are free again.
-    free: Mutex<Vec<u32>>,
+    free: Mutex<Vec<Slot>>,
     /// Hits missed by gates that are closed.
     missed: AtomicU64,
 }
@@ -78,7 +79,7 @@ struct Common {
 /// Holds a slot and frees it on drop.
 #[derive(Debug)]
 pub(in crate::attach) struct Held {
-    slot: u32,
+    slot: Slot,
     common: Arc<Common>,
 }
 
@@ -91,7 +92,7 @@ impl Drop for Held {
 /// An event that is to be attached to a file. The job that makes its link holds the slot and frees it on drop.
 #[derive(Debug)]
 pub struct PlannedAttach {
-    slot: u32,
+    slot: Slot,
     via: AttachPoint,
     kind: u16,
     behind: Arc<SharedProgram>,
@@ -116,7 +117,7 @@ enum AttachHandle {
 #[derive(Debug)]
 struct SharedLink {
     link: Option<OwnedFd>,
-    slots: Vec<u32>,
+    slots: Vec<Slot>,
     common: Arc<Common>,
 }
 
@@ -131,7 +132,7 @@ impl Drop for SharedLink {
 
 /// An event that is to be attached to a function through a shared link.
 pub(in crate::attach) struct Member {
-    pub(in crate::attach) slot: u32,
+    pub(in crate::attach) slot: Slot,
     pub(in crate::attach) kind: u16,
     pub(in crate::attach) via: AttachPoint,
     pub(in crate::attach) behind: Arc<SharedProgram>,
@@ -153,7 +154,7 @@ impl Planned {
         self.gate.link_functions(&addresses, &cookies, self.exit)
     }
 
-    pub(in crate::attach) fn slots(&self) -> Vec<u32> {
+    pub(in crate::attach) fn slots(&self) -> Vec<Slot> {
         self.members.iter().map(|member| member.slot).collect()
     }
 }
@@ -162,7 +163,7 @@ impl Planned {
 #[derive(Debug)]
 pub struct Attached {
     /// Row of the counters, and slot in the table.
-    pub slot: u32,
+    pub slot: Slot,
     /// The hook.
     pub(in crate::attach) via: AttachPoint,
     /// Keeps the program's memory; the table itself references the program.
@@ -194,7 +195,7 @@ impl Guarded for Attached {
 #[derive(Debug)]
 pub struct Parked {
     via: AttachPoint,
-    slot: u32,
+    slot: Slot,
     /// `None` after [`Parked::end`].
     attached: Option<Attached>,
     common: Arc<Common>,
@@ -207,7 +208,7 @@ impl Parked {
     }
 
     /// Row of the counters.
-    pub(in crate::attach) fn slot(&self) -> u32 {
+    pub(in crate::attach) fn slot(&self) -> Slot {
         self.slot
     }
 }
@@ -266,11 +267,11 @@ impl Table {
         self.kind == via.kind() && self.multi == is_shared(via)
     }
 
-    fn put(&self, slot: u32, behind: &SharedProgram) -> Result<(), Cause> {
-        swap_point::put(&self.map, slot, &behind.program)
+    fn put(&self, slot: Slot, behind: &SharedProgram) -> Result<(), Cause> {
+        swap_point::put(&self.map, slot.get(), &behind.program)
     }
 
-    fn load(&self, slot: Slot) -> Result<Prog, Cause> {
+    fn load(&self, slot: SlotSource) -> Result<Prog, Cause> {
         let purpose = match self.kind {
             _ if self.multi => Purpose::Multi,
             // Of the hooks with this program type, only probes of files use this gate.
@@ -282,7 +283,7 @@ impl Table {
     }
 
     /// Loads the first gate if there is none.
-    fn load_first(&mut self, slot: Slot) -> Result<(), Cause> {
+    fn load_first(&mut self, slot: SlotSource) -> Result<(), Cause> {
         if self.gates.is_empty() {
             self.gates.push(self.load(slot)?);
         }
@@ -290,27 +291,27 @@ impl Table {
     }
 
     /// Plans the gate's link at an instruction of a file.
-    fn plan_file(&mut self, slot: u32, kind: u16, place: &FilePlace) -> Result<uprobe::Planned, Cause> {
-        self.load_first(Slot::Cookie)?;
+    fn plan_file(&mut self, slot: Slot, kind: u16, place: &FilePlace) -> Result<uprobe::Planned, Cause> {
+        self.load_first(SlotSource::Cookie)?;
         let gate = self.gates.first().ok_or(Cause::Misplaced("no gate"))?;
-        uprobe::Planned::new(gate, place, false, tracer_abi::cookie(slot, kind))
+        uprobe::Planned::new(gate, place, false, tracer_abi::cookie(slot.get(), kind))
     }
 
     /// Attaches the gate to a perf event.
-    fn attach_perf(&mut self, slot: u32, kind: u16, event: OwnedFd) -> Result<AttachHandle, Cause> {
+    fn attach_perf(&mut self, slot: Slot, kind: u16, event: OwnedFd) -> Result<AttachHandle, Cause> {
         let link = self.link_perf(slot, kind, event.as_fd())?;
         Ok(AttachHandle::Perf { link, event, kept: None })
     }
 
     /// Links the gate to a perf event; `kind` is the kind of the event's records.
-    fn link_perf(&mut self, slot: u32, kind: u16, event: BorrowedFd<'_>) -> Result<OwnedFd, Cause> {
+    fn link_perf(&mut self, slot: Slot, kind: u16, event: BorrowedFd<'_>) -> Result<OwnedFd, Cause> {
         let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
         for tried in 0..=COPIES {
             if tried == self.gates.len() {
-                self.gates.push(self.load(Slot::Cookie)?);
+                self.gates.push(self.load(SlotSource::Cookie)?);
             }
             let Some(gate) = self.gates.get(tried) else { break };
-            match gate.link_perf_event(event, tracer_abi::cookie(slot, kind)) {
+            match gate.link_perf_event(event, tracer_abi::cookie(slot.get(), kind)) {
                 Ok(link) => return Ok(link),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(refused(errno)),
@@ -320,8 +321,8 @@ impl Table {
     }
 
     /// Attaches the event's own gate to a raw tracepoint.
-    fn attach_raw(&self, slot: u32, tracepoint: &str) -> Result<AttachHandle, Cause> {
-        let gate = self.load(Slot::Fixed(slot))?;
+    fn attach_raw(&self, slot: Slot, tracepoint: &str) -> Result<AttachHandle, Cause> {
+        let gate = self.load(SlotSource::Fixed(slot.get()))?;
         let link =
             gate.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
         Ok(AttachHandle::Raw { link, gate })
@@ -360,17 +361,17 @@ impl DispatchTable {
     }
 
     /// A slot that was used before and is free again.
-    pub(in crate::attach) fn free_slot(&self) -> Option<u32> {
+    pub(in crate::attach) fn free_slot(&self) -> Option<Slot> {
         self.common.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// Gives a slot back when the returned value is dropped.
-    pub(in crate::attach) fn held(&self, slot: u32) -> Held {
+    pub(in crate::attach) fn held(&self, slot: Slot) -> Held {
         Held { slot, common: Arc::clone(&self.common) }
     }
 
     /// Frees a slot that no event is attached at.
-    pub(in crate::attach) fn give_back(&self, slot: u32) {
+    pub(in crate::attach) fn give_back(&self, slot: Slot) {
         self.common.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
     }
 
@@ -405,7 +406,7 @@ impl DispatchTable {
     pub(in crate::attach) fn put(
         &self,
         via: &AttachPoint,
-        slot: u32,
+        slot: Slot,
         behind: &SharedProgram,
     ) -> Result<(), Cause> {
         self.known(via).ok_or(Cause::Misplaced("nothing hangs at such a hook"))?.put(slot, behind)
@@ -415,7 +416,7 @@ impl DispatchTable {
     /// A system call needs no gate.
     pub(in crate::attach) fn attach_hook(
         &mut self,
-        slot: u32,
+        slot: Slot,
         via: &AttachPoint,
         kind: u16,
         behind: Arc<SharedProgram>,
@@ -448,7 +449,7 @@ impl DispatchTable {
     /// Puts an event of a file into the table and plans its link. If this fails, the caller still owns the slot.
     pub(in crate::attach) fn plan_file(
         &mut self,
-        slot: u32,
+        slot: Slot,
         via: &AttachPoint,
         kind: u16,
         behind: Arc<SharedProgram>,
@@ -479,7 +480,7 @@ impl DispatchTable {
         match hook {
             Ok(hook) => Ok(Attached { slot, via, behind, hook: AttachHandle::File { _hook: hook } }),
             Err(cause) => {
-                swap_point::clear(&table.map, slot);
+                swap_point::clear(&table.map, slot.get());
                 Err(cause)
             }
         }
@@ -494,10 +495,10 @@ impl DispatchTable {
     ) -> Result<Planned, Cause> {
         let first = members.first().ok_or(Cause::Misplaced("a link of no functions"))?;
         let table = self.table(&first.via)?;
-        table.load_first(Slot::CookieOfMany)?;
+        table.load_first(SlotSource::CookieOfMany)?;
         let at = |member: &Member| match member.via {
             AttachPoint::Shared { address, .. } => {
-                Ok((address, tracer_abi::cookie(member.slot, member.kind)))
+                Ok((address, tracer_abi::cookie(member.slot.get(), member.kind)))
             }
             _ => Err(Cause::Misplaced("a link of functions is for functions only")),
         };
@@ -505,7 +506,12 @@ impl DispatchTable {
         let gate = table.gates.first().ok_or(Cause::Misplaced("no gate"))?;
         let gate = gate.duplicate().map_err(|errno| Cause::Hook("kprobe.multi link", errno))?;
         let put = members.iter().try_for_each(|member| table.put(member.slot, &member.behind));
-        put.inspect_err(|_| members.iter().for_each(|member| swap_point::clear(&table.map, member.slot)))?;
+        if put.is_err() {
+            for member in &members {
+                swap_point::clear(&table.map, member.slot.get());
+            }
+        }
+        put?;
         Ok(Planned { gate, places, exit, members })
     }
 
@@ -521,7 +527,7 @@ impl DispatchTable {
             Err(errno) => {
                 if let Some(table) = members.first().and_then(|first| self.known(&first.via)) {
                     for member in &members {
-                        swap_point::clear(&table.map, member.slot);
+                        swap_point::clear(&table.map, member.slot.get());
                     }
                 }
                 return Err(Cause::Hook("kprobe.multi link (CONFIG_FPROBE)", errno));
@@ -539,7 +545,7 @@ impl DispatchTable {
     /// Clears an event's slot: no program runs at its hits from here on.
     pub(in crate::attach) fn rest(&self, attached: Attached) -> Parked {
         if let (false, Some(table)) = (is_call(&attached.via), self.known(&attached.via)) {
-            swap_point::clear(&table.map, attached.slot);
+            swap_point::clear(&table.map, attached.slot.get());
         }
         Parked {
             via: attached.via.clone(),

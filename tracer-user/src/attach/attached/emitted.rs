@@ -18,7 +18,7 @@ use crate::{
         asm::{self, Function, Insn, MapRef},
         join, lower,
     },
-    event::synthetic::Event,
+    event::{Slot, synthetic::Event},
     sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::Prog,
@@ -95,7 +95,7 @@ pub fn emission(event: &Event, id: u16, parts: &[Block]) -> Result<Option<Block>
 #[derive(Debug)]
 pub struct Emitted {
     /// Row of the counters.
-    pub slot: u32,
+    pub slot: Slot,
     program: Prog,
     scratch: Option<Map>,
 }

@@ -15,6 +15,7 @@ use crate::{
         program::companions::Companions,
     },
     code::asm::{Assembler, Atomic, Cond, Helper, Reg, Width},
+    event::Slot,
     sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::Prog,
@@ -25,7 +26,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Gated {
     /// Row of the counters.
-    pub slot: u32,
+    pub slot: Slot,
     via: AttachPoint,
     // The link comes first, so that it closes before what it refers to.
     link: Link,
@@ -41,7 +42,7 @@ pub struct Gated {
 #[derive(Debug)]
 pub struct PlannedGated {
     /// Row of the counters.
-    pub slot: u32,
+    pub slot: Slot,
     via: AttachPoint,
     jump: SwapPoint,
     program: Prog,
@@ -105,7 +106,7 @@ impl Session {
         })
     }
 
-    fn planned(&mut self, request: &Request<'_>, slot: u32) -> Result<PlannedGated, Failed> {
+    fn planned(&mut self, request: &Request<'_>, slot: Slot) -> Result<PlannedGated, Failed> {
         let beside = Companions::load(request)?;
         let (program, scratch) = self.program(request, slot, None, &beside)?;
         let hits = Map::create(&MapSpec {

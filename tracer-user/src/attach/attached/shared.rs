@@ -9,6 +9,7 @@ use std::{collections::HashSet, os::fd::OwnedFd};
 use super::dispatch_table::{Member, Planned};
 use crate::{
     attach::{AttachPoint, Attached, Cause, Request, Session, hooks::kprobe_multi},
+    event::Slot,
     sys::Errno,
 };
 
@@ -94,7 +95,7 @@ impl Session {
         all
     }
 
-    fn give_back_shared(&mut self, slots: Vec<u32>, cause: &Cause) {
+    fn give_back_shared(&mut self, slots: Vec<Slot>, cause: &Cause) {
         tracing::debug!("{} functions through one link: {cause}", slots.len());
         for slot in slots {
             self.gate.give_back(slot);

@@ -17,7 +17,7 @@ use crate::{
 
 /// How a gate finds its slot in the table.
 #[derive(Clone, Copy)]
-pub(in crate::attach) enum Slot {
+pub(in crate::attach) enum SlotSource {
     /// From its attach cookie.
     Cookie,
     /// From its attach cookie at kprobe.multi, where an address that the link does not know has the cookie 0.
@@ -56,23 +56,23 @@ pub(in crate::attach) fn clear(table: &Map, slot: u32) {
 /// The code of a gate; `first` emits what runs before the jump and leaves the context in R1.
 pub(in crate::attach) fn code(
     table: BorrowedFd<'_>,
-    slot: Slot,
+    slot: SlotSource,
     first: impl FnOnce(&mut Assembler),
 ) -> Vec<u8> {
     let mut asm = Assembler::new();
     let end = asm.label();
     first(&mut asm);
     match slot {
-        Slot::Cookie | Slot::CookieOfMany => {
+        SlotSource::Cookie | SlotSource::CookieOfMany => {
             asm.mov(Reg::R6, Reg::R1);
             asm.call(Helper::GetAttachCookie);
             asm.mov(Reg::R1, Reg::R6);
-            if matches!(slot, Slot::CookieOfMany) {
+            if matches!(slot, SlotSource::CookieOfMany) {
                 asm.jump_if(Cond::Eq, Reg::R0, 0, end);
             }
             asm.alu32(Alu::Mov, Reg::R3, Reg::R0);
         }
-        Slot::Fixed(slot) => asm.alu32(Alu::Mov, Reg::R3, slot.cast_signed()),
+        SlotSource::Fixed(slot) => asm.alu32(Alu::Mov, Reg::R3, slot.cast_signed()),
     }
     asm.map_fd(Reg::R2, table.as_raw_fd());
     asm.call(Helper::TailCall);
@@ -101,7 +101,7 @@ impl SwapPoint {
     ) -> Result<Self, Cause> {
         let table = table(1, name)?;
         put(&table, 0, program)?;
-        let code = code(table.as_fd(), Slot::Fixed(0), first);
+        let code = code(table.as_fd(), SlotSource::Fixed(0), first);
         let gate = Prog::load_for(kind, purpose, &code, name).map_err(|error| Cause::Load(kind, error))?;
         Ok(Self { gate, table })
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use crate::code::{asm::Insn, listing};
 
-    fn listed(slot: Slot) -> String {
+    fn listed(slot: SlotSource) -> String {
         let code = code(rustix::stdio::stdin(), slot, |_| ());
         let (insns, _) = code.as_chunks();
         listing::program(&insns.iter().map(|insn| Insn::decode(*insn)).collect::<Vec<_>>())
@@ -135,14 +135,14 @@ mod tests {
 
     #[test]
     fn a_gate_jumps_to_the_program_of_its_slot() {
-        insta::assert_snapshot!(listed(Slot::Fixed(7)), @r"
+        insta::assert_snapshot!(listed(SlotSource::Fixed(7)), @r"
         0  w3 = 7
         1  r2 = map 0
         3  call bpf_tail_call
         4  r0 = 0
         5  exit
         ");
-        insta::assert_snapshot!(listed(Slot::CookieOfMany), @r"
+        insta::assert_snapshot!(listed(SlotSource::CookieOfMany), @r"
          0  r6 = r1
          1  call bpf_get_attach_cookie
          2  r1 = r6

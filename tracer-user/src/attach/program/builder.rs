@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     attach::{AttachError, AttachPoint, Cause, Context, Request, Threads},
+    event::Slot,
     plan::source::ProgramContext,
     sys::bpf::{
         map::Map,
@@ -31,6 +32,9 @@ use crate::{
 
 /// Largest number of threads that make programs.
 const MAKERS: usize = 8;
+
+/// The slot in the parameters of a program that gets its slot at the hit.
+const UNUSED: Slot = Slot::new(0);
 
 /// Identifies a shareable program: the generated code and the parameters.
 pub(in crate::attach) type Key = Vec<u8>;
@@ -99,11 +103,11 @@ impl ProgramBuilder<'_> {
         &self,
         request: &Request<'_>,
         functions: &Functions,
-        slot: u32,
+        slot: Slot,
     ) -> Params {
         let mut fixed = Params {
             bits: 0,
-            slot,
+            slot: slot.get(),
             cpus: self.shared.cpus(),
             size: functions.size,
             kind: u32::from(request.kind),
@@ -179,10 +183,10 @@ impl ProgramBuilder<'_> {
     }
 
     /// Generates a request's code and decides whether events can share its program.
-    pub(in crate::attach) fn coded(&self, request: &Request<'_>, slot: u32) -> Result<Coded, AttachError> {
+    pub(in crate::attach) fn coded(&self, request: &Request<'_>, slot: Slot) -> Result<Coded, AttachError> {
         let functions = request.functions()?;
         let reported = request.reported_at_hit();
-        let mut fixed = self.params(request, &functions, if reported == 0 { slot } else { 0 });
+        let mut fixed = self.params(request, &functions, if reported == 0 { slot } else { UNUSED });
         if reported == 0 {
             return Ok(Coded { functions, fixed, key: None });
         }
@@ -240,7 +244,7 @@ impl BulkBuilder {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let Ok(coded) = maker.coded(request, 0) else { continue };
+                let Ok(coded) = maker.coded(request, UNUSED) else { continue };
                 let Some(key) = &coded.key else { continue };
                 let of_kind = (request.via.kind() as u32, key.clone());
                 let (place, is_first) = {

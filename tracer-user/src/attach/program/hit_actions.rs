@@ -2,7 +2,10 @@
 
 use tracer_abi::{Params, params};
 
-use crate::plan::trigger::{self, Trigger};
+use crate::{
+    event::Slot,
+    plan::trigger::{self, Trigger},
+};
 
 /// What a hit does in addition to being recorded; nothing by default.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,7 +16,7 @@ pub struct HitActions<'a> {
     /// Triggers turn the event on and off ([`crate::attach::Session::soft`]).
     pub soft: bool,
     /// The slot that they use, if it is another event's slot: several programs make one event.
-    pub soft_slot: Option<u32>,
+    pub soft_slot: Option<Slot>,
     /// The event starts turned off in that sense when it is attached.
     pub begins_off: bool,
     /// The program adds a record of the kernel stack after each record.
@@ -37,7 +40,7 @@ impl HitActions<'_> {
     }
 
     /// Sets the corresponding parameters.
-    pub(in crate::attach) fn apply(&self, fixed: &mut Params, slot: u32) {
+    pub(in crate::attach) fn apply(&self, fixed: &mut Params, slot: Slot) {
         let triggers = self.triggers;
         for (holds, bit) in [
             (!triggers.is_empty(), params::TRIGGERS),
@@ -58,7 +61,7 @@ impl HitActions<'_> {
             }
         }
         if self.soft {
-            fixed.soft = self.soft_slot.unwrap_or(slot);
+            fixed.soft = self.soft_slot.unwrap_or(slot).get();
         }
         if self.wants_stack() {
             fixed.stacks = u32::from(self.stacks[0]) | u32::from(self.stacks[1]) << 16;

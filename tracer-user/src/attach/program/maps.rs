@@ -11,6 +11,7 @@ use tracer_abi::{Counters, Switches};
 
 use crate::{
     attach::{AttachError, Cause},
+    event::Slot,
     sys::bpf::{
         map::{Map, MapKind, MapSpec, MappedArray, flag},
         ring::RingMemory,
@@ -60,8 +61,8 @@ pub(in crate::attach) struct Shared {
 }
 
 /// Byte offset of an event's word. Slots after the last word share words with other slots, and nothing reads these.
-fn soft_offset(slot: u32) -> usize {
-    offset_of!(Switches, soft) + 4 * (slot as usize % abi::SOFT_SLOTS)
+fn soft_offset(slot: Slot) -> usize {
+    offset_of!(Switches, soft) + 4 * (slot.index() % abi::SOFT_SLOTS)
 }
 
 fn paused_offset(place: u16) -> usize {
@@ -242,11 +243,11 @@ impl Shared {
         self.words.load_word(offset_of!(Switches, halted)).unwrap_or(0)
     }
 
-    pub(in crate::attach) fn soft(&self, slot: u32) -> bool {
+    pub(in crate::attach) fn soft(&self, slot: Slot) -> bool {
         self.words.load_word(soft_offset(slot)).is_some_and(|word| word != 0)
     }
 
-    pub(in crate::attach) fn set_soft(&self, slot: u32, off: bool) {
+    pub(in crate::attach) fn set_soft(&self, slot: Slot, off: bool) {
         let _ = self.words.store(soft_offset(slot), u32::from(off));
     }
 
@@ -319,15 +320,15 @@ impl Shared {
     }
 
     /// Clears an event's row. No program may use the row meanwhile.
-    pub(in crate::attach) fn clear_counters(&self, slot: u32) {
+    pub(in crate::attach) fn clear_counters(&self, slot: Slot) {
         let row = self.options.cpus as usize * size_of::<Counters>();
-        for at in (slot as usize * row..(slot as usize + 1) * row).step_by(4) {
+        for at in (slot.index() * row..(slot.index() + 1) * row).step_by(4) {
             let _ = self.counts.store(at, 0);
         }
     }
 
-    pub(in crate::attach) fn counters(&self, slot: u32, cpu: u32) -> Counters {
-        let row = slot as usize * self.options.cpus as usize + cpu as usize;
+    pub(in crate::attach) fn counters(&self, slot: Slot, cpu: u32) -> Counters {
+        let row = slot.index() * self.options.cpus as usize + cpu as usize;
         let word = |at: usize| self.counts.load(row * size_of::<Counters>() + at).unwrap_or(0);
         Counters { passed: word(0), filtered: word(8), recorded: word(16), dropped: word(24) }
     }

@@ -28,7 +28,7 @@ use crate::{
         },
         tasks::follow::Follow,
     },
-    event::Format,
+    event::{Format, Slot},
     kernel::Cast,
     plan::{filter::Filter, probe::ProbeContext, source::ProgramContext},
     sys::bpf::{
@@ -42,7 +42,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Attachment {
     /// Row of the counters.
-    pub slot: u32,
+    pub slot: Slot,
     pub(in crate::attach) program: Prog,
     _scratch: Option<Map>,
     link: Link,
@@ -169,8 +169,8 @@ impl Session {
     pub fn attach(&mut self, request: &Request<'_>) -> Result<Attachment, AttachError> {
         // A program that records nothing needs no counters.
         let counts = !request.extras.no_record;
-        let slot = if counts { self.next_slot } else { 0 };
-        if slot >= self.shared.slots() {
+        let slot = Slot::new(if counts { self.next_slot } else { 0 });
+        if slot.get() >= self.shared.slots() {
             return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots())));
         }
         let named = |cause| AttachError::new(request.format.full_name(), cause);
@@ -191,7 +191,7 @@ impl Session {
     pub(in crate::attach) fn program(
         &self,
         request: &Request<'_>,
-        slot: u32,
+        slot: Slot,
         known: Option<&Map>,
         beside: &Companions,
     ) -> Result<(Prog, Option<Map>), AttachError> {
@@ -203,7 +203,7 @@ impl Session {
     pub(in crate::attach) fn image(
         &self,
         request: &Request<'_>,
-        slot: u32,
+        slot: Slot,
         known: Option<&Map>,
         beside: &Companions,
     ) -> Result<(Image, Option<Map>), AttachError> {
@@ -249,7 +249,7 @@ impl Session {
     }
 
     /// Takes an unused, cleared row of the counters.
-    pub(in crate::attach) fn take_slot(&mut self) -> Result<u32, AttachError> {
+    pub(in crate::attach) fn take_slot(&mut self) -> Result<Slot, AttachError> {
         if let Some(slot) = self.gate.free_slot() {
             self.shared.clear_counters(slot);
             return Ok(slot);
@@ -258,7 +258,7 @@ impl Session {
             return Err(AttachError::new("counters", Cause::TooMany(self.shared.slots())));
         }
         self.next_slot += 1;
-        Ok(self.next_slot - 1)
+        Ok(Slot::new(self.next_slot - 1))
     }
 
     /// Attaches an event through the dispatch table, where it can be changed and detached while it fires.
@@ -420,12 +420,12 @@ impl Session {
     }
 
     /// The counts of an event on a CPU.
-    pub fn counters(&self, slot: u32, cpu: u32) -> Counters {
+    pub fn counters(&self, slot: Slot, cpu: u32) -> Counters {
         self.shared.counters(slot, cpu)
     }
 
     /// The counts of an event on all CPUs.
-    pub fn total(&self, slot: u32) -> Counters {
+    pub fn total(&self, slot: Slot) -> Counters {
         (0..self.shared.cpus()).map(|cpu| self.counters(slot, cpu)).fold(Counters::default(), Counters::plus)
     }
 

@@ -3,9 +3,12 @@
 use std::sync::{Arc, atomic::AtomicBool};
 
 use super::Session;
-use crate::attach::{
-    AttachError, Request,
-    program::builder::{Built, BulkBuilder, Key, ProgramBuilder, SharedProgram},
+use crate::{
+    attach::{
+        AttachError, Request,
+        program::builder::{Built, BulkBuilder, Key, ProgramBuilder, SharedProgram},
+    },
+    event::Slot,
 };
 
 impl Session {
@@ -17,7 +20,7 @@ impl Session {
     pub(in crate::attach) fn behind_gate(
         &mut self,
         request: &Request<'_>,
-        slot: u32,
+        slot: Slot,
     ) -> Result<Arc<SharedProgram>, AttachError> {
         if let Some(behind) = self.prepared.remove(&request.kind) {
             return Ok(behind);

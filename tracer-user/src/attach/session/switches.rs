@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tracer_abi::halted;
 
 use super::Session;
-use crate::attach::program::maps::Shared;
+use crate::{attach::program::maps::Shared, event::Slot};
 
 /// Reads whether a session takes hits.
 #[derive(Clone, Debug)]
@@ -35,12 +35,12 @@ impl Session {
     }
 
     /// Whether a trigger or [`Session::set_soft`] turned the event at this slot off.
-    pub fn soft(&self, slot: u32) -> bool {
+    pub fn soft(&self, slot: Slot) -> bool {
         self.shared.soft(slot)
     }
 
     /// Turns an event off or on whose request sets [`HitActions::soft`].
-    pub fn set_soft(&self, slot: u32, off: bool) {
+    pub fn set_soft(&self, slot: Slot, off: bool) {
         self.shared.set_soft(slot, off);
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     code::listing,
-    event::Format,
+    event::{Format, Slot},
     plan::{
         filter::{NumberOp, Pattern, Place, Text},
         source::{FieldSource, Source},
@@ -239,7 +239,7 @@ fn a_trigger_counts_in_three_steps() {
             filter: Some(number(8, 8, NumberOp::Eq, 7)),
         },
         Trigger { action: Action::StackTrace, count: None, filter: Some(number(8, 8, NumberOp::Lt, 3)) },
-        Trigger { action: Action::Event { slot: 5, enable: true }, count: None, filter: None },
+        Trigger { action: Action::Event { slot: Slot::new(5), enable: true }, count: None, filter: None },
     ];
     insta::assert_snapshot!(listing::functions(&trigger(&list, &ProgramContext::Tracepoint).unwrap().functions), @r"
     tracer_trigger:

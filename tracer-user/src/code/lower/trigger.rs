@@ -12,6 +12,7 @@ use tracer_abi::{Switches, asked, halted};
 use super::{Code, Exits, Lower, LowerError, Needs, Next, Uses, memory::Memory, text};
 use crate::{
     code::asm::{Alu, Atomic, Cond, Function, Label, Reg, Width},
+    event::Slot,
     plan::{
         filter::Filter,
         source::ProgramContext,
@@ -182,9 +183,9 @@ impl Lower<'_> {
         }
     }
 
-    fn turn_event(&mut self, slot: u32, enable: bool, count: Option<Count>, skip: Label) {
+    fn turn_event(&mut self, slot: Slot, enable: bool, count: Option<Count>, skip: Label) {
         let wanted = i32::from(!enable);
-        self.asm.address(WORD, SWITCHES, (offset_of!(Switches, soft) + 4 * slot as usize) as i32);
+        self.asm.address(WORD, SWITCHES, (offset_of!(Switches, soft) + 4 * slot.index()) as i32);
         self.asm.load(Width::W, Reg::R0, WORD, 0);
         self.jump_if(Cond::Eq, Reg::R0, wanted, skip);
         match count {

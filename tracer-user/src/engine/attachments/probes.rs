@@ -9,7 +9,7 @@ use crate::{
         facts::Facts,
         probes::{self, Candidate, Tried},
     },
-    event::{EventId, Format, dynamic::Target},
+    event::{EventId, Format, Slot, dynamic::Target},
     lang::define::Probe,
     sys::Errno,
 };
@@ -35,7 +35,7 @@ pub(in crate::engine) struct AttachedProbes {
 }
 
 impl OnHook {
-    fn slot(&self) -> u32 {
+    fn slot(&self) -> Slot {
         match self {
             Self::Alone(gated) => gated.slot,
             Self::Shared(attached) => attached.slot,
@@ -58,7 +58,7 @@ impl OnHook {
 }
 
 /// What is asked of the session for a probe; triggers turn the event on and off at the slot of its first one.
-fn request<'a>(wanted: &EventConfig<'a>, candidate: &'a Candidate, first: Option<u32>) -> Request<'a> {
+fn request<'a>(wanted: &EventConfig<'a>, candidate: &'a Candidate, first: Option<Slot>) -> Request<'a> {
     let mut request = wanted.request(&candidate.via, &candidate.hook);
     request.irqs_off = candidate.irqs_off;
     request.other = None;
@@ -77,7 +77,7 @@ impl AttachedProbes {
     }
 
     /// Rows of the counters.
-    pub(in crate::engine) fn slots(&self) -> impl Iterator<Item = u32> {
+    pub(in crate::engine) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.probes.iter().flatten().map(|(attached, _)| attached.slot())
     }
 
@@ -198,7 +198,7 @@ impl InstanceSession {
         &mut self,
         probe: &Probe,
         wanted: &EventConfig<'_>,
-        first: Option<u32>,
+        first: Option<Slot>,
         facts: &Facts,
     ) -> Result<(OnHook, Candidate), Tried> {
         let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);

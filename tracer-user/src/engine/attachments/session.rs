@@ -25,7 +25,7 @@ use crate::{
         recorder,
         records::record_intake::Taken,
     },
-    event::{EventId, Format},
+    event::{EventId, Format, Slot},
     plan::{
         filter::Filter,
         source::ProgramContext,
@@ -152,7 +152,7 @@ impl InstanceSession {
     }
 
     /// The slot of an event that hangs on its hook.
-    pub(in crate::engine) fn slot(&self, event: EventId) -> Option<u32> {
+    pub(in crate::engine) fn slot(&self, event: EventId) -> Option<Slot> {
         let attached = self.attached.get(&event).map(|(attached, _)| attached.slot);
         // What turns an event on and off is said at the slot of its first probe.
         let attached = attached.or_else(|| self.probes.get(&event)?.slots().next());
@@ -415,7 +415,7 @@ impl InstanceSession {
     }
 
     /// Remembers the losses of rows that others get.
-    fn note_dropped(&mut self, slots: Vec<u32>) {
+    fn note_dropped(&mut self, slots: Vec<Slot>) {
         for slot in slots {
             for (cpu, gone) in (0..).zip(&mut self.gone) {
                 *gone = gone.plus(self.session.counters(slot, cpu));

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use tracer_abi::TRIGGER_COUNTS;
 
 use crate::{
-    event::EventId,
+    event::{EventId, Slot},
     lang::trigger::{Act, HIST, Switch, UNLIMITED},
     plan::{
         filter::Filter,
@@ -198,7 +198,7 @@ impl TriggerList {
     pub(in crate::engine) fn plan(
         &self,
         event: EventId,
-        slot: impl Fn(EventId) -> Option<u32>,
+        slot: impl Fn(EventId) -> Option<Slot>,
         hists: impl Fn(EventId) -> Vec<u16>,
     ) -> Vec<Trigger> {
         let planned = |standing: &InstalledTrigger| {
@@ -313,8 +313,8 @@ mod tests {
         let paused = all.plan(four, |_| None, |_| vec![3, 8]);
         assert_eq!(paused[0].action, Action::Hists { places: vec![3, 8], enable: false });
         assert!(all.remove(four, 0).is_some());
-        let plan = all.plan(one, |_| Some(5), |_| Vec::new());
-        assert_eq!(plan[0].action, Action::Event { slot: 5, enable: true });
+        let plan = all.plan(one, |_| Some(Slot::new(5)), |_| Vec::new());
+        assert_eq!(plan[0].action, Action::Event { slot: Slot::new(5), enable: true });
         assert_eq!(plan[1].count, Some(Count { place: 0, limited: true }));
         assert!(all.remove(one, 1).is_some() && all.remove(one, 1).is_none());
         assert_eq!(all.insert(three, act(Act::TraceOn, 1)), Ok(Some(0)));

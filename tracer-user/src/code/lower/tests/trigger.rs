@@ -6,7 +6,10 @@ use std::mem::{offset_of, size_of};
 use tracer_abi::{Switches, asked, halted};
 
 use super::*;
-use crate::plan::trigger::{Action, Count, Trigger};
+use crate::{
+    event::Slot,
+    plan::trigger::{Action, Count, Trigger},
+};
 
 /// The words that triggers change, in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +56,8 @@ impl Words {
                 0
             }
             Action::Event { slot, enable } => {
-                if *enable != (self.soft[*slot as usize] == 0) && self.take(trigger.count) {
-                    self.soft[*slot as usize] ^= 1;
+                if *enable != (self.soft[slot.index()] == 0) && self.take(trigger.count) {
+                    self.soft[slot.index()] ^= 1;
                 }
                 0
             }
@@ -93,7 +96,7 @@ fn triggers() -> impl Strategy<Value = Vec<Trigger>> {
         Just(Action::TraceOff),
         Just(Action::Snapshot),
         Just(Action::StackTrace),
-        (0_u32..3, any::<bool>()).prop_map(|(slot, enable)| Action::Event { slot, enable }),
+        (0_u32..3, any::<bool>()).prop_map(|(slot, enable)| Action::Event { slot: Slot::new(slot), enable }),
         (prop::collection::vec(0_u16..3, 0..3), any::<bool>())
             .prop_map(|(places, enable)| Action::Hists { places, enable }),
     ];
