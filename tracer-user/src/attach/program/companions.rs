@@ -72,7 +72,8 @@ impl Companions {
 }
 
 fn keeper(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Cause> {
-    let (Some(function), Some(entry)) = (entry_args::keep(plan).map_err(Cause::Lower)?, via.entry()) else {
+    let (Some(function), Some(entry)) = (entry_args::program(plan).map_err(Cause::Lower)?, via.entry())
+    else {
         return Ok(None);
     };
     let map = Map::create(&MapSpec {
@@ -93,11 +94,11 @@ fn keeper(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Ca
 
 /// Returns `None` if the kernel refuses the program. The probe then does not wait for pages that are not in memory.
 fn toucher(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)>, Cause> {
-    let Some(function) = prefault::touch(plan).map_err(Cause::Lower)? else { return Ok(None) };
+    let Some(function) = prefault::program(plan).map_err(Cause::Lower)? else { return Ok(None) };
     let map = Map::create(&MapSpec {
         kind: MapKind::Array,
         key_size: 4,
-        value_size: prefault::ROOM as u32,
+        value_size: prefault::TEXT_SIZE as u32,
         max_entries: 1,
         flags: 0,
         inner: None,

@@ -5,8 +5,8 @@ use crate::{
     code::listing,
     event::{Format, Slot},
     plan::{
-        filter::{NumberOp, Pattern, Place, Text},
-        source::{FieldSource, Source},
+        filter::{Filter, NumberOp, Pattern, Place, Test, Text},
+        source::{FieldSource, ProgramContext, Source},
     },
 };
 

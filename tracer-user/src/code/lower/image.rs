@@ -6,103 +6,83 @@
 
 use tracer_abi::{COMMON_SIZE, FILTER_AREA, RECORD_AREA, STAMP_SIZE};
 
-use super::{Exits, Lower, LowerError, Next, text};
+use super::{emitter::Emitter, output::LowerError, probe::fetch_all};
 use crate::{
-    code::asm::{Alu, Label, Reg, Width},
+    code::asm::{Alu, Reg, Width},
     plan::{
         filter::{CpusSubject, Filter, Test, Text},
         probe::{ArgPlan, ProbePlan},
-        source::ProgramContext,
     },
 };
 
 /// Longest record, in bytes, whose part for a filter is placed on the stack.
 pub(super) const IMAGE_MAX: usize = 128;
 
-impl Lower<'_> {
-    /// Prepares an event probe: builds the record of the event that it is attached to, and tests its condition. A hit
-    /// that fails the condition jumps to `no`.
-    pub(super) fn definition(&mut self, plan: &ProbePlan, no: Label) -> Result<(), LowerError> {
-        if let Some(base) = &plan.base {
-            self.use_scratch();
-            self.base_record(base, RECORD_AREA, false)?;
-        }
-        let Some(when) = &plan.when else { return Ok(()) };
-        let counts = self.asm.label();
-        let hook = std::mem::replace(&mut self.hook, &ProgramContext::Tracepoint);
-        self.texts = text::Texts::for_filter(when);
-        self.branch(when, Exits { yes: counts, no, next: Next::Yes })?;
-        self.bind(counts);
-        self.hook = hook;
-        Ok(())
-    }
+/// Builds the record of the event that an event probe is attached to and makes it the context. R7 points to offset
+/// `from` of scratch memory, R8 is the common word.
+pub(super) fn base_record(
+    emit: &mut Emitter,
+    base: &ProbePlan,
+    from: usize,
+    whole: bool,
+) -> Result<(), LowerError> {
+    let into = (RECORD_AREA + FILTER_AREA - from) as i32;
+    emit.note("the record of the event that it sits on");
+    let common = emit.alloc(8);
+    emit.store(Width::D, Reg::R10, common, Reg::R8);
+    emit.alu(Alu::Add, Reg::R7, into);
+    emit.store(Width::D, Reg::R7, 0, Reg::R8);
+    fetch_all(emit, base, whole, |_, _| true)?;
+    emit.mov(Reg::R6, Reg::R7);
+    emit.alu(Alu::Sub, Reg::R7, into);
+    emit.load(Width::D, Reg::R8, Reg::R10, common);
+    Ok(())
+}
 
-    /// Builds the record of the event that an event probe is attached to and makes it the context. R7 points to offset
-    /// `from` of scratch memory, R8 is the common word.
-    pub(super) fn base_record(
-        &mut self,
-        base: &ProbePlan,
-        from: usize,
-        whole: bool,
-    ) -> Result<(), LowerError> {
-        let into = (RECORD_AREA + FILTER_AREA - from) as i32;
-        self.asm.note("the record of the event that it sits on");
-        let common = self.frame.take(8, 0);
-        self.asm.store(Width::D, Reg::R10, common, Reg::R8);
-        self.asm.alu(Alu::Add, Reg::R7, into);
-        self.asm.store(Width::D, Reg::R7, 0, Reg::R8);
-        self.fetch_all(base, whole, |_, _| true)?;
-        self.asm.mov(Reg::R6, Reg::R7);
-        self.asm.alu(Alu::Sub, Reg::R7, into);
-        self.asm.load(Width::D, Reg::R8, Reg::R10, common);
-        Ok(())
+/// Fetches the values that a filter reads and makes them the context. They are placed on the stack if the record is
+/// short and the filter reads no texts, otherwise in the record's place.
+pub(super) fn image(emit: &mut Emitter, plan: &ProbePlan, filter: &Filter) -> Result<(), LowerError> {
+    let touched = Touched::by(filter);
+    emit.use_flags(touched.has(2, 4));
+    if is_short(plan, &touched) {
+        return short_image(emit, plan, &touched);
     }
+    let into = (RECORD_AREA - STAMP_SIZE) as i32;
+    emit.use_scratch();
+    emit.note("the record as far as the filter looks at it");
+    emit.alu(Alu::Add, Reg::R7, -into);
+    // The common word is stored there, because fetching overwrites R8.
+    emit.store(Width::D, Reg::R7, 0, Reg::R8);
+    fetch_all(emit, plan, false, |start, end| touched.has(start, end))?;
+    emit.mov(Reg::R6, Reg::R7);
+    emit.alu(Alu::Add, Reg::R7, into);
+    Ok(())
+}
 
-    /// Fetches the values that a filter reads and makes them the context. They are placed on the stack if the record is
-    /// short and the filter reads no texts, otherwise in the record's place.
-    pub(super) fn image(&mut self, plan: &ProbePlan, filter: &Filter) -> Result<(), LowerError> {
-        let touched = Touched::by(filter);
-        self.uses.flags |= touched.has(2, 4);
-        if is_short(plan, &touched) {
-            return self.short_image(plan, &touched);
-        }
-        let into = (RECORD_AREA - STAMP_SIZE) as i32;
-        self.use_scratch();
-        self.asm.note("the record as far as the filter looks at it");
-        self.asm.alu(Alu::Add, Reg::R7, -into);
-        // The common word is stored there, because fetching overwrites R8.
-        self.asm.store(Width::D, Reg::R7, 0, Reg::R8);
-        self.fetch_all(plan, false, |start, end| touched.has(start, end))?;
-        self.asm.mov(Reg::R6, Reg::R7);
-        self.asm.alu(Alu::Add, Reg::R7, into);
-        Ok(())
-    }
+fn short_image(emit: &mut Emitter, plan: &ProbePlan, touched: &Touched) -> Result<(), LowerError> {
+    on_stack(emit, plan.fixed, |emit| fetch_all(emit, plan, false, |start, end| touched.has(start, end)))
+}
 
-    fn short_image(&mut self, plan: &ProbePlan, touched: &Touched) -> Result<(), LowerError> {
-        self.on_stack(plan.fixed, |lower| lower.fetch_all(plan, false, |start, end| touched.has(start, end)))
+/// Makes `size` bytes of the stack the context: the common word, then the values that `fill` stores at R7.
+pub(super) fn on_stack(
+    emit: &mut Emitter,
+    size: usize,
+    fill: impl FnOnce(&mut Emitter) -> Result<(), LowerError>,
+) -> Result<(), LowerError> {
+    emit.note("the record as far as the filter looks at it");
+    let image = emit.alloc(size);
+    let memory = emit.uses().scratch.then(|| emit.alloc(8));
+    if let Some(memory) = memory {
+        emit.store(Width::D, Reg::R10, memory, Reg::R7);
     }
-
-    /// Makes `size` bytes of the stack the context: the common word, then the values that `fill` stores at R7.
-    pub(super) fn on_stack(
-        &mut self,
-        size: usize,
-        fill: impl FnOnce(&mut Self) -> Result<(), LowerError>,
-    ) -> Result<(), LowerError> {
-        self.asm.note("the record as far as the filter looks at it");
-        let image = self.frame.take(size, 0);
-        let memory = self.uses.scratch.then(|| self.frame.take(8, 0));
-        if let Some(memory) = memory {
-            self.asm.store(Width::D, Reg::R10, memory, Reg::R7);
-        }
-        self.asm.address(Reg::R7, Reg::R10, i32::from(image));
-        self.asm.store(Width::D, Reg::R7, 0, Reg::R8);
-        fill(self)?;
-        self.asm.mov(Reg::R6, Reg::R7);
-        if let Some(memory) = memory {
-            self.asm.load(Width::D, Reg::R7, Reg::R10, memory);
-        }
-        Ok(())
+    emit.address(Reg::R7, Reg::R10, i32::from(image));
+    emit.store(Width::D, Reg::R7, 0, Reg::R8);
+    fill(emit)?;
+    emit.mov(Reg::R6, Reg::R7);
+    if let Some(memory) = memory {
+        emit.load(Width::D, Reg::R7, Reg::R10, memory);
     }
+    Ok(())
 }
 
 /// Whether the values that a filter reads can be on the stack.

@@ -2,7 +2,11 @@
 
 use tracer_abi::{COMMON_SIZE, INJECT_LENGTH, MAX_PAYLOAD};
 
-use super::{Code, Lower, LowerError, Needs, Uses, memory::Memory};
+use super::{
+    emitter::{Emitter, Uses},
+    output::{Code, LowerError, Needs},
+    values::Values,
+};
 use crate::{
     code::asm::{Alu, Cond, Helper, Reg, Width},
     event::{Field, Format},
@@ -22,30 +26,29 @@ pub fn record(format: &Format, hook: &ProgramContext) -> Result<Code, LowerError
     if let ProgramContext::Probe(plan) = hook {
         return super::probe::record(plan);
     }
-    if let ProgramContext::UserRecord(handed) = hook {
-        return super::user_record::record(*handed, struct_size(format).next_multiple_of(ALIGNMENT));
+    if let ProgramContext::UserRecord(record) = hook {
+        return super::user_record::record(*record, struct_size(format).next_multiple_of(ALIGNMENT));
     }
-    let mut uses = Uses::default();
-    lower_record(format, hook, &mut uses)?;
-    lower_record(format, hook, &mut uses)
+    let (_, uses) = lower_record(format, hook, Uses::default())?;
+    Ok(lower_record(format, hook, uses)?.0)
 }
 
-fn lower_record(format: &Format, hook: &ProgramContext, uses: &mut Uses) -> Result<Code, LowerError> {
-    let mut lower = Lower::new(hook, *uses);
+fn lower_record(format: &Format, hook: &ProgramContext, uses: Uses) -> Result<(Code, Uses), LowerError> {
+    let mut emit = Emitter::new(uses);
     let size = struct_size(format).next_multiple_of(ALIGNMENT);
     if size > MAX_PAYLOAD {
         return Err(LowerError::RecordSize(size));
     }
     let payload = if uses.calls { Reg::R7 } else { Reg::R2 };
     if uses.calls {
-        lower.asm.mov(Reg::R6, Reg::R1);
-        lower.asm.mov(Reg::R7, Reg::R2);
+        emit.mov(Reg::R6, Reg::R1);
+        emit.mov(Reg::R7, Reg::R2);
     }
     let varies = format.is_variable() || (*hook == ProgramContext::Inject && format.is_open());
     let fixed = match (hook, varies) {
         (ProgramContext::RawTracepoint(_), true) => return Err(LowerError::NoData),
         (ProgramContext::RawTracepoint(fields), false) => {
-            lower.gather(fields, size, payload)?;
+            gather(&mut emit, hook, fields, size, payload)?;
             Some(size)
         }
         (
@@ -55,25 +58,26 @@ fn lower_record(format: &Format, hook: &ProgramContext, uses: &mut Uses) -> Resu
             | ProgramContext::UserRecord(_),
             false,
         ) => {
-            lower.copy_fixed(format.fixed_size(), size, payload);
+            copy_fixed(&mut emit, format.fixed_size(), size, payload);
             Some(size)
         }
         (ProgramContext::Tracepoint | ProgramContext::Probe(_) | ProgramContext::UserRecord(_), true) => {
-            lower.copy_variable(format, payload);
+            copy_variable(&mut emit, format, payload);
             None
         }
         // The writer of a record defines where it ends.
         (ProgramContext::Inject, true) => {
-            lower.copy_written(size, payload);
+            copy_written(&mut emit, size, payload);
             None
         }
     };
     if let Some(size) = fixed {
-        lower.asm.mov(Reg::R0, size as i32);
+        emit.mov(Reg::R0, size as i32);
     }
-    lower.asm.exit();
-    *uses = lower.uses;
-    Ok(Code { functions: vec![lower.asm.finish(tracer_abi::RECORD)], needs: Needs::default(), size: fixed })
+    emit.exit();
+    let uses = emit.uses();
+    let functions = vec![emit.finish(tracer_abi::RECORD)];
+    Ok((Code { functions, needs: Needs::default(), size: fixed }, uses))
 }
 
 /// Bytes of the C struct of the record's fixed part: its fields, padded to the strictest alignment.
@@ -94,146 +98,154 @@ fn alignment(field: &Field) -> usize {
     }
 }
 
-impl Lower<'_> {
-    /// Copies a record of fixed length from the context.
-    fn copy_fixed(&mut self, fields: usize, size: usize, payload: Reg) {
-        self.asm.note(format!("copy bytes {COMMON_SIZE} to {fields}"));
-        if fields > COPY_MAX {
-            self.asm.address(Reg::R1, payload, COMMON_SIZE as i32);
-            self.asm.mov(Reg::R2, (fields - COMMON_SIZE) as i32);
-            self.asm.address(Reg::R3, self.ctx, COMMON_SIZE as i32);
-            self.call(Helper::ProbeReadKernel);
+/// Copies a record of fixed length from the context.
+fn copy_fixed(emit: &mut Emitter, fields: usize, size: usize, payload: Reg) {
+    emit.note(format!("copy bytes {COMMON_SIZE} to {fields}"));
+    if fields > COPY_MAX {
+        emit.address(Reg::R1, payload, COMMON_SIZE as i32);
+        emit.mov(Reg::R2, (fields - COMMON_SIZE) as i32);
+        emit.address(Reg::R3, emit.ctx(), COMMON_SIZE as i32);
+        emit.call(Helper::ProbeReadKernel);
+    } else {
+        for (offset, width) in words(COMMON_SIZE, fields) {
+            emit.load(width, Reg::R0, emit.ctx(), offset as i16);
+            emit.store(width, payload, offset as i16, Reg::R0);
+        }
+    }
+    zero(emit, payload, fields, size);
+}
+
+/// Copies a record whose `__data_loc` and `__rel_loc` fields define its length.
+fn copy_variable(emit: &mut Emitter, format: &Format, payload: Reg) {
+    let fixed = format.fixed_size();
+    let padding = struct_size(format) - fixed;
+    emit.mov(Reg::R9, fixed as i32);
+    for field in format.fields.iter().filter(|field| field.is_data_loc() || field.is_rel_loc()) {
+        emit.note(format!("end of {}", field.name));
+        let longest = emit.label();
+        emit.load(Width::W, Reg::R0, emit.ctx(), field.offset as i16);
+        emit.mov(Reg::R5, Reg::R0);
+        emit.alu(Alu::Rsh, Reg::R5, 16);
+        emit.alu(Alu::And, Reg::R0, 0xffff);
+        emit.alu(Alu::Add, Reg::R0, Reg::R5);
+        if field.is_rel_loc() {
+            emit.alu(Alu::Add, Reg::R0, field.end() as i32);
+        }
+        emit.jump_if(Cond::Le, Reg::R0, Reg::R9, longest);
+        emit.mov(Reg::R9, Reg::R0);
+        emit.bind(longest);
+    }
+    // The kernel reserves the struct, padding included, plus the data, and rounds the sum up.
+    emit.note("whole length");
+    copy_whole(emit, padding, payload);
+}
+
+/// Copies a record of user space with the length that its writer gave, but at least its fixed part.
+fn copy_written(emit: &mut Emitter, fixed: usize, payload: Reg) {
+    emit.note("the writer's length");
+    let longer = emit.label();
+    emit.load(Width::W, Reg::R9, emit.ctx(), INJECT_LENGTH as i16);
+    emit.jump_if(Cond::Ge, Reg::R9, fixed as i32, longer);
+    emit.mov(Reg::R9, fixed as i32);
+    emit.bind(longer);
+    copy_whole(emit, 0, payload);
+}
+
+/// Copies the first R9 bytes of the context plus `more`, rounded up; R0 = their number.
+fn copy_whole(emit: &mut Emitter, more: usize, payload: Reg) {
+    emit.alu(Alu::Add, Reg::R9, (more + ALIGNMENT - 1) as i32);
+    emit.alu(Alu::And, Reg::R9, -(ALIGNMENT as i32));
+    let fits = emit.label();
+    emit.jump_if(Cond::Le, Reg::R9, MAX_PAYLOAD as i32, fits);
+    emit.mov(Reg::R9, MAX_PAYLOAD as i32);
+    emit.bind(fits);
+    emit.mov(Reg::R2, Reg::R9);
+    emit.alu(Alu::Sub, Reg::R2, COMMON_SIZE as i32);
+    // Changes nothing; older verifiers do not see that the length exceeds the common fields.
+    emit.alu(Alu::And, Reg::R2, MAX_PAYLOAD as i32 - 1);
+    emit.address(Reg::R1, payload, COMMON_SIZE as i32);
+    emit.address(Reg::R3, emit.ctx(), COMMON_SIZE as i32);
+    emit.call(Helper::ProbeReadKernel);
+    emit.mov(Reg::R0, Reg::R9);
+}
+
+/// Builds a record of fixed length from the arguments of a raw tracepoint.
+fn gather(
+    emit: &mut Emitter,
+    hook: &ProgramContext,
+    fields: &[FieldSource],
+    size: usize,
+    payload: Reg,
+) -> Result<(), LowerError> {
+    let mut fields: Vec<_> = fields.iter().collect();
+    fields.sort_by_key(|field| field.offset);
+    let runs = runs(&fields);
+    // Fields that are read directly into the payload need no stack.
+    let staged = runs.iter().filter(|run| !run.direct).flat_map(|run| &fields[run.first..run.end]).copied();
+    let mut values = Values::for_fields(hook, staged);
+    let mut written = COMMON_SIZE;
+    for run in &runs {
+        let (start, end) = (usize::from(fields[run.first].offset), end_of(fields[run.end - 1]));
+        if end > size {
+            return Err(LowerError::NoSource { offset: size, end });
+        }
+        zero(emit, payload, written, start);
+        written = written.max(end);
+        emit.note(format!("bytes {start} to {end}"));
+        if run.direct {
+            let Source::Memory { arg, path } = &fields[run.first].source else { continue };
+            let Some((last, prefix)) = path.split_last() else { continue };
+            values.pointer(emit, Reg::R3, *arg, prefix, *last);
+            emit.address(Reg::R1, payload, start as i32);
+            emit.mov(Reg::R2, (end - start) as i32);
+            emit.call(Helper::ProbeReadKernel);
         } else {
-            for (offset, width) in words(COMMON_SIZE, fields) {
-                self.asm.load(width, Reg::R0, self.ctx, offset as i16);
-                self.asm.store(width, payload, offset as i16, Reg::R0);
+            for field in &fields[run.first..run.end] {
+                gather_field(emit, &mut values, field, payload)?;
             }
         }
-        self.zero(payload, fields, size);
     }
+    zero(emit, payload, written, size);
+    Ok(())
+}
 
-    /// Copies a record whose `__data_loc` and `__rel_loc` fields define its length.
-    fn copy_variable(&mut self, format: &Format, payload: Reg) {
-        let fixed = format.fixed_size();
-        let padding = struct_size(format) - fixed;
-        self.asm.mov(Reg::R9, fixed as i32);
-        for field in format.fields.iter().filter(|field| field.is_data_loc() || field.is_rel_loc()) {
-            self.asm.note(format!("end of {}", field.name));
-            let longest = self.asm.label();
-            self.asm.load(Width::W, Reg::R0, self.ctx, field.offset as i16);
-            self.asm.mov(Reg::R5, Reg::R0);
-            self.asm.alu(Alu::Rsh, Reg::R5, 16);
-            self.asm.alu(Alu::And, Reg::R0, 0xffff);
-            self.asm.alu(Alu::Add, Reg::R0, Reg::R5);
-            if field.is_rel_loc() {
-                self.asm.alu(Alu::Add, Reg::R0, field.end() as i32);
-            }
-            self.jump_if(Cond::Le, Reg::R0, Reg::R9, longest);
-            self.asm.mov(Reg::R9, Reg::R0);
-            self.bind(longest);
-        }
-        // The kernel reserves the struct, padding included, plus the data, and rounds the sum up.
-        self.asm.note("whole length");
-        self.copy_whole(padding, payload);
-    }
-
-    /// Copies a record of user space with the length that its writer gave, but at least its fixed part.
-    fn copy_written(&mut self, fixed: usize, payload: Reg) {
-        self.asm.note("the writer's length");
-        let longer = self.asm.label();
-        self.asm.load(Width::W, Reg::R9, self.ctx, INJECT_LENGTH as i16);
-        self.jump_if(Cond::Ge, Reg::R9, fixed as i32, longer);
-        self.asm.mov(Reg::R9, fixed as i32);
-        self.bind(longer);
-        self.copy_whole(0, payload);
-    }
-
-    /// Copies the first R9 bytes of the context plus `more`, rounded up; R0 = their number.
-    fn copy_whole(&mut self, more: usize, payload: Reg) {
-        self.asm.alu(Alu::Add, Reg::R9, (more + ALIGNMENT - 1) as i32);
-        self.asm.alu(Alu::And, Reg::R9, -(ALIGNMENT as i32));
-        let fits = self.asm.label();
-        self.jump_if(Cond::Le, Reg::R9, MAX_PAYLOAD as i32, fits);
-        self.asm.mov(Reg::R9, MAX_PAYLOAD as i32);
-        self.bind(fits);
-        self.asm.mov(Reg::R2, Reg::R9);
-        self.asm.alu(Alu::Sub, Reg::R2, COMMON_SIZE as i32);
-        // Changes nothing; older verifiers do not see that the length exceeds the common fields.
-        self.asm.alu(Alu::And, Reg::R2, MAX_PAYLOAD as i32 - 1);
-        self.asm.address(Reg::R1, payload, COMMON_SIZE as i32);
-        self.asm.address(Reg::R3, self.ctx, COMMON_SIZE as i32);
-        self.call(Helper::ProbeReadKernel);
-        self.asm.mov(Reg::R0, Reg::R9);
-    }
-
-    /// Builds a record of fixed length from the arguments of a raw tracepoint.
-    fn gather(&mut self, fields: &[FieldSource], size: usize, payload: Reg) -> Result<(), LowerError> {
-        let mut fields: Vec<_> = fields.iter().collect();
-        fields.sort_by_key(|field| field.offset);
-        let runs = runs(&fields);
-        // Fields that are read directly into the payload need no stack.
-        let staged =
-            runs.iter().filter(|run| !run.direct).flat_map(|run| &fields[run.first..run.end]).copied();
-        self.memory = Memory::for_fields(staged);
-        let mut written = COMMON_SIZE;
-        for run in &runs {
-            let (start, end) = (usize::from(fields[run.first].offset), end_of(fields[run.end - 1]));
-            if end > size {
-                return Err(LowerError::NoSource { offset: size, end });
-            }
-            self.zero(payload, written, start);
-            written = written.max(end);
-            self.asm.note(format!("bytes {start} to {end}"));
-            if run.direct {
-                let Source::Memory { arg, path } = &fields[run.first].source else { continue };
-                let Some((last, prefix)) = path.split_last() else { continue };
-                self.pointer(Reg::R3, *arg, prefix, *last);
-                self.asm.address(Reg::R1, payload, start as i32);
-                self.asm.mov(Reg::R2, (end - start) as i32);
-                self.call(Helper::ProbeReadKernel);
-            } else {
-                for field in &fields[run.first..run.end] {
-                    self.gather_field(field, payload)?;
-                }
+fn gather_field(
+    emit: &mut Emitter,
+    values: &mut Values<'_>,
+    field: &FieldSource,
+    payload: Reg,
+) -> Result<(), LowerError> {
+    let (offset, size) = (usize::from(field.offset), usize::from(field.size));
+    match &field.source {
+        Source::Memory { arg, path } => {
+            let slot = values.slot(emit, *arg, path, 0, size);
+            for (at, width) in stack_words(i32::from(slot), size) {
+                emit.load(width, Reg::R0, Reg::R10, slot + at as i16);
+                emit.store(width, payload, (offset + at) as i16, Reg::R0);
             }
         }
-        self.zero(payload, written, size);
-        Ok(())
-    }
-
-    fn gather_field(&mut self, field: &FieldSource, payload: Reg) -> Result<(), LowerError> {
-        let (offset, size) = (usize::from(field.offset), usize::from(field.size));
-        match &field.source {
-            Source::Memory { arg, path } => {
-                let slot = self.memory_slot(*arg, path, 0, size);
-                for (at, width) in stack_words(i32::from(slot), size) {
-                    self.asm.load(width, Reg::R0, Reg::R10, slot + at as i16);
-                    self.asm.store(width, payload, (offset + at) as i16, Reg::R0);
-                }
-            }
-            Source::SyscallArgs(args) => {
-                self.syscall_args(args, 0, size / 8, |lower, number| {
-                    lower.asm.store(Width::D, payload, (offset + 8 * number) as i16, Reg::R0);
-                });
-            }
-            Source::Const(value) if i32::try_from(value.cast_signed()).is_ok() || size < 8 => {
-                let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
-                self.asm.store(width, payload, offset as i16, *value as i32);
-            }
-            source => {
-                let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
-                self.sourced(source, 0, width);
-                self.asm.store(width, payload, offset as i16, Reg::R0);
-            }
+        Source::SyscallArgs(args) => {
+            values.syscall_args(emit, args, 0, size / 8, |emit, number| {
+                emit.store(Width::D, payload, (offset + 8 * number) as i16, Reg::R0);
+            });
         }
-        Ok(())
-    }
-
-    /// Writes zeroes to payload bytes `from..to`.
-    fn zero(&mut self, payload: Reg, from: usize, to: usize) {
-        for (offset, width) in words(from, to) {
-            self.asm.store(width, payload, offset as i16, 0);
+        Source::Const(value) if i32::try_from(value.cast_signed()).is_ok() || size < 8 => {
+            let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
+            emit.store(width, payload, offset as i16, *value as i32);
         }
+        source => {
+            let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
+            values.sourced(emit, source, 0, width);
+            emit.store(width, payload, offset as i16, Reg::R0);
+        }
+    }
+    Ok(())
+}
+
+/// Writes zeroes to payload bytes `from..to`.
+fn zero(emit: &mut Emitter, payload: Reg, from: usize, to: usize) {
+    for (offset, width) in words(from, to) {
+        emit.store(width, payload, offset as i16, 0);
     }
 }
 

@@ -9,7 +9,7 @@ use tracer_abi::{
     FILTER, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD, RECORD, RECORD_AREA,
 };
 
-use super::{LowerError, filter, record};
+use super::{filter::filter, output::LowerError, record::record};
 use crate::{
     code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, MapRef, Reg, Width},
     event::Format,

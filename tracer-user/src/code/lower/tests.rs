@@ -8,7 +8,7 @@ use proptest::{
 use super::*;
 use crate::{
     code::{
-        asm::{CALL, Insn, PSEUDO_CALL},
+        asm::{Assembler, CALL, Cond, Function, Insn, PSEUDO_CALL, Reg, Width},
         checker::{self, Argument},
         listing,
         machine::{Access, Machine},
@@ -18,8 +18,8 @@ use crate::{
     kernel::Cast,
     plan::{
         eval::{self, EvalEnv},
-        filter::{CpusOp, CpusSubject, NumberOp, Pattern, Place, Text},
-        source::{CompatArgs, FieldSource, Source, SwitchState, SyscallArgs},
+        filter::{CpusOp, CpusSubject, Filter, NumberOp, Pattern, Place, Test, Text},
+        source::{CompatArgs, FieldSource, ProgramContext, Source, SwitchState, SyscallArgs},
     },
 };
 

@@ -9,7 +9,13 @@ use std::mem::offset_of;
 
 use tracer_abi::{Switches, asked, halted};
 
-use super::{Code, Exits, Lower, LowerError, Needs, Next, Uses, memory::Memory, text};
+use super::{
+    emitter::{Emitter, Uses},
+    exits::{Exits, Next},
+    filter::{Built, FilterLowering},
+    output::{Code, LowerError, Needs},
+    values::Values,
+};
 use crate::{
     code::asm::{Alu, Atomic, Cond, Function, Label, Reg, Width},
     event::Slot,
@@ -35,95 +41,76 @@ const CALLBACKS: &str = "trigger_";
 /// # Errors
 /// If the hook does not provide a value that a filter compares.
 pub fn trigger(triggers: &[Trigger], hook: &ProgramContext) -> Result<Code, LowerError> {
-    let mut uses = Uses::default();
-    // As for filters, the first pass finds out what is used.
-    lower_triggers(triggers, hook, &mut uses)?;
-    let functions = lower_triggers(triggers, hook, &mut uses)?;
+    let (_, uses) = lower(triggers, hook, Uses::default())?;
+    let (functions, uses) = lower(triggers, hook, uses)?;
     Ok(Code { functions, needs: Needs { scratch: uses.scratch, flags: uses.flags, more: true }, size: None })
 }
 
-fn lower_triggers(
+fn lower(
     triggers: &[Trigger],
     hook: &ProgramContext,
-    uses: &mut Uses,
-) -> Result<Vec<Function>, LowerError> {
-    let mut lower = Lower::new(hook, *uses);
+    mut uses: Uses,
+) -> Result<(Vec<Function>, Uses), LowerError> {
     let filters: Vec<Filter> = triggers.iter().filter_map(|trigger| trigger.filter.clone()).collect();
     let filtered = !filters.is_empty();
-    // What any of the filters reads; each filter is lowered separately.
+    // The union of what the filters read; each filter is lowered separately.
     let all = Filter::Or(filters);
-    let handed = match hook {
-        ProgramContext::UserRecord(handed) if filtered => Some(*handed),
-        _ => None,
-    };
-    let plan = match hook {
-        ProgramContext::Probe(plan) if filtered || (plan.when.is_some() && !triggers.is_empty()) => {
-            Some(plan)
-        }
-        _ => None,
-    };
-    if handed.is_some() || plan.is_some() {
-        (lower.uses.calls, lower.uses.common) = (true, true);
+    let built = Built::of(hook, filtered, !triggers.is_empty());
+    if built.is_some() {
+        (uses.calls, uses.common) = (true, true);
     }
-    lower.memory = Memory::for_filter(&all, hook);
-    lower.prologue();
-    let place = (filtered || plan.is_some()).then(|| {
-        let place = lower.frame.take(8, 0);
-        lower.asm.store(Width::D, Reg::R10, place, SWITCHES);
-        place
+    let mut emit = Emitter::new(uses);
+    let mut lower = FilterLowering::new(Values::for_filter(hook, &all), uses);
+    emit.prologue();
+    let reloads = filtered || matches!(built, Some(Built::Probe(_)));
+    let switches = reloads.then(|| {
+        let slot = emit.alloc(8);
+        emit.store(Width::D, Reg::R10, slot, SWITCHES);
+        slot
     });
     // The requests to the template, which differ from hit to hit.
     let asks = triggers.iter().any(|trigger| bit(&trigger.action) != 0);
     let answer = asks.then(|| {
-        let answer = lower.frame.take(8, 0);
-        lower.asm.store(Width::D, Reg::R10, answer, 0);
-        answer
+        let slot = emit.alloc(8);
+        emit.store(Width::D, Reg::R10, slot, 0);
+        slot
     });
-    let end = lower.asm.label();
-    if let Some(plan) = plan {
-        // As for the event's own filter.
-        lower.definition(plan, end)?;
-        if filtered {
-            lower.image(plan, &all)?;
-        }
+    let end = emit.label();
+    if let Some(built) = built {
+        lower.build(&mut emit, built, filtered.then_some(&all), end)?;
     }
-    if let Some(handed) = handed {
-        lower.handed_image(handed, &all)?;
-    }
-    lower.texts = text::Texts::for_filter(&all);
+    lower.start(&mut emit, &all);
     for trigger in triggers {
-        let skip = lower.asm.label();
+        let skip = emit.label();
         if let Some(filter) = &trigger.filter {
-            let yes = lower.asm.label();
-            lower.branch(filter, Exits { yes, no: skip, next: Next::Yes })?;
-            lower.bind(yes);
+            let yes = emit.label();
+            lower.branch(&mut emit, filter, Exits { yes, no: skip, next: Next::Yes })?;
+            emit.bind(yes);
         }
-        lower.asm.note(trigger.action.to_string());
-        if let Some(place) = place {
-            lower.asm.load(Width::D, SWITCHES, Reg::R10, place);
+        emit.note(trigger.action.to_string());
+        if let Some(slot) = switches {
+            emit.load(Width::D, SWITCHES, Reg::R10, slot);
         }
-        lower.act(trigger, answer, skip);
-        lower.bind(skip);
+        act(&mut emit, trigger, answer, skip);
+        emit.bind(skip);
     }
-    lower.bind(end);
+    emit.bind(end);
     match answer {
-        Some(answer) => lower.asm.load(Width::D, Reg::R0, Reg::R10, answer),
-        None => lower.asm.mov(Reg::R0, 0),
+        Some(answer) => emit.load(Width::D, Reg::R0, Reg::R10, answer),
+        None => emit.mov(Reg::R0, 0),
     }
-    lower.asm.exit();
-    *uses = Uses { searches: lower.searches.count(), ..lower.uses };
-    let main = lower.asm.finish(tracer_abi::TRIGGER);
-    let mut callbacks = lower.searches.finish();
-    callbacks.retain(|callback| main.addresses.iter().any(|(_, name)| *name == callback.name));
-    let mut functions: Vec<Function> = std::iter::once(main).chain(callbacks).collect();
+    emit.exit();
+    let (mut functions, uses) = lower.finish(emit, tracer_abi::TRIGGER);
     // The callbacks of the event's own filter need different names.
-    for callback in &mut functions[1..] {
-        callback.name.insert_str(0, CALLBACKS);
+    if let Some((main, callbacks)) = functions.split_first_mut() {
+        for callback in callbacks {
+            callback.name.insert_str(0, CALLBACKS);
+        }
+        for (_, name) in &mut main.addresses {
+            name.insert_str(0, CALLBACKS);
+        }
     }
-    for (_, name) in &mut functions[0].addresses {
-        name.insert_str(0, CALLBACKS);
-    }
-    Ok(functions)
+    Ok((functions, uses))
 }
 
 /// The bit that requests an action from the template; 0 if the action needs no template.
@@ -135,88 +122,86 @@ fn bit(action: &Action) -> u64 {
     }
 }
 
-impl Lower<'_> {
-    /// Performs one trigger's action; jumps to `skip` if there is nothing to do.
-    fn act(&mut self, trigger: &Trigger, answer: Option<i16>, skip: Label) {
-        match &trigger.action {
-            Action::TraceOn => self.turn_recording(true, trigger.count, skip),
-            Action::TraceOff => self.turn_recording(false, trigger.count, skip),
-            Action::Event { slot, enable } => self.turn_event(*slot, *enable, trigger.count, skip),
-            Action::Hists { places, enable } => {
-                if let Some(count) = trigger.count {
-                    self.take(count, skip);
-                }
-                for place in places {
-                    let word = offset_of!(Switches, paused) + 4 * usize::from(*place);
-                    self.asm.store(Width::W, SWITCHES, word as i16, i32::from(!enable));
-                }
+/// Performs one trigger's action; jumps to `skip` if there is nothing to do.
+fn act(emit: &mut Emitter, trigger: &Trigger, answer: Option<i16>, skip: Label) {
+    match &trigger.action {
+        Action::TraceOn => turn_recording(emit, true, trigger.count, skip),
+        Action::TraceOff => turn_recording(emit, false, trigger.count, skip),
+        Action::Event { slot, enable } => turn_event(emit, *slot, *enable, trigger.count, skip),
+        Action::Hists { places, enable } => {
+            if let Some(count) = trigger.count {
+                take(emit, count, skip);
             }
-            Action::Snapshot | Action::StackTrace => {
-                if let Some(count) = trigger.count {
-                    self.take(count, skip);
-                }
-                if let Some(answer) = answer {
-                    self.asm.load(Width::D, Reg::R0, Reg::R10, answer);
-                    self.asm.alu(Alu::Or, Reg::R0, bit(&trigger.action) as i32);
-                    self.asm.store(Width::D, Reg::R10, answer, Reg::R0);
-                }
+            for place in places {
+                let word = offset_of!(Switches, paused) + 4 * usize::from(*place);
+                emit.store(Width::W, SWITCHES, word as i16, i32::from(!enable));
+            }
+        }
+        Action::Snapshot | Action::StackTrace => {
+            if let Some(count) = trigger.count {
+                take(emit, count, skip);
+            }
+            if let Some(answer) = answer {
+                emit.load(Width::D, Reg::R0, Reg::R10, answer);
+                emit.alu(Alu::Or, Reg::R0, bit(&trigger.action) as i32);
+                emit.store(Width::D, Reg::R10, answer, Reg::R0);
             }
         }
     }
+}
 
-    fn turn_recording(&mut self, on: bool, count: Option<Count>, skip: Label) {
-        const OFF: i32 = halted::OFF.cast_signed();
-        self.asm.address(WORD, SWITCHES, offset_of!(Switches, halted) as i32);
-        self.asm.load(Width::W, Reg::R0, WORD, 0);
-        self.asm.alu(Alu::And, Reg::R0, OFF);
-        self.jump_if(if on { Cond::Eq } else { Cond::Ne }, Reg::R0, 0, skip);
-        if let Some(count) = count {
-            self.take(count, skip);
-        }
-        let (operation, with) = if on { (Atomic::And, !OFF) } else { (Atomic::Or, OFF) };
-        self.asm.mov(Reg::R0, with);
-        self.asm.atomic(Width::W, operation, WORD, 0, Reg::R0);
-        if count.is_some() {
-            self.asm.alu(Alu::And, Reg::R0, OFF);
-            self.jump_if(if on { Cond::Ne } else { Cond::Eq }, Reg::R0, 0, skip);
-            self.give_back();
+fn turn_recording(emit: &mut Emitter, on: bool, count: Option<Count>, skip: Label) {
+    const OFF: i32 = halted::OFF.cast_signed();
+    emit.address(WORD, SWITCHES, offset_of!(Switches, halted) as i32);
+    emit.load(Width::W, Reg::R0, WORD, 0);
+    emit.alu(Alu::And, Reg::R0, OFF);
+    emit.jump_if(if on { Cond::Eq } else { Cond::Ne }, Reg::R0, 0, skip);
+    if let Some(count) = count {
+        take(emit, count, skip);
+    }
+    let (operation, with) = if on { (Atomic::And, !OFF) } else { (Atomic::Or, OFF) };
+    emit.mov(Reg::R0, with);
+    emit.atomic(Width::W, operation, WORD, 0, Reg::R0);
+    if count.is_some() {
+        emit.alu(Alu::And, Reg::R0, OFF);
+        emit.jump_if(if on { Cond::Ne } else { Cond::Eq }, Reg::R0, 0, skip);
+        give_back(emit);
+    }
+}
+
+fn turn_event(emit: &mut Emitter, slot: Slot, enable: bool, count: Option<Count>, skip: Label) {
+    let wanted = i32::from(!enable);
+    emit.address(WORD, SWITCHES, (offset_of!(Switches, soft) + 4 * slot.index()) as i32);
+    emit.load(Width::W, Reg::R0, WORD, 0);
+    emit.jump_if(Cond::Eq, Reg::R0, wanted, skip);
+    match count {
+        None => emit.store(Width::W, WORD, 0, wanted),
+        Some(count) => {
+            take(emit, count, skip);
+            emit.mov(Reg::R0, wanted);
+            emit.atomic(Width::W, Atomic::Exchange, WORD, 0, Reg::R0);
+            emit.jump32_if(Cond::Ne, Reg::R0, wanted, skip);
+            give_back(emit);
         }
     }
+}
 
-    fn turn_event(&mut self, slot: Slot, enable: bool, count: Option<Count>, skip: Label) {
-        let wanted = i32::from(!enable);
-        self.asm.address(WORD, SWITCHES, (offset_of!(Switches, soft) + 4 * slot.index()) as i32);
-        self.asm.load(Width::W, Reg::R0, WORD, 0);
-        self.jump_if(Cond::Eq, Reg::R0, wanted, skip);
-        match count {
-            None => self.asm.store(Width::W, WORD, 0, wanted),
-            Some(count) => {
-                self.take(count, skip);
-                self.asm.mov(Reg::R0, wanted);
-                self.asm.atomic(Width::W, Atomic::Exchange, WORD, 0, Reg::R0);
-                self.jump32_if(Cond::Ne, Reg::R0, wanted, skip);
-                self.give_back();
-            }
-        }
+/// Takes one from a count and leaves the count's address in [`COUNT`]; jumps to `skip` if the count is used up.
+fn take(emit: &mut Emitter, count: Count, skip: Label) {
+    let place = offset_of!(Switches, counts) + 8 * usize::from(count.place);
+    emit.address(COUNT, SWITCHES, place as i32);
+    if count.limited {
+        emit.load(Width::D, Reg::R0, COUNT, 0);
+        emit.jump_if(Cond::SLe, Reg::R0, 0, skip);
     }
+    emit.mov(Reg::R0, -1);
+    emit.atomic(Width::D, Atomic::Add, COUNT, 0, Reg::R0);
+    if count.limited {
+        emit.jump_if(Cond::SLe, Reg::R0, 0, skip);
+    }
+}
 
-    /// Takes one from a count and leaves the count's address in [`COUNT`]; jumps to `skip` if the count is used up.
-    fn take(&mut self, count: Count, skip: Label) {
-        let place = offset_of!(Switches, counts) + 8 * usize::from(count.place);
-        self.asm.address(COUNT, SWITCHES, place as i32);
-        if count.limited {
-            self.asm.load(Width::D, Reg::R0, COUNT, 0);
-            self.jump_if(Cond::SLe, Reg::R0, 0, skip);
-        }
-        self.asm.mov(Reg::R0, -1);
-        self.asm.atomic(Width::D, Atomic::Add, COUNT, 0, Reg::R0);
-        if count.limited {
-            self.jump_if(Cond::SLe, Reg::R0, 0, skip);
-        }
-    }
-
-    fn give_back(&mut self) {
-        self.asm.mov(Reg::R0, 1);
-        self.asm.atomic(Width::D, Atomic::Add, COUNT, 0, Reg::R0);
-    }
+fn give_back(emit: &mut Emitter) {
+    emit.mov(Reg::R0, 1);
+    emit.atomic(Width::D, Atomic::Add, COUNT, 0, Reg::R0);
 }

@@ -10,14 +10,15 @@
 use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, RECORD_AREA, STAMP_SIZE};
 
 use super::{
-    Code, Lower, LowerError, Needs, Uses,
-    image::{IMAGE_MAX, Touched},
+    emitter::Emitter,
+    image::{IMAGE_MAX, Touched, on_stack},
+    output::{Code, LowerError, Needs},
 };
 use crate::{
     code::asm::{Alu, Cond, Helper, Reg, Width},
     plan::{
         filter::{CpusSubject, Filter, Test, Text},
-        source::{ProgramContext, UserRecord},
+        source::UserRecord,
     },
 };
 
@@ -25,105 +26,102 @@ use crate::{
 const ALIGNMENT: i32 = 4;
 
 /// Lowers the record to `tracer_record`; `size` is the size of a record of fixed length.
-pub(super) fn record(handed: UserRecord, size: usize) -> Result<Code, LowerError> {
+pub(super) fn record(record: UserRecord, size: usize) -> Result<Code, LowerError> {
     if size > MAX_PAYLOAD {
         return Err(LowerError::RecordSize(size));
     }
-    let hook = ProgramContext::UserRecord(handed);
-    let mut lower = Lower::new(&hook, Uses { calls: true, ..Uses::default() });
-    lower.asm.mov(Reg::R6, Reg::R1);
-    lower.asm.mov(Reg::R7, Reg::R2);
-    if handed.varies {
-        lower.copy_handed(handed);
+    let mut emit = Emitter::with_calls();
+    emit.mov(Reg::R6, Reg::R1);
+    emit.mov(Reg::R7, Reg::R2);
+    if record.varies {
+        copy_whole(&mut emit, record);
         // Zeroes the last bytes up to the alignment.
-        lower.asm.mov(Reg::R1, Reg::R7);
-        lower.asm.alu(Alu::Add, Reg::R1, Reg::R9);
+        emit.mov(Reg::R1, Reg::R7);
+        emit.alu(Alu::Add, Reg::R1, Reg::R9);
         for byte in 0..ALIGNMENT as i16 - 1 {
-            lower.asm.store(Width::B, Reg::R1, byte, 0);
+            emit.store(Width::B, Reg::R1, byte, 0);
         }
-        lower.asm.mov(Reg::R0, Reg::R9);
-        lower.asm.alu(Alu::Add, Reg::R0, ALIGNMENT - 1);
-        lower.asm.alu(Alu::And, Reg::R0, -ALIGNMENT);
+        emit.mov(Reg::R0, Reg::R9);
+        emit.alu(Alu::Add, Reg::R0, ALIGNMENT - 1);
+        emit.alu(Alu::And, Reg::R0, -ALIGNMENT);
     } else {
-        lower.copy_fixed_part(handed);
-        for byte in usize::from(handed.fixed)..size {
-            lower.asm.store(Width::B, Reg::R7, byte as i16, 0);
+        copy_fixed_part(&mut emit, record);
+        for byte in usize::from(record.fixed)..size {
+            emit.store(Width::B, Reg::R7, byte as i16, 0);
         }
-        lower.asm.mov(Reg::R0, size as i32);
+        emit.mov(Reg::R0, size as i32);
     }
-    lower.asm.exit();
-    let function = lower.asm.finish(tracer_abi::RECORD);
-    let size = (!handed.varies).then_some(size);
+    emit.exit();
+    let function = emit.finish(tracer_abi::RECORD);
+    let size = (!record.varies).then_some(size);
     Ok(Code { functions: vec![function], needs: Needs::default(), size })
 }
 
-impl Lower<'_> {
-    /// Copies the bytes that filters read and makes the copy the context.
-    pub(super) fn handed_image(&mut self, handed: UserRecord, filter: &Filter) -> Result<(), LowerError> {
-        let touched = Touched::by(filter);
-        self.uses.flags |= touched.has(2, 4);
-        if let Some(size) = short(&touched, filter) {
-            return self.on_stack(size, |lower| {
-                if let Some((from, to)) = touched.span() {
-                    lower.copy_part(handed, from, to);
-                }
-                Ok(())
-            });
-        }
-        self.use_scratch();
-        let into = (RECORD_AREA - STAMP_SIZE) as i32;
-        self.asm.note("the record as far as the filter looks at it");
-        self.asm.alu(Alu::Add, Reg::R7, -into);
-        self.asm.store(Width::D, Reg::R7, 0, Reg::R8);
-        if handed.varies && looks_behind(filter) {
-            self.copy_handed(handed);
-        } else {
-            self.copy_fixed_part(handed);
-        }
-        self.asm.mov(Reg::R6, Reg::R7);
-        self.asm.alu(Alu::Add, Reg::R7, into);
-        Ok(())
+/// Copies the bytes that filters read and makes the copy the context.
+pub(super) fn image(emit: &mut Emitter, record: UserRecord, filter: &Filter) -> Result<(), LowerError> {
+    let touched = Touched::by(filter);
+    emit.use_flags(touched.has(2, 4));
+    if let Some(size) = short(&touched, filter) {
+        return on_stack(emit, size, |emit| {
+            if let Some((from, to)) = touched.span() {
+                copy_part(emit, record, from, to);
+            }
+            Ok(())
+        });
     }
+    emit.use_scratch();
+    let into = (RECORD_AREA - STAMP_SIZE) as i32;
+    emit.note("the record as far as the filter looks at it");
+    emit.alu(Alu::Add, Reg::R7, -into);
+    emit.store(Width::D, Reg::R7, 0, Reg::R8);
+    if record.varies && looks_behind(filter) {
+        copy_whole(emit, record);
+    } else {
+        copy_fixed_part(emit, record);
+    }
+    emit.mov(Reg::R6, Reg::R7);
+    emit.alu(Alu::Add, Reg::R7, into);
+    Ok(())
+}
 
-    /// R1 = destination of the bytes from `from` on, R3 = their address in the program.
-    fn ends(&mut self, handed: UserRecord, from: usize) {
-        self.asm.address(Reg::R1, Reg::R7, from as i32);
-        self.asm.load(Width::D, Reg::R3, Reg::R6, handed.address as i16);
-        self.asm.alu(Alu::Add, Reg::R3, from as i32);
-    }
+/// R1 = destination of the bytes from `from` on, R3 = their address in the program.
+fn load_ends(emit: &mut Emitter, record: UserRecord, from: usize) {
+    emit.address(Reg::R1, Reg::R7, from as i32);
+    emit.load(Width::D, Reg::R3, Reg::R6, record.address as i16);
+    emit.alu(Alu::Add, Reg::R3, from as i32);
+}
 
-    fn copy_fixed_part(&mut self, handed: UserRecord) {
-        self.copy_part(handed, COMMON_SIZE, usize::from(handed.fixed));
-    }
+fn copy_fixed_part(emit: &mut Emitter, record: UserRecord) {
+    copy_part(emit, record, COMMON_SIZE, usize::from(record.fixed));
+}
 
-    /// Copies some of the fixed part.
-    fn copy_part(&mut self, handed: UserRecord, from: usize, to: usize) {
-        if from < to {
-            self.asm.note(format!("the program's bytes {from} to {to}"));
-            self.ends(handed, from);
-            self.asm.mov(Reg::R2, (to - from) as i32);
-            self.call(Helper::ProbeReadUser);
-        }
+/// Copies some of the fixed part.
+fn copy_part(emit: &mut Emitter, record: UserRecord, from: usize, to: usize) {
+    if from < to {
+        emit.note(format!("the program's bytes {from} to {to}"));
+        load_ends(emit, record, from);
+        emit.mov(Reg::R2, (to - from) as i32);
+        emit.call(Helper::ProbeReadUser);
     }
+}
 
-    /// Copies the whole record; R9 = its length, between the sizes of the fixed part and of the largest record.
-    fn copy_handed(&mut self, handed: UserRecord) {
-        let [longer, fits] = std::array::from_fn(|_| self.asm.label());
-        self.asm.note("the program's record");
-        self.asm.load(Width::D, Reg::R9, Reg::R6, handed.length as i16);
-        self.jump_if(Cond::Ge, Reg::R9, i32::from(handed.fixed), longer);
-        self.asm.mov(Reg::R9, i32::from(handed.fixed));
-        self.bind(longer);
-        self.jump_if(Cond::Le, Reg::R9, MAX_PAYLOAD as i32, fits);
-        self.asm.mov(Reg::R9, MAX_PAYLOAD as i32);
-        self.bind(fits);
-        self.ends(handed, COMMON_SIZE);
-        self.asm.mov(Reg::R2, Reg::R9);
-        self.asm.alu(Alu::Sub, Reg::R2, COMMON_SIZE as i32);
-        // Changes nothing; older verifiers do not see that the length is more than the common fields.
-        self.asm.alu(Alu::And, Reg::R2, MAX_PAYLOAD as i32 - 1);
-        self.call(Helper::ProbeReadUser);
-    }
+/// Copies the whole record; R9 = its length, between the sizes of the fixed part and of the largest record.
+fn copy_whole(emit: &mut Emitter, record: UserRecord) {
+    let [longer, fits] = emit.labels();
+    emit.note("the program's record");
+    emit.load(Width::D, Reg::R9, Reg::R6, record.length as i16);
+    emit.jump_if(Cond::Ge, Reg::R9, i32::from(record.fixed), longer);
+    emit.mov(Reg::R9, i32::from(record.fixed));
+    emit.bind(longer);
+    emit.jump_if(Cond::Le, Reg::R9, MAX_PAYLOAD as i32, fits);
+    emit.mov(Reg::R9, MAX_PAYLOAD as i32);
+    emit.bind(fits);
+    load_ends(emit, record, COMMON_SIZE);
+    emit.mov(Reg::R2, Reg::R9);
+    emit.alu(Alu::Sub, Reg::R2, COMMON_SIZE as i32);
+    // Changes nothing; older verifiers do not see that the length is more than the common fields.
+    emit.alu(Alu::And, Reg::R2, MAX_PAYLOAD as i32 - 1);
+    emit.call(Helper::ProbeReadUser);
 }
 
 /// Bytes of the stack that hold everything that a filter reads, if it reads only numbers and they lie near the

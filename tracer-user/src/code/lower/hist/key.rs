@@ -1,13 +1,19 @@
 //! The key: its parts in order, equal to the kernel's byte for byte.
 
-use super::{Compute, FieldClass, KEY_AT, KeyPlace, Known, LowerError, Value};
+use super::{
+    number::number,
+    update::{KEY_AT, KeyPlace, Update, copy_comm, data_address, needs_record},
+};
 use crate::{
     code::{
         asm::{Alu, Cond, Helper, Reg, Width},
-        lower::Lower,
+        lower::{emitter::Emitter, output::LowerError, values::Values},
     },
-    event::Field,
-    lang::facts::Arch,
+    event::FieldClass,
+    lang::{
+        facts::Arch,
+        hist::{Function as Compute, Value},
+    },
     plan::{
         hist::{KeyKind, STACK_BYTES},
         source::ProgramContext,
@@ -17,132 +23,119 @@ use crate::{
 /// Longest key, in bytes, that is built on the stack.
 const STACK_KEY_MAX: usize = 96;
 
-/// Whether a value is a stack that the record holds.
-pub(super) fn is_recorded_stack(value: &Value) -> bool {
-    let field = value.field.as_ref();
-    value.function == Compute::Stack
-        && field.is_some_and(|f| f.class == FieldClass::Stacktrace && f.offset >= tracer_abi::COMMON_SIZE)
+/// Builds the key.
+pub(super) fn build(
+    emit: &mut Emitter,
+    values: &mut Values<'_>,
+    update: &Update<'_>,
+) -> Result<KeyPlace, LowerError> {
+    let Update { hist, layout, .. } = update;
+    let key = if layout.key_size <= STACK_KEY_MAX && !layout.is_shared() {
+        KeyPlace { base: Reg::R10, at: emit.alloc(layout.key_size) }
+    } else {
+        emit.use_scratch();
+        KeyPlace { base: Reg::R7, at: KEY_AT as i16 }
+    };
+    for (value, part) in hist.keys().iter().zip(&layout.keys) {
+        let at = key.at + part.offset as i16;
+        emit.note(format!("key {}", String::from_utf8_lossy(&value.shown_name())));
+        if part.kind != KeyKind::Number || part.size > 8 {
+            for word in (0..part.size as i16).step_by(8) {
+                emit.store(Width::D, key.base, at + word, 0);
+            }
+        }
+        match part.kind {
+            KeyKind::Number => {
+                number(emit, values, value, update)?;
+                emit.store(Width::D, key.base, at, Reg::R0);
+            }
+            KeyKind::Text => {
+                // One byte more than is copied, for the NUL; the key's part has room for it.
+                let room = match &value.field {
+                    Some(field) if field.class == FieldClass::StaticString => part.size.min(field.size + 1),
+                    _ => part.size,
+                };
+                copy_text(emit, values, value, KeyPlace { at, ..key }, room)?;
+            }
+            KeyKind::Stack => copy_stack(emit, values, KeyPlace { at, ..key }, update),
+            KeyKind::RecordedStack => copy_recorded_stack(emit, values, value, KeyPlace { at, ..key })?,
+        }
+    }
+    Ok(key)
 }
 
-impl Lower<'_> {
-    /// Builds the key.
-    pub(super) fn hist_key(&mut self, known: &Known<'_>) -> Result<KeyPlace, LowerError> {
-        let Known { hist, layout, .. } = known;
-        let key = if layout.key_size <= STACK_KEY_MAX && !layout.is_shared() {
-            KeyPlace { base: Reg::R10, at: self.frame.take(layout.key_size, 0) }
-        } else {
-            self.use_scratch();
-            KeyPlace { base: Reg::R7, at: KEY_AT as i16 }
-        };
-        for (value, part) in hist.keys().iter().zip(&layout.keys) {
-            let at = key.at + part.offset as i16;
-            self.asm.note(format!("key {}", String::from_utf8_lossy(&value.shown_name())));
-            if part.kind != KeyKind::Number || part.size > 8 {
-                for word in (0..part.size as i16).step_by(8) {
-                    self.asm.store(Width::D, key.base, at + word, 0);
-                }
-            }
-            match part.kind {
-                KeyKind::Number => {
-                    self.number_of(value, known)?;
-                    self.asm.store(Width::D, key.base, at, Reg::R0);
-                }
-                KeyKind::Text => {
-                    // One byte more than is copied, for the NUL; the key's part has room for it.
-                    let room = match &value.field {
-                        Some(field) if field.class == FieldClass::StaticString => {
-                            part.size.min(field.size + 1)
-                        }
-                        _ => part.size,
-                    };
-                    self.copy_text(value, KeyPlace { at, ..key }, room)?;
-                }
-                KeyKind::Stack => self.copy_stack(KeyPlace { at, ..key }, known),
-                KeyKind::RecordedStack => self.copy_recorded_stack(value, KeyPlace { at, ..key })?,
-            }
+/// Copies a text up to its NUL, at most `room` bytes including the NUL.
+pub(super) fn copy_text(
+    emit: &mut Emitter,
+    values: &mut Values<'_>,
+    value: &Value,
+    to: KeyPlace,
+    room: usize,
+) -> Result<(), LowerError> {
+    if value.function == Compute::Comm {
+        copy_comm(emit, values, to);
+        return Ok(());
+    }
+    let Some(field) = &value.field else { return Err(LowerError::NoData) };
+    match field.class {
+        FieldClass::StaticString => {
+            needs_record(values)?;
+            emit.address(Reg::R3, Reg::R6, field.offset as i32);
         }
-        Ok(key)
+        _ => data_address(emit, values, field)?,
     }
+    emit.address(Reg::R1, to.base, i32::from(to.at));
+    emit.mov(Reg::R2, room as i32);
+    emit.call(Helper::ProbeReadKernelStr);
+    Ok(())
+}
 
-    /// Copies a text up to its NUL, at most `room` bytes including the NUL.
-    pub(super) fn copy_text(&mut self, value: &Value, to: KeyPlace, room: usize) -> Result<(), LowerError> {
-        if value.function == Compute::Comm {
-            self.who(to);
-            return Ok(());
+/// R0 = the number of bytes of the hit's stack that were copied, or an error.
+pub(super) fn copy_stack(emit: &mut Emitter, values: &mut Values<'_>, to: KeyPlace, update: &Update<'_>) {
+    match update.hook_context {
+        Some(context) => emit.load(Width::D, Reg::R1, Reg::R10, context),
+        None if *values.context() == ProgramContext::Inject => {
+            // An injected record has no stack.
+            emit.mov(Reg::R0, -1);
+            return;
         }
-        let Some(field) = &value.field else { return Err(LowerError::NoData) };
-        match field.class {
-            FieldClass::StaticString => {
-                self.needs_record()?;
-                self.asm.address(Reg::R3, Reg::R6, field.offset as i32);
-            }
-            _ => self.data_address(field)?,
-        }
-        self.asm.address(Reg::R1, to.base, i32::from(to.at));
-        self.asm.mov(Reg::R2, room as i32);
-        self.call(Helper::ProbeReadKernelStr);
-        Ok(())
+        None => emit.mov(Reg::R1, Reg::R6),
     }
+    emit.address(Reg::R2, to.base, i32::from(to.at));
+    emit.mov(Reg::R3, STACK_BYTES as i32);
+    emit.mov(Reg::R4, own_frames(values.context(), Arch::native()));
+    emit.call(Helper::GetStack);
+}
 
-    pub(super) fn needs_record(&self) -> Result<(), LowerError> {
-        let has = matches!(self.hook, ProgramContext::Tracepoint | ProgramContext::Inject);
-        has.then_some(()).ok_or(LowerError::NoData)
-    }
-
-    /// R3 = address of a field's data in the record.
-    pub(super) fn data_address(&mut self, field: &Field) -> Result<(), LowerError> {
-        self.needs_record()?;
-        self.asm.load(Width::W, Reg::R3, Reg::R6, field.offset as i16);
-        self.asm.alu(Alu::And, Reg::R3, 0xffff);
-        self.asm.alu(Alu::Add, Reg::R3, Reg::R6);
-        if field.class == FieldClass::RelString {
-            self.asm.alu(Alu::Add, Reg::R3, field.offset as i32 + 4);
-        }
-        Ok(())
-    }
-
-    /// R0 = the number of bytes of the hit's stack that were copied, or an error.
-    pub(super) fn copy_stack(&mut self, to: KeyPlace, known: &Known<'_>) {
-        match known.context {
-            Some(context) => self.asm.load(Width::D, Reg::R1, Reg::R10, context),
-            None if *self.hook == ProgramContext::Inject => {
-                // An injected record has no stack.
-                self.asm.mov(Reg::R0, -1);
-                return;
-            }
-            None => self.asm.mov(Reg::R1, Reg::R6),
-        }
-        self.asm.address(Reg::R2, to.base, i32::from(to.at));
-        self.asm.mov(Reg::R3, STACK_BYTES as i32);
-        self.asm.mov(Reg::R4, own_frames(self.hook, Arch::native()));
-        self.call(Helper::GetStack);
-    }
-
-    /// Copies a stack that the record holds. The record has the depth and then the addresses; the key has only the
-    /// addresses.
-    fn copy_recorded_stack(&mut self, value: &Value, to: KeyPlace) -> Result<(), LowerError> {
-        let Some(field) = value.field.as_ref().filter(|_| is_recorded_stack(value)) else {
-            return Err(LowerError::NoData);
-        };
-        self.data_address(field)?;
-        let from = self.frame.take(8, 0);
-        self.asm.store(Width::D, Reg::R10, from, Reg::R3);
-        self.asm.address(Reg::R1, to.base, i32::from(to.at));
-        self.asm.mov(Reg::R2, 8);
-        self.call(Helper::ProbeReadKernel);
-        let fits = self.asm.label();
-        self.asm.load(Width::D, Reg::R2, to.base, to.at);
-        self.asm.store(Width::D, to.base, to.at, 0);
-        self.jump_if(Cond::Le, Reg::R2, (STACK_BYTES / 8) as i32, fits);
-        self.asm.mov(Reg::R2, (STACK_BYTES / 8) as i32);
-        self.bind(fits);
-        self.asm.alu(Alu::Lsh, Reg::R2, 3);
-        self.asm.address(Reg::R1, to.base, i32::from(to.at));
-        self.asm.load(Width::D, Reg::R3, Reg::R10, from);
-        self.asm.alu(Alu::Add, Reg::R3, 8);
-        self.call(Helper::ProbeReadKernel);
-        Ok(())
-    }
+/// Copies a stack that the record holds. The record has the depth and then the addresses; the key has only the
+/// addresses.
+fn copy_recorded_stack(
+    emit: &mut Emitter,
+    values: &mut Values<'_>,
+    value: &Value,
+    to: KeyPlace,
+) -> Result<(), LowerError> {
+    let Some(field) = value.field.as_ref().filter(|_| is_recorded_stack(value)) else {
+        return Err(LowerError::NoData);
+    };
+    data_address(emit, values, field)?;
+    let from = emit.alloc(8);
+    emit.store(Width::D, Reg::R10, from, Reg::R3);
+    emit.address(Reg::R1, to.base, i32::from(to.at));
+    emit.mov(Reg::R2, 8);
+    emit.call(Helper::ProbeReadKernel);
+    let fits = emit.label();
+    emit.load(Width::D, Reg::R2, to.base, to.at);
+    emit.store(Width::D, to.base, to.at, 0);
+    emit.jump_if(Cond::Le, Reg::R2, (STACK_BYTES / 8) as i32, fits);
+    emit.mov(Reg::R2, (STACK_BYTES / 8) as i32);
+    emit.bind(fits);
+    emit.alu(Alu::Lsh, Reg::R2, 3);
+    emit.address(Reg::R1, to.base, i32::from(to.at));
+    emit.load(Width::D, Reg::R3, Reg::R10, from);
+    emit.alu(Alu::Add, Reg::R3, 8);
+    emit.call(Helper::ProbeReadKernel);
+    Ok(())
 }
 
 /// Number of addresses at the start of the helper's stack that are the tracer's own. At a raw tracepoint the stack
@@ -156,4 +149,11 @@ fn own_frames(hook: &ProgramContext, arch: Arch) -> i32 {
         (ProgramContext::Tracepoint, Arch::Arm64) => 1,
         _ => 0,
     }
+}
+
+/// Whether a value is a stack that the record holds.
+fn is_recorded_stack(value: &Value) -> bool {
+    let field = value.field.as_ref();
+    value.function == Compute::Stack
+        && field.is_some_and(|f| f.class == FieldClass::Stacktrace && f.offset >= tracer_abi::COMMON_SIZE)
 }

@@ -8,11 +8,11 @@ use std::mem::offset_of;
 
 use tracer_abi::{Switches, control, hist, lists};
 
-use super::Request;
+use super::control::control_record;
 use crate::{
     code::{
         asm::{Alu, Atomic, Cond, Helper, Label, MapRef, Reg, Width},
-        lower::Lower,
+        lower::emitter::Emitter,
     },
     plan::source::{Other, ProgramContext},
 };
@@ -41,92 +41,90 @@ impl Within {
     }
 }
 
-impl Lower<'_> {
-    /// Jumps to `out` if the hit is not to be counted.
-    pub(super) fn stand_by(&mut self, within: &Within, request: &Request<'_>, out: Label) {
-        self.asm.note("paused");
-        self.asm.map_value(Reg::R1, MapRef::Switches);
-        self.asm.load(Width::W, Reg::R2, Reg::R1, within.paused());
-        self.jump_if(Cond::Ne, Reg::R2, 0, out);
-        if !within.lists {
-            return;
-        }
-        let none = self.asm.label();
-        self.asm.load(Width::W, Reg::R2, Reg::R1, offset_of!(Switches, lists) as i16);
-        self.jump_if(Cond::Eq, Reg::R2, 0, none);
-        let (in_force, mine) = (self.frame.take(8, 0), self.frame.take(8, 0));
-        self.asm.store(Width::D, Reg::R10, in_force, Reg::R2);
-        if *request.hook == ProgramContext::Inject {
-            self.asm.load(Width::W, Reg::R0, Reg::R6, 4);
-        } else {
-            self.call(Helper::GetCurrentPidTgid);
-        }
-        let key = self.frame.take(8, 0);
-        self.asm.store(Width::W, Reg::R10, key, Reg::R0);
-        self.lists_of(key);
-        self.asm.store(Width::D, Reg::R10, mine, Reg::R0);
-        match within.other {
-            Some(Other::InRecord(offset)) => {
-                self.asm.load(Width::W, Reg::R0, Reg::R6, offset as i16);
-                self.asm.store(Width::W, Reg::R10, key, Reg::R0);
-                self.lists_of(key);
-            }
-            Some(Other::InTask { arg, offset }) => {
-                self.asm.load(Width::D, Reg::R3, Reg::R6, 8 * i16::from(arg));
-                self.asm.alu(Alu::Add, Reg::R3, offset.cast_signed());
-                self.asm.address(Reg::R1, Reg::R10, i32::from(key));
-                self.asm.mov(Reg::R2, 4);
-                self.call(Helper::ProbeReadKernel);
-                self.lists_of(key);
-            }
-            None => {}
-        }
-        let (traced, untraced) = (i32::from(lists::TRACED), i32::from(lists::UNTRACED));
-        let others = self.asm.label();
-        self.asm.load(Width::D, Reg::R1, Reg::R10, mine);
-        self.asm.load(Width::D, Reg::R2, Reg::R10, in_force);
-        self.asm.mov(Reg::R3, Reg::R2);
-        self.asm.alu(Alu::And, Reg::R3, traced);
-        self.jump_if(Cond::Eq, Reg::R3, 0, others);
-        self.asm.mov(Reg::R3, Reg::R0);
-        self.asm.alu(Alu::Or, Reg::R3, Reg::R1);
-        self.asm.alu(Alu::And, Reg::R3, traced);
-        self.jump_if(Cond::Eq, Reg::R3, 0, out);
-        self.bind(others);
-        self.asm.alu(Alu::And, Reg::R2, Reg::R1);
-        self.asm.alu(Alu::And, Reg::R2, Reg::R0);
-        self.asm.alu(Alu::And, Reg::R2, untraced);
-        self.jump_if(Cond::Ne, Reg::R2, 0, out);
-        self.bind(none);
+/// Jumps to `out` if the hit is not to be counted.
+pub(super) fn admit(emit: &mut Emitter, within: &Within, hook: &ProgramContext, out: Label) {
+    emit.note("paused");
+    emit.map_value(Reg::R1, MapRef::Switches);
+    emit.load(Width::W, Reg::R2, Reg::R1, within.paused());
+    emit.jump_if(Cond::Ne, Reg::R2, 0, out);
+    if !within.lists {
+        return;
     }
+    let none = emit.label();
+    emit.load(Width::W, Reg::R2, Reg::R1, offset_of!(Switches, lists) as i16);
+    emit.jump_if(Cond::Eq, Reg::R2, 0, none);
+    let (in_force, mine) = (emit.alloc(8), emit.alloc(8));
+    emit.store(Width::D, Reg::R10, in_force, Reg::R2);
+    if *hook == ProgramContext::Inject {
+        emit.load(Width::W, Reg::R0, Reg::R6, 4);
+    } else {
+        emit.call(Helper::GetCurrentPidTgid);
+    }
+    let key = emit.alloc(8);
+    emit.store(Width::W, Reg::R10, key, Reg::R0);
+    lists_of(emit, key);
+    emit.store(Width::D, Reg::R10, mine, Reg::R0);
+    match within.other {
+        Some(Other::InRecord(offset)) => {
+            emit.load(Width::W, Reg::R0, Reg::R6, offset as i16);
+            emit.store(Width::W, Reg::R10, key, Reg::R0);
+            lists_of(emit, key);
+        }
+        Some(Other::InTask { arg, offset }) => {
+            emit.load(Width::D, Reg::R3, Reg::R6, 8 * i16::from(arg));
+            emit.alu(Alu::Add, Reg::R3, offset.cast_signed());
+            emit.address(Reg::R1, Reg::R10, i32::from(key));
+            emit.mov(Reg::R2, 4);
+            emit.call(Helper::ProbeReadKernel);
+            lists_of(emit, key);
+        }
+        None => {}
+    }
+    let (traced, untraced) = (i32::from(lists::TRACED), i32::from(lists::UNTRACED));
+    let others = emit.label();
+    emit.load(Width::D, Reg::R1, Reg::R10, mine);
+    emit.load(Width::D, Reg::R2, Reg::R10, in_force);
+    emit.mov(Reg::R3, Reg::R2);
+    emit.alu(Alu::And, Reg::R3, traced);
+    emit.jump_if(Cond::Eq, Reg::R3, 0, others);
+    emit.mov(Reg::R3, Reg::R0);
+    emit.alu(Alu::Or, Reg::R3, Reg::R1);
+    emit.alu(Alu::And, Reg::R3, traced);
+    emit.jump_if(Cond::Eq, Reg::R3, 0, out);
+    emit.bind(others);
+    emit.alu(Alu::And, Reg::R2, Reg::R1);
+    emit.alu(Alu::And, Reg::R2, Reg::R0);
+    emit.alu(Alu::And, Reg::R2, untraced);
+    emit.jump_if(Cond::Ne, Reg::R2, 0, out);
+    emit.bind(none);
+}
 
-    /// R0 = the lists that contain the thread whose number is at `key`.
-    fn lists_of(&mut self, key: i16) {
-        let none = self.asm.label();
-        self.asm.map(Reg::R1, MapRef::Pids);
-        self.asm.address(Reg::R2, Reg::R10, i32::from(key));
-        self.call(Helper::MapLookupElem);
-        self.jump_if(Cond::Eq, Reg::R0, 0, none);
-        self.asm.load(Width::B, Reg::R0, Reg::R0, 0);
-        self.bind(none);
-    }
+/// R0 = the lists that contain the thread whose number is at `key`.
+fn lists_of(emit: &mut Emitter, key: i16) {
+    let none = emit.label();
+    emit.map(Reg::R1, MapRef::Pids);
+    emit.address(Reg::R2, Reg::R10, i32::from(key));
+    emit.call(Helper::MapLookupElem);
+    emit.jump_if(Cond::Eq, Reg::R0, 0, none);
+    emit.load(Width::B, Reg::R0, Reg::R0, 0);
+    emit.bind(none);
+}
 
-    /// Reports that a hit was counted, if requested: resets the request, and wakes the reader if it waits.
-    pub(super) fn tell_who_waits(&mut self, within: &Within) {
-        let (lost, done) = (self.asm.label(), self.asm.label());
-        self.asm.note("awaited");
-        self.asm.map_value(Reg::R1, MapRef::Switches);
-        self.asm.load(Width::W, Reg::R2, Reg::R1, within.awaited());
-        self.jump_if(Cond::Eq, Reg::R2, 0, done);
-        self.asm.mov(Reg::R2, 0);
-        self.asm.atomic(Width::W, Atomic::Exchange, Reg::R1, within.awaited(), Reg::R2);
-        self.jump_if(Cond::Ne, Reg::R2, hist::WAKE.cast_signed(), done);
-        self.control_record(control::HIST, FORCE_WAKEUP, lost);
-        self.jump(done);
-        self.bind(lost);
-        // The next hit tries again.
-        self.asm.map_value(Reg::R1, MapRef::Switches);
-        self.asm.store(Width::W, Reg::R1, within.awaited(), hist::WAKE.cast_signed());
-        self.bind(done);
-    }
+/// Reports that a hit was counted, if requested: resets the request, and wakes the reader if it waits.
+pub(super) fn notify_reader(emit: &mut Emitter, within: &Within) {
+    let (lost, done) = (emit.label(), emit.label());
+    emit.note("awaited");
+    emit.map_value(Reg::R1, MapRef::Switches);
+    emit.load(Width::W, Reg::R2, Reg::R1, within.awaited());
+    emit.jump_if(Cond::Eq, Reg::R2, 0, done);
+    emit.mov(Reg::R2, 0);
+    emit.atomic(Width::W, Atomic::Exchange, Reg::R1, within.awaited(), Reg::R2);
+    emit.jump_if(Cond::Ne, Reg::R2, hist::WAKE.cast_signed(), done);
+    control_record(emit, control::HIST, FORCE_WAKEUP, lost);
+    emit.jump(done);
+    emit.bind(lost);
+    // The next hit tries again.
+    emit.map_value(Reg::R1, MapRef::Switches);
+    emit.store(Width::W, Reg::R1, within.awaited(), hist::WAKE.cast_signed());
+    emit.bind(done);
 }

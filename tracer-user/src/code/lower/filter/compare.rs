@@ -1,44 +1,9 @@
 //! Compares bytes in memory with known bytes: word loads where possible, byte classes, ranges.
 
-use super::Lower;
-use crate::code::asm::{Alu, Assembler, Cond, Label, Operand, Reg, Width};
-
-/// Where jumps are emitted: in a function that tracks fetched values, or in a plain function.
-pub(super) trait Emit {
-    fn asm(&mut self) -> &mut Assembler;
-    fn jump_when(&mut self, wide: bool, cond: Cond, reg: Reg, value: Operand, to: Label);
-    /// Jumps to `to`. What is known here stays known at a label that is bound next.
-    fn jump_to(&mut self, to: Label);
-}
-
-impl Emit for Lower<'_> {
-    fn asm(&mut self) -> &mut Assembler {
-        &mut self.asm
-    }
-
-    fn jump_when(&mut self, wide: bool, cond: Cond, reg: Reg, value: Operand, to: Label) {
-        if wide { self.jump_if(cond, reg, value, to) } else { self.jump32_if(cond, reg, value, to) }
-    }
-
-    fn jump_to(&mut self, to: Label) {
-        self.asm.jump(to);
-        self.leave(to);
-    }
-}
-
-impl Emit for Assembler {
-    fn asm(&mut self) -> &mut Assembler {
-        self
-    }
-
-    fn jump_when(&mut self, wide: bool, cond: Cond, reg: Reg, value: Operand, to: Label) {
-        if wide { self.jump_if(cond, reg, value, to) } else { self.jump32_if(cond, reg, value, to) }
-    }
-
-    fn jump_to(&mut self, to: Label) {
-        self.jump(to);
-    }
-}
+use crate::code::{
+    asm::{Alu, Cond, Label, Operand, Reg, Width},
+    lower::emitter::Emitter,
+};
 
 /// Bytes to compare, at an offset from a register.
 #[derive(Clone, Copy, Debug)]
@@ -76,34 +41,34 @@ impl Bytes {
 }
 
 /// Jumps to `miss` unless the bytes are equal to `expected`; falls through if they are equal.
-pub(super) fn compare(emit: &mut impl Emit, bytes: Bytes, expected: &[u8], miss: Label) {
+pub(super) fn compare(emit: &mut Emitter, bytes: Bytes, expected: &[u8], miss: Label) {
     let mut at = 0;
     while at < expected.len() {
         let (width, taken) = bytes.load(at, expected.len() - at);
-        emit.asm().load(width, Reg::R0, bytes.base, (bytes.off + at as i32) as i16);
+        emit.load(width, Reg::R0, bytes.base, (bytes.off + at as i32) as i16);
         let mut value =
             expected[at..at + taken].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
         let unwanted = 8 * (width.bytes() - taken) as u32;
         match width {
             Width::D => {
                 if unwanted > 0 {
-                    emit.asm().alu(Alu::Lsh, Reg::R0, unwanted as i32);
+                    emit.alu(Alu::Lsh, Reg::R0, unwanted as i32);
                     value <<= unwanted;
                 }
                 let operand = if let Ok(imm) = i32::try_from(value.cast_signed()) {
                     Operand::Imm(imm)
                 } else {
-                    emit.asm().constant(Reg::R5, value);
+                    emit.constant(Reg::R5, value);
                     Operand::Reg(Reg::R5)
                 };
-                emit.jump_when(true, Cond::Ne, Reg::R0, operand, miss);
+                emit.jump_if(Cond::Ne, Reg::R0, operand, miss);
             }
             Width::W | Width::H | Width::B => {
                 if unwanted > 0 {
-                    emit.asm().alu32(Alu::Lsh, Reg::R0, unwanted as i32);
+                    emit.alu32(Alu::Lsh, Reg::R0, unwanted as i32);
                     value <<= unwanted;
                 }
-                emit.jump_when(false, Cond::Ne, Reg::R0, Operand::Imm(value as i32), miss);
+                emit.jump32_if(Cond::Ne, Reg::R0, Operand::Imm(value as i32), miss);
             }
         }
         at += taken;
@@ -111,20 +76,20 @@ pub(super) fn compare(emit: &mut impl Emit, bytes: Bytes, expected: &[u8], miss:
 }
 
 /// Jumps to `miss` unless R0 lies in one of the ranges (both ends included). Otherwise jumps to `hit` or falls through.
-pub(super) fn within(emit: &mut impl Emit, ranges: &[(u32, u32)], hit: Label, miss: Label) {
+pub(super) fn within(emit: &mut Emitter, ranges: &[(u32, u32)], hit: Label, miss: Label) {
     let Some((last, ranges)) = ranges.split_last() else {
-        emit.jump_to(miss);
+        emit.jump_past(miss);
         return;
     };
     let mut test = |(low, high): (u32, u32), inside: bool, to| {
         if low == high {
             let cond = if inside { Cond::Eq } else { Cond::Ne };
-            emit.jump_when(false, cond, Reg::R0, Operand::Imm(low.cast_signed()), to);
+            emit.jump32_if(cond, Reg::R0, Operand::Imm(low.cast_signed()), to);
         } else {
-            emit.asm().mov(Reg::R5, Reg::R0);
-            emit.asm().alu(Alu::Sub, Reg::R5, low.cast_signed());
+            emit.mov(Reg::R5, Reg::R0);
+            emit.alu(Alu::Sub, Reg::R5, low.cast_signed());
             let cond = if inside { Cond::Le } else { Cond::Gt };
-            emit.jump_when(true, cond, Reg::R5, Operand::Imm((high - low).cast_signed()), to);
+            emit.jump_if(cond, Reg::R5, Operand::Imm((high - low).cast_signed()), to);
         }
     };
     for range in ranges {

@@ -6,11 +6,13 @@
 //! the segment.
 
 use super::{
-    Lower,
     compare::Bytes,
     glob::{Element, Segment, match_segment},
 };
-use crate::code::asm::{Alu, Assembler, Cond, Function, Helper, Label, Reg, Width};
+use crate::code::{
+    asm::{Alu, Cond, Function, Helper, Label, Reg, Width},
+    lower::emitter::Emitter,
+};
 
 /// Largest number of callbacks of one filter; the template and other generated functions need functions too.
 const CALLBACKS_MAX: usize = 128;
@@ -69,6 +71,53 @@ impl Searches {
         })
     }
 
+    /// Searches the text at R7 + `off` for the first match of the segment, from `start` up to `tail` bytes before the
+    /// text's end. R9 is the text's length, at most `max`. Jumps to `miss` if there is no match.
+    pub(super) fn search(
+        &mut self,
+        emit: &mut Emitter,
+        (off, max): (usize, usize),
+        segment: &Segment,
+        start: Start,
+        tail: usize,
+        miss: Label,
+    ) {
+        let number = self.number(Wanted { segment: segment.clone(), max });
+        let request = *self.request.get_or_insert_with(|| emit.alloc(Request::SIZE));
+        emit.note(format!("search for {}", shown(segment)));
+        let taken = (segment.len() + tail) as i32;
+        match start {
+            Start::At(position) => {
+                emit.store(Width::D, Reg::R10, request + Request::START, position as i32);
+                emit.mov(Reg::R1, Reg::R9);
+                emit.alu(Alu::Add, Reg::R1, 1 - taken - position as i32);
+            }
+            Start::BehindFound(bytes) => {
+                emit.load(Width::D, Reg::R0, Reg::R10, request + Request::FOUND);
+                emit.alu(Alu::Add, Reg::R0, bytes as i32);
+                emit.store(Width::D, Reg::R10, request + Request::START, Reg::R0);
+                emit.mov(Reg::R1, Reg::R9);
+                emit.alu(Alu::Sub, Reg::R1, Reg::R0);
+                emit.alu(Alu::Add, Reg::R1, 1 - taken);
+            }
+        }
+        // Number of positions to try; not positive if the text is too short.
+        emit.jump_if(Cond::SLe, Reg::R1, 0, miss);
+        emit.address(Reg::R0, Reg::R7, off as i32);
+        emit.store(Width::D, Reg::R10, request + Request::TEXT, Reg::R0);
+        emit.store(Width::D, Reg::R10, request + Request::FOUND, NOT_FOUND);
+        let shared = self.shared;
+        if shared > 1 {
+            emit.store(Width::D, Reg::R10, request + Request::WHICH, (number % shared) as i32);
+        }
+        emit.function(Reg::R2, callback_name(number / shared));
+        emit.address(Reg::R3, Reg::R10, i32::from(request));
+        emit.mov(Reg::R4, 0);
+        emit.call(Helper::Loop);
+        emit.load(Width::D, Reg::R0, Reg::R10, request + Request::FOUND);
+        emit.jump_if(Cond::Eq, Reg::R0, NOT_FOUND, miss);
+    }
+
     /// The callbacks.
     pub(super) fn finish(self) -> Vec<Function> {
         self.wanted
@@ -85,38 +134,38 @@ fn callback_name(number: usize) -> String {
 
 /// `long callback(u64 index, Request *request)`: 1 ends the loop.
 fn callback(number: usize, wanted: &[Wanted]) -> Function {
-    let mut asm = Assembler::new();
-    let (on, end) = (asm.label(), asm.label());
-    asm.load(Width::D, Reg::R3, Reg::R2, Request::TEXT);
-    asm.load(Width::D, Reg::R4, Reg::R2, Request::START);
-    asm.alu(Alu::Add, Reg::R4, Reg::R1);
+    let mut emit = Emitter::with_calls();
+    let (on, end) = (emit.label(), emit.label());
+    emit.load(Width::D, Reg::R3, Reg::R2, Request::TEXT);
+    emit.load(Width::D, Reg::R4, Reg::R2, Request::START);
+    emit.alu(Alu::Add, Reg::R4, Reg::R1);
     if wanted.len() > 1 {
-        asm.load(Width::D, Reg::R0, Reg::R2, Request::WHICH);
+        emit.load(Width::D, Reg::R0, Reg::R2, Request::WHICH);
     }
-    let found = asm.label();
+    let found = emit.label();
     for (which, Wanted { segment, max }) in wanted.iter().enumerate() {
-        let next = asm.label();
+        let next = emit.label();
         if which + 1 < wanted.len() {
-            asm.jump_if(Cond::Ne, Reg::R0, which as i32, next);
+            emit.jump_if(Cond::Ne, Reg::R0, which as i32, next);
         }
-        asm.note(format!("look for {}", shown(segment)));
+        emit.note(format!("look for {}", shown(segment)));
         // R4 never exceeds this; the check is for the verifier.
-        asm.jump_if(Cond::Gt, Reg::R4, (max - segment.len()) as i32, end);
-        asm.alu(Alu::Add, Reg::R3, Reg::R4);
+        emit.jump_if(Cond::Gt, Reg::R4, (max - segment.len()) as i32, end);
+        emit.alu(Alu::Add, Reg::R3, Reg::R4);
         let bytes = Bytes { base: Reg::R3, off: 0, room: segment.len(), aligned: false };
-        match_segment(&mut asm, bytes, segment, on);
-        asm.jump(found);
-        asm.bind(next);
+        match_segment(&mut emit, bytes, segment, on);
+        emit.jump(found);
+        emit.bind(next);
     }
-    asm.bind(found);
-    asm.store(Width::D, Reg::R2, Request::FOUND, Reg::R4);
-    asm.bind(end);
-    asm.mov(Reg::R0, 1);
-    asm.exit();
-    asm.bind(on);
-    asm.mov(Reg::R0, 0);
-    asm.exit();
-    asm.finish(callback_name(number))
+    emit.bind(found);
+    emit.store(Width::D, Reg::R2, Request::FOUND, Reg::R4);
+    emit.bind(end);
+    emit.mov(Reg::R0, 1);
+    emit.exit();
+    emit.bind(on);
+    emit.mov(Reg::R0, 0);
+    emit.exit();
+    emit.finish(&callback_name(number))
 }
 
 /// A segment as a pattern, for notes.
@@ -150,56 +199,4 @@ pub(super) enum Start {
     At(usize),
     /// This many bytes after the place that the last search found.
     BehindFound(usize),
-}
-
-impl Lower<'_> {
-    /// Searches the text at R7 + `off` for the first match of the segment, from `start` up to `tail` bytes before the
-    /// text's end. R9 is the text's length, at most `max`. Jumps to `miss` if there is no match.
-    pub(super) fn search(
-        &mut self,
-        off: usize,
-        max: usize,
-        segment: &Segment,
-        start: Start,
-        tail: usize,
-        miss: Label,
-    ) {
-        let number = self.searches.number(Wanted { segment: segment.clone(), max });
-        let request = match self.searches.request {
-            Some(request) => request,
-            None => *self.searches.request.insert(self.frame.take(Request::SIZE, 0)),
-        };
-        self.asm.note(format!("search for {}", shown(segment)));
-        let taken = (segment.len() + tail) as i32;
-        match start {
-            Start::At(position) => {
-                self.asm.store(Width::D, Reg::R10, request + Request::START, position as i32);
-                self.asm.mov(Reg::R1, Reg::R9);
-                self.asm.alu(Alu::Add, Reg::R1, 1 - taken - position as i32);
-            }
-            Start::BehindFound(bytes) => {
-                self.asm.load(Width::D, Reg::R0, Reg::R10, request + Request::FOUND);
-                self.asm.alu(Alu::Add, Reg::R0, bytes as i32);
-                self.asm.store(Width::D, Reg::R10, request + Request::START, Reg::R0);
-                self.asm.mov(Reg::R1, Reg::R9);
-                self.asm.alu(Alu::Sub, Reg::R1, Reg::R0);
-                self.asm.alu(Alu::Add, Reg::R1, 1 - taken);
-            }
-        }
-        // Number of positions to try; not positive if the text is too short.
-        self.jump_if(Cond::SLe, Reg::R1, 0, miss);
-        self.asm.address(Reg::R0, Reg::R7, off as i32);
-        self.asm.store(Width::D, Reg::R10, request + Request::TEXT, Reg::R0);
-        self.asm.store(Width::D, Reg::R10, request + Request::FOUND, NOT_FOUND);
-        let shared = self.searches.shared;
-        if shared > 1 {
-            self.asm.store(Width::D, Reg::R10, request + Request::WHICH, (number % shared) as i32);
-        }
-        self.asm.function(Reg::R2, callback_name(number / shared));
-        self.asm.address(Reg::R3, Reg::R10, i32::from(request));
-        self.asm.mov(Reg::R4, 0);
-        self.call(Helper::Loop);
-        self.asm.load(Width::D, Reg::R0, Reg::R10, request + Request::FOUND);
-        self.jump_if(Cond::Eq, Reg::R0, NOT_FOUND, miss);
-    }
 }

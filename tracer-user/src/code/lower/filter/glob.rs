@@ -3,8 +3,11 @@
 //! The pattern language is that of `lib/glob.c`, including malformed patterns: an unclosed `[` is a literal `[`, and a
 //! `\` at the end matches only the end of the text.
 
-use super::compare::{Bytes, Emit, compare, ranges, within};
-use crate::code::asm::{Label, Reg, Width};
+use super::compare::{Bytes, compare, ranges, within};
+use crate::code::{
+    asm::{Label, Reg, Width},
+    lower::emitter::Emitter,
+};
 
 /// An element that matches one byte, which is never NUL.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -110,7 +113,7 @@ fn class(pattern: &[u8], start: usize) -> Option<(Element, usize)> {
 }
 
 /// Jumps to `miss` unless the segment matches the bytes; falls through if it matches.
-pub(super) fn match_segment(emit: &mut impl Emit, bytes: Bytes, segment: &[Element], miss: Label) {
+pub(super) fn match_segment(emit: &mut Emitter, bytes: Bytes, segment: &[Element], miss: Label) {
     let mut at = 0;
     while at < segment.len() {
         match &segment[at] {
@@ -125,17 +128,17 @@ pub(super) fn match_segment(emit: &mut impl Emit, bytes: Bytes, segment: &[Eleme
             }
             Element::Class(ranges, inverted) => {
                 let at_byte = bytes.skip(at);
-                emit.asm().load(Width::B, Reg::R0, at_byte.base, at_byte.off as i16);
-                let matched = emit.asm().label();
+                emit.load(Width::B, Reg::R0, at_byte.base, at_byte.off as i16);
+                let matched = emit.label();
                 if *inverted {
                     if !ranges.is_empty() {
                         within(emit, ranges, miss, matched);
-                        emit.jump_to(miss);
+                        emit.jump_past(miss);
                     }
                 } else {
                     within(emit, ranges, matched, miss);
                 }
-                emit.asm().bind(matched);
+                emit.bind(matched);
                 at += 1;
             }
         }

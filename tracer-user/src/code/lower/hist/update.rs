@@ -1,0 +1,95 @@
+//! What the steps of an update share: the histogram, places on the stack and in scratch memory, and accesses to the record.
+
+use tracer_abi::{FILTER_AREA, INJECT_COMM};
+
+use crate::{
+    code::{
+        asm::{Alu, Helper, Label, Reg, Width},
+        lower::{emitter::Emitter, output::LowerError, values::Values},
+    },
+    event::{Field, FieldClass},
+    lang::hist::Hist,
+    plan::{
+        filter::Place,
+        hist::{COMM_SIZE, Layout, References},
+        source::ProgramContext,
+    },
+};
+
+/// Offset of the key in the values of [`MapRef::HistScratch`], after the area for filters.
+pub(super) const KEY_AT: usize = FILTER_AREA;
+const KEY_SIZE: usize = 512;
+/// Offset of the values of references.
+const REFERENCES_AT: usize = KEY_AT + KEY_SIZE;
+const REFERENCES_SIZE: usize = 8 * 16;
+/// Offset of the parameters of a synthetic event.
+pub(super) const PARAMS_AT: usize = REFERENCES_AT + REFERENCES_SIZE;
+const PARAMS_SIZE: usize = 8 * 64;
+/// Offset of the word through which an address becomes a number.
+pub(super) const ADDRESS_AT: usize = PARAMS_AT + PARAMS_SIZE;
+/// Size in bytes of the values of [`MapRef::HistScratch`].
+pub const SCRATCH_SIZE: usize = ADDRESS_AT + 8;
+
+/// The update of one histogram.
+pub(super) struct Update<'a> {
+    pub(super) hist: &'a Hist,
+    pub(super) layout: &'a Layout,
+    pub(super) references: &'a References,
+    /// For each action, whether it has a function to call that emits its event.
+    pub(super) emits: &'a [bool],
+    /// Stack offset of the context of the program's hook, if it is passed separately from a record.
+    pub(super) hook_context: Option<i16>,
+    /// Stack offset of the hit's time.
+    pub(super) stamp: Option<i16>,
+    /// Exit of a hit that needs no further work.
+    pub(super) out: Label,
+}
+
+/// Where a key is built.
+#[derive(Clone, Copy)]
+pub(super) struct KeyPlace {
+    pub(super) base: Reg,
+    pub(super) at: i16,
+}
+
+/// Place of a number in the record.
+pub(super) fn place(field: &Field) -> Place {
+    Place { offset: field.offset as u16, size: field.size as u16 }
+}
+
+/// Offset of the value of a reference from R7.
+pub(super) fn reference_at(number: usize) -> i16 {
+    (REFERENCES_AT + 8 * number) as i16
+}
+
+/// An error if the context is not a record.
+pub(super) fn needs_record(values: &Values<'_>) -> Result<(), LowerError> {
+    let has = matches!(values.context(), ProgramContext::Tracepoint | ProgramContext::Inject);
+    has.then_some(()).ok_or(LowerError::NoData)
+}
+
+/// R3 = address of a field's data in the record.
+pub(super) fn data_address(emit: &mut Emitter, values: &Values<'_>, field: &Field) -> Result<(), LowerError> {
+    needs_record(values)?;
+    emit.load(Width::W, Reg::R3, Reg::R6, field.offset as i16);
+    emit.alu(Alu::And, Reg::R3, 0xffff);
+    emit.alu(Alu::Add, Reg::R3, Reg::R6);
+    if field.class == FieldClass::RelString {
+        emit.alu(Alu::Add, Reg::R3, field.offset as i32 + 4);
+    }
+    Ok(())
+}
+
+/// Copies the name of the hitting task, 16 bytes.
+pub(super) fn copy_comm(emit: &mut Emitter, values: &Values<'_>, to: KeyPlace) {
+    if *values.context() == ProgramContext::Inject {
+        for word in (0..COMM_SIZE as i16).step_by(8) {
+            emit.load(Width::D, Reg::R1, Reg::R6, INJECT_COMM as i16 + word);
+            emit.store(Width::D, to.base, to.at + word, Reg::R1);
+        }
+        return;
+    }
+    emit.address(Reg::R1, to.base, i32::from(to.at));
+    emit.mov(Reg::R2, COMM_SIZE as i32);
+    emit.call(Helper::GetCurrentComm);
+}

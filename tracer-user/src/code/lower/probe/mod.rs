@@ -1,0 +1,10 @@
+//! Dynamic events: their records, and the programs that prepare what a record reads.
+
+pub mod entry_args;
+mod fetch;
+pub mod prefault;
+mod record;
+mod value;
+
+pub(super) use fetch::fetch_all;
+pub(super) use record::record;

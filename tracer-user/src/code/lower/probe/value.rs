@@ -1,0 +1,280 @@
+//! The values of a dynamic event: fetches one value, or a word of memory behind one.
+//!
+//! R6 is the context, R9 the value. The steps are those of the kernel (`process_fetch_insn_bottom()`,
+//! `kernel/trace/trace_probe_tmpl.h`). A value that cannot be read is 0. As in the kernel, an address below the kernel's
+//! half is in user memory (`probe_mem_read()`).
+
+use crate::{
+    code::{
+        asm::{Alu, Cond, Helper, Reg, Width},
+        lower::emitter::Emitter,
+    },
+    event::Field,
+    plan::probe::{Origin, ProbeContext, ProbePlan, Value},
+};
+
+/// Bits of an address within a kernel stack: `THREAD_SIZE`, 16 KiB.
+const STACK_BITS: i32 = 14;
+/// Sizes in bytes of `endbr64` and of the call of the function tracer, on x86.
+const ENDBR: i32 = 4;
+const CALL: i32 = 5;
+/// Byte offset of `bp_addr` in `struct uprobe_dispatch_data`, kernel/trace/trace_uprobe.c.
+const DISPATCHED_ADDRESS: i32 = 8;
+/// Bytes of a task's name: `TASK_COMM_LEN`.
+const COMM_SIZE: usize = 16;
+
+/// Which memory an address is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum AddressSpace {
+    Kernel,
+    User,
+    /// The address decides.
+    Either,
+}
+
+impl AddressSpace {
+    /// The memory that a value of an event is read from: in user space if the probe (`user`) or the value's definition
+    /// (`asked`) is.
+    pub(super) fn of(user: bool, asked: bool) -> Self {
+        if asked || user { Self::User } else { Self::Either }
+    }
+
+    /// Calls the helper that reads R2 bytes of memory from R3 into R1.
+    pub(super) fn read(self, emit: &mut Emitter) {
+        self.call(emit, Helper::ProbeReadKernel, Helper::ProbeReadUser);
+    }
+
+    /// Calls the helper that reads a text of at most R2 bytes from R3 into R1.
+    pub(super) fn read_text(self, emit: &mut Emitter) {
+        self.call(emit, Helper::ProbeReadKernelStr, Helper::ProbeReadUserStr);
+    }
+
+    fn call(self, emit: &mut Emitter, kernel: Helper, user: Helper) {
+        match self {
+            Self::Kernel => emit.call(kernel),
+            Self::User => emit.call(user),
+            Self::Either => {
+                let [below, done] = emit.labels();
+                emit.jump_if(Cond::SGe, Reg::R3, 0, below);
+                emit.call(kernel);
+                emit.jump(done);
+                emit.bind(below);
+                emit.call(user);
+                emit.bind(done);
+            }
+        }
+    }
+}
+
+/// Fetches the values of a record, and owns the stack words that they share.
+pub(super) struct Fetch<'a> {
+    plan: &'a ProbePlan,
+    /// Stack offset of the call's words.
+    call: Option<i16>,
+    /// Stack offset of the arguments saved at the entry.
+    entry_args: Option<i16>,
+    /// Stack offset of the word for reads.
+    slot: Option<i16>,
+}
+
+impl<'a> Fetch<'a> {
+    /// For values that need neither the words of a call nor saved arguments.
+    pub(super) fn new(plan: &'a ProbePlan) -> Self {
+        Self { plan, call: None, entry_args: None, slot: None }
+    }
+
+    /// With the stack offsets of the call's words and of the saved arguments.
+    pub(super) fn with_words(plan: &'a ProbePlan, call: Option<i16>, entry_args: Option<i16>) -> Self {
+        Self { call, entry_args, ..Self::new(plan) }
+    }
+
+    pub(super) fn plan(&self) -> &'a ProbePlan {
+        self.plan
+    }
+
+    /// Stack offset of a word for reads.
+    pub(super) fn slot(&mut self, emit: &mut Emitter) -> i16 {
+        *self.slot.get_or_insert_with(|| emit.alloc(8))
+    }
+
+    /// R9 = a value.
+    pub(super) fn value(&mut self, emit: &mut Emitter, value: &Value) {
+        let call = self.call.unwrap_or_default();
+        let word = |word: u8| call + 8 * i16::from(word);
+        match &value.from {
+            Origin::Nothing => {
+                emit.constant(Reg::R9, value.plus.cast_unsigned());
+                return;
+            }
+            Origin::Context(offset) => emit.load(Width::D, Reg::R9, Reg::R6, *offset as i16),
+            Origin::Call(at) => emit.load(Width::D, Reg::R9, Reg::R10, word(*at)),
+            Origin::Kept(at) => {
+                let place = self.entry_args.unwrap_or_default() + 8 * i16::from(*at);
+                emit.load(Width::D, Reg::R9, Reg::R10, place);
+            }
+            Origin::CallReturn { at, start, size } => {
+                let [padded, done] = emit.labels();
+                emit.load(Width::D, Reg::R0, Reg::R10, word(at - 2));
+                emit.constant(Reg::R1, *start);
+                emit.alu(Alu::Sub, Reg::R0, Reg::R1);
+                emit.constant(Reg::R1, *size);
+                emit.jump_if(Cond::Ge, Reg::R0, Reg::R1, padded);
+                emit.load(Width::D, Reg::R9, Reg::R10, word(*at));
+                emit.jump(done);
+                emit.bind(padded);
+                emit.load(Width::D, Reg::R9, Reg::R10, word(at + 1));
+                emit.bind(done);
+            }
+            Origin::Function => {
+                emit.mov(Reg::R1, Reg::R6);
+                emit.call(Helper::GetFuncIp);
+                emit.mov(Reg::R9, Reg::R0);
+            }
+            Origin::FunctionInTask { utask, vaddr } => {
+                let slot = self.slot(emit);
+                emit.call(Helper::GetCurrentTask);
+                emit.mov(Reg::R9, Reg::R0);
+                for offset in [utask.cast_signed(), vaddr.cast_signed(), DISPATCHED_ADDRESS] {
+                    emit.address(Reg::R1, Reg::R10, i32::from(slot));
+                    emit.mov(Reg::R2, 8);
+                    emit.address(Reg::R3, Reg::R9, offset);
+                    AddressSpace::Kernel.read(emit);
+                    emit.load(Width::D, Reg::R9, Reg::R10, slot);
+                }
+            }
+            Origin::FunctionPlace(ip) => {
+                let [marked, done] = emit.labels();
+                emit.mov(Reg::R1, Reg::R6);
+                emit.call(Helper::GetFuncIp);
+                emit.load(Width::D, Reg::R9, Reg::R6, *ip as i16);
+                emit.alu(Alu::Sub, Reg::R9, Reg::R0);
+                for distance in [ENDBR, ENDBR + CALL] {
+                    emit.jump_if(Cond::Eq, Reg::R9, distance, marked);
+                }
+                emit.mov(Reg::R9, Reg::R0);
+                emit.jump(done);
+                emit.bind(marked);
+                emit.mov(Reg::R9, Reg::R0);
+                emit.alu(Alu::Add, Reg::R9, ENDBR);
+                emit.bind(done);
+            }
+            Origin::Stack(number) => self.stack_word(emit, *number),
+            Origin::Comm => {
+                let slot = emit.alloc(COMM_SIZE);
+                emit.address(Reg::R1, Reg::R10, i32::from(slot));
+                emit.mov(Reg::R2, COMM_SIZE as i32);
+                emit.call(Helper::GetCurrentComm);
+                emit.address(Reg::R9, Reg::R10, i32::from(slot));
+            }
+            Origin::Text(text) => {
+                let mut bytes = text.clone();
+                bytes.resize((text.len() + 1).next_multiple_of(8), 0);
+                let slot = emit.alloc(bytes.len());
+                for (at, word) in (slot..).step_by(8).zip(bytes.as_chunks().0) {
+                    emit.constant(Reg::R0, u64::from_le_bytes(*word));
+                    emit.store(Width::D, Reg::R10, at, Reg::R0);
+                }
+                emit.address(Reg::R9, Reg::R10, i32::from(slot));
+            }
+            Origin::Field(field) => record_field(emit, field),
+        }
+        match i32::try_from(value.plus) {
+            Ok(0) => {}
+            Ok(plus) => emit.alu(Alu::Add, Reg::R9, plus),
+            Err(_) => {
+                emit.constant(Reg::R0, value.plus.cast_unsigned());
+                emit.alu(Alu::Add, Reg::R9, Reg::R0);
+            }
+        }
+    }
+
+    /// R9 = a word of the stack; 0 if it lies outside of the kernel stack.
+    fn stack_word(&mut self, emit: &mut Emitter, number: u32) {
+        let ProbeContext::Registers(arch) = self.plan.given else { return };
+        let sp = arch.register("sp").unwrap_or_default();
+        let slot = self.slot(emit);
+        let done = emit.label();
+        emit.load(Width::D, Reg::R3, Reg::R6, sp as i16);
+        let memory = if self.plan.user {
+            emit.alu(Alu::Add, Reg::R3, 8 * number.cast_signed());
+            AddressSpace::User
+        } else {
+            emit.mov(Reg::R9, 0);
+            emit.mov(Reg::R0, Reg::R3);
+            emit.alu(Alu::Add, Reg::R3, 8 * number.cast_signed());
+            emit.alu(Alu::Xor, Reg::R0, Reg::R3);
+            emit.alu(Alu::Rsh, Reg::R0, STACK_BITS);
+            emit.jump_if(Cond::Ne, Reg::R0, 0, done);
+            AddressSpace::Kernel
+        };
+        emit.address(Reg::R1, Reg::R10, i32::from(slot));
+        emit.mov(Reg::R2, 8);
+        memory.read(emit);
+        emit.load(Width::D, Reg::R9, Reg::R10, slot);
+        emit.bind(done);
+    }
+
+    /// Reads the word at R9 plus an offset to the stack; R0 is 0 on success.
+    pub(super) fn deref(&mut self, emit: &mut Emitter, memory: AddressSpace, offset: i32) {
+        let slot = self.slot(emit);
+        emit.address(Reg::R1, Reg::R10, i32::from(slot));
+        emit.mov(Reg::R2, 8);
+        emit.address(Reg::R3, Reg::R9, offset);
+        memory.read(emit);
+    }
+}
+
+/// Copies the words of a call to the stack: in the context they are typed, and some cannot be loaded at all.
+pub(super) fn call_words(emit: &mut Emitter, last: u8) -> i16 {
+    let size = 8 * (usize::from(last) + 1);
+    let slot = emit.alloc(size);
+    emit.note("the call's words");
+    emit.address(Reg::R1, Reg::R10, i32::from(slot));
+    emit.mov(Reg::R2, size as i32);
+    emit.mov(Reg::R3, Reg::R6);
+    emit.call(Helper::ProbeReadKernel);
+    slot
+}
+
+/// R9 = a field of the record that is the context: a number, or the address of a text.
+fn record_field(emit: &mut Emitter, field: &Field) {
+    let offset = field.offset;
+    if field.is_data_loc() || field.is_rel_loc() {
+        // The verifier accepts only aligned loads of a context.
+        if offset.is_multiple_of(2) {
+            emit.load(Width::H, Reg::R0, Reg::R6, offset as i16);
+        } else {
+            emit.load(Width::B, Reg::R0, Reg::R6, offset as i16);
+            emit.load(Width::B, Reg::R9, Reg::R6, offset as i16 + 1);
+            emit.alu(Alu::Lsh, Reg::R9, 8);
+            emit.alu(Alu::Or, Reg::R0, Reg::R9);
+            // Changes nothing; 6.1's verifier does not see that the value has 16 bits.
+            emit.alu(Alu::And, Reg::R0, 0xffff);
+        }
+        if field.is_rel_loc() {
+            emit.alu(Alu::Add, Reg::R0, field.end() as i32);
+        }
+        emit.mov(Reg::R9, Reg::R6);
+        emit.alu(Alu::Add, Reg::R9, Reg::R0);
+        return;
+    }
+    let Some(width) = Width::of(field.size).filter(|_| field.array.is_none()) else {
+        emit.address(Reg::R9, Reg::R6, offset as i32);
+        return;
+    };
+    if offset.is_multiple_of(field.size) {
+        emit.load(width, Reg::R9, Reg::R6, offset as i16);
+    } else {
+        let slot = emit.alloc(field.size);
+        emit.address(Reg::R1, Reg::R10, i32::from(slot));
+        emit.mov(Reg::R2, field.size as i32);
+        emit.address(Reg::R3, Reg::R6, offset as i32);
+        emit.call(Helper::ProbeReadKernel);
+        emit.load(width, Reg::R9, Reg::R10, slot);
+    }
+    if field.signed && field.size < 8 {
+        let shift = 64 - 8 * field.size as i32;
+        emit.alu(Alu::Lsh, Reg::R9, shift);
+        emit.alu(Alu::Arsh, Reg::R9, shift);
+    }
+}

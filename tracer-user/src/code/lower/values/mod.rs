@@ -1,0 +1,265 @@
+//! Numbers of the record that the context provides, and properties of the hit: loads them into R0.
+
+mod memory;
+
+use tracer_abi::{COMMON_SIZE, INJECT_CPU};
+
+use super::{emitter::Emitter, output::LowerError};
+use crate::{
+    code::asm::{Alu, Cond, Helper, Reg, Width},
+    plan::{
+        filter::{Filter, Place},
+        source::{FieldSource, ProgramContext, Source, SwitchState, SyscallArgs},
+    },
+};
+
+use memory::Memory;
+pub(super) use memory::covering;
+
+/// The values at one context, and the kernel memory that they are read from.
+pub(super) struct Values<'a> {
+    context: &'a ProgramContext,
+    memory: Memory,
+}
+
+impl<'a> Values<'a> {
+    pub(super) fn new(context: &'a ProgramContext) -> Self {
+        Self { context, memory: Memory::default() }
+    }
+
+    /// For the numbers that a filter reads.
+    pub(super) fn for_filter(context: &'a ProgramContext, filter: &Filter) -> Self {
+        Self { context, memory: Memory::for_filter(filter, context) }
+    }
+
+    /// For a record of these fields.
+    pub(super) fn for_fields<'f>(
+        context: &'a ProgramContext,
+        fields: impl Iterator<Item = &'f FieldSource>,
+    ) -> Self {
+        Self { context, memory: Memory::for_fields(fields) }
+    }
+
+    pub(super) fn context(&self) -> &'a ProgramContext {
+        self.context
+    }
+
+    /// Ensures that `size` bytes behind a pointer are on the stack, and returns their offset.
+    pub(super) fn slot(
+        &mut self,
+        emit: &mut Emitter,
+        arg: u8,
+        path: &[u32],
+        inner: usize,
+        size: usize,
+    ) -> i16 {
+        self.memory.slot(emit, arg, path, inner, size)
+    }
+
+    /// `dst` = the address at the end of a chain of pointers.
+    pub(super) fn pointer(&mut self, emit: &mut Emitter, dst: Reg, arg: u8, prefix: &[u32], start: u32) {
+        self.memory.pointer(emit, dst, arg, prefix, start);
+    }
+
+    /// R0 = the CPU of the hit.
+    pub(super) fn current_cpu(&self, emit: &mut Emitter) {
+        if *self.context == ProgramContext::Inject {
+            emit.load(Width::W, Reg::R0, emit.ctx(), INJECT_CPU as i16);
+        } else {
+            emit.call(Helper::GetSmpProcessorId);
+        }
+    }
+
+    /// R0 = the number at this place, zero-extended.
+    pub(super) fn value(&mut self, emit: &mut Emitter, place: Place) -> Result<(), LowerError> {
+        let (offset, size) = (usize::from(place.offset), usize::from(place.size));
+        let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
+        match self.context {
+            ProgramContext::Tracepoint | ProgramContext::RawTracepoint(_) if offset + size <= COMMON_SIZE => {
+                common_field(emit, offset, size);
+            }
+            ProgramContext::Tracepoint
+            | ProgramContext::Inject
+            | ProgramContext::Probe(_)
+            | ProgramContext::UserRecord(_)
+                if offset.is_multiple_of(size) =>
+            {
+                emit.load(width, Reg::R0, emit.ctx(), offset as i16);
+            }
+            ProgramContext::Tracepoint
+            | ProgramContext::Inject
+            | ProgramContext::Probe(_)
+            | ProgramContext::UserRecord(_) => {
+                // The verifier accepts only aligned loads of the context.
+                let slot = emit.alloc(size);
+                read_context(emit, slot, offset, size);
+                emit.load(width, Reg::R0, Reg::R10, slot);
+            }
+            ProgramContext::RawTracepoint(fields) => {
+                let field = covering(fields, offset, size)?;
+                let inner = offset - usize::from(field.offset);
+                self.sourced(emit, &field.source, inner, width);
+            }
+        }
+        Ok(())
+    }
+
+    /// R0 = the bytes of a source's value from `inner` on.
+    pub(super) fn sourced(&mut self, emit: &mut Emitter, source: &Source, inner: usize, width: Width) {
+        match source {
+            Source::Arg(arg) => {
+                if inner.is_multiple_of(width.bytes()) {
+                    emit.load(width, Reg::R0, emit.ctx(), i16::from(*arg) * 8 + inner as i16);
+                } else {
+                    emit.load(Width::D, Reg::R0, emit.ctx(), i16::from(*arg) * 8);
+                    emit.alu(Alu::Rsh, Reg::R0, 8 * inner as i32);
+                    emit.truncate(width.bytes());
+                }
+            }
+            Source::Const(value) => {
+                let value = value >> (8 * inner);
+                let value = if width == Width::D { value } else { value & ((1 << (8 * width.bytes())) - 1) };
+                emit.constant(Reg::R0, value);
+            }
+            Source::Memory { arg, path } => self.memory.value(emit, *arg, path, inner, width),
+            Source::SwitchState(state) => {
+                self.switch_state(emit, *state);
+                part(emit, inner, width);
+            }
+            Source::Extended { arg, path, width: read, signed } => {
+                let size = usize::from(*read);
+                self.memory.value(emit, *arg, path, 0, Width::of(size).unwrap_or(Width::D));
+                if *signed && size < 8 {
+                    emit.alu(Alu::Lsh, Reg::R0, 64 - 8 * size as i32);
+                    emit.alu(Alu::Arsh, Reg::R0, 64 - 8 * size as i32);
+                }
+                part(emit, inner, width);
+            }
+            Source::SyscallArgs(args) => {
+                self.syscall_args(emit, args, inner / 8, 1, |_, _| {});
+                part(emit, inner % 8, width);
+            }
+        }
+    }
+
+    /// Passes syscall arguments from `first` on to `to` in R0, eight bytes each, according to the kind of call.
+    pub(super) fn syscall_args(
+        &mut self,
+        emit: &mut Emitter,
+        args: &SyscallArgs,
+        first: usize,
+        count: usize,
+        mut to: impl FnMut(&mut Emitter, usize),
+    ) {
+        let chosen: Vec<_> = args.offsets().skip(first).take(count).collect();
+        // Both kinds are read before the branch, mostly by one call.
+        let natives: Vec<_> =
+            chosen.iter().map(|(native, _)| self.memory.slot(emit, args.regs, &[*native], 0, 8)).collect();
+        let Some(compat) = args.compat else {
+            for (number, slot) in natives.into_iter().enumerate() {
+                emit.load(Width::D, Reg::R0, Reg::R10, slot);
+                to(emit, number);
+            }
+            return;
+        };
+        let compats: Vec<_> = chosen
+            .iter()
+            .map(|(_, other)| self.memory.slot(emit, args.regs, &[other.unwrap_or_default()], 0, 8))
+            .collect();
+        let (is_compat, done) = (emit.label(), emit.label());
+        emit.note("a 32-bit call?");
+        emit.call(Helper::GetCurrentTask);
+        let word = emit.alloc(4);
+        emit.address(Reg::R1, Reg::R10, i32::from(word));
+        emit.mov(Reg::R2, 4);
+        emit.mov(Reg::R3, Reg::R0);
+        emit.alu(Alu::Add, Reg::R3, compat.task_offset.cast_signed());
+        emit.call(Helper::ProbeReadKernel);
+        emit.load(Width::W, Reg::R0, Reg::R10, word);
+        emit.jump32_if(Cond::Set, Reg::R0, compat.mask.cast_signed(), is_compat);
+        for (number, slot) in natives.into_iter().enumerate() {
+            emit.load(Width::D, Reg::R0, Reg::R10, slot);
+            to(emit, number);
+        }
+        emit.jump(done);
+        emit.bind(is_compat);
+        for (number, slot) in compats.into_iter().enumerate() {
+            emit.load(Width::D, Reg::R0, Reg::R10, slot);
+            to(emit, number);
+        }
+        emit.bind(done);
+    }
+
+    /// R0 = the task state of `sched_switch`: the highest of the reported bits, or `TASK_REPORT_MAX` if the task was
+    /// preempted.
+    fn switch_state(&mut self, emit: &mut Emitter, state: SwitchState) {
+        // include/linux/sched.h: TASK_REPORT, TASK_REPORT_IDLE, TASK_REPORT_MAX, TASK_IDLE,
+        // TASK_UNINTERRUPTIBLE, TASK_RTLOCK_WAIT | TASK_FROZEN.
+        const REPORT: i32 = 0x7f;
+        const REPORT_IDLE: i32 = 0x80;
+        const REPORT_MAX: i32 = 0x100;
+        const IDLE: i32 = 0x402;
+        const UNINTERRUPTIBLE: i32 = 0x2;
+        const REPORTED_AS_SLEEPING: i32 = 0x9000;
+
+        let [preempted, not_idle, sleeping, highest, done] = emit.labels();
+        emit.load(Width::B, Reg::R0, emit.ctx(), i16::from(state.preempt) * 8);
+        emit.jump_if(Cond::Ne, Reg::R0, 0, preempted);
+        self.memory.value(emit, state.task, &[state.exit_state], 0, Width::W);
+        emit.load(Width::W, Reg::R2, emit.ctx(), i16::from(state.state) * 8);
+        emit.alu(Alu::Or, Reg::R0, Reg::R2);
+        emit.alu(Alu::And, Reg::R0, REPORT);
+        emit.mov(Reg::R4, Reg::R2);
+        emit.alu(Alu::And, Reg::R4, IDLE);
+        emit.jump_if(Cond::Ne, Reg::R4, IDLE, not_idle);
+        emit.mov(Reg::R0, REPORT_IDLE);
+        emit.bind(not_idle);
+        emit.jump_if(Cond::Set, Reg::R2, REPORTED_AS_SLEEPING, sleeping);
+        emit.jump(highest);
+        emit.bind(sleeping);
+        emit.mov(Reg::R0, UNINTERRUPTIBLE);
+        emit.bind(highest);
+        for shift in [1, 2, 4] {
+            emit.mov(Reg::R4, Reg::R0);
+            emit.alu(Alu::Rsh, Reg::R4, shift);
+            emit.alu(Alu::Or, Reg::R0, Reg::R4);
+        }
+        emit.mov(Reg::R4, Reg::R0);
+        emit.alu(Alu::Rsh, Reg::R4, 1);
+        emit.alu(Alu::Sub, Reg::R0, Reg::R4);
+        emit.jump(done);
+        emit.bind(preempted);
+        emit.mov(Reg::R0, REPORT_MAX);
+        emit.bind(done);
+    }
+}
+
+/// Copies bytes of the context, aligned or not, to the stack.
+fn read_context(emit: &mut Emitter, slot: i16, offset: usize, size: usize) {
+    emit.address(Reg::R1, Reg::R10, i32::from(slot));
+    emit.mov(Reg::R2, size as i32);
+    emit.address(Reg::R3, emit.ctx(), offset as i32);
+    emit.call(Helper::ProbeReadKernel);
+}
+
+/// R0 = bytes of the common word.
+fn common_field(emit: &mut Emitter, offset: usize, size: usize) {
+    emit.use_common();
+    // Type and pid are always filled; flags and preempt count are between them.
+    emit.use_flags(offset < 4 && offset + size > 2);
+    emit.mov(Reg::R0, emit.common());
+    if offset > 0 {
+        emit.alu(Alu::Rsh, Reg::R0, 8 * offset as i32);
+    }
+    if offset + size < COMMON_SIZE {
+        emit.truncate(size);
+    }
+}
+
+/// R0 = `width` bytes of R0 from byte `inner` on.
+fn part(emit: &mut Emitter, inner: usize, width: Width) {
+    if inner > 0 {
+        emit.alu(Alu::Rsh, Reg::R0, 8 * inner as i32);
+    }
+    emit.truncate(width.bytes());
+}
