@@ -9,7 +9,7 @@ use crate::{
         clock::{Clock, monotonic},
     },
     engine::{
-        Engine,
+        Cooperative, Engine,
         attachments::{aside::Refused, session},
         instances::{
             instance::{EventInputs, Filtering, Instance},
@@ -222,7 +222,7 @@ impl Engine {
                 if let Some(live) = &mut state.live {
                     live.detach(part.iter().copied());
                 }
-                self.turn();
+                self.yield_to_readers();
             }
             if let Some(live) = &self.state(instance)?.live {
                 for event in &soft {
@@ -239,11 +239,11 @@ impl Engine {
             }
             for event in gone {
                 self.sit(instance, event, false)?;
-                self.turn();
+                self.yield_to_readers();
             }
             for event in events {
                 self.changed(instance, *event)?;
-                self.turn();
+                self.yield_to_readers();
             }
             return Ok(());
         }
@@ -256,7 +256,7 @@ impl Engine {
         let mut first = Ok(());
         for event in events {
             self.await_opened(instance, *event);
-            if self.is_stopping() {
+            if self.scheduler.is_stopping() {
                 first = first.and(Err(Errno::INTR));
                 break;
             }
@@ -281,13 +281,13 @@ impl Engine {
 
     /// Lets others have turns, and goes on once what an event will hang on is opened.
     fn await_opened(&mut self, instance: InstanceId, event: EventId) {
-        self.turn();
+        self.yield_to_readers();
         let id = self.events.format(event, &self.facts).and_then(|format| self.choices.perf_id(format));
         let due = |mirror: &mut Self| {
             let live = mirror.instances.get_mut(&instance).and_then(|state| state.live.as_mut());
             id.zip(live).is_some_and(|(id, live)| live.session().is_being_opened(id))
         };
-        while due(self) && !self.is_stopping() && self.wait_a_turn() {}
+        while due(self) && !self.scheduler.is_stopping() && self.wait_for_readers() {}
     }
 
     /// Kinds of the records of the kernel's stack and of a thread's own.
@@ -434,7 +434,7 @@ impl Engine {
         if facts.is_warm() && catalogue.known_format(event).is_some() {
             resolve()
         } else {
-            self.aside(resolve)
+            self.run_off_thread(resolve)
         }
     }
 
@@ -493,14 +493,14 @@ impl Engine {
             Request::TooLong => return Err(Errno::INVAL),
             Request::Clear => {
                 return events.iter().try_for_each(|event| {
-                    self.turn();
+                    self.yield_to_readers();
                     self.put_filter(instance, *event, None)
                 });
             }
             Request::Set(text) => text,
         };
         for event in events {
-            self.turn();
+            self.yield_to_readers();
             let new = match self.resolve(*event, text)? {
                 Ok(filter) => {
                     Filtering { shown: filter::shown(text, &self.facts.dialect()), filter: Some(filter) }
@@ -559,7 +559,7 @@ impl Engine {
         if matches!(name.as_str(), "stacktrace" | "userstacktrace") {
             let hanging: Vec<EventId> = state.enabled.iter().copied().collect();
             return hanging.into_iter().try_for_each(|event| {
-                self.turn();
+                self.yield_to_readers();
                 self.refresh(instance, event)
             });
         }

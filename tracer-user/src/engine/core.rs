@@ -22,8 +22,8 @@ use crate::{
         quota::{Charge, Quotas},
         records::{names::Names, objects::Maps},
         registry::{catalogue::Events, dynamic::Dynamic, program_events::Programs, synthetic::Synthetic},
+        scheduler::{Cooperative, Scheduler},
         tasks::TaskNames,
-        turns::Turns,
         user::UserEvents,
     },
     event::{EventId, InstanceId},
@@ -85,11 +85,25 @@ pub struct Engine {
     pub client: u32,
     /// Bytes of the definitions of dynamic and synthetic events, by the events' numbers.
     pub(in crate::engine) definition_charges: HashMap<EventId, Vec<Charge>>,
-    pub(in crate::engine) turns: Turns,
+    pub(in crate::engine) scheduler: Scheduler<Self>,
     /// What processes have mapped.
     pub(in crate::engine) maps: Maps,
     /// Whether what a mark comes to may have changed.
     pub(in crate::engine) marks_stale: bool,
+}
+
+impl Cooperative for Engine {
+    fn scheduler(&self) -> &Scheduler<Self> {
+        &self.scheduler
+    }
+
+    fn scheduler_mut(&mut self) -> &mut Scheduler<Self> {
+        &mut self.scheduler
+    }
+
+    fn publish_step(&mut self) {
+        self.publish_marks();
+    }
 }
 
 impl Engine {
@@ -127,7 +141,7 @@ impl Engine {
             quotas: Quotas::default(),
             client: 0,
             definition_charges: HashMap::new(),
-            turns: Turns::default(),
+            scheduler: Scheduler::default(),
             maps: Maps::default(),
             marks_stale: true,
         })
@@ -384,14 +398,14 @@ impl Engine {
         let facts = self.facts.clone();
         let grounds = match &self.grounds {
             Some(grounds) => Arc::clone(grounds),
-            None => Arc::new(self.aside(|| SessionFactory::find(&facts)).map_err(told)?),
+            None => Arc::new(self.run_off_thread(|| SessionFactory::find(&facts)).map_err(told)?),
         };
         self.grounds = Some(Arc::clone(&grounds));
         if self.names.is_none() {
-            self.names = Some(self.aside(|| Names::follow(&grounds, &facts)).map_err(told)?);
+            self.names = Some(self.run_off_thread(|| Names::follow(&grounds, &facts)).map_err(told)?);
         }
         let task_pid = self.task_pid();
-        let live = self.aside(|| InstanceSession::new(&grounds, &facts)).map_err(told)?;
+        let live = self.run_off_thread(|| InstanceSession::new(&grounds, &facts)).map_err(told)?;
         self.marks_stale = true;
         self.state(instance)?.enliven(live, task_pid)
     }

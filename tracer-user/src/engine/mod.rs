@@ -35,12 +35,12 @@ pub mod recorder;
 pub mod records;
 pub mod registry;
 pub mod saved;
+mod scheduler;
 pub mod selection;
 pub mod tasks;
-mod turns;
 pub mod user;
 mod verify;
 
 pub use self::core::Engine;
 pub use command::{Command, List};
-pub use turns::{Longest, Others};
+pub use scheduler::{Cooperative, LongestStep, Scheduler};

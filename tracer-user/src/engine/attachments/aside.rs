@@ -8,12 +8,12 @@ use rustix::io::Errno;
 use crate::{
     attach::{self, AttachError, AttachPoint, Cause, Job, Opening},
     engine::{
-        Engine,
+        Cooperative, Engine,
         attachments::session,
         hooks::AttachPlan,
         instances::instance::{EventInputs, Instance},
         probes::{self, Tried},
-        turns::ASIDE,
+        scheduler::FILE_WORK_LIMIT,
     },
     event::{EventId, Format, InstanceId, dynamic::Target},
     lang::define::Probe,
@@ -38,7 +38,8 @@ impl Engine {
             Ok(planned) => planned,
             Err(tried) => return Ok(Err(tried)),
         };
-        let made = self.aside_for(ASIDE, move || jobs.into_iter().map(Job::run).collect());
+        let made =
+            self.run_off_thread_within(FILE_WORK_LIMIT, move || jobs.into_iter().map(Job::run).collect());
         let live = self.state(instance)?.live.as_mut().ok_or(Errno::NODEV)?;
         Ok(live.finish_probes(event, planned, made, wants.format))
     }
@@ -56,7 +57,7 @@ impl Engine {
             live.plan_attach(event, chosen, wanted).map_err(|error| session::log_to_errno(&error))
         })?;
         let Some((planned, job)) = planned else { return Ok(()) };
-        let made = self.aside_for(ASIDE, move || job.run());
+        let made = self.run_off_thread_within(FILE_WORK_LIMIT, move || job.run());
         let made = made.unwrap_or_else(|errno| Err(Cause::Hook("uprobe", errno)));
         let live = self.state(instance)?.live.as_mut().ok_or(Errno::NODEV)?;
         live.finish_attach(event, chosen, planned, made, wants.format)
@@ -69,7 +70,7 @@ impl Engine {
             return Ok(());
         }
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
-        self.aside(|| catalogue.try_format(event, &facts).map(drop))
+        self.run_off_thread(|| catalogue.try_format(event, &facts).map(drop))
     }
 
     /// Has a thread open what an event will be linked to there, if it is a perf event and nobody opens it already.
@@ -86,7 +87,7 @@ impl Engine {
         if self.get_mut(instance).is_none_or(is_ahead) {
             return;
         }
-        let opened = self.aside(|| {
+        let opened = self.run_off_thread(|| {
             let _opening = Opening::begin();
             attach::open_perf_event(via)
         });
@@ -111,7 +112,8 @@ impl Engine {
                 continue;
             }
             // To find the candidates of an event probe, the event's format is read.
-            let first = self.aside(|| probes::candidates(probe, None, &facts).usable.into_iter().next());
+            let first =
+                self.run_off_thread(|| probes::candidates(probe, None, &facts).usable.into_iter().next());
             if let Some(first) = first {
                 self.open_perf_event(instance, event, &first.via);
             }
@@ -131,7 +133,7 @@ impl Engine {
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
         let Some(grounds) = self.grounds.clone() else { return };
         let mut choices = std::mem::take(&mut self.choices);
-        self.aside(|| {
+        self.run_off_thread(|| {
             let traced = events.iter().filter(|event| !catalogue.is_made(**event));
             let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
             facts.learn_pages(formats.iter().copied());

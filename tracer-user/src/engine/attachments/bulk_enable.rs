@@ -11,7 +11,7 @@ use std::{
 use crate::{
     attach::{Ahead, Built, BulkBuilder, Guard, Opening},
     engine::{
-        Engine,
+        Cooperative, Engine,
         attachments::session::EventConfig,
         hooks::{AttachPlan, BULK_THRESHOLD},
         instances::instance::Instance,
@@ -71,9 +71,9 @@ impl Engine {
         if events.len() <= BULK_THRESHOLD {
             return None;
         }
-        let opening = self.aside(Opening::begin);
+        let opening = self.run_off_thread(Opening::begin);
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
-        self.aside(|| catalogue.read_formats(events, &facts));
+        self.run_off_thread(|| catalogue.read_formats(events, &facts));
         let new = events.iter().filter(|event| self.is_to_attach(instance, **event));
         let formats = new.filter_map(|event| self.events.format(*event, &self.facts));
         let ids: Vec<u16> = formats.filter_map(|format| self.choices.perf_id(format)).collect();
@@ -108,8 +108,8 @@ impl Engine {
         let new: Vec<(EventId, &Format, AttachPlan)> =
             formats.map(|(event, format)| (event, format, self.choices.of(format))).collect();
         if let Some(inputs) = self.get(instance).and_then(|state| state.inputs(&new, kinds)) {
-            let stop = self.stop_flag();
-            let built = self.aside(|| inputs.build(&new, &stop));
+            let stop = self.scheduler.stop_flag();
+            let built = self.run_off_thread(|| inputs.build(&new, &stop));
             if let Some(live) = self.get_mut(instance).and_then(|state| state.live.as_mut()) {
                 live.session().take_built(built);
                 live.session().open_ahead(ahead);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use crate::{
     attach::Together,
     engine::{
-        Engine,
+        Cooperative, Engine,
         attachments::session::{EventConfig, InstanceSession},
         hooks::BULK_THRESHOLD,
         instances::instance::Instance,
@@ -26,7 +26,7 @@ impl Engine {
         let (facts, catalogue, kinds) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
         let mut functions: Vec<(EventId, Candidate)> = Vec::new();
         for event in events {
-            self.turn();
+            self.yield_to_readers();
             let Some(state) = self.instances.get(&instance) else { return };
             if state.enabled.contains(event)
                 || !state.triggers.of(*event).is_empty()
@@ -50,7 +50,7 @@ impl Engine {
         functions.retain(|(event, _)| formats.contains_key(event));
         let Ok(state) = self.state(instance) else { return };
         let Some(together) = state.plan_together(&functions, &formats, kinds) else { return };
-        let linked = self.aside(|| together.link());
+        let linked = self.run_off_thread(|| together.link());
         if let Ok(state) = self.state(instance)
             && let Some(live) = &mut state.live
         {

@@ -11,7 +11,7 @@ use crate::{
     attach::{self, AttachError, AttachPoint, Block, Counting, Counts, HistAround, ids},
     code::lower::hist as lower,
     engine::{
-        Engine,
+        Cooperative, Engine,
         attachments::session::InstanceSession,
         histograms::hist::Table,
         hooks::{self, AttachPlan},
@@ -101,7 +101,7 @@ impl Engine {
         chosen: &AttachPlan,
     ) -> Result<Result<Counting, AttachError>, Errno> {
         let opened = match chosen.via {
-            AttachPoint::Tracepoint(_) => self.aside(|| attach::open_perf_event(&chosen.via)),
+            AttachPoint::Tracepoint(_) => self.run_off_thread(|| attach::open_perf_event(&chosen.via)),
             _ => None,
         };
         let start = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {

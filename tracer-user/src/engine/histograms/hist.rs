@@ -14,7 +14,10 @@ use crate::{
     attach::{Counts, Opening},
     buffer::clock::{Clock, monotonic},
     code::lower::hist as lower,
-    engine::{Command, Engine, hist::shown, histograms::counting::Running, instances::instance::Instance},
+    engine::{
+        Command, Cooperative, Engine, hist::shown, histograms::counting::Running,
+        instances::instance::Instance,
+    },
     event::{EventId, Format, InstanceId, synthetic},
     lang::{
         filter::FilterError,
@@ -171,7 +174,7 @@ impl Engine {
         let tables: Vec<_> = self.hists_of(instance, event).into_iter().map(with_counts).collect();
         let facts = Arc::clone(&self.facts);
         // A table has up to 131,072 entries to be read, sorted and shown.
-        Ok(self.aside(move || {
+        Ok(self.run_off_thread(move || {
             let mut text = Vec::new();
             for (number, (trigger, counts)) in tables.iter().enumerate() {
                 let read = counts.as_ref().and_then(|counts| counts.read().ok());
@@ -208,7 +211,7 @@ impl Engine {
         self.read_format(event)?;
         let facts = self.facts.clone();
         if !facts.is_warm() {
-            self.aside(|| facts.warm());
+            self.run_off_thread(|| facts.warm());
         }
         self.read_matched_formats(text.unwrap_or_default());
         let format = Arc::new(self.events.try_format(event, &self.facts)?.clone());
@@ -371,7 +374,7 @@ impl Engine {
         let Some(table) = self.forget_table(instance, id) else { return Ok(()) };
         let event = table.event;
         // For its perf event the kernel takes some 30 to 60 ms.
-        self.aside(move || drop(table));
+        self.run_off_thread(move || drop(table));
         self.tell_switches(instance, event)?;
         if self.is_special(event) {
             return Ok(());

@@ -19,7 +19,7 @@ use crate::{
         clock::{Clock, Conversion, monotonic},
     },
     engine::{
-        Engine,
+        Cooperative, Engine,
         attachments::session::InstanceSession,
         facts::Facts,
         instances::instance::Instance,
@@ -61,7 +61,7 @@ impl Engine {
             if let Some(horizon) = self.collect_part(instance, &mut part) {
                 return horizon;
             }
-            self.turn();
+            self.yield_to_readers();
         }
     }
 

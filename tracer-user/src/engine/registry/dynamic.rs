@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::{
     buffer::clock::monotonic,
     engine::{
-        Engine, probes,
+        Cooperative, Engine, probes,
         registry::{catalogue::Made, profile::Profile},
     },
     event::{
@@ -215,7 +215,7 @@ impl Engine {
         let (facts, events) = (self.facts.clone(), self.events.clone());
         if !facts.is_warm() {
             // A definition needs BTF and symbols, which take some 60 ms to read.
-            self.aside(|| {
+            self.run_off_thread(|| {
                 facts.warm();
                 facts.symbols();
             });
@@ -260,7 +260,7 @@ impl Engine {
             } else {
                 machine.with_probe_check(Box::new(probes::may_probe))
             };
-            self.aside(|| set.plan(line, file, &machine))
+            self.run_off_thread(|| set.plan(line, file, &machine))
         };
         drop(set);
         let set = self.dynamic.set_mut();

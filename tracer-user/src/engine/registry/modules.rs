@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use rustix::io::Errno;
 
 use crate::{
-    engine::{Command, Engine, instances::select::Selector, registry::catalogue::Events},
+    engine::{Command, Cooperative, Engine, instances::select::Selector, registry::catalogue::Events},
     event::{Catalogue, EventId, InstanceId},
     kernel::modules,
 };
@@ -100,14 +100,14 @@ impl Engine {
                 Err(error) => tracing::warn!("symbols of modules: {error}"),
             }
             // Lookups and opens wait until the events and probes are those of the modules that are loaded now.
-            self.turns.learns_events = true;
+            self.scheduler.set_lookups_wait(true);
             let facts = self.facts.clone();
-            let listed = self.aside(|| facts.tracefs.available_events());
+            let listed = self.run_off_thread(|| facts.tracefs.available_events());
             if let Ok(listed) = listed {
                 self.look_at_events(&listed);
             }
             self.look_at_probes();
-            self.turns.learns_events = false;
+            self.scheduler.set_lookups_wait(false);
         }
     }
 

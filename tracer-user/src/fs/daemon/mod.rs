@@ -36,7 +36,7 @@ use super::{
 use crate::{
     attach,
     engine::{
-        Engine,
+        Cooperative, Engine,
         client_memory::ClientMemory,
         confine::{self, Role},
         saved::Boot,
@@ -227,7 +227,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     hub.post(OWN, "end", When::Ending, move |view| {
         let mirror = view.mirror();
         let farewell = mirror.user_farewell();
-        let step = mirror.longest_step();
+        let step = mirror.scheduler().longest_step();
         tracing::debug!(name = step.name, ms = step.took.as_millis(), "longest step");
         let _ = give.send(farewell);
     });

@@ -24,7 +24,7 @@ use super::{
     reads::Read,
 };
 use crate::{
-    engine::{quota::Kind, records::Writer, user},
+    engine::{Cooperative, quota::Kind, records::Writer, user},
     fs::tree::open::Access,
     lang::facts::{FileRequest, Files},
 };
@@ -300,7 +300,7 @@ impl Filesystem for Fuse {
                 hub.keep_soon();
                 let news = hub.attend(view.mirror());
                 hub.tell(news, || {});
-            } else if !view.mirror().is_within_turn() {
+            } else if !view.mirror().scheduler().is_serving() {
                 let news = hub.finish(view.mirror());
                 hub.tell(news, || {});
             }

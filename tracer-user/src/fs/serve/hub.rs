@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     engine::{
-        Engine,
+        Cooperative, Engine,
         quota::{Charge, Quotas},
         records::{Mark, Marks},
         user::PendingUpdates,
@@ -184,7 +184,7 @@ impl Hub {
 
     /// Learns the events of loaded and unloaded modules, except in a turn within another operation.
     pub(in crate::fs) fn learn_modules(mirror: &mut Engine) {
-        if !mirror.is_within_turn() {
+        if !mirror.scheduler().is_serving() {
             mirror.learn_modules();
         }
     }

@@ -3,7 +3,7 @@
 //! Each request of the kernel becomes a job, and the thread that received it continues at once. Jobs of one uid run in the
 //! order of their arrival. Jobs of different uids run in turn, so that a job waits for at most one job of each other uid.
 //! Closing a file comes first: FUSE reports a close asynchronously, and the next request of the same client may require
-//! that the file is closed. A long operation gives turns to other jobs ([`Engine::share_with`]), which only look at the
+//! that the file is closed. A long operation gives turns to other jobs ([`Scheduler::serve_with`]), which only look at the
 //! mirror or take records out.
 //!
 //! Other threads borrow the tree by [`Jobs::lend`] and wait for it. The thread that receives requests must not wait.
@@ -21,7 +21,7 @@ use std::{
 };
 
 use crate::{
-    engine::Engine,
+    engine::{Cooperative, Engine},
     fs::tree::{dispatch::Tree, file_table::FileTable},
 };
 
@@ -65,10 +65,10 @@ struct Job {
 }
 
 impl Job {
-    fn can_have_turn(&self, files: &FileTable, learns_events: bool) -> bool {
+    fn can_have_turn(&self, files: &FileTable, lookups_wait: bool) -> bool {
         match self.when {
             When::Alone | When::Ending => false,
-            When::Any => !learns_events,
+            When::Any => !lookups_wait,
             When::File(handle) => files.can_have_turn(handle),
             When::Closing(handle) => files.closes_plainly(handle),
         }
@@ -150,7 +150,7 @@ impl Jobs {
                 jobs.take_turns(mirror, wait);
             }
         };
-        lock(&jobs.tree).mirror().share_with(Box::new(others), stop);
+        lock(&jobs.tree).mirror().scheduler_mut().serve_with(Box::new(others), stop);
         jobs
     }
 
@@ -258,15 +258,15 @@ impl Jobs {
     /// Runs jobs while an operation has the mirror borrowed. Waits for a job at most for `wait`.
     fn take_turns(&self, mirror: &mut Engine, wait: Duration) {
         let since = Instant::now();
-        let learns_events = mirror.learns_events();
+        let lookups_wait = mirror.scheduler().lookups_wait();
         let mut waited = wait.is_zero();
         while since.elapsed() < TURN {
             let mut queue = lock(&self.queue);
-            let mut job = queue.take(|job| job.can_have_turn(&self.files, learns_events));
+            let mut job = queue.take(|job| job.can_have_turn(&self.files, lookups_wait));
             if job.is_none() && !waited {
                 waited = true;
                 queue = self.wakes.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0;
-                job = queue.take(|job| job.can_have_turn(&self.files, learns_events));
+                job = queue.take(|job| job.can_have_turn(&self.files, lookups_wait));
             }
             drop(queue);
             let Some(Job { name, work: Work::Act(act), .. }) = job else { return };

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     attach,
-    engine::Engine,
+    engine::{Cooperative, Engine},
     event::{EventId, InstanceId},
     fs::files::entry::{At, Result, Shows, Subject},
     lang::facts::{FileRequest, Files},
@@ -290,7 +290,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     pub fn write_with(&mut self, handle: u64, data: &[u8], who: u32, files: &Files) -> Result<usize> {
         let moment = attach::moment();
         let done = self.with(handle, |open, mirror| open.write(mirror, data, who, files));
-        self.mirror().await_unlinked(moment);
+        self.mirror().await_closed(moment);
         self.mirror().publish();
         done
     }
