@@ -1,6 +1,6 @@
 //! Structural checker of generated functions: a second opinion that shares no code with lowering.
 //!
-//! It follows all paths and tracks what is known of each register and each byte of the stack. It reports the first
+//! It follows all paths and tracks the kind of value in each register and which bytes of the stack are written. It reports the first
 //! instruction that the verifier would refuse for one of these reasons:
 //!
 //! - a jump to an invalid target or backwards
@@ -45,7 +45,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What is known of a register.
+/// The kind of value in a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     /// Never written, or values of different kinds on different paths.
@@ -62,7 +62,7 @@ enum Value {
     Loaded,
 }
 
-/// What is known at one instruction.
+/// Registers and stack before an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     registers: [Value; 11],
@@ -314,7 +314,7 @@ impl State {
         }
     }
 
-    /// A helper call: checks its arguments, marks what it writes, and clears the registers that it clobbers.
+    /// A helper call: checks its arguments, marks the memory that it writes, and clears the registers that it clobbers.
     fn call(&mut self, insn: Insn) -> Result<(), String> {
         if insn.src != 0 {
             return Err("a call of another function".to_owned());

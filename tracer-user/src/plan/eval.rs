@@ -6,7 +6,7 @@
 
 use super::filter::{CpusOp, CpusSubject, Filter, NumberOp, POINTER_TEXT_MAX, Pattern, Place, Test, Text};
 
-/// What a filter may read besides the record.
+/// Properties of a hit that a filter may read in addition to the record.
 pub struct EvalEnv<'a> {
     /// The CPU of the hit.
     pub cpu: u32,
@@ -180,7 +180,7 @@ fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
     reach[text.len()]
 }
 
-/// What matches one byte.
+/// A part of a glob that matches one byte.
 enum Element {
     Any,
     One(u8),

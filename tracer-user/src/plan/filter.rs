@@ -33,7 +33,7 @@ pub enum Test {
         /// The comparison.
         op: NumberOp,
         /// The other side: truncated to the field's size as in the kernel, sign- or zero-extended again by the field's
-        /// sign, and kept as 64 bits.
+        /// sign, and stored as 64 bits.
         value: u64,
     },
     /// An address in the record lies in a function: `.function` fields. `low <= value < high`; `not` inverts.
@@ -67,7 +67,7 @@ pub enum Test {
     /// (membership). In the kernel, a number never equals a set of several CPUs, and the resolver has replaced sets of
     /// one by plain numbers.
     Cpus {
-        /// What is compared with the set.
+        /// The number or mask that is compared with the set.
         subject: CpusSubject,
         /// The comparison.
         op: CpusOp,
@@ -156,7 +156,7 @@ pub const POINTER_TEXT_MAX: usize = 1024;
 ///   `comm ~ "*sh"` looks at bytes 13 and 14 and does not match `bash`.
 /// - `Glob`: the glob matches `t` up to its first NUL or `len` bytes.
 ///
-/// For a text whose `len` is 0, `Full`, `Front` and `Middle` read up to its first NUL, wherever that is (NULs follow
+/// For a text whose `len` is 0, `Full`, `Front` and `Middle` read up to its first NUL, at any position (NULs follow
 /// the record's end). `End` does not match it, and `Glob` takes it as empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
@@ -180,7 +180,7 @@ pub enum CpusSubject {
         /// Where it lies.
         place: Place,
     },
-    /// A cpumask behind a `__data_loc` word: as many 64-bit words as `nr_cpu_ids` bits need. The comparison covers all
+    /// A cpumask at a `__data_loc` word: as many 64-bit words as `nr_cpu_ids` bits need. The comparison covers all
     /// of them; words that the record does not contain have no CPU.
     Mask {
         /// Offset of the word.

@@ -1,4 +1,4 @@
-//! Plans: what one attachment needs, without instructions yet. They contain predicates over record fields, the sources
+//! Plans: the requirements of one attachment, without instructions yet. They contain predicates over record fields, the sources
 //! of values at a hook, and the record's layout.
 
 pub mod eval;

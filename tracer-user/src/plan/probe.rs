@@ -1,8 +1,8 @@
 //! A dynamic event at a hook: where each of its values comes from.
 //!
-//! The language leaves operations on registers, arguments and return values ([`crate::lang::fetch`]). Which of them a
-//! hook supports depends on the context of its program ([`ProbeContext`]). A plan names places in that context, or says
-//! why there is none; then another hook may support the event. Calling conventions are those that the kernel itself
+//! The language produces operations on registers, arguments and return values ([`crate::lang::fetch`]). The context of a
+//! hook's program ([`ProbeContext`]) determines the operations that the hook supports. A plan names places in that
+//! context. If there is no place for a value, planning fails with the reason, and the engine may try another hook. Calling conventions are those that the kernel itself
 //! uses (`regs_get_kernel_argument()`, `arch/x86/include/asm/ptrace.h` and `arch/arm64/include/asm/ptrace.h`).
 
 use std::fmt;
@@ -55,7 +55,7 @@ pub struct Addresses {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbePlan {
     /// The context of the program.
-    pub given: ProbeContext,
+    pub context: ProbeContext,
     /// Whether memory is user memory, whatever its address.
     pub user: bool,
     /// The words after the common fields.
@@ -65,7 +65,7 @@ pub struct ProbePlan {
     /// Bytes of the record before the texts.
     pub fixed: usize,
     /// Values saved at a function's entry for its return, if the hook at the return does not provide them.
-    pub kept: Vec<Value>,
+    pub entry_args: Vec<Value>,
     /// The event that an event probe is attached to, if that is a dynamic one: its record is built first and replaces
     /// the context.
     pub base: Option<Box<ProbePlan>>,
@@ -92,7 +92,7 @@ pub struct ArgPlan {
     pub store: Store,
     /// Offset in bytes from the value, for data that is read from memory.
     pub store_offset: i32,
-    /// Which bits are kept: the shift to the left, then the shift to the right.
+    /// Shifts that select bits of the value: to the left, then to the right.
     pub bits: Option<(u8, u8)>,
 }
 
@@ -123,8 +123,8 @@ pub enum Origin {
     Context(u16),
     /// This word of those that a call put on the stack, counted from the context.
     Call(u8),
-    /// This word of those saved at the function's entry.
-    Kept(u8),
+    /// This argument of those saved at the function's entry.
+    EntryArg(u8),
     /// The return address on an arm64 stack: the word `at`, or the next one if the stack had to be aligned. It is the
     /// word `at` if the word two places before it is an address in the function.
     CallReturn {
@@ -138,7 +138,7 @@ pub enum Origin {
     /// The function that was entered; only the kernel knows it.
     Function,
     /// The function in a file, on kernels that do not report it to a program (before 6.6). The program reads the task's
-    /// uprobe state, then what that holds for the hit, then the address in it.
+    /// uprobe state, then that state's data of the hit, then the address in those data.
     FunctionInTask {
         /// Byte offset of `utask` in `struct task_struct`.
         utask: u32,
@@ -158,7 +158,7 @@ pub enum Origin {
     Field(Box<Field>),
 }
 
-/// Why a hook cannot provide what an event needs.
+/// The reason why a hook cannot provide a value of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable(pub String);
 
@@ -205,9 +205,9 @@ impl ProbePlan {
     /// The plan for an event probe on an event with the plan `base`; `when` selects the hits of that event that count.
     #[must_use]
     pub fn on(self, base: Self, when: Option<Filter>) -> Self {
-        // The values of `base` refer to the saved words by position, so these stay the same.
-        let kept = base.kept.clone();
-        Self { given: base.given, user: base.user, base: Some(Box::new(base)), kept, when, ..self }
+        // The values of `base` refer to the saved arguments by position, so the list stays the same.
+        let entry_args = base.entry_args.clone();
+        Self { context: base.context, user: base.user, base: Some(Box::new(base)), entry_args, when, ..self }
     }
 }
 
@@ -251,18 +251,18 @@ fn registers(arch: Arch) -> &'static Registers {
 /// Plans a probe at a hook.
 ///
 /// # Errors
-/// Returns what the hook does not provide.
-pub fn plan(probe: &Probe, given: ProbeContext, addresses: Addresses) -> Result<ProbePlan, Unavailable> {
-    let planner = Planner { probe, given, addresses, user: !probe.at.is_kernel() };
+/// The first value that the hook does not provide.
+pub fn plan(probe: &Probe, context: ProbeContext, addresses: Addresses) -> Result<ProbePlan, Unavailable> {
+    let planner = Planner { probe, context, addresses, user: !probe.at.is_kernel() };
     let head_size = probe.event.head_size();
     let fixed = head_size + probe.event.args.iter().map(|arg| arg.size() as usize).sum::<usize>();
     Ok(ProbePlan {
-        given,
+        context,
         user: planner.user,
         head: planner.head()?,
         args: probe.args.iter().map(|arg| planner.arg(arg, head_size)).collect::<Result<_, _>>()?,
         fixed,
-        kept: planner.kept(),
+        entry_args: planner.entry_args(),
         base: None,
         when: None,
     })
@@ -270,7 +270,7 @@ pub fn plan(probe: &Probe, given: ProbeContext, addresses: Addresses) -> Result<
 
 struct Planner<'a> {
     probe: &'a Probe,
-    given: ProbeContext,
+    context: ProbeContext,
     addresses: Addresses,
     user: bool,
 }
@@ -282,7 +282,7 @@ impl Planner<'_> {
 
     /// The probed function or instruction.
     fn place(&self) -> Value {
-        match self.given {
+        match self.context {
             ProbeContext::Registers(arch) if self.user && !self.event().is_exit() => {
                 Value::of(Origin::Context(registers(arch).ip))
             }
@@ -306,14 +306,14 @@ impl Planner<'_> {
     }
 
     fn head(&self) -> Result<Vec<Value>, Unavailable> {
-        if self.given == ProbeContext::Record {
+        if self.context == ProbeContext::Record {
             return Ok(Vec::new());
         }
         let place = self.place();
         if !self.event().is_exit() {
             return Ok(vec![place]);
         }
-        let back = match self.given {
+        let back = match self.context {
             ProbeContext::Registers(arch) => Value::of(Origin::Context(registers(arch).ip)),
             // After the arguments: the return value, the frame pointer, the return address into the function, and the
             // return address to its caller (`arch_prepare_bpf_trampoline()`, `arch/x86/net/bpf_jit_comp.c`).
@@ -361,9 +361,9 @@ impl Planner<'_> {
         })
     }
 
-    /// What a program at the entry must save.
-    fn kept(&self) -> Vec<Value> {
-        match self.given {
+    /// The arguments that a program at the entry must save.
+    fn entry_args(&self) -> Vec<Value> {
+        match self.context {
             ProbeContext::Registers(arch) => self.probe.kept.iter().map(|n| argument(arch, *n)).collect(),
             _ => Vec::new(),
         }
@@ -371,7 +371,7 @@ impl Planner<'_> {
 
     fn source(&self, source: &Source) -> Result<Value, Unavailable> {
         let lacks = |what: &str| Err(Unavailable(format!("{what} cannot be had there")));
-        Ok(match (source, self.given) {
+        Ok(match (source, self.context) {
             (Source::Immediate(value), _) => Value::number(*value),
             (Source::Comm, _) => Value::of(Origin::Comm),
             // The kernel's uprobes look for the text in user memory, where it is not (`fetch_store_string()`,
@@ -397,7 +397,7 @@ impl Planner<'_> {
             (Source::Argument(n), ProbeContext::Call { words, .. }) if *n < u32::from(words) => {
                 Value::of(Origin::Call(*n as u8))
             }
-            // The arguments of a tracepoint are counted from 1, because the function behind it has one more.
+            // The arguments of a tracepoint are counted from 1, because the tracepoint's function has one more.
             (Source::Argument(n), ProbeContext::Arguments(words)) if (1..=u32::from(words)).contains(n) => {
                 Value::of(Origin::Context((*n as u16 - 1) * 8))
             }
@@ -411,7 +411,7 @@ impl Planner<'_> {
                 Value::of(Origin::Call(index as u8))
             }
             (Source::Kept(offset), ProbeContext::Registers(_)) => {
-                Value::of(Origin::Kept((*offset / 8) as u8))
+                Value::of(Origin::EntryArg((*offset / 8) as u8))
             }
             (Source::Kept(_), _) => return lacks("what a function was called with"),
             (Source::File(offset), ProbeContext::Registers(_)) => {
@@ -462,7 +462,7 @@ impl fmt::Display for Value {
             Origin::Nothing => return write!(f, "{:#x}", self.plus),
             Origin::Context(offset) => write!(f, "context at {offset}")?,
             Origin::Call(word) => write!(f, "call's word {word}")?,
-            Origin::Kept(word) => write!(f, "word {word} kept at the entry")?,
+            Origin::EntryArg(word) => write!(f, "word {word} kept at the entry")?,
             Origin::CallReturn { at, .. } => write!(f, "call's word {at} or the next")?,
             Origin::Function | Origin::FunctionInTask { .. } => f.write_str("the function")?,
             Origin::FunctionPlace(_) => f.write_str("the function's place")?,

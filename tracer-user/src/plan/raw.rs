@@ -3,7 +3,7 @@
 //! A perf tracepoint passes a record that the kernel has already built. A raw tracepoint runs before that, so a hit
 //! that the filter drops costs less. In return, the source of each field must be known: [`super::raw_table`] lists it
 //! in names and types, and this module checks the table against the kernel's BTF. Arguments are found by type and
-//! order, never by number or kernel version (those of `sched_switch` have moved twice). Names are checked where BTF has
+//! order, never by number or kernel version (the arguments of `sched_switch` have moved twice). Names are checked where BTF has
 //! them. An event that does not fit yields a [`Refusal`], and the perf tracepoint is used. A plan is still a
 //! hypothesis: `attach` runs both programs on hits that a thread of the tracer provokes ([`Provoke`]), and uses the
 //! plan only if the records agree.
@@ -22,15 +22,15 @@ pub struct RawPlan {
     pub tracepoint: String,
     /// Every field of the record.
     pub fields: Vec<FieldSource>,
-    /// How hits of 32-bit system calls are recognised, if they are skipped: the kernel leaves them out of the event.
+    /// The mark of 32-bit system calls, if their hits are skipped: the kernel leaves them out of the event.
     pub skip_compat: Option<Compat>,
     /// The event that replaces this one in the check at start: itself, or the event whose plan it shares.
     pub stand_in: (String, String),
-    /// What a thread of the tracer does to provoke that event.
+    /// The action by which a thread of the tracer provokes that event.
     pub provoke: Provoke,
 }
 
-/// What a thread of the tracer does to provoke an event in itself.
+/// An action by which a thread of the tracer provokes an event in itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Provoke {
     /// `syscall(SYS_getppid, a, b, c, d, e, f)` with six different values left in the argument registers.
@@ -265,7 +265,7 @@ impl Bound<'_> {
         }
     }
 
-    /// A value behind a pointer argument, by the first path whose names exist in this kernel.
+    /// A value at a pointer argument, by the first path whose names exist in this kernel.
     fn read(&self, field: &Field, param: &Param, paths: &[&str]) -> Result<Source, Trouble> {
         let (arg, info) = self.param(param)?;
         let Kind::Pointer { to } = info.kind else { return unfit("the argument is no pointer") };

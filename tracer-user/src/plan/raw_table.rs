@@ -20,7 +20,7 @@ pub(super) struct Entry {
 pub(super) enum From {
     /// An argument.
     Arg(Param),
-    /// A value behind a pointer argument, as `a.b->c`; of several paths, the first that exists in the kernel.
+    /// A value at a pointer argument, as `a.b->c`; of several paths, the first that exists in the kernel.
     Read(Param, &'static [&'static str]),
     /// The number that a pointer argument points to.
     Target(Param),
@@ -53,7 +53,7 @@ const fn task(name: &'static str, nth: u8) -> Param {
     param(name, "struct task_struct *", nth)
 }
 
-/// `task_cpu()`: since 5.16, kernels keep it in `thread_info` on x86 too.
+/// `task_cpu()`: since Linux 5.16 it is in `thread_info` on x86 too.
 const TASK_CPU: &[&str] = &["thread_info.cpu", "cpu"];
 
 const WAKEUP: &[(&str, From)] = &[

@@ -128,7 +128,7 @@ pub struct SyscallArgs {
     pub regs: u8,
     /// Byte offset in `struct pt_regs` of each argument.
     pub native: [u32; 6],
-    /// How a 32-bit call is recognised, and where it keeps its arguments; None where both kinds are equal.
+    /// The mark of a 32-bit call and the places of its arguments; None where both kinds are equal.
     pub compat: Option<CompatArgs>,
 }
 

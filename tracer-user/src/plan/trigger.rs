@@ -1,4 +1,4 @@
-//! The triggers of an event, resolved: what each does at a hit, how often, and at which hits.
+//! The triggers of an event, resolved: the action of each, its count and its filter.
 //!
 //! The list is in the kernel's order, in which the triggers act. The words that they change are named by their place in
 //! [`tracer_abi::Switches`].
@@ -11,7 +11,7 @@ use crate::event::Slot;
 /// A trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
-    /// What it does.
+    /// The action at a hit.
     pub action: Action,
     /// How often it acts at most; None is unlimited.
     pub count: Option<Count>,
@@ -19,7 +19,7 @@ pub struct Trigger {
     pub filter: Option<Filter>,
 }
 
-/// What a trigger does.
+/// The action of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Turns recording on.

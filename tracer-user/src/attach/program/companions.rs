@@ -79,7 +79,7 @@ fn keeper(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Ca
     let map = Map::create(&MapSpec {
         kind: MapKind::LruHash,
         key_size: 8,
-        value_size: 8 * plan.kept.len() as u32,
+        value_size: 8 * plan.entry_args.len() as u32,
         max_entries: CALLS,
         flags: 0,
         inner: None,

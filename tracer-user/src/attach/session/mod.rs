@@ -479,7 +479,7 @@ pub fn listing(
     }
     let template = match hook {
         ProgramContext::Tracepoint => "trace_event",
-        ProgramContext::Probe(plan) => match plan.given {
+        ProgramContext::Probe(plan) => match plan.context {
             ProbeContext::Registers(_) => "kprobe_event",
             ProbeContext::Arguments(_) => "raw_event",
             ProbeContext::Call { exit: false, .. } => "fentry_event",

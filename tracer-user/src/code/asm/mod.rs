@@ -2,7 +2,7 @@
 //!
 //! [`Assembler::finish`] removes unreachable code, which the verifier refuses, and shortens jumps to jumps. A label out
 //! of reach of a 16-bit offset is reached through an island: a second jump within reach of the first. The 32-bit
-//! `gotol` of later instruction sets would be shorter, but 6.1 lacks it.
+//! `gotol` of later instruction sets would be shorter, but Linux 6.1 does not have it.
 
 mod insn;
 mod map_ref;

@@ -47,10 +47,7 @@ impl Assembler {
         self.emit(name.into())
     }
 
-    #[expect(
-        clippy::expect_used,
-        reason = "who makes code binds the labels that it jumps to, whatever it makes code of"
-    )]
+    #[expect(clippy::expect_used, reason = "every generator binds the labels that it jumps to")]
     fn place(&self, label: Label) -> usize {
         self.labels[label.0 as usize].expect("every label that is jumped to is bound")
     }
@@ -187,7 +184,7 @@ impl Assembler {
         }
     }
 
-    /// Inserts `skip: goto behind; island: goto to` before item `at` and redirects the riders to the island.
+    /// Inserts `skip: goto after; island: goto to` before item `at` and redirects the riders to the island.
     fn insert_island(&mut self, at: usize, to: Label, riders: &[usize]) {
         let falls_in = !self.items[at - 1].insn.ends_block();
         let added = 1 + usize::from(falls_in);
@@ -210,9 +207,9 @@ impl Assembler {
         };
         let mut items = Vec::with_capacity(2);
         if falls_in {
-            let behind = self.label();
-            self.labels[behind.0 as usize] = Some(at + added);
-            items.push(jump(behind, ""));
+            let after = self.label();
+            self.labels[after.0 as usize] = Some(at + added);
+            items.push(jump(after, ""));
         }
         items.push(jump(to, "island"));
         self.items.splice(at..at, items);

@@ -8,7 +8,7 @@
 use super::facts::{Fact, Facts};
 use crate::code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, Label, MapRef, Operand, Reg, Width};
 
-/// What a function uses.
+/// Arguments and calls that a function uses.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the facts are independent")]
 pub(super) struct Uses {

@@ -3,7 +3,7 @@
 use super::emitter::Emitter;
 use crate::code::asm::{Cond, Label, Operand, Reg};
 
-/// The exit whose code follows a test.
+/// The exit that follows a test without a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Yes,

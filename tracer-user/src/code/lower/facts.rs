@@ -1,7 +1,7 @@
 //! Facts about the code on all paths to a point: which values and texts have been fetched there.
 //!
-//! For each label, [`Facts`] keeps the set of facts that all jumps to it share. Code after the label fetches only what
-//! that set lacks. A value may be fetched twice on some path, but it is never used before it is fetched.
+//! For each label, [`Facts`] keeps the set of facts that all jumps to it share. Code after the label fetches only
+//! values outside of that set. A value may be fetched twice on some path, but it is never used before it is fetched.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Longest record, in bytes, whose part for a filter is placed on the stack.
+/// Length in bytes of the longest record that is placed on the stack for a filter.
 pub(super) const IMAGE_MAX: usize = 128;
 
 /// Builds the record of the event that an event probe is attached to and makes it the context. R7 points to offset
@@ -42,10 +42,10 @@ pub(super) fn base_record(
 /// Fetches the values that a filter reads and makes them the context. They are placed on the stack if the record is
 /// short and the filter reads no texts, otherwise in the record's place.
 pub(super) fn image(emit: &mut Emitter, plan: &ProbePlan, filter: &Filter) -> Result<(), LowerError> {
-    let touched = Touched::by(filter);
-    emit.use_flags(touched.has(2, 4));
-    if is_short(plan, &touched) {
-        return short_image(emit, plan, &touched);
+    let read = ReadBytes::by(filter);
+    emit.use_flags(read.has(2, 4));
+    if is_short(plan, &read) {
+        return short_image(emit, plan, &read);
     }
     let into = (RECORD_AREA - STAMP_SIZE) as i32;
     emit.use_scratch();
@@ -53,14 +53,14 @@ pub(super) fn image(emit: &mut Emitter, plan: &ProbePlan, filter: &Filter) -> Re
     emit.alu(Alu::Add, Reg::R7, -into);
     // The common word is stored there, because fetching overwrites R8.
     emit.store(Width::D, Reg::R7, 0, Reg::R8);
-    fetch_all(emit, plan, false, |start, end| touched.has(start, end))?;
+    fetch_all(emit, plan, false, |start, end| read.has(start, end))?;
     emit.mov(Reg::R6, Reg::R7);
     emit.alu(Alu::Add, Reg::R7, into);
     Ok(())
 }
 
-fn short_image(emit: &mut Emitter, plan: &ProbePlan, touched: &Touched) -> Result<(), LowerError> {
-    on_stack(emit, plan.fixed, |emit| fetch_all(emit, plan, false, |start, end| touched.has(start, end)))
+fn short_image(emit: &mut Emitter, plan: &ProbePlan, read: &ReadBytes) -> Result<(), LowerError> {
+    on_stack(emit, plan.fixed, |emit| fetch_all(emit, plan, false, |start, end| read.has(start, end)))
 }
 
 /// Makes `size` bytes of the stack the context: the common word, then the values that `fill` stores at R7.
@@ -86,17 +86,17 @@ pub(super) fn on_stack(
 }
 
 /// Whether the values that a filter reads can be on the stack.
-fn is_short(plan: &ProbePlan, touched: &Touched) -> bool {
-    let seen = |arg: &&ArgPlan| touched.has(arg.offset, arg.offset + arg.bytes());
+fn is_short(plan: &ProbePlan, read: &ReadBytes) -> bool {
+    let seen = |arg: &&ArgPlan| read.has(arg.offset, arg.offset + arg.bytes());
     // The verifier requires aligned accesses to the stack, and records are packed.
     let fits = |arg: &ArgPlan| !arg.is_text() && arg.offset.is_multiple_of(arg.size as usize);
     plan.fixed <= IMAGE_MAX && plan.args.iter().filter(seen).all(fits)
 }
 
 /// Bytes of a record that a filter reads; None for all bytes.
-pub(super) struct Touched(Option<Vec<(usize, usize)>>);
+pub(super) struct ReadBytes(Option<Vec<(usize, usize)>>);
 
-impl Touched {
+impl ReadBytes {
     pub(super) fn by(filter: &Filter) -> Self {
         let place = |test: &Test| {
             let place = match test {

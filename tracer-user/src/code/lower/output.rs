@@ -13,7 +13,7 @@ pub struct Code {
     pub size: Option<usize>,
 }
 
-/// What a filter requires from its caller.
+/// The requirements of a filter on its caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// The second argument points to scratch memory.
@@ -25,7 +25,7 @@ pub struct Needs {
     pub more: bool,
 }
 
-/// Why a plan cannot be lowered.
+/// The reason why a plan cannot be lowered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LowerError {
     /// A raw tracepoint has no source for these bytes of the record.

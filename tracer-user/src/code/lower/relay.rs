@@ -29,7 +29,7 @@ const ROW: i16 = -8;
 /// Stack offset of the common word.
 const COMMON: i16 = -16;
 
-/// What a relay is generated for.
+/// The event and the context of a relay.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The event.
@@ -44,7 +44,7 @@ pub struct Request<'a> {
     pub is_injected: bool,
     /// Programs at the hook are preempted by others of their kind.
     pub nests: bool,
-    /// A process whose hits are not passed on.
+    /// A process; its hits are not passed on.
     pub but_process: Option<u32>,
 }
 

@@ -4,14 +4,14 @@
 //! varies. A filter reads a copy, which then replaces the context, as for a dynamic event ([`super::probe`]). If the
 //! filter reads only numbers near the record's beginning, the copy is on the stack, from the first to the last of them.
 //! Otherwise it is in the place where the record will be built, and contains only the fixed part unless the filter
-//! reads data after it. Nothing from the program is trusted: bytes that cannot be read are zero, and no length leads
-//! outside.
+//! reads data after it. Nothing from the program is trusted: bytes that cannot be read are zero, and a length
+//! is limited to the record.
 
 use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, RECORD_AREA, STAMP_SIZE};
 
 use super::{
     emitter::Emitter,
-    image::{IMAGE_MAX, Touched, on_stack},
+    image::{IMAGE_MAX, ReadBytes, on_stack},
     output::{Code, LowerError, Needs},
 };
 use crate::{
@@ -59,11 +59,11 @@ pub(super) fn record(record: UserRecord, size: usize) -> Result<Code, LowerError
 
 /// Copies the bytes that filters read and makes the copy the context.
 pub(super) fn image(emit: &mut Emitter, record: UserRecord, filter: &Filter) -> Result<(), LowerError> {
-    let touched = Touched::by(filter);
-    emit.use_flags(touched.has(2, 4));
-    if let Some(size) = short(&touched, filter) {
+    let read = ReadBytes::by(filter);
+    emit.use_flags(read.has(2, 4));
+    if let Some(size) = short(&read, filter) {
         return on_stack(emit, size, |emit| {
-            if let Some((from, to)) = touched.span() {
+            if let Some((from, to)) = read.span() {
                 copy_part(emit, record, from, to);
             }
             Ok(())
@@ -74,7 +74,7 @@ pub(super) fn image(emit: &mut Emitter, record: UserRecord, filter: &Filter) -> 
     emit.note("the record as far as the filter looks at it");
     emit.alu(Alu::Add, Reg::R7, -into);
     emit.store(Width::D, Reg::R7, 0, Reg::R8);
-    if record.varies && looks_behind(filter) {
+    if record.varies && reads_data(filter) {
         copy_whole(emit, record);
     } else {
         copy_fixed_part(emit, record);
@@ -126,7 +126,7 @@ fn copy_whole(emit: &mut Emitter, record: UserRecord) {
 
 /// Bytes of the stack that hold everything that a filter reads, if it reads only numbers and they lie near the
 /// beginning.
-fn short(touched: &Touched, filter: &Filter) -> Option<usize> {
+fn short(read: &ReadBytes, filter: &Filter) -> Option<usize> {
     let fits = |test: &Test| match test {
         // The verifier requires aligned accesses to the stack.
         Test::Number { place, .. }
@@ -137,12 +137,12 @@ fn short(touched: &Touched, filter: &Filter) -> Option<usize> {
         Test::Cpu { .. } => true,
         Test::Cpus { .. } | Test::Text { .. } => false,
     };
-    let size = touched.span().map_or(COMMON_SIZE, |(_, to)| to);
+    let size = read.span().map_or(COMMON_SIZE, |(_, to)| to);
     (size <= IMAGE_MAX && filter.tests().into_iter().all(fits)).then_some(size)
 }
 
 /// Whether a filter reads data after the fixed part.
-fn looks_behind(filter: &Filter) -> bool {
+fn reads_data(filter: &Filter) -> bool {
     filter.tests().into_iter().any(|test| match test {
         Test::Text { text, .. } => !matches!(text, Text::Static(_) | Text::Pointer { .. } | Text::Comm),
         Test::Cpus { subject, .. } => !matches!(subject, CpusSubject::Scalar { .. }),

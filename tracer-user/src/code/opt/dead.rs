@@ -10,12 +10,12 @@ use crate::code::asm::JA;
 pub(super) fn remove(program: &mut Program) {
     unused_functions(program);
     loop {
-        let behind = flow::wanted_behind(program);
+        let needed = flow::needed_after_pruning(program);
         let before = program.items.len();
         program.edit(|at, item| {
             let result = flow::effect(item).1;
             let empty = item.insn.op == JA && item.to == Some(at + 1);
-            if empty || flow::is_pure(item) && result.both(behind[at]) == flow::Regs::NONE {
+            if empty || flow::is_pure(item) && result.both(needed[at]) == flow::Regs::NONE {
                 Edit::Replace(Vec::new())
             } else {
                 Edit::Keep

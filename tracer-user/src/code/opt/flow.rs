@@ -1,4 +1,4 @@
-//! Which registers an instruction reads and writes, and which are read later: the facts that the passes use.
+//! Register use: the registers that an instruction reads and writes, and the registers that are read after it.
 
 use super::program::{Item, Program};
 use crate::code::asm::{Alu, CALL, EXIT, Insn, JA, Reg, SOURCE_REG, class};
@@ -55,7 +55,7 @@ pub(super) fn effect(item: &Item) -> (Regs, Regs) {
         class::LD => (Regs::NONE, dst),
         class::ST => (dst, Regs::NONE),
         // An atomic operation may read R0 (compare and exchange) and write R0 or its source. Both count as read and not
-        // as written, so that values needed later stay live.
+        // as written, so that no value needed later counts as overwritten.
         class::STX if insn.is_atomic() => (dst.with(src).with(Regs::one(0)), Regs::NONE),
         class::STX => (dst.with(src), Regs::NONE),
         _ if insn.op == CALL => (arguments(insn), Regs::ARGUMENTS.with(Regs::one(Reg::R0 as u8))),
@@ -88,16 +88,16 @@ pub(super) fn is_pure(item: &Item) -> bool {
 }
 
 /// For each item, the registers that some path after it reads before writing them.
-pub(super) fn needed_behind(program: &Program) -> Vec<Regs> {
-    behind(program, |_, _| false)
+pub(super) fn needed_after(program: &Program) -> Vec<Regs> {
+    after(program, |_, _| false)
 }
 
-/// Like [`needed_behind`], but ignores reads by items whose results are not needed.
-pub(super) fn wanted_behind(program: &Program) -> Vec<Regs> {
-    behind(program, |item, out| is_pure(item) && effect(item).1.both(out) == Regs::NONE)
+/// Like [`needed_after`], but ignores reads by items whose results are not needed.
+pub(super) fn needed_after_pruning(program: &Program) -> Vec<Regs> {
+    after(program, |item, out| is_pure(item) && effect(item).1.both(out) == Regs::NONE)
 }
 
-fn behind(program: &Program, is_idle: impl Fn(&Item, Regs) -> bool) -> Vec<Regs> {
+fn after(program: &Program, is_idle: impl Fn(&Item, Regs) -> bool) -> Vec<Regs> {
     let items = &program.items;
     let mut before = vec![Regs::NONE; items.len()];
     let mut behind = vec![Regs::NONE; items.len()];

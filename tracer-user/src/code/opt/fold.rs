@@ -17,7 +17,7 @@ pub struct Frozen<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What is known of a register.
+/// The value of a register, as far as it is known at load time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     /// A constant.
@@ -41,7 +41,7 @@ pub(super) fn fold(program: &mut Program, frozen: &[Frozen<'_>]) {
     });
 }
 
-/// What is known before each item; None where no path arrives.
+/// The registers before each item; None where no path arrives.
 pub(super) fn states(program: &Program, frozen: &[Frozen<'_>]) -> Vec<Option<State>> {
     let mut states: Vec<Option<State>> = vec![None; program.items.len()];
     // Items are processed in program order. Most jumps go forward, so all paths to a join have usually arrived by then.
@@ -137,7 +137,7 @@ fn operand(insn: Insn, state: &State) -> Value {
     }
 }
 
-/// What is known after an item.
+/// The registers after an item.
 pub(super) fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> State {
     let insn = item.insn;
     let dst = usize::from(insn.dst);

@@ -32,7 +32,7 @@ pub(super) fn inline(program: &mut Program) {
     let landings = program.landings();
     let Some(caller) = frame::uses(program, &landings, program.extent(0)) else { return };
     let depth = frame::depth(&caller);
-    let needed = flow::needed_behind(program);
+    let needed = flow::needed_after(program);
     let main = program.extent(0);
     let bodies: HashMap<usize, Body> = program
         .starts

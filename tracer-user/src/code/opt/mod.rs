@@ -5,14 +5,14 @@
 //! call. The passes see the whole program:
 //!
 //! - [`inline`] replaces calls by the called functions.
-//! - [`fold`] computes what is known at load time.
+//! - [`fold`] computes the results that are known at load time.
 //! - [`lookups`] replaces lookups of values with a fixed address.
 //! - [`thread`] redirects jumps to their final targets.
 //! - [`reads`] loads kernel memory directly where the kernel allows it.
-//! - [`stores`] and [`dead`] drop what is no longer needed.
+//! - [`stores`] and [`dead`] drop instructions that are no longer needed.
 //!
 //! Each pass is a function from program to program and leaves code that it does not understand unchanged. The kernel's
-//! verifier checks the result, as always.
+//! verifier checks the result.
 
 mod dead;
 mod flow;
@@ -32,7 +32,7 @@ use crate::kernel::Cast;
 use super::asm::Insn;
 use program::Program;
 
-/// What is known of the kernel and the maps at load time.
+/// Facts about the kernel and the maps at load time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
     /// How kernel memory is loaded directly, if the kernel supports it.

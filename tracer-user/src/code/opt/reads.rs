@@ -29,9 +29,9 @@ struct Read {
 /// Replaces every read whose size and destination are known and whose result is not used.
 pub(super) fn direct(program: &mut Program, cast: Cast) {
     let landings = program.landings();
-    let behind = flow::needed_behind(program);
+    let needed = flow::needed_after(program);
     let reads: Vec<Option<Read>> = (0..program.items.len())
-        .map(|at| read(program, &landings, at).filter(|_| !behind[at].has(Reg::R0 as u8)))
+        .map(|at| read(program, &landings, at).filter(|_| !needed[at].has(Reg::R0 as u8)))
         .collect();
     program.edit(|at, _| match &reads[at] {
         Some(read) => Edit::Replace(loads(read, cast).into_iter().map(Item::plain).collect()),

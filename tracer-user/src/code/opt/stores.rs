@@ -1,6 +1,6 @@
 //! Drops stores into the frame that are never read.
 //!
-//! Other passes leave them behind: the keys of removed lookups, and the spilled values of folded paths.
+//! Other passes leave such writes: the keys of removed lookups, and the spilled values of folded paths.
 
 use std::ops::Range;
 
@@ -59,8 +59,8 @@ pub(super) fn drop_unread(program: &mut Program) {
     for start in program.starts.clone() {
         let extent = program.extent(start);
         let uses = uses(program, extent.clone());
-        for (at, behind) in extent.clone().zip(read_behind(program, extent.clone(), &uses)) {
-            unread[at] = matches!(uses[at - extent.start], Use::Writes(bytes) if !bytes.meets(behind));
+        for (at, later) in extent.clone().zip(read_after(program, extent.clone(), &uses)) {
+            unread[at] = matches!(uses[at - extent.start], Use::Writes(bytes) if !bytes.meets(later));
         }
     }
     program.edit(|at, _| if unread[at] { Edit::Replace(Vec::new()) } else { Edit::Keep });
@@ -107,7 +107,7 @@ fn pointing(program: &Program, extent: Range<usize>) -> Vec<flow::Regs> {
             *known = Some(met);
             let item = &items[at];
             stored |= item.insn.class() == class::STX && met.has(item.insn.src);
-            let after = behind(item, met, stored);
+            let after = after(item, met, stored);
             if !item.insn.ends_block() {
                 work.push((at + 1, after));
             }
@@ -123,7 +123,7 @@ fn pointing(program: &Program, extent: Range<usize>) -> Vec<flow::Regs> {
 }
 
 /// The registers that may hold an address in the frame after an item.
-fn behind(item: &Item, points: flow::Regs, stored: bool) -> flow::Regs {
+fn after(item: &Item, points: flow::Regs, stored: bool) -> flow::Regs {
     let (reads, writes) = flow::effect(item);
     let left = points.without(writes);
     let carries = match item.insn.class() {
@@ -142,10 +142,10 @@ fn behind(item: &Item, points: flow::Regs, stored: bool) -> flow::Regs {
 }
 
 /// For each item of a function, the bytes that some path after it reads before writing them.
-fn read_behind(program: &Program, extent: Range<usize>, uses: &[Use]) -> Vec<Bytes> {
+fn read_after(program: &Program, extent: Range<usize>, uses: &[Use]) -> Vec<Bytes> {
     let items = &program.items[extent.clone()];
     let mut before = vec![Bytes::NONE; items.len()];
-    let mut behind = vec![Bytes::NONE; items.len()];
+    let mut later = vec![Bytes::NONE; items.len()];
     let mut changed = true;
     while changed {
         changed = false;
@@ -165,10 +165,10 @@ fn read_behind(program: &Program, extent: Range<usize>, uses: &[Use]) -> Vec<Byt
                 Use::Reads(bytes) => out.with(bytes),
                 Use::Writes(bytes) => out.without(bytes),
             };
-            if out != behind[at] || into != before[at] {
-                (behind[at], before[at], changed) = (out, into, true);
+            if out != later[at] || into != before[at] {
+                (later[at], before[at], changed) = (out, into, true);
             }
         }
     }
-    behind
+    later
 }

@@ -407,7 +407,7 @@ pub fn shared(probe: &Probe, facts: &Facts) -> Option<Candidate> {
     let [address] = symbols.addresses(symbol)[..] else { return None };
     let addresses = Addresses { by_fprobe: true, ..Addresses::default() };
     let plan = probe::plan(probe, ProbeContext::Registers(Arch::native()), addresses).ok()?;
-    plan.kept.is_empty().then(|| Candidate {
+    plan.entry_args.is_empty().then(|| Candidate {
         hook: ProgramContext::Probe(Box::new(plan)),
         via: AttachPoint::Shared { address, exit: *exit },
         irqs_off: hooks::probe_irqs_off(probe),

@@ -73,7 +73,7 @@ pub struct Layout {
     pub sums: usize,
     /// Number of variables, which follow the sums.
     pub slots: usize,
-    /// Offset of the name of the task that created the entry, if it is kept.
+    /// Offset of the name of the task that created the entry, if the entry has one.
     pub comm: Option<usize>,
     /// Variables that are texts or stacks: the variable's number and the offset of its first byte. Each takes
     /// [`TEXT_MAX`] bytes.
@@ -86,7 +86,7 @@ pub struct Layout {
     pub entries: u32,
 }
 
-/// What is stored of the last snapshot that a histogram's action took: a lock, the value, whether there was one, the
+/// The state of the last snapshot that a histogram's action took: a lock, the value, whether there was one, the
 /// name of the entry's task, the key.
 pub mod snapshot {
     /// Not 0 while a CPU writes.

@@ -1,7 +1,7 @@
 //! Resolves names to places: turns a filter's text and an event's format into a [`Filter`].
 //!
 //! The order of checks is the kernel's, because the order decides which error is reported: first the check of
-//! parentheses and quotes, then term by term what each field allows, and the lexer's own fault where it occurs.
+//! parentheses and quotes, then each term against its field, and the lexer's own error where it occurs.
 //! [`predicate`] resolves a predicate, [`pattern`] makes patterns of texts, and [`suggest`] finds the nearest name for
 //! a wrong one.
 
@@ -95,10 +95,10 @@ pub struct Stages {
     pub filter: Filter,
 }
 
-/// Resolves a filter against an event. `text` is what [`crate::lang::filter::request`] leaves of a write.
+/// Resolves a filter against an event. `text` is the part of a write that [`crate::lang::filter::request`] returns.
 ///
 /// # Errors
-/// What the kernel would refuse, with its message, errno and position.
+/// The error that the kernel would report, with its message, errno and position.
 pub fn filter(text: &[u8], format: &Format, env: &dyn ResolveEnv) -> Result<Filter, FilterError> {
     stages(text, format, env).map(|stages| stages.filter)
 }
@@ -161,7 +161,7 @@ fn is_function_event(format: &Format) -> bool {
     format.system == "ftrace" && format.name == "function"
 }
 
-/// Fields that every event has besides those of its format (`trace_define_generic_fields()`), and the feature that
+/// Fields that every event has in addition to its format (`trace_define_generic_fields()`), and the feature that
 /// introduced them.
 const GENERIC: [(&str, FieldClass, Option<Feature>); 7] = [
     ("CPU", FieldClass::Cpu, None),

@@ -44,8 +44,8 @@ impl Glob {
                 }
                 b'?' => Element::Any,
                 b'[' => match class(pattern, at + 1) {
-                    Some((element, behind)) => {
-                        at = behind - 1;
+                    Some((element, end)) => {
+                        at = end - 1;
                         element
                     }
                     None => Element::Byte(b'['),
@@ -79,7 +79,7 @@ impl Glob {
     }
 }
 
-/// Reads the class whose first byte is at `start`, and returns where the pattern continues; None if the class is
+/// Reads the class with its first byte at `start`, and returns the position after it; None if the class is
 /// unclosed.
 fn class(pattern: &[u8], start: usize) -> Option<(Element, usize)> {
     let inverted = pattern.get(start) == Some(&b'!');

@@ -108,7 +108,7 @@ impl<'a> FilterLowering<'a> {
         &mut self.values
     }
 
-    /// Builds the record that filters read and makes it the context. `read` is what they read; a hit that fails the
+    /// Builds the record that filters read and makes it the context. `read` is their union; a hit that fails the
     /// condition of an event probe jumps to `no`.
     pub(super) fn build(
         &mut self,
@@ -211,7 +211,7 @@ impl<'a> FilterLowering<'a> {
         }
     }
 
-    /// The function and the callbacks of its searches, and what the function uses.
+    /// The function with the callbacks of its searches, and its uses.
     pub(super) fn finish(self, emit: Emitter, name: &str) -> (Vec<Function>, Uses) {
         let uses = Uses { searches: self.texts.searches(), ..emit.uses() };
         let main = emit.finish(name);

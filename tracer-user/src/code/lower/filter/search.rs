@@ -27,8 +27,8 @@ impl Request {
     const FOUND: i16 = 8;
     /// Position in the text at which the search starts.
     const START: i16 = 16;
-    /// Number of the search within the callback.
-    const WHICH: i16 = 24;
+    /// Number of the search in the callback.
+    const INDEX: i16 = 24;
     const SIZE: usize = 32;
 }
 
@@ -38,7 +38,7 @@ const NOT_FOUND: i32 = -1;
 /// The searches of one program.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Searches {
-    wanted: Vec<Wanted>,
+    list: Vec<Search>,
     /// Number of searches per callback, as an earlier pass over the same filter found it.
     shared: usize,
     /// Stack offset of the [`Request`].
@@ -47,7 +47,7 @@ pub(super) struct Searches {
 
 /// A segment to find in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
+struct Search {
     segment: Segment,
     /// Largest length of the text.
     max: usize,
@@ -61,13 +61,13 @@ impl Searches {
 
     /// Number of different searches.
     pub(super) fn count(&self) -> usize {
-        self.wanted.len()
+        self.list.len()
     }
 
-    fn number(&mut self, wanted: Wanted) -> usize {
-        self.wanted.iter().position(|known| *known == wanted).unwrap_or_else(|| {
-            self.wanted.push(wanted);
-            self.wanted.len() - 1
+    fn number(&mut self, search: Search) -> usize {
+        self.list.iter().position(|known| *known == search).unwrap_or_else(|| {
+            self.list.push(search);
+            self.list.len() - 1
         })
     }
 
@@ -82,7 +82,7 @@ impl Searches {
         tail: usize,
         miss: Label,
     ) {
-        let number = self.number(Wanted { segment: segment.clone(), max });
+        let number = self.number(Search { segment: segment.clone(), max });
         let request = *self.request.get_or_insert_with(|| emit.alloc(Request::SIZE));
         emit.note(format!("search for {}", shown(segment)));
         let taken = (segment.len() + tail) as i32;
@@ -92,7 +92,7 @@ impl Searches {
                 emit.mov(Reg::R1, Reg::R9);
                 emit.alu(Alu::Add, Reg::R1, 1 - taken - position as i32);
             }
-            Start::BehindFound(bytes) => {
+            Start::AfterFound(bytes) => {
                 emit.load(Width::D, Reg::R0, Reg::R10, request + Request::FOUND);
                 emit.alu(Alu::Add, Reg::R0, bytes as i32);
                 emit.store(Width::D, Reg::R10, request + Request::START, Reg::R0);
@@ -108,7 +108,7 @@ impl Searches {
         emit.store(Width::D, Reg::R10, request + Request::FOUND, NOT_FOUND);
         let shared = self.shared;
         if shared > 1 {
-            emit.store(Width::D, Reg::R10, request + Request::WHICH, (number % shared) as i32);
+            emit.store(Width::D, Reg::R10, request + Request::INDEX, (number % shared) as i32);
         }
         emit.function(Reg::R2, callback_name(number / shared));
         emit.address(Reg::R3, Reg::R10, i32::from(request));
@@ -120,10 +120,10 @@ impl Searches {
 
     /// The callbacks.
     pub(super) fn finish(self) -> Vec<Function> {
-        self.wanted
+        self.list
             .chunks(self.shared.max(1))
             .enumerate()
-            .map(|(number, wanted)| callback(number, wanted))
+            .map(|(number, searches)| callback(number, searches))
             .collect()
     }
 }
@@ -133,19 +133,19 @@ fn callback_name(number: usize) -> String {
 }
 
 /// `long callback(u64 index, Request *request)`: 1 ends the loop.
-fn callback(number: usize, wanted: &[Wanted]) -> Function {
+fn callback(number: usize, searches: &[Search]) -> Function {
     let mut emit = Emitter::with_calls();
     let (on, end) = (emit.label(), emit.label());
     emit.load(Width::D, Reg::R3, Reg::R2, Request::TEXT);
     emit.load(Width::D, Reg::R4, Reg::R2, Request::START);
     emit.alu(Alu::Add, Reg::R4, Reg::R1);
-    if wanted.len() > 1 {
-        emit.load(Width::D, Reg::R0, Reg::R2, Request::WHICH);
+    if searches.len() > 1 {
+        emit.load(Width::D, Reg::R0, Reg::R2, Request::INDEX);
     }
     let found = emit.label();
-    for (which, Wanted { segment, max }) in wanted.iter().enumerate() {
+    for (which, Search { segment, max }) in searches.iter().enumerate() {
         let next = emit.label();
-        if which + 1 < wanted.len() {
+        if which + 1 < searches.len() {
             emit.jump_if(Cond::Ne, Reg::R0, which as i32, next);
         }
         emit.note(format!("look for {}", shown(segment)));
@@ -198,5 +198,5 @@ pub(super) enum Start {
     /// At a fixed position.
     At(usize),
     /// This many bytes after the place that the last search found.
-    BehindFound(usize),
+    AfterFound(usize),
 }

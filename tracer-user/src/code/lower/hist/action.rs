@@ -3,7 +3,7 @@
 //! The tracked value is replaced by compare-and-exchange, so that a hit on one CPU never replaces a greater value of
 //! another CPU. Saving locks the entry, so that the saved values belong to the tracked value. Like every loop in a
 //! program, the attempts to lock are bounded. A hit that does not get the lock (an interrupt during the save of another
-//! hit) saves nevertheless.
+//! hit) saves anyway.
 
 use tracer_abi::{Switches, control};
 
@@ -145,7 +145,7 @@ fn release_lock(emit: &mut Emitter, base: Reg, at: i16, got: i16) {
     emit.bind(over);
 }
 
-/// Stores what the snapshot is taken for and requests it, unless the last snapshot already covers the value
+/// Stores the value and key of the snapshot and requests it, unless the last snapshot already covers the value
 /// (`cond_snapshot_update()`).
 fn snapshot(emit: &mut Emitter, action: &Action, update: &Update<'_>, key: KeyPlace) {
     const STATE: Reg = Reg::R5;
@@ -177,7 +177,7 @@ fn snapshot(emit: &mut Emitter, action: &Action, update: &Update<'_>, key: KeyPl
     emit.bind(over);
 }
 
-/// Writes a control record to the CPU's ring, or sets the word that reports that there was no room for it.
+/// Writes a control record to the CPU's ring, or sets the word that reports that the ring was full.
 fn request_snapshot(emit: &mut Emitter) {
     let (lost, done) = (emit.label(), emit.label());
     control_record(emit, control::SNAPSHOT, NO_WAKEUP, lost);

@@ -5,7 +5,7 @@ use crate::code::{
     lower::emitter::Emitter,
 };
 
-/// Writes a control record to the CPU's ring; jumps to `lost` if there is no room.
+/// Writes a control record to the CPU's ring; jumps to `lost` if the ring is full.
 pub(super) fn control_record(emit: &mut Emitter, kind: u16, wake: i32, lost: Label) {
     let (cpu, record) = (emit.alloc(8), emit.alloc(16));
     emit.call(Helper::KtimeGetNs);

@@ -50,12 +50,12 @@ pub(super) fn build(
                 emit.store(Width::D, key.base, at, Reg::R0);
             }
             KeyKind::Text => {
-                // One byte more than is copied, for the NUL; the key's part has room for it.
-                let room = match &value.field {
+                // One byte more than is copied, for the NUL; the key's part is long enough.
+                let size = match &value.field {
                     Some(field) if field.class == FieldClass::StaticString => part.size.min(field.size + 1),
                     _ => part.size,
                 };
-                copy_text(emit, values, value, KeyPlace { at, ..key }, room)?;
+                copy_text(emit, values, value, KeyPlace { at, ..key }, size)?;
             }
             KeyKind::Stack => copy_stack(emit, values, KeyPlace { at, ..key }, update),
             KeyKind::RecordedStack => copy_recorded_stack(emit, values, value, KeyPlace { at, ..key })?,
@@ -64,13 +64,13 @@ pub(super) fn build(
     Ok(key)
 }
 
-/// Copies a text up to its NUL, at most `room` bytes including the NUL.
+/// Copies a text up to its NUL, at most `size` bytes including the NUL.
 pub(super) fn copy_text(
     emit: &mut Emitter,
     values: &mut Values<'_>,
     value: &Value,
     to: KeyPlace,
-    room: usize,
+    size: usize,
 ) -> Result<(), LowerError> {
     if value.function == Compute::Comm {
         copy_comm(emit, values, to);
@@ -85,7 +85,7 @@ pub(super) fn copy_text(
         _ => data_address(emit, values, field)?,
     }
     emit.address(Reg::R1, to.base, i32::from(to.at));
-    emit.mov(Reg::R2, room as i32);
+    emit.mov(Reg::R2, size as i32);
     emit.call(Helper::ProbeReadKernelStr);
     Ok(())
 }

@@ -3,8 +3,8 @@
 //! For a synthetic event, the update is a part of the programs that emit the event ([`Entry::Record`]).
 //!
 //! The key is built in place: on the stack, or in memory of the CPU if it is long or there are variables. Sums are
-//! computed before the lookup. A new entry is created with `BPF_NOEXIST`, so that of two hits that create it one
-//! succeeds and both count. A hit on a full table counts as a drop.
+//! computed before the lookup. A new entry is created with `BPF_NOEXIST`, so that only one of two
+//! concurrent hits creates it and both count. A hit on a full table counts as a drop.
 //!
 //! A table that only counts has one value per CPU. A program does not run inside itself on a CPU, so plain additions
 //! are exact. If there are variables, all CPUs share one entry per key and add atomically ([`entry`]). Variables of
@@ -65,17 +65,17 @@ pub enum Entry {
 pub struct Request<'a> {
     /// The histogram; [`unsupported`] returns None for it.
     pub hist: &'a Hist,
-    /// Where the variables are that it looks up.
+    /// Places of the variables that it looks up.
     pub references: &'a References,
-    /// The hits that count; all if None.
+    /// Selects the hits that count; None selects all.
     pub filter: Option<&'a Filter>,
-    /// Where values come from.
+    /// The context that values come from.
     pub hook: &'a ProgramContext,
     /// `common_type` of the event's records.
     pub kind: u16,
-    /// A process whose hits do not count.
+    /// A process; its hits do not count.
     pub but_process: Option<u32>,
-    /// How 32-bit system calls are recognised, if they do not count.
+    /// The mark of 32-bit system calls, if they do not count.
     pub but_compat: Option<Compat>,
     /// How the update is called.
     pub entry: Entry,
@@ -85,7 +85,7 @@ pub struct Request<'a> {
     pub emits: &'a [bool],
 }
 
-/// The program and what it needs.
+/// The program and its requirements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// The program, then its callbacks.
@@ -94,8 +94,8 @@ pub struct Program {
     pub scratch: bool,
 }
 
-/// Why a histogram cannot be counted. The name of a task is not in the record, but the kernel looks for it there and
-/// crashes.
+/// The reason why a histogram cannot be counted. The name of a task is not in the record; the kernel reads it from there
+/// and crashes.
 pub fn unsupported(hist: &Hist) -> Option<&'static str> {
     fn is_elsewhere(value: &Value) -> bool {
         matches!(value.function, Compute::PtrText | Compute::Comm | Compute::Execname)
@@ -118,7 +118,7 @@ pub fn unsupported(hist: &Hist) -> Option<&'static str> {
 /// # Errors
 /// If the hook does not provide a value.
 pub fn hist(request: &Request<'_>) -> Result<Program, LowerError> {
-    // The first pass finds out what is used, the second lowers accordingly.
+    // The first pass collects the uses, the second lowers accordingly.
     let (_, uses) = lower(request, Uses { calls: true, ..Uses::default() })?;
     let (functions, uses) = lower(request, Uses { calls: true, ..uses })?;
     Ok(Program { functions, scratch: uses.scratch })

@@ -1,4 +1,5 @@
-//! What the steps of an update share: the histogram, places on the stack and in scratch memory, and accesses to the record.
+//! State that the steps of an update share: the histogram, places on the stack and in scratch memory, and accesses to the
+//! record.
 
 use tracer_abi::{FILTER_AREA, INJECT_COMM};
 

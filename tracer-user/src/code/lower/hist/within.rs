@@ -1,4 +1,4 @@
-//! How an instance controls a histogram: whether it is paused, whose hits are left out, and whether a reader waits.
+//! Control of a histogram by its instance: pause, lists of threads, and readers that wait for a hit.
 //!
 //! The words are in the session's switches, so that triggers, readers and writers of files change them without changing
 //! the program. The lists of threads are checked as for events: `trace_event_buffer_reserve()` comes before all
@@ -99,7 +99,7 @@ pub(super) fn admit(emit: &mut Emitter, within: &Within, hook: &ProgramContext, 
     emit.bind(none);
 }
 
-/// R0 = the lists that contain the thread whose number is at `key`.
+/// R0 = the lists that contain the thread with the number at `key`.
 fn lists_of(emit: &mut Emitter, key: i16) {
     let none = emit.label();
     emit.map(Reg::R1, MapRef::Pids);

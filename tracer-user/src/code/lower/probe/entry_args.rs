@@ -27,16 +27,16 @@ pub const PROGRAM: &str = "tracer_keep";
 /// # Errors
 /// If an argument is not available.
 pub fn program(plan: &ProbePlan) -> Result<Option<Function>, LowerError> {
-    let ProbeContext::Registers(arch) = plan.given else { return Ok(None) };
-    if plan.kept.is_empty() {
+    let ProbeContext::Registers(arch) = plan.context else { return Ok(None) };
+    if plan.entry_args.is_empty() {
         return Ok(None);
     }
     let mut emit = Emitter::with_calls();
     emit.mov(Reg::R6, Reg::R1);
-    let words = emit.alloc(8 * plan.kept.len());
+    let words = emit.alloc(8 * plan.entry_args.len());
     let key = emit.alloc(8);
     let mut fetch = Fetch::new(plan);
-    for (at, value) in (words..).step_by(8).zip(&plan.kept) {
+    for (at, value) in (words..).step_by(8).zip(&plan.entry_args) {
         fetch.value(&mut emit, value);
         emit.store(Width::D, Reg::R10, at, Reg::R9);
     }

@@ -39,9 +39,11 @@ pub(in crate::code::lower) fn fetch_all(
     let words = values.filter_map(|value| last_word(&value.from)).max();
     let call = words.map(|last| call_words(emit, last));
     let values = head.iter().map(|(_, value)| *value).chain(args.iter().map(|arg| &arg.value));
-    let saved = values.into_iter().any(|value| matches!(value.from, Origin::Kept(_)));
-    let entry_args = match plan.given {
-        ProbeContext::Registers(arch) if saved => Some(entry_args::load(emit, arch, plan.kept.len(), whole)),
+    let saved = values.into_iter().any(|value| matches!(value.from, Origin::EntryArg(_)));
+    let entry_args = match plan.context {
+        ProbeContext::Registers(arch) if saved => {
+            Some(entry_args::load(emit, arch, plan.entry_args.len(), whole))
+        }
         _ => None,
     };
     let mut fetch = Fetch::with_words(plan, call, entry_args);
@@ -64,7 +66,7 @@ fn fetch_arg(emit: &mut Emitter, fetch: &mut Fetch<'_>, arg: &ArgPlan) -> Result
     let [fault, done] = emit.labels();
     let user = fetch.plan().user;
     fetch.value(emit, &arg.value);
-    // The elements of an array of texts are behind adjacent pointers.
+    // The elements of an array of texts are at adjacent pointers.
     let pointers = arg.is_text() && arg.count > 1;
     let (last, before) = match arg.derefs.split_last() {
         Some((last, before)) if pointers => (Some(last), before),

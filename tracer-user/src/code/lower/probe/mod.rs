@@ -1,4 +1,4 @@
-//! Dynamic events: their records, and the programs that prepare what a record reads.
+//! Dynamic events: their records, and the programs that prepare the data of a record.
 
 pub mod entry_args;
 mod fetch;

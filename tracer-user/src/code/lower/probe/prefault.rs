@@ -1,6 +1,6 @@
 //! Faults user memory in before it is read: a sleepable program that runs before the recording program.
 //!
-//! A program that a gate tail-calls cannot wait for pages, but the kernel's own uprobes do. This program follows the
+//! A program that a dispatch table tail-calls cannot wait for pages, but the kernel's own uprobes do. This program follows the
 //! same pointers with `bpf_copy_from_user()`, which waits, and discards the data. Memory that is missing for this
 //! program is missing for the recording program too.
 
@@ -20,10 +20,10 @@ pub const PROGRAM: &str = "tracer_touch";
 /// Size in bytes of the memory that texts are read to, in order to test whether all of a text is present.
 pub const TEXT_SIZE: usize = 4096;
 
-/// Bits of an address within a page; larger pages are touched more often than necessary.
+/// Bits of an address within a page; larger pages are read more often than necessary.
 const PAGE_MASK: i32 = 4095;
 
-/// Lowers the program; None if the record needs no user memory.
+/// Lowers the prefault program; None if the record needs no user memory.
 ///
 /// # Errors
 /// If a value is not available.

@@ -1,4 +1,4 @@
-//! The values of a dynamic event: fetches one value, or a word of memory behind one.
+//! The values of a dynamic event: fetches one value, or a word of memory that a value points to.
 //!
 //! R6 is the context, R9 the value. The steps are those of the kernel (`process_fetch_insn_bottom()`,
 //! `kernel/trace/trace_probe_tmpl.h`). A value that cannot be read is 0. As in the kernel, an address below the kernel's
@@ -33,10 +33,10 @@ pub(super) enum AddressSpace {
 }
 
 impl AddressSpace {
-    /// The memory that a value of an event is read from: in user space if the probe (`user`) or the value's definition
-    /// (`asked`) is.
-    pub(super) fn of(user: bool, asked: bool) -> Self {
-        if asked || user { Self::User } else { Self::Either }
+    /// The memory that a value is read from: user memory if the probe is in user space (`is_user_probe`) or the value's
+    /// definition selects it (`is_user_value`).
+    pub(super) fn of(is_user_probe: bool, is_user_value: bool) -> Self {
+        if is_user_probe || is_user_value { Self::User } else { Self::Either }
     }
 
     /// Calls the helper that reads R2 bytes of memory from R3 into R1.
@@ -108,7 +108,7 @@ impl<'a> Fetch<'a> {
             }
             Origin::Context(offset) => emit.load(Width::D, Reg::R9, Reg::R6, *offset as i16),
             Origin::Call(at) => emit.load(Width::D, Reg::R9, Reg::R10, word(*at)),
-            Origin::Kept(at) => {
+            Origin::EntryArg(at) => {
                 let place = self.entry_args.unwrap_or_default() + 8 * i16::from(*at);
                 emit.load(Width::D, Reg::R9, Reg::R10, place);
             }
@@ -190,7 +190,7 @@ impl<'a> Fetch<'a> {
 
     /// R9 = a word of the stack; 0 if it lies outside of the kernel stack.
     fn stack_word(&mut self, emit: &mut Emitter, number: u32) {
-        let ProbeContext::Registers(arch) = self.plan.given else { return };
+        let ProbeContext::Registers(arch) = self.plan.context else { return };
         let sp = arch.register("sp").unwrap_or_default();
         let slot = self.slot(emit);
         let done = emit.label();

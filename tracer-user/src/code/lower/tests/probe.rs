@@ -194,8 +194,8 @@ fn plan() -> impl Strategy<Value = ProbePlan> {
             fixed += arg.bytes();
         }
         let head = vec![Value { from: Origin::Context(128), plus: -1 }];
-        let given = ProbeContext::Registers(Arch::X86_64);
-        ProbePlan { given, user: false, head, args, fixed, kept: Vec::new(), base: None, when: None }
+        let context = ProbeContext::Registers(Arch::X86_64);
+        ProbePlan { context, user: false, head, args, fixed, entry_args: Vec::new(), base: None, when: None }
     })
 }
 

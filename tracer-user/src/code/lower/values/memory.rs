@@ -1,6 +1,7 @@
-//! Kernel memory behind the arguments of a raw tracepoint: which bytes are read together, and where they are stored.
+//! Kernel memory that the arguments of a raw tracepoint point to: bytes that are read together, and their place on the
+//! stack.
 //!
-//! Fields that lie close together behind one pointer form a group. One helper call reads a group to the stack when its
+//! Fields that are close together at one pointer form a group. One helper call reads a group to the stack when its
 //! first field is needed. [`Facts`](crate::code::lower::facts::Facts) records which groups have been read at a point.
 
 use crate::{
@@ -21,7 +22,7 @@ const GROUP_MAX: u32 = 128;
 /// Stack bytes for all groups together. Groups that do not fit share one place and are read at each use.
 const STACK_MAX: usize = 192;
 
-/// Bytes in memory behind a pointer. The pointer is an argument, or is read from one through a chain of pointers.
+/// Bytes in memory at a pointer. The pointer is an argument, or is read from one through a chain of pointers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     arg: u8,
@@ -40,7 +41,7 @@ impl Group {
     }
 }
 
-/// Where a group is stored.
+/// Place of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     /// A place of its own that is not allocated yet.
@@ -64,7 +65,7 @@ impl Memory {
     pub(super) fn for_filter(filter: &Filter, hook: &ProgramContext) -> Self {
         let mut wanted = Vec::new();
         if let ProgramContext::RawTracepoint(fields) = hook {
-            want_filter(filter, fields, &mut wanted);
+            add_filter(filter, fields, &mut wanted);
         }
         Self::of(wanted)
     }
@@ -73,7 +74,7 @@ impl Memory {
     pub(super) fn for_fields<'a>(fields: impl Iterator<Item = &'a FieldSource>) -> Self {
         let mut wanted = Vec::new();
         for field in fields {
-            want_source(&field.source, 0, usize::from(field.size), &mut wanted);
+            add_source(&field.source, 0, usize::from(field.size), &mut wanted);
         }
         Self::of(wanted)
     }
@@ -126,16 +127,16 @@ impl Memory {
 }
 
 /// Adds the memory that a source reads for the `size` bytes from `inner` on.
-fn want_source(source: &Source, inner: usize, size: usize, wanted: &mut Vec<Group>) {
+fn add_source(source: &Source, inner: usize, size: usize, wanted: &mut Vec<Group>) {
     match source {
-        Source::Memory { arg, path } => want(*arg, path, inner as u32, size as u32, wanted),
-        Source::Extended { arg, path, width, .. } => want(*arg, path, 0, u32::from(*width), wanted),
-        Source::SwitchState(state) => want(state.task, &[state.exit_state], 0, 4, wanted),
+        Source::Memory { arg, path } => add_path(*arg, path, inner as u32, size as u32, wanted),
+        Source::Extended { arg, path, width, .. } => add_path(*arg, path, 0, u32::from(*width), wanted),
+        Source::SwitchState(state) => add_path(state.task, &[state.exit_state], 0, 4, wanted),
         Source::SyscallArgs(args) => {
             for (native, compat) in args.offsets().skip(inner / 8).take(size.div_ceil(8)) {
-                want(args.regs, &[native], 0, 8, wanted);
+                add_path(args.regs, &[native], 0, 8, wanted);
                 if let Some(compat) = compat {
-                    want(args.regs, &[compat], 0, 8, wanted);
+                    add_path(args.regs, &[compat], 0, 8, wanted);
                 }
             }
         }
@@ -144,23 +145,23 @@ fn want_source(source: &Source, inner: usize, size: usize, wanted: &mut Vec<Grou
 }
 
 /// Adds bytes at the end of a path, and the pointers on the path.
-fn want(arg: u8, path: &[u32], inner: u32, size: u32, wanted: &mut Vec<Group>) {
+fn add_path(arg: u8, path: &[u32], inner: u32, size: u32, wanted: &mut Vec<Group>) {
     let Some((last, prefix)) = path.split_last() else { return };
     let start = last + inner;
     let aligned = start.is_multiple_of(if size.is_power_of_two() { size.min(8) } else { 1 });
     wanted.push(Group { arg, prefix: prefix.to_vec(), start, end: start + size, aligned });
     if !prefix.is_empty() {
-        want(arg, prefix, 0, 8, wanted);
+        add_path(arg, prefix, 0, 8, wanted);
     }
 }
 
-fn want_filter(filter: &Filter, fields: &[FieldSource], wanted: &mut Vec<Group>) {
+fn add_filter(filter: &Filter, fields: &[FieldSource], wanted: &mut Vec<Group>) {
     match filter {
         Filter::Const(_) => {}
-        Filter::Not(inner) => want_filter(inner, fields, wanted),
+        Filter::Not(inner) => add_filter(inner, fields, wanted),
         Filter::And(list) | Filter::Or(list) => {
             for filter in list {
-                want_filter(filter, fields, wanted);
+                add_filter(filter, fields, wanted);
             }
         }
         Filter::Test(test) => {
@@ -181,7 +182,7 @@ fn want_filter(filter: &Filter, fields: &[FieldSource], wanted: &mut Vec<Group>)
                 return;
             }
             if let Ok(field) = covering(fields, usize::from(offset), usize::from(size)) {
-                want_source(&field.source, usize::from(offset - field.offset), usize::from(size), wanted);
+                add_source(&field.source, usize::from(offset - field.offset), usize::from(size), wanted);
             }
         }
     }

@@ -44,7 +44,7 @@ impl<'a> Values<'a> {
         self.context
     }
 
-    /// Ensures that `size` bytes behind a pointer are on the stack, and returns their offset.
+    /// Ensures that `size` bytes at a pointer are on the stack, and returns their offset.
     pub(super) fn slot(
         &mut self,
         emit: &mut Emitter,

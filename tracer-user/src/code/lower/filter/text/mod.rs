@@ -1,4 +1,4 @@
-//! Comparisons of text: where it lies, how much of it is needed, and how it is compared.
+//! Comparisons of text: the memory that a text is compared in, and the comparison for each kind of pattern.
 //!
 //! A text at a fixed place is compared there, or on the stack if it is a raw tracepoint's field that was read to the
 //! stack. All other texts, and texts that must be searched, are fetched into scratch memory, unless all paths have
@@ -254,7 +254,7 @@ impl Texts {
         Ok(())
     }
 
-    /// Tests a char array at the record's end whose length is known only from its NUL; more NULs follow the record.
+    /// Tests a char array at the record's end that ends with its first NUL; more NULs follow the record.
     fn open(&mut self, emit: &mut Emitter, text: Text, offset: u16, pattern: &Pattern, outcome: Outcome) {
         // For patterns that depend on the length alone, the text is empty.
         let known = match pattern {
@@ -332,11 +332,11 @@ impl Texts {
         match_segment(emit, region.bytes(), &glob.first, miss);
         tail_segment(emit, region, last, miss);
         let mut start = Start::At(glob.first.len());
-        let mut behind: usize = middle.iter().map(Vec::len).sum();
+        let mut after: usize = middle.iter().map(Vec::len).sum();
         for segment in middle {
-            behind -= segment.len();
-            self.searches.search(emit, text, segment, start, behind + last.len(), miss);
-            start = Start::BehindFound(segment.len());
+            after -= segment.len();
+            self.searches.search(emit, text, segment, start, after + last.len(), miss);
+            start = Start::AfterFound(segment.len());
         }
         outcome.exits.go(emit, true);
     }

@@ -1,4 +1,4 @@
-//! Texts in scratch memory and on the stack: which parts are fetched, where they lie, and how they are read.
+//! Texts in scratch memory and on the stack: allocates their places and fetches the parts that tests need.
 //!
 //! A fetched text is preceded by its length. [`Fact`] records which texts are present at a point of the code; regions
 //! may overlap, so fetching one text forgets others.
@@ -314,7 +314,7 @@ impl ScratchTexts {
         Ok(self.fetched(emit, number))
     }
 
-    /// Ensures that the text behind the pointer at `place` is in scratch memory; `text` is that text.
+    /// Ensures that the text at the pointer in `place` is in scratch memory; `text` is that text.
     pub(super) fn fetch_pointer(
         &mut self,
         emit: &mut Emitter,
