@@ -7,7 +7,9 @@ use tracer_abi::Counters;
 use tracer_tests::host;
 use tracer_tests::oracle::Oracle;
 use tracer_user::{
-    attach::{AttachPoint, Attachment, Context, HitActions, Options, Request, Session, Threads, Writer},
+    attach::{
+        AttachPoint, Attached, Context, Dispatch, HitActions, Options, Request, Session, Threads, Writer,
+    },
     event::Format,
     lang::filter::Dialect,
     plan::{filter::Filter, resolve, source::ProgramContext},
@@ -95,19 +97,22 @@ fn session() -> Option<(Session, Vec<RingMemory>)> {
     }
 }
 
-fn attach(session: &mut Session, format: &Format, filter: Option<&Filter>) -> Attachment {
+fn attach(session: &mut Session, format: &Format, filter: Option<&Filter>) -> Attached {
     session
-        .attach(&Request {
-            format,
-            hook: &ProgramContext::Inject,
-            via: &AttachPoint::Inject,
-            filter,
-            irqs_off: false,
-            kind: format.id,
-            threads: Threads::Every,
-            other: None,
-            extras: HitActions::default(),
-        })
+        .attach(
+            &Request {
+                format,
+                hook: &ProgramContext::Inject,
+                via: &AttachPoint::Inject,
+                filter,
+                irqs_off: false,
+                kind: format.id,
+                threads: Threads::Every,
+                other: None,
+                extras: HitActions::default(),
+            },
+            Dispatch::Direct,
+        )
         .unwrap_or_else(|error| panic!("{error}\n{}", error.verifier_log().unwrap_or_default()))
 }
 
@@ -125,13 +130,13 @@ fn pass(format: &str, filter: Option<&str>, records: &[Vec<u8>]) -> Option<(Vec<
     let filter = filter.map(|text| resolve::filter(text.as_bytes(), &format, &env).unwrap());
     let (mut session, rings) = session()?;
     let attachment = attach(&mut session, &format, filter.as_ref());
-    session.set_tracing(true);
+    session.switches().set_tracing(true);
     for record in records {
-        session.inject(&attachment, record, &writer()).unwrap();
+        attachment.run(record, &writer()).unwrap();
     }
     let mut seen = Vec::new();
     Drain::new(rings).finish(|record| seen.push(record.payload.to_vec()));
-    Some((seen, session.total(attachment.slot)))
+    Some((seen, session.counters().total(attachment.slot().unwrap())))
 }
 
 /// The expected record, with the event's id.
@@ -214,10 +219,10 @@ fn a_record_longer_than_any_is_refused() {
     let format = Format::parse("tests", PRINT).unwrap();
     let Some((mut session, _rings)) = session() else { return };
     let attachment = attach(&mut session, &format, None);
-    session.set_tracing(true);
-    let error = session.inject(&attachment, &print(&[b'x'; 8177]), &writer()).unwrap_err();
+    session.switches().set_tracing(true);
+    let error = attachment.run(&print(&[b'x'; 8177]), &writer()).unwrap_err();
     assert!(error.to_string().contains("os error 7"), "{error}");
-    assert_eq!(session.total(attachment.slot).hits(), 0);
+    assert_eq!(session.counters().total(attachment.slot().unwrap()).hits(), 0);
 }
 
 /// Filters of [`PRINT`], and the indexes of the [`texts`] that each accepts.

@@ -15,11 +15,7 @@ use rustix::{
 };
 use tracer_abi::{FOUND, Params, params};
 
-use super::{
-    AttachPoint, Cause,
-    hooks::tracepoint,
-    program::{maps::Shared, object},
-};
+use super::{AttachPoint, Cause, hooks::tracepoint, maps::SessionMaps, program::object};
 use crate::{
     kernel::{Cast, syscalls::Registers},
     sys::bpf::{
@@ -106,10 +102,10 @@ impl Context {
     }
 
     /// Writes the CPUs' addresses into the map that programs read.
-    pub(super) fn install(&self, shared: &Shared) -> Result<(), Cause> {
+    pub(super) fn install(&self, maps: &SessionMaps) -> Result<(), Cause> {
         if let Preempt::PerCpu { addresses, .. } = &self.preempt {
-            for (cpu, address) in addresses.iter().enumerate().take(shared.cpus() as usize) {
-                shared.set_cpu_base(cpu as u32, *address)?;
+            for (cpu, address) in addresses.iter().enumerate().take(maps.cpus() as usize) {
+                maps.set_cpu_base(cpu as u32, *address)?;
             }
         }
         Ok(())

@@ -1,11 +1,15 @@
 //! What keeps a program attached: dropping it detaches the program.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
 
 use super::{
     Cause,
-    close::{perf_event::PerfEvent, unlink::FileHook},
+    close::{guard::Kept, perf_event::PerfEvent, unlink::FileHook},
     hooks::calls::Place,
+    slots::SlotLease,
 };
 use crate::sys::bpf::prog::{Prog, link_missed};
 
@@ -14,16 +18,24 @@ use crate::sys::bpf::prog::{Prog, link_missed};
 pub(super) enum Link {
     /// A link or raw tracepoint descriptor.
     Fd { _fd: OwnedFd },
-    /// A perf event, and the link of a program to it.
-    Perf { _link: OwnedFd, _event: OwnedFd },
+    /// A link of a program to a perf event, the event, and the guard process's hold on both.
+    Perf { link: OwnedFd, event: OwnedFd, kept: Option<Kept> },
     /// The descriptors of a file's probe.
     File(FileHook),
-    /// A slot in a syscall dispatcher's table.
-    Syscall { enter: bool, number: u32 },
-    /// A histogram's slot in such a dispatcher.
+    /// A link to functions of many events.
+    Functions { _link: Arc<FunctionsLink> },
+    /// A histogram's entry in a dispatcher of system calls.
     Call { _place: Place },
-    /// No hook: user space runs the program.
+    /// No descriptor: user space runs the program, or the program is in the array of a dispatcher.
     None,
+}
+
+/// A link to functions of many events. Their slots stay in use until it is closed, because hits can use them until then.
+#[derive(Debug)]
+pub(super) struct FunctionsLink {
+    // The link closes first.
+    pub(super) _link: OwnedFd,
+    pub(super) _leases: Vec<Arc<SlotLease>>,
 }
 
 impl Link {
@@ -33,7 +45,7 @@ impl Link {
         let link = event.fd().and_then(|event| program.link_perf_event(event, 0));
         let link = link.map_err(|errno| Cause::Hook(hook, errno))?;
         let event = event.take().map_err(|errno| Cause::Hook(hook, errno))?;
-        Ok(Self::Perf { _link: link, _event: event })
+        Ok(Self::Perf { link, event, kept: None })
     }
 
     /// Whether a perf event is closed with it, for which the kernel takes long.
@@ -44,9 +56,9 @@ impl Link {
     /// Hits that the kernel counts as missed at the hook itself (6.7 and later; 0 before).
     pub(super) fn missed(&self) -> u64 {
         match self {
-            Self::Fd { _fd: link } | Self::Perf { _link: link, .. } => link_missed(link.as_fd()).unwrap_or(0),
+            Self::Fd { _fd: link } | Self::Perf { link, .. } => link_missed(link.as_fd()).unwrap_or(0),
             Self::File(hook) => hook.link().and_then(link_missed).unwrap_or(0),
-            Self::Syscall { .. } | Self::Call { .. } | Self::None => 0,
+            Self::Functions { .. } | Self::Call { .. } | Self::None => 0,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Loading linked objects and attaching them to hooks.
 //!
 //! A [`Session`] owns the maps that all of its programs share, and the memory that kernel and user space share. Each
-//! attachment is a template of `tracer-ebpf` with generated functions linked in, loaded, and attached by a descriptor.
-//! When the descriptors close, with the value or with the process, the kernel removes everything.
+//! program is a template of `tracer-ebpf` with generated functions linked in. It is loaded and attached by a descriptor: an
+//! [`Attached`], whatever it is for, with one life cycle (`attached/lifecycle.rs`). When the descriptors close, with the value or
+//! with the process, the kernel removes everything.
 //!
 //! aya's object layer parses and relocates. Maps and programs are created through `sys`, because aya 0.14's loader does
 //! not support maps shared among objects, cookies and `BPF_PROG_TYPE_SYSCALL`.
@@ -15,36 +16,39 @@ mod error;
 mod hooks;
 pub mod ids;
 mod link;
+mod maps;
 mod program;
 pub mod published;
 mod request;
 mod session;
+mod slots;
 mod tasks;
 
 pub use attach_point::AttachPoint;
-pub use attached::dispatch_table::{Attached, Parked, PlannedAttach, guard_events, take_off};
-pub use attached::emitted::{Block, Emitted, emission};
-pub use attached::gated::{Gated, PlannedGated};
-pub use attached::hist::{Around as HistAround, Counted, Counting, Counts, part as hist_part};
-pub use attached::relay::{Relay, Relayed, relayed};
-pub use attached::shared::{Linked, Together};
+pub use attached::emission::{Block, emission};
+pub use attached::functions::{FunctionLinks, LinkedFunctions};
+pub use attached::hist::{
+    Around as HistAround, Counted, Counts, attach as attach_hist, part as hist_part, replace as replace_hist,
+};
+pub use attached::lifecycle::{Attached, Dispatch, Parked, Planned, detach_all, guard_events};
+pub use attached::relay::{Relayed, relayed};
 pub use close::guard::{Guard, INLINE_CLOSE_MAX, hand_over, hold};
 pub use close::opening::{Opening, WayGiver, close};
 pub use close::perf_event::{PerfEvent, take_unused};
 pub use close::unlink::{Moment, close_files, closed_since, now as moment};
 pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
 pub use error::{AttachError, Cause};
-pub use hooks::ahead::Ahead;
 pub use hooks::calls::Calls;
 pub use hooks::fentry::{Function, ModuleTypes};
 pub use hooks::kprobe::{KernelPlace, try_kprobe};
 pub use hooks::open_perf_event;
+pub use hooks::opened::{Ahead, OpenedEvents};
 pub use hooks::uprobe::{FilePlace, Hooks, Job};
+pub use maps::{CounterTable, Options, Switches, ThreadTable};
 pub use program::builder::{Built, BulkBuilder};
 pub use program::hit_actions::HitActions;
 pub use program::inject::Writer;
 pub use program::kernel_read::{Hashes, kernel_word};
-pub use program::maps::Options;
 pub use request::{Request, Threads};
-pub use session::{Attachment, Session, listing, switches::TracingSwitch};
+pub use session::{Session, TracingSwitch, listing};
 pub use tasks::{TaskOffsets, Tasks};

@@ -17,7 +17,7 @@ use tracer_abi::{EMIT_FIELDS, Emitting, LAYOUT, Stage, layout, pins};
 use super::{AttachError, Block, Cause};
 use crate::{
     code::{
-        asm::{Assembler, Cond, Helper, Reg, Width},
+        asm::{self, Assembler, Cond, Helper, MapRef, Reg, Width},
         join,
     },
     event::synthetic::Event,
@@ -125,7 +125,7 @@ impl Pinned {
         let out = asm.label();
         asm.mov(Reg::R6, Reg::R1);
         asm.store(Width::D, Reg::R10, -8, 0);
-        asm.map_fd(Reg::R1, self.stage.as_fd().as_raw_fd());
+        asm.map(Reg::R1, MapRef::Stage);
         asm.address(Reg::R2, Reg::R10, -8);
         asm.call(Helper::MapLookupElem);
         asm.jump_if(Cond::Eq, Reg::R0, 0, out);
@@ -135,7 +135,10 @@ impl Pinned {
         asm.bind(out);
         asm.mov(Reg::R0, 0);
         asm.exit();
-        let insns = join::join(&[asm.finish("relay")], &[(EMISSION, emission.insns())]);
+        let mut relay = asm.finish("relay");
+        asm::bind(&mut relay.insns, |map| (map == MapRef::Stage).then_some(self.stage.as_fd().as_raw_fd()))
+            .map_err(|map| AttachError::new(title, Cause::NoHook(format!("there is no map {map}"))))?;
+        let insns = join::join(&[relay], &[(EMISSION, emission.insns())]);
         let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
         Prog::load(kind, &bytes, title).map_err(|error| AttachError::new(title, Cause::Load(kind, error)))
     }

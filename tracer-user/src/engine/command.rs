@@ -285,7 +285,7 @@ impl Engine {
         let id = self.events.format(event, &self.facts).and_then(|format| self.choices.perf_id(format));
         let due = |mirror: &mut Self| {
             let live = mirror.instances.get_mut(&instance).and_then(|state| state.live.as_mut());
-            id.zip(live).is_some_and(|(id, live)| live.session().is_being_opened(id))
+            id.zip(live).is_some_and(|(id, live)| live.session().opened().is_being_opened(id))
         };
         while due(self) && !self.scheduler.is_stopping() && self.wait_for_readers() {}
     }

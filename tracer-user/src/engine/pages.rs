@@ -9,7 +9,7 @@ use tracer_abi::control;
 
 use super::{facts::Facts, verify};
 use crate::{
-    attach::{self, AttachPoint, Context, HitActions, Request, Session, Threads, ids},
+    attach::{self, AttachPoint, Context, Dispatch, HitActions, Request, Session, Threads, ids},
     event::Format,
     plan::source::{FieldSource, ProgramContext, Source},
     ring::Drain,
@@ -72,13 +72,13 @@ pub fn base(facts: &Facts) -> Result<u64, String> {
             other: None,
             extras: HitActions::default(),
         };
-        attached.push(session.attach(&request).map_err(|error| error.to_string())?);
+        attached.push(session.attach(&request, Dispatch::Direct).map_err(|error| error.to_string())?);
     }
     let mut learned = Err("it was not tried".to_owned());
     for _ in 0..ATTEMPTS {
-        session.set_tracing(true);
+        session.switches().set_tracing(true);
         let provoked = fill_a_pipe();
-        session.set_tracing(false);
+        session.switches().set_tracing(false);
         let mut seen = [Vec::new(), Vec::new()];
         drain.finish(|record| {
             let word = |at: usize| record.payload.get(at..at + 8).and_then(|bytes| bytes.first_chunk());

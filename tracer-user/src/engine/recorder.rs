@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     attach::{
-        self, Ahead, AttachError, AttachPoint, Attached, Attachment, Cause, Context, HitActions, Opening,
+        self, Ahead, AttachError, AttachPoint, Attached, Cause, Context, Dispatch, HitActions, Opening,
         Preempt, Request, Seek, Session, TaskIds, Threads, ids,
     },
     event::{Format, Slot},
@@ -59,28 +59,9 @@ const LAST_HITS: Duration = Duration::from_millis(200);
 /// An event in a recording.
 #[derive(Debug)]
 struct Traced {
-    attachment: RecorderHook,
+    attachment: Attached,
     printer: Printer,
     chosen: AttachPlan,
-}
-
-/// What holds an event on its hook.
-#[derive(Debug)]
-enum RecorderHook {
-    /// A program of its own.
-    Own(Attachment),
-    /// A gate, behind which events with the same code share a program.
-    Shared(Attached),
-}
-
-impl RecorderHook {
-    /// Row of the counters.
-    fn slot(&self) -> Slot {
-        match self {
-            Self::Own(attachment) => attachment.slot,
-            Self::Shared(attached) => attached.slot,
-        }
-    }
 }
 
 /// What became of an event's hits.
@@ -112,7 +93,7 @@ pub struct Recorder {
     traced: Vec<Traced>,
     /// Index in `traced` by event id.
     by_id: Vec<u16>,
-    names: Vec<(Attachment, NameEvent)>,
+    names: Vec<(Attached, NameEvent)>,
     drain: Drain,
     waiter: Waiter,
     /// How long the reader sleeps next.
@@ -148,7 +129,7 @@ impl Recorder {
         };
         let (mut session, rings) = Session::new(&sizes, context(facts))?;
         for pid in &options.pids {
-            session.add_pid(*pid)?;
+            session.threads().add(*pid)?;
         }
         if gate {
             let pid = facts.btf().and_then(|btf| btf.member("task_struct", "pid").ok().flatten());
@@ -216,12 +197,12 @@ impl Recorder {
                 other: None,
                 extras: HitActions::default(),
             };
-            match self.session.attach(&request) {
+            match self.session.attach(&request, Dispatch::Direct) {
                 Ok(attachment) => {
                     let chosen =
                         AttachPlan { hook: candidate.hook, via: candidate.via, reason: tried.to_string() };
                     let printer = probes::printer(&probe.event, format.id);
-                    self.keep(RecorderHook::Own(attachment), printer, chosen);
+                    self.keep(attachment, printer, chosen);
                     return Ok(());
                 }
                 Err(error) => {
@@ -237,19 +218,22 @@ impl Recorder {
     fn place(&mut self, event: Selected, facts: &Facts) -> Result<(), AttachError> {
         let Selected { format, filter, place: Some(place), .. } = event else { return Ok(()) };
         let chosen = programs::chosen(&format, &place);
-        let attached = self.session.attach_hook(&Request {
-            format: &format,
-            hook: &chosen.hook,
-            via: &chosen.via,
-            filter: filter.as_ref(),
-            irqs_off: false,
-            kind: format.id,
-            threads: Threads::Traced,
-            other: None,
-            extras: HitActions::default(),
-        })?;
+        let attached = self.session.attach(
+            &Request {
+                format: &format,
+                hook: &chosen.hook,
+                via: &chosen.via,
+                filter: filter.as_ref(),
+                irqs_off: false,
+                kind: format.id,
+                threads: Threads::Traced,
+                other: None,
+                extras: HitActions::default(),
+            },
+            Dispatch::Table,
+        )?;
         let printer = Printer::compile(&format, facts);
-        self.keep(RecorderHook::Shared(attached), printer, chosen);
+        self.keep(attached, printer, chosen);
         Ok(())
     }
 
@@ -259,7 +243,7 @@ impl Recorder {
     }
 
     /// Takes an attached event up; of several under one id the first prints.
-    fn keep(&mut self, attachment: RecorderHook, printer: Printer, chosen: AttachPlan) {
+    fn keep(&mut self, attachment: Attached, printer: Printer, chosen: AttachPlan) {
         if let Some(place) = self.by_id.get_mut(usize::from(printer.format().id))
             && *place == NOBODY
         {
@@ -285,7 +269,7 @@ impl Recorder {
                 other: None,
                 extras: HitActions::default(),
             };
-            let attachment = self.session.attach(&request)?;
+            let attachment = self.session.attach(&request, Dispatch::Direct)?;
             self.names.push((attachment, event));
         }
         Ok(())
@@ -300,7 +284,7 @@ impl Recorder {
             AttachPoint::Tracepoint(id) => Some(id),
             _ => None,
         });
-        self.session.open_ahead(Ahead::start(perf.collect()));
+        self.session.opened().set_ahead(Ahead::start(perf.collect()));
         if let Some(registers) = facts.registers() {
             for one in &mut *chosen {
                 hooks::for_any_call(one, &registers);
@@ -315,11 +299,8 @@ impl Recorder {
         let shares = self.shares;
         let mut attach = |chosen: &AttachPlan| {
             let request = request(event, chosen);
-            if shares && chosen.via.shares() {
-                self.session.attach_hook(&request).map(RecorderHook::Shared)
-            } else {
-                self.session.attach(&request).map(RecorderHook::Own)
-            }
+            let dispatch = if shares && chosen.via.shares() { Dispatch::Table } else { Dispatch::Direct };
+            self.session.attach(&request, dispatch)
         };
         let attachment = match attach(&chosen) {
             Ok(attachment) => attachment,
@@ -342,7 +323,7 @@ impl Recorder {
 
     /// Starts recording.
     pub fn go(&self) {
-        self.session.set_tracing(true);
+        self.session.switches().set_tracing(true);
     }
 
     /// Traces one more thread, and its children.
@@ -350,7 +331,7 @@ impl Recorder {
     /// # Errors
     /// When the table of threads is full.
     pub fn add_pid(&self, pid: u32) -> Result<(), AttachError> {
-        self.session.add_pid(pid)
+        self.session.threads().add(pid)
     }
 
     /// Looks threads' processes up too, for `print-tgid`.
@@ -382,11 +363,11 @@ impl Recorder {
 
     /// Stops recording and shows what is left.
     pub fn finish(&mut self, mut show: impl FnMut(&Shown<'_>)) {
-        self.session.set_tracing(false);
+        self.session.switches().set_tracing(false);
         let start = Instant::now();
         loop {
             self.hand_on(None, &mut show);
-            let recorded: u64 = self.slots().map(|slot| self.session.total(slot).recorded).sum();
+            let recorded: u64 = self.slots().map(|slot| self.session.counters().total(slot).recorded).sum();
             if self.taken >= recorded || start.elapsed() > LAST_HITS {
                 break;
             }
@@ -395,8 +376,8 @@ impl Recorder {
     }
 
     fn slots(&self) -> impl Iterator<Item = Slot> {
-        let names = self.names.iter().map(|(attachment, _)| attachment.slot);
-        self.traced.iter().map(|traced| traced.attachment.slot()).chain(names)
+        let names = self.names.iter().map(|(attachment, _)| attachment);
+        self.traced.iter().map(|traced| &traced.attachment).chain(names).filter_map(Attached::slot)
     }
 
     fn hand_on(&mut self, now: Option<u64>, mut show: impl FnMut(&Shown<'_>)) {
@@ -435,33 +416,25 @@ impl Recorder {
             .iter()
             .map(|traced| Count {
                 event: traced.printer.format().full_name(),
-                counters: self.session.total(traced.attachment.slot()),
-                missed: match &traced.attachment {
-                    RecorderHook::Own(attachment) => attachment.info().map_or(0, |info| info.misses),
-                    // What they share does not tell.
-                    RecorderHook::Shared(_) => 0,
-                },
+                counters: traced
+                    .attachment
+                    .slot()
+                    .map(|slot| self.session.counters().total(slot))
+                    .unwrap_or_default(),
+                missed: traced.attachment.missed(),
             })
             .collect()
     }
 
     /// Hits that the kernel did not run a program for that several events share.
     pub fn missed_together(&self) -> u64 {
-        self.session.missed(self.traced.iter().filter_map(|traced| match &traced.attachment {
-            RecorderHook::Shared(attached) => Some(attached),
-            RecorderHook::Own(_) => None,
-        }))
+        self.session.missed()
     }
 
     /// Takes all events off their hooks. The perf events that are left do nothing; the kernel takes tens of milliseconds to close
-    /// one ([`attach::take_off`]).
+    /// one ([`attach::detach_all`]).
     pub fn end(self) -> Vec<OwnedFd> {
-        let Self { mut session, traced, .. } = self;
-        let attached = traced.into_iter().filter_map(|traced| match traced.attachment {
-            RecorderHook::Shared(attached) => Some(session.rest(attached)),
-            RecorderHook::Own(_) => None,
-        });
-        attach::take_off(attached)
+        attach::detach_all(self.traced.into_iter().map(|traced| traced.attachment.park()))
     }
 
     /// Bytes waiting in all rings.

@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use tracer_abi::control;
 
 use crate::{
-    attach::{AttachPoint, Attachment, HitActions, Request, Session, Threads},
+    attach::{AttachPoint, Attached, Dispatch, HitActions, Request, Session, Threads},
     event::Format,
     plan::{
         raw::{Provoke, RawPlan},
@@ -29,7 +29,7 @@ pub(super) const MOST: usize = 64;
 
 /// One plan on trial: both programs, and what their records were.
 struct OnTrial {
-    attachments: Option<[Attachment; 2]>,
+    attachments: Option<[Attached; 2]>,
     records: [Vec<Vec<u8>>; 2],
     outcome: Result<(), String>,
 }
@@ -53,12 +53,12 @@ pub(super) fn hold(
             OnTrial { attachments, records: [Vec::new(), Vec::new()], outcome }
         })
         .collect();
-    session.set_tracing(true);
+    session.switches().set_tracing(true);
     let mut provoked: HashMap<Provoke, Result<(), String>> = HashMap::new();
     for (_, plan) in plans {
         provoked.entry(plan.provoke).or_insert_with(|| provoke(plan.provoke));
     }
-    session.set_tracing(false);
+    session.switches().set_tracing(false);
     drain.finish(|record| {
         let Some(([low, high, _, _, pid @ ..], fields)) = record.payload.split_first_chunk::<8>() else {
             return;
@@ -90,7 +90,7 @@ fn attach(
     (format, plan): &(Format, RawPlan),
     kind: u16,
     session: &mut Session,
-) -> Result<[Attachment; 2], String> {
+) -> Result<[Attached; 2], String> {
     let mut attach = |hook: &ProgramContext, via: &AttachPoint, kind| {
         let request = Request {
             format,
@@ -103,7 +103,7 @@ fn attach(
             other: None,
             extras: HitActions::default(),
         };
-        session.attach(&request).map_err(|error| error.to_string())
+        session.attach(&request, Dispatch::Direct).map_err(|error| error.to_string())
     };
     Ok([
         attach(&ProgramContext::Tracepoint, &AttachPoint::Tracepoint(format.id), kind)?,
@@ -164,7 +164,7 @@ fn mask(format: &Format, mut records: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 /// Takes programs off their hooks where nobody waits for it: the kernel waits for all CPUs.
-pub(super) fn retire(attachments: Vec<Attachment>) {
+pub(super) fn retire(attachments: Vec<Attached>) {
     if !attachments.is_empty() {
         std::thread::spawn(move || drop(attachments));
     }

@@ -1,15 +1,19 @@
-//! A histogram in the kernel: its table, its program, and the program's attachment. Dropping the values removes all of them.
+//! A histogram in the kernel: its table, and the program that counts in it. Dropping the values removes both.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
     sync::Arc,
 };
 
-use super::swap_point::SwapPoint;
+use super::{
+    emission::Block,
+    entry::OwnGate,
+    lifecycle::{Attached, Dispatch},
+};
 use crate::{
     attach::{
-        AttachError, AttachPoint, Block, Calls, Cause, PerfEvent, Session, Writer, hooks::tracepoint,
-        link::Link, program::inject,
+        AttachError, AttachPoint, Calls, Cause, PerfEvent, Session, hooks, link::Link,
+        program::builder::LoadedProgram,
     },
     code::{
         asm::{self, Insn, MapRef},
@@ -17,10 +21,7 @@ use crate::{
         lower::hist::{self, SCRATCH_SIZE},
     },
     lang::hist::{Hist, action::Deed},
-    plan::{
-        hist::{COMM_SIZE, Layout, snapshot, word},
-        source::ProgramContext,
-    },
+    plan::hist::{COMM_SIZE, Layout, snapshot, word},
     sys::bpf::{
         map::{Map, MapKind, MapSpec},
         prog::{Prog, ProgKind},
@@ -37,17 +38,6 @@ pub struct Counts {
     /// State of the last snapshot.
     snapshot: Option<Map>,
     layout: Layout,
-}
-
-/// A program that counts in a table.
-#[derive(Debug)]
-pub struct Counting {
-    program: Prog,
-    /// The swap point attached instead of the program, if the program may be exchanged.
-    jump: Option<SwapPoint>,
-    _link: Link,
-    kind: ProgKind,
-    hook: ProgramContext,
 }
 
 /// Objects outside of a histogram that its program refers to.
@@ -94,88 +84,70 @@ fn make(kind: MapKind, key_size: usize, value_size: usize, entries: u32) -> Resu
     Map::create(&spec).map_err(|errno| Cause::Map("histogram", errno))
 }
 
-impl Counting {
-    /// Loads a histogram's program and attaches it to a tracepoint, perf or raw, or to a system call. If its actions
-    /// emit synthetic events, it is attached through a swap point, so that it can be exchanged when those events change
-    /// ([`Counting::change`]).
-    ///
-    /// Programs that share a table must be attached to perf tracepoints, where none runs inside another on a CPU. `opened` is
-    /// the perf event of the tracepoint ([`open_perf_event`](crate::attach::open_perf_event)), if it is open already.
-    ///
-    /// # Errors
-    /// When a value is not available at the hook, or the kernel refuses a map, the program or the hook.
-    pub fn start(
-        request: &hist::Request<'_>,
-        via: &AttachPoint,
-        counts: &Counts,
-        around: &Around<'_>,
-        opened: Option<Result<PerfEvent, Cause>>,
-    ) -> Result<Self, AttachError> {
-        let name = request.hist.event.full_name();
-        Self::try_start(request, via, counts, around, opened).map_err(|cause| AttachError::new(name, cause))
-    }
+/// Attaches a histogram to a tracepoint, perf or raw, or to a system call. If its actions emit synthetic events, it is attached
+/// behind a gate, so that its program can be replaced when those events change ([`replace`]).
+///
+/// Programs that share a table must be attached to perf tracepoints, where none runs inside another on a CPU. `opened` is
+/// the perf event of the tracepoint ([`open_perf_event`](crate::attach::open_perf_event)), if it is open already.
+///
+/// # Errors
+/// When a value is not available at the hook, or the kernel refuses a map, the program or the hook.
+pub fn attach(
+    request: &hist::Request<'_>,
+    via: &AttachPoint,
+    counts: &Counts,
+    around: &Around<'_>,
+    opened: Option<Result<PerfEvent, Cause>>,
+) -> Result<Attached, AttachError> {
+    let failed = |cause| AttachError::new(request.hist.event.full_name(), cause);
+    try_attach(request, via, counts, around, opened).map_err(failed)
+}
 
-    fn try_start(
-        request: &hist::Request<'_>,
-        via: &AttachPoint,
-        counts: &Counts,
-        around: &Around<'_>,
-        opened: Option<Result<PerfEvent, Cause>>,
-    ) -> Result<Self, Cause> {
-        let kind = via.kind();
-        let program = load(request, kind, counts, around)?;
-        let emits = request.hist.synthetic_events().next().is_some();
-        let jump = || SwapPoint::to(&program, kind, via.purpose(), "tracer_hist", |_| ());
-        let jump = (emits && kind != ProgKind::Syscall).then(jump).transpose()?;
-        let attached = jump.as_ref().map_or(&program, SwapPoint::gate);
-        let link = match via {
-            AttachPoint::Tracepoint(id) => {
-                Link::perf(attached, opened.unwrap_or_else(|| tracepoint::open(*id))?)
-            }
-            AttachPoint::RawTracepoint(name) => tracepoint::attach_raw(attached, name),
-            AttachPoint::SysEnter(number) | AttachPoint::SysExit(number) => {
-                let calls = around.calls.ok_or(Cause::NoRegisters)?;
-                let place = calls.attach_hook(matches!(via, AttachPoint::SysEnter(_)), *number, attached)?;
-                Ok(Link::Call { _place: place })
-            }
-            AttachPoint::Inject => Ok(Link::None),
-            _ => Err(Cause::NoHook("histograms hang on tracepoints only".to_owned())),
-        }?;
-        Ok(Self { program, jump, _link: link, kind, hook: request.hook.clone() })
+fn try_attach(
+    request: &hist::Request<'_>,
+    via: &AttachPoint,
+    counts: &Counts,
+    around: &Around<'_>,
+    opened: Option<Result<PerfEvent, Cause>>,
+) -> Result<Attached, Cause> {
+    let kind = via.kind();
+    let program = load(request, kind, counts, around)?;
+    let emits = request.hist.synthetic_events().next().is_some() && kind != ProgKind::Syscall;
+    let dispatch = if emits { Dispatch::Gate } else { Dispatch::Direct };
+    let mut attached = Attached::new(via.clone(), dispatch, Arc::clone(&program));
+    if emits {
+        let (gate, entry) = OwnGate::new(kind, via.purpose(), false, "tracer_hist")?;
+        (attached.gate, attached.entry) = (Some(gate), Some(entry));
+        attached.set_program(program)?;
     }
-
-    /// Exchanges the program: every hit runs either the old one or the new one.
-    ///
-    /// # Errors
-    /// As [`Counting::start`]; the old program stays.
-    pub fn change(
-        &mut self,
-        request: &hist::Request<'_>,
-        counts: &Counts,
-        around: &Around<'_>,
-    ) -> Result<(), AttachError> {
-        let fail = |cause| AttachError::new(request.hist.event.full_name(), cause);
-        let program = load(request, self.kind, counts, around).map_err(fail)?;
-        if let Some(jump) = &self.jump {
-            jump.exchange(&program).map_err(fail)?;
+    let linked = attached.linked_program();
+    attached.link = match via {
+        AttachPoint::SysEnter(number) | AttachPoint::SysExit(number) => {
+            let calls = around.calls.ok_or(Cause::NoRegisters)?;
+            let place = calls.attach_hook(matches!(via, AttachPoint::SysEnter(_)), *number, linked)?;
+            Link::Call { _place: place }
         }
-        self.program = program;
-        Ok(())
-    }
+        AttachPoint::Tracepoint(_) | AttachPoint::RawTracepoint(_) | AttachPoint::Inject => {
+            hooks::attach(linked, via, opened)?
+        }
+        _ => return Err(Cause::NoHook("histograms are attached to tracepoints only".to_owned())),
+    };
+    Ok(attached)
+}
 
-    /// How the program reads its values.
-    pub fn hook(&self) -> &ProgramContext {
-        &self.hook
-    }
-
-    /// Counts a record injected by user space ([`AttachPoint::Inject`]).
-    ///
-    /// # Errors
-    /// When the kernel refuses to run the program.
-    pub fn count(&self, record: &[u8], writer: &Writer) -> Result<(), AttachError> {
-        let done = inject::run(&self.program, record, writer);
-        done.map(drop).map_err(|cause| AttachError::new("histogram", cause))
-    }
+/// Replaces the program of a histogram: every hit runs either the old one or the new one.
+///
+/// # Errors
+/// As [`attach`]; the old program stays.
+pub fn replace(
+    attached: &mut Attached,
+    request: &hist::Request<'_>,
+    counts: &Counts,
+    around: &Around<'_>,
+) -> Result<(), AttachError> {
+    let failed = |cause| AttachError::new(request.hist.event.full_name(), cause);
+    let program = load(request, attached.via().kind(), counts, around).map_err(failed)?;
+    attached.set_program(program).map_err(failed)
 }
 
 /// Builds the histogram update as a part of programs that emit the histogram's synthetic event.
@@ -194,11 +166,12 @@ fn load(
     kind: ProgKind,
     counts: &Counts,
     around: &Around<'_>,
-) -> Result<Prog, Cause> {
+) -> Result<Arc<LoadedProgram>, Cause> {
     // The loaded program keeps the maps.
     let (insns, _scratch) = assembled(request, counts, around)?;
     let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
-    Prog::load(kind, &bytes, hist::PROGRAM).map_err(|error| Cause::Load(kind, error))
+    let program = Prog::load(kind, &bytes, hist::PROGRAM).map_err(|error| Cause::Load(kind, error))?;
+    Ok(Arc::new(LoadedProgram { program, scratch: None }))
 }
 
 /// The instructions with descriptors in them, and their scratch memory.

@@ -1,9 +1,13 @@
-//! What is attached: events, probes, relays and histograms behind their gates.
+//! What is attached: events, probes, relays and histograms, with one life cycle.
+//!
+//! An [`Attached`](lifecycle::Attached) has a program and a way in which hits reach it. It is attached, and then replaced, parked,
+//! resumed and detached in the same way whatever it is. The other files have what differs: how gates and tables find a program, and
+//! how the programs of histograms, relays and emissions are made.
 
 pub(in crate::attach) mod dispatch_table;
-pub(in crate::attach) mod emitted;
-pub(in crate::attach) mod gated;
+pub(in crate::attach) mod emission;
+pub(in crate::attach) mod entry;
+pub(in crate::attach) mod functions;
 pub(in crate::attach) mod hist;
+pub(in crate::attach) mod lifecycle;
 pub(in crate::attach) mod relay;
-pub(in crate::attach) mod shared;
-pub(in crate::attach) mod swap_point;

@@ -1,5 +1,5 @@
-//! Relays: programs that pass an event's records to dependents (`code::lower::relay`). Each is attached through a swap
-//! point, as the programs of dynamic events are, so that its dependents are exchanged by one word.
+//! Relays: programs that pass an event's records to dependents (`code::lower::relay`). Each is attached behind a gate of its own,
+//! as the programs of dynamic events are, so that its dependents are exchanged by one word.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -8,11 +8,13 @@ use std::{
 
 use tracer_abi::SCRATCH_SIZE;
 
-use super::swap_point::SwapPoint;
+use super::{
+    emission::{self, Block},
+    entry::OwnGate,
+    lifecycle::{Attached, Dispatch},
+};
 use crate::{
-    attach::{
-        AttachError, AttachPoint, Block, Cause, Session, Writer, close::unlink, link::Link, program::inject,
-    },
+    attach::{AttachError, AttachPoint, Cause, Session, program::builder::LoadedProgram},
     code::{
         asm::{self, MapRef},
         lower::relay::{self, AREA_SIZE, ROWS},
@@ -24,32 +26,6 @@ use crate::{
         prog::Prog,
     },
 };
-
-/// An attached relay.
-#[derive(Debug)]
-pub struct Relay {
-    via: AttachPoint,
-    /// The program's attachment; `None` if the relay has no hook.
-    attached: Option<RelayProgram>,
-    program: Prog,
-}
-
-#[derive(Debug)]
-struct RelayProgram {
-    // The link comes first, so that it closes before what it refers to.
-    link: Link,
-    jump: SwapPoint,
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        let Some(attached) = self.attached.take() else { return };
-        attached.jump.clear();
-        if attached.link.has_perf_event() {
-            unlink::close_later(attached);
-        }
-    }
-}
 
 /// Parameters of a relay.
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +65,8 @@ pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Bloc
     };
     let (area, scratch) = (make(AREA_SIZE)?, make(SCRATCH_SIZE)?);
     let request = relay::Request { format, hook, is_part, is_injected, nests, but_process };
-    let mut functions =
-        relay::relay(&request, &names(parts).each()).map_err(|error| failed(Cause::Lower(error)))?;
+    let mut functions = relay::relay(&request, &emission::names(parts).each())
+        .map_err(|error| failed(Cause::Lower(error)))?;
     for function in &mut functions {
         let bound = asm::bind(&mut function.insns, |map| match map {
             MapRef::RelayArea => Some(area.as_fd().as_raw_fd()),
@@ -102,22 +78,8 @@ pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Bloc
     Ok(Block::joined(&functions, parts, vec![Arc::new(area), Arc::new(scratch)]))
 }
 
-/// Names of the parts.
-pub(in crate::attach) fn names(parts: &[Block]) -> Names {
-    Names((0..parts.len()).map(|number| format!("part {number}")).collect())
-}
-
-/// Owned names, to be borrowed.
-pub(in crate::attach) struct Names(Vec<String>);
-
-impl Names {
-    pub(in crate::attach) fn each(&self) -> Vec<&str> {
-        self.0.iter().map(String::as_str).collect()
-    }
-}
-
 impl Session {
-    /// Attaches a relay to a hook.
+    /// Attaches a relay to a hook, or to none ([`AttachPoint::Inject`]).
     ///
     /// # Errors
     /// When a program does not pass the verifier or the kernel refuses the hook.
@@ -127,45 +89,32 @@ impl Session {
         hook: &ProgramContext,
         via: &AttachPoint,
         parts: &[Block],
-    ) -> Result<Relay, AttachError> {
+    ) -> Result<Attached, AttachError> {
         let failed = |cause| AttachError::new(format.full_name(), cause);
         let program = self.relay(format, hook, via, parts)?;
-        if *via == AttachPoint::Inject {
-            return Ok(Relay { via: via.clone(), attached: None, program });
+        let mut attached = Attached::new(via.clone(), Dispatch::Gate, Arc::clone(&program));
+        if *via != AttachPoint::Inject {
+            let gate = OwnGate::new(via.kind(), via.purpose(), false, "tracer_relay").map_err(failed)?;
+            (attached.gate, attached.entry) = (Some(gate.0), Some(gate.1));
+            attached.set_program(program).map_err(failed)?;
+            attached.link = self.link_program(attached.linked_program(), via).map_err(failed)?;
         }
-        let jump =
-            SwapPoint::to(&program, via.kind(), via.purpose(), "tracer_relay", |_| ()).map_err(failed)?;
-        let link = self.hook(jump.gate(), via).map_err(failed)?;
-        let attached = Some(RelayProgram { link, jump });
-        Ok(Relay { via: via.clone(), attached, program })
+        Ok(attached)
     }
 
-    /// Exchanges the parts of a relay: every hit runs either the old or the new ones, exactly once.
+    /// Replaces the parts of a relay: every hit runs either the old or the new ones, exactly once.
     ///
     /// # Errors
     /// When the program does not pass the verifier; the old one stays.
-    pub fn change_relay(
+    pub fn replace_relay(
         &self,
-        relay: &mut Relay,
+        relay: &mut Attached,
         format: &Format,
         hook: &ProgramContext,
         parts: &[Block],
     ) -> Result<(), AttachError> {
-        let program = self.relay(format, hook, &relay.via, parts)?;
-        if let Some(RelayProgram { jump, .. }) = &relay.attached {
-            jump.exchange(&program).map_err(|cause| AttachError::new(format.full_name(), cause))?;
-        }
-        relay.program = program;
-        Ok(())
-    }
-
-    /// Runs a record of user space through a relay without a hook.
-    ///
-    /// # Errors
-    /// When the kernel refuses to run the program.
-    pub fn run_relay(&self, relay: &Relay, record: &[u8], writer: &Writer) -> Result<(), AttachError> {
-        let done = inject::run(&relay.program, record, writer);
-        done.map(drop).map_err(|cause| AttachError::new("a record of user space", cause))
+        let program = self.relay(format, hook, relay.via(), parts)?;
+        relay.set_program(program).map_err(|cause| AttachError::new(format.full_name(), cause))
     }
 
     fn relay(
@@ -174,14 +123,15 @@ impl Session {
         hook: &ProgramContext,
         via: &AttachPoint,
         parts: &[Block],
-    ) -> Result<Prog, AttachError> {
-        let own = self.shared.excluded_tgid();
+    ) -> Result<Arc<LoadedProgram>, AttachError> {
+        let own = self.maps.excluded_tgid();
         let but_process = (own != 0 && *via != AttachPoint::Inject).then_some(own);
         let is_injected = *via == AttachPoint::Inject;
-        let what = Relayed { format, hook, nests: via.nests(), is_part: false, but_process, is_injected };
-        let block = relayed(&what, self.shared.cpus(), parts)?;
+        let relay = Relayed { format, hook, nests: via.nests(), is_part: false, but_process, is_injected };
+        let block = relayed(&relay, self.maps.cpus(), parts)?;
         let kind = via.kind();
-        Prog::load_for(kind, via.purpose(), &block.bytes(), &format.name)
-            .map_err(|error| AttachError::new(format.full_name(), Cause::Load(kind, error)))
+        let program = Prog::load_for(kind, via.purpose(), &block.bytes(), &format.name)
+            .map_err(|error| AttachError::new(format.full_name(), Cause::Load(kind, error)))?;
+        Ok(Arc::new(LoadedProgram { program, scratch: None }))
     }
 }

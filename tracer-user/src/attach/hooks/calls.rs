@@ -1,17 +1,16 @@
-//! Histograms on system calls: slots in dispatchers, which all histograms of a process share.
+//! Histograms on system calls: entries in dispatchers, which all histograms of a process share.
 //!
-//! A dispatcher has one slot per call. Each further histogram on the same call takes a slot in another dispatcher,
+//! A dispatcher has one entry per call. Each further histogram on the same call takes an entry in another dispatcher,
 //! attached after the existing ones. So histograms count in the order of their creation.
 
 use std::{
     collections::BTreeSet,
-    os::fd::AsFd,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use super::syscalls::Dispatcher;
 use crate::{
-    attach::Cause,
+    attach::{Cause, attached::entry::Entry},
     kernel::{Cast, syscalls::Registers},
     sys::bpf::prog::Prog,
 };
@@ -39,13 +38,14 @@ struct Layer {
     used: BTreeSet<u32>,
 }
 
-/// A slot in a dispatcher, cleared on drop.
+/// An entry in a dispatcher, cleared on drop.
 #[derive(Debug)]
 pub(in crate::attach) struct Place {
     sides: Arc<Mutex<Sides>>,
     enter: bool,
     layer: u64,
     number: u32,
+    entry: Entry,
 }
 
 impl Sides {
@@ -85,19 +85,19 @@ impl Calls {
             return Err(Cause::Misplaced("no dispatcher of system calls"));
         };
         // If this fails, an unused new dispatcher stays until the next `Place` is dropped.
-        layer.dispatcher.set(number, program.as_fd())?;
+        let mut entry = layer.dispatcher.entry(number);
+        entry.set(program)?;
         layer.used.insert(number);
-        Ok(Place { sides: Arc::clone(&self.sides), enter, layer: layer.id, number })
+        Ok(Place { sides: Arc::clone(&self.sides), enter, layer: layer.id, number, entry })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
+        self.entry.clear();
         let side = sides.side(self.enter);
         if let Some(layer) = side.iter_mut().find(|layer| layer.id == self.layer) {
-            // The slot is set. If it were empty, there would be nothing to clear.
-            let _ = layer.dispatcher.clear(self.number);
             layer.used.remove(&self.number);
         }
         side.retain(|layer| !layer.used.is_empty());

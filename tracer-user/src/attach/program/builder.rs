@@ -17,11 +17,10 @@ use tracer_abi::{Params, params};
 
 use super::{
     companions::Companions,
-    maps::Shared,
     object::{self, Functions, Image, Memory},
 };
 use crate::{
-    attach::{AttachError, AttachPoint, Cause, Context, Request, Threads},
+    attach::{AttachError, AttachPoint, Cause, Context, Request, Threads, maps::SessionMaps},
     event::Slot,
     plan::source::ProgramContext,
     sys::bpf::{
@@ -31,7 +30,7 @@ use crate::{
 };
 
 /// Largest number of threads that make programs.
-const MAKERS: usize = 8;
+const BUILDERS: usize = 8;
 
 /// The slot in the parameters of a program that gets its slot at the hit.
 const UNUSED: Slot = Slot::new(0);
@@ -39,20 +38,20 @@ const UNUSED: Slot = Slot::new(0);
 /// Identifies a shareable program: the generated code and the parameters.
 pub(in crate::attach) type Key = Vec<u8>;
 
-/// A program in the table, and its own memory.
+/// A loaded program, and its own scratch memory, which the program that replaces it uses too.
 #[derive(Debug)]
-pub(in crate::attach) struct SharedProgram {
+pub(in crate::attach) struct LoadedProgram {
     pub(in crate::attach) program: Prog,
-    pub(in crate::attach) _scratch: Option<Map>,
+    pub(in crate::attach) scratch: Option<Arc<Map>>,
 }
 
 /// Receives a program from the thread that makes it.
-pub(in crate::attach) type Place = Arc<OnceLock<Arc<SharedProgram>>>;
+pub(in crate::attach) type Place = Arc<OnceLock<Arc<LoadedProgram>>>;
 
 /// Inputs of all programs of a session, apart from their requests.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::attach) struct ProgramBuilder<'a> {
-    pub(in crate::attach) shared: &'a Shared,
+    pub(in crate::attach) maps: &'a SessionMaps,
     pub(in crate::attach) context: &'a Context,
 }
 
@@ -67,55 +66,77 @@ pub(in crate::attach) struct Coded {
 impl ProgramBuilder<'_> {
     /// Links the program of a request with these functions and parameters. Also returns the program's own scratch
     /// memory if it needs some and `known` has none.
-    pub(in crate::attach) fn linked(
+    fn linked(
         &self,
         request: &Request<'_>,
         functions: &Functions,
         fixed: &Params,
         known: Option<&Map>,
-        beside: &Companions,
+        companions: &Companions,
     ) -> Result<(Image, Option<Map>), AttachError> {
         let named = |cause| AttachError::new(request.format.full_name(), cause);
         let (via, title) = (request.via, &request.format.name);
         let wants_scratch = wants_scratch(request, functions);
         if via.nests() && wants_scratch {
-            self.shared.prepare_nesting().map_err(named)?;
+            self.maps.prepare_nesting().map_err(named)?;
         }
-        let known = known.or(self.shared.nesting_scratch().filter(|_| via.nests()));
+        let known = known.or(self.maps.nesting_scratch().filter(|_| via.nests()));
         let on_another = matches!(request.hook, ProgramContext::Probe(plan) if plan.base.is_some());
         let scratch = if on_another && known.is_none() {
-            Some(self.shared.scratch(title, tracer_abi::BASE_AREA)?)
+            Some(self.maps.scratch(title, tracer_abi::BASE_AREA)?)
         } else if wants_scratch && !via.is_exclusive() && known.is_none() {
-            Some(self.shared.scratch(title, 0)?)
+            Some(self.maps.scratch(title, 0)?)
         } else {
             None
         };
         let casts = matches!(via.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
         let cast = self.context.cast.filter(|_| casts && *via != AttachPoint::Emitted);
         let own = scratch.as_ref().or(known);
-        let memory = Memory { shared: self.shared, scratch: own, kept: beside.kept() };
+        let memory = Memory { maps: self.maps, scratch: own, kept: companions.kept() };
         let image = object::image(via.template(), functions, fixed, cast, &memory).map_err(named)?;
         Ok((image, scratch))
     }
 
-    /// The parameters that are constant once a request's program is loaded.
-    pub(in crate::attach) fn params(
+    /// Links the program of a request for this slot. Also returns the program's own scratch memory if it needs some and `known`
+    /// has none.
+    pub(in crate::attach) fn image(
         &self,
         request: &Request<'_>,
-        functions: &Functions,
         slot: Slot,
-    ) -> Params {
+        known: Option<&Map>,
+        companions: &Companions,
+    ) -> Result<(Image, Option<Map>), AttachError> {
+        let functions = request.functions()?;
+        let fixed = self.params(request, &functions, slot);
+        self.linked(request, &functions, &fixed, known, companions)
+    }
+
+    /// Links and loads a program that no other event shares. `known` is the scratch memory of the program that it replaces.
+    pub(in crate::attach) fn own(
+        &self,
+        request: &Request<'_>,
+        slot: Slot,
+        known: Option<&Arc<Map>>,
+        companions: &Companions,
+    ) -> Result<LoadedProgram, AttachError> {
+        let (image, scratch) = self.image(request, slot, known.map(AsRef::as_ref), companions)?;
+        let scratch = scratch.map(Arc::new).or_else(|| known.cloned());
+        Ok(LoadedProgram { program: load(request, &image)?, scratch })
+    }
+
+    /// The parameters that are constant once a request's program is loaded.
+    fn params(&self, request: &Request<'_>, functions: &Functions, slot: Slot) -> Params {
         let mut fixed = Params {
             bits: 0,
             slot: slot.get(),
-            cpus: self.shared.cpus(),
+            cpus: self.maps.cpus(),
             size: functions.size,
             kind: u32::from(request.kind),
-            watermark: self.shared.watermark(),
+            watermark: self.maps.watermark(),
             own_tgid: match request.threads {
-                Threads::Traced => self.shared.excluded_tgid(),
+                Threads::Traced => self.maps.excluded_tgid(),
                 Threads::Every => 0,
-                Threads::Own => self.shared.own_tgid(),
+                Threads::Own => self.maps.own_tgid(),
             },
             ..Params::default()
         };
@@ -129,8 +150,8 @@ impl ProgramBuilder<'_> {
         if functions.needs.flags {
             fixed.bits |= params::FILTER_FLAGS;
         }
-        let lists = self.shared.pid_lists();
-        if (self.shared.pid_gate() || lists) && request.threads == Threads::Traced {
+        let lists = self.maps.pid_lists();
+        if (self.maps.pid_gate() || lists) && request.threads == Threads::Traced {
             fixed.bits |= if lists { params::PID_LISTS } else { params::PIDS };
             request.tell_other(&mut fixed);
         }
@@ -150,9 +171,9 @@ impl ProgramBuilder<'_> {
                 fixed.bits |= params::CLAIM;
             }
         }
-        if self.shared.one_table() {
+        if self.maps.counters().is_one_value() {
             fixed.bits |= params::ONE_TABLE;
-            fixed.rows = self.shared.slots() * self.shared.cpus();
+            fixed.rows = self.maps.counters().slots() * self.maps.cpus();
         }
         request.extras.apply(&mut fixed, slot);
         // A hit that the definition's condition drops does not count, and the condition is evaluated with the record.
@@ -206,19 +227,19 @@ impl ProgramBuilder<'_> {
         &self,
         request: &Request<'_>,
         coded: &Coded,
-    ) -> Result<Arc<SharedProgram>, AttachError> {
+    ) -> Result<Arc<LoadedProgram>, AttachError> {
         let (image, scratch) =
             self.linked(request, &coded.functions, &coded.fixed, None, &Companions::default())?;
-        Ok(Arc::new(SharedProgram { program: load(request, &image)?, _scratch: scratch }))
+        Ok(Arc::new(LoadedProgram { program: load(request, &image)?, scratch: scratch.map(Arc::new) }))
     }
 }
 
 /// Makes programs ahead for a session.
 pub struct BulkBuilder {
-    pub(in crate::attach) shared: Arc<Shared>,
+    pub(in crate::attach) maps: Arc<SessionMaps>,
     pub(in crate::attach) context: Context,
     /// Programs that events already use.
-    pub(in crate::attach) known: HashMap<(u32, Key), Arc<SharedProgram>>,
+    pub(in crate::attach) known: HashMap<(u32, Key), Arc<LoadedProgram>>,
 }
 
 /// A program that was made ahead for an event.
@@ -234,7 +255,7 @@ pub struct Built {
 impl BulkBuilder {
     /// Makes the programs of these requests, until `stop` is set.
     pub fn build(&self, requests: &[Request<'_>], stop: &AtomicBool) -> Vec<Built> {
-        let maker = ProgramBuilder { shared: &self.shared, context: &self.context };
+        let builder = ProgramBuilder { maps: &self.maps, context: &self.context };
         let made: Mutex<HashMap<(u32, Key), Place>> = Mutex::default();
         let next = AtomicUsize::new(0);
         // Each thread takes the next request. The first thread with a key makes the program.
@@ -244,7 +265,7 @@ impl BulkBuilder {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let Ok(coded) = maker.coded(request, UNUSED) else { continue };
+                let Ok(coded) = builder.coded(request, UNUSED) else { continue };
                 let Some(key) = &coded.key else { continue };
                 let of_kind = (request.via.kind() as u32, key.clone());
                 let (place, is_first) = {
@@ -254,9 +275,10 @@ impl BulkBuilder {
                         Entry::Vacant(new) => (Arc::clone(new.insert(Place::default())), true),
                     }
                 };
-                let make = || self.known.get(&of_kind).cloned().or_else(|| maker.make(request, &coded).ok());
-                if let Some(behind) = is_first.then(make).flatten() {
-                    let _ = place.set(behind);
+                let make =
+                    || self.known.get(&of_kind).cloned().or_else(|| builder.make(request, &coded).ok());
+                if let Some(program) = is_first.then(make).flatten() {
+                    let _ = place.set(program);
                 }
                 done.push(Built {
                     kind: request.kind,
@@ -268,7 +290,7 @@ impl BulkBuilder {
             }
             done
         };
-        let others = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAKERS) - 1;
+        let others = std::thread::available_parallelism().map_or(1, NonZero::get).min(BUILDERS) - 1;
         std::thread::scope(|scope| {
             let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
             let own = work();
@@ -277,11 +299,12 @@ impl BulkBuilder {
     }
 }
 
-pub(in crate::attach) fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
+fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
     let kind = request.via.kind();
     Prog::load_for(kind, request.purpose(), &image.bytes(), &request.format.name)
         .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))
 }
+
 /// Whether a request's program needs its own scratch memory or that of its CPU.
 fn wants_scratch(request: &Request<'_>, functions: &Functions) -> bool {
     functions.size == 0 || functions.needs.scratch || request.extras.wants_stack()

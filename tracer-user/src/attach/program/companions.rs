@@ -4,7 +4,12 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::{
-    attach::{AttachPoint, Cause, Request, hooks, link::Link},
+    attach::{
+        AttachPoint, Cause, Request,
+        close::unlink::FileHook,
+        hooks::{self, uprobe},
+        link::Link,
+    },
     code::{
         asm::Function,
         lower::{entry_args, prefault},
@@ -61,13 +66,18 @@ impl Companions {
 
 impl Companions {
     /// The prefault program of a probe at a file; its link is made together with the probe's own.
-    pub(in crate::attach) fn behind(&self) -> Option<&Prog> {
+    pub(in crate::attach) fn prefault(&self) -> Option<&Prog> {
         self.touch.as_ref().map(|(program, _)| program)
     }
 
-    /// Keeps a link made by the caller.
-    pub(in crate::attach) fn take(&mut self, link: Link) {
-        self.links.push(link);
+    /// Completes the link of the prefault program. Without it, the probe does not wait for pages.
+    pub(in crate::attach) fn finish_prefault(&mut self, hook: FileHook) {
+        let link = self.prefault().map(|program| uprobe::finish(program, hook));
+        match link {
+            Some(Ok(link)) => self.links.push(link),
+            Some(Err(error)) => tracing::debug!("pages are not waited for: {error}"),
+            None => {}
+        }
     }
 }
 

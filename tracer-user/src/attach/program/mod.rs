@@ -1,4 +1,4 @@
-//! From a request to a loaded program: parameters, linked object, maps, and programs that run beside it.
+//! From a request to a loaded program: parameters, linked object, and companion programs.
 
 pub(in crate::attach) mod builder;
 pub(in crate::attach) mod companions;
@@ -7,5 +7,4 @@ pub(in crate::attach) mod inject;
 pub(in crate::attach) mod kernel_read;
 #[cfg(feature = "bpf-log")]
 pub(in crate::attach) mod logs;
-pub(in crate::attach) mod maps;
 pub(in crate::attach) mod object;

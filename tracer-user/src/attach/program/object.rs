@@ -11,9 +11,8 @@ use std::{
 use aya_obj::{EbpfSectionKind, Map as Definition, Object};
 use tracer_abi::{COUNTERS, ENTRY_ARGS, PARAMS, Params, SWITCHES};
 
-use super::maps::Shared;
 use crate::{
-    attach::Cause,
+    attach::{Cause, maps::SessionMaps},
     code::{
         asm::{Assembler, Function, Insn, Reg},
         link, listing,
@@ -125,12 +124,12 @@ pub(in crate::attach) fn image(
     cast: Option<Cast>,
     memory: &Memory<'_>,
 ) -> Result<Image, Cause> {
-    let Memory { shared, scratch, kept } = *memory;
+    let Memory { maps, scratch, kept } = *memory;
     let linked = linked(&functions.list)?;
-    let singles: &[&str] = if shared.one_table() { &[SWITCHES, COUNTERS] } else { &[SWITCHES] };
+    let singles: &[&str] = if maps.counters().is_one_value() { &[SWITCHES, COUNTERS] } else { &[SWITCHES] };
     let map = |name: &str| match name {
         ENTRY_ARGS => kept.map(AsFd::as_fd),
-        _ => shared.named(name, scratch),
+        _ => maps.named(name, scratch),
     };
     finish(&linked, template, &[(PARAMS, &fixed.bytes())], singles, cast, map)
 }
@@ -139,7 +138,7 @@ pub(in crate::attach) fn image(
 #[derive(Clone, Copy, Debug)]
 pub(in crate::attach) struct Memory<'a> {
     /// The session's shared maps.
-    pub(in crate::attach) shared: &'a Shared,
+    pub(in crate::attach) maps: &'a SessionMaps,
     /// Scratch memory that replaces the session's.
     pub(in crate::attach) scratch: Option<&'a Map>,
     /// The map of the arguments that functions were called with.

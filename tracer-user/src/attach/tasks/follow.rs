@@ -1,14 +1,11 @@
 //! Following tasks in the kernel: programs add children of traced threads to the pid table and remove threads that end.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tracer_abi::PIDS;
 
 use crate::{
-    attach::{
-        Cause,
-        program::{maps::Shared, object},
-    },
+    attach::{Cause, maps::ThreadTable, program::object},
     kernel::Cast,
     sys::bpf::prog::{Prog, ProgKind},
 };
@@ -22,10 +19,14 @@ pub(in crate::attach) struct Follow {
 impl Follow {
     /// Attaches the programs. `task_pid` is the byte offset of `pid` in `struct task_struct`; `cast` as in
     /// [`Context`](crate::attach::Context).
-    pub(in crate::attach) fn new(shared: &Shared, task_pid: u32, cast: Option<Cast>) -> Result<Self, Cause> {
+    pub(in crate::attach) fn new(
+        threads: &ThreadTable,
+        task_pid: u32,
+        cast: Option<Cast>,
+    ) -> Result<Self, Cause> {
         let offset = task_pid.to_ne_bytes();
         let templates = [("follow_fork", "sched_process_fork"), ("follow_free", "sched_process_free")];
-        let pids = |map: &str| (map == PIDS).then(|| shared.pids());
+        let pids = |map: &str| (map == PIDS).then(|| threads.as_fd());
         let hooks = attach_hook(&templates, &[("TASK_PID", &offset)], cast, pids)?;
         Ok(Self { _hooks: hooks })
     }

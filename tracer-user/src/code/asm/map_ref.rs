@@ -40,6 +40,12 @@ pub enum MapRef {
     RelayScratch,
     /// The record of a synthetic event that a program emits.
     Emission,
+    /// The values of an event that another program emits.
+    Stage,
+    /// The array of programs that a gate calls.
+    Programs,
+    /// An array of each CPU whose only value counts the hits of a gate.
+    Hits,
 }
 
 impl MapRef {
@@ -70,6 +76,9 @@ impl fmt::Display for MapRef {
             Self::Pids => "pids",
             Self::RelayArea => "relay_area",
             Self::RelayScratch => "relay_scratch",
+            Self::Stage => "stage",
+            Self::Programs => "programs",
+            Self::Hits => "hits",
             Self::Emission => "emission",
         };
         f.write_str(name)

@@ -164,13 +164,6 @@ impl Assembler {
         self.item(first, Some(second), None, Some(name.into()));
     }
 
-    /// `dst = map`, by its descriptor.
-    pub fn map_fd(&mut self, dst: Reg, fd: i32) {
-        let [mut first, second] = Insn::imm64(dst, 0);
-        (first.src, first.imm) = (PSEUDO_MAP_FD, fd);
-        self.push_wide(first, second);
-    }
-
     /// `dst = map`
     pub fn map(&mut self, dst: Reg, map: MapRef) {
         self.map_immediate(dst, PSEUDO_MAP_FD, map);

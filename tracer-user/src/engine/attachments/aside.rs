@@ -41,7 +41,7 @@ impl Engine {
         let made =
             self.run_off_thread_within(FILE_WORK_LIMIT, move || jobs.into_iter().map(Job::run).collect());
         let live = self.state(instance)?.live.as_mut().ok_or(Errno::NODEV)?;
-        Ok(live.finish_probes(event, planned, made, wants.format))
+        Ok(live.finish_probes(event, planned, made))
     }
 
     /// Links an event of a program.
@@ -60,8 +60,7 @@ impl Engine {
         let made = self.run_off_thread_within(FILE_WORK_LIMIT, move || job.run());
         let made = made.unwrap_or_else(|errno| Err(Cause::Hook("uprobe", errno)));
         let live = self.state(instance)?.live.as_mut().ok_or(Errno::NODEV)?;
-        live.finish_attach(event, chosen, planned, made, wants.format)
-            .map_err(|error| session::log_to_errno(&error))
+        live.finish_attach(event, chosen, planned, made).map_err(|error| session::log_to_errno(&error))
     }
 
     /// Has a thread read an event's format, if it was not read before.
@@ -82,7 +81,7 @@ impl Engine {
     ) {
         // A parked event has its perf event.
         let is_ahead = |state: &mut Instance| {
-            state.live.as_mut().is_none_or(|live| live.rests(event) || live.session().is_opened(via))
+            state.live.as_mut().is_none_or(|live| live.rests(event) || live.session().opened().has(via))
         };
         if self.get_mut(instance).is_none_or(is_ahead) {
             return;
@@ -93,7 +92,7 @@ impl Engine {
         });
         let live = self.get_mut(instance).and_then(|state| state.live.as_mut());
         if let (Some(live), Some(opened)) = (live, opened) {
-            live.session().give_opened(via.clone(), opened);
+            live.session().opened().give(via.clone(), opened);
         }
     }
 
@@ -124,7 +123,7 @@ impl Engine {
     pub(in crate::engine) fn forget_opened(&mut self, instance: InstanceId) {
         let live = self.get_mut(instance).and_then(|state| state.live.as_mut());
         if let Some(live) = live {
-            live.session().forget_opened();
+            live.session().opened().forget();
         }
     }
 

@@ -112,7 +112,7 @@ impl Engine {
             let built = self.run_off_thread(|| inputs.build(&new, &stop));
             if let Some(live) = self.get_mut(instance).and_then(|state| state.live.as_mut()) {
                 live.session().take_built(built);
-                live.session().open_ahead(ahead);
+                live.session().opened().set_ahead(ahead);
             }
         }
         Some(BulkGuard { _opening: opening })

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    attach::Together,
+    attach::FunctionLinks,
     engine::{
         Cooperative, Engine,
         attachments::session::{EventConfig, InstanceSession},
@@ -65,7 +65,7 @@ impl Instance {
         functions: &[(EventId, Candidate)],
         formats: &HashMap<EventId, &Format>,
         kinds: [u16; 2],
-    ) -> Option<Together> {
+    ) -> Option<FunctionLinks> {
         let Self { live, filters, options, hists, .. } = self;
         let live: &mut InstanceSession = live.as_mut()?;
         let stacks = [options.is("stacktrace"), options.is("userstacktrace")];

@@ -173,7 +173,7 @@ impl Engine {
             asked |= self.emit_one(instance, probe, record, writer);
             let Some(live) = self.get(instance).and_then(|state| state.live.as_ref()) else { continue };
             for (relay, _) in live.relays.get(&probe).into_iter().flatten() {
-                if let Err(error) = live.asked().run_relay(relay, record, writer) {
+                if let Err(error) = relay.run(record, writer) {
                     tracing::warn!("{error}");
                 }
             }
@@ -317,7 +317,7 @@ impl InstanceSession {
                 continue;
             }
             let (mut relay, candidate) = known.remove(0);
-            let changed = self.asked().change_relay(&mut relay, format, &candidate.hook, &parts);
+            let changed = self.asked().replace_relay(&mut relay, format, &candidate.hook, &parts);
             changed.map_err(|error| session::log_to_errno(&error))?;
             relays.push((relay, candidate));
         }
@@ -331,7 +331,7 @@ impl InstanceSession {
         format: &Format,
         parts: &[Block],
         facts: &Facts,
-    ) -> Result<(attach::Relay, Candidate), Errno> {
+    ) -> Result<(attach::Attached, Candidate), Errno> {
         let probes::Candidates { usable, lacking: mut tried } = match hooked {
             Hooked::Probe(probe) => probes::candidates(probe, None, facts),
             Hooked::At(place) => {

@@ -2,59 +2,26 @@
 
 use crate::{
     attach::{
-        AttachError, Attached, Cause, Gated, Hooks, Job, Linked, PlannedGated, Request, Session, Together,
+        AttachError, Attached, Cause, Dispatch, FunctionLinks, Hooks, Job, LinkedFunctions, Planned, Request,
     },
     engine::{
         attachments::session::{EventConfig, InstanceSession},
         facts::Facts,
         probes::{self, Candidate, Tried},
     },
-    event::{EventId, Format, Slot, dynamic::Target},
+    event::{EventId, Slot, dynamic::Target},
     lang::define::Probe,
     sys::Errno,
 };
 
-/// A probe on its hook.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "an event has few probes, and most have a gate of their own")]
-enum OnHook {
-    /// Behind a gate of its own.
-    Alone(Gated),
-    /// Through a link with others.
-    Shared(Attached),
-}
-
 /// The probes of one event that are at files, and have everything but their links.
-pub(in crate::engine) type PlannedProbes = Vec<(PlannedGated, Candidate)>;
+pub(in crate::engine) type PlannedProbes = Vec<(Planned, Candidate)>;
 
 /// The probes of one event, each with the hook that it was given.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct AttachedProbes {
     /// None for what waits for its module.
-    probes: Vec<Option<(OnHook, Candidate)>>,
-}
-
-impl OnHook {
-    fn slot(&self) -> Slot {
-        match self {
-            Self::Alone(gated) => gated.slot,
-            Self::Shared(attached) => attached.slot,
-        }
-    }
-
-    fn change(&mut self, session: &mut Session, request: &Request<'_>) -> Result<(), AttachError> {
-        match self {
-            Self::Alone(gated) => session.change_gated(gated, request),
-            Self::Shared(attached) => session.change(attached, request),
-        }
-    }
-
-    fn take_off(self, session: &mut Session) {
-        match self {
-            Self::Alone(gated) => session.detach_gated(gated),
-            Self::Shared(attached) => drop(session.rest(attached)),
-        }
-    }
+    probes: Vec<Option<(Attached, Candidate)>>,
 }
 
 /// What is asked of the session for a probe; triggers turn the event on and off at the slot of its first one.
@@ -69,16 +36,13 @@ fn request<'a>(wanted: &EventConfig<'a>, candidate: &'a Candidate, first: Option
 impl AttachedProbes {
     /// Hits and misses of each probe since it was hung up. Those that share a link count none: no file shows it of an `f`.
     pub(in crate::engine) fn counts(&self) -> Vec<(u64, u64)> {
-        let count = |attached: &Option<(OnHook, Candidate)>| match attached {
-            Some((OnHook::Alone(gated), _)) => (gated.hits(), gated.missed()),
-            Some((OnHook::Shared(_), _)) | None => (0, 0),
-        };
-        self.probes.iter().map(count).collect()
+        let count = |(attached, _): &(Attached, Candidate)| (attached.hits(), attached.missed());
+        self.probes.iter().map(|probe| probe.as_ref().map_or((0, 0), count)).collect()
     }
 
     /// Rows of the counters.
     pub(in crate::engine) fn slots(&self) -> impl Iterator<Item = Slot> {
-        self.probes.iter().flatten().map(|(attached, _)| attached.slot())
+        self.probes.iter().flatten().filter_map(|(attached, _)| attached.slot())
     }
 
     /// Of each probe whether it waits for its module.
@@ -98,7 +62,7 @@ impl InstanceSession {
     ) -> Result<(), Tried> {
         let mut attached = AttachedProbes::default();
         if let Some((shared, candidate)) = self.together.remove(&event) {
-            attached.probes.push(Some((OnHook::Shared(shared), candidate)));
+            attached.probes.push(Some((shared, candidate)));
             self.put_probes(event, attached);
             return Ok(());
         }
@@ -116,7 +80,6 @@ impl InstanceSession {
             match self.attach_probe(probe, wanted, first, facts) {
                 Ok(one) => attached.probes.push(Some(one)),
                 Err(tried) => {
-                    self.take_off(attached);
                     return Err(tried);
                 }
             }
@@ -135,10 +98,10 @@ impl InstanceSession {
         let (mut planned, mut jobs) = (PlannedProbes::new(), Vec::new());
         for probe in definitions.iter().filter(|probe| matches!(probe.event.target, Target::File { .. })) {
             let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);
-            let first = planned.first().map(|(planned, _)| planned.slot);
+            let first = planned.first().and_then(|(planned, _)| planned.slot());
             let mut done = Err(());
             for candidate in usable {
-                match self.session().plan_gated(&request(wanted, &candidate, first)) {
+                match self.session().plan(&request(wanted, &candidate, first), Dispatch::Gate) {
                     Ok((one, job)) => {
                         planned.push((one, candidate));
                         jobs.push(job);
@@ -152,10 +115,6 @@ impl InstanceSession {
                 }
             }
             if done.is_err() {
-                let nothing = || Err(Cause::Hook("uprobe", Errno::CANCELED));
-                for (planned, _) in planned {
-                    let _ = self.session().finish_gated(planned, nothing());
-                }
                 return Err(tried);
             }
         }
@@ -168,7 +127,6 @@ impl InstanceSession {
         event: EventId,
         planned: PlannedProbes,
         made: Result<Vec<Hooks>, Errno>,
-        format: &Format,
     ) -> Result<(), Tried> {
         let (made, missing) = match made {
             Ok(made) => (made, Errno::CANCELED),
@@ -178,16 +136,14 @@ impl InstanceSession {
         let (mut attached, mut tried) = (AttachedProbes::default(), None);
         for (planned, candidate) in planned {
             let hooks = made.next().unwrap_or(Err(Cause::Hook(candidate.name(), missing)));
-            match self.session().finish_gated(planned, hooks) {
-                Ok(gated) => attached.probes.push(Some((OnHook::Alone(gated), candidate))),
-                Err(cause) => {
-                    let error = AttachError::new(format.full_name(), cause);
+            match self.session().finish(planned, hooks) {
+                Ok(gated) => attached.probes.push(Some((gated, candidate))),
+                Err(error) => {
                     tried.get_or_insert_with(Tried::default).refused(candidate.name(), &error);
                 }
             }
         }
         if let Some(tried) = tried {
-            self.take_off(attached);
             return Err(tried);
         }
         self.linked.insert(event, attached);
@@ -200,13 +156,13 @@ impl InstanceSession {
         wanted: &EventConfig<'_>,
         first: Option<Slot>,
         facts: &Facts,
-    ) -> Result<(OnHook, Candidate), Tried> {
+    ) -> Result<(Attached, Candidate), Tried> {
         let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);
         for candidate in usable {
-            match self.session().attach_gated(&request(wanted, &candidate, first)) {
+            match self.session().attach(&request(wanted, &candidate, first), Dispatch::Gate) {
                 Ok(gated) => {
                     tracing::debug!(hook = candidate.name(), %tried, "{}", wanted.format.full_name());
-                    return Ok((OnHook::Alone(gated), candidate));
+                    return Ok((gated, candidate));
                 }
                 Err(error) => {
                     tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());
@@ -226,17 +182,10 @@ impl InstanceSession {
         let Some(mut attached) = self.take_probes(event) else { return Ok(()) };
         let first = attached.slots().next();
         let changed = attached.probes.iter_mut().flatten().try_for_each(|(attached, candidate)| {
-            attached.change(self.session(), &request(wanted, candidate, first))
+            self.session().replace(attached, &request(wanted, candidate, first))
         });
         self.put_probes(event, attached);
         changed
-    }
-
-    /// Takes probes off their hooks.
-    pub(in crate::engine) fn take_off(&mut self, attached: AttachedProbes) {
-        for (attached, _) in attached.probes.into_iter().flatten() {
-            attached.take_off(self.session());
-        }
     }
 
     /// Plans how functions' events hang through as few links as can be.
@@ -244,28 +193,30 @@ impl InstanceSession {
         &mut self,
         events: &[(EventId, Candidate)],
         wanted: &[EventConfig<'_>],
-    ) -> Together {
+    ) -> FunctionLinks {
         let requests: Vec<_> = events
             .iter()
             .zip(wanted)
             .map(|((_, candidate), wanted)| request(wanted, candidate, None))
             .collect();
-        self.session().plan_shared(&requests)
+        self.session().plan_functions(&requests)
     }
 
     /// Takes them up once the links are made; [`InstanceSession::attach_probes`] finds them there.
-    pub(in crate::engine) fn finish_together(&mut self, events: Vec<(EventId, Candidate)>, linked: Linked) {
-        let all = self.session().finish_shared(linked);
+    pub(in crate::engine) fn finish_together(
+        &mut self,
+        events: Vec<(EventId, Candidate)>,
+        linked: LinkedFunctions,
+    ) {
+        let all = linked.finish();
         let attached = events.into_iter().zip(all);
         self.together.extend(
             attached.filter_map(|((event, candidate), attached)| Some((event, (attached?, candidate)))),
         );
     }
 
-    /// Takes off what nobody came for.
+    /// Detaches the events that were planned together and not turned on.
     pub(in crate::engine) fn end_together(&mut self) {
-        for (attached, _) in std::mem::take(&mut self.together).into_values() {
-            drop(self.session().rest(attached));
-        }
+        self.together.clear();
     }
 }

@@ -14,8 +14,8 @@ use tracer_abi::Counters;
 pub(in crate::engine) use crate::engine::attachments::probes::AttachedProbes;
 use crate::{
     attach::{
-        self, AttachError, AttachPoint, Attached, Attachment, Block, Calls, Cause, Context, Emitted, Guard,
-        HitActions, Hooks, Job, PlannedAttach, Relay, Request, Session, Threads, Writer, ids,
+        self, AttachError, AttachPoint, Attached, Block, Calls, Cause, Context, Dispatch, Guard, HitActions,
+        Hooks, Job, Planned, Request, Session, Threads, Writer, ids,
     },
     engine::{
         attachments::deferred_close::DeferredClose,
@@ -57,15 +57,15 @@ pub(in crate::engine) struct InstanceSession {
     /// Probes of files that are linked, for [`InstanceSession::attach_probes`].
     pub(in crate::engine) linked: HashMap<EventId, AttachedProbes>,
     /// Synthetic events and probes on events that have no hook, and how their values are had.
-    emitted: HashMap<EventId, (Emitted, ProgramContext)>,
+    emitted: HashMap<EventId, (Attached, ProgramContext)>,
     /// What hands the records of dynamic events to what follows them.
-    pub(in crate::engine) relays: HashMap<EventId, Vec<(Relay, Candidate)>>,
+    pub(in crate::engine) relays: HashMap<EventId, Vec<(Attached, Candidate)>>,
     /// Events that are off and in soft mode for what has programs of its own: they have none.
     idle: BTreeSet<EventId>,
     /// Programs that records written to `inject` go through, made when they are needed.
-    injected: HashMap<EventId, Emitted>,
+    injected: HashMap<EventId, Attached>,
     /// Runs the triggers of `trace_marker`, where there are any.
-    marker: Option<Attachment>,
+    marker: Option<Attached>,
     rest: DeferredClose,
     /// By CPU: the counts of events that are off by now, and how many hits that found the ring full were told of.
     gone: Vec<Counters>,
@@ -153,10 +153,10 @@ impl InstanceSession {
 
     /// The slot of an event that hangs on its hook.
     pub(in crate::engine) fn slot(&self, event: EventId) -> Option<Slot> {
-        let attached = self.attached.get(&event).map(|(attached, _)| attached.slot);
+        let attached = self.attached.get(&event).and_then(|(attached, _)| attached.slot());
         // What turns an event on and off is said at the slot of its first probe.
         let attached = attached.or_else(|| self.probes.get(&event)?.slots().next());
-        attached.or_else(|| self.emitted.get(&event).map(|(emitted, _)| emitted.slot))
+        attached.or_else(|| self.emitted.get(&event)?.0.slot())
     }
 
     /// Whether an event is off and still hangs on its hook.
@@ -166,7 +166,7 @@ impl InstanceSession {
 
     /// Whether an event that hangs on its hook is turned off by a trigger, or as one would do it.
     pub(in crate::engine) fn is_soft_off(&self, event: EventId) -> bool {
-        self.is_idle(event) || self.slot(event).is_some_and(|slot| self.session.soft(slot))
+        self.is_idle(event) || self.slot(event).is_some_and(|slot| self.session.switches().soft(slot))
     }
 
     /// Whether an event is off and has no program, although it counts as one that hangs.
@@ -183,7 +183,7 @@ impl InstanceSession {
     /// Turns an event that hangs on its hook off or on as a trigger would do it.
     pub(in crate::engine) fn set_soft_off(&self, event: EventId, off: bool) {
         if let Some(slot) = self.slot(event) {
-            self.session.set_soft(slot, off);
+            self.session.switches().set_soft(slot, off);
         }
     }
 
@@ -206,12 +206,12 @@ impl InstanceSession {
         event: EventId,
         chosen: &AttachPlan,
         wanted: &EventConfig<'_>,
-    ) -> Result<Option<(PlannedAttach, Job)>, AttachError> {
+    ) -> Result<Option<(Planned, Job)>, AttachError> {
         let is_there = self.attached.contains_key(&event) || self.rest.has(event);
         if is_there || !matches!(chosen.via, AttachPoint::Uprobe(_)) {
             return Ok(None);
         }
-        self.session.plan_attach(&wanted.request(&chosen.via, &chosen.hook)).map(Some)
+        self.session.plan(&wanted.request(&chosen.via, &chosen.hook), Dispatch::Table).map(Some)
     }
 
     /// Takes it up once its link is made; [`InstanceSession::attach_hook`] finds it there.
@@ -219,11 +219,10 @@ impl InstanceSession {
         &mut self,
         event: EventId,
         chosen: &AttachPlan,
-        planned: PlannedAttach,
+        planned: Planned,
         made: Hooks,
-        format: &Format,
     ) -> Result<(), AttachError> {
-        let attached = self.session.finish_attach(&format.full_name(), planned, made)?;
+        let attached = self.session.finish(planned, made)?;
         self.attached.insert(event, (attached, chosen.clone()));
         self.idle.remove(&event);
         self.drop_injected(event);
@@ -240,12 +239,14 @@ impl InstanceSession {
         let attached = match self.rest.take(event).filter(|resting| *resting.via() == chosen.via) {
             Some(resting) => {
                 let attached = self.session.resume(resting, &request)?;
-                for (cpu, gone) in (0..).zip(&mut self.gone) {
-                    *gone = gone.minus(self.session.counters(attached.slot, cpu));
+                if let Some(slot) = attached.slot() {
+                    for (cpu, gone) in (0..).zip(&mut self.gone) {
+                        *gone = gone.minus(self.session.counters().of(slot, cpu));
+                    }
                 }
                 attached
             }
-            None => self.session.attach_hook(&request)?,
+            None => self.session.attach(&request, Dispatch::Table)?,
         };
         self.attached.insert(event, (attached, chosen.clone()));
         self.idle.remove(&event);
@@ -264,12 +265,12 @@ impl InstanceSession {
             return self.change_probes(event, wanted);
         }
         if let Some((on, hook)) = self.emitted.get_mut(&event) {
-            return self.session.change_emitted(on, &emitted(wanted, &AttachPoint::Inject, hook));
+            return self.session.replace(on, &emitted(wanted, &AttachPoint::Inject, hook));
         }
         // It stays on its hook: a raw tracepoint has every value that a filter or trigger can ask for, and a program that the
         // kernel refuses leaves the old one in place.
         let Some((attached, chosen)) = self.attached.get_mut(&event) else { return Ok(()) };
-        self.session.change(attached, &wanted.request(&chosen.via, &chosen.hook))
+        self.session.replace(attached, &wanted.request(&chosen.via, &chosen.hook))
     }
 
     /// Turns an event on that has no hook.
@@ -280,7 +281,7 @@ impl InstanceSession {
         wanted: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
         if !self.emitted.contains_key(&event) {
-            let on = self.session.attach_emitted(&emitted(wanted, &AttachPoint::Inject, &hook))?;
+            let on = self.session.attach(&emitted(wanted, &AttachPoint::Inject, &hook), Dispatch::Direct)?;
             self.emitted.insert(event, (on, hook));
             self.drop_injected(event);
         }
@@ -305,7 +306,7 @@ impl InstanceSession {
         record: &[u8],
         writer: &Writer,
     ) -> Result<u64, AttachError> {
-        self.emitted.get(&event).map_or(Ok(0), |(on, _)| self.session.emit(on, record, writer))
+        self.emitted.get(&event).map_or(Ok(0), |(on, _)| on.run(record, writer))
     }
 
     /// Takes a record written to an event's `inject`; what its triggers ask for. Those that do not look at records do not
@@ -324,17 +325,16 @@ impl InstanceSession {
             let mut request = emitted(&wanted, &AttachPoint::Inject, &ProgramContext::Inject);
             request.extras.soft_slot = self.slot(event);
             request.extras.soft &= request.extras.soft_slot.is_some();
-            let on = self.session.attach_emitted(&request)?;
+            let on = self.session.attach(&request, Dispatch::Direct)?;
             self.injected.insert(event, on);
         }
-        self.injected.get(&event).map_or(Ok(0), |on| self.session.emit(on, record, writer))
+        self.injected.get(&event).map_or(Ok(0), |on| on.run(record, writer))
     }
 
     /// Forgets the program of an event's `inject`: another one is right by now.
     fn drop_injected(&mut self, event: EventId) {
         if let Some(on) = self.injected.remove(&event) {
-            self.note_dropped(vec![on.slot]);
-            self.session.detach_emitted(on);
+            self.note_dropped(on.slot());
         }
     }
 
@@ -347,7 +347,7 @@ impl InstanceSession {
             Some(wanted) => {
                 let mut request = wanted.request(&AttachPoint::Inject, &ProgramContext::Inject);
                 request.extras.no_record = true;
-                Some(self.session.attach(&request)?)
+                Some(self.session.attach(&request, Dispatch::Direct)?)
             }
             None => None,
         };
@@ -357,7 +357,7 @@ impl InstanceSession {
 
     /// Runs the triggers of `trace_marker` on a record; what they ask for.
     pub(in crate::engine) fn marked(&self, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
-        self.marker.as_ref().map_or(Ok(0), |marker| self.session.inject(marker, record, writer))
+        self.marker.as_ref().map_or(Ok(0), |marker| marker.run(record, writer))
     }
 
     /// Turns events off, at once.
@@ -367,21 +367,17 @@ impl InstanceSession {
             self.drop_injected(event);
             self.idle.remove(&event);
             if let Some(probes) = self.probes.remove(&event) {
-                self.note_dropped(probes.slots().collect());
-                self.take_off(probes);
+                self.note_dropped(probes.slots());
                 continue;
             }
             if let Some((on, _)) = self.emitted.remove(&event) {
-                self.note_dropped(vec![on.slot]);
-                self.session.detach_emitted(on);
+                self.note_dropped(on.slot());
                 continue;
             }
             let Some((attached, _)) = self.attached.remove(&event) else { continue };
-            let slot = attached.slot;
-            resting.push((event, self.session.rest(attached)));
-            for (cpu, gone) in (0..).zip(&mut self.gone) {
-                *gone = gone.plus(self.session.counters(slot, cpu));
-            }
+            let slot = attached.slot();
+            resting.push((event, attached.park()));
+            self.note_dropped(slot);
         }
         self.rest.add(resting);
     }
@@ -391,11 +387,11 @@ impl InstanceSession {
         crate::attach::guard_events(guard, self.attached.values_mut().map(|(attached, _)| attached));
     }
 
-    /// Takes all events off their hooks; what is left to be closed ([`attach::take_off`]).
+    /// Takes all events off their hooks; what is left to be closed ([`attach::detach_all`]).
     pub(in crate::engine) fn end(mut self) -> Vec<OwnedFd> {
         let all: Vec<EventId> = self.attached.keys().chain(self.probes.keys()).copied().collect();
         self.detach(all);
-        attach::take_off(self.rest.end())
+        attach::detach_all(self.rest.end())
     }
 
     /// Forgets an event that is gone.
@@ -415,10 +411,10 @@ impl InstanceSession {
     }
 
     /// Remembers the losses of rows that others get.
-    fn note_dropped(&mut self, slots: Vec<Slot>) {
+    fn note_dropped(&mut self, slots: impl IntoIterator<Item = Slot>) {
         for slot in slots {
             for (cpu, gone) in (0..).zip(&mut self.gone) {
-                *gone = gone.plus(self.session.counters(slot, cpu));
+                *gone = gone.plus(self.session.counters().of(slot, cpu));
             }
         }
     }
@@ -439,17 +435,17 @@ impl InstanceSession {
 
     /// Hits for which the kernel ran no program.
     pub(in crate::engine) fn missed(&self) -> u64 {
-        self.session.missed(self.attached.values().map(|(attached, _)| attached))
+        self.session.missed() + self.attached.values().map(|(attached, _)| attached.missed()).sum::<u64>()
     }
 
     /// The counts of all events on a CPU, those that are off by now included.
     pub(in crate::engine) fn counts(&self, cpu: u32) -> Counters {
-        let slots = self.attached.values().map(|(attached, _)| attached.slot);
+        let slots = self.attached.values().filter_map(|(attached, _)| attached.slot());
         let slots = slots.chain(self.probes.values().flat_map(AttachedProbes::slots));
-        let slots = slots.chain(self.emitted.values().map(|(on, _)| on.slot));
-        let slots = slots.chain(self.injected.values().map(|on| on.slot));
+        let slots = slots.chain(self.emitted.values().filter_map(|(on, _)| on.slot()));
+        let slots = slots.chain(self.injected.values().filter_map(Attached::slot));
         let gone = self.gone.get(cpu as usize).copied().unwrap_or_default();
-        slots.map(|slot| self.session.counters(slot, cpu)).fold(gone, Counters::plus)
+        slots.map(|slot| self.session.counters().of(slot, cpu)).fold(gone, Counters::plus)
     }
 
     /// Hits on a CPU that found the ring full since the last call.

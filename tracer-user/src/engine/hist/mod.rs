@@ -10,7 +10,7 @@ use std::sync::Arc;
 use self::hint::Known;
 use super::{facts::Facts, hooks::AttachPlan, recorder};
 use crate::{
-    attach::{AttachError, AttachPoint, Calls, Cause, Counted, Counting, Counts, HistAround, ids},
+    attach::{self, AttachError, AttachPoint, Attached, Calls, Cause, Counted, Counts, HistAround, ids},
     code::lower::hist as lower,
     event::{Catalogue, Format, synthetic},
     lang::{
@@ -76,7 +76,7 @@ pub struct Options {
 pub struct Histogram {
     trigger: Trigger,
     counts: Counts,
-    _counting: Counting,
+    _attached: Attached,
     /// Where it hangs.
     pub hook: AttachPlan,
 }
@@ -143,9 +143,9 @@ impl Histogram {
                 emits: &[],
             };
             let around = HistAround { calls: calls.as_ref(), ..HistAround::default() };
-            Counting::start(&request, &hook.via, &counts, &around, None)
+            attach::attach_hist(&request, &hook.via, &counts, &around, None)
         };
-        let counting = match start(&chosen, filter.as_ref()) {
+        let attached = match start(&chosen, filter.as_ref()) {
             Err(error)
                 if chosen.hook != ProgramContext::Tracepoint && matches!(error.cause(), Cause::Lower(_)) =>
             {
@@ -154,7 +154,7 @@ impl Histogram {
             }
             other => other?,
         };
-        Ok(Self { trigger, counts, _counting: counting, hook: chosen })
+        Ok(Self { trigger, counts, _attached: attached, hook: chosen })
     }
 
     /// A raw tracepoint where that is as good; system calls' events have a place behind its dispatcher.

@@ -8,7 +8,7 @@
 use rustix::io::Errno;
 
 use crate::{
-    attach::{self, AttachError, AttachPoint, Block, Counting, Counts, HistAround, ids},
+    attach::{self, AttachError, AttachPoint, Attached, Block, Counts, HistAround, ids},
     code::lower::hist as lower,
     engine::{
         Cooperative, Engine,
@@ -29,9 +29,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Running {
     /// On the event's hook, or for records of user space where no hook makes any.
-    program: Option<Counting>,
+    program: Option<Attached>,
     /// For records of user space of an event that has a hook, once there was one.
-    injected: Option<Counting>,
+    injected: Option<Attached>,
 }
 
 /// How a histogram's update is entered.
@@ -99,13 +99,13 @@ impl Engine {
         instance: InstanceId,
         trigger: &Trigger,
         chosen: &AttachPlan,
-    ) -> Result<Result<Counting, AttachError>, Errno> {
+    ) -> Result<Result<Attached, AttachError>, Errno> {
         let opened = match chosen.via {
             AttachPoint::Tracepoint(_) => self.run_off_thread(|| attach::open_perf_event(&chosen.via)),
             _ => None,
         };
         let start = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
-            Counting::start(request, &chosen.via, counts, &around, opened)
+            attach::attach_hist(request, &chosen.via, counts, &around, opened)
         };
         let is_call = chosen.via.is_call();
         let how = Use { hook: chosen.hook.clone(), is_call, entry: lower::Entry::ProgramContext };
@@ -220,7 +220,7 @@ impl Engine {
     ) -> Result<(), Errno> {
         let table = self.state(instance)?.hists.table_mut(trigger.id).ok_or(Errno::NODEV)?;
         let hangs =
-            table.running.program.as_ref().is_none_or(|program| *program.hook() != ProgramContext::Inject);
+            table.running.program.as_ref().is_none_or(|program| *program.via() != AttachPoint::Inject);
         if hangs && table.running.injected.is_none() {
             let chosen =
                 AttachPlan { hook: ProgramContext::Inject, via: AttachPoint::Inject, reason: String::new() };
@@ -234,7 +234,7 @@ impl Engine {
         let table = self.state(instance)?.hists.table_mut(trigger.id).ok_or(Errno::NODEV)?;
         let Running { program, injected } = &table.running;
         let program = if hangs { injected } else { program };
-        program.as_ref().map_or(Ok(()), |program| program.count(record, writer)).map_err(|error| {
+        program.as_ref().map_or(Ok(0), |program| program.run(record, writer)).map(drop).map_err(|error| {
             tracing::warn!("{error}");
             Errno::IO
         })
@@ -258,11 +258,14 @@ impl Engine {
         let event = table.event;
         table.running.injected = None;
         if let Some(mut running) = table.running.program.take() {
-            let hook = running.hook().clone();
-            let change = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
-                running.change(request, counts, &around)
-            };
             // What makes events is on a perf tracepoint.
+            let hook = match running.via() {
+                AttachPoint::Inject => ProgramContext::Inject,
+                _ => ProgramContext::Tracepoint,
+            };
+            let change = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
+                attach::replace_hist(&mut running, request, counts, &around)
+            };
             let how = Use { hook, is_call: false, entry: lower::Entry::ProgramContext };
             let changed = self.with_request(instance, trigger, &how, &mut Vec::new(), change);
             if let Some(table) = self.state(instance)?.hists.table_mut(trigger.id) {

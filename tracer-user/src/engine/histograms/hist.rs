@@ -86,7 +86,7 @@ impl Instance {
     pub(in crate::engine) fn is_paused(&self, trigger: TriggerId) -> bool {
         let place = self.hists.table(trigger).map(|table| table.place);
         let live = self.live.as_ref().zip(place);
-        live.is_some_and(|(live, place)| live.asked().hist_paused(place))
+        live.is_some_and(|(live, place)| live.asked().switches().hist_paused(place))
     }
 
     /// What histograms have counted anything since they were last asked is noted; the next hit is noted again, and told
@@ -94,8 +94,9 @@ impl Instance {
     fn note_hits(&mut self, hist: HistId, wake: bool) {
         let Self { hists, live: Some(live), .. } = self else { return };
         for table in hists.tables.iter_mut().filter(|table| table.hist == hist) {
-            table.hits +=
-                u64::from(live.asked().await_hist(table.place, if wake { hist::WAKE } else { hist::NOTE }));
+            table.hits += u64::from(
+                live.asked().switches().await_hist(table.place, if wake { hist::WAKE } else { hist::NOTE }),
+            );
         }
     }
 }
@@ -254,7 +255,7 @@ impl Engine {
         self.histograms.set_paused(id, paused);
         let state = self.state(instance)?;
         if let (Some(table), Some(live)) = (state.hists.table(id), &state.live) {
-            live.asked().pause_hist(table.place, paused);
+            live.asked().switches().pause_hist(table.place, paused);
         }
         Ok(())
     }
@@ -343,8 +344,8 @@ impl Engine {
         let state = self.state(instance)?;
         let place = state.hists.take_place()?;
         if let Some(live) = &state.live {
-            live.asked().pause_hist(place, trigger.paused);
-            live.asked().await_hist(place, hist::NOTE);
+            live.asked().switches().pause_hist(place, trigger.paused);
+            live.asked().switches().await_hist(place, hist::NOTE);
         }
         let (running, hits) = (Running::default(), 0);
         state.hists.tables.push(Table { trigger: id, hist: hist.id, event, counts, place, running, hits });

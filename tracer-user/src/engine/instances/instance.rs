@@ -165,14 +165,14 @@ impl Instance {
 
     /// Whether recording is on (`tracing_on`).
     pub fn is_on(&self) -> bool {
-        self.live.as_ref().map_or(self.on, |live| live.asked().is_tracing())
+        self.live.as_ref().map_or(self.on, |live| live.asked().switches().is_tracing())
     }
 
     /// Turns recording on or off.
     pub(in crate::engine) fn set_on(&mut self, on: bool) {
         self.on = on;
         if let Some(live) = &self.live {
-            live.asked().set_tracing(on);
+            live.asked().switches().set_tracing(on);
         }
     }
 
@@ -297,7 +297,7 @@ impl Instance {
     pub(in crate::engine) fn pause(&mut self, on: bool) {
         self.stops = if on { self.stops + 1 } else { self.stops.saturating_sub(1) };
         if let Some(live) = &self.live {
-            live.asked().pause(self.stops > 0);
+            live.asked().switches().pause(self.stops > 0);
         }
     }
 
@@ -356,7 +356,7 @@ impl Instance {
         hists: Vec<u8>,
         name: impl Fn(EventId) -> String,
     ) -> Vec<u8> {
-        let left = |place| self.live.as_ref().map_or(0, |live| live.asked().count(place));
+        let left = |place| self.live.as_ref().map_or(0, |live| live.asked().switches().count(place));
         if !hists.is_empty() && self.triggers.of(event).is_empty() {
             return hists;
         }
@@ -457,7 +457,7 @@ impl Instance {
     fn tell_pid(&mut self, pid: u32) -> Result<(), Errno> {
         let lists = self.lists_of(pid);
         match &mut self.live {
-            Some(live) => live.session().set_pid(pid, lists).map_err(|error| session::errno(&error)),
+            Some(live) => live.session().threads().set(pid, lists).map_err(|error| session::errno(&error)),
             None => Ok(()),
         }
     }
@@ -473,7 +473,7 @@ impl Instance {
         }
         let in_force = self.in_force();
         if let Some(live) = &mut self.live {
-            live.session().set_lists(in_force);
+            live.session().switches().set_lists(in_force);
         }
         Ok(())
     }
@@ -486,7 +486,7 @@ impl Instance {
         };
         let in_force = self.in_force();
         if let Some(live) = &mut self.live {
-            live.session().set_lists(in_force);
+            live.session().switches().set_lists(in_force);
         }
         gone.into_iter().try_for_each(|pid| self.tell_pid(pid))
     }
@@ -497,7 +497,7 @@ impl Instance {
             return;
         }
         let Some(live) = &mut self.live else { return };
-        let Ok(pids) = live.session().pids() else { return };
+        let Ok(pids) = live.session().threads().all() else { return };
         let with = |list: u8| pids.iter().filter(move |(_, lists)| lists & list != 0).map(|(pid, _)| *pid);
         // A list that was in force stays so when its last thread ends.
         self.traced = with(lists::TRACED).collect();
@@ -527,14 +527,14 @@ impl Instance {
     ) -> Result<(), Errno> {
         let told = |error: crate::attach::AttachError| session::errno(&error);
         for pid in self.traced.union(&self.untraced) {
-            live.session().set_pid(*pid, self.lists_of(*pid)).map_err(told)?;
+            live.session().threads().set(*pid, self.lists_of(*pid)).map_err(told)?;
         }
         if self.following {
             live.session().follow(task_pid.ok_or(Errno::NOSYS)?).map_err(told)?;
         }
-        live.session().set_lists(self.in_force());
-        live.session().pause(self.stops > 0);
-        live.session().set_tracing(self.on);
+        live.session().switches().set_lists(self.in_force());
+        live.session().switches().pause(self.stops > 0);
+        live.session().switches().set_tracing(self.on);
         self.live = Some(live);
         Ok(())
     }

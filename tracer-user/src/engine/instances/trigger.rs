@@ -102,7 +102,7 @@ impl Engine {
             Err(errno) => Err(errno),
             Ok(place) => {
                 if let (Some(place), Some(live)) = (place, &state.live) {
-                    live.asked().set_count(place, count);
+                    live.asked().switches().set_count(place, count);
                 }
                 let done = if first && !self.is_special(event) {
                     self.soften_for(instance, event, false)

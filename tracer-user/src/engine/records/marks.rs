@@ -268,7 +268,7 @@ impl Engine {
             page: state.page(),
             cpus: state.cpus.clone(),
             on: state.live.is_some() || state.is_on(),
-            switch: state.live.as_ref().map(|live| live.asked().switch()),
+            switch: state.live.as_ref().map(|live| live.asked().tracing_switch()),
         })
         .filter(|_| state.stops == 0)
     }

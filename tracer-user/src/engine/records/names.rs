@@ -3,7 +3,7 @@
 use tracer_abi::{STAMP_SIZE, control};
 
 use crate::{
-    attach::{AttachError, AttachPoint, Attachment, HitActions, Request, Session, Threads},
+    attach::{AttachError, AttachPoint, Attached, Dispatch, HitActions, Request, Session, Threads},
     engine::{
         attachments::session::SessionFactory,
         facts::Facts,
@@ -22,7 +22,7 @@ const RING_BYTES: u32 = 64 * 1024;
 pub(in crate::engine) struct Names {
     _session: Session,
     rings: Vec<RingMemory>,
-    events: Vec<(Attachment, NameEvent)>,
+    events: Vec<(Attached, NameEvent)>,
 }
 
 impl Names {
@@ -34,20 +34,23 @@ impl Names {
             let Ok(Some(text)) = facts.tracefs.format("task", name) else { continue };
             let Ok(format) = Format::parse("task", &text) else { continue };
             let Some(event) = NameEvent::of(&format) else { continue };
-            let attachment = session.attach(&Request {
-                format: &format,
-                hook: &ProgramContext::Tracepoint,
-                via: &AttachPoint::Tracepoint(format.id),
-                filter: None,
-                irqs_off: false,
-                kind: control::FIRST + events.len() as u16,
-                threads: Threads::Every,
-                other: None,
-                extras: HitActions::default(),
-            })?;
+            let attachment = session.attach(
+                &Request {
+                    format: &format,
+                    hook: &ProgramContext::Tracepoint,
+                    via: &AttachPoint::Tracepoint(format.id),
+                    filter: None,
+                    irqs_off: false,
+                    kind: control::FIRST + events.len() as u16,
+                    threads: Threads::Every,
+                    other: None,
+                    extras: HitActions::default(),
+                },
+                Dispatch::Direct,
+            )?;
             events.push((attachment, event));
         }
-        session.set_tracing(true);
+        session.switches().set_tracing(true);
         Ok(Self { _session: session, rings, events })
     }
 

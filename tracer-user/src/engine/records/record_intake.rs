@@ -273,7 +273,7 @@ fn in_order(state: &mut Instance, books: &mut RecordIntake<'_>, part: &mut Part)
             return false;
         }
     }
-    if state.live.as_ref().is_some_and(|live| live.asked().lost_snapshot()) {
+    if state.live.as_ref().is_some_and(|live| live.asked().switches().lost_snapshot()) {
         state.snap();
     }
     // They may have been those of somebody else's step, and this one's still in the rings.

@@ -113,7 +113,7 @@ impl SavedInstance {
             })
             .collect();
         filters.sort();
-        let left = |place| state.live.as_ref().map_or(0, |live| live.asked().count(place));
+        let left = |place| state.live.as_ref().map_or(0, |live| live.asked().switches().count(place));
         let mut triggers: Vec<_> = state
             .triggers
             .lines(left, |event| events.full_name(event))

@@ -1,7 +1,7 @@
 //! The process that closes perf tracepoints for a recording or daemon: after it ended with many enabled events, or when a
 //! daemon is killed.
 //!
-//! The kernel needs tens of milliseconds to close one ([`crate::attach::take_off`]), so a minute for all events of a
+//! The kernel needs tens of milliseconds to close one ([`crate::attach::detach_all`]), so a minute for all events of a
 //! machine. The user should not wait for that. The descriptors arrive through a socket, which is the standard input of the
 //! process ([`crate::attach::hold`]).
 

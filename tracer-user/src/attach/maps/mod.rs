@@ -1,19 +1,23 @@
-//! The maps that all programs of a session share.
+//! The maps that all programs of a session share, and the memory that user space shares with them.
+
+mod counters;
+mod switches;
+mod threads;
 
 use std::{
-    mem::offset_of,
     os::fd::{AsFd, BorrowedFd},
     sync::OnceLock,
 };
 
 use tracer_abi as abi;
-use tracer_abi::{Counters, Switches};
+use tracer_abi::Counters;
+
+pub use self::{counters::CounterTable, switches::Switches, threads::ThreadTable};
 
 use crate::{
     attach::{AttachError, Cause},
-    event::Slot,
     sys::bpf::{
-        map::{Map, MapKind, MapSpec, MappedArray, flag},
+        map::{Map, MapKind, MapSpec, flag},
         ring::RingMemory,
     },
 };
@@ -29,9 +33,9 @@ pub struct Options {
     pub cpus: u32,
     /// Number of events that can be attached.
     pub slots: u32,
-    /// Whether only threads given by [`crate::attach::Session::add_pid`] are traced.
+    /// Whether only threads given by [`ThreadTable::add`] are traced.
     pub pid_gate: bool,
-    /// Whether thread lists can be used ([`crate::attach::Session::set_lists`]).
+    /// Whether thread lists can be used ([`Switches::set_lists`]).
     pub pid_lists: bool,
     /// This process's id in the initial pid namespace.
     pub own_tgid: u32,
@@ -39,18 +43,14 @@ pub struct Options {
     pub trace_own: bool,
 }
 
-/// The shared maps.
+/// The maps of a session.
 #[derive(Debug)]
-pub(in crate::attach) struct Shared {
+pub(in crate::attach) struct SessionMaps {
     options: Options,
     rings: Map,
-    counters: Map,
-    /// Whether the counters are one value.
-    one_table: bool,
-    counts: MappedArray,
-    switches: Map,
-    words: MappedArray,
-    pids: Map,
+    counters: CounterTable,
+    switches: Switches,
+    threads: ThreadTable,
     scratch: Map,
     cpu_bases: Map,
     calls: Map,
@@ -60,27 +60,10 @@ pub(in crate::attach) struct Shared {
     logs: Map,
 }
 
-/// Byte offset of an event's word. Slots after the last word share words with other slots, and nothing reads these.
-fn soft_offset(slot: Slot) -> usize {
-    offset_of!(Switches, soft) + 4 * (slot.index() % abi::SOFT_SLOTS)
-}
-
-fn paused_offset(place: u16) -> usize {
-    offset_of!(Switches, paused) + 4 * (usize::from(place) % abi::HISTS)
-}
-
-fn awaited_offset(place: u16) -> usize {
-    offset_of!(Switches, awaited) + 4 * (usize::from(place) % abi::HISTS)
-}
-
-fn count_offset(place: u16) -> usize {
-    offset_of!(Switches, counts) + 8 * usize::from(place)
-}
-
 /// Capacity of the pid table.
 const PID_ENTRIES: u32 = 32_768;
 
-impl Shared {
+impl SessionMaps {
     /// Creates the maps and maps their memory. The second value is each CPU's ring buffer.
     pub(in crate::attach) fn new(options: &Options) -> Result<(Self, Vec<RingMemory>), AttachError> {
         let fail = |kind| move |errno| AttachError::new("session", Cause::Map(kind, errno));
@@ -136,7 +119,7 @@ impl Shared {
         let whole = array("tracer_counts", rows as usize * row, 1, flag::MMAPABLE);
         let one_table = whole.is_ok();
         let counters = whole.or_else(|_| array("tracer_counts", row, rows, flag::MMAPABLE))?;
-        let switches = array("tracer_switch", size_of::<Switches>(), 1, flag::MMAPABLE)?;
+        let switches = array("tracer_switch", size_of::<abi::Switches>(), 1, flag::MMAPABLE)?;
         let pids = Map::create(&MapSpec {
             kind: MapKind::Hash,
             key_size: 4,
@@ -150,9 +133,12 @@ impl Shared {
         .map_err(fail("hash"))?;
         let mut options = options.clone();
         options.ring_bytes = ring_bytes;
+        let (counts, words) = (counters.mapped(), switches.mapped());
+        let (counts, words) = (counts.map_err(fail("mapped array"))?, words.map_err(fail("mapped array"))?);
         let shared = Self {
-            counts: counters.mapped().map_err(fail("mapped array"))?,
-            words: switches.mapped().map_err(fail("mapped array"))?,
+            counters: CounterTable::new(counters, counts, one_table, options.slots, options.cpus),
+            switches: Switches::new(switches, words),
+            threads: ThreadTable::new(pids),
             scratch: array("tracer_scratch", abi::SCRATCH_SIZE, options.cpus, 0)?,
             cpu_bases: array("tracer_cpus", 8, options.cpus, 0)?,
             calls: array("tracer_calls", 8, 2 * abi::CALL_NUMBERS, 0)?,
@@ -161,14 +147,24 @@ impl Shared {
             logs: ring(1 << 17, "AYA_LOGS")?,
             nesting: OnceLock::new(),
             rings,
-            counters,
-            one_table,
-            switches,
-            pids,
             options,
         };
-        shared.halt(abi::halted::OFF, true);
         Ok((shared, memory))
+    }
+
+    /// The switches.
+    pub(in crate::attach) fn switches(&self) -> &Switches {
+        &self.switches
+    }
+
+    /// The counters.
+    pub(in crate::attach) fn counters(&self) -> &CounterTable {
+        &self.counters
+    }
+
+    /// The lists of threads.
+    pub(in crate::attach) fn threads(&self) -> &ThreadTable {
+        &self.threads
     }
 
     /// The map for a name in a template; `scratch` replaces the shared scratch map if given.
@@ -181,7 +177,7 @@ impl Shared {
             abi::RINGS => self.rings.as_fd(),
             abi::COUNTERS => self.counters.as_fd(),
             abi::SWITCHES => self.switches.as_fd(),
-            abi::PIDS => self.pids.as_fd(),
+            abi::PIDS => self.threads.as_fd(),
             abi::SCRATCH => scratch.unwrap_or(&self.scratch).as_fd(),
             abi::CLAIMED => self.nesting.get()?.1.as_fd(),
             abi::CPU_BASES => self.cpu_bases.as_fd(),
@@ -234,47 +230,6 @@ impl Shared {
         self.nesting.get().map(|(scratch, _)| scratch)
     }
 
-    /// Sets or clears one of the reasons in [`abi::halted`] not to take hits.
-    pub(in crate::attach) fn halt(&self, reason: u32, halt: bool) {
-        let _ = self.words.change(offset_of!(Switches, halted), reason, halt);
-    }
-
-    pub(in crate::attach) fn halted(&self) -> u32 {
-        self.words.load_word(offset_of!(Switches, halted)).unwrap_or(0)
-    }
-
-    pub(in crate::attach) fn soft(&self, slot: Slot) -> bool {
-        self.words.load_word(soft_offset(slot)).is_some_and(|word| word != 0)
-    }
-
-    pub(in crate::attach) fn set_soft(&self, slot: Slot, off: bool) {
-        let _ = self.words.store(soft_offset(slot), u32::from(off));
-    }
-
-    pub(in crate::attach) fn count(&self, place: u16) -> u64 {
-        self.words.load(count_offset(place)).unwrap_or(0)
-    }
-
-    pub(in crate::attach) fn set_count(&self, place: u16, count: u64) {
-        let _ = self.words.store_long(count_offset(place), count);
-    }
-
-    pub(in crate::attach) fn hist_paused(&self, place: u16) -> bool {
-        self.words.load_word(paused_offset(place)).is_some_and(|word| word != 0)
-    }
-
-    pub(in crate::attach) fn pause_hist(&self, place: u16, paused: bool) {
-        let _ = self.words.store(paused_offset(place), u32::from(paused));
-    }
-
-    pub(in crate::attach) fn await_hist(&self, place: u16, what: u32) -> bool {
-        self.words.swap(awaited_offset(place), what) == Some(0)
-    }
-
-    pub(in crate::attach) fn lost_snapshot(&self) -> bool {
-        self.words.swap(offset_of!(Switches, snapshot), 0).is_some_and(|word| word != 0)
-    }
-
     /// Sets the event of a system call's entry or exit.
     pub(in crate::attach) fn set_call(&self, enter: bool, number: u32, cookie: u64) -> Result<(), Cause> {
         let row = if enter { number } else { number + abi::CALL_NUMBERS };
@@ -288,57 +243,6 @@ impl Shared {
         self.cpu_bases
             .update(&cpu.to_ne_bytes(), &address.to_ne_bytes())
             .map_err(|errno| Cause::System("update of the CPU table", errno))
-    }
-
-    pub(in crate::attach) fn add_pid(&self, pid: u32) -> Result<(), AttachError> {
-        self.set_pid(pid, abi::lists::TRACED)
-    }
-
-    pub(in crate::attach) fn set_pid(&self, pid: u32, lists: u8) -> Result<(), AttachError> {
-        let done = if lists == 0 {
-            self.pids.delete(&pid.to_ne_bytes()).map(drop)
-        } else {
-            self.pids.update(&pid.to_ne_bytes(), &[lists])
-        };
-        done.map_err(|errno| AttachError::new(format!("pid {pid}"), Cause::System("pid table", errno)))
-    }
-
-    pub(in crate::attach) fn listed(&self) -> Result<Vec<(u32, u8)>, AttachError> {
-        let fail = |errno| AttachError::new("threads", Cause::System("pid table", errno));
-        let mut listed = Vec::new();
-        for key in self.pids.keys().map_err(fail)? {
-            let value = self.pids.lookup(&key).map_err(fail)?;
-            if let (Some(pid), Some(lists)) = (key.first_chunk(), value.as_deref().and_then(<[u8]>::first)) {
-                listed.push((u32::from_ne_bytes(*pid), *lists));
-            }
-        }
-        Ok(listed)
-    }
-
-    pub(in crate::attach) fn set_lists(&self, in_force: u8) {
-        let _ = self.words.store(offset_of!(Switches, lists), u32::from(in_force));
-    }
-
-    /// Clears an event's row. No program may use the row meanwhile.
-    pub(in crate::attach) fn clear_counters(&self, slot: Slot) {
-        let row = self.options.cpus as usize * size_of::<Counters>();
-        for at in (slot.index() * row..(slot.index() + 1) * row).step_by(4) {
-            let _ = self.counts.store(at, 0);
-        }
-    }
-
-    pub(in crate::attach) fn counters(&self, slot: Slot, cpu: u32) -> Counters {
-        let row = slot.index() * self.options.cpus as usize + cpu as usize;
-        let word = |at: usize| self.counts.load(row * size_of::<Counters>() + at).unwrap_or(0);
-        Counters { passed: word(0), filtered: word(8), recorded: word(16), dropped: word(24) }
-    }
-
-    pub(in crate::attach) fn one_table(&self) -> bool {
-        self.one_table
-    }
-
-    pub(in crate::attach) fn slots(&self) -> u32 {
-        self.options.slots
     }
 
     pub(in crate::attach) fn cpus(&self) -> u32 {
@@ -360,10 +264,6 @@ impl Shared {
     /// The process whose threads are not traced; 0 if there is none.
     pub(in crate::attach) fn excluded_tgid(&self) -> u32 {
         if self.options.trace_own { 0 } else { self.options.own_tgid }
-    }
-
-    pub(in crate::attach) fn pids(&self) -> BorrowedFd<'_> {
-        self.pids.as_fd()
     }
 
     pub(in crate::attach) fn own_tgid(&self) -> u32 {

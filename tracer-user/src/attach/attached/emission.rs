@@ -1,0 +1,100 @@
+//! Code that is linked into programs of other events: the emission of a synthetic event, and what processes its record. Synthetic
+//! events have no hook of their own. Programs of other events emit them in the kernel, and user space injects them. The same
+//! generated functions process the record in both cases.
+
+use std::{
+    os::fd::{AsFd, AsRawFd},
+    sync::Arc,
+};
+
+use tracer_abi::INJECT_SIZE;
+
+use crate::{
+    attach::{AttachError, Cause},
+    code::{
+        asm::{self, Function, Insn, MapRef},
+        join, lower,
+    },
+    event::synthetic::Event,
+    sys::bpf::map::{Map, MapKind, MapSpec},
+};
+
+/// A self-contained part of a program (`code::join`), and the maps that it refers to by descriptor. The block must live
+/// until the program is loaded.
+#[derive(Debug)]
+pub struct Block {
+    insns: Vec<Insn>,
+    /// Owned so that their descriptors stay open.
+    maps: Vec<Arc<Map>>,
+}
+
+impl Block {
+    /// A part and the maps it refers to.
+    pub(in crate::attach) fn new(insns: Vec<Insn>, maps: Vec<Arc<Map>>) -> Self {
+        Self { insns, maps }
+    }
+
+    /// Joins functions, the first of which is the entry, with the parts that they call by the names `part 0`, `part 1`
+    /// and so on.
+    pub(in crate::attach) fn joined(functions: &[Function], parts: &[Self], mut maps: Vec<Arc<Map>>) -> Self {
+        let names = names(parts);
+        let joined: Vec<join::Part<'_>> =
+            names.each().into_iter().zip(parts).map(|(name, part)| (name, part.insns())).collect();
+        let insns = join::join(functions, &joined);
+        maps.extend(parts.iter().flat_map(|part| part.maps.iter().cloned()));
+        Self { insns, maps }
+    }
+
+    /// The maps it refers to.
+    pub(in crate::attach) fn into_maps(self) -> Vec<Arc<Map>> {
+        self.maps
+    }
+
+    /// Its instructions; the first is the entry.
+    pub fn insns(&self) -> &[Insn] {
+        &self.insns
+    }
+
+    /// The encoded instructions for the kernel.
+    pub(in crate::attach) fn bytes(&self) -> Vec<u8> {
+        self.insns.iter().flat_map(|insn| insn.encode()).collect()
+    }
+}
+
+/// The code that one program calls to emit the synthetic event with this id. `parts` process the record in the
+/// instances where the event is on, from [`Session::block`]. [`lower::emission`] defines the arguments. Returns `None`
+/// if the event's record is too long.
+///
+/// # Errors
+/// When the kernel refuses a map.
+pub fn emission(event: &Event, id: u16, parts: &[Block]) -> Result<Option<Block>, AttachError> {
+    let area = Map::create(&MapSpec {
+        kind: MapKind::PerCpuArray,
+        key_size: 4,
+        value_size: INJECT_SIZE as u32,
+        max_entries: 1,
+        flags: 0,
+        inner: None,
+        name: "tracer_emit",
+    })
+    .map_err(|errno| AttachError::new(&event.name, Cause::Map("array", errno)))?;
+    let names = names(parts);
+    let Some(mut function) = lower::emission(event, id, &names.each()) else { return Ok(None) };
+    asm::bind(&mut function.insns, |map| (map == MapRef::Emission).then_some(area.as_fd().as_raw_fd()))
+        .map_err(|map| AttachError::new(&event.name, Cause::NoHook(format!("there is no map {map}"))))?;
+    Ok(Some(Block::joined(&[function], parts, vec![Arc::new(area)])))
+}
+
+/// Names of the parts.
+pub(in crate::attach) fn names(parts: &[Block]) -> Names {
+    Names((0..parts.len()).map(|number| format!("part {number}")).collect())
+}
+
+/// Owned names, to be borrowed.
+pub(in crate::attach) struct Names(Vec<String>);
+
+impl Names {
+    pub(in crate::attach) fn each(&self) -> Vec<&str> {
+        self.0.iter().map(String::as_str).collect()
+    }
+}

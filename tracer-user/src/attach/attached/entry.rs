@@ -1,0 +1,251 @@
+//! Entries of program arrays, and the small programs, the gates, that tail-call them. A gate stays attached, and the program
+//! that it calls is exchanged by one word: every hit runs either the old program or the new one, exactly once.
+//!
+//! A dispatch table (`dispatch_table.rs`) is an array for all events of a kind of hook. A gate of its own ([`OwnGate`]) has an
+//! array with a single entry, for programs that cannot share one: an array takes programs of one type and, at functions, of one
+//! function.
+
+use std::{
+    os::fd::{AsFd, AsRawFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    attach::Cause,
+    code::asm::{self, Alu, Assembler, Atomic, Cond, Function, Helper, MapRef, Reg, Width},
+    sys::bpf::{
+        map::{Map, MapKind, MapSpec},
+        prog::{Prog, ProgKind, Purpose},
+    },
+};
+
+/// How a gate finds the entry that it calls.
+#[derive(Clone, Copy)]
+pub(in crate::attach) enum EntrySource {
+    /// The lower half of its attach cookie.
+    Cookie,
+    /// The same at kprobe.multi, where an address that the link does not know has the cookie 0.
+    CookieOfMany,
+    /// Constant.
+    Fixed(u32),
+}
+
+/// Creates an array of programs.
+pub(in crate::attach) fn program_array(entries: u32, name: &'static str) -> Result<Map, Cause> {
+    Map::create(&MapSpec {
+        kind: MapKind::ProgArray,
+        key_size: 4,
+        value_size: 4,
+        max_entries: entries,
+        flags: 0,
+        inner: None,
+        name,
+    })
+    .map_err(|errno| Cause::Map("program array", errno))
+}
+
+/// An entry of an array of programs, which one attached event owns.
+#[derive(Debug)]
+pub(in crate::attach) struct Entry {
+    array: Arc<Map>,
+    index: u32,
+    /// Whether this event has a program there.
+    is_set: bool,
+}
+
+impl Entry {
+    /// An entry without a program.
+    pub(in crate::attach) fn new(array: Arc<Map>, index: u32) -> Self {
+        Self { array, index, is_set: false }
+    }
+
+    /// Sets the program, in place of the old one.
+    pub(in crate::attach) fn set(&mut self, program: &Prog) -> Result<(), Cause> {
+        self.array
+            .set_fd(self.index, program.as_fd())
+            .map_err(|errno| Cause::System("entry in the table of programs", errno))?;
+        self.is_set = true;
+        Ok(())
+    }
+
+    /// Removes the program: no program runs at hits from here on. Does nothing if none is set, as another event may own the
+    /// entry by then.
+    pub(in crate::attach) fn clear(&mut self) {
+        if std::mem::take(&mut self.is_set) {
+            // Clearing a set entry does not fail.
+            let _ = self.array.delete(&self.index.to_ne_bytes());
+        }
+    }
+}
+
+/// The code of a gate. `before` emits what runs before the call and leaves the context in R1.
+fn code(source: EntrySource, before: impl FnOnce(&mut Assembler)) -> Function {
+    let mut asm = Assembler::new();
+    let end = asm.label();
+    before(&mut asm);
+    match source {
+        EntrySource::Cookie | EntrySource::CookieOfMany => {
+            asm.mov(Reg::R6, Reg::R1);
+            asm.call(Helper::GetAttachCookie);
+            asm.mov(Reg::R1, Reg::R6);
+            if matches!(source, EntrySource::CookieOfMany) {
+                asm.jump_if(Cond::Eq, Reg::R0, 0, end);
+            }
+            asm.alu32(Alu::Mov, Reg::R3, Reg::R0);
+        }
+        EntrySource::Fixed(index) => asm.alu32(Alu::Mov, Reg::R3, index.cast_signed()),
+    }
+    asm.map(Reg::R2, MapRef::Programs);
+    asm.call(Helper::TailCall);
+    asm.bind(end);
+    asm.mov(Reg::R0, 0);
+    asm.exit();
+    asm.finish("gate")
+}
+
+/// Loads a gate for an array; `hits` is the counter of a gate whose code counts hits.
+pub(in crate::attach) fn load_gate(
+    kind: ProgKind,
+    purpose: Purpose<'_>,
+    array: &Map,
+    source: EntrySource,
+    hits: Option<&Map>,
+    name: &'static str,
+) -> Result<Prog, Cause> {
+    let mut function = code(source, |asm| {
+        if hits.is_some() {
+            count(asm);
+        }
+    });
+    let bound = asm::bind(&mut function.insns, |map| match map {
+        MapRef::Programs => Some(array.as_fd().as_raw_fd()),
+        MapRef::Hits => hits.map(|hits| hits.as_fd().as_raw_fd()),
+        _ => None,
+    });
+    bound.map_err(|map| Cause::NoHook(format!("there is no map {map}")))?;
+    Prog::load_for(kind, purpose, &function.bytes(), name).map_err(|error| Cause::Load(kind, error))
+}
+
+/// Emits how a gate counts a hit.
+fn count(asm: &mut Assembler) {
+    let uncounted = asm.label();
+    asm.mov(Reg::R6, Reg::R1);
+    asm.store(Width::W, Reg::R10, -4, 0);
+    asm.map(Reg::R1, MapRef::Hits);
+    asm.address(Reg::R2, Reg::R10, -4);
+    asm.call(Helper::MapLookupElem);
+    asm.jump_if(Cond::Eq, Reg::R0, 0, uncounted);
+    asm.mov(Reg::R1, 1);
+    asm.atomic(Width::D, Atomic::AddOnly, Reg::R0, 0, Reg::R1);
+    asm.bind(uncounted);
+    asm.mov(Reg::R1, Reg::R6);
+}
+
+/// A gate that one event owns.
+#[derive(Debug)]
+pub(in crate::attach) struct OwnGate {
+    program: Prog,
+    /// Hits by CPU, also of threads that are not traced, as the kernel's probe profiles have them.
+    hits: Option<Map>,
+    /// Where the gate's missed hits are added once it is detached.
+    ended: Option<Arc<AtomicU64>>,
+}
+
+impl OwnGate {
+    /// Loads a gate in front of a single entry.
+    pub(in crate::attach) fn new(
+        kind: ProgKind,
+        purpose: Purpose<'_>,
+        counts: bool,
+        name: &'static str,
+    ) -> Result<(Self, Entry), Cause> {
+        let array = Arc::new(program_array(1, name)?);
+        let hits = counts.then(|| {
+            Map::create(&MapSpec {
+                kind: MapKind::PerCpuArray,
+                key_size: 4,
+                value_size: 8,
+                max_entries: 1,
+                flags: 0,
+                inner: None,
+                name: "tracer_hits",
+            })
+            .map_err(|errno| Cause::Map("array", errno))
+        });
+        let hits = hits.transpose()?;
+        let program = load_gate(kind, purpose, &array, EntrySource::Fixed(0), hits.as_ref(), name)?;
+        Ok((Self { program, hits, ended: None }, Entry::new(array, 0)))
+    }
+
+    /// A loaded gate in front of an entry of a larger array. Its missed hits are added to `ended` once it is detached.
+    pub(in crate::attach) fn in_table(program: Prog, ended: Arc<AtomicU64>) -> Self {
+        Self { program, hits: None, ended: Some(ended) }
+    }
+
+    /// The program to attach to the hook.
+    pub(in crate::attach) fn program(&self) -> &Prog {
+        &self.program
+    }
+
+    /// Hits of the hook, if the gate counts them.
+    pub(in crate::attach) fn hits(&self) -> u64 {
+        let counts = self.hits.as_ref().and_then(|hits| hits.lookup_per_cpu(&[0; 4]).ok().flatten());
+        let counts = counts.unwrap_or_default();
+        let each = counts.iter().filter_map(|count| count.first_chunk()).copied().map(u64::from_ne_bytes);
+        each.fold(0, u64::wrapping_add)
+    }
+
+    /// Hits for which the kernel did not run the gate.
+    pub(in crate::attach) fn missed(&self) -> u64 {
+        missed(&self.program)
+    }
+}
+
+impl Drop for OwnGate {
+    fn drop(&mut self) {
+        if let Some(ended) = &self.ended {
+            ended.fetch_add(self.missed(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Hits for which the kernel did not run a program.
+pub(in crate::attach) fn missed(program: &Prog) -> u64 {
+    program.info().map_or(0, |info| info.misses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::listing;
+
+    fn listed(source: EntrySource) -> String {
+        listing::program(&code(source, |_| ()).insns)
+    }
+
+    #[test]
+    fn a_gate_jumps_to_the_program_of_its_entry() {
+        insta::assert_snapshot!(listed(EntrySource::Fixed(7)), @r"
+        0  w3 = 7
+        1  r2 = map programs
+        3  call bpf_tail_call
+        4  r0 = 0
+        5  exit
+        ");
+        insta::assert_snapshot!(listed(EntrySource::CookieOfMany), @r"
+         0  r6 = r1
+         1  call bpf_get_attach_cookie
+         2  r1 = r6
+         3  if r0 == 0 goto L1
+         4  w3 = w0
+         5  r2 = map programs
+         7  call bpf_tail_call
+        L1:
+         8  r0 = 0
+         9  exit
+        ");
+    }
+}

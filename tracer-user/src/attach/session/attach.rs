@@ -1,0 +1,273 @@
+//! Attaching events to their hooks, and replacing and resuming their programs.
+
+use std::{os::fd::AsFd, sync::Arc};
+
+use super::Session;
+use crate::{
+    attach::{
+        AttachError, AttachPoint, Block, Cause, Dispatch, Request,
+        attached::{
+            entry::{Entry, OwnGate},
+            lifecycle::{Attached, Parked, Planned},
+        },
+        hooks::{
+            self, tracepoint,
+            uprobe::{self, Hooks, Job},
+        },
+        link::Link,
+        program::companions::Companions,
+        slots::SlotLease,
+    },
+    event::Slot,
+    sys::bpf::prog::Prog,
+};
+
+/// The slot in the parameters of a program that counts nothing.
+const UNUSED: Slot = Slot::new(0);
+
+impl Session {
+    /// Attaches an event.
+    ///
+    /// # Errors
+    /// When the program does not pass the verifier or the kernel refuses the hook. [`Dispatch::Table`] is refused at hooks that
+    /// pass neither an attach cookie nor a number.
+    pub fn attach(&mut self, request: &Request<'_>, dispatch: Dispatch) -> Result<Attached, AttachError> {
+        let named = |cause| AttachError::new(request.format.full_name(), cause);
+        let mut attached = self.unlinked(request, dispatch)?;
+        attached.companions.attach_before(request.via).map_err(named)?;
+        attached.link = self.link(&attached, request).map_err(named)?;
+        attached.companions.attach_prefault(request.via);
+        #[cfg(feature = "bpf-log")]
+        if self.logs.is_none() {
+            let id = attached.program.program.info().ok().map(|info| info.id);
+            self.logs = id.and_then(super::Logs::of);
+        }
+        Ok(attached)
+    }
+
+    /// Plans an event of a file. The job makes its links, without the session.
+    ///
+    /// # Errors
+    /// As [`Session::attach`], and for an event that is not at a file.
+    pub fn plan(&mut self, request: &Request<'_>, dispatch: Dispatch) -> Result<(Planned, Job), AttachError> {
+        let name = request.format.full_name();
+        let attached = self.unlinked(request, dispatch)?;
+        let (place, exit) = match request.via {
+            AttachPoint::Uprobe(place) => (place, false),
+            AttachPoint::Uretprobe(place) => (place, true),
+            _ => return Err(AttachError::new(name, Cause::Misplaced("a link of a file is for files"))),
+        };
+        let cookie = attached.slot().map_or(0, |slot| request.cookie(slot));
+        let links = match dispatch {
+            Dispatch::Table => {
+                let table = self.tables.table(request.via);
+                table.and_then(|table| Ok(vec![table.plan_file(cookie, place)?]))
+            }
+            Dispatch::Gate | Dispatch::Direct => {
+                uprobe::Planned::new(attached.linked_program(), place, exit, 0).map(|link| {
+                    // The prefault program's link comes after the probe's own, because the kernel runs the program
+                    // attached last first.
+                    let prefault = attached.companions.prefault();
+                    let prefault =
+                        prefault.and_then(|program| uprobe::Planned::new(program, place, exit, 0).ok());
+                    std::iter::once(link).chain(prefault).collect()
+                })
+            }
+        };
+        let links = links.map_err(|cause| AttachError::new(&name, cause))?;
+        let mut job = Job::new(links);
+        if let Some(lease) = &attached.lease {
+            job = job.keep(Arc::clone(lease));
+        }
+        Ok((Planned { attached, name, cookie }, job))
+    }
+
+    /// Completes an event of a file with its links.
+    ///
+    /// # Errors
+    /// When the first link could not be made.
+    pub fn finish(&mut self, planned: Planned, made: Hooks) -> Result<Attached, AttachError> {
+        let Planned { mut attached, name, cookie } = planned;
+        let link = || {
+            let mut made = made?.into_iter();
+            let first = made.next().ok_or(Cause::Misplaced("no link"))?;
+            if attached.dispatch == Dispatch::Table {
+                let table = self.tables.table(&attached.via)?;
+                return Ok(Link::File(first.linked(|event| table.link_perf(cookie, event))?));
+            }
+            let link = uprobe::finish(attached.linked_program(), first)?;
+            for hook in made {
+                attached.companions.finish_prefault(hook);
+            }
+            Ok(link)
+        };
+        let link = link().map_err(|cause| AttachError::new(name, cause))?;
+        attached.link = link;
+        Ok(attached)
+    }
+
+    /// Replaces the program of an event: every hit runs either the old or the new one, exactly once.
+    ///
+    /// # Errors
+    /// When the program does not pass the verifier, the request is for another hook, or the program itself is attached. The old
+    /// program stays.
+    pub fn replace(&mut self, attached: &mut Attached, request: &Request<'_>) -> Result<(), AttachError> {
+        request.must_be_at(&attached.via)?;
+        let slot = attached.slot().unwrap_or(UNUSED);
+        let program = if attached.dispatch == Dispatch::Table {
+            self.shared_program(request, slot)?
+        } else {
+            let known = attached.program.scratch.as_ref();
+            Arc::new(self.builder().own(request, slot, known, &attached.companions)?)
+        };
+        let set = self.announce_call(request, slot).and_then(|()| attached.set_program(program));
+        set.map_err(|cause| AttachError::new(request.format.full_name(), cause))
+    }
+
+    /// Turns an event on again.
+    ///
+    /// # Errors
+    /// As [`Session::replace`]. The event is then detached.
+    pub fn resume(&mut self, parked: Parked, request: &Request<'_>) -> Result<Attached, AttachError> {
+        let Parked(mut attached) = parked;
+        if let Some(slot) = attached.slot() {
+            self.switches().set_soft(slot, request.extras.begins_off);
+        }
+        self.replace(&mut attached, request)?;
+        Ok(attached)
+    }
+
+    /// The code that processes the record of an event without a hook in a program that emits the event; the request is
+    /// [`AttachPoint::Emitted`].
+    ///
+    /// # Errors
+    /// When no code can be generated, or the kernel refuses a map.
+    pub fn block(&self, attached: &Attached, request: &Request<'_>) -> Result<Block, AttachError> {
+        debug_assert_eq!(*request.via, AttachPoint::Emitted);
+        let slot = attached.slot().unwrap_or(UNUSED);
+        let (image, scratch) = self.builder().image(request, slot, None, &Companions::default())?;
+        Ok(Block::new(image.insns, image.constants.into_iter().chain(scratch).map(Arc::new).collect()))
+    }
+
+    /// Makes an event completely except for its link. Its program is set at its entry.
+    pub(in crate::attach) fn unlinked(
+        &mut self,
+        request: &Request<'_>,
+        dispatch: Dispatch,
+    ) -> Result<Attached, AttachError> {
+        let named = |cause| AttachError::new(request.format.full_name(), cause);
+        let lease = self.lease(request)?;
+        let slot = lease.as_ref().map_or(UNUSED, |lease| lease.slot());
+        let companions = match dispatch {
+            Dispatch::Table => Companions::default(),
+            Dispatch::Direct | Dispatch::Gate => Companions::load(request).map_err(named)?,
+        };
+        let program = match dispatch {
+            Dispatch::Table => self.shared_program(request, slot)?,
+            Dispatch::Direct | Dispatch::Gate => {
+                Arc::new(self.builder().own(request, slot, None, &companions)?)
+            }
+        };
+        let mut attached = Attached::new(request.via.clone(), dispatch, program);
+        (attached.companions, attached.lease) = (companions, lease);
+        (attached.gate, attached.entry) = self.way(request, dispatch, slot).map_err(named)?;
+        if let Some(entry) = &mut attached.entry {
+            let set = self.announce_call(request, slot).and_then(|()| entry.set(&attached.program.program));
+            set.map_err(named)?;
+        }
+        Ok(attached)
+    }
+
+    /// A row of the counters, cleared. `None` if the program records nothing, and so needs no counters.
+    fn lease(&self, request: &Request<'_>) -> Result<Option<Arc<SlotLease>>, AttachError> {
+        if request.extras.no_record {
+            return Ok(None);
+        }
+        let lease = self
+            .slots
+            .take()
+            .ok_or_else(|| AttachError::new("counters", Cause::TooMany(self.maps.counters().slots())))?;
+        self.maps.counters().clear(lease.slot());
+        if request.extras.soft_slot.is_none() {
+            self.switches().set_soft(lease.slot(), request.extras.begins_off);
+        }
+        Ok(Some(lease))
+    }
+
+    /// The gate of its own through which hits reach a program, and the entry where the gate finds it.
+    fn way(
+        &mut self,
+        request: &Request<'_>,
+        dispatch: Dispatch,
+        slot: Slot,
+    ) -> Result<(Option<OwnGate>, Option<Entry>), Cause> {
+        let via = request.via;
+        match (dispatch, via, via.call()) {
+            (_, AttachPoint::Inject, _) => Ok((None, None)),
+            (Dispatch::Direct | Dispatch::Table, _, Some((enter, number))) => {
+                Ok((None, Some(self.calls.entry(enter, number)?)))
+            }
+            (Dispatch::Direct, ..) => Ok((None, None)),
+            (Dispatch::Gate, _, Some(_)) => Err(Cause::Misplaced("system calls have a dispatcher")),
+            (Dispatch::Gate, ..) => {
+                let (gate, entry) = OwnGate::new(via.kind(), request.purpose(), true, "tracer_probe")?;
+                Ok((Some(gate), Some(entry)))
+            }
+            (Dispatch::Table, AttachPoint::RawTracepoint(_), _) => {
+                let table = self.tables.table(via)?;
+                Ok((Some(table.own_gate(slot)?), Some(table.entry(slot))))
+            }
+            (
+                Dispatch::Table,
+                AttachPoint::Tracepoint(_) | AttachPoint::Uprobe(_) | AttachPoint::Shared { .. },
+                _,
+            ) => Ok((None, Some(self.tables.table(via)?.entry(slot)))),
+            (Dispatch::Table, ..) => Err(Cause::Misplaced("no gate is for such a hook")),
+        }
+    }
+
+    /// Tells programs that events share which event a system call belongs to.
+    fn announce_call(&self, request: &Request<'_>, slot: Slot) -> Result<(), Cause> {
+        match request.via.call() {
+            Some((enter, number)) => self.maps.set_call(enter, number, request.cookie(slot)),
+            None => Ok(()),
+        }
+    }
+
+    /// Links an event to its hook.
+    fn link(&mut self, attached: &Attached, request: &Request<'_>) -> Result<Link, Cause> {
+        let via = request.via;
+        if via.is_call() {
+            return Ok(Link::None);
+        }
+        match (attached.dispatch, via) {
+            (Dispatch::Table, AttachPoint::Tracepoint(id)) => {
+                let event = self.opened.take(via).unwrap_or_else(|| tracepoint::open(*id))?;
+                let event = event.take().map_err(tracepoint::not_opened)?;
+                let cookie = attached.slot().map_or(0, |slot| request.cookie(slot));
+                let link = self.tables.table(via)?.link_perf(cookie, event.as_fd())?;
+                Ok(Link::Perf { link, event, kept: None })
+            }
+            (Dispatch::Table, AttachPoint::Uprobe(place)) => {
+                let cookie = attached.slot().map_or(0, |slot| request.cookie(slot));
+                let table = self.tables.table(via)?;
+                let hook = table.plan_file(cookie, place)?.make()?;
+                let hook = hook.linked(|event| table.link_perf(cookie, event))?;
+                Ok(Link::File(match &attached.lease {
+                    Some(lease) => hook.keep(Arc::clone(lease)),
+                    None => hook,
+                }))
+            }
+            _ => self.link_program(attached.linked_program(), via),
+        }
+    }
+
+    /// Links a program to a hook.
+    pub(in crate::attach) fn link_program(
+        &mut self,
+        program: &Prog,
+        via: &AttachPoint,
+    ) -> Result<Link, Cause> {
+        hooks::attach(program, via, self.opened.take(via))
+    }
+}
