@@ -11,7 +11,7 @@ use super::{
     hooks::calls::Place,
     slots::SlotLease,
 };
-use crate::sys::bpf::prog::{Prog, link_missed};
+use crate::sys::bpf::{link::link_missed, prog::Prog};
 
 /// What keeps a program attached.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use aya_obj::generated::{BPF_F_SLEEPABLE, bpf_attach_type, bpf_func_id};
 use rustix::io::Errno;
 
 use super::feature::{Feature, Group, feature};
@@ -16,10 +17,6 @@ use crate::sys::bpf::prog::ProgKind;
 
 /// `return 0`: `r0 = 0; exit`.
 const RETURN_0: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
-/// `BPF_F_SLEEPABLE`.
-const SLEEPABLE: u32 = 1 << 4;
-/// `BPF_TRACE_FENTRY`.
-const ATTACH_FENTRY: u32 = 24;
 /// A kernel function that does nothing and exists as an attach target (net/bpf/test_run.c).
 const TEST_FUNCTION: &str = "bpf_fentry_test1";
 
@@ -94,17 +91,22 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         ("prog_syscall", ProgKind::Syscall, "records that come from user space", "5.14 (79a7f8bdb159)"),
     ];
     for (name, kind, purpose, since) in kinds {
-        let flags = if kind == ProgKind::Syscall { SLEEPABLE } else { 0 };
+        let flags = if kind == ProgKind::Syscall { BPF_F_SLEEPABLE } else { 0 };
         push(name, purpose, since, loads(kind, 0, flags, &RETURN_0, privileges));
     }
     let helpers = [
         (
             "read_kernel_memory",
-            113,
+            bpf_func_id::BPF_FUNC_probe_read_kernel as u8,
             "what pointers of events point to",
             "5.5 (6ae08ae3dea2); lockdown forbids it",
         ),
-        ("read_user_memory", 112, "strings that system calls are given", "5.5 (6ae08ae3dea2)"),
+        (
+            "read_user_memory",
+            bpf_func_id::BPF_FUNC_probe_read_user as u8,
+            "strings that system calls are given",
+            "5.5 (6ae08ae3dea2)",
+        ),
     ];
     for (name, helper, purpose, since) in helpers {
         push(name, purpose, since, loads(ProgKind::Tracepoint, 0, 0, &reading(helper), privileges));
@@ -124,7 +126,7 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         attach,
     );
 
-    let get_attach_cookie = 174;
+    let get_attach_cookie = bpf_func_id::BPF_FUNC_get_attach_cookie as u8;
     push(
         "cookie_tracepoint",
         "one program for all events of a class",
@@ -194,7 +196,7 @@ fn tracing(privileges: &Privileges) -> (Answer, Answer) {
     };
     let trial = Trial {
         kind: ProgKind::Tracing as u32,
-        attach_type: ATTACH_FENTRY,
+        attach_type: bpf_attach_type::BPF_TRACE_FENTRY as u32,
         attach_btf_id: id,
         flags: 0,
         insns: &RETURN_0,

@@ -1,40 +1,11 @@
 //! The kernel's BTF objects by name, for programs attached to functions of modules.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
-use super::{Block, Command, call, call_fd};
+use aya_obj::generated::{bpf_btf_info, bpf_cmd};
+
+use super::{arguments, call, call_fd, info};
 use crate::sys::Errno;
-
-#[repr(C)]
-#[derive(Default)]
-struct ById {
-    id: u32,
-    next: u32,
-    flags: u32,
-}
-// SAFETY: plain integers without padding.
-unsafe impl Block for ById {}
-
-#[repr(C)]
-struct GetInfo {
-    fd: u32,
-    length: u32,
-    info: u64,
-}
-// SAFETY: no padding; `info` points to an [`Info`] of `length` bytes.
-unsafe impl Block for GetInfo {}
-
-/// `struct bpf_btf_info`.
-#[repr(C)]
-#[derive(Default)]
-struct Info {
-    btf: u64,
-    btf_size: u32,
-    id: u32,
-    name: u64,
-    name_len: u32,
-    kernel_btf: u32,
-}
 
 /// Maximum length of a module's name with its NUL: `MODULE_NAME_LEN` (`64 - sizeof(unsigned long)`).
 const NAME_MAX: usize = 56;
@@ -46,28 +17,48 @@ const NAME_MAX: usize = 56;
 pub fn module(name: &str) -> Result<Option<OwnedFd>, Errno> {
     let mut last = 0;
     loop {
-        let mut block = ById { id: last, ..ById::default() };
-        match call(Command::BtfGetNextId, &mut block) {
-            Ok(_) => last = block.next,
+        last = match next_id(last) {
+            Ok(next) => next,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(errno),
-        }
-        let fd = match call_fd(Command::BtfGetFdById, &mut ById { id: last, ..ById::default() }) {
+        };
+        let fd = match by_id(last) {
             Ok(fd) => fd,
             // The module was unloaded meanwhile.
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(errno),
         };
         let mut own = [0_u8; NAME_MAX];
-        let mut info = Info { name: own.as_mut_ptr() as u64, name_len: NAME_MAX as u32, ..Info::default() };
-        let mut block = GetInfo {
-            fd: fd.as_raw_fd() as u32,
-            length: size_of::<Info>() as u32,
-            info: std::ptr::from_mut(&mut info) as u64,
+        let wanted = bpf_btf_info {
+            btf: 0,
+            btf_size: 0,
+            id: 0,
+            name: own.as_mut_ptr() as u64,
+            name_len: NAME_MAX as u32,
+            kernel_btf: 0,
         };
-        call(Command::ObjGetInfo, &mut block)?;
-        if info.kernel_btf != 0 && own.split(|byte| *byte == 0).next() == Some(name.as_bytes()) {
+        // SAFETY: the name's buffer has the stated length, and no other is requested.
+        let found = unsafe { info::fill(fd.as_fd(), wanted) }?;
+        if found.kernel_btf != 0 && own.split(|byte| *byte == 0).next() == Some(name.as_bytes()) {
             return Ok(Some(fd));
         }
     }
+}
+
+/// The id of the next BTF object after this one.
+fn next_id(last: u32) -> Result<u32, Errno> {
+    let mut arguments = arguments();
+    arguments.__bindgen_anon_6.__bindgen_anon_1.start_id = last;
+    // SAFETY: there are no addresses.
+    unsafe { call(bpf_cmd::BPF_BTF_GET_NEXT_ID, &mut arguments) }?;
+    // SAFETY: an integer, which the kernel has set.
+    Ok(unsafe { arguments.__bindgen_anon_6.next_id })
+}
+
+/// The BTF object of an id.
+fn by_id(id: u32) -> Result<OwnedFd, Errno> {
+    let mut arguments = arguments();
+    arguments.__bindgen_anon_6.__bindgen_anon_1.btf_id = id;
+    // SAFETY: the command returns a descriptor, and there are no addresses.
+    unsafe { call_fd(bpf_cmd::BPF_BTF_GET_FD_BY_ID, &mut arguments) }
 }

@@ -3,9 +3,15 @@
 //! Nothing persists: the caller drops what it gets. The error number is the answer, so this module does not interpret
 //! it.
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::{Block, Command, call_fd, name};
+use aya_obj::generated::{bpf_attach_type, bpf_cmd};
+
+use super::{
+    call_fd,
+    link::{self, link_arguments},
+    prog::LoadRequest,
+};
 use crate::sys::Errno;
 
 /// A program loaded for trial.
@@ -23,89 +29,36 @@ pub struct Trial<'a> {
     pub insns: &'a [u8],
 }
 
-/// `union bpf_attr` of `BPF_PROG_LOAD` up to `attach_btf_id`, include/uapi/linux/bpf.h.
-#[repr(C)]
-#[derive(Default)]
-struct Load {
-    kind: u32,
-    count: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log: u64,
-    kernel_version: u32,
-    flags: u32,
-    name: [u8; 16],
-    ifindex: u32,
-    attach_type: u32,
-    btf_fd: u32,
-    func_info_size: u32,
-    func_info: u64,
-    func_info_count: u32,
-    line_info_size: u32,
-    line_info: u64,
-    line_info_count: u32,
-    attach_btf_id: u32,
-}
-// SAFETY: no padding; the instructions and the licence outlive the call.
-unsafe impl Block for Load {}
-
-#[repr(C)]
-struct Open {
-    name: u64,
-    prog: u32,
-    pad: u32,
-}
-// SAFETY: no padding; the name is null.
-unsafe impl Block for Open {}
-
-/// The part of `BPF_LINK_CREATE` that kprobe.multi and uprobe.multi share, long enough for both.
-#[repr(C)]
-#[derive(Default)]
-struct Multi {
-    prog: u32,
-    target: u32,
-    attach_type: u32,
-    flags: u32,
-    words: [u64; 6],
-}
-// SAFETY: no padding; the pointers among the words outlive the call.
-unsafe impl Block for Multi {}
-
 /// `BPF_TRACE_KPROBE_MULTI`.
-pub const ATTACH_KPROBE_MULTI: u32 = 42;
+pub const ATTACH_KPROBE_MULTI: u32 = bpf_attach_type::BPF_TRACE_KPROBE_MULTI as u32;
 /// `BPF_TRACE_UPROBE_MULTI`.
-pub const ATTACH_UPROBE_MULTI: u32 = 48;
+pub const ATTACH_UPROBE_MULTI: u32 = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
 
 /// Loads a trial program.
 ///
 /// # Errors
 /// The kernel's error.
 pub fn load(trial: &Trial<'_>) -> Result<OwnedFd, Errno> {
-    let license = c"Dual MIT/GPL";
-    call_fd(
-        Command::ProgLoad,
-        &mut Load {
-            kind: trial.kind,
-            count: (trial.insns.len() / 8) as u32,
-            insns: trial.insns.as_ptr() as u64,
-            license: license.as_ptr() as u64,
-            flags: trial.flags,
-            name: name("trial"),
-            attach_type: trial.attach_type,
-            attach_btf_id: trial.attach_btf_id,
-            ..Load::default()
-        },
-    )
+    let request = LoadRequest {
+        kind: trial.kind,
+        attach_type: trial.attach_type,
+        attach_btf_id: trial.attach_btf_id,
+        attach_btf: None,
+        flags: trial.flags,
+        insns: trial.insns,
+        title: "trial",
+        functions: &[],
+        types: None,
+    };
+    request.load(&mut [])
 }
 
-/// Attaches a tracing program (fentry, fexit) to the function it was loaded for.
+/// Attaches a tracing program (fentry, fexit) to the function that it was loaded for.
 ///
 /// # Errors
 /// The kernel's error.
 pub fn attach_tracing(prog: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    call_fd(Command::RawTracepointOpen, &mut Open { name: 0, prog: prog.as_raw_fd() as u32, pad: 0 })
+    link::attach_tracing(prog)
 }
 
 /// Requests a kprobe.multi link to no function at all.
@@ -113,11 +66,9 @@ pub fn attach_tracing(prog: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 /// # Errors
 /// Always fails: `EINVAL` if the kernel supports such links, `EOPNOTSUPP` if it does not.
 pub fn link_kprobe_multi_to_nothing(prog: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let attach_type = ATTACH_KPROBE_MULTI;
-    call_fd(
-        Command::LinkCreate,
-        &mut Multi { prog: prog.as_raw_fd() as u32, attach_type, ..Multi::default() },
-    )
+    let mut arguments = link_arguments(prog, bpf_attach_type::BPF_TRACE_KPROBE_MULTI);
+    // SAFETY: the command returns a descriptor, and there are no addresses.
+    unsafe { call_fd(bpf_cmd::BPF_LINK_CREATE, &mut arguments) }
 }
 
 /// Requests a uprobe.multi link to a directory.
@@ -127,14 +78,10 @@ pub fn link_kprobe_multi_to_nothing(prog: BorrowedFd<'_>) -> Result<OwnedFd, Err
 pub fn link_uprobe_multi_to_root(prog: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = c"/";
     let offset = 0_u64;
-    // In memory, `cnt` is the first half of its word and `flags` (0) the second.
-    let count = if cfg!(target_endian = "little") { 1 } else { 1 << 32 };
-    let mut block = Multi {
-        prog: prog.as_raw_fd() as u32,
-        attach_type: ATTACH_UPROBE_MULTI,
-        // `path`, `offsets`, `ref_ctr_offsets`, `cookies`, `cnt` and `flags`, `pid`
-        words: [path.as_ptr() as u64, &raw const offset as u64, 0, 0, count, 0],
-        ..Multi::default()
-    };
-    call_fd(Command::LinkCreate, &mut block)
+    let mut arguments = link_arguments(prog, bpf_attach_type::BPF_TRACE_UPROBE_MULTI);
+    arguments.link_create.__bindgen_anon_3.uprobe_multi.path = path.as_ptr() as u64;
+    arguments.link_create.__bindgen_anon_3.uprobe_multi.offsets = &raw const offset as u64;
+    arguments.link_create.__bindgen_anon_3.uprobe_multi.cnt = 1;
+    // SAFETY: the command returns a descriptor; path and offset outlive the call.
+    unsafe { call_fd(bpf_cmd::BPF_LINK_CREATE, &mut arguments) }
 }

@@ -5,33 +5,30 @@
 //! matters, so all functions of all programs share one: no arguments, returns u64.
 
 use std::{
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::OnceLock,
 };
 
-use super::{Block, Command, call_fd};
+use aya_obj::{
+    btf::{Btf, BtfType, Func, FuncLinkage, FuncProto, Int, IntEncoding},
+    generated::{
+        BPF_CALL, BPF_DW, BPF_IMM, BPF_JMP, BPF_LD, BPF_PSEUDO_CALL, BPF_PSEUDO_FUNC, bpf_cmd, bpf_func_info,
+    },
+};
+
+use super::{arguments, call_fd};
 use crate::sys::Errno;
 
-/// Opcodes and source registers that refer to a function: `BPF_JMP | BPF_CALL` with `BPF_PSEUDO_CALL`, and
-/// `BPF_LD | BPF_IMM | BPF_DW` with `BPF_PSEUDO_FUNC`, include/uapi/linux/bpf.h.
-const CALL: (u8, u8) = (0x85, 1);
-const ADDRESS: (u8, u8) = (0x18, 4);
+/// Opcode and source register of an instruction that calls a function of the program.
+const CALL: (u8, u8) = ((BPF_JMP | BPF_CALL) as u8, BPF_PSEUDO_CALL as u8);
+/// Opcode and source register of an instruction that loads the address of a function of the program.
+const ADDRESS: (u8, u8) = ((BPF_LD | BPF_IMM | BPF_DW) as u8, BPF_PSEUDO_FUNC as u8);
 
-/// BTF id of the function type in [`types`].
+/// BTF id of the function in [`types`].
 const FUNCTION: u32 = 3;
 
-/// One entry of a program's `func_info`: `struct bpf_func_info`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FuncInfo {
-    /// First instruction of the function.
-    start: u32,
-    /// Its type in the program's BTF.
-    type_id: u32,
-}
-
 /// Where the program's functions start; None if it takes no function's address.
-pub(super) fn of(insns: &[u8]) -> Option<Vec<FuncInfo>> {
+pub(super) fn of(insns: &[u8]) -> Option<Vec<bpf_func_info>> {
     let mut starts = vec![0];
     let mut wanted = false;
     let (insns, _) = insns.as_chunks::<8>();
@@ -45,67 +42,37 @@ pub(super) fn of(insns: &[u8]) -> Option<Vec<FuncInfo>> {
     }
     starts.sort_unstable();
     starts.dedup();
-    wanted.then(|| starts.into_iter().map(|start| FuncInfo { start, type_id: FUNCTION }).collect())
+    wanted.then(|| starts.into_iter().map(|insn_off| bpf_func_info { insn_off, type_id: FUNCTION }).collect())
 }
 
 /// The descriptor of the types, loaded once.
-pub(super) fn btf() -> Result<i32, Errno> {
+pub(super) fn btf() -> Result<BorrowedFd<'static>, Errno> {
     static LOADED: OnceLock<OwnedFd> = OnceLock::new();
     if let Some(fd) = LOADED.get() {
-        return Ok(fd.as_raw_fd());
+        return Ok(fd.as_fd());
     }
     let fd = load()?;
-    Ok(LOADED.get_or_init(|| fd).as_raw_fd())
+    Ok(LOADED.get_or_init(|| fd).as_fd())
 }
-
-#[repr(C)]
-struct Load {
-    types: u64,
-    log: u64,
-    size: u32,
-    log_size: u32,
-    log_level: u32,
-    pad: u32,
-}
-// SAFETY: no padding; the types outlive the call, and there is no log.
-unsafe impl Block for Load {}
 
 fn load() -> Result<OwnedFd, Errno> {
     let types = types();
-    let mut block = Load {
-        types: types.as_ptr() as u64,
-        log: 0,
-        size: types.len() as u32,
-        log_size: 0,
-        log_level: 0,
-        pad: 0,
-    };
-    call_fd(Command::BtfLoad, &mut block)
+    let mut arguments = arguments();
+    arguments.__bindgen_anon_7.btf = types.as_ptr() as u64;
+    arguments.__bindgen_anon_7.btf_size = types.len() as u32;
+    // SAFETY: the command returns a descriptor, and the types have the stated size and outlive the call.
+    unsafe { call_fd(bpf_cmd::BPF_BTF_LOAD, &mut arguments) }
 }
 
-/// `u64 f(void)` in BTF (Documentation/bpf/btf.rst).
+/// `static u64 f(void)` in BTF.
 fn types() -> Vec<u8> {
-    const MAGIC: u32 = 0xeb9f;
-    const VERSION: u32 = 1;
-    const HEADER_SIZE: u32 = 24;
-    let kind = |kind: u32| kind << 24;
-    let strings = b"\0u64\0f\0";
-    let types: [u32; 10] = [
-        // 1: a 64-bit integer, 8 bytes.
-        1,
-        kind(1),
-        8,
-        64, // 2: a prototype without arguments that returns type 1.
-        0,
-        kind(13),
-        1, // 3: a static function of that prototype.
-        5,
-        kind(12),
-        2,
-    ];
-    let size = size_of_val(&types) as u32;
-    let header = [MAGIC | VERSION << 16, HEADER_SIZE, 0, size, size, strings.len() as u32];
-    header.iter().chain(&types).flat_map(|word| word.to_le_bytes()).chain(strings.iter().copied()).collect()
+    let mut btf = Btf::new();
+    let name = btf.add_string("u64");
+    let long = btf.add_type(BtfType::Int(Int::new(name, 8, IntEncoding::None, 0)));
+    let prototype = btf.add_type(BtfType::FuncProto(FuncProto::new(Vec::new(), long)));
+    let name = btf.add_string("f");
+    btf.add_type(BtfType::Func(Func::new(name, prototype, FuncLinkage::Static)));
+    btf.to_bytes()
 }
 
 #[cfg(test)]
@@ -113,16 +80,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_told_when_an_address_is_taken() {
+    fn functions_are_listed_when_an_address_is_taken() {
         let call = [0x85, 0x10, 0, 0, 2, 0, 0, 0];
         let address = [0x18, 0x42, 0, 0, 3, 0, 0, 0];
         let other = [0x95, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(of(&[call, other, other, other].concat()), None);
+        assert!(of(&[call, other, other, other].concat()).is_none());
         let starts: Vec<_> = of(&[call, address, other, other, other, other].concat())
             .unwrap()
             .iter()
-            .map(|f| f.start)
+            .map(|f| f.insn_off)
             .collect();
         assert_eq!(starts, [0, 3, 5]);
+    }
+
+    #[test]
+    fn the_function_type_has_its_id() {
+        let parsed = btf_rs::Btf::from_bytes(&types()).unwrap();
+        assert_eq!(parsed.resolve_ids_by_name("f").unwrap(), [FUNCTION]);
     }
 }

@@ -6,7 +6,9 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::{Block, Command, call, call_fd, name};
+use aya_obj::generated::{bpf_cmd, bpf_map_type};
+
+use super::{arguments, call, call_fd, name};
 use crate::sys::{Errno, cpus::Cpus};
 
 /// Map types, `enum bpf_map_type`.
@@ -14,21 +16,21 @@ use crate::sys::{Errno, cpus::Cpus};
 #[repr(u32)]
 pub enum MapKind {
     /// Arbitrary keys.
-    Hash = 1,
+    Hash = bpf_map_type::BPF_MAP_TYPE_HASH as u32,
     /// Keys are 0 to `max_entries` - 1.
-    Array = 2,
+    Array = bpf_map_type::BPF_MAP_TYPE_ARRAY as u32,
     /// Programs for tail calls.
-    ProgArray = 3,
+    ProgArray = bpf_map_type::BPF_MAP_TYPE_PROG_ARRAY as u32,
     /// Arbitrary keys, one value for each CPU.
-    PerCpuHash = 5,
+    PerCpuHash = bpf_map_type::BPF_MAP_TYPE_PERCPU_HASH as u32,
     /// Keys are 0 to `max_entries` - 1, one value for each CPU.
-    PerCpuArray = 6,
+    PerCpuArray = bpf_map_type::BPF_MAP_TYPE_PERCPU_ARRAY as u32,
     /// Arbitrary keys; a full map evicts the least recently used entry.
-    LruHash = 9,
+    LruHash = bpf_map_type::BPF_MAP_TYPE_LRU_HASH as u32,
     /// Other maps.
-    ArrayOfMaps = 12,
+    ArrayOfMaps = bpf_map_type::BPF_MAP_TYPE_ARRAY_OF_MAPS as u32,
     /// Records from programs to user space.
-    RingBuf = 27,
+    RingBuf = bpf_map_type::BPF_MAP_TYPE_RINGBUF as u32,
 }
 
 impl MapKind {
@@ -59,61 +61,15 @@ pub struct MapSpec<'a> {
 
 /// Flags of [`MapSpec::flags`].
 pub mod flag {
-    /// `BPF_F_NO_PREALLOC`.
-    pub const NO_PREALLOC: u32 = 1;
-    /// `BPF_F_RDONLY_PROG`: programs only read.
-    pub const RDONLY_PROG: u32 = 1 << 7;
-    /// `BPF_F_MMAPABLE`: the array can be mapped into a process.
-    pub const MMAPABLE: u32 = 1 << 10;
-}
+    use aya_obj::generated::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_F_RDONLY_PROG};
 
-#[repr(C)]
-#[derive(Default)]
-struct Create {
-    kind: u32,
-    key_size: u32,
-    value_size: u32,
-    max_entries: u32,
-    flags: u32,
-    inner: u32,
-    numa_node: u32,
-    name: [u8; 16],
-    ifindex: u32,
+    /// Entries are allocated when they are inserted.
+    pub const NO_PREALLOC: u32 = BPF_F_NO_PREALLOC;
+    /// Programs only read.
+    pub const RDONLY_PROG: u32 = BPF_F_RDONLY_PROG;
+    /// The array can be mapped into a process.
+    pub const MMAPABLE: u32 = BPF_F_MMAPABLE;
 }
-// SAFETY: plain integers, no pointers, 4-byte fields only.
-unsafe impl Block for Create {}
-
-#[repr(C)]
-struct Element {
-    fd: u32,
-    pad: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
-// SAFETY: key and value point to buffers of the sizes that the map was created with, checked in `Map`.
-unsafe impl Block for Element {}
-
-#[repr(C)]
-struct Batch {
-    start: u64,
-    next: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    fd: u32,
-    elem_flags: u64,
-    flags: u64,
-}
-// SAFETY: keys and values point to `count` elements of the map's sizes, checked in `Map`.
-unsafe impl Block for Batch {}
-
-#[repr(C)]
-struct Only {
-    fd: u32,
-}
-// SAFETY: one integer.
-unsafe impl Block for Only {}
 
 /// A BPF map.
 #[derive(Debug)]
@@ -158,22 +114,35 @@ impl Map {
     /// `EPERM` without `CAP_BPF`, `EINVAL` if the kernel lacks the type or a flag, `ENOMEM`, `E2BIG`; as
     /// [`Cpus::possible`] for a per-CPU map.
     pub fn create(spec: &MapSpec<'_>) -> Result<Self, Errno> {
-        let mut block = Create {
-            kind: spec.kind as u32,
-            key_size: spec.key_size,
-            value_size: spec.value_size,
-            max_entries: spec.max_entries,
-            flags: spec.flags,
-            inner: spec.inner.map_or(0, |fd| fd.as_raw_fd() as u32),
-            name: name(spec.name),
-            ..Create::default()
-        };
-        Self::of(call_fd(Command::MapCreate, &mut block)?, spec)
+        let mut arguments = arguments();
+        arguments.__bindgen_anon_1.map_type = spec.kind as u32;
+        arguments.__bindgen_anon_1.key_size = spec.key_size;
+        arguments.__bindgen_anon_1.value_size = spec.value_size;
+        arguments.__bindgen_anon_1.max_entries = spec.max_entries;
+        arguments.__bindgen_anon_1.map_flags = spec.flags;
+        arguments.__bindgen_anon_1.inner_map_fd = spec.inner.map_or(0, |fd| fd.as_raw_fd().cast_unsigned());
+        arguments.__bindgen_anon_1.map_name = name(spec.name);
+        // SAFETY: the command returns a descriptor, and there are no addresses.
+        Self::of(unsafe { call_fd(bpf_cmd::BPF_MAP_CREATE, &mut arguments) }?, spec)
     }
 
     /// Checks the key's size: the kernel would read past the end of a shorter key.
     fn check_key(&self, key: &[u8]) -> Result<(), Errno> {
         if key.len() == self.key_size { Ok(()) } else { Err(Errno::INVAL) }
+    }
+
+    /// Calls bpf(2) for one element of the map.
+    ///
+    /// # Safety
+    /// `key` is 0 or the address of a key of the map's size. `value` is 0 if the command has none; otherwise it is the
+    /// address of as many bytes as the command reads or writes: a value's or, for `BPF_MAP_GET_NEXT_KEY`, a key's.
+    unsafe fn element(&self, command: bpf_cmd, key: u64, value: u64) -> Result<(), Errno> {
+        let mut arguments = arguments();
+        arguments.__bindgen_anon_2.map_fd = self.fd.as_raw_fd().cast_unsigned();
+        arguments.__bindgen_anon_2.key = key;
+        arguments.__bindgen_anon_2.__bindgen_anon_1.value = value;
+        // SAFETY: as the caller vouches.
+        unsafe { call(command, &mut arguments) }.map(drop)
     }
 
     /// Sets the value of a key.
@@ -186,14 +155,8 @@ impl Map {
         if self.kind.is_per_cpu() || value.len() != self.value_size {
             return Err(Errno::INVAL);
         }
-        let mut block = Element {
-            fd: self.fd.as_raw_fd() as u32,
-            pad: 0,
-            key: key.as_ptr() as u64,
-            value: value.as_ptr() as u64,
-            flags: 0,
-        };
-        call(Command::MapUpdate, &mut block).map(drop)
+        // SAFETY: key and value have the map's sizes, checked above.
+        unsafe { self.element(bpf_cmd::BPF_MAP_UPDATE_ELEM, key.as_ptr() as u64, value.as_ptr() as u64) }
     }
 
     /// Sets the descriptor (of a map or program) at an index.
@@ -216,17 +179,13 @@ impl Map {
         }
         let keys: Vec<u32> = (0..maps.len() as u32).collect();
         let values: Vec<i32> = maps.iter().map(|map| map.fd.as_raw_fd()).collect();
-        let mut block = Batch {
-            start: 0,
-            next: 0,
-            keys: keys.as_ptr() as u64,
-            values: values.as_ptr() as u64,
-            count: maps.len() as u32,
-            fd: self.fd.as_raw_fd() as u32,
-            elem_flags: 0,
-            flags: 0,
-        };
-        match call(Command::MapUpdateBatch, &mut block) {
+        let mut arguments = arguments();
+        arguments.batch.keys = keys.as_ptr() as u64;
+        arguments.batch.values = values.as_ptr() as u64;
+        arguments.batch.count = maps.len() as u32;
+        arguments.batch.map_fd = self.fd.as_raw_fd().cast_unsigned();
+        // SAFETY: there are `count` keys and values of the map's sizes, checked above.
+        match unsafe { call(bpf_cmd::BPF_MAP_UPDATE_BATCH, &mut arguments) } {
             Ok(_) => Ok(()),
             // Maps of maps support batches since 5.19 (9263dddc7b6f).
             Err(_) => (0..).zip(maps).try_for_each(|(index, map)| self.set_fd(index, map.as_fd())),
@@ -260,15 +219,10 @@ impl Map {
     fn copy_out(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
         self.check_key(key)?;
         let mut value = vec![0; self.transfer];
-        let mut block = Element {
-            fd: self.fd.as_raw_fd() as u32,
-            pad: 0,
-            key: key.as_ptr() as u64,
-            value: value.as_mut_ptr() as u64,
-            flags: 0,
-        };
-        match call(Command::MapLookup, &mut block) {
-            Ok(_) => Ok(Some(value)),
+        let (from, to) = (key.as_ptr() as u64, value.as_mut_ptr() as u64);
+        // SAFETY: the key has the map's size, and the buffer takes all that the kernel copies.
+        match unsafe { self.element(bpf_cmd::BPF_MAP_LOOKUP_ELEM, from, to) } {
+            Ok(()) => Ok(Some(value)),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
         }
@@ -280,10 +234,9 @@ impl Map {
     /// `EINVAL` for map types whose keys cannot be removed and for a key of another size than the map's.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Errno> {
         self.check_key(key)?;
-        let mut block =
-            Element { fd: self.fd.as_raw_fd() as u32, pad: 0, key: key.as_ptr() as u64, value: 0, flags: 0 };
-        match call(Command::MapDelete, &mut block) {
-            Ok(_) => Ok(true),
+        // SAFETY: the key has the map's size, and the command has no value.
+        match unsafe { self.element(bpf_cmd::BPF_MAP_DELETE_ELEM, key.as_ptr() as u64, 0) } {
+            Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
             Err(error) => Err(error),
         }
@@ -297,17 +250,14 @@ impl Map {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         loop {
             let mut next = vec![0; self.key_size];
-            let mut block = Element {
-                fd: self.fd.as_raw_fd() as u32,
-                pad: 0,
-                key: keys.last().map_or(0, |last| last.as_ptr() as u64),
-                value: next.as_mut_ptr() as u64,
-                flags: 0,
-            };
-            match call(Command::MapNextKey, &mut block) {
+            let last = keys.last().map_or(0, |last| last.as_ptr() as u64);
+            // SAFETY: both keys have the map's size.
+            let found =
+                unsafe { self.element(bpf_cmd::BPF_MAP_GET_NEXT_KEY, last, next.as_mut_ptr() as u64) };
+            match found {
                 // If the previous key was removed meanwhile, the kernel restarts at the first key: the length limits the walk.
-                Ok(_) if keys.len() >= self.max_entries as usize => return Ok(keys),
-                Ok(_) => keys.push(next),
+                Ok(()) if keys.len() >= self.max_entries as usize => return Ok(keys),
+                Ok(()) => keys.push(next),
                 Err(Errno::NOENT) => return Ok(keys),
                 Err(error) => return Err(error),
             }
@@ -319,7 +269,8 @@ impl Map {
     /// # Errors
     /// The kernel's error.
     pub fn freeze(&self) -> Result<(), Errno> {
-        call(Command::MapFreeze, &mut Only { fd: self.fd.as_raw_fd() as u32 }).map(drop)
+        // SAFETY: the command reads only the descriptor.
+        unsafe { self.element(bpf_cmd::BPF_MAP_FREEZE, 0, 0) }.map(drop)
     }
 
     /// The map's type.

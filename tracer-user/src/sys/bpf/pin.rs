@@ -11,42 +11,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use aya_obj::generated::{bpf_cmd, bpf_map_info};
 use rustix::fs::{Mode, OFlags, fstatfs, open, statfs};
 
 use super::{
-    Block, Command, call, call_fd,
+    arguments, call, call_fd, info,
     map::{Map, MapSpec},
 };
 use crate::sys::Errno;
-
-#[repr(C)]
-struct Object {
-    path: u64,
-    fd: u32,
-    flags: u32,
-}
-// SAFETY: the path points to a string that outlives the call.
-unsafe impl Block for Object {}
-
-#[repr(C)]
-#[derive(Default)]
-struct Info {
-    kind: u32,
-    id: u32,
-    key_size: u32,
-    value_size: u32,
-    max_entries: u32,
-    map_flags: u32,
-}
-
-#[repr(C)]
-struct Ask {
-    fd: u32,
-    length: u32,
-    info: u64,
-}
-// SAFETY: `info` points to `length` bytes, all of which are plain integers.
-unsafe impl Block for Ask {}
 
 /// `BPF_FS_MAGIC`, include/uapi/linux/magic.h.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -105,24 +77,23 @@ impl Map {
     /// As [`Map::create`]; `EPERM` and `ENOENT` without a BPF file system.
     pub fn pinned(path: &Path, spec: &MapSpec<'_>) -> Result<Self, Errno> {
         let name = string(path)?;
-        let mut get = Object { path: name.as_ptr() as u64, fd: 0, flags: 0 };
-        if let Ok(fd) = call_fd(Command::ObjGet, &mut get) {
-            let mut info = Info::default();
-            let mut ask = Ask {
-                fd: fd.as_raw_fd() as u32,
-                length: size_of::<Info>() as u32,
-                info: std::ptr::from_mut(&mut info) as u64,
-            };
-            call(Command::ObjGetInfo, &mut ask)?;
-            let found = (info.kind, info.key_size, info.value_size, info.max_entries, info.map_flags);
+        let mut pinned = arguments();
+        pinned.__bindgen_anon_4.pathname = name.as_ptr() as u64;
+        // SAFETY: the command returns a descriptor, and the path is a string that outlives the call.
+        if let Ok(fd) = unsafe { call_fd(bpf_cmd::BPF_OBJ_GET, &mut pinned) } {
+            let info: bpf_map_info = info::of(fd.as_fd())?;
+            let found = (info.type_, info.key_size, info.value_size, info.max_entries, info.map_flags);
             if found == (spec.kind as u32, spec.key_size, spec.value_size, spec.max_entries, spec.flags) {
                 return Self::of(fd, spec);
             }
             std::fs::remove_file(path).map_err(|_| Errno::EXIST)?;
         }
         let map = Self::create(spec)?;
-        let fd = map.as_fd().as_raw_fd() as u32;
-        call(Command::ObjPin, &mut Object { path: name.as_ptr() as u64, fd, flags: 0 })?;
+        let mut pin = arguments();
+        pin.__bindgen_anon_4.pathname = name.as_ptr() as u64;
+        pin.__bindgen_anon_4.bpf_fd = map.as_fd().as_raw_fd().cast_unsigned();
+        // SAFETY: the path is a string that outlives the call.
+        unsafe { call(bpf_cmd::BPF_OBJ_PIN, &mut pin) }?;
         Ok(map)
     }
 }

@@ -1,15 +1,12 @@
-//! BPF programs: loading with the verifier's log, raw tracepoints, links, test runs and statistics.
+//! BPF programs: loading with the verifier's log, runs by user space, and statistics. [`super::link`] attaches them.
 
-use std::{
-    ffi::{CStr, CString},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use aya_obj::generated::{
+    BPF_F_SLEEPABLE, bpf_attach_type, bpf_cmd, bpf_func_info, bpf_prog_info, bpf_prog_type,
 };
 
-use super::{
-    Block, Command, call, call_fd,
-    func_info::{self, FuncInfo},
-    name,
-};
+use super::{arguments, call, call_fd, func_info, info, name};
 use crate::sys::Errno;
 
 /// Program types, `enum bpf_prog_type`.
@@ -17,19 +14,19 @@ use crate::sys::Errno;
 #[repr(u32)]
 pub enum ProgKind {
     /// Filters packets of a socket.
-    SocketFilter = 1,
+    SocketFilter = bpf_prog_type::BPF_PROG_TYPE_SOCKET_FILTER as u32,
     /// Kprobes, uprobes and kprobe.multi.
-    Kprobe = 2,
+    Kprobe = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32,
     /// Perf tracepoints.
-    Tracepoint = 5,
+    Tracepoint = bpf_prog_type::BPF_PROG_TYPE_TRACEPOINT as u32,
     /// Perf events.
-    PerfEvent = 7,
+    PerfEvent = bpf_prog_type::BPF_PROG_TYPE_PERF_EVENT as u32,
     /// Raw tracepoints.
-    RawTracepoint = 17,
+    RawTracepoint = bpf_prog_type::BPF_PROG_TYPE_RAW_TRACEPOINT as u32,
     /// fentry, fexit, tp_btf.
-    Tracing = 26,
+    Tracing = bpf_prog_type::BPF_PROG_TYPE_TRACING as u32,
     /// Run by user space through `BPF_PROG_TEST_RUN`.
-    Syscall = 31,
+    Syscall = bpf_prog_type::BPF_PROG_TYPE_SYSCALL as u32,
 }
 
 /// What a program is loaded for, where its type alone does not determine it.
@@ -58,9 +55,9 @@ impl Purpose<'_> {
         match self {
             Self::Any => 0,
             Self::Type(attach_type) => attach_type,
-            Self::Function { exit: false, .. } => ATTACH_FENTRY,
-            Self::Function { exit: true, .. } => ATTACH_FEXIT,
-            Self::Multi => ATTACH_KPROBE_MULTI,
+            Self::Function { exit: false, .. } => bpf_attach_type::BPF_TRACE_FENTRY as u32,
+            Self::Function { exit: true, .. } => bpf_attach_type::BPF_TRACE_FEXIT as u32,
+            Self::Multi => bpf_attach_type::BPF_TRACE_KPROBE_MULTI as u32,
         }
     }
 }
@@ -76,140 +73,6 @@ pub struct LoadError {
     pub log: String,
 }
 
-#[repr(C)]
-#[derive(Default)]
-struct Load {
-    kind: u32,
-    count: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log: u64,
-    kernel_version: u32,
-    flags: u32,
-    name: [u8; 16],
-    ifindex: u32,
-    expected_attach_type: u32,
-    btf_fd: u32,
-    func_info_size: u32,
-    func_info: u64,
-    func_info_count: u32,
-    line_info_size: u32,
-    line_info: u64,
-    line_info_count: u32,
-    attach_btf_id: u32,
-    attach_btf_fd: u32,
-    pad: u32,
-}
-// SAFETY: no padding; the pointers refer to slices that outlive the call.
-unsafe impl Block for Load {}
-
-#[repr(C)]
-struct RawTracepoint {
-    name: u64,
-    prog: u32,
-    pad: u32,
-    cookie: u64,
-}
-// SAFETY: no padding; the name is a C string that outlives the call.
-unsafe impl Block for RawTracepoint {}
-
-#[repr(C)]
-struct LinkCreate {
-    prog: u32,
-    target: u32,
-    attach_type: u32,
-    flags: u32,
-    cookie: u64,
-}
-// SAFETY: plain integers without padding.
-unsafe impl Block for LinkCreate {}
-
-/// `link_create` with its `uprobe_multi`.
-#[repr(C)]
-struct FileCreate {
-    prog: u32,
-    target: u32,
-    attach_type: u32,
-    flags: u32,
-    path: u64,
-    offsets: u64,
-    references: u64,
-    cookies: u64,
-    count: u32,
-    multi_flags: u32,
-    pid: u32,
-    pad: u32,
-}
-// SAFETY: no padding; the pointers refer to memory that outlives the call.
-unsafe impl Block for FileCreate {}
-
-/// `link_create` with its `kprobe_multi`.
-#[repr(C)]
-struct MultiCreate {
-    prog: u32,
-    target: u32,
-    attach_type: u32,
-    flags: u32,
-    multi_flags: u32,
-    count: u32,
-    symbols: u64,
-    addresses: u64,
-    cookies: u64,
-}
-// SAFETY: plain integers without padding; the pointers refer to slices that outlive the call.
-unsafe impl Block for MultiCreate {}
-
-#[repr(C)]
-#[derive(Default)]
-struct TestRun {
-    prog: u32,
-    retval: u32,
-    data_size_in: u32,
-    data_size_out: u32,
-    data_in: u64,
-    data_out: u64,
-    repeat: u32,
-    duration: u32,
-    ctx_size_in: u32,
-    ctx_size_out: u32,
-    ctx_in: u64,
-    ctx_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch_size: u32,
-    pad: u32,
-}
-// SAFETY: no padding; the context outlives the call.
-unsafe impl Block for TestRun {}
-
-#[repr(C)]
-struct GetInfo {
-    fd: u32,
-    length: u32,
-    info: u64,
-}
-// SAFETY: no padding; `info` points to a buffer of `length` bytes.
-unsafe impl Block for GetInfo {}
-
-/// `BPF_PERF_EVENT`, `enum bpf_attach_type`.
-const ATTACH_PERF_EVENT: u32 = 41;
-/// `BPF_TRACE_FENTRY`, `BPF_TRACE_FEXIT`, `BPF_TRACE_KPROBE_MULTI`.
-const ATTACH_FENTRY: u32 = 24;
-const ATTACH_FEXIT: u32 = 25;
-const ATTACH_KPROBE_MULTI: u32 = 42;
-/// `BPF_TRACE_UPROBE_MULTI`.
-const ATTACH_UPROBE_MULTI: u32 = 48;
-/// `BPF_F_KPROBE_MULTI_RETURN`, `BPF_F_UPROBE_MULTI_RETURN`.
-const MULTI_RETURN: u32 = 1;
-/// `enum bpf_link_type`, `enum bpf_perf_event_type`.
-const LINK_PERF_EVENT: u32 = 7;
-const LINK_KPROBE_MULTI: u32 = 8;
-const PERF_EVENT_KPROBE: u32 = 3;
-const PERF_EVENT_KRETPROBE: u32 = 4;
-/// `BPF_F_SLEEPABLE`.
-const FLAG_SLEEPABLE: u32 = 1 << 4;
 /// Bytes of verifier log that are kept. A longer log keeps its end (6.4 and later) or is cut.
 const LOG_SIZE: usize = 1 << 20;
 
@@ -266,7 +129,7 @@ impl Prog {
         title: &str,
     ) -> Result<Self, LoadError> {
         // The kernel accepts this type only as sleepable: it runs in its caller's context and may sleep.
-        let flags = if kind == ProgKind::Syscall { FLAG_SLEEPABLE } else { 0 };
+        let flags = if kind == ProgKind::Syscall { BPF_F_SLEEPABLE } else { 0 };
         Self::load_flagged(kind, purpose, flags, insns, title)
     }
 
@@ -280,7 +143,7 @@ impl Prog {
         insns: &[u8],
         title: &str,
     ) -> Result<Self, LoadError> {
-        Self::load_flagged(kind, purpose, FLAG_SLEEPABLE, insns, title)
+        Self::load_flagged(kind, purpose, BPF_F_SLEEPABLE, insns, title)
     }
 
     fn load_flagged(
@@ -290,42 +153,33 @@ impl Prog {
         insns: &[u8],
         title: &str,
     ) -> Result<Self, LoadError> {
-        let (attach_btf_id, attach_btf_fd) = match purpose {
-            Purpose::Function { id, module, .. } => (id, module.map_or(0, |fd| fd.as_raw_fd() as u32)),
-            _ => (0, 0),
+        let (attach_btf_id, attach_btf) = match purpose {
+            Purpose::Function { id, module, .. } => (id, module),
+            _ => (0, None),
         };
         let attach_type = purpose.attach_type();
-        let license = c"Dual MIT/GPL";
-        let callbacks = func_info::of(insns);
-        let btf_fd = match &callbacks {
-            Some(_) => func_info::btf().map_err(|errno| LoadError { errno, log: String::new() })?,
-            None => 0,
+        let functions = func_info::of(insns);
+        let types = match &functions {
+            Some(_) => Some(func_info::btf().map_err(|errno| LoadError { errno, log: String::new() })?),
+            None => None,
         };
-        let block = |log: &mut [u8]| Load {
+        let request = LoadRequest {
             kind: kind as u32,
-            count: (insns.len() / 8) as u32,
-            insns: insns.as_ptr() as u64,
-            license: license.as_ptr() as u64,
-            log_level: u32::from(!log.is_empty()),
-            log_size: log.len() as u32,
-            log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
-            flags,
-            name: name(title),
-            expected_attach_type: purpose.attach_type(),
+            attach_type,
             attach_btf_id,
-            attach_btf_fd,
-            btf_fd: btf_fd.cast_unsigned(),
-            func_info_size: if callbacks.is_some() { size_of::<FuncInfo>() as u32 } else { 0 },
-            func_info: callbacks.as_ref().map_or(0, |list| list.as_ptr() as u64),
-            func_info_count: callbacks.as_ref().map_or(0, |list| list.len() as u32),
-            ..Load::default()
+            attach_btf,
+            flags,
+            insns,
+            title,
+            functions: functions.as_deref().unwrap_or_default(),
+            types,
         };
-        let mut errno = match call_fd(Command::ProgLoad, &mut block(&mut [])) {
+        let mut errno = match request.load(&mut []) {
             Ok(fd) => return Ok(Self { fd, kind, attach_type }),
             Err(errno) => errno,
         };
         let mut log = vec![0; LOG_SIZE];
-        match call_fd(Command::ProgLoad, &mut block(&mut log)) {
+        match request.load(&mut log) {
             // The second attempt succeeded (the first failed with `EAGAIN` or by a signal).
             Ok(fd) => return Ok(Self { fd, kind, attach_type }),
             // The log was longer than the buffer: the first error is more informative.
@@ -346,48 +200,6 @@ impl Prog {
         self.kind
     }
 
-    /// Attaches a raw tracepoint program to a tracepoint, until the descriptor is closed.
-    ///
-    /// # Errors
-    /// `ENOENT` for an unknown tracepoint, `EINVAL` if the program reads more arguments than the tracepoint has.
-    pub fn attach_raw_tracepoint(&self, tracepoint: &str) -> Result<OwnedFd, Errno> {
-        // No tracepoint has a NUL in its name.
-        let title = CString::new(tracepoint).map_err(|_| Errno::NOENT)?;
-        let mut block = RawTracepoint {
-            name: title.as_ptr() as u64,
-            prog: self.fd.as_raw_fd() as u32,
-            pad: 0,
-            cookie: 0,
-        };
-        // The cookie exists since 6.10. Earlier kernels accept the longer block because its rest is zero.
-        call_fd(Command::RawTracepointOpen, &mut block)
-    }
-
-    /// Links the program to a perf event (5.15 and later), with a cookie that the program can read.
-    ///
-    /// # Errors
-    /// `EINVAL` before 5.15, `EACCES` if the program reads past the event's last field, `E2BIG` for more than 64
-    /// programs on one event.
-    pub fn link_perf_event(&self, event: BorrowedFd<'_>, cookie: u64) -> Result<OwnedFd, Errno> {
-        let mut block = LinkCreate {
-            prog: self.fd.as_raw_fd() as u32,
-            target: event.as_raw_fd() as u32,
-            attach_type: ATTACH_PERF_EVENT,
-            flags: 0,
-            cookie,
-        };
-        call_fd(Command::LinkCreate, &mut block)
-    }
-
-    /// Attaches a program of [`Purpose::Function`] to its function.
-    ///
-    /// # Errors
-    /// `EBUSY` if the function's entry is already in use, `EINVAL` or `ENOTSUPP` if the function cannot be traced.
-    pub fn attach_function(&self) -> Result<OwnedFd, Errno> {
-        let mut block = RawTracepoint { name: 0, prog: self.fd.as_raw_fd() as u32, pad: 0, cookie: 0 };
-        call_fd(Command::RawTracepointOpen, &mut block)
-    }
-
     /// The same program with a descriptor of its own.
     ///
     /// # Errors
@@ -397,75 +209,19 @@ impl Prog {
         Ok(Self { fd, kind: self.kind, attach_type: self.attach_type })
     }
 
-    /// Attaches a program of [`Purpose::Multi`] to the functions at these addresses (5.18 and later). `cookies` holds
-    /// an attach cookie for each address, or is empty.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` on a kernel built without fprobe, `ESRCH` for an address that is not a function's, `EINVAL` if
-    /// the number of cookies differs from the number of addresses.
-    pub fn link_functions(&self, addresses: &[u64], cookies: &[u64], exit: bool) -> Result<OwnedFd, Errno> {
-        if !cookies.is_empty() && cookies.len() != addresses.len() {
-            return Err(Errno::INVAL);
-        }
-        let mut block = MultiCreate {
-            prog: self.fd.as_raw_fd() as u32,
-            target: 0,
-            attach_type: ATTACH_KPROBE_MULTI,
-            flags: 0,
-            multi_flags: if exit { MULTI_RETURN } else { 0 },
-            count: addresses.len() as u32,
-            symbols: 0,
-            addresses: addresses.as_ptr() as u64,
-            cookies: if cookies.is_empty() { 0 } else { cookies.as_ptr() as u64 },
-        };
-        call_fd(Command::LinkCreate, &mut block)
-    }
-
-    /// Attaches a program for `BPF_TRACE_UPROBE_MULTI` to an instruction of a file, or to the return of the function
-    /// that begins there (6.6 and later). `reference` is the offset of a counter that the kernel raises meanwhile; 0
-    /// for none. `cookie` is the value that the program can read.
-    ///
-    /// # Errors
-    /// `EBADF` if the path is not a regular file, `EINVAL` for an offset that cannot be probed, `ENOENT` if the file
-    /// does not exist.
-    pub fn link_file(
-        &self,
-        path: &CStr,
-        offset: u64,
-        reference: u64,
-        exit: bool,
-        cookie: u64,
-    ) -> Result<OwnedFd, Errno> {
-        let mut block = FileCreate {
-            prog: self.fd.as_raw_fd() as u32,
-            target: 0,
-            attach_type: ATTACH_UPROBE_MULTI,
-            flags: 0,
-            path: path.as_ptr() as u64,
-            offsets: &raw const offset as u64,
-            references: if reference == 0 { 0 } else { &raw const reference as u64 },
-            cookies: &raw const cookie as u64,
-            count: 1,
-            multi_flags: if exit { MULTI_RETURN } else { 0 },
-            pid: 0,
-            pad: 0,
-        };
-        call_fd(Command::LinkCreate, &mut block)
-    }
-
     /// Runs a [`ProgKind::Syscall`] program once in this thread and returns its return value.
     ///
     /// # Errors
     /// `EINVAL` if the context is shorter than the program reads, or for another program type.
     pub fn run(&self, context: &mut [u8]) -> Result<u32, Errno> {
-        let mut block = TestRun {
-            prog: self.fd.as_raw_fd() as u32,
-            ctx_size_in: context.len() as u32,
-            ctx_in: if context.is_empty() { 0 } else { context.as_mut_ptr() as u64 },
-            ..TestRun::default()
-        };
-        call(Command::ProgTestRun, &mut block)?;
-        Ok(block.retval)
+        let mut arguments = arguments();
+        arguments.test.prog_fd = self.fd.as_raw_fd().cast_unsigned();
+        arguments.test.ctx_size_in = context.len() as u32;
+        arguments.test.ctx_in = if context.is_empty() { 0 } else { context.as_mut_ptr() as u64 };
+        // SAFETY: the context has the stated size and outlives the call.
+        unsafe { call(bpf_cmd::BPF_PROG_TEST_RUN, &mut arguments) }?;
+        // SAFETY: an integer, which the kernel has set.
+        Ok(unsafe { arguments.test.retval })
     }
 
     /// Reads the kernel's statistics of the program.
@@ -473,53 +229,72 @@ impl Prog {
     /// # Errors
     /// The kernel's error.
     pub fn info(&self) -> Result<ProgInfo, Errno> {
-        // `struct bpf_prog_info`: type, id at 4, tag, jited_prog_len at 16, xlated_prog_len at 20, ...,
-        // recursion_misses at 208, verified_insns at 216.
-        let mut info = [0_u8; 232];
-        let mut block = GetInfo {
-            fd: self.fd.as_raw_fd() as u32,
-            length: info.len() as u32,
-            info: info.as_mut_ptr() as u64,
-        };
-        call(Command::ObjGetInfo, &mut block)?;
+        let info: bpf_prog_info = info::of(self.as_fd())?;
         Ok(ProgInfo {
-            id: word(&info, 4),
-            jited: word(&info, 16),
-            translated: word(&info, 20),
-            misses: long(&info, 208),
-            verified: word(&info, 216),
+            id: info.id,
+            jited: info.jited_prog_len,
+            translated: info.xlated_prog_len,
+            misses: info.recursion_misses,
+            verified: info.verified_insns,
         })
     }
-}
-
-/// Hits that a link's hook missed (6.7 and later); None if the link does not count them.
-pub fn link_missed(link: BorrowedFd<'_>) -> Option<u64> {
-    // `struct bpf_link_info`: type, id, prog_id, and at 16 the part of the type. kprobe.multi: addresses, count and
-    // flags, missed at 32. Perf events: their type at 16; kprobes have name at 24, its length and the offset,
-    // address, missed at 48.
-    let mut info = [0_u8; 64];
-    let mut block =
-        GetInfo { fd: link.as_raw_fd() as u32, length: info.len() as u32, info: info.as_mut_ptr() as u64 };
-    call(Command::ObjGetInfo, &mut block).ok()?;
-    match (word(&info, 0), word(&info, 16)) {
-        (LINK_KPROBE_MULTI, _) => Some(long(&info, 32)),
-        (LINK_PERF_EVENT, PERF_EVENT_KPROBE | PERF_EVENT_KRETPROBE) => Some(long(&info, 48)),
-        _ => None,
-    }
-}
-
-/// The `u32` at an offset of a kernel structure; 0 past its end.
-fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word))
-}
-
-/// As [`word`], for a `u64`.
-fn long(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
 }
 
 impl AsFd for Prog {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// The arguments of `BPF_PROG_LOAD`.
+pub(super) struct LoadRequest<'a> {
+    /// `enum bpf_prog_type`.
+    pub(super) kind: u32,
+    /// `enum bpf_attach_type`.
+    pub(super) attach_type: u32,
+    /// BTF id of the function that a tracing program is for; 0 for none.
+    pub(super) attach_btf_id: u32,
+    /// The BTF of the module that has the function; None for the kernel's own.
+    pub(super) attach_btf: Option<BorrowedFd<'a>>,
+    /// `BPF_F_*` of the load.
+    pub(super) flags: u32,
+    /// Eight-byte instructions.
+    pub(super) insns: &'a [u8],
+    /// The name in the kernel's listings.
+    pub(super) title: &'a str,
+    /// The start of each function; empty for a program without callbacks.
+    pub(super) functions: &'a [bpf_func_info],
+    /// The types of the functions.
+    pub(super) types: Option<BorrowedFd<'a>>,
+}
+
+impl LoadRequest<'_> {
+    /// Loads the program. The verifier writes to `log` unless it is empty.
+    pub(super) fn load(&self, log: &mut [u8]) -> Result<OwnedFd, Errno> {
+        let descriptor = |fd: Option<BorrowedFd<'_>>| fd.map_or(0, |fd| fd.as_raw_fd().cast_unsigned());
+        let license = c"Dual MIT/GPL";
+        let mut arguments = arguments();
+        arguments.__bindgen_anon_3.prog_type = self.kind;
+        arguments.__bindgen_anon_3.insn_cnt = (self.insns.len() / 8) as u32;
+        arguments.__bindgen_anon_3.insns = self.insns.as_ptr() as u64;
+        arguments.__bindgen_anon_3.license = license.as_ptr() as u64;
+        arguments.__bindgen_anon_3.prog_flags = self.flags;
+        arguments.__bindgen_anon_3.prog_name = name(self.title);
+        arguments.__bindgen_anon_3.expected_attach_type = self.attach_type;
+        arguments.__bindgen_anon_3.attach_btf_id = self.attach_btf_id;
+        arguments.__bindgen_anon_3.__bindgen_anon_1.attach_btf_obj_fd = descriptor(self.attach_btf);
+        if !self.functions.is_empty() {
+            arguments.__bindgen_anon_3.prog_btf_fd = descriptor(self.types);
+            arguments.__bindgen_anon_3.func_info_rec_size = size_of::<bpf_func_info>() as u32;
+            arguments.__bindgen_anon_3.func_info = self.functions.as_ptr() as u64;
+            arguments.__bindgen_anon_3.func_info_cnt = self.functions.len() as u32;
+        }
+        if !log.is_empty() {
+            arguments.__bindgen_anon_3.log_level = 1;
+            arguments.__bindgen_anon_3.log_size = log.len() as u32;
+            arguments.__bindgen_anon_3.log_buf = log.as_mut_ptr() as u64;
+        }
+        // SAFETY: the command returns a descriptor, and all slices have the stated lengths and outlive the call.
+        unsafe { call_fd(bpf_cmd::BPF_PROG_LOAD, &mut arguments) }
     }
 }

@@ -11,15 +11,15 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
+use aya_obj::generated::{
+    BPF_RINGBUF_BUSY_BIT as BUSY, BPF_RINGBUF_DISCARD_BIT as DISCARD, BPF_RINGBUF_HDR_SZ,
+};
+
 use super::map::{Map, MapKind};
 use crate::sys::Errno;
 
-/// `BPF_RINGBUF_BUSY_BIT`: reserved, not yet submitted.
-const BUSY: u32 = 1 << 31;
-/// `BPF_RINGBUF_DISCARD_BIT`: the reader skips the record.
-const DISCARD: u32 = 1 << 30;
-/// `BPF_RINGBUF_HDR_SZ`.
-const HEADER: u64 = 8;
+/// Bytes before each record.
+const HEADER: u64 = BPF_RINGBUF_HDR_SZ as u64;
 /// Bytes read after which their space is released to the producer.
 const RELEASE_EVERY: u64 = 64 * 1024;
 

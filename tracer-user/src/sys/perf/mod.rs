@@ -6,38 +6,20 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use aya_obj::generated::{PERF_EVENT_IOC_SET_FILTER, PERF_FLAG_FD_CLOEXEC, perf_event_attr, perf_type_id};
+
 use super::{Errno, check, cpus::Cpus};
 
 pub mod event_mutex;
 
-/// `PERF_TYPE_TRACEPOINT`.
-const TYPE_TRACEPOINT: u32 = 2;
-/// `perf_event_attr.disabled`.
-const DISABLED: u64 = 1;
-/// `PERF_FLAG_FD_CLOEXEC`.
-const FLAG_CLOEXEC: libc::c_ulong = 1 << 3;
-
-/// `PERF_EVENT_IOC_SET_FILTER`, `_IOW('$', 6, char *)`.
-const SET_FILTER: libc::Ioctl = 0x4008_2406;
-
-/// `struct perf_event_attr` in its second version (`PERF_ATTR_SIZE_VER1`, 72 bytes).
-#[repr(C)]
-#[derive(Default)]
+/// What an event is: the fields of `struct perf_event_attr` that differ between events.
+#[derive(Clone, Copy, Default)]
 struct Attr {
     kind: u32,
-    size: u32,
     config: u64,
-    period: u64,
-    sample: u64,
-    format: u64,
-    flags: u64,
-    wakeup: u32,
-    breakpoint: u32,
     config1: u64,
     config2: u64,
 }
-
-const _: () = assert!(size_of::<Attr>() == 72);
 
 /// Opens the perf event of a trace event by its id, for all tasks. The event stays disabled.
 ///
@@ -50,7 +32,7 @@ const _: () = assert!(size_of::<Attr>() == 72);
 /// [`event_mutex::enter`].
 pub fn open_tracepoint(id: u16) -> Result<OwnedFd, Errno> {
     let _entered = event_mutex::enter()?;
-    open(&Attr { kind: TYPE_TRACEPOINT, config: u64::from(id), ..Attr::default() })
+    open(&Attr { kind: perf_type_id::PERF_TYPE_TRACEPOINT as u32, config: u64::from(id), ..Attr::default() })
 }
 
 /// Opens the perf event of an instruction in a file, for all tasks. The caller builds `kind` and `config` for the
@@ -62,7 +44,7 @@ pub fn open_tracepoint(id: u16) -> Result<OwnedFd, Errno> {
 /// `CAP_PERFMON`.
 pub fn open_uprobe(kind: u32, config: u64, path: &CStr, offset: u64) -> Result<OwnedFd, Errno> {
     let _held = event_mutex::hold();
-    open(&Attr { kind, config, config1: path.as_ptr() as u64, config2: offset, ..Attr::default() })
+    open(&Attr { kind, config, config1: path.as_ptr() as u64, config2: offset })
 }
 
 /// Opens the perf event of a kernel instruction. The caller builds `kind` and `config` for the kernel's `kprobe`
@@ -74,7 +56,7 @@ pub fn open_uprobe(kind: u32, config: u64, path: &CStr, offset: u64) -> Result<O
 pub fn open_kprobe(kind: u32, config: u64, symbol: Option<&CStr>, offset: u64) -> Result<OwnedFd, Errno> {
     let _entered = event_mutex::enter()?;
     let config1 = symbol.map_or(0, |symbol| symbol.as_ptr() as u64);
-    open(&Attr { kind, config, config1, config2: offset, ..Attr::default() })
+    open(&Attr { kind, config, config1, config2: offset })
 }
 
 /// The CPU that events are opened on: the first online CPU when the list was last read.
@@ -109,11 +91,19 @@ fn open_near(attr: &Attr, known: &AtomicU32) -> Result<OwnedFd, Errno> {
 }
 
 fn open_on(attr: &Attr, cpu: u32) -> Result<OwnedFd, Errno> {
-    let attr = Attr { size: size_of::<Attr>() as u32, flags: DISABLED, ..*attr };
+    // SAFETY: the structure and its unions are plain integers, for which zero is valid.
+    let mut block: perf_event_attr = unsafe { std::mem::zeroed() };
+    block.size = size_of::<perf_event_attr>() as u32;
+    block.type_ = attr.kind;
+    block.config = attr.config;
+    block.__bindgen_anon_3.config1 = attr.config1;
+    block.__bindgen_anon_4.config2 = attr.config2;
+    block.set_disabled(1);
     // SAFETY: the attribute block is valid for its size, and the strings it points to outlive the call; the kernel
     // only reads them.
     let fd = check(unsafe {
-        libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, cpu as libc::c_int, -1, FLAG_CLOEXEC)
+        let flags = libc::c_ulong::from(PERF_FLAG_FD_CLOEXEC);
+        libc::syscall(libc::SYS_perf_event_open, &raw const block, -1, cpu as libc::c_int, -1, flags)
     })?;
     // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
@@ -127,15 +117,20 @@ fn open_on(attr: &Attr, cpu: u32) -> Result<OwnedFd, Errno> {
 pub fn set_filter(event: BorrowedFd<'_>, filter: &CStr) -> Result<(), Errno> {
     let _entered = event_mutex::enter()?;
     // SAFETY: the kernel copies the string, which ends with a NUL.
-    check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), SET_FILTER, filter.as_ptr()) })).map(drop)
+    check(i64::from(unsafe {
+        libc::ioctl(event.as_raw_fd(), PERF_EVENT_IOC_SET_FILTER.into(), filter.as_ptr())
+    }))
+    .map(drop)
 }
 
 #[cfg(test)]
 mod tests {
+    use aya_obj::generated::perf_sw_ids;
+
     use super::*;
 
-    /// `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_DUMMY`.
-    const DUMMY: (u32, u64) = (1, 9);
+    const DUMMY: (u32, u64) =
+        (perf_type_id::PERF_TYPE_SOFTWARE as u32, perf_sw_ids::PERF_COUNT_SW_DUMMY as u64);
 
     #[test]
     fn an_event_is_opened_on_a_cpu_that_is_on() {
