@@ -9,11 +9,7 @@ use super::{
     place::{Held, Place, SynthField, fields, line},
 };
 use crate::{
-    engine::{
-        Command, Engine,
-        instances::{Instance, Selector},
-        records::Writer,
-    },
+    engine::{Command, Engine, instances::Selector, records::Writer},
     event::{EventId, InstanceId, synthetic::Value},
     lang::define::File,
 };
@@ -32,7 +28,7 @@ impl Held for HeldEvent<'_> {
     }
 
     fn is_recording(&self) -> Result<bool, Errno> {
-        self.mirror.borrow().get(self.instance).map(Instance::is_on).ok_or(Errno::NODEV)
+        self.mirror.borrow().status(self.instance).map(|status| status.is_on()).ok_or(Errno::NODEV)
     }
 
     fn fields(&self) -> Result<Vec<SynthField>, Errno> {

@@ -10,12 +10,12 @@ use crate::{
     },
     engine::{
         Cooperative, Engine,
-        attachments::{aside::Refused, session},
+        attachments::{aside::Refused, desired, event_config::EventConfig, session},
         instances::{
-            instance::{EventInputs, Filtering, Instance},
+            instance::{Filtering, Instance},
             select::Selector,
+            thread_lists::{List, PID_LIMIT},
         },
-        registry::catalogue::{SPECIAL, STACKS},
     },
     event::{EventId, InstanceId, SystemId},
     lang::filter::{self, FilterError, Request},
@@ -28,15 +28,6 @@ use crate::{
 
 /// Events that are turned off between two turns of others.
 const PART: usize = 32;
-
-/// A list of threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum List {
-    /// `set_event_pid`
-    Traced,
-    /// `set_event_notrace_pid`
-    Untraced,
-}
 
 /// Something to be done to an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,13 +137,15 @@ impl Engine {
             Command::ClearPids(list) => self.clear_pids(instance, *list),
             Command::Tracing(on) => {
                 self.collect(instance);
-                self.state(instance)?.set_on(*on);
+                self.state(instance)?.on = *on;
+                if let Some(session) = self.attachments.session(instance) {
+                    session.kernel().switches().set_tracing(*on);
+                }
                 Ok(())
             }
             Command::Clear(cpu) => {
                 self.collect(instance);
-                self.state(instance)?.clear(*cpu);
-                Ok(())
+                self.empty_buffers(instance, *cpu)
             }
             Command::Snapshot { cpu, number } => {
                 self.collect(instance);
@@ -165,11 +158,10 @@ impl Engine {
                 self.collect(instance);
                 let state = self.state(instance)?;
                 state.clock = clock;
-                state.clear(None);
                 if let Some(snapshot) = &mut state.snapshot {
                     snapshot.select_mut(None).for_each(|(_, buffer)| buffer.clear());
                 }
-                Ok(())
+                self.empty_buffers(instance, None)
             }
             Command::BufferSize { cpu, bytes } => {
                 self.find_memory(instance, *cpu, *bytes)?;
@@ -205,6 +197,19 @@ impl Engine {
         }
     }
 
+    /// Empties the buffers of one CPU of an instance or of all; counts of hits begin anew.
+    pub(in crate::engine) fn empty_buffers(
+        &mut self,
+        instance: InstanceId,
+        cpu: Option<u32>,
+    ) -> Result<(), Errno> {
+        self.state(instance)?.clear(cpu);
+        if let Some(session) = self.attachments.session_mut(instance) {
+            session.reset_counts(cpu);
+        }
+        Ok(())
+    }
+
     /// Turns events on or off. As in the kernel, what can be done is done, and the first error told.
     fn set_events(&mut self, instance: InstanceId, events: &[EventId], on: bool) -> Result<(), Errno> {
         self.state(instance)?.expand();
@@ -219,22 +224,22 @@ impl Engine {
                 self.keep_counts(instance, part);
                 let state = self.state(instance)?;
                 gone.extend(part.iter().copied().filter(|event| state.enabled.remove(event)));
-                if let Some(live) = &mut state.live {
-                    live.detach(part.iter().copied());
+                if let Some(session) = self.attachments.session_mut(instance) {
+                    session.detach(part.iter().copied());
                 }
                 self.yield_to_readers();
             }
-            if let Some(live) = &self.state(instance)?.live {
+            if let Some(session) = self.attachments.session(instance) {
                 for event in &soft {
-                    live.set_soft_off(*event, true);
+                    session.set_soft_off(*event, true);
                 }
             }
             let idle: Vec<EventId> =
                 soft.into_iter().filter(|event| self.may_idle(instance, *event)).collect();
             self.keep_counts(instance, &idle);
-            if let Some(live) = &mut self.state(instance)?.live {
+            if let Some(session) = self.attachments.session_mut(instance) {
                 for event in idle {
-                    live.idle_at(event);
+                    session.idle_at(event);
                 }
             }
             for event in gone {
@@ -249,7 +254,7 @@ impl Engine {
         }
         let _opening = Opening::begin_at_once();
         let many = self.begin_many(instance, events);
-        self.make_live(instance)?;
+        self.make_session(instance)?;
         self.choose_hooks(events);
         let rest = self.prepare(instance, events, many);
         self.attach_together(instance, events);
@@ -260,10 +265,11 @@ impl Engine {
                 first = first.and(Err(Errno::INTR));
                 break;
             }
-            let state = self.state(instance)?;
-            let done = if state.enabled.contains(event) && !state.idles(*event) {
-                if let Some(live) = &state.live {
-                    live.set_soft_off(*event, false);
+            let is_attached =
+                self.state(instance)?.enabled.contains(event) && !self.attachments.is_idle(instance, *event);
+            let done = if is_attached {
+                if let Some(session) = self.attachments.session(instance) {
+                    session.set_soft_off(*event, false);
                 }
                 Ok(())
             } else {
@@ -271,33 +277,28 @@ impl Engine {
             };
             first = first.and(done);
         }
-        if let Some(live) = &mut self.state(instance)?.live {
-            live.session().forget_ahead();
-            live.end_together();
+        if let Some(session) = self.attachments.session_mut(instance) {
+            session.kernel_mut().forget_ahead();
+            session.end_together();
         }
-        self.end_many(instance, rest);
+        if rest.is_some() {
+            self.attachments.guard_events(instance);
+        }
         first
     }
 
     /// Lets others have turns, and goes on once what an event will hang on is opened.
     fn await_opened(&mut self, instance: InstanceId, event: EventId) {
         self.yield_to_readers();
-        let id = self.events.format(event, &self.facts).and_then(|format| self.choices.perf_id(format));
+        let id = self
+            .events
+            .format(event, &self.facts)
+            .and_then(|format| self.attachments.hooks().perf_id(format));
         let due = |mirror: &mut Self| {
-            let live = mirror.instances.get_mut(&instance).and_then(|state| state.live.as_mut());
-            id.zip(live).is_some_and(|(id, live)| live.session().opened().is_being_opened(id))
+            let session = mirror.attachments.session_mut(instance);
+            id.zip(session).is_some_and(|(id, session)| session.kernel_mut().opened().is_being_opened(id))
         };
         while due(self) && !self.scheduler.is_stopping() && self.wait_for_readers() {}
-    }
-
-    /// Kinds of the records of the kernel's stack and of a thread's own.
-    pub(in crate::engine) fn stack_kinds(&self) -> [u16; 2] {
-        // TRACE_STACK and TRACE_USER_STACK, kernel/trace/trace.h, where the kernel does not tell.
-        let [kernel, user] = STACKS;
-        [(kernel, 4), (user, 12)].map(|(name, usual)| {
-            let event = self.events.find_system(SPECIAL).and_then(|system| self.events.find(system, name));
-            event.and_then(|event| self.events.format(event, &self.facts)).map_or(usual, |format| format.id)
-        })
     }
 
     /// Hangs an event on its hook, turned off by its triggers' word if so wanted.
@@ -308,15 +309,14 @@ impl Engine {
         begins_off: bool,
     ) -> Result<(), Errno> {
         if begins_off && self.may_idle(instance, event) {
-            let state = self.state(instance)?;
-            if let Some(live) = &mut state.live {
-                live.idle_at(event);
+            if let Some(session) = self.attachments.session_mut(instance) {
+                session.idle_at(event);
             }
-            state.enabled.insert(event);
+            self.state(instance)?.enabled.insert(event);
             return self.changed(instance, event);
         }
         self.read_format(event)?;
-        let (facts, catalogue, stacks) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
+        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
         let format = catalogue.try_format(event, &facts)?;
         let probes = self.dynamic.probes_of(event);
         let user = self.user.has(event);
@@ -327,41 +327,46 @@ impl Engine {
         } else {
             probes.as_ref().and_then(|probes| self.eprobe_target(probes.first()?)).map(|(_, hook)| hook)
         };
-        let chosen = self.programs.chosen(event, format).unwrap_or_else(|| self.choices.of(format));
-        let wants = EventInputs { format, stacks, begins_off };
+        let chosen =
+            self.programs.chosen(event, format).unwrap_or_else(|| self.attachments.hooks().of(format));
+        let settings = desired::settings(self, instance, event)?;
+        let config = EventConfig { format, settings: &settings, begins_off };
         let linked = match (&without, &probes) {
             (Some(_), _) => Ok(()),
             (None, Some(probes)) => {
                 self.open_for_probes(instance, event, probes);
-                self.link_probes(instance, event, probes, wants)?
+                self.link_probes(instance, event, probes, &config)?
             }
             (None, None) => {
-                self.link_file(instance, event, &chosen, wants)?;
+                self.link_file(instance, event, &chosen, &config)?;
                 self.open_perf_event(instance, event, &chosen.via);
                 Ok(())
             }
         };
-        let state = self.state(instance)?;
+        // Events whose programs this one refers to may have come or gone while others had turns.
+        let settings = desired::settings(self, instance, event)?;
+        let config = EventConfig { format, settings: &settings, begins_off };
         let (mut no_hook, mut refused) = (None, Refused::default());
-        let attached = state.with_wanted(event, wants, |live, wanted| match (without, &probes) {
+        let live = self.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
+        let attached = match (without, &probes) {
             _ if too_long => Ok(()),
             (Some(hook), _) => {
-                live.attach_emitted(event, hook, wanted).map_err(|error| session::log_to_errno(&error))
+                live.attach_emitted(event, hook, &config).map_err(|error| session::log_to_errno(&error))
             }
             (None, Some(probes)) => {
-                linked.and_then(|()| live.attach_probes(event, probes, wanted, &facts)).map_err(|tried| {
+                linked.and_then(|()| live.attach_probes(event, probes, &config, &facts)).map_err(|tried| {
                     tracing::warn!("{}: {tried}", format.full_name());
                     no_hook = Some(tried.to_string());
                     tried.errno()
                 })
             }
             (None, None) => {
-                live.attach_hook(event, &chosen, wanted).or_else(|error| refused.keep(&chosen, &error))
+                live.attach_hook(event, &chosen, &config).or_else(|error| refused.keep(&chosen, &error))
             }
-        });
+        };
         let attached = match refused.0 {
             // A filter may want a value that only the kernel's own record has.
-            Some(why) => self.attach_tracepoint(instance, event, why, wants),
+            Some(why) => self.attach_tracepoint(instance, event, why, &config),
             None => attached,
         };
         self.forget_opened(instance);
@@ -386,10 +391,9 @@ impl Engine {
             }
         }
         if done.is_err() {
-            let state = self.state(instance)?;
-            state.enabled.remove(&event);
-            if let Some(live) = &mut state.live {
-                live.detach([event]);
+            self.state(instance)?.enabled.remove(&event);
+            if let Some(session) = self.attachments.session_mut(instance) {
+                session.detach([event]);
             }
             let _ = self.changed(instance, event);
         }
@@ -398,22 +402,21 @@ impl Engine {
 
     /// Gives an event that hangs on its hook the program that is right by now.
     pub(in crate::engine) fn refresh(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
-        if self.state(instance)?.live.is_none() {
+        self.state(instance)?;
+        if self.attachments.session(instance).is_none() {
             return Ok(());
         }
-        let (catalogue, stacks) = (self.events.clone(), self.stack_kinds());
+        let catalogue = self.events.clone();
         // An event whose format was never read was never attached.
         let Some(format) = catalogue.known_format(event) else {
             return self.changed(instance, event);
         };
         let special = catalogue.get(event).is_some_and(|known| catalogue.is_special(known.system));
-        let state = self.state(instance)?;
-        let wants = EventInputs { format, stacks, begins_off: false };
-        state.with_wanted(event, wants, |live, wanted| {
+        desired::with_config(self, instance, event, format, |live, config| {
             let done = if special {
-                live.set_marker((!wanted.triggers.is_empty()).then_some(wanted))
+                live.set_marker((!config.settings.triggers.is_empty()).then_some(config))
             } else {
-                live.change(event, wanted)
+                live.change(event, config)
             };
             done.map_err(|error| session::log_to_errno(&error))
         })?;
@@ -534,7 +537,7 @@ impl Engine {
 
     fn set_option(&mut self, instance: InstanceId, option: u32, on: bool) -> Result<(), Errno> {
         let task_pid = self.task_pid();
-        let state = self.state(instance)?;
+        let state = self.instances.get_mut(&instance).ok_or(Errno::NODEV)?;
         let name = state.options.name(option).ok_or(Errno::NODEV)?.to_owned();
         if name == "trace_printk_dest" {
             return self.printk_destination(instance, on);
@@ -543,7 +546,7 @@ impl Engine {
             return Ok(());
         }
         if name == "event-fork" {
-            state.follow(on, task_pid)?;
+            state.threads.follow_forks(on, task_pid, self.attachments.session_mut(instance))?;
         }
         if !state.options.set(option, on) {
             return Err(Errno::INVAL);
@@ -567,8 +570,7 @@ impl Engine {
     }
 
     fn add_pids(&mut self, instance: InstanceId, list: List, text: &[u8]) -> Result<(), Errno> {
-        let state = self.state(instance)?;
-        state.expand();
+        self.state(instance)?.expand();
         let mut pids = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
@@ -576,17 +578,26 @@ impl Engine {
             let Some(word) = word else { break };
             // Base 0, and whatever fits a pid of the kernel's is taken as one.
             let pid = crate::lang::number::unsigned(word).ok_or(Errno::INVAL)? as u32;
-            if pid >= crate::engine::instances::instance::PID_LIMIT {
+            if pid >= PID_LIMIT {
                 // The kernel's list says -1, which is this.
                 return Err(Errno::PERM);
             }
             pids.push(pid);
             rest = rest.get(done..).unwrap_or_default();
         }
-        state.add_pids(list, &pids)
+        let state = self.instances.get_mut(&instance).ok_or(Errno::NODEV)?;
+        state.threads.add(list, &pids, self.attachments.session_mut(instance))
+    }
+
+    /// Learns which threads came into an instance's lists and left them by forking and exiting.
+    pub fn refresh_pids(&mut self, instance: InstanceId) {
+        if let Some(state) = self.instances.get_mut(&instance) {
+            state.threads.refresh(self.attachments.session_mut(instance));
+        }
     }
 
     fn clear_pids(&mut self, instance: InstanceId, list: List) -> Result<(), Errno> {
-        self.state(instance)?.clear_pids(list)
+        let state = self.instances.get_mut(&instance).ok_or(Errno::NODEV)?;
+        state.threads.clear(list, self.attachments.session_mut(instance))
     }
 }

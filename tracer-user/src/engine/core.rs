@@ -9,13 +9,12 @@ use std::{
 use rustix::io::Errno;
 
 use crate::{
-    attach::{AttachError, INLINE_CLOSE_MAX, take_unused},
+    attach::AttachError,
     buffer::{CpuBuffer, PageSize},
     engine::{
         attachments::{
-            bulk_enable::Guarding,
-            choice::Choices,
             session::{self, InstanceSession, SessionFactory},
+            sessions::Attachments,
         },
         facts::Facts,
         instances::{instance::Instance, options::TraceOptions},
@@ -58,9 +57,7 @@ pub struct Engine {
     pub(in crate::engine) instances: BTreeMap<InstanceId, Instance>,
     /// The number that the next instance gets.
     next: u32,
-    pub(in crate::engine) grounds: Option<Arc<SessionFactory>>,
-    pub(in crate::engine) choices: Choices,
-    pub(in crate::engine) guarding: Guarding,
+    pub(in crate::engine) attachments: Attachments,
     pub(in crate::engine) names: Option<Names>,
     changes: u64,
     /// Tells of modules that come and go, where anything does.
@@ -123,9 +120,7 @@ impl Engine {
             events,
             instances: BTreeMap::from([(InstanceId::TOP, top)]),
             next: InstanceId::TOP.get() + 1,
-            grounds: None,
-            choices: Choices::default(),
-            guarding: Guarding::default(),
+            attachments: Attachments::default(),
             names: None,
             changes: 0,
             modules,
@@ -185,11 +180,6 @@ impl Engine {
     /// All instances.
     pub(in crate::engine) fn all(&self) -> impl Iterator<Item = &Instance> {
         self.instances.values()
-    }
-
-    /// All instances, to be changed.
-    pub(in crate::engine) fn all_mut(&mut self) -> impl Iterator<Item = &mut Instance> {
-        self.instances.values_mut()
     }
 
     /// What showing an instance's records needs.
@@ -260,21 +250,24 @@ impl Engine {
         self.keep_counts(instance, &on);
         self.forget_hists(instance);
         self.instances.remove(&instance);
+        self.attachments.remove(instance);
         self.touch();
-        self.rest();
+        self.drop_unused_names();
         Ok(())
     }
 
-    /// Takes everything off its hooks. What is left are perf events that do nothing, and take a while to be closed: many of them
-    /// by who guards them ([`Engine::guard_with`]), others by the caller.
+    /// Detaches everything. What is left are perf events that do nothing and take a while to be closed: the guard
+    /// ([`Engine::guard_with`]) closes many, the caller closes those that are returned.
     pub fn end(&mut self) -> Vec<OwnedFd> {
-        self.guarding.dismiss();
-        let lives: Vec<InstanceSession> = self.all_mut().filter_map(|state| state.live.take()).collect();
-        self.rest();
-        let mut events: Vec<OwnedFd> = lives.into_iter().flat_map(InstanceSession::end).collect();
-        // What was opened for a change that did not come to its end.
-        events.extend(take_unused());
-        if events.len() > INLINE_CLOSE_MAX { self.guarding.close(events) } else { events }
+        let left = self.attachments.end();
+        self.drop_unused_names();
+        left
+    }
+
+    /// The process at the other end of this socket, which has called [`crate::attach::hold`], guards perf tracepoints
+    /// from the next time on that many events are attached.
+    pub fn guard_with(&mut self, socket: OwnedFd) {
+        self.attachments.set_guard(socket);
     }
 
     /// Whether there is memory for a buffer, or for those of all CPUs, of so many bytes each. Pages are taken as they are filled:
@@ -351,8 +344,11 @@ impl Engine {
 
     /// Stops recording for a reader (`pause-on-trace`), or lets it go on.
     pub fn pause(&mut self, instance: InstanceId, on: bool) {
-        if let Some(state) = self.get_mut(instance) {
+        if let Some(state) = self.instances.get_mut(&instance) {
             state.pause(on);
+            if let Some(session) = self.attachments.session(instance) {
+                session.kernel().switches().pause(state.stops > 0);
+            }
         }
         self.marks_stale = true;
     }
@@ -384,48 +380,49 @@ impl Engine {
     }
 
     /// Makes an instance's session, where it has none yet.
-    pub(in crate::engine) fn make_live(&mut self, instance: InstanceId) -> Result<(), Errno> {
-        if self.state(instance)?.live.is_some() {
+    pub(in crate::engine) fn make_session(&mut self, instance: InstanceId) -> Result<(), Errno> {
+        self.state(instance)?;
+        if self.attachments.session(instance).is_some() {
             return Ok(());
         }
         if self.facts.is_frozen() {
             return Err(Errno::OPNOTSUPP);
         }
-        let told = |error: AttachError| {
-            tracing::warn!("{error}");
-            session::errno(&error)
-        };
+        let refused = |error: AttachError| session::log_to_errno(&error);
         let facts = self.facts.clone();
-        let grounds = match &self.grounds {
-            Some(grounds) => Arc::clone(grounds),
-            None => Arc::new(self.run_off_thread(|| SessionFactory::find(&facts)).map_err(told)?),
+        let factory = match self.attachments.factory() {
+            Some(factory) => Arc::clone(factory),
+            None => Arc::new(self.run_off_thread(|| SessionFactory::find(&facts)).map_err(refused)?),
         };
-        self.grounds = Some(Arc::clone(&grounds));
+        self.attachments.set_factory(Arc::clone(&factory));
         if self.names.is_none() {
-            self.names = Some(self.run_off_thread(|| Names::follow(&grounds, &facts)).map_err(told)?);
+            self.names = Some(self.run_off_thread(|| Names::follow(&factory, &facts)).map_err(refused)?);
         }
         let task_pid = self.task_pid();
-        let live = self.run_off_thread(|| InstanceSession::new(&grounds, &facts)).map_err(told)?;
+        let mut session = self.run_off_thread(|| InstanceSession::new(&factory, &facts)).map_err(refused)?;
         self.marks_stale = true;
-        self.state(instance)?.enliven(live, task_pid)
+        let state = self.state(instance)?;
+        state.threads.give_to(&mut session, task_pid)?;
+        session.kernel().switches().pause(state.stops > 0);
+        session.kernel().switches().set_tracing(state.on);
+        self.attachments.insert(instance, session);
+        Ok(())
     }
 
     /// Follows names no more once no instance is left that has anything in the kernel.
-    fn rest(&mut self) {
-        if self.instances.values().all(|state| state.live.is_none()) {
+    fn drop_unused_names(&mut self) {
+        if self.attachments.sessions().next().is_none() {
             self.names = None;
         }
     }
 
     /// The rings of all instances, and that of the tasks that take part in user events.
     pub fn rings(&self) -> impl Iterator<Item = &crate::sys::bpf::ring::RingMemory> {
-        let live = self.instances.values().filter_map(|state| state.live.as_ref());
-        live.flat_map(|live| &live.rings).chain(self.user_ring())
+        self.attachments.rings().chain(self.user_ring())
     }
 
     /// Numbers of the instances that record at this moment.
     pub fn recording(&self) -> Vec<InstanceId> {
-        let recording = self.instances.iter().filter(|(_, state)| state.live.is_some());
-        recording.map(|(number, _)| *number).collect()
+        self.attachments.sessions().map(|(instance, _)| instance).collect()
     }
 }

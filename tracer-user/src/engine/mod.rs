@@ -42,5 +42,6 @@ pub mod user;
 mod verify;
 
 pub use self::core::Engine;
-pub use command::{Command, List};
+pub use command::Command;
+pub use instances::List;
 pub use scheduler::{Cooperative, LongestStep, Scheduler};

@@ -9,9 +9,8 @@ use crate::{
     attach::{self, AttachError, AttachPoint, Cause, Job, Opening},
     engine::{
         Cooperative, Engine,
-        attachments::session,
+        attachments::{desired, event_config::EventConfig, session},
         hooks::AttachPlan,
-        instances::instance::{EventInputs, Instance},
         probes::{self, Tried},
         scheduler::FILE_WORK_LIMIT,
     },
@@ -27,12 +26,11 @@ impl Engine {
         instance: InstanceId,
         event: EventId,
         probes: &[Probe],
-        wants: EventInputs<'_>,
+        config: &EventConfig<'_>,
     ) -> Result<Result<(), Tried>, Errno> {
         let facts = self.facts.clone();
-        let state = self.state(instance)?;
-        let planned =
-            state.with_wanted(event, wants, |live, wanted| Ok(live.plan_probes(probes, wanted, &facts)))?;
+        let session = self.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
+        let planned = session.plan_probes(probes, config, &facts);
         let (planned, jobs) = match planned {
             Ok((planned, _)) if planned.is_empty() => return Ok(Ok(())),
             Ok(planned) => planned,
@@ -40,8 +38,8 @@ impl Engine {
         };
         let made =
             self.run_off_thread_within(FILE_WORK_LIMIT, move || jobs.into_iter().map(Job::run).collect());
-        let live = self.state(instance)?.live.as_mut().ok_or(Errno::NODEV)?;
-        Ok(live.finish_probes(event, planned, made))
+        let session = self.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
+        Ok(session.finish_probes(event, planned, made))
     }
 
     /// Links an event of a program.
@@ -50,17 +48,16 @@ impl Engine {
         instance: InstanceId,
         event: EventId,
         chosen: &AttachPlan,
-        wants: EventInputs<'_>,
+        config: &EventConfig<'_>,
     ) -> Result<(), Errno> {
-        let state = self.state(instance)?;
-        let planned = state.with_wanted(event, wants, |live, wanted| {
-            live.plan_attach(event, chosen, wanted).map_err(|error| session::log_to_errno(&error))
-        })?;
+        let session = self.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
+        let planned =
+            session.plan_attach(event, chosen, config).map_err(|error| session::log_to_errno(&error))?;
         let Some((planned, job)) = planned else { return Ok(()) };
         let made = self.run_off_thread_within(FILE_WORK_LIMIT, move || job.run());
         let made = made.unwrap_or_else(|errno| Err(Cause::Hook("uprobe", errno)));
-        let live = self.state(instance)?.live.as_mut().ok_or(Errno::NODEV)?;
-        live.finish_attach(event, chosen, planned, made).map_err(|error| session::log_to_errno(&error))
+        let session = self.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
+        session.finish_attach(event, chosen, planned, made).map_err(|error| session::log_to_errno(&error))
     }
 
     /// Has a thread read an event's format, if it was not read before.
@@ -80,19 +77,16 @@ impl Engine {
         via: &AttachPoint,
     ) {
         // A parked event has its perf event.
-        let is_ahead = |state: &mut Instance| {
-            state.live.as_mut().is_none_or(|live| live.rests(event) || live.session().opened().has(via))
-        };
-        if self.get_mut(instance).is_none_or(is_ahead) {
+        let session = self.attachments.session_mut(instance);
+        if session.is_none_or(|session| session.is_parked(event) || session.kernel_mut().opened().has(via)) {
             return;
         }
         let opened = self.run_off_thread(|| {
             let _opening = Opening::begin();
             attach::open_perf_event(via)
         });
-        let live = self.get_mut(instance).and_then(|state| state.live.as_mut());
-        if let (Some(live), Some(opened)) = (live, opened) {
-            live.session().opened().give(via.clone(), opened);
+        if let (Some(session), Some(opened)) = (self.attachments.session_mut(instance), opened) {
+            session.kernel_mut().opened().give(via.clone(), opened);
         }
     }
 
@@ -121,24 +115,23 @@ impl Engine {
 
     /// Closes what was opened for an instance's events and is not used.
     pub(in crate::engine) fn forget_opened(&mut self, instance: InstanceId) {
-        let live = self.get_mut(instance).and_then(|state| state.live.as_mut());
-        if let Some(live) = live {
-            live.session().opened().forget();
+        if let Some(session) = self.attachments.session_mut(instance) {
+            session.kernel_mut().opened().forget();
         }
     }
 
     /// Finds out where these events are to hang.
     pub(in crate::engine) fn choose_hooks(&mut self, events: &[EventId]) {
         let (facts, catalogue) = (self.facts.clone(), self.events.clone());
-        let Some(grounds) = self.grounds.clone() else { return };
-        let mut choices = std::mem::take(&mut self.choices);
+        let Some(factory) = self.attachments.factory().cloned() else { return };
+        let mut choices = std::mem::take(self.attachments.hooks_mut());
         self.run_off_thread(|| {
             let traced = events.iter().filter(|event| !catalogue.is_made(**event));
             let formats: Vec<&Format> = traced.filter_map(|event| catalogue.format(*event, &facts)).collect();
             facts.learn_pages(formats.iter().copied());
-            choices.learn(&formats, &grounds, &facts);
+            choices.learn(&formats, &factory, &facts);
         });
-        self.choices = choices;
+        *self.attachments.hooks_mut() = choices;
     }
 
     /// Attaches an event to its perf tracepoint, as a program at the raw tracepoint was refused.
@@ -147,13 +140,14 @@ impl Engine {
         instance: InstanceId,
         event: EventId,
         why: String,
-        wants: EventInputs<'_>,
+        config: &EventConfig<'_>,
     ) -> Result<(), Errno> {
-        let plan = AttachPlan::tracepoint(wants.format, why);
+        let plan = AttachPlan::tracepoint(config.format, why);
         self.open_perf_event(instance, event, &plan.via);
-        self.state(instance)?.with_wanted(event, wants, |live, wanted| {
-            live.attach_hook(event, &plan, wanted).map_err(|error| session::log_to_errno(&error))
-        })
+        let settings = desired::settings(self, instance, event)?;
+        let config = EventConfig { settings: &settings, ..*config };
+        let session = self.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
+        session.attach_hook(event, &plan, &config).map_err(|error| session::log_to_errno(&error))
     }
 
     /// Reads the formats of the events that a histogram's `onmatch(SYSTEM.EVENT)` names.

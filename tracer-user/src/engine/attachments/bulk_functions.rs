@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 
 use crate::{
-    attach::FunctionLinks,
     engine::{
         Cooperative, Engine,
-        attachments::session::{EventConfig, InstanceSession},
+        attachments::{
+            desired,
+            event_config::{EventConfig, EventSettings},
+        },
         hooks::BULK_THRESHOLD,
-        instances::instance::Instance,
         probes::{self, Candidate},
     },
     event::{EventId, Format, InstanceId},
@@ -23,7 +24,7 @@ impl Engine {
         if events.len() <= BULK_THRESHOLD {
             return;
         }
-        let (facts, catalogue, kinds) = (self.facts.clone(), self.events.clone(), self.stack_kinds());
+        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
         let mut functions: Vec<(EventId, Candidate)> = Vec::new();
         for event in events {
             self.yield_to_readers();
@@ -48,40 +49,21 @@ impl Engine {
             .filter_map(|(event, _)| Some((*event, catalogue.format(*event, &facts)?)))
             .collect();
         functions.retain(|(event, _)| formats.contains_key(event));
-        let Ok(state) = self.state(instance) else { return };
-        let Some(together) = state.plan_together(&functions, &formats, kinds) else { return };
-        let linked = self.run_off_thread(|| together.link());
-        if let Ok(state) = self.state(instance)
-            && let Some(live) = &mut state.live
-        {
-            live.finish_together(functions, linked);
-        }
-    }
-}
-
-impl Instance {
-    fn plan_together(
-        &mut self,
-        functions: &[(EventId, Candidate)],
-        formats: &HashMap<EventId, &Format>,
-        kinds: [u16; 2],
-    ) -> Option<FunctionLinks> {
-        let Self { live, filters, options, hists, .. } = self;
-        let live: &mut InstanceSession = live.as_mut()?;
-        let stacks = [options.is("stacktrace"), options.is("userstacktrace")];
-        let wanted = functions.iter().map(|(event, _)| {
-            Some(EventConfig {
-                format: formats.get(event)?,
-                filter: filters.get(event).and_then(|filtering| filtering.filter.as_ref()),
-                triggers: &[],
-                soft: false,
-                counted: hists.counts_event(*event),
-                begins_off: false,
-                stacks,
-                kinds,
+        let settings: Result<Vec<EventSettings>, _> =
+            functions.iter().map(|(event, _)| desired::settings(self, instance, *event)).collect();
+        let Ok(settings) = settings else { return };
+        let configs: Vec<EventConfig<'_>> = functions
+            .iter()
+            .zip(&settings)
+            .filter_map(|((event, _), settings)| {
+                Some(EventConfig { format: formats.get(event)?, settings, begins_off: false })
             })
-        });
-        let wanted: Vec<EventConfig<'_>> = wanted.collect::<Option<_>>()?;
-        Some(live.plan_together(functions, &wanted))
+            .collect();
+        let Some(session) = self.attachments.session_mut(instance) else { return };
+        let planned = session.plan_together(&functions, &configs);
+        let linked = self.run_off_thread(|| planned.link());
+        if let Some(session) = self.attachments.session_mut(instance) {
+            session.finish_together(functions, linked);
+        }
     }
 }

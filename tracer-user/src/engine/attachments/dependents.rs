@@ -10,10 +10,12 @@ use crate::{
     code::lower::hist::Entry,
     engine::{
         Engine,
-        attachments::session::{self, InstanceSession},
+        attachments::{
+            desired,
+            session::{self, InstanceSession},
+        },
         facts::Facts,
         hooks::AttachPlan,
-        instances::instance::EventInputs,
         probes::{self, Candidate},
     },
     event::{EventId, Format, InstanceId, dynamic::Target},
@@ -118,16 +120,14 @@ impl Engine {
         outer: &mut Vec<EventId>,
     ) -> Result<Vec<Block>, Errno> {
         let mut parts = self.hist_parts(instance, event, Entry::Record, outer)?;
-        let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
+        let (catalogue, facts) = (self.events.clone(), self.facts.clone());
         for (probe, hook) in self.probes_on(event) {
             let format = catalogue.try_format(probe, &facts)?;
-            let state = self.state(instance)?;
-            if state.live.is_none() {
+            if self.attachments.session(instance).is_none() {
                 break;
             }
-            let wants = EventInputs { format, stacks, begins_off: false };
-            parts.extend(state.with_wanted(probe, wants, |live, wanted| {
-                live.emitted_block(probe, wanted).map_err(|error| session::log_to_errno(&error))
+            parts.extend(desired::with_config(self, instance, probe, format, |session, config| {
+                session.emitted_block(probe, config).map_err(|error| session::log_to_errno(&error))
             })?);
             let further = self.following(instance, probe, outer)?;
             if !further.is_empty() {
@@ -171,8 +171,8 @@ impl Engine {
         let mut asked = 0;
         for (probe, _) in self.probes_on(event) {
             asked |= self.emit_one(instance, probe, record, writer);
-            let Some(live) = self.get(instance).and_then(|state| state.live.as_ref()) else { continue };
-            for (relay, _) in live.relays.get(&probe).into_iter().flatten() {
+            let Some(session) = self.attachments.session(instance) else { continue };
+            for (relay, _) in session.relays.get(&probe).into_iter().flatten() {
                 if let Err(error) = relay.run(record, writer) {
                     tracing::warn!("{error}");
                 }
@@ -182,8 +182,8 @@ impl Engine {
     }
 
     fn emit_one(&self, instance: InstanceId, event: EventId, record: &[u8], writer: &attach::Writer) -> u64 {
-        let live = self.get(instance).and_then(|state| state.live.as_ref());
-        live.map_or(Ok(0), |live| live.emit(event, record, writer)).unwrap_or_else(|error| {
+        let session = self.attachments.session(instance);
+        session.map_or(Ok(0), |session| session.emit(event, record, writer)).unwrap_or_else(|error| {
             tracing::warn!("{error}");
             0
         })
@@ -219,7 +219,7 @@ impl Engine {
             probes.iter().filter_map(|probe| Some(self.eprobe_target(probe)?.1)).collect();
         let (catalogue, facts) = (self.events.clone(), self.facts.clone());
         let format = catalogue.try_format(event, &facts)?;
-        let Some(live) = &mut self.state(instance)?.live else { return Ok(()) };
+        let Some(live) = self.attachments.session_mut(instance) else { return Ok(()) };
         live.relays.remove(&event);
         if parts.is_empty() {
             return Ok(());
@@ -273,8 +273,8 @@ impl Engine {
                 for probe in probes {
                     let parts = self.following(instance, event, &mut Vec::new())?;
                     if parts.is_empty() {
-                        if let Some(live) = &mut self.state(instance)?.live {
-                            live.relays.remove(&event);
+                        if let Some(session) = self.attachments.session_mut(instance) {
+                            session.relays.remove(&event);
                         }
                         return Ok(());
                     }
@@ -284,11 +284,11 @@ impl Engine {
                 let format = catalogue.try_format(event, &facts)?;
                 let probes: Vec<Probe> =
                     each.iter().filter_map(|(hooked, _)| hooked.probe().cloned()).collect();
-                let is_new = self.get(instance).and_then(|state| state.live.as_ref());
+                let is_new = self.attachments.session(instance);
                 if is_new.is_some_and(|live| !live.relays.contains_key(&event)) {
                     self.open_for_probes(instance, event, &probes);
                 }
-                let live = self.state(instance)?.live.as_mut().ok_or(Errno::NODEV)?;
+                let live = self.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
                 let done = live.relay(event, format, each, &facts);
                 self.forget_opened(instance);
                 done
@@ -317,7 +317,7 @@ impl InstanceSession {
                 continue;
             }
             let (mut relay, candidate) = known.remove(0);
-            let changed = self.asked().replace_relay(&mut relay, format, &candidate.hook, &parts);
+            let changed = self.kernel().replace_relay(&mut relay, format, &candidate.hook, &parts);
             changed.map_err(|error| session::log_to_errno(&error))?;
             relays.push((relay, candidate));
         }
@@ -339,7 +339,7 @@ impl InstanceSession {
             }
         };
         for candidate in usable {
-            match self.session().attach_relay(format, &candidate.hook, &candidate.via, parts) {
+            match self.kernel_mut().attach_relay(format, &candidate.hook, &candidate.via, parts) {
                 Ok(relay) => return Ok((relay, candidate)),
                 Err(error) => {
                     tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());

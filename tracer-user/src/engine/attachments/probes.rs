@@ -5,7 +5,7 @@ use crate::{
         AttachError, Attached, Cause, Dispatch, FunctionLinks, Hooks, Job, LinkedFunctions, Planned, Request,
     },
     engine::{
-        attachments::session::{EventConfig, InstanceSession},
+        attachments::{event_config::EventConfig, session::InstanceSession},
         facts::Facts,
         probes::{self, Candidate, Tried},
     },
@@ -101,7 +101,7 @@ impl InstanceSession {
             let first = planned.first().and_then(|(planned, _)| planned.slot());
             let mut done = Err(());
             for candidate in usable {
-                match self.session().plan(&request(wanted, &candidate, first), Dispatch::Gate) {
+                match self.kernel_mut().plan(&request(wanted, &candidate, first), Dispatch::Gate) {
                     Ok((one, job)) => {
                         planned.push((one, candidate));
                         jobs.push(job);
@@ -136,7 +136,7 @@ impl InstanceSession {
         let (mut attached, mut tried) = (AttachedProbes::default(), None);
         for (planned, candidate) in planned {
             let hooks = made.next().unwrap_or(Err(Cause::Hook(candidate.name(), missing)));
-            match self.session().finish(planned, hooks) {
+            match self.kernel_mut().finish(planned, hooks) {
                 Ok(gated) => attached.probes.push(Some((gated, candidate))),
                 Err(error) => {
                     tried.get_or_insert_with(Tried::default).refused(candidate.name(), &error);
@@ -159,7 +159,7 @@ impl InstanceSession {
     ) -> Result<(Attached, Candidate), Tried> {
         let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);
         for candidate in usable {
-            match self.session().attach(&request(wanted, &candidate, first), Dispatch::Gate) {
+            match self.kernel_mut().attach(&request(wanted, &candidate, first), Dispatch::Gate) {
                 Ok(gated) => {
                     tracing::debug!(hook = candidate.name(), %tried, "{}", wanted.format.full_name());
                     return Ok((gated, candidate));
@@ -179,10 +179,10 @@ impl InstanceSession {
         event: EventId,
         wanted: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
-        let Some(mut attached) = self.take_probes(event) else { return Ok(()) };
+        let Some(mut attached) = self.probes.remove(&event) else { return Ok(()) };
         let first = attached.slots().next();
         let changed = attached.probes.iter_mut().flatten().try_for_each(|(attached, candidate)| {
-            self.session().replace(attached, &request(wanted, candidate, first))
+            self.kernel_mut().replace(attached, &request(wanted, candidate, first))
         });
         self.put_probes(event, attached);
         changed
@@ -199,7 +199,7 @@ impl InstanceSession {
             .zip(wanted)
             .map(|((_, candidate), wanted)| request(wanted, candidate, None))
             .collect();
-        self.session().plan_functions(&requests)
+        self.kernel_mut().plan_functions(&requests)
     }
 
     /// Takes them up once the links are made; [`InstanceSession::attach_probes`] finds them there.

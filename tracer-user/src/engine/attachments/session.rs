@@ -4,7 +4,7 @@
 //! fires; one that was turned off rests on its hook for a while.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     os::fd::OwnedFd,
     sync::Arc,
 };
@@ -14,24 +14,22 @@ use tracer_abi::Counters;
 pub(in crate::engine) use crate::engine::attachments::probes::AttachedProbes;
 use crate::{
     attach::{
-        self, AttachError, AttachPoint, Attached, Block, Calls, Cause, Context, Dispatch, Guard, HitActions,
-        Hooks, Job, Planned, Request, Session, Threads, Writer, ids,
+        self, AttachError, AttachPoint, Attached, Block, Calls, Cause, Context, Dispatch, Guard, Hooks, Job,
+        Planned, Session, Writer, ids,
     },
     engine::{
-        attachments::deferred_close::DeferredClose,
+        attachments::{
+            count_ledger::CountLedger, deferred_close::DeferredClose, event_config::EventConfig,
+            ring_queue::RingQueue,
+        },
         facts::Facts,
-        hooks::{self, AttachPlan},
+        hooks::AttachPlan,
         probes::Candidate,
         recorder,
-        records::record_intake::Taken,
     },
-    event::{EventId, Format, Slot},
-    plan::{
-        filter::Filter,
-        source::ProgramContext,
-        trigger::{self, Trigger},
-    },
-    sys::bpf::ring::{RingMemory, Seen},
+    event::{EventId, Slot},
+    plan::{source::ProgramContext, trigger},
+    sys::bpf::ring::RingMemory,
 };
 
 /// Bytes of a CPU's BPF ring buffer: what may come between two visits of the reader.
@@ -43,15 +41,10 @@ const SLOTS: u32 = 8192;
 #[derive(Debug)]
 pub(in crate::engine) struct InstanceSession {
     session: Session,
-    pub(in crate::engine) rings: Vec<RingMemory>,
-    /// Records out of the rings that are not in the buffers yet: as they came, and in order.
-    pub(in crate::engine) taken: Vec<Taken>,
-    pub(in crate::engine) ordered: VecDeque<Taken>,
-    /// How often records were waited for that are to be put in order with those.
-    pub(in crate::engine) settling: u32,
+    pub(in crate::engine) queue: RingQueue,
     attached: HashMap<EventId, (Attached, AttachPlan)>,
     /// Dynamic events.
-    probes: HashMap<EventId, AttachedProbes>,
+    pub(super) probes: HashMap<EventId, AttachedProbes>,
     /// Dynamic events that were hung up together and are about to be turned on.
     pub(in crate::engine) together: HashMap<EventId, (Attached, Candidate)>,
     /// Probes of files that are linked, for [`InstanceSession::attach_probes`].
@@ -67,9 +60,7 @@ pub(in crate::engine) struct InstanceSession {
     /// Runs the triggers of `trace_marker`, where there are any.
     marker: Option<Attached>,
     rest: DeferredClose,
-    /// By CPU: the counts of events that are off by now, and how many hits that found the ring full were told of.
-    gone: Vec<Counters>,
-    told: Vec<u64>,
+    ledger: CountLedger,
 }
 
 /// What programs can learn of their context, found once.
@@ -117,15 +108,12 @@ impl SessionFactory {
 
 impl InstanceSession {
     /// Makes the session; nothing is traced yet.
-    pub(in crate::engine) fn new(grounds: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
-        let (session, rings) = grounds.session(RING_BYTES, SLOTS, facts)?;
+    pub(in crate::engine) fn new(factory: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
+        let (session, rings) = factory.session(RING_BYTES, SLOTS, facts)?;
         let cpus = rings.len();
         Ok(Self {
             session,
-            rings,
-            taken: Vec::new(),
-            ordered: VecDeque::new(),
-            settling: 0,
+            queue: RingQueue::new(rings),
             attached: HashMap::new(),
             probes: HashMap::new(),
             together: HashMap::new(),
@@ -136,18 +124,17 @@ impl InstanceSession {
             injected: HashMap::new(),
             marker: None,
             rest: DeferredClose::default(),
-            gone: vec![Counters::default(); cpus],
-            told: vec![0; cpus],
+            ledger: CountLedger::new(cpus),
         })
     }
 
-    /// The session.
-    pub(in crate::engine) fn session(&mut self) -> &mut Session {
+    /// The kernel's side, to be changed.
+    pub(in crate::engine) fn kernel_mut(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// The session, to be asked.
-    pub(in crate::engine) fn asked(&self) -> &Session {
+    /// The kernel's side.
+    pub(in crate::engine) fn kernel(&self) -> &Session {
         &self.session
     }
 
@@ -160,7 +147,7 @@ impl InstanceSession {
     }
 
     /// Whether an event is off and still hangs on its hook.
-    pub(in crate::engine) fn rests(&self, event: EventId) -> bool {
+    pub(in crate::engine) fn is_parked(&self, event: EventId) -> bool {
         self.rest.has(event)
     }
 
@@ -197,7 +184,21 @@ impl InstanceSession {
         if self.attached.contains_key(&event) {
             return Ok(());
         }
-        self.attach_at(event, chosen, wanted)
+        let request = wanted.request(&chosen.via, &chosen.hook);
+        let attached = match self.rest.take(event).filter(|resting| *resting.via() == chosen.via) {
+            Some(resting) => {
+                let attached = self.session.resume(resting, &request)?;
+                if let Some(slot) = attached.slot() {
+                    self.ledger.remove_row(|cpu| self.session.counters().of(slot, cpu));
+                }
+                attached
+            }
+            None => self.session.attach(&request, Dispatch::Table)?,
+        };
+        self.attached.insert(event, (attached, chosen.clone()));
+        self.idle.remove(&event);
+        self.drop_injected(event);
+        Ok(())
     }
 
     /// Plans how an event hangs at a file; nothing for another one, and for one that rests there.
@@ -229,31 +230,6 @@ impl InstanceSession {
         Ok(())
     }
 
-    fn attach_at(
-        &mut self,
-        event: EventId,
-        chosen: &AttachPlan,
-        wanted: &EventConfig<'_>,
-    ) -> Result<(), AttachError> {
-        let request = wanted.request(&chosen.via, &chosen.hook);
-        let attached = match self.rest.take(event).filter(|resting| *resting.via() == chosen.via) {
-            Some(resting) => {
-                let attached = self.session.resume(resting, &request)?;
-                if let Some(slot) = attached.slot() {
-                    for (cpu, gone) in (0..).zip(&mut self.gone) {
-                        *gone = gone.minus(self.session.counters().of(slot, cpu));
-                    }
-                }
-                attached
-            }
-            None => self.session.attach(&request, Dispatch::Table)?,
-        };
-        self.attached.insert(event, (attached, chosen.clone()));
-        self.idle.remove(&event);
-        self.drop_injected(event);
-        Ok(())
-    }
-
     /// Changes what becomes of the hits of an event that hangs on its hook.
     pub(in crate::engine) fn change(
         &mut self,
@@ -265,7 +241,7 @@ impl InstanceSession {
             return self.change_probes(event, wanted);
         }
         if let Some((on, hook)) = self.emitted.get_mut(&event) {
-            return self.session.replace(on, &emitted(wanted, &AttachPoint::Inject, hook));
+            return self.session.replace(on, &wanted.emitted_request(&AttachPoint::Inject, hook));
         }
         // It stays on its hook: a raw tracepoint has every value that a filter or trigger can ask for, and a program that the
         // kernel refuses leaves the old one in place.
@@ -281,7 +257,9 @@ impl InstanceSession {
         wanted: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
         if !self.emitted.contains_key(&event) {
-            let on = self.session.attach(&emitted(wanted, &AttachPoint::Inject, &hook), Dispatch::Direct)?;
+            let on = self
+                .session
+                .attach(&wanted.emitted_request(&AttachPoint::Inject, &hook), Dispatch::Direct)?;
             self.emitted.insert(event, (on, hook));
             self.drop_injected(event);
         }
@@ -296,7 +274,8 @@ impl InstanceSession {
         wanted: &EventConfig<'_>,
     ) -> Result<Option<Block>, AttachError> {
         let on = self.emitted.get(&event);
-        on.map(|(on, hook)| self.session.block(on, &emitted(wanted, &AttachPoint::Emitted, hook))).transpose()
+        on.map(|(on, hook)| self.session.block(on, &wanted.emitted_request(&AttachPoint::Emitted, hook)))
+            .transpose()
     }
 
     /// Hands a record of user space to an event without a hook, if it is on; what its triggers ask for.
@@ -319,10 +298,12 @@ impl InstanceSession {
         writer: &Writer,
     ) -> Result<u64, AttachError> {
         if !self.injected.contains_key(&event) {
-            let triggers =
-                if wanted.counted || trigger::sees_record(wanted.triggers) { wanted.triggers } else { &[] };
-            let wanted = EventConfig { triggers, begins_off: false, ..*wanted };
-            let mut request = emitted(&wanted, &AttachPoint::Inject, &ProgramContext::Inject);
+            let mut settings = wanted.settings.clone();
+            if !settings.counted && !trigger::sees_record(&settings.triggers) {
+                settings.triggers.clear();
+            }
+            let wanted = EventConfig { settings: &settings, begins_off: false, ..*wanted };
+            let mut request = wanted.emitted_request(&AttachPoint::Inject, &ProgramContext::Inject);
             request.extras.soft_slot = self.slot(event);
             request.extras.soft &= request.extras.soft_slot.is_some();
             let on = self.session.attach(&request, Dispatch::Direct)?;
@@ -401,21 +382,10 @@ impl InstanceSession {
         drop(self.rest.take(event));
     }
 
-    /// Throws away what was recorded and not collected.
-    pub(in crate::engine) fn discard(&mut self) {
-        self.taken.clear();
-        self.ordered.clear();
-        for ring in &mut self.rings {
-            ring.drain(|_| Seen::Taken);
-        }
-    }
-
     /// Remembers the losses of rows that others get.
     fn note_dropped(&mut self, slots: impl IntoIterator<Item = Slot>) {
         for slot in slots {
-            for (cpu, gone) in (0..).zip(&mut self.gone) {
-                *gone = gone.plus(self.session.counters().of(slot, cpu));
-            }
+            self.ledger.add_row(|cpu| self.session.counters().of(slot, cpu));
         }
     }
 
@@ -424,35 +394,50 @@ impl InstanceSession {
         self.probes.get(&event)
     }
 
-    pub(in crate::engine) fn take_probes(&mut self, event: EventId) -> Option<AttachedProbes> {
-        self.probes.remove(&event)
-    }
-
     pub(in crate::engine) fn put_probes(&mut self, event: EventId, probes: AttachedProbes) {
         self.drop_injected(event);
         self.probes.insert(event, probes);
     }
 
-    /// Hits for which the kernel ran no program.
-    pub(in crate::engine) fn missed(&self) -> u64 {
+    fn all_missed(&self) -> u64 {
         self.session.missed() + self.attached.values().map(|(attached, _)| attached.missed()).sum::<u64>()
     }
 
+    /// Hits for which the kernel ran no program, since the buffers were last emptied. At a perf tracepoint it runs none
+    /// while another program runs on that CPU. It counts them for all CPUs together.
+    pub(in crate::engine) fn missed(&self) -> u64 {
+        self.ledger.missed_since_emptied(self.all_missed())
+    }
+
     /// The counts of all events on a CPU, those that are off by now included.
-    pub(in crate::engine) fn counts(&self, cpu: u32) -> Counters {
+    fn all_counts(&self, cpu: u32) -> Counters {
         let slots = self.attached.values().filter_map(|(attached, _)| attached.slot());
         let slots = slots.chain(self.probes.values().flat_map(AttachedProbes::slots));
         let slots = slots.chain(self.emitted.values().filter_map(|(on, _)| on.slot()));
         let slots = slots.chain(self.injected.values().filter_map(Attached::slot));
-        let gone = self.gone.get(cpu as usize).copied().unwrap_or_default();
-        slots.map(|slot| self.session.counters().of(slot, cpu)).fold(gone, Counters::plus)
+        slots
+            .map(|slot| self.session.counters().of(slot, cpu))
+            .fold(self.ledger.returned(cpu), Counters::plus)
+    }
+
+    /// Hits on a CPU since its buffer was last emptied, and what became of them.
+    pub(in crate::engine) fn counts(&self, cpu: u32) -> Counters {
+        self.ledger.since_emptied(cpu, self.all_counts(cpu))
+    }
+
+    /// Counts from now on, as the buffers of one CPU or of all are emptied.
+    pub(in crate::engine) fn reset_counts(&mut self, cpu: Option<u32>) {
+        for number in (0..self.queue.cpus()).filter(|number| cpu.is_none_or(|cpu| cpu == *number)) {
+            self.ledger.set_baseline(number, self.all_counts(number));
+        }
+        if cpu.is_none() {
+            self.ledger.set_missed_baseline(self.all_missed());
+        }
     }
 
     /// Hits on a CPU that found the ring full since the last call.
     pub(in crate::engine) fn newly_dropped(&mut self, cpu: u32) -> u64 {
-        let all = self.counts(cpu).dropped;
-        let told = self.told.get_mut(cpu as usize).map_or(all, |told| std::mem::replace(told, all));
-        all.saturating_sub(told)
+        self.ledger.report_lost(cpu, self.all_counts(cpu).dropped)
     }
 }
 
@@ -462,63 +447,6 @@ impl Drop for InstanceSession {
             self.attached.keys().chain(self.probes.keys()).chain(self.emitted.keys()).copied().collect();
         self.detach(all);
     }
-}
-
-/// What is to become of an event's hits.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct EventConfig<'a> {
-    pub(in crate::engine) format: &'a Format,
-    pub(in crate::engine) filter: Option<&'a Filter>,
-    pub(in crate::engine) triggers: &'a [Trigger],
-    /// Whether triggers turn the event on and off.
-    pub(in crate::engine) soft: bool,
-    /// Whether histograms stand behind its triggers.
-    pub(in crate::engine) counted: bool,
-    /// Whether it is turned off in that sense when it comes to hang on its hook.
-    pub(in crate::engine) begins_off: bool,
-    /// Whether records are followed by the kernel's stack and by the thread's own.
-    pub(in crate::engine) stacks: [bool; 2],
-    /// Kinds of these records.
-    pub(in crate::engine) kinds: [u16; 2],
-}
-
-impl<'a> EventConfig<'a> {
-    /// What is asked of the session.
-    pub(in crate::engine) fn request<'b>(&self, via: &'b AttachPoint, hook: &'b ProgramContext) -> Request<'b>
-    where
-        'a: 'b,
-    {
-        Request {
-            format: self.format,
-            hook,
-            via,
-            filter: self.filter,
-            irqs_off: hooks::irqs_off(self.format),
-            kind: self.format.id,
-            threads: Threads::Traced,
-            other: hooks::other(self.format, hook),
-            extras: HitActions {
-                triggers: self.triggers,
-                soft: self.soft,
-                soft_slot: None,
-                begins_off: self.begins_off,
-                kernel_stack: self.stacks[0],
-                user_stack: self.stacks[1],
-                stacks: self.kinds,
-                no_record: false,
-                shared_row: false,
-                counted: self.counted,
-            },
-        }
-    }
-}
-
-/// What is asked of the session for an event without a hook.
-fn emitted<'a>(wanted: &EventConfig<'a>, via: &'a AttachPoint, hook: &'a ProgramContext) -> Request<'a> {
-    let mut request = wanted.request(via, hook);
-    request.other = None;
-    request.extras.shared_row = true;
-    request
 }
 
 /// Tells what the kernel refused, and with which number the command fails.

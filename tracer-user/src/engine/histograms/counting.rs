@@ -63,7 +63,7 @@ impl Engine {
             return AttachPlan::tracepoint(format, "it makes events");
         }
         self.choose_hooks(&[event]);
-        let chosen = self.choices.of(format);
+        let chosen = self.attachments.hooks().of(format);
         match chosen.via {
             AttachPoint::RawTracepoint(_) | AttachPoint::SysEnter(_) | AttachPoint::SysExit(_) => chosen,
             _ => AttachPlan::tracepoint(format, chosen.reason),
@@ -145,8 +145,8 @@ impl Engine {
         let owners = references.owners.iter().map(|id| self.counts_of(*id).map(AsRef::as_ref));
         let owners = owners.collect::<Option<Vec<&Counts>>>().ok_or(Errno::INVAL)?;
         let (session, calls) = (
-            state.live.as_ref().map(InstanceSession::asked),
-            self.grounds.as_ref().and_then(|grounds| grounds.calls()),
+            self.attachments.session(instance).map(InstanceSession::kernel),
+            self.attachments.factory().and_then(|factory| factory.calls()),
         );
         let around = HistAround { owners, session, calls, emissions };
         let emits = around.emits();

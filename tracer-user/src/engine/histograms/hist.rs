@@ -81,26 +81,6 @@ impl Hists {
     }
 }
 
-impl Instance {
-    /// Whether a histogram does not count for now, as was said last.
-    pub(in crate::engine) fn is_paused(&self, trigger: TriggerId) -> bool {
-        let place = self.hists.table(trigger).map(|table| table.place);
-        let live = self.live.as_ref().zip(place);
-        live.is_some_and(|(live, place)| live.asked().switches().hist_paused(place))
-    }
-
-    /// What histograms have counted anything since they were last asked is noted; the next hit is noted again, and told
-    /// if so wanted.
-    fn note_hits(&mut self, hist: HistId, wake: bool) {
-        let Self { hists, live: Some(live), .. } = self else { return };
-        for table in hists.tables.iter_mut().filter(|table| table.hist == hist) {
-            table.hits += u64::from(
-                live.asked().switches().await_hist(table.place, if wake { hist::WAKE } else { hist::NOTE }),
-            );
-        }
-    }
-}
-
 /// What the mirror has that histograms are about.
 pub(in crate::engine) struct Around<'a> {
     pub(in crate::engine) mirror: &'a Engine,
@@ -143,10 +123,10 @@ impl Engine {
     fn hists_of(&self, instance: InstanceId, event: EventId) -> Vec<Trigger> {
         let name = self.events.full_name(event);
         let (system, event) = name.split_once(':').unwrap_or_default();
-        let state = self.get(instance);
+        let status = self.status(instance);
         let triggers = self.histograms.of_event(instance, system, event).cloned();
         let as_said = |mut trigger: Trigger| {
-            trigger.paused = state.is_some_and(|state| state.is_paused(trigger.id));
+            trigger.paused = status.is_some_and(|status| status.is_paused(trigger.id));
             trigger
         };
         triggers.map(as_said).collect()
@@ -157,9 +137,9 @@ impl Engine {
     /// # Errors
     /// `ENODEV` when the instance is gone.
     pub fn trigger_text(&self, instance: InstanceId, event: EventId) -> Result<Vec<u8>, Errno> {
-        let state = self.get(instance).ok_or(Errno::NODEV)?;
+        let status = self.status(instance).ok_or(Errno::NODEV)?;
         let hists = self.hists_of(instance, event).iter().flat_map(Trigger::read_back).collect();
-        Ok(state.trigger_text(event, hists, |event| self.events.full_name(event)))
+        Ok(status.trigger_text(event, hists, |event| self.events.full_name(event)))
     }
 
     /// What an event's `hist` file reads.
@@ -193,12 +173,25 @@ impl Engine {
         let mut seen = Seen::new();
         for (trigger, hist) in tables {
             // Whoever has the same name may have counted.
-            self.all_mut().for_each(|state| state.note_hits(hist, wake));
+            self.note_hits(hist, wake);
             let same = self.all().flat_map(|state| &state.hists.tables).filter(|table| table.hist == hist);
             let hits = same.map(|table| table.hits).sum();
             seen.extend((hits > 0).then_some((trigger, hits)));
         }
         seen
+    }
+
+    /// Notes which tables of a histogram were counted in since they were last asked. The next hit is noted again, and
+    /// written to the ring if a client waits for it.
+    fn note_hits(&mut self, hist: HistId, wake: bool) {
+        let Self { instances, attachments, .. } = self;
+        for (instance, state) in instances {
+            let Some(session) = attachments.session(*instance) else { continue };
+            for table in state.hists.tables.iter_mut().filter(|table| table.hist == hist) {
+                let next = if wake { hist::WAKE } else { hist::NOTE };
+                table.hits += u64::from(session.kernel().switches().await_hist(table.place, next));
+            }
+        }
     }
 
     /// A line with `hist` that was written to an event's `trigger`; `text` is what stands behind it.
@@ -230,7 +223,7 @@ impl Engine {
             Change::Nothing => Ok(()),
             Change::Added(_, clock) => {
                 let _opening = Opening::begin_at_once();
-                self.make_live(instance)?;
+                self.make_session(instance)?;
                 self.follow_hists(set)?;
                 clock.map_or(Ok(()), |clock| self.apply(instance, &Command::Clock(&clock)))
             }
@@ -253,9 +246,9 @@ impl Engine {
         paused: bool,
     ) -> Result<(), Errno> {
         self.histograms.set_paused(id, paused);
-        let state = self.state(instance)?;
-        if let (Some(table), Some(live)) = (state.hists.table(id), &state.live) {
-            live.asked().switches().pause_hist(table.place, paused);
+        let state = self.instances.get(&instance).ok_or(Errno::NODEV)?;
+        if let (Some(table), Some(session)) = (state.hists.table(id), self.attachments.session(instance)) {
+            session.kernel().switches().pause_hist(table.place, paused);
         }
         Ok(())
     }
@@ -343,10 +336,11 @@ impl Engine {
         };
         let state = self.state(instance)?;
         let place = state.hists.take_place()?;
-        if let Some(live) = &state.live {
-            live.asked().switches().pause_hist(place, trigger.paused);
-            live.asked().switches().await_hist(place, hist::NOTE);
+        if let Some(session) = self.attachments.session(instance) {
+            session.kernel().switches().pause_hist(place, trigger.paused);
+            session.kernel().switches().await_hist(place, hist::NOTE);
         }
+        let state = self.state(instance)?;
         let (running, hits) = (Running::default(), 0);
         state.hists.tables.push(Table { trigger: id, hist: hist.id, event, counts, place, running, hits });
         let mut done = self.run_table(instance, id);

@@ -6,7 +6,11 @@ use tracer_abi::{COMMON_SIZE, asked};
 
 use crate::{
     attach,
-    engine::{Engine, attachments::session, instances::instance::EventInputs, records::mark::Writer},
+    engine::{
+        Engine,
+        attachments::{desired, session},
+        records::mark::Writer,
+    },
     event::{EventId, InstanceId},
     lang,
 };
@@ -30,23 +34,21 @@ impl Engine {
             return Err(Errno::INVAL);
         }
         self.read_format(event)?;
-        let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
+        let (catalogue, facts) = (self.events.clone(), self.facts.clone());
         let format = catalogue.try_format(event, &facts)?;
         let mut common = [0; COMMON_SIZE];
         common[..2].copy_from_slice(&format.id.to_ne_bytes());
         common[4..].copy_from_slice(&writer.pid.to_ne_bytes());
         let record = lang::inject::record(text, format, common)?;
-        self.make_live(instance)?;
+        self.make_session(instance)?;
         self.tasks.meet(writer.pid.cast_signed(), true);
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
         if self.get(instance).is_some_and(|state| state.hists.counts_event(event)) {
             self.count_record(instance, event, &record, &hit);
         }
-        let state = self.state(instance)?;
-        state.recorded.insert(event);
-        let wants = EventInputs { format, stacks, begins_off: false };
-        let asked = state.with_wanted(event, wants, |live, wanted| {
-            live.inject(event, wanted, &record, &hit).map_err(|error| session::log_to_errno(&error))
+        self.state(instance)?.recorded.insert(event);
+        let asked = desired::with_config(self, instance, event, format, |session, config| {
+            session.inject(event, config, &record, &hit).map_err(|error| session::log_to_errno(&error))
         })?;
         self.hand_to_probes(instance, event, &record, &hit);
         if asked & asked::STACK != 0 {

@@ -6,7 +6,6 @@ use std::{
 };
 
 use rustix::io::Errno;
-use tracer_abi::{Counters, lists};
 
 use crate::{
     buffer::{
@@ -14,17 +13,18 @@ use crate::{
         clock::{Clock, Conversion, monotonic},
     },
     engine::{
-        List,
-        attachments::{
-            enabled::Enabled,
-            session::{self, EventConfig, InstanceSession},
-        },
+        attachments::enabled::Enabled,
         histograms::hist::Hists,
-        instances::{errors::ErrorLog, options::TraceOptions, trigger_list::TriggerList},
+        instances::{
+            errors::ErrorLog,
+            options::TraceOptions,
+            thread_lists::{List, ThreadLists},
+            trigger_list::TriggerList,
+        },
         records::marks::Marks,
         registry::modules::Awaited,
     },
-    event::{EventId, Format},
+    event::EventId,
     plan::filter::Filter,
 };
 
@@ -32,8 +32,6 @@ use crate::{
 pub(in crate::engine) const EXPANDED: usize = 1_441_792;
 /// What the top instance has before anything is recorded: two pages, shown as 7 KiB.
 const UNEXPANDED: usize = 2 * 4080;
-/// Pids below this are taken (`MAX_PID`, kernel/trace/pid_list.c).
-pub(in crate::engine) const PID_LIMIT: u32 = 1 << 30;
 
 /// A filter as it stands.
 #[derive(Clone, Debug)]
@@ -42,16 +40,6 @@ pub(in crate::engine) struct Filtering {
     pub(in crate::engine) shown: Vec<u8>,
     /// What is in force; none after an error.
     pub(in crate::engine) filter: Option<Filter>,
-}
-
-/// What an instance itself does not know of an event.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct EventInputs<'a> {
-    pub(in crate::engine) format: &'a Format,
-    /// Kinds of the records of stacks.
-    pub(in crate::engine) stacks: [u16; 2],
-    /// As in [`EventConfig`].
-    pub(in crate::engine) begins_off: bool,
 }
 
 /// A size in KiB as `buffer_size_kb` shows it.
@@ -67,7 +55,6 @@ pub enum Size {
 
 /// An instance.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 pub struct Instance {
     /// Its name; empty for the top.
     pub name: String,
@@ -100,8 +87,8 @@ pub struct Instance {
     pub(in crate::engine) marks: Arc<Marks>,
     /// How full a buffer is to be, in percent, before a reader of its pages is woken.
     pub percent: u32,
-    /// Whether recording was on when it was last said or asked; what is in the kernel knows better ([`Self::is_on`]).
-    on: bool,
+    /// Whether recording was last set to be on; triggers change the kernel's side ([`super::status::Status::is_on`]).
+    pub(in crate::engine) on: bool,
     /// Readers that stop recording while they read.
     pub(in crate::engine) stops: u32,
     /// Open files that keep the instance.
@@ -110,14 +97,8 @@ pub struct Instance {
     pub(in crate::engine) pipes: Vec<Option<u32>>,
     expanded: bool,
     page: PageSize,
-    pub(in crate::engine) live: Option<InstanceSession>,
-    traced: BTreeSet<u32>,
-    untraced: BTreeSet<u32>,
-    following: bool,
-    /// Hits that no program saw, when the buffers were last emptied.
-    missed_before: u64,
-    /// Counts of each CPU when its buffer was last emptied.
-    counts_before: Vec<Counters>,
+    /// The threads that are traced and those that are not.
+    pub(in crate::engine) threads: ThreadLists,
     /// Records so far, for the clock that counts them.
     pub(in crate::engine) counted: u64,
     /// When the buffers of all CPUs were last emptied, by the trace clock.
@@ -152,38 +133,15 @@ impl Instance {
             pipes: Vec::new(),
             expanded,
             page,
-            live: None,
-            traced: BTreeSet::new(),
-            untraced: BTreeSet::new(),
-            following: false,
-            missed_before: 0,
-            counts_before: vec![Counters::default(); cpus as usize],
+            threads: ThreadLists::default(),
             counted: 0,
             since: 0,
-        }
-    }
-
-    /// Whether recording is on (`tracing_on`).
-    pub fn is_on(&self) -> bool {
-        self.live.as_ref().map_or(self.on, |live| live.asked().switches().is_tracing())
-    }
-
-    /// Turns recording on or off.
-    pub(in crate::engine) fn set_on(&mut self, on: bool) {
-        self.on = on;
-        if let Some(live) = &self.live {
-            live.asked().switches().set_tracing(on);
         }
     }
 
     /// Whether the buffers have the size that they are to have when they are used.
     pub(in crate::engine) fn is_expanded(&self) -> bool {
         self.expanded
-    }
-
-    /// Whether records are taken at this moment.
-    pub(in crate::engine) fn records(&self) -> bool {
-        self.is_on() && self.stops == 0
     }
 
     /// The size of a page of its buffers.
@@ -208,37 +166,10 @@ impl Instance {
         }
     }
 
-    fn counts_ever(&self, cpu: u32) -> Counters {
-        self.live.as_ref().map_or(Counters::default(), |live| live.counts(cpu))
-    }
-
-    /// Hits on a CPU since its buffer was last emptied, and what became of them.
-    pub fn counts(&self, cpu: u32) -> Counters {
-        let before = self.counts_before.get(cpu as usize).copied().unwrap_or_default();
-        self.counts_ever(cpu).minus(before)
-    }
-
-    fn missed_ever(&self) -> u64 {
-        self.live.as_ref().map_or(0, InstanceSession::missed)
-    }
-
-    /// Hits for which the kernel ran no program, since the buffers were last emptied: at a perf tracepoint it runs none
-    /// while another runs on that CPU. It counts them for all CPUs together.
-    pub fn missed(&self) -> u64 {
-        self.missed_ever().saturating_sub(self.missed_before)
-    }
-
     /// Empties the buffers of one CPU or of all.
     pub(in crate::engine) fn clear(&mut self, cpu: Option<u32>) {
         self.buffer.select_mut(cpu).for_each(|(_, buffer)| buffer.clear());
-        let live = self.live.as_ref();
-        for (number, before) in (0..).zip(&mut self.counts_before) {
-            if cpu.is_none_or(|cpu| cpu == number) {
-                *before = live.map_or(Counters::default(), |live| live.counts(number));
-            }
-        }
         if cpu.is_none() {
-            self.missed_before = self.missed_ever();
             // To ask the clock that counts is to count.
             self.counted += u64::from(self.clock == Clock::Counter);
             self.since = Conversion::now(self.clock).time(monotonic(), self.counted);
@@ -278,14 +209,11 @@ impl Instance {
         }
     }
 
-    /// Takes the snapshot that a trigger asked for; where somebody gave its buffers back, recording stops
+    /// Takes the snapshot that a trigger asked for. False where a client gave its buffers back: then recording stops
     /// (`tracing_snapshot_instance_cond()`).
-    pub(in crate::engine) fn snap(&mut self) {
-        if self.snapshot.is_none() {
-            return self.set_on(false);
-        }
-        // All CPUs: nothing is refused.
-        let _ = self.take_snapshot(None, 1);
+    pub(in crate::engine) fn snap(&mut self) -> bool {
+        // Nothing is refused for all CPUs.
+        self.snapshot.is_some() && self.take_snapshot(None, 1).is_ok()
     }
 
     /// How many records were counted, for the clock that does so.
@@ -296,9 +224,6 @@ impl Instance {
     /// Stops recording while one more reader reads, or one less.
     pub(in crate::engine) fn pause(&mut self, on: bool) {
         self.stops = if on { self.stops + 1 } else { self.stops.saturating_sub(1) };
-        if let Some(live) = &self.live {
-            live.asked().switches().pause(self.stops > 0);
-        }
     }
 
     /// Words for events that are to be turned on when a module brings them, the last first.
@@ -316,75 +241,12 @@ impl Instance {
         self.enabled.contains(&event)
     }
 
-    /// Whether an event that is off needs no program.
-    pub(in crate::engine) fn idles(&self, event: EventId) -> bool {
-        self.live.as_ref().is_some_and(|live| live.is_idle(event))
-    }
-
-    /// Forgets an event that is gone.
-    pub(in crate::engine) fn forget(&mut self, event: EventId) {
+    /// Forgets an event that is gone. Whether its records may be in the buffers.
+    pub(in crate::engine) fn forget(&mut self, event: EventId) -> bool {
         self.enabled.remove(&event);
         self.filters.remove(&event);
         self.triggers.forget(event);
-        if let Some(live) = &mut self.live {
-            live.forget(event);
-        }
-        if self.recorded.remove(&event) {
-            if let Some(live) = &mut self.live {
-                live.discard();
-            }
-            self.clear(None);
-        }
-    }
-
-    /// What an event's `enable` file reads: whether it is recorded, and whether triggers may turn it on and off
-    /// (`event_enable_read()`).
-    pub fn enable_text(&self, event: EventId) -> &'static [u8] {
-        let off = self.live.as_ref().is_some_and(|live| live.is_soft_off(event));
-        match (self.is_enabled(event) && !off, off || self.triggers.is_soft(event)) {
-            (true, true) => b"1*\n",
-            (true, false) => b"1\n",
-            (false, true) => b"0*\n",
-            (false, false) => b"0\n",
-        }
-    }
-
-    /// What an event's `trigger` file reads, the lines of its histograms among it.
-    pub(in crate::engine) fn trigger_text(
-        &self,
-        event: EventId,
-        hists: Vec<u8>,
-        name: impl Fn(EventId) -> String,
-    ) -> Vec<u8> {
-        let left = |place| self.live.as_ref().map_or(0, |live| live.asked().switches().count(place));
-        if !hists.is_empty() && self.triggers.of(event).is_empty() {
-            return hists;
-        }
-        // Histograms stand behind all others.
-        [self.triggers.text(event, left, name), hists].concat()
-    }
-
-    /// Does something to an event with all that is to become of its hits.
-    pub(in crate::engine) fn with_wanted<T>(
-        &mut self,
-        event: EventId,
-        wants: EventInputs<'_>,
-        act: impl FnOnce(&mut InstanceSession, &EventConfig<'_>) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        let Self { live, filters, triggers, options, hists, .. } = self;
-        let live = live.as_mut().ok_or(Errno::NODEV)?;
-        let plan = triggers.plan(event, |target| live.slot(target), |target| hists.places(target));
-        let wanted = EventConfig {
-            format: wants.format,
-            filter: filters.get(&event).and_then(|filtering| filtering.filter.as_ref()),
-            triggers: &plan,
-            soft: triggers.is_soft(event),
-            counted: hists.counts_event(event),
-            begins_off: wants.begins_off,
-            stacks: [options.is("stacktrace"), options.is("userstacktrace")],
-            kinds: wants.stacks,
-        };
-        act(live, &wanted)
+        self.recorded.remove(&event)
     }
 
     /// What an event's `filter` file reads.
@@ -437,105 +299,6 @@ impl Instance {
 
     /// The threads of a list, in order.
     pub fn pids(&self, list: List) -> impl Iterator<Item = u32> {
-        let set = match list {
-            List::Traced => &self.traced,
-            List::Untraced => &self.untraced,
-        };
-        set.iter().copied()
-    }
-
-    fn lists_of(&self, pid: u32) -> u8 {
-        (if self.traced.contains(&pid) { lists::TRACED } else { 0 })
-            | (if self.untraced.contains(&pid) { lists::UNTRACED } else { 0 })
-    }
-
-    fn in_force(&self) -> u8 {
-        (if self.traced.is_empty() { 0 } else { lists::TRACED })
-            | (if self.untraced.is_empty() { 0 } else { lists::UNTRACED })
-    }
-
-    fn tell_pid(&mut self, pid: u32) -> Result<(), Errno> {
-        let lists = self.lists_of(pid);
-        match &mut self.live {
-            Some(live) => live.session().threads().set(pid, lists).map_err(|error| session::errno(&error)),
-            None => Ok(()),
-        }
-    }
-
-    pub(in crate::engine) fn add_pids(&mut self, list: List, pids: &[u32]) -> Result<(), Errno> {
-        self.refresh_pids();
-        for pid in pids {
-            match list {
-                List::Traced => self.traced.insert(*pid),
-                List::Untraced => self.untraced.insert(*pid),
-            };
-            self.tell_pid(*pid)?;
-        }
-        let in_force = self.in_force();
-        if let Some(live) = &mut self.live {
-            live.session().switches().set_lists(in_force);
-        }
-        Ok(())
-    }
-
-    pub(in crate::engine) fn clear_pids(&mut self, list: List) -> Result<(), Errno> {
-        self.refresh_pids();
-        let gone = match list {
-            List::Traced => std::mem::take(&mut self.traced),
-            List::Untraced => std::mem::take(&mut self.untraced),
-        };
-        let in_force = self.in_force();
-        if let Some(live) = &mut self.live {
-            live.session().switches().set_lists(in_force);
-        }
-        gone.into_iter().try_for_each(|pid| self.tell_pid(pid))
-    }
-
-    /// Learns who came into the lists and who left them by forking and exiting.
-    pub fn refresh_pids(&mut self) {
-        if !self.following {
-            return;
-        }
-        let Some(live) = &mut self.live else { return };
-        let Ok(pids) = live.session().threads().all() else { return };
-        let with = |list: u8| pids.iter().filter(move |(_, lists)| lists & list != 0).map(|(pid, _)| *pid);
-        // A list that was in force stays so when its last thread ends.
-        self.traced = with(lists::TRACED).collect();
-        self.untraced = with(lists::UNTRACED).collect();
-    }
-
-    /// Follows forks and exits, or does so no more.
-    pub(in crate::engine) fn follow(&mut self, on: bool, task_pid: Option<u32>) -> Result<(), Errno> {
-        self.refresh_pids();
-        if let Some(live) = &mut self.live {
-            if on {
-                let offset = task_pid.ok_or(Errno::NOSYS)?;
-                live.session().follow(offset).map_err(|error| session::errno(&error))?;
-            } else {
-                live.session().unfollow();
-            }
-        }
-        self.following = on;
-        Ok(())
-    }
-
-    /// Gives a new session what was set before.
-    pub(in crate::engine) fn enliven(
-        &mut self,
-        mut live: InstanceSession,
-        task_pid: Option<u32>,
-    ) -> Result<(), Errno> {
-        let told = |error: crate::attach::AttachError| session::errno(&error);
-        for pid in self.traced.union(&self.untraced) {
-            live.session().threads().set(*pid, self.lists_of(*pid)).map_err(told)?;
-        }
-        if self.following {
-            live.session().follow(task_pid.ok_or(Errno::NOSYS)?).map_err(told)?;
-        }
-        live.session().switches().set_lists(self.in_force());
-        live.session().switches().pause(self.stops > 0);
-        live.session().switches().set_tracing(self.on);
-        self.live = Some(live);
-        Ok(())
+        self.threads.pids(list)
     }
 }

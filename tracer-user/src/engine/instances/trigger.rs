@@ -89,20 +89,20 @@ impl Engine {
         standing: InstalledTrigger,
     ) -> Result<(), Errno> {
         let (kind, count) = (standing.kind, standing.count);
-        self.make_live(instance)?;
+        self.make_session(instance)?;
         if kind == Kind::Act(Act::Snapshot) {
             self.state(instance)?.arm_snapshot();
         }
         if let Some((target, idle)) = kind.target() {
             self.soften_for(instance, target, idle)?;
         }
-        let state = self.state(instance)?;
+        let state = self.instances.get_mut(&instance).ok_or(Errno::NODEV)?;
         let first = state.triggers.of(event).is_empty();
         let done = match state.triggers.insert(event, standing) {
             Err(errno) => Err(errno),
             Ok(place) => {
-                if let (Some(place), Some(live)) = (place, &state.live) {
-                    live.asked().switches().set_count(place, count);
+                if let (Some(place), Some(session)) = (place, self.attachments.session(instance)) {
+                    session.kernel().switches().set_count(place, count);
                 }
                 let done = if first && !self.is_special(event) {
                     self.soften_for(instance, event, false)
@@ -163,10 +163,10 @@ impl Engine {
     /// One reason more why triggers may turn an event on and off (`__ftrace_event_enable_disable(file, 1, 1)`): it
     /// hangs on its hook from here on, and is what it was, on or off.
     fn soften_for(&mut self, instance: InstanceId, event: EventId, idle: bool) -> Result<(), Errno> {
+        let is_idle = self.attachments.is_idle(instance, event);
         let state = self.state(instance)?;
         let first = state.triggers.soft_mode_get(event, idle);
-        let rests = state.live.as_ref().is_some_and(|live| live.is_idle(event));
-        let wakes = rests && !state.triggers.is_idle(event);
+        let wakes = is_idle && !state.triggers.is_idle(event);
         let done = if wakes || first && !state.is_enabled(event) {
             self.choose_hooks(&[event]);
             self.attach_hook(instance, event, true)
@@ -183,16 +183,16 @@ impl Engine {
     fn harden_for(&mut self, instance: InstanceId, event: EventId, idle: bool) -> Result<(), Errno> {
         let state = self.state(instance)?;
         let last = state.triggers.soft_mode_put(event, idle);
-        if !state.live.as_ref().is_some_and(|live| live.is_soft_off(event)) {
+        if !self.attachments.is_soft_off(instance, event) {
             return self.refresh(instance, event);
         }
         if last {
             return self.take_off(instance, event);
         }
-        if self.may_idle(instance, event) && !self.get(instance).is_some_and(|state| state.idles(event)) {
+        if self.may_idle(instance, event) && !self.attachments.is_idle(instance, event) {
             self.keep_counts(instance, &[event]);
-            if let Some(live) = &mut self.state(instance)?.live {
-                live.idle_at(event);
+            if let Some(session) = self.attachments.session_mut(instance) {
+                session.idle_at(event);
             }
         }
         self.refresh(instance, event)
@@ -208,10 +208,9 @@ impl Engine {
     /// Takes an event off its hook.
     fn take_off(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         self.keep_counts(instance, &[event]);
-        let state = self.state(instance)?;
-        state.enabled.remove(&event);
-        if let Some(live) = &mut state.live {
-            live.detach([event]);
+        self.state(instance)?.enabled.remove(&event);
+        if let Some(session) = self.attachments.session_mut(instance) {
+            session.detach([event]);
         }
         self.sit(instance, event, false)?;
         self.changed(instance, event)

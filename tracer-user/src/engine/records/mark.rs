@@ -13,6 +13,7 @@ use crate::{
     buffer::{Page, PageSize, clock::Conversion},
     engine::{
         Engine,
+        attachments::desired,
         facts::{Facts, MARK_WRITER},
         registry::catalogue::{Events, SPECIAL},
     },
@@ -247,11 +248,12 @@ impl Engine {
         // What came before in the kernel comes before in the buffer.
         self.collect(instance);
         self.tasks.meet(writer.pid as i32, true);
+        let records = self.status(instance).is_some_and(|status| status.records());
         let state = self.state(instance)?;
         let made = mark.record(written, format.id, facts.mark_writer(), writer.pid, state.page())?;
         let Written { mut record, taken: done } = made;
         let recorded_cpu = state.cpus.get(writer.cpu as usize).copied().unwrap_or_default();
-        if !state.records() || !recorded_cpu {
+        if !records || !recorded_cpu {
             return Err(Errno::BADF);
         }
         state.counted += 1;
@@ -276,8 +278,7 @@ impl Engine {
 
     /// Runs the triggers of `ftrace:print` on a record that lies in the buffer.
     fn run_triggers(&mut self, instance: InstanceId, record: &[u8], writer: Writer) {
-        let Ok(state) = self.state(instance) else { return };
-        let Some(live) = &state.live else { return };
+        let Some(live) = self.attachments.session(instance) else { return };
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
         let asked = match live.marked(record, &hit) {
             Ok(asked) => asked,
@@ -293,11 +294,11 @@ impl Engine {
     /// Records the kernel's stack of who wrote a record.
     pub(in crate::engine) fn stack_of_writer(&mut self, instance: InstanceId, record: &[u8], writer: Writer) {
         let facts = self.facts.clone();
-        let kind = self.stack_kinds()[0];
-        let Ok(state) = self.state(instance) else { return };
-        if !state.records() {
+        let kind = desired::stack_kinds(self)[0];
+        if !self.status(instance).is_some_and(|status| status.records()) {
             return;
         }
+        let Ok(state) = self.state(instance) else { return };
         let addresses = writers_stack(writer.pid, &facts);
         let common = record.get(2..COMMON_SIZE).unwrap_or(&[0; COMMON_SIZE - 2]);
         let mut record = [kind.to_ne_bytes().as_slice(), common].concat();

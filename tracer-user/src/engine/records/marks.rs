@@ -260,6 +260,7 @@ impl Engine {
         if !state.triggers.of(text).is_empty() || state.hists.counts_event(text) {
             return None;
         }
+        let session = self.attachments.session(instance);
         let kind = |event| Some(self.events.format(event, &self.facts)?.id);
         Some(Present {
             kinds: [kind(text)?, kind(raw)?],
@@ -267,8 +268,8 @@ impl Engine {
             ip: self.facts.known_mark_writer()?,
             page: state.page(),
             cpus: state.cpus.clone(),
-            on: state.live.is_some() || state.is_on(),
-            switch: state.live.as_ref().map(|live| live.asked().tracing_switch()),
+            on: session.is_some() || state.on,
+            switch: session.map(|session| session.kernel().tracing_switch()),
         })
         .filter(|_| state.stops == 0)
     }

@@ -27,8 +27,8 @@ pub(in crate::engine) struct Names {
 
 impl Names {
     /// Hangs the two events up.
-    pub(in crate::engine) fn follow(grounds: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
-        let (mut session, rings) = grounds.session(RING_BYTES, 2, facts)?;
+    pub(in crate::engine) fn follow(factory: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
+        let (mut session, rings) = factory.session(RING_BYTES, 2, facts)?;
         let mut events = Vec::new();
         for name in ["task_newtask", "task_rename"] {
             let Ok(Some(text)) = facts.tracefs.format("task", name) else { continue };

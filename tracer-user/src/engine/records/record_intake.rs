@@ -20,7 +20,11 @@ use crate::{
     },
     engine::{
         Cooperative, Engine,
-        attachments::session::InstanceSession,
+        attachments::{
+            desired,
+            ring_queue::{RingQueue, RingRecord},
+            session::InstanceSession,
+        },
         facts::Facts,
         instances::instance::Instance,
         records::{
@@ -44,19 +48,11 @@ const PATIENCE: u32 = 100;
 const STEP: Duration = Duration::from_millis(8);
 const RECORDS: u32 = 64;
 
-/// A record out of a ring.
-#[derive(Debug)]
-pub(in crate::engine) struct Taken {
-    stamp: u64,
-    cpu: u32,
-    payload: Vec<u8>,
-}
-
 impl Engine {
     /// Takes what an instance's programs have recorded into its buffers. What it gives is the trace clock's time up to
     /// which no older record can come any more.
     pub fn collect(&mut self, instance: InstanceId) -> u64 {
-        let mut part = Part::all(self.instances.get(&instance));
+        let mut part = Part::all(self.attachments.session(instance).map(|session| &session.queue));
         loop {
             if let Some(horizon) = self.collect_part(instance, &mut part) {
                 return horizon;
@@ -67,7 +63,7 @@ impl Engine {
 
     /// The same for a while. Whether that was all.
     pub fn collect_some(&mut self, instance: InstanceId) -> bool {
-        let mut part = Part::all(self.instances.get(&instance));
+        let mut part = Part::all(self.attachments.session(instance).map(|session| &session.queue));
         self.collect_part(instance, &mut part).is_some()
     }
 
@@ -76,26 +72,23 @@ impl Engine {
         if let Some(names) = &mut self.names {
             names.collect(&mut self.tasks);
         }
-        let stack = self.stack_kinds()[0];
+        let stack = desired::stack_kinds(self)[0];
         let Some(state) = self.instances.get_mut(&instance) else { return Some(u64::MAX) };
-        if state.live.is_none() {
+        let Some(session) = self.attachments.session_mut(instance) else {
             marks::flush(state, &mut self.tasks, part.until);
             return Some(u64::MAX);
-        }
+        };
         let mut books = RecordIntake { tasks: &mut self.tasks, facts: &self.facts, stack };
         part.begin();
         let horizon = if state.armed || state.clock == Clock::Counter {
-            in_order(state, &mut books, part).then_some(u64::MAX)
+            in_order(state, session, &mut books, part).then_some(u64::MAX)
         } else {
-            by_cpu(state, &mut books, part)
+            by_cpu(state, &mut session.queue, &mut books, part)
         };
-        let Instance { live, buffer, .. } = state;
-        if let Some(live) = live {
-            for cpu in 0..live.rings.len() as u32 {
-                let dropped = live.newly_dropped(cpu);
-                if let Some(buffer) = buffer.cpu_mut(cpu) {
-                    buffer.add_dropped(dropped);
-                }
+        for cpu in 0..session.queue.cpus() {
+            let dropped = session.newly_dropped(cpu);
+            if let Some(buffer) = state.buffer.cpu_mut(cpu) {
+                buffer.add_dropped(dropped);
             }
         }
         horizon
@@ -143,10 +136,9 @@ struct Part {
 
 impl Part {
     /// All that waits.
-    fn all(state: Option<&Instance>) -> Self {
-        let live = state.and_then(|state| state.live.as_ref());
+    fn all(queue: Option<&RingQueue>) -> Self {
         let cpus =
-            live.map_or(Vec::new(), |live| live.rings.iter().map(|ring| (ring.pending(), 0)).collect());
+            queue.map_or(Vec::new(), |queue| queue.rings.iter().map(|ring| (ring.pending(), 0)).collect());
         Self { cpus, until: monotonic(), since: Instant::now(), records: 0 }
     }
 
@@ -193,14 +185,17 @@ fn drain(
 }
 
 /// Takes records CPU by CPU; None when there are more.
-fn by_cpu(state: &mut Instance, books: &mut RecordIntake<'_>, part: &mut Part) -> Option<u64> {
+fn by_cpu(
+    state: &mut Instance,
+    queue: &mut RingQueue,
+    books: &mut RecordIntake<'_>,
+    part: &mut Part,
+) -> Option<u64> {
     let conversion = Conversion::now(state.clock);
     let mut horizon = part.until;
     let wants_groups = state.options.is("record-tgid");
-    let Instance { live: Some(live), buffer, cpus, marks, counted, .. } = state else {
-        return Some(u64::MAX);
-    };
-    for (cpu, ring) in (0..).zip(&mut live.rings) {
+    let Instance { buffer, cpus, marks, counted, .. } = state;
+    for (cpu, ring) in (0..).zip(&mut queue.rings) {
         let (Some(buffer), Some(wanted)) = (buffer.cpu_mut(cpu), cpus.get(cpu as usize)) else {
             continue;
         };
@@ -247,19 +242,21 @@ fn by_cpu(state: &mut Instance, books: &mut RecordIntake<'_>, part: &mut Part) -
 
 /// Takes the records of all CPUs in the order in which they happened, and the snapshots that triggers asked for in
 /// between. Whether that was all.
-fn in_order(state: &mut Instance, books: &mut RecordIntake<'_>, part: &mut Part) -> bool {
+fn in_order(
+    state: &mut Instance,
+    session: &mut InstanceSession,
+    books: &mut RecordIntake<'_>,
+    part: &mut Part,
+) -> bool {
     let conversion = Conversion::now(state.clock);
     let wants_groups = state.options.is("record-tgid");
-    let Instance { live: Some(live), marks, .. } = state else { return true };
-    if live.ordered.is_empty() && !settle(live, marks, books, part) {
+    if session.queue.ordered.is_empty() && !settle(&mut session.queue, &state.marks, books, part) {
         return false;
     }
-    while let Some(live) = &mut state.live
-        && let Some(Taken { stamp, cpu, payload }) = live.ordered.pop_front()
-    {
+    while let Some(RingRecord { stamp, cpu, payload }) = session.queue.ordered.pop_front() {
         let kind = kind_of(&payload);
         if kind == control::SNAPSHOT {
-            state.snap();
+            snap(state, session);
         }
         let wanted = state.cpus.get(cpu as usize).copied().unwrap_or_default();
         if wanted && kind < control::FIRST {
@@ -273,21 +270,29 @@ fn in_order(state: &mut Instance, books: &mut RecordIntake<'_>, part: &mut Part)
             return false;
         }
     }
-    if state.live.as_ref().is_some_and(|live| live.asked().switches().lost_snapshot()) {
-        state.snap();
+    if session.kernel().switches().lost_snapshot() {
+        snap(state, session);
     }
     // They may have been those of somebody else's step, and this one's still in the rings.
     part.cpus.iter().all(|(left, _)| *left == 0)
 }
 
+/// Takes the snapshot that a trigger asked for, or stops recording where there are no buffers for it.
+fn snap(state: &mut Instance, session: &InstanceSession) {
+    if !state.snap() {
+        state.on = false;
+        session.kernel().switches().set_tracing(false);
+    }
+}
+
 /// Puts all records in order, with none missing that is older than the last snapshot. Whether that was all.
-fn settle(live: &mut InstanceSession, marks: &Marks, books: &mut RecordIntake<'_>, part: &mut Part) -> bool {
-    let InstanceSession { rings, taken, ordered, settling, .. } = live;
-    while *settling < PATIENCE {
+fn settle(queue: &mut RingQueue, marks: &Marks, books: &mut RecordIntake<'_>, part: &mut Part) -> bool {
+    let RingQueue { rings, taken, ordered, waits } = queue;
+    while *waits < PATIENCE {
         let mut busy = false;
         for (cpu, ring) in (0..).zip(&mut *rings) {
             let (over, writes) = drain(ring, cpu as usize, part, |stamp, payload| {
-                taken.push(Taken { stamp, cpu, payload: payload.to_vec() });
+                taken.push(RingRecord { stamp, cpu, payload: payload.to_vec() });
             });
             if over {
                 return false;
@@ -301,7 +306,7 @@ fn settle(live: &mut InstanceSession, marks: &Marks, books: &mut RecordIntake<'_
         if !busy && wait == 0 {
             break;
         }
-        *settling += 1;
+        *waits += 1;
         std::thread::sleep(Duration::from_nanos(wait.max(20_000)));
         // Records that came meanwhile may be older.
         part.until = monotonic();
@@ -313,11 +318,15 @@ fn settle(live: &mut InstanceSession, marks: &Marks, books: &mut RecordIntake<'_
             return false;
         }
     }
-    *settling = 0;
+    *waits = 0;
     // From before a trigger was set that makes this necessary.
     for cpu in 0..rings.len() as u32 {
         let marks = marks.until(cpu, part.until).into_iter();
-        taken.extend(marks.map(|mark| Taken { stamp: mark.stamp(), cpu, payload: mark.enter(books.tasks) }));
+        taken.extend(marks.map(|mark| RingRecord {
+            stamp: mark.stamp(),
+            cpu,
+            payload: mark.enter(books.tasks),
+        }));
     }
     taken.sort_by_key(|taken| taken.stamp);
     ordered.extend(taken.drain(..));

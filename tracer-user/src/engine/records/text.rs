@@ -370,6 +370,7 @@ impl Pipe {
         if self.left.is_empty() {
             let until = mirror.collect(self.instance);
             let maps = mirror.maps.clone();
+            let is_on = mirror.status(self.instance).is_some_and(|status| status.is_on());
             let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else {
                 return Some(Vec::new());
             };
@@ -408,7 +409,7 @@ impl Pipe {
                 return None;
             }
             if !any {
-                return (!state.is_on() && self.read_before).then(Vec::new);
+                return (!is_on && self.read_before).then(Vec::new);
             }
             self.read_before = true;
         }
@@ -423,7 +424,8 @@ impl Pipe {
         }
         let Some(state) = mirror.get(self.instance) else { return true };
         let ready = state.buffer.select(self.cpu).any(|(_, buffer)| !buffer.is_empty());
-        ready || (!state.is_on() && self.read_before)
+        let is_on = mirror.status(self.instance).is_some_and(|status| status.is_on());
+        ready || (!is_on && self.read_before)
     }
 }
 

@@ -354,10 +354,11 @@ impl Engine {
         for event in events {
             let waiting: Vec<Option<bool>> =
                 self.dynamic.probes_of(event).unwrap_or_default().iter().map(waiting).collect();
-            let live = self.all().filter_map(|state| state.live.as_ref()?.probes(event));
-            let stale = live.into_iter().any(|attached| {
+            let mut attached = self.attachments.sessions().filter_map(|(_, session)| session.probes(event));
+            let stale = attached.any(|attached| {
                 attached.waiting().zip(&waiting).any(|(was, now)| now.is_some_and(|now| was != now))
             });
+            drop(attached);
             if stale {
                 self.reattach(event);
             }

@@ -10,7 +10,7 @@ use crate::{
         quota::{Charge, Kind},
         registry::catalogue::Made,
     },
-    event::EventId,
+    event::{EventId, InstanceId},
 };
 
 impl Engine {
@@ -75,10 +75,25 @@ impl Engine {
     /// Takes an event away, with all that instances have of it. The buffers of an instance that it was on in are
     /// emptied, as nobody could read its records any more (`event_remove()`, kernel/trace/trace_events.c).
     pub fn remove_event(&mut self, event: EventId) {
-        for state in self.all_mut() {
-            state.forget(event);
+        for instance in self.numbers().collect::<Vec<_>>() {
+            forget_event(self, instance, event);
         }
         self.definition_charges.remove(&event);
         Arc::make_mut(&mut self.events).remove(event);
+    }
+}
+
+/// Takes everything away that an instance has of an event. If the event was on in it, its buffers are emptied.
+fn forget_event(engine: &mut Engine, instance: InstanceId, event: EventId) {
+    let was_recorded = engine.get_mut(instance).is_some_and(|state| state.forget(event));
+    if let Some(session) = engine.attachments.session_mut(instance) {
+        session.forget(event);
+        if was_recorded {
+            session.queue.discard();
+        }
+    }
+    if was_recorded {
+        // The instance is there.
+        let _ = engine.empty_buffers(instance, None);
     }
 }

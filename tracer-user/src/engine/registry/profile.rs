@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    engine::{Engine, attachments::probes::AttachedProbes},
+    engine::Engine,
     event::{
         EventId, InstanceId,
         dynamic::{Kind, Target, raw},
@@ -42,7 +42,7 @@ impl Profile {
 impl Engine {
     /// Hits and misses of an event's probes, as an instance counts them.
     fn counts(&self, instance: InstanceId, event: EventId) -> Option<Vec<Count>> {
-        Some(AttachedProbes::counts(self.get(instance)?.live.as_ref()?.probes(event)?))
+        Some(self.attachments.session(instance)?.probes(event)?.counts())
     }
 
     /// What the instance that counts for an event has counted as such.

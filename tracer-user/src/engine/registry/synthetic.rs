@@ -12,7 +12,10 @@ use crate::{
     attach::{self, Block},
     buffer::clock::monotonic,
     engine::{
-        Engine, attachments::session, facts::Facts, instances::instance::EventInputs, records::mark::Writer,
+        Engine,
+        attachments::{desired, session},
+        facts::Facts,
+        records::mark::Writer,
         registry::catalogue::Made,
     },
     event::{
@@ -198,7 +201,7 @@ impl Engine {
         if !state.is_enabled(event) {
             return Ok(());
         }
-        if !state.records() {
+        if !self.status(instance).is_some_and(|status| status.records()) {
             return Err(Errno::INVAL);
         }
         let record = self.synthetic_record(event, values, writer)?;
@@ -233,9 +236,7 @@ impl Engine {
 
     /// Whether an event is on in an instance, and no trigger has turned it off.
     pub fn takes_hits(&self, instance: InstanceId, event: EventId) -> bool {
-        self.get(instance).is_some_and(|state| {
-            state.is_enabled(event) && !state.live.as_ref().is_some_and(|live| live.is_soft_off(event))
-        })
+        self.status(instance).is_some_and(|status| status.takes_hits(event))
     }
 }
 
@@ -258,16 +259,14 @@ impl Engine {
     ) -> Result<Option<Block>, Errno> {
         let event = self.find_synthetic(name).ok_or(Errno::NOENT)?;
         let number = self.synthetic_number(name).ok_or(Errno::NOENT)?;
-        let (catalogue, facts, stacks) = (self.events.clone(), self.facts.clone(), self.stack_kinds());
+        let (catalogue, facts) = (self.events.clone(), self.facts.clone());
         let format = catalogue.format(number, &facts).ok_or(Errno::NOENT)?;
         let id = format.id;
         let mut parts = Vec::new();
         for instance in self.numbers().collect::<Vec<_>>() {
-            let state = self.state(instance)?;
-            if state.live.is_some() {
-                let wants = EventInputs { format, stacks, begins_off: false };
-                parts.extend(state.with_wanted(number, wants, |live, wanted| {
-                    live.emitted_block(number, wanted).map_err(|error| session::log_to_errno(&error))
+            if self.attachments.session(instance).is_some() {
+                parts.extend(desired::with_config(self, instance, number, format, |session, config| {
+                    session.emitted_block(number, config).map_err(|error| session::log_to_errno(&error))
                 })?);
             }
         }

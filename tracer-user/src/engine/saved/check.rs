@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use super::{Saved, SavedHist, SavedInstance};
 use crate::{
     buffer::{PageSize, clock::Clock},
-    engine::{core::is_name, instances::instance::PID_LIMIT, tasks::KEPT_MAX},
+    engine::{core::is_name, instances::thread_lists::PID_LIMIT, tasks::KEPT_MAX},
 };
 
 /// Bytes of a state file at most.

@@ -15,7 +15,7 @@ use crate::{
     buffer::PageSize,
     engine::{
         Command, Engine, List,
-        instances::{instance::Instance, select::Selector},
+        instances::{Status, instance::Instance, select::Selector},
         registry::{catalogue::Events, program_events::program_files},
     },
     event::{EventId, InstanceId},
@@ -98,7 +98,7 @@ pub struct SavedInstance {
 }
 
 impl SavedInstance {
-    fn of(state: &Instance, events: &Events) -> Self {
+    fn of(state: &Instance, status: &Status<'_>, events: &Events) -> Self {
         let name = |event: EventId| {
             let known = events.get(event)?;
             Some((events.system(known.system)?.name.clone(), known.name.clone()))
@@ -113,10 +113,9 @@ impl SavedInstance {
             })
             .collect();
         filters.sort();
-        let left = |place| state.live.as_ref().map_or(0, |live| live.asked().switches().count(place));
         let mut triggers: Vec<_> = state
             .triggers
-            .lines(left, |event| events.full_name(event))
+            .lines(|place| status.trigger_count(place), |event| events.full_name(event))
             .filter_map(|(event, lines)| {
                 let (system, name) = name(event)?;
                 let lines = lines.into_iter().filter_map(|line| String::from_utf8(line).ok()).collect();
@@ -125,12 +124,12 @@ impl SavedInstance {
             .collect();
         triggers.sort();
         // What triggers have turned off hangs on its hook for their sake.
-        let on = |event: &EventId| !state.live.as_ref().is_some_and(|live| live.is_soft_off(*event));
+        let on = |event: &EventId| !status.is_soft_off(*event);
         Self {
             name: state.name.clone(),
             options: state.options.all_words().lines().map(str::to_owned).collect(),
             clock: state.clock.name().to_owned(),
-            on: state.is_on(),
+            on: status.is_on(),
             cpus: state.cpus.clone(),
             percent: state.percent,
             page: state.page().bytes(),
@@ -157,7 +156,8 @@ fn same(found: Found, was: Option<Identity>) -> Result<Found, Errno> {
 impl Engine {
     /// What is to outlive us.
     pub fn saved(&self) -> Saved {
-        let instances = self.numbers().filter_map(|instance| self.get(instance));
+        let instances =
+            self.numbers().filter_map(|instance| Some((self.get(instance)?, self.status(instance)?)));
         let text = |line: &[u8]| String::from_utf8_lossy(line).trim_end_matches('\n').to_owned();
         let (definitions, definition_files) =
             self.lasting_definitions().into_iter().map(|(line, file)| (text(&line), file)).unzip();
@@ -169,7 +169,9 @@ impl Engine {
             programs,
             program_files,
             names: self.tasks.kept(),
-            instances: instances.map(|state| SavedInstance::of(state, &self.events)).collect(),
+            instances: instances
+                .map(|(state, status)| SavedInstance::of(state, &status, &self.events))
+                .collect(),
             hists: self.saved_hists(),
         }
     }
@@ -312,7 +314,7 @@ impl Engine {
                 system: trigger.event.system.clone(),
                 event: trigger.event.name.clone(),
                 command: String::from_utf8(trigger.command.clone()?).ok()?,
-                paused: state.is_paused(trigger.id),
+                paused: self.status(trigger.instance)?.is_paused(trigger.id),
             })
         };
         self.histograms.triggers().filter_map(saved).collect()

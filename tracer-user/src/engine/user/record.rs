@@ -3,7 +3,12 @@
 use rustix::io::Errno;
 
 use super::Engine;
-use crate::{attach, buffer::Page, engine::records::mark::Writer, event::InstanceId};
+use crate::{
+    attach,
+    buffer::Page,
+    engine::{instances::Status, records::mark::Writer},
+    event::InstanceId,
+};
 
 /// Bytes of the number in front.
 const INDEX: usize = 4;
@@ -49,13 +54,13 @@ impl Engine {
         let sound = known.event.is_sound(&record);
         let mut faulted = false;
         for instance in on {
+            let Some(status) = self.status(instance).filter(Status::has_session) else { continue };
             let Some(state) = self.get(instance) else { continue };
-            let Some(live) = &state.live else { continue };
             if record.len() > Page::longest(state.page()).min(tracer_abi::MAX_PAYLOAD) {
                 continue;
             }
             if !sound {
-                faulted |= state.records() && !live.is_soft_off(event);
+                faulted |= status.records() && !status.is_soft_off(event);
                 continue;
             }
             self.hand(instance, event, &record, &attach::Writer { cpu: writer.cpu, comm: writer.comm });

@@ -139,7 +139,8 @@ pub(super) const STATS: Entry = Entry::read(
                 time.to_string()
             }
         };
-        let counts = state.counts(cpu);
+        let status = at.status(mirror)?;
+        let counts = status.counts(cpu);
         let now = Conversion::now(state.clock).time(monotonic(), state.counted());
         Ok(format!(
             "entries: {}\noverrun: {}\ncommit overrun: 0\nbytes: {}\noldest event ts: {}\nnow ts: {}\n\
@@ -153,7 +154,7 @@ pub(super) const STATS: Entry = Entry::read(
             stats.read,
             counts.hits(),
             counts.filtered,
-            state.missed()
+            status.missed()
         )
         .into_bytes())
     }),

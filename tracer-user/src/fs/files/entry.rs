@@ -3,7 +3,11 @@
 use rustix::io::Errno;
 
 use crate::{
-    engine::{Engine, instances::Instance, records::Mark},
+    engine::{
+        Engine,
+        instances::{Instance, Status},
+        records::Mark,
+    },
     event::{EventId, InstanceId, SystemId},
     kernel::Error,
     lang::facts::{FileRequest, Files},
@@ -42,6 +46,11 @@ impl At {
     /// `ENODEV` if the instance is gone.
     pub(in crate::fs) fn state(self, mirror: &Engine) -> Result<&Instance> {
         mirror.get(self.instance).ok_or(Errno::NODEV)
+    }
+
+    /// The instance joined with its programs in the kernel.
+    pub(in crate::fs) fn status(self, mirror: &Engine) -> Result<Status<'_>> {
+        mirror.status(self.instance).ok_or(Errno::NODEV)
     }
 
     /// The event of a file of an event.

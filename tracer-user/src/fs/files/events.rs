@@ -44,7 +44,7 @@ const SYSTEM_FILTER_TEXT: &str = "### global filter ###\n\
 /// `events/SYSTEM/EVENT/enable`: whether an event is enabled.
 pub(super) const ENABLE: Entry = Entry::write(
     "enable",
-    Shows::Text(|mirror, at| Ok(at.state(mirror)?.enable_text(at.event()?).to_vec())),
+    Shows::Text(|mirror, at| Ok(at.status(mirror)?.enable_text(at.event()?).to_vec())),
     |mirror, at, data| {
         let on = words::flag(data)?;
         all(data, mirror.apply(at.instance, &Command::Event { event: at.event()?, on }))

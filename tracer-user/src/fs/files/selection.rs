@@ -68,9 +68,8 @@ pub(super) const SET_EVENT_NOTRACE_PID: Entry = Entry::write(
 .truncates(|mirror, at| mirror.apply(at.instance, &Command::ClearPids(List::Untraced)));
 
 fn show_pids(mirror: &mut Engine, at: At, list: List) -> Result<Vec<u8>> {
-    let state = mirror.get_mut(at.instance).ok_or(Errno::NODEV)?;
-    state.refresh_pids();
-    Ok(lines(state.pids(list)))
+    mirror.refresh_pids(at.instance);
+    Ok(lines(at.state(mirror)?.pids(list)))
 }
 
 /// Adds the threads of a write to a list.

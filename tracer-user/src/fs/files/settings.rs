@@ -12,7 +12,7 @@ use crate::{
 /// `tracing_on`: whether records are taken. Any number except 0 means yes.
 pub(super) const TRACING_ON: Entry = Entry::write(
     "tracing_on",
-    Shows::Text(|mirror, at| Ok(flag(at.state(mirror)?.is_on()))),
+    Shows::Text(|mirror, at| Ok(flag(at.status(mirror)?.is_on()))),
     |mirror, at, data| {
         let on = words::number(data)? != 0;
         all(data, mirror.apply(at.instance, &Command::Tracing(on)))

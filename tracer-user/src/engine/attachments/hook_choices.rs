@@ -29,16 +29,16 @@ const SLOTS: u32 = 2048;
 
 /// What is known of hooks.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Choices {
+pub(in crate::engine) struct HookChoices {
     /// By id and name: both can come again for another event, but not together.
     known: HashMap<(u16, String), AttachPlan>,
     verdicts: Verdicts,
     trial: Option<(Session, Drain)>,
 }
 
-impl Choices {
+impl HookChoices {
     /// Chooses for events that are about to be turned on, and were not before.
-    pub(in crate::engine) fn learn(&mut self, events: &[&Format], grounds: &SessionFactory, facts: &Facts) {
+    pub(in crate::engine) fn learn(&mut self, events: &[&Format], factory: &SessionFactory, facts: &Facts) {
         let mut new: Vec<&Format> =
             events.iter().filter(|format| !self.known.contains_key(&key(format))).copied().collect();
         let many = new.len() > BULK_THRESHOLD;
@@ -49,7 +49,7 @@ impl Choices {
             return;
         }
         if self.trial.is_none() {
-            let made = grounds.session(RING_BYTES, SLOTS, facts);
+            let made = factory.session(RING_BYTES, SLOTS, facts);
             self.trial = made.ok().map(|(session, rings)| (session, Drain::new(rings)));
         }
         let (Some((session, drain)), Ok(own)) = (&mut self.trial, ids::own()) else { return };

@@ -1,0 +1,63 @@
+//! From wanted state to what each event's program does.
+
+use rustix::io::Errno;
+
+use crate::{
+    engine::{
+        Engine,
+        attachments::{
+            event_config::{EventConfig, EventSettings},
+            session::InstanceSession,
+        },
+        registry::catalogue::{SPECIAL, STACKS},
+    },
+    event::{EventId, Format, InstanceId},
+};
+
+/// Kinds of the records of the kernel's stack and of a thread's own.
+pub(in crate::engine) fn stack_kinds(engine: &Engine) -> [u16; 2] {
+    // TRACE_STACK and TRACE_USER_STACK, kernel/trace/trace.h, where the kernel does not tell.
+    let [kernel, user] = STACKS;
+    [(kernel, 4), (user, 12)].map(|(name, usual)| {
+        let event = engine.events.find_system(SPECIAL).and_then(|system| engine.events.find(system, name));
+        event.and_then(|event| engine.events.format(event, &engine.facts)).map_or(usual, |format| format.id)
+    })
+}
+
+/// What an instance wants done with the hits of an event.
+///
+/// # Errors
+/// `ENODEV` when the instance is gone.
+pub(in crate::engine) fn settings(
+    engine: &Engine,
+    instance: InstanceId,
+    event: EventId,
+) -> Result<EventSettings, Errno> {
+    let state = engine.get(instance).ok_or(Errno::NODEV)?;
+    let session = engine.attachments.session(instance);
+    let slot = |target| session.and_then(|session| session.slot(target));
+    Ok(EventSettings {
+        filter: state.filters.get(&event).and_then(|filtering| filtering.filter.clone()),
+        triggers: state.triggers.plan(event, slot, |target| state.hists.places(target)),
+        soft: state.triggers.is_soft(event),
+        counted: state.hists.counts_event(event),
+        stacks: [state.options.is("stacktrace"), state.options.is("userstacktrace")],
+        stack_kinds: stack_kinds(engine),
+    })
+}
+
+/// Does something to an instance's session with what the instance wants of an event.
+///
+/// # Errors
+/// `ENODEV` when the instance is gone or has no session, and what `act` returns.
+pub(in crate::engine) fn with_config<T>(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+    format: &Format,
+    act: impl FnOnce(&mut InstanceSession, &EventConfig<'_>) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let settings = settings(engine, instance, event)?;
+    let session = engine.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
+    act(session, &EventConfig { format, settings: &settings, begins_off: false })
+}

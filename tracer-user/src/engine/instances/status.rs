@@ -1,0 +1,100 @@
+//! An instance as it stands at this moment: its own state joined with that of its programs in the kernel.
+//!
+//! Triggers turn recording and events on and off without user space, so that the kernel's side has the last word.
+
+use tracer_abi::Counters;
+
+use crate::{
+    engine::{Engine, attachments::session::InstanceSession, instances::instance::Instance},
+    event::{EventId, InstanceId},
+    lang::hist::TriggerId,
+};
+
+/// An instance and its session.
+#[derive(Clone, Copy, Debug)]
+pub struct Status<'a> {
+    state: &'a Instance,
+    session: Option<&'a InstanceSession>,
+}
+
+impl Engine {
+    /// An instance as it stands at this moment.
+    pub fn status(&self, instance: InstanceId) -> Option<Status<'_>> {
+        Some(Status { state: self.get(instance)?, session: self.attachments.session(instance) })
+    }
+}
+
+impl Status<'_> {
+    /// Whether anything of it is in the kernel.
+    pub(in crate::engine) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Whether recording is on (`tracing_on`).
+    pub fn is_on(&self) -> bool {
+        self.session.map_or(self.state.on, |session| session.kernel().switches().is_tracing())
+    }
+
+    /// Whether records are taken at this moment.
+    pub(in crate::engine) fn records(&self) -> bool {
+        self.is_on() && self.state.stops == 0
+    }
+
+    /// Hits on a CPU since its buffer was last emptied, and what became of them.
+    pub fn counts(&self, cpu: u32) -> Counters {
+        self.session.map_or(Counters::default(), |session| session.counts(cpu))
+    }
+
+    /// Hits for which the kernel ran no program, since the buffers were last emptied: at a perf tracepoint it runs none
+    /// while another runs on that CPU. It counts them for all CPUs together.
+    pub fn missed(&self) -> u64 {
+        self.session.map_or(0, InstanceSession::missed)
+    }
+
+    /// Whether an attached event is turned off, by a trigger or as one would do it.
+    pub(in crate::engine) fn is_soft_off(&self, event: EventId) -> bool {
+        self.session.is_some_and(|session| session.is_soft_off(event))
+    }
+
+    /// Whether an event is on, and no trigger has turned it off.
+    pub(in crate::engine) fn takes_hits(&self, event: EventId) -> bool {
+        self.state.is_enabled(event) && !self.is_soft_off(event)
+    }
+
+    /// What an event's `enable` file reads: whether it is recorded, and whether triggers may turn it on and off
+    /// (`event_enable_read()`).
+    pub fn enable_text(&self, event: EventId) -> &'static [u8] {
+        let off = self.is_soft_off(event);
+        match (self.state.is_enabled(event) && !off, off || self.state.triggers.is_soft(event)) {
+            (true, true) => b"1*\n",
+            (true, false) => b"1\n",
+            (false, true) => b"0*\n",
+            (false, false) => b"0\n",
+        }
+    }
+
+    /// How often a counted trigger may still act.
+    pub(in crate::engine) fn trigger_count(&self, place: u16) -> u64 {
+        self.session.map_or(0, |session| session.kernel().switches().count(place))
+    }
+
+    /// What an event's `trigger` file reads, the lines of its histograms among it.
+    pub(in crate::engine) fn trigger_text(
+        &self,
+        event: EventId,
+        hists: Vec<u8>,
+        name: impl Fn(EventId) -> String,
+    ) -> Vec<u8> {
+        if !hists.is_empty() && self.state.triggers.of(event).is_empty() {
+            return hists;
+        }
+        // Histograms stand behind all others.
+        [self.state.triggers.text(event, |place| self.trigger_count(place), name), hists].concat()
+    }
+
+    /// Whether a histogram does not count at this moment.
+    pub(in crate::engine) fn is_paused(&self, trigger: TriggerId) -> bool {
+        let place = self.state.hists.table(trigger).map(|table| table.place);
+        self.session.zip(place).is_some_and(|(session, place)| session.kernel().switches().hist_paused(place))
+    }
+}

@@ -1,0 +1,164 @@
+//! The threads that an instance is told to trace, and those that it is told not to: `set_event_pid` and
+//! `set_event_notrace_pid`.
+//!
+//! With the option `event-fork` the kernel's side adds the children of listed threads and removes threads that exit.
+//! [`ThreadLists::refresh`] takes these changes over.
+
+use std::collections::BTreeSet;
+
+use rustix::io::Errno;
+use tracer_abi::lists;
+
+use crate::{
+    attach::AttachError,
+    engine::attachments::session::{InstanceSession, errno},
+};
+
+/// Pids below this are taken (`MAX_PID`, kernel/trace/pid_list.c).
+pub(in crate::engine) const PID_LIMIT: u32 = 1 << 30;
+
+/// A list of threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// `set_event_pid`
+    Traced,
+    /// `set_event_notrace_pid`
+    Untraced,
+}
+
+/// Both lists of an instance.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct ThreadLists {
+    traced: BTreeSet<u32>,
+    untraced: BTreeSet<u32>,
+    /// Whether forks and exits change the lists.
+    follows_forks: bool,
+}
+
+impl ThreadLists {
+    /// The threads of a list, in order.
+    pub(in crate::engine) fn pids(&self, list: List) -> impl Iterator<Item = u32> {
+        let set = match list {
+            List::Traced => &self.traced,
+            List::Untraced => &self.untraced,
+        };
+        set.iter().copied()
+    }
+
+    fn set_mut(&mut self, list: List) -> &mut BTreeSet<u32> {
+        match list {
+            List::Traced => &mut self.traced,
+            List::Untraced => &mut self.untraced,
+        }
+    }
+
+    /// The bits of the lists that a thread is in.
+    fn lists_of(&self, pid: u32) -> u8 {
+        (if self.traced.contains(&pid) { lists::TRACED } else { 0 })
+            | (if self.untraced.contains(&pid) { lists::UNTRACED } else { 0 })
+    }
+
+    /// The bits of the lists that have any thread.
+    fn in_force(&self) -> u8 {
+        (if self.traced.is_empty() { 0 } else { lists::TRACED })
+            | (if self.untraced.is_empty() { 0 } else { lists::UNTRACED })
+    }
+
+    /// Adds threads to a list.
+    ///
+    /// # Errors
+    /// What the kernel says when its table of threads is full; the threads before that one are added.
+    pub(in crate::engine) fn add(
+        &mut self,
+        list: List,
+        pids: &[u32],
+        mut session: Option<&mut InstanceSession>,
+    ) -> Result<(), Errno> {
+        self.refresh(session.as_deref_mut());
+        for pid in pids {
+            self.set_mut(list).insert(*pid);
+            self.write(*pid, session.as_deref_mut())?;
+        }
+        if let Some(session) = session {
+            session.kernel().switches().set_lists(self.in_force());
+        }
+        Ok(())
+    }
+
+    /// Empties a list, which is in force no more then.
+    ///
+    /// # Errors
+    /// What the kernel says of its table of threads.
+    pub(in crate::engine) fn clear(
+        &mut self,
+        list: List,
+        mut session: Option<&mut InstanceSession>,
+    ) -> Result<(), Errno> {
+        self.refresh(session.as_deref_mut());
+        let gone = std::mem::take(self.set_mut(list));
+        if let Some(session) = session.as_deref_mut() {
+            session.kernel().switches().set_lists(self.in_force());
+        }
+        gone.into_iter().try_for_each(|pid| self.write(pid, session.as_deref_mut()))
+    }
+
+    /// Writes the lists of a thread into the kernel's table.
+    fn write(&self, pid: u32, session: Option<&mut InstanceSession>) -> Result<(), Errno> {
+        let Some(session) = session else { return Ok(()) };
+        session.kernel().threads().set(pid, self.lists_of(pid)).map_err(|error| errno(&error))
+    }
+
+    /// Learns which threads came into the lists and left them by forking and exiting.
+    pub(in crate::engine) fn refresh(&mut self, session: Option<&mut InstanceSession>) {
+        let Some(session) = session.filter(|_| self.follows_forks) else { return };
+        let Ok(pids) = session.kernel().threads().all() else { return };
+        let with = |list: u8| pids.iter().filter(move |(_, lists)| lists & list != 0).map(|(pid, _)| *pid);
+        // A list that was in force stays so when its last thread ends.
+        self.traced = with(lists::TRACED).collect();
+        self.untraced = with(lists::UNTRACED).collect();
+    }
+
+    /// Starts or stops following forks and exits. `task_pid` is the offset of `pid` in the kernel's `task_struct`.
+    ///
+    /// # Errors
+    /// `ENOSYS` without that offset, and what the kernel says of the programs.
+    pub(in crate::engine) fn follow_forks(
+        &mut self,
+        on: bool,
+        task_pid: Option<u32>,
+        mut session: Option<&mut InstanceSession>,
+    ) -> Result<(), Errno> {
+        self.refresh(session.as_deref_mut());
+        if let Some(session) = session {
+            if on {
+                let offset = task_pid.ok_or(Errno::NOSYS)?;
+                session.kernel_mut().follow(offset).map_err(|error| errno(&error))?;
+            } else {
+                session.kernel_mut().unfollow();
+            }
+        }
+        self.follows_forks = on;
+        Ok(())
+    }
+
+    /// Gives a new session the lists as they are.
+    ///
+    /// # Errors
+    /// As [`ThreadLists::add`] and [`ThreadLists::follow_forks`].
+    pub(in crate::engine) fn give_to(
+        &self,
+        session: &mut InstanceSession,
+        task_pid: Option<u32>,
+    ) -> Result<(), Errno> {
+        let refused = |error: AttachError| errno(&error);
+        let kernel = session.kernel_mut();
+        for pid in self.traced.union(&self.untraced) {
+            kernel.threads().set(*pid, self.lists_of(*pid)).map_err(refused)?;
+        }
+        if self.follows_forks {
+            kernel.follow(task_pid.ok_or(Errno::NOSYS)?).map_err(refused)?;
+        }
+        kernel.switches().set_lists(self.in_force());
+        Ok(())
+    }
+}
