@@ -6,7 +6,10 @@
 use rustix::{process::getpid, thread::gettid};
 
 use super::Cause;
-use crate::sys::bpf::prog::{Prog, ProgKind};
+use crate::{
+    code::asm::{Alu, Assembler, Helper, Reg},
+    sys::bpf::prog::{Prog, ProgKind},
+};
 
 /// Inode of the initial pid namespace, `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
 const INITIAL_NAMESPACE: u64 = 0xefff_fffc;
@@ -41,13 +44,13 @@ pub fn own() -> Result<Ids, Cause> {
 
 /// Runs the program that returns the process id (the upper half) or the thread id.
 fn ask(process: bool) -> Result<u32, Cause> {
-    // call bpf_get_current_pid_tgid; [r0 >>= 32;] exit
-    let mut insns = vec![0x85, 0, 0, 0, 14, 0, 0, 0];
+    let mut asm = Assembler::new();
+    asm.call(Helper::GetCurrentPidTgid);
     if process {
-        insns.extend([0x77, 0, 0, 0, 32, 0, 0, 0]);
+        asm.alu(Alu::Rsh, Reg::R0, 32);
     }
-    insns.extend([0x95, 0, 0, 0, 0, 0, 0, 0]);
-    let program = Prog::load(ProgKind::Syscall, &insns, "own_ids")
+    asm.exit();
+    let program = Prog::load(ProgKind::Syscall, &asm.finish("own_ids").bytes(), "own_ids")
         .map_err(|error| Cause::Load(ProgKind::Syscall, error))?;
     program.run(&mut []).map_err(|errno| Cause::System("test run", errno))
 }

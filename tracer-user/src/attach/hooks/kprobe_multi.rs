@@ -2,7 +2,7 @@
 
 use std::{os::fd::AsFd, sync::OnceLock};
 
-use super::uprobe::NOTHING;
+use super::trial;
 use crate::{
     attach::{Cause, link::Link},
     sys::{
@@ -23,7 +23,7 @@ pub(in crate::attach) fn is_there() -> bool {
             attach_type: ATTACH_KPROBE_MULTI,
             attach_btf_id: 0,
             flags: 0,
-            insns: &NOTHING,
+            insns: &trial::program(),
         };
         load(&trial)
             .is_ok_and(|program| link_kprobe_multi_to_nothing(program.as_fd()).err() == Some(Errno::INVAL))

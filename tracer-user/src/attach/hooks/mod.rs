@@ -7,6 +7,7 @@ pub(in crate::attach) mod kprobe_multi;
 pub(in crate::attach) mod opened;
 pub(in crate::attach) mod syscalls;
 pub(in crate::attach) mod tracepoint;
+mod trial;
 pub(in crate::attach) mod uprobe;
 
 use super::{AttachPoint, Cause, close::perf_event::PerfEvent, link::Link};

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    attach::{Cause, close::unlink::FileHook, link::Link},
+    attach::{Cause, close::unlink::FileHook, hooks::trial, link::Link},
     kernel::{ProbeUnit, opened::OpenedFile},
     sys::{
         Errno,
@@ -20,9 +20,6 @@ use crate::{
         perf,
     },
 };
-
-/// `r0 = 0; exit`
-pub(in crate::attach) const NOTHING: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 /// An instruction of a file. The file was opened when it was named, because the path may later lead to another file,
 /// with other code at the offset and no counter at its place. The kernel's own events keep the inode likewise.
@@ -47,7 +44,7 @@ fn has_multi() -> bool {
             attach_type: ATTACH_UPROBE_MULTI,
             attach_btf_id: 0,
             flags: 0,
-            insns: &NOTHING,
+            insns: &trial::program(),
         };
         load(&trial)
             .is_ok_and(|program| link_uprobe_multi_to_root(program.as_fd()).err() == Some(Errno::BADF))
