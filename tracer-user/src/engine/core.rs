@@ -17,6 +17,7 @@ use crate::{
             sessions::Attachments,
         },
         facts::Facts,
+        histograms::tables::Histograms,
         instances::{instance::Instance, options::TraceOptions},
         quota::{Charge, Quotas},
         records::{names::Names, objects::Maps},
@@ -27,7 +28,6 @@ use crate::{
     },
     event::{EventId, InstanceId},
     kernel::{Error, memory, modules},
-    lang::hist,
 };
 
 /// Numbers of instances: what fits into the number of a file.
@@ -70,8 +70,7 @@ pub struct Engine {
     /// What programs of others emit.
     pub(in crate::engine) published: Option<crate::engine::registry::published::Published>,
     pub(in crate::engine) synthetic: Synthetic,
-    /// The histogram triggers of all instances.
-    pub(in crate::engine) histograms: hist::Set,
+    pub(in crate::engine) histograms: Histograms,
     /// How many dynamic events were ever defined.
     pub(in crate::engine) definitions: u64,
     pub(in crate::engine) user: UserEvents,
@@ -129,7 +128,7 @@ impl Engine {
             held: BTreeMap::new(),
             published: None,
             synthetic: Synthetic::default(),
-            histograms: hist::Set::default(),
+            histograms: Histograms::default(),
             definitions: 0,
             user: UserEvents::default(),
             programs: Programs::default(),

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use crate::{
     attach::{self, AttachPoint, Block, Relayed},
     code::lower::hist::Entry,
+    engine::histograms::programs as hist_programs,
     engine::{
         Engine,
         attachments::{
@@ -119,7 +120,7 @@ impl Engine {
         event: EventId,
         outer: &mut Vec<EventId>,
     ) -> Result<Vec<Block>, Errno> {
-        let mut parts = self.hist_parts(instance, event, Entry::Record, outer)?;
+        let mut parts = hist_programs::hist_parts(self, instance, event, Entry::Record, outer)?;
         let (catalogue, facts) = (self.events.clone(), self.facts.clone());
         for (probe, hook) in self.probes_on(event) {
             let format = catalogue.try_format(probe, &facts)?;
@@ -155,7 +156,7 @@ impl Engine {
         record: &[u8],
         writer: &attach::Writer,
     ) -> u64 {
-        self.count_record(instance, event, record, writer);
+        hist_programs::count_record(self, instance, event, record, writer);
         let asked = self.emit_one(instance, event, record, writer);
         self.hand_to_probes(instance, event, record, writer) | asked
     }
@@ -213,7 +214,7 @@ impl Engine {
 
     /// Has records of user space run through what follows an event probe.
     fn relay_writers(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
-        let parts = self.hist_parts(instance, event, Entry::Injected, &mut vec![event])?;
+        let parts = hist_programs::hist_parts(self, instance, event, Entry::Injected, &mut vec![event])?;
         let probes = self.dynamic.probes_of(event).unwrap_or_default();
         let hooks: Vec<ProgramContext> =
             probes.iter().filter_map(|probe| Some(self.eprobe_target(probe)?.1)).collect();

@@ -38,9 +38,9 @@ pub(in crate::engine) fn settings(
     let slot = |target| session.and_then(|session| session.slot(target));
     Ok(EventSettings {
         filter: state.filters.get(&event).and_then(|filtering| filtering.filter.clone()),
-        triggers: state.triggers.plan(event, slot, |target| state.hists.places(target)),
+        triggers: state.triggers.plan(event, slot, |target| engine.histograms.places(instance, target)),
         soft: state.triggers.is_soft(event),
-        counted: state.hists.counts_event(event),
+        counted: engine.histograms.counts_event(instance, event),
         stacks: [state.options.is("stacktrace"), state.options.is("userstacktrace")],
         stack_kinds: stack_kinds(engine),
     })

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     attach::Counted,
-    engine::{Engine, facts::Facts, histograms::tables::HistFault},
+    engine::{Engine, facts::Facts, histograms::HistFault},
     event::{EventId, InstanceId},
     lang::{
         define::File,

@@ -1,8 +1,9 @@
-//! Histogram triggers: their tables, and the programs that count.
+//! Histogram triggers: the set of them, their tables, and the programs that count.
 
-pub(in crate::engine) mod counting;
-pub(in crate::engine) mod hist;
+pub(in crate::engine) mod commands;
+pub(in crate::engine) mod programs;
+pub(in crate::engine) mod queries;
 pub(in crate::engine) mod tables;
 
-pub use hist::Seen;
-pub use tables::HistFault;
+pub use commands::Seen;
+pub use queries::HistFault;

@@ -1,88 +1,164 @@
-//! Histograms of an instance one by one, for who sets them without files: what is wrong with a command as more than an error
-//! number, and each table by itself.
+//! The histogram triggers of all instances, and each instance's tables.
+//!
+//! The set of triggers is one for all instances, because triggers of one name share a table wherever they are. A table
+//! belongs to the trigger that made it and has words of its own in the instance's session.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use rustix::io::Errno;
+use tracer_abi::HISTS;
 
 use crate::{
-    attach::Counted,
-    engine::{Engine, histograms::hist::Around},
+    attach::{AttachPoint, Attached, Counts},
     event::{EventId, InstanceId},
-    lang::hist::{Change, Flags, Refusal, Trigger, TriggerId},
+    lang::hist::{HistId, Set, Trigger, TriggerId},
 };
 
-/// Why a histogram does not count.
-#[derive(Debug, thiserror::Error)]
-pub enum HistFault {
-    /// The command is wrong.
-    #[error("{0}")]
-    Refused(Refusal),
-    /// It is right, and something else refuses it.
-    #[error("{0}")]
-    System(Errno),
+/// The programs that count in a table.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct TablePrograms {
+    /// On the event's hook, or for records of user space where no hook makes any.
+    pub(super) hooked: Option<Attached>,
+    /// For records of user space of an event that has a hook, once there was one.
+    pub(super) injected: Option<Attached>,
 }
 
-impl From<Errno> for HistFault {
-    fn from(errno: Errno) -> Self {
-        Self::System(errno)
+impl TablePrograms {
+    /// Whether records of user space need a program besides the one on the hook.
+    pub(super) fn separate_injection(&self) -> bool {
+        self.hooked.as_ref().is_none_or(|program| *program.via() != AttachPoint::Inject)
     }
 }
 
-impl Engine {
-    /// Puts a histogram on an event, as `hist:` and the command in its `trigger` would.
+/// A trigger's table, and what counts in it.
+#[derive(Debug)]
+pub(in crate::engine) struct Table {
+    pub(in crate::engine) trigger: TriggerId,
+    pub(in crate::engine) hist: HistId,
+    /// The event; the trigger may be gone already.
+    pub(in crate::engine) event: EventId,
+    pub(in crate::engine) counts: Arc<Counts>,
+    /// The place of its words in the session.
+    pub(in crate::engine) place: u16,
+    pub(super) programs: TablePrograms,
+    /// How many looks found that there were hits since the look before.
+    pub(super) hits: u64,
+}
+
+/// The tables of an instance.
+#[derive(Debug, Default)]
+struct InstanceTables {
+    tables: Vec<Table>,
+    free: Vec<u16>,
+    used: u16,
+}
+
+/// All histograms.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Histograms {
+    set: Set,
+    instances: BTreeMap<InstanceId, InstanceTables>,
+}
+
+impl Histograms {
+    /// The triggers of all instances.
+    pub(in crate::engine) fn set(&self) -> &Set {
+        &self.set
+    }
+
+    /// Puts another set of triggers in place of the one that was.
+    pub(super) fn replace_set(&mut self, set: Set) -> Set {
+        std::mem::replace(&mut self.set, set)
+    }
+
+    /// A trigger, in whatever instance it is.
+    pub(in crate::engine) fn trigger(&self, id: TriggerId) -> Option<&Trigger> {
+        self.set.trigger(id)
+    }
+
+    /// Remembers whether a trigger is paused.
+    pub(super) fn set_paused(&mut self, id: TriggerId, paused: bool) {
+        self.set.set_paused(id, paused);
+    }
+
+    /// The tables of an instance.
+    pub(in crate::engine) fn tables(&self, instance: InstanceId) -> &[Table] {
+        self.instances.get(&instance).map_or(&[], |own| &own.tables)
+    }
+
+    /// The tables of all instances.
+    pub(super) fn all(&self) -> impl Iterator<Item = (InstanceId, &Table)> {
+        self.instances.iter().flat_map(|(instance, own)| own.tables.iter().map(|table| (*instance, table)))
+    }
+
+    /// The same, to be changed.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (InstanceId, &mut Table)> {
+        let each = self.instances.iter_mut();
+        each.flat_map(|(instance, own)| own.tables.iter_mut().map(|table| (*instance, table)))
+    }
+
+    /// The table of an instance's trigger.
+    pub(in crate::engine) fn table(&self, instance: InstanceId, trigger: TriggerId) -> Option<&Table> {
+        self.tables(instance).iter().find(|table| table.trigger == trigger)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn table_mut(&mut self, instance: InstanceId, trigger: TriggerId) -> Option<&mut Table> {
+        self.instances.get_mut(&instance)?.tables.iter_mut().find(|table| table.trigger == trigger)
+    }
+
+    /// Whether an event has histograms in an instance.
+    pub(in crate::engine) fn counts_event(&self, instance: InstanceId, event: EventId) -> bool {
+        self.tables(instance).iter().any(|table| table.event == event)
+    }
+
+    /// The places of the words of an event's histograms in an instance.
+    pub(in crate::engine) fn places(&self, instance: InstanceId, event: EventId) -> Vec<u16> {
+        let own = self.tables(instance).iter().filter(|table| table.event == event);
+        own.map(|table| table.place).collect()
+    }
+
+    /// The counts of a histogram, in whatever instance its triggers are.
+    pub(super) fn counts(&self, hist: HistId) -> Option<&Arc<Counts>> {
+        self.all().find(|(_, table)| table.hist == hist).map(|(_, table)| &table.counts)
+    }
+
+    /// Adds a table without programs for a trigger of an instance; the place of its words.
     ///
     /// # Errors
-    /// When the command is wrong, changes one that is there, or the kernel refuses something.
-    pub fn add_hist(
+    /// `ENOMEM` when the instance has as many as there can be.
+    pub(super) fn add(
         &mut self,
         instance: InstanceId,
+        trigger: &Trigger,
         event: EventId,
-        command: &[u8],
-    ) -> Result<TriggerId, HistFault> {
-        let format = Arc::new(self.events.try_format(event, &self.facts)?.clone());
-        // Tried on a copy, which gives the new one the same number.
-        let mut set = self.histograms.clone();
-        let taken = set.apply(&format, Some(command), false, &Around { mirror: self, instance });
-        let Change::Added(id, _) = taken.map_err(HistFault::Refused)?.change else {
-            return Err(Errno::EXIST.into());
-        };
-        self.set_hist(instance, event, Some(command), false)?;
-        Ok(id)
+        counts: Arc<Counts>,
+    ) -> Result<u16, Errno> {
+        let own = self.instances.entry(instance).or_default();
+        let new = (usize::from(own.used) < HISTS).then_some(own.used);
+        let place = own.free.pop().or(new).ok_or(Errno::NOMEM)?;
+        own.used = own.used.max(place + 1);
+        own.tables.push(Table {
+            trigger: trigger.id,
+            hist: trigger.hist.id,
+            event,
+            counts,
+            place,
+            programs: TablePrograms::default(),
+            hits: 0,
+        });
+        Ok(place)
     }
 
-    /// A histogram trigger of an instance.
-    pub fn hist_trigger(&self, instance: InstanceId, id: TriggerId) -> Option<&Trigger> {
-        self.histograms.trigger(id).filter(|trigger| trigger.instance == instance)
-    }
-
-    /// What a histogram has counted.
-    ///
-    /// # Errors
-    /// `ENODEV` when it is gone, `EIO` when the kernel does not show its table.
-    pub fn hist_counted(&self, instance: InstanceId, id: TriggerId) -> Result<Counted, Errno> {
-        let table = self.get(instance).and_then(|state| state.hists.table(id)).ok_or(Errno::NODEV)?;
-        table.counts.read().map_err(|_| Errno::IO)
-    }
-
-    /// Whether other histograms look its variables up, or count the synthetic events that it makes.
-    pub fn hist_serves(&self, instance: InstanceId, id: TriggerId) -> bool {
-        let Some(own) = self.hist_trigger(instance, id) else { return false };
-        let made: Vec<String> = own.hist.synthetic_events().collect();
-        self.histograms.triggers().filter(|other| other.id != id).any(|other| {
-            let looks_up = other.hist.references.iter().any(|one| one.slot.hist == own.hist.id);
-            let counts = other.event.system == crate::event::synthetic::SYSTEM
-                && made.iter().any(|name| *name == other.event.name);
-            looks_up || counts
-        })
-    }
-
-    /// Names of all variables that histograms of an instance have.
-    pub fn hist_variables(&self, instance: InstanceId) -> Vec<String> {
-        let own = self.histograms.triggers().filter(|trigger| trigger.instance == instance);
-        let fields = own.flat_map(|trigger| &trigger.hist.fields);
-        let names =
-            fields.filter(|value| value.flags.has(Flags::VAR)).filter_map(|value| value.variable.as_ref());
-        names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    /// Takes a trigger's table out.
+    pub(super) fn remove(&mut self, instance: InstanceId, trigger: TriggerId) -> Option<Table> {
+        let own = self.instances.get_mut(&instance)?;
+        let at = own.tables.iter().position(|table| table.trigger == trigger)?;
+        let table = own.tables.remove(at);
+        own.free.push(table.place);
+        if own.tables.is_empty() {
+            self.instances.remove(&instance);
+        }
+        Some(table)
     }
 }

@@ -6,6 +6,7 @@ use tracer_abi::{COMMON_SIZE, asked};
 
 use crate::{
     attach,
+    engine::histograms::programs as hist_programs,
     engine::{
         Engine,
         attachments::{desired, session},
@@ -43,8 +44,8 @@ impl Engine {
         self.make_session(instance)?;
         self.tasks.meet(writer.pid.cast_signed(), true);
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-        if self.get(instance).is_some_and(|state| state.hists.counts_event(event)) {
-            self.count_record(instance, event, &record, &hit);
+        if self.histograms.counts_event(instance, event) {
+            hist_programs::count_record(self, instance, event, &record, &hit);
         }
         self.state(instance)?.recorded.insert(event);
         let asked = desired::with_config(self, instance, event, format, |session, config| {

@@ -14,7 +14,6 @@ use crate::{
     },
     engine::{
         attachments::enabled::Enabled,
-        histograms::hist::Hists,
         instances::{
             errors::ErrorLog,
             options::TraceOptions,
@@ -67,8 +66,6 @@ pub struct Instance {
     pub(in crate::engine) filters: HashMap<EventId, Filtering>,
     /// The events' triggers.
     pub(in crate::engine) triggers: TriggerList,
-    /// The events' histograms.
-    pub(in crate::engine) hists: Hists,
     /// Options.
     pub options: TraceOptions,
     /// Errors.
@@ -117,7 +114,6 @@ impl Instance {
             recorded: BTreeSet::new(),
             filters: HashMap::new(),
             triggers: TriggerList::default(),
-            hists: Hists::default(),
             options,
             errors: ErrorLog::default(),
             buffer: TraceBuffer::new(cpus, bytes, page),

@@ -5,7 +5,10 @@
 use tracer_abi::Counters;
 
 use crate::{
-    engine::{Engine, attachments::session::InstanceSession, instances::instance::Instance},
+    engine::{
+        Engine, attachments::session::InstanceSession, histograms::tables::Histograms,
+        instances::instance::Instance,
+    },
     event::{EventId, InstanceId},
     lang::hist::TriggerId,
 };
@@ -13,14 +16,21 @@ use crate::{
 /// An instance and its session.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'a> {
+    instance: InstanceId,
     state: &'a Instance,
+    histograms: &'a Histograms,
     session: Option<&'a InstanceSession>,
 }
 
 impl Engine {
     /// An instance as it stands at this moment.
     pub fn status(&self, instance: InstanceId) -> Option<Status<'_>> {
-        Some(Status { state: self.get(instance)?, session: self.attachments.session(instance) })
+        Some(Status {
+            instance,
+            state: self.get(instance)?,
+            histograms: &self.histograms,
+            session: self.attachments.session(instance),
+        })
     }
 }
 
@@ -94,7 +104,7 @@ impl Status<'_> {
 
     /// Whether a histogram does not count at this moment.
     pub(in crate::engine) fn is_paused(&self, trigger: TriggerId) -> bool {
-        let place = self.state.hists.table(trigger).map(|table| table.place);
+        let place = self.histograms.table(self.instance, trigger).map(|table| table.place);
         self.session.zip(place).is_some_and(|(session, place)| session.kernel().switches().hist_paused(place))
     }
 }

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::{
     buffer::clock::monotonic,
+    engine::histograms::commands as hist_commands,
     engine::{
         Engine,
         instances::trigger_list::{InstalledTrigger, Kind},
@@ -33,7 +34,7 @@ impl Engine {
             Command::Switch(switch, target, argument) => {
                 (Kind::Switch(switch, self.target(target)?), argument)
             }
-            Command::Hist(text) => return self.set_hist(instance, event, text, line.remove),
+            Command::Hist(text) => return hist_commands::set_hist(self, instance, event, text, line.remove),
         };
         if line.remove {
             let state = self.state(instance)?;

@@ -11,6 +11,7 @@ use tracer_abi::{COMMON_SIZE, asked};
 use crate::{
     attach,
     buffer::{Page, PageSize, clock::Conversion},
+    engine::histograms::programs as hist_programs,
     engine::{
         Engine,
         attachments::desired,
@@ -248,6 +249,7 @@ impl Engine {
         // What came before in the kernel comes before in the buffer.
         self.collect(instance);
         self.tasks.meet(writer.pid as i32, true);
+        let counted = self.histograms.counts_event(instance, event);
         let records = self.status(instance).is_some_and(|status| status.records());
         let state = self.state(instance)?;
         let made = mark.record(written, format.id, facts.mark_writer(), writer.pid, state.page())?;
@@ -263,12 +265,12 @@ impl Engine {
             return Err(Errno::BADF);
         }
         let triggers = !state.triggers.of(event).is_empty();
-        if mark == Mark::Text && (triggers || state.hists.counts_event(event)) {
+        if mark == Mark::Text && (triggers || counted) {
             // Triggers see the text without the newline that is added.
             record.truncate(TEXT_AT + done);
             record.push(0);
             let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-            self.count_record(instance, event, &record, &hit);
+            hist_programs::count_record(self, instance, event, &record, &hit);
             if triggers {
                 self.run_triggers(instance, &record, writer);
             }

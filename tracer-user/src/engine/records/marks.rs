@@ -257,7 +257,7 @@ impl Engine {
         let system = self.events.find_system(SPECIAL)?;
         let [text, raw] = [Mark::Text, Mark::Raw].map(|mark| self.events.find(system, mark.name()));
         let (text, raw) = (text?, raw?);
-        if !state.triggers.of(text).is_empty() || state.hists.counts_event(text) {
+        if !state.triggers.of(text).is_empty() || self.histograms.counts_event(instance, text) {
             return None;
         }
         let session = self.attachments.session(instance);

@@ -11,6 +11,8 @@ use tracer_abi::asked;
 use crate::{
     attach::{self, Block},
     buffer::clock::monotonic,
+    engine::histograms::commands as hist_commands,
+    engine::histograms::programs as hist_programs,
     engine::{
         Engine,
         attachments::{desired, session},
@@ -160,7 +162,7 @@ impl Engine {
     /// Tells the set which events are in use: those that are on, and those that event probes sit on.
     pub(in crate::engine) fn tell_busy_synthetic(&mut self) {
         // Instances may have gone since with their histograms.
-        self.count_uses();
+        hist_commands::count_uses(self);
         let numbers = self.synthetic.numbers.clone();
         for (name, event) in numbers {
             let busy = self.is_busy(event) || self.dynamic.is_probed(SYSTEM, &name);
@@ -283,7 +285,7 @@ impl Engine {
     pub(in crate::engine) fn relink(&mut self, event: EventId) {
         if self.is_synthetic(event) {
             *self.synthetic.generations.entry(event).or_default() += 1;
-            self.make_emitters_anew();
+            hist_programs::rebuild_emitters(self);
         }
     }
 

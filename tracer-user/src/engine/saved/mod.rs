@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     buffer::PageSize,
+    engine::histograms::commands as hist_commands,
     engine::{
         Command, Engine, List,
         instances::{Status, instance::Instance, select::Selector},
@@ -317,7 +318,7 @@ impl Engine {
                 paused: self.status(trigger.instance)?.is_paused(trigger.id),
             })
         };
-        self.histograms.triggers().filter_map(saved).collect()
+        self.histograms.set().triggers().filter_map(saved).collect()
     }
 
     fn restore_hist(&mut self, saved: &SavedHist) -> Result<(), Errno> {
@@ -326,10 +327,11 @@ impl Engine {
         let instance = instance.ok_or(Errno::NOENT)?;
         let event = self.events.find_system(&saved.system);
         let event = event.and_then(|system| self.events.find(system, &saved.event)).ok_or(Errno::NOENT)?;
-        self.set_hist(instance, event, Some(saved.command.as_bytes()), false)?;
-        match self.histograms.triggers().filter(|trigger| trigger.command.is_some()).last() {
-            Some(trigger) => self.pause_hist(instance, trigger.id, saved.paused),
-            None => Ok(()),
+        hist_commands::set_hist(self, instance, event, Some(saved.command.as_bytes()), false)?;
+        let commanded = self.histograms.set().triggers().filter(|trigger| trigger.command.is_some());
+        if let Some(id) = commanded.last().map(|trigger| trigger.id) {
+            hist_commands::pause_hist(self, instance, id, saved.paused);
         }
+        Ok(())
     }
 }
