@@ -11,7 +11,7 @@ use super::{
 use crate::{
     engine::{Command, Engine, instances::Selector, records::Writer},
     event::{EventId, InstanceId, synthetic::Value},
-    lang::define::File,
+    lang::{define::File, facts::Files},
 };
 
 /// An event that the mirror counts as in use: neither it nor its instance can go.
@@ -24,7 +24,7 @@ struct HeldEvent<'a> {
 
 impl Held for HeldEvent<'_> {
     fn is_on(&self) -> Result<bool, Errno> {
-        Ok(self.mirror.borrow().takes_hits(self.instance, self.event))
+        Ok(self.mirror.borrow().status(self.instance).is_some_and(|status| status.takes_hits(self.event)))
     }
 
     fn is_recording(&self) -> Result<bool, Errno> {
@@ -33,10 +33,10 @@ impl Held for HeldEvent<'_> {
 
     fn fields(&self) -> Result<Vec<SynthField>, Errno> {
         let mirror = self.mirror.borrow();
-        if !mirror.is_synthetic(self.event) {
+        if !mirror.registry().synthetic().contains(self.event) {
             return Err(Errno::INVAL);
         }
-        mirror.events.format(self.event, &mirror.facts).map(fields).ok_or(Errno::NODEV)
+        mirror.registry().events().format(self.event, &mirror.facts).map(fields).ok_or(Errno::NODEV)
     }
 
     fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno> {
@@ -48,7 +48,7 @@ impl Held for HeldEvent<'_> {
 impl Drop for HeldEvent<'_> {
     fn drop(&mut self) {
         let mut mirror = self.mirror.borrow_mut();
-        mirror.give_event(self.event);
+        mirror.release_event(self.event);
         mirror.release(self.instance);
     }
 }
@@ -62,17 +62,23 @@ impl Place for RefCell<Engine> {
         let line = line(command)?;
         match kind {
             DyneventType::Synth => self.borrow_mut().define_synthetic(line.as_bytes()),
-            DyneventType::Kprobe => self.borrow_mut().define(File::Kprobe, line.as_bytes()),
+            DyneventType::Kprobe => {
+                self.borrow_mut().define(File::Kprobe, line.as_bytes(), &Files::at_once())
+            }
         }
     }
 
     fn hold(&self, instance: Option<&str>, system: &str, event: &str) -> Result<Box<dyn Held + '_>, Errno> {
         let mut mirror = self.borrow_mut();
         let instance = find(&mirror, instance)?;
-        let found = mirror.events.find_system(system).and_then(|system| mirror.events.find(system, event));
+        let found = mirror
+            .registry()
+            .events()
+            .find_system(system)
+            .and_then(|system| mirror.registry().events().find(system, event));
         let event = found.ok_or(Errno::INVAL)?;
         mirror.hold(instance)?;
-        mirror.take_event(event);
+        mirror.hold_event(event);
         Ok(Box::new(HeldEvent { mirror: self, instance, event }))
     }
 

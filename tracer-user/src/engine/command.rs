@@ -127,7 +127,8 @@ impl Engine {
         match command {
             Command::Event { event, on } => self.set_events(instance, &[*event], *on),
             Command::Events { which, on } => {
-                let events = self.meant(instance, which, *on)?;
+                let catalogue = self.registry.events().clone();
+                let events = self.state(instance)?.awaited.select(&catalogue, which, *on)?;
                 self.set_events(instance, &events, *on)
             }
             Command::Filter { event, text } => self.set_filter(instance, *event, text),
@@ -291,7 +292,8 @@ impl Engine {
     fn await_opened(&mut self, instance: InstanceId, event: EventId) {
         self.yield_to_readers();
         let id = self
-            .events
+            .registry
+            .events()
             .format(event, &self.facts)
             .and_then(|format| self.attachments.hooks().perf_id(format));
         let due = |mirror: &mut Self| {
@@ -316,19 +318,22 @@ impl Engine {
             return self.changed(instance, event);
         }
         self.read_format(event)?;
-        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
         let format = catalogue.try_format(event, &facts)?;
-        let probes = self.dynamic.probes_of(event);
+        let probes = self.registry.dynamic().probes_of(event);
         let user = self.user.has(event);
         // No record of it could be recorded.
         let too_long = user && format.fixed_size() > tracer_abi::MAX_PAYLOAD / 2;
-        let without = if user || self.is_synthetic(event) {
+        let without = if user || self.registry.synthetic().contains(event) {
             Some(ProgramContext::Inject)
         } else {
             probes.as_ref().and_then(|probes| self.eprobe_target(probes.first()?)).map(|(_, hook)| hook)
         };
-        let chosen =
-            self.programs.chosen(event, format).unwrap_or_else(|| self.attachments.hooks().of(format));
+        let chosen = self
+            .registry
+            .programs()
+            .chosen(event, format)
+            .unwrap_or_else(|| self.attachments.hooks().of(format));
         let settings = desired::settings(self, instance, event)?;
         let config = EventConfig { format, settings: &settings, begins_off };
         let linked = match (&without, &probes) {
@@ -380,7 +385,7 @@ impl Engine {
         let newly = state.enabled.insert(event);
         state.recorded.insert(event);
         if probes.is_some() {
-            self.dynamic.profile.begin(event, instance);
+            self.registry.dynamic_mut().profile_mut().begin(event, instance);
         }
         let sits = newly && probes.is_some();
         let mut done = if sits { self.sit(instance, event, true) } else { Ok(()) };
@@ -406,7 +411,7 @@ impl Engine {
         if self.attachments.session(instance).is_none() {
             return Ok(());
         }
-        let catalogue = self.events.clone();
+        let catalogue = self.registry.events().clone();
         // An event whose format was never read was never attached.
         let Some(format) = catalogue.known_format(event) else {
             return self.changed(instance, event);
@@ -428,7 +433,7 @@ impl Engine {
         event: EventId,
         text: &[u8],
     ) -> Result<Result<Filter, FilterError>, Errno> {
-        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
         let resolve = || {
             let format = catalogue.try_format(event, &facts)?;
             Ok(resolve::filter(text, format, facts.as_ref()))
@@ -490,7 +495,7 @@ impl Engine {
         system: SystemId,
         written: &[u8],
     ) -> Result<(), Errno> {
-        let catalogue = self.events.clone();
+        let catalogue = self.registry.events().clone();
         let events = &catalogue.system(system).ok_or(Errno::NODEV)?.events;
         let text = match filter::request(written) {
             Request::TooLong => return Err(Errno::INVAL),

@@ -1,10 +1,6 @@
 //! All instances, and what they share: the catalogue of events, facts of the kernel, names of threads.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc};
 
 use rustix::io::Errno;
 
@@ -19,15 +15,15 @@ use crate::{
         facts::Facts,
         histograms::tables::Histograms,
         instances::{instance::Instance, options::TraceOptions},
-        quota::{Charge, Quotas},
+        quota::Quotas,
         records::{names::Names, objects::Maps},
-        registry::{catalogue::Events, dynamic::Dynamic, program_events::Programs, synthetic::Synthetic},
+        registry::{EventRegistry, Events, published::PublishedEvents},
         scheduler::{Cooperative, Scheduler},
         tasks::TaskNames,
         user::UserEvents,
     },
     event::{EventId, InstanceId},
-    kernel::{Error, memory, modules},
+    kernel::{Error, memory},
 };
 
 /// Numbers of instances: what fits into the number of a file.
@@ -52,35 +48,23 @@ const PRINTK: &str = "trace_printk_dest";
 pub struct Engine {
     /// Facts of the kernel.
     pub facts: Arc<Facts>,
-    /// The events.
-    pub events: Arc<Events>,
+    pub(in crate::engine) registry: EventRegistry,
     pub(in crate::engine) instances: BTreeMap<InstanceId, Instance>,
     /// The number that the next instance gets.
     next: u32,
     pub(in crate::engine) attachments: Attachments,
     pub(in crate::engine) names: Option<Names>,
     changes: u64,
-    /// Tells of modules that come and go, where anything does.
-    pub(in crate::engine) modules: Option<modules::Changes>,
     /// Names of threads.
     pub tasks: TaskNames,
-    pub(in crate::engine) dynamic: Dynamic,
-    /// Events that somebody holds, and how often.
-    pub(in crate::engine) held: BTreeMap<EventId, usize>,
-    /// What programs of others emit.
-    pub(in crate::engine) published: Option<crate::engine::registry::published::Published>,
-    pub(in crate::engine) synthetic: Synthetic,
+    /// The synthetic events that other programs emit.
+    pub(in crate::engine) published: Option<PublishedEvents>,
     pub(in crate::engine) histograms: Histograms,
-    /// How many dynamic events were ever defined.
-    pub(in crate::engine) definitions: u64,
     pub(in crate::engine) user: UserEvents,
-    pub(in crate::engine) programs: Programs,
     /// What each uid's clients have.
     pub quotas: Quotas,
     /// The uid of the client whose write is being done; 0 is the daemon itself, too.
     pub client: u32,
-    /// Bytes of the definitions of dynamic and synthetic events, by the events' numbers.
-    pub(in crate::engine) definition_charges: HashMap<EventId, Vec<Charge>>,
     pub(in crate::engine) scheduler: Scheduler<Self>,
     /// What processes have mapped.
     pub(in crate::engine) maps: Maps,
@@ -108,33 +92,25 @@ impl Engine {
     /// # Errors
     /// When the kernel's events cannot be read.
     pub fn new(facts: Arc<Facts>) -> Result<Self, Error> {
-        // First, so that no change is missed.
-        let modules = modules::Changes::watch();
-        let events = Arc::new(Events::read(&facts)?);
+        // First, so that no change of modules is missed.
+        let registry = EventRegistry::read(&facts)?;
         let options = facts.tracefs.read("trace_options")?.unwrap_or_default();
         let options = TraceOptions::named(&options).and_of_tracers(facts.tracefs.options()?);
         let top = Instance::new("", options, facts.cpus(), PageSize::LEAST);
         Ok(Self {
             facts,
-            events,
+            registry,
             instances: BTreeMap::from([(InstanceId::TOP, top)]),
             next: InstanceId::TOP.get() + 1,
             attachments: Attachments::default(),
             names: None,
             changes: 0,
-            modules,
             tasks: TaskNames::default(),
-            dynamic: Dynamic::default(),
-            held: BTreeMap::new(),
             published: None,
-            synthetic: Synthetic::default(),
             histograms: Histograms::default(),
-            definitions: 0,
             user: UserEvents::default(),
-            programs: Programs::default(),
             quotas: Quotas::default(),
             client: 0,
-            definition_charges: HashMap::new(),
             scheduler: Scheduler::default(),
             maps: Maps::default(),
             marks_stale: true,
@@ -146,9 +122,26 @@ impl Engine {
         self.changes
     }
 
-    /// What becomes readable when modules came or went.
-    pub fn module_changes(&self) -> Option<OwnedFd> {
-        self.modules.as_ref()?.as_fd().try_clone_to_owned().ok()
+    /// The events.
+    pub fn registry(&self) -> &EventRegistry {
+        &self.registry
+    }
+
+    /// Whether an event is enabled in an instance, or held, so that it cannot be deleted.
+    pub(in crate::engine) fn is_busy(&self, event: EventId) -> bool {
+        self.registry.is_held(event) || self.all().any(|state| state.is_enabled(event))
+    }
+
+    /// Takes a reference to an event, which then is not deleted.
+    pub fn hold_event(&mut self, event: EventId) {
+        self.registry.hold(event);
+    }
+
+    /// Ends an [`Engine::hold_event`].
+    pub fn release_event(&mut self, event: EventId) {
+        if self.registry.release(event) {
+            self.user.loosen(event);
+        }
     }
 
     /// Says that something was set.
@@ -186,8 +179,8 @@ impl Engine {
         &mut self,
         instance: InstanceId,
     ) -> Option<(&Facts, &Events, &TaskNames, &mut Instance)> {
-        let Self { facts, events, tasks, instances, .. } = self;
-        Some((facts, events, tasks, instances.get_mut(&instance)?))
+        let Self { facts, registry, tasks, instances, .. } = self;
+        Some((facts, registry.events(), tasks, instances.get_mut(&instance)?))
     }
 
     /// Numbers of all instances, the top first.

@@ -27,6 +27,7 @@ pub mod hist;
 pub mod histograms;
 pub mod hooks;
 pub mod instances;
+mod operations;
 pub mod pages;
 pub mod probes;
 pub mod programs;

@@ -62,10 +62,10 @@ impl Engine {
 
     /// Has a thread read an event's format, if it was not read before.
     pub(in crate::engine) fn read_format(&mut self, event: EventId) -> Result<(), Errno> {
-        if self.events.known_format(event).is_some() {
+        if self.registry.events().known_format(event).is_some() {
             return Ok(());
         }
-        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
         self.run_off_thread(|| catalogue.try_format(event, &facts).map(drop))
     }
 
@@ -122,7 +122,7 @@ impl Engine {
 
     /// Finds out where these events are to hang.
     pub(in crate::engine) fn choose_hooks(&mut self, events: &[EventId]) {
-        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
         let Some(factory) = self.attachments.factory().cloned() else { return };
         let mut choices = std::mem::take(self.attachments.hooks_mut());
         self.run_off_thread(|| {
@@ -156,7 +156,7 @@ impl Engine {
         for named in text.split("onmatch(").skip(1) {
             let name = named.split(')').next().and_then(|name| name.split_once('.'));
             let event = name.and_then(|(system, name)| {
-                self.events.find(self.events.find_system(system.trim())?, name.trim())
+                self.registry.events().find(self.registry.events().find_system(system.trim())?, name.trim())
             });
             if let Some(event) = event {
                 // An error is found again by the command.

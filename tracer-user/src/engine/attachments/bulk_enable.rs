@@ -36,10 +36,10 @@ impl Engine {
             return None;
         }
         let opening = self.run_off_thread(Opening::begin);
-        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
         self.run_off_thread(|| catalogue.read_formats(events, &facts));
         let new = events.iter().filter(|event| is_to_attach(self, instance, **event));
-        let formats = new.filter_map(|event| self.events.format(*event, &self.facts));
+        let formats = new.filter_map(|event| self.registry.events().format(*event, &self.facts));
         let ids: Vec<u16> = formats.filter_map(|format| self.attachments.hooks().perf_id(format)).collect();
         Some(Many { opening, ahead: Ahead::start(ids) })
     }
@@ -52,7 +52,7 @@ impl Engine {
         many: Option<Many>,
     ) -> Option<BulkGuard> {
         let Many { opening, ahead } = many?;
-        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
         let new = events.iter().filter(|event| is_to_attach(self, instance, **event));
         let formats = new.filter_map(|event| Some((*event, catalogue.format(*event, &facts)?)));
         let plan = |(event, format): (EventId, _)| {
@@ -96,5 +96,5 @@ fn is_to_attach(engine: &Engine, instance: InstanceId, event: EventId) -> bool {
     let is_attached = state.enabled.contains(&event) && !engine.attachments.is_idle(instance, event);
     let session = engine.attachments.session(instance);
     let is_parked = session.is_some_and(|session| session.is_parked(event));
-    !is_attached && !is_parked && !engine.events.is_made(event)
+    !is_attached && !is_parked && !engine.registry.events().is_made(event)
 }

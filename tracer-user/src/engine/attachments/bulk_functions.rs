@@ -24,7 +24,7 @@ impl Engine {
         if events.len() <= BULK_THRESHOLD {
             return;
         }
-        let (facts, catalogue) = (self.facts.clone(), self.events.clone());
+        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
         let mut functions: Vec<(EventId, Candidate)> = Vec::new();
         for event in events {
             self.yield_to_readers();
@@ -35,7 +35,7 @@ impl Engine {
             {
                 continue;
             }
-            if let Some([probe]) = self.dynamic.probes_of(*event).as_deref()
+            if let Some([probe]) = self.registry.dynamic().probes_of(*event).as_deref()
                 && let Some(candidate) = probes::shared(probe, &facts)
             {
                 functions.push((*event, candidate));

@@ -58,17 +58,19 @@ impl Hooked {
 impl Engine {
     /// What makes an event's records; none for the kernel's own events.
     fn source(&self, event: EventId) -> Option<Source> {
-        if self.is_synthetic(event) {
+        if self.registry.synthetic().contains(event) {
             return Some(Source::Emission);
         }
         if self.user.has(event) {
             return Some(Source::Writers);
         }
-        let chosen = |format: &Format| self.programs.chosen(event, format);
-        if let Some(AttachPlan { hook, via, .. }) = self.events.known_format(event).and_then(chosen) {
+        let chosen = |format: &Format| self.registry.programs().chosen(event, format);
+        if let Some(AttachPlan { hook, via, .. }) =
+            self.registry.events().known_format(event).and_then(chosen)
+        {
             return Some(Source::Place(Candidate { hook, via, irqs_off: false }));
         }
-        let probes = self.dynamic.probes_of(event)?;
+        let probes = self.registry.dynamic().probes_of(event)?;
         if let Some((target, _)) = probes.first().and_then(|probe| self.eprobe_target(probe)) {
             return Some(Source::Event(target));
         }
@@ -83,17 +85,18 @@ impl Engine {
     /// The event that an event probe sits on, if the kernel does not know it, and how values are had from its records.
     pub(in crate::engine) fn eprobe_target(&self, probe: &Probe) -> Option<(EventId, ProgramContext)> {
         let Target::Event { system, name, filter } = &probe.event.target else { return None };
-        let event = self.events.find(self.events.find_system(system)?, name)?;
-        let format = self.events.known_format(event).filter(|_| self.events.is_made(event))?;
+        let event = self.registry.events().find(self.registry.events().find_system(system)?, name)?;
+        let format =
+            self.registry.events().known_format(event).filter(|_| self.registry.events().is_made(event))?;
         let hook = probes::on_record(probe, filter.as_deref(), format, &self.facts);
         hook.map_err(|why| tracing::warn!("{}: {why}", probe.event.name)).ok().map(|hook| (event, hook))
     }
 
     /// The event probes that sit on an event that the kernel does not know.
     fn probes_on(&self, event: EventId) -> Vec<(EventId, ProgramContext)> {
-        let name = self.events.full_name(event);
+        let name = self.registry.events().full_name(event);
         let Some((system, name)) = name.split_once(':') else { return Vec::new() };
-        let all = self.dynamic.eprobes_on(system, name);
+        let all = self.registry.dynamic().eprobes_on(system, name);
         all.into_iter().filter_map(|(event, probe)| Some((event, self.eprobe_target(&probe)?.1))).collect()
     }
 
@@ -121,7 +124,7 @@ impl Engine {
         outer: &mut Vec<EventId>,
     ) -> Result<Vec<Block>, Errno> {
         let mut parts = hist_programs::hist_parts(self, instance, event, Entry::Record, outer)?;
-        let (catalogue, facts) = (self.events.clone(), self.facts.clone());
+        let (catalogue, facts) = (self.registry.events().clone(), self.facts.clone());
         for (probe, hook) in self.probes_on(event) {
             let format = catalogue.try_format(probe, &facts)?;
             if self.attachments.session(instance).is_none() {
@@ -198,10 +201,14 @@ impl Engine {
         event: EventId,
         on: bool,
     ) -> Result<(), Errno> {
-        let probes = self.dynamic.probes_of(event).unwrap_or_default();
+        let probes = self.registry.dynamic().probes_of(event).unwrap_or_default();
         for probe in probes {
             let Target::Event { system, name, .. } = &probe.event.target else { continue };
-            let target = self.events.find_system(system).and_then(|system| self.events.find(system, name));
+            let target = self
+                .registry
+                .events()
+                .find_system(system)
+                .and_then(|system| self.registry.events().find(system, name));
             let Some(target) = target else { continue };
             if on {
                 self.soften_idle(instance, target)?;
@@ -215,10 +222,10 @@ impl Engine {
     /// Has records of user space run through what follows an event probe.
     fn relay_writers(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         let parts = hist_programs::hist_parts(self, instance, event, Entry::Injected, &mut vec![event])?;
-        let probes = self.dynamic.probes_of(event).unwrap_or_default();
+        let probes = self.registry.dynamic().probes_of(event).unwrap_or_default();
         let hooks: Vec<ProgramContext> =
             probes.iter().filter_map(|probe| Some(self.eprobe_target(probe)?.1)).collect();
-        let (catalogue, facts) = (self.events.clone(), self.facts.clone());
+        let (catalogue, facts) = (self.registry.events().clone(), self.facts.clone());
         let format = catalogue.try_format(event, &facts)?;
         let Some(live) = self.attachments.session_mut(instance) else { return Ok(()) };
         live.relays.remove(&event);
@@ -281,7 +288,7 @@ impl Engine {
                     }
                     each.push((probe, parts));
                 }
-                let (catalogue, facts) = (self.events.clone(), self.facts.clone());
+                let (catalogue, facts) = (self.registry.events().clone(), self.facts.clone());
                 let format = catalogue.try_format(event, &facts)?;
                 let probes: Vec<Probe> =
                     each.iter().filter_map(|(hooked, _)| hooked.probe().cloned()).collect();

@@ -19,8 +19,14 @@ pub(in crate::engine) fn stack_kinds(engine: &Engine) -> [u16; 2] {
     // TRACE_STACK and TRACE_USER_STACK, kernel/trace/trace.h, where the kernel does not tell.
     let [kernel, user] = STACKS;
     [(kernel, 4), (user, 12)].map(|(name, usual)| {
-        let event = engine.events.find_system(SPECIAL).and_then(|system| engine.events.find(system, name));
-        event.and_then(|event| engine.events.format(event, &engine.facts)).map_or(usual, |format| format.id)
+        let event = engine
+            .registry
+            .events()
+            .find_system(SPECIAL)
+            .and_then(|system| engine.registry.events().find(system, name));
+        event
+            .and_then(|event| engine.registry.events().format(event, &engine.facts))
+            .map_or(usual, |format| format.id)
     })
 }
 

@@ -16,6 +16,7 @@ use crate::{
     event::{EventId, InstanceId},
     lang::{
         define::File,
+        facts::Files,
         hist::{Refusal, TriggerId},
     },
     render::hist::json,
@@ -48,14 +49,14 @@ impl Histograms {
         let mut mirror = Engine::new(facts)?;
         for line in &wanted.synthetic {
             let done = match line.strip_prefix("s:") {
-                Some(_) => mirror.define(File::Dynamic, line.as_bytes()),
+                Some(_) => mirror.define(File::Dynamic, line.as_bytes(), &Files::at_once()),
                 None => mirror.define_synthetic(line.as_bytes()),
             };
             done.map_err(|errno| not_defined(&mirror, line, errno))?;
         }
         for line in &wanted.dynamic {
             mirror
-                .define(File::Dynamic, line.as_bytes())
+                .define(File::Dynamic, line.as_bytes(), &Files::at_once())
                 .map_err(|errno| not_defined(&mirror, line, errno))?;
         }
         let mut given = Vec::new();
@@ -67,7 +68,10 @@ impl Histograms {
                 Ok(id) => given.push(id),
                 Err(HistFault::Refused(refusal)) => return Err(refused(&mirror, event, refusal, text)),
                 Err(HistFault::System(errno)) => {
-                    return Err(HistError::NotCounted(mirror.events.full_name(event), said(errno)));
+                    return Err(HistError::NotCounted(
+                        mirror.registry.events().full_name(event),
+                        said(errno),
+                    ));
                 }
             }
         }
@@ -139,7 +143,7 @@ fn said(errno: Errno) -> String {
 
 /// The number of an event: `SYSTEM:EVENT`, or a name that only one has.
 fn find(mirror: &Engine, event: &str) -> Result<EventId, HistError> {
-    let events = &mirror.events;
+    let events = mirror.registry.events();
     if let Some((system, name)) = event.split_once(':').or_else(|| event.split_once('/')) {
         let found = events.find_system(system).and_then(|system| events.find(system, name));
         return found.ok_or_else(|| no_event(mirror, event));
@@ -159,7 +163,7 @@ fn find(mirror: &Engine, event: &str) -> Result<EventId, HistError> {
 }
 
 fn no_event(mirror: &Engine, event: &str) -> HistError {
-    let events = &mirror.events;
+    let events = mirror.registry.events();
     let names = events.systems().flat_map(|(_, system)| &system.events).map(|event| events.full_name(*event));
     hint::no_event(event, names)
 }
@@ -182,12 +186,12 @@ fn from_log(entry: &str) -> Option<String> {
 }
 
 fn refused(mirror: &Engine, event: EventId, refusal: Refusal, command: &str) -> HistError {
-    let format = mirror.events.format(event, &mirror.facts);
+    let format = mirror.registry.events().format(event, &mirror.facts);
     let known = Known {
         format,
         variables: mirror.hist_variables(InstanceId::TOP),
-        synthetic: mirror.synthetic_definitions(),
+        synthetic: mirror.registry.synthetic().listing(),
     };
     let hint = known.hint(&refusal, command);
-    HistError::Refused { event: mirror.events.full_name(event), refusal, hint }
+    HistError::Refused { event: mirror.registry.events().full_name(event), refusal, hint }
 }

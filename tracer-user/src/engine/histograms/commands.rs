@@ -42,13 +42,13 @@ impl World for Around<'_> {
     }
 
     fn event(&self, system: &str, name: &str) -> Option<Arc<Format>> {
-        let events = &self.engine.events;
+        let events = &self.engine.registry.events();
         let event = events.find(events.find_system(system)?, name)?;
         events.format(event, &self.engine.facts).cloned().map(Arc::new)
     }
 
     fn synthetic(&self, name: &str) -> Option<Arc<synthetic::Event>> {
-        self.engine.find_synthetic(name)
+        self.engine.registry.synthetic().find(name)
     }
 
     fn has_clock(&self, name: &[u8]) -> bool {
@@ -71,7 +71,7 @@ impl Engine {
     pub fn trigger_text(&self, instance: InstanceId, event: EventId) -> Result<Vec<u8>, Errno> {
         let status = self.status(instance).ok_or(Errno::NODEV)?;
         let hists = hists_of(self, instance, event).iter().flat_map(Trigger::read_back).collect();
-        Ok(status.trigger_text(event, hists, |event| self.events.full_name(event)))
+        Ok(status.trigger_text(event, hists, |event| self.registry.events().full_name(event)))
     }
 
     /// What an event's `hist` file reads.
@@ -118,7 +118,7 @@ impl Engine {
     /// `ENODEV` when the instance or the event is gone.
     pub fn clear_hists(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         self.touch();
-        let name = self.events.full_name(event);
+        let name = self.registry.events().full_name(event);
         let (system, event_name) = name.split_once(':').ok_or(Errno::NODEV)?;
         let mut set = self.histograms.set().clone();
         set.clear(system, event_name, &Around { engine: self, instance });
@@ -136,7 +136,7 @@ impl Engine {
 
 /// An event's triggers, each with what its word says.
 fn hists_of(engine: &Engine, instance: InstanceId, event: EventId) -> Vec<Trigger> {
-    let name = engine.events.full_name(event);
+    let name = engine.registry.events().full_name(event);
     let (system, event) = name.split_once(':').unwrap_or_default();
     let status = engine.status(instance);
     let triggers = engine.histograms.set().of_event(instance, system, event).cloned();
@@ -172,7 +172,7 @@ pub(in crate::engine) fn set_hist(
         engine.run_off_thread(|| facts.warm());
     }
     engine.read_matched_formats(text.unwrap_or_default());
-    let format = Arc::new(engine.events.try_format(event, &engine.facts)?.clone());
+    let format = Arc::new(engine.registry.events().try_format(event, &engine.facts)?.clone());
     let mut set = engine.histograms.set().clone();
     let result = set.apply(&format, text, remove, &Around { engine, instance });
     let entries = match &result {
@@ -245,20 +245,17 @@ fn set_triggers(engine: &mut Engine, set: Set) -> Result<(), Errno> {
 
 /// Tells the synthetic events whether a histogram uses them.
 pub(in crate::engine) fn count_uses(engine: &mut Engine) {
-    let names: Vec<String> =
-        engine.synthetic.set.events().iter().map(|defined| defined.event.name.clone()).collect();
-    for name in names {
-        let used = engine.histograms.set().uses_of_synthetic(&name) > 0;
-        engine.synthetic.set.set_referenced(&name, used);
-    }
+    let Engine { registry, histograms, .. } = engine;
+    registry.synthetic_mut().mark_referenced(|name| histograms.set().uses_of_synthetic(name) > 0);
 }
 
 /// Makes the table of a trigger, shared with those of its name, and what counts in it.
 fn add_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result<(), Errno> {
     let trigger = engine.histograms.trigger(id).ok_or(Errno::NODEV)?.clone();
     let (hist, format) = (&trigger.hist, &trigger.event);
-    let event = engine.events.find_system(&format.system);
-    let event = event.and_then(|system| engine.events.find(system, &format.name)).ok_or(Errno::NODEV)?;
+    let event = engine.registry.events().find_system(&format.system);
+    let event =
+        event.and_then(|system| engine.registry.events().find(system, &format.name)).ok_or(Errno::NODEV)?;
     if lower::unsupported(hist).is_some() {
         return Err(Errno::OPNOTSUPP);
     }

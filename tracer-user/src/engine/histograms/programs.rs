@@ -36,7 +36,7 @@ struct Use {
 /// The hook of an event's histogram; none where records come from elsewhere.
 fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPlan {
     let format: &Format = &trigger.event;
-    if engine.events.is_made(event) || engine.is_special(event) {
+    if engine.registry.events().is_made(event) || engine.is_special(event) {
         return AttachPlan { hook: ProgramContext::Inject, via: AttachPoint::Inject, reason: String::new() };
     }
     let hist = &trigger.hist;
@@ -115,7 +115,7 @@ fn with_request<T>(
     let mut emissions = Vec::new();
     for action in &hist.actions {
         let name = latin1(action.synthetic_name());
-        let inner = engine.synthetic_number(&name).is_some_and(|event| !outer.contains(&event));
+        let inner = engine.registry.synthetic().number(&name).is_some_and(|event| !outer.contains(&event));
         emissions.push(match action.deed {
             Deed::Trace if inner => engine.emission_within(&name, outer)?,
             _ => None,

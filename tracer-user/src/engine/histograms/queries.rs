@@ -41,7 +41,7 @@ impl Engine {
         event: EventId,
         command: &[u8],
     ) -> Result<TriggerId, HistFault> {
-        let format = Arc::new(self.events.try_format(event, &self.facts)?.clone());
+        let format = Arc::new(self.registry.events().try_format(event, &self.facts)?.clone());
         // Tried on a copy, which gives the new one the same number.
         let mut set = self.histograms.set().clone();
         let taken = set.apply(&format, Some(command), false, &Around { engine: self, instance });

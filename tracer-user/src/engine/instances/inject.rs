@@ -35,7 +35,7 @@ impl Engine {
             return Err(Errno::INVAL);
         }
         self.read_format(event)?;
-        let (catalogue, facts) = (self.events.clone(), self.facts.clone());
+        let (catalogue, facts) = (self.registry.events().clone(), self.facts.clone());
         let format = catalogue.try_format(event, &facts)?;
         let mut common = [0; COMMON_SIZE];
         common[..2].copy_from_slice(&format.id.to_ne_bytes());

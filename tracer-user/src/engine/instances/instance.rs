@@ -15,13 +15,13 @@ use crate::{
     engine::{
         attachments::enabled::Enabled,
         instances::{
+            awaited::AwaitedModules,
             errors::ErrorLog,
             options::TraceOptions,
             thread_lists::{List, ThreadLists},
             trigger_list::TriggerList,
         },
         records::marks::Marks,
-        registry::modules::Awaited,
     },
     event::EventId,
     plan::filter::Filter,
@@ -60,7 +60,7 @@ pub struct Instance {
     /// The events that hang on their hooks; triggers may have turned one off all the same.
     pub(in crate::engine) enabled: Enabled,
     /// Events of modules that are not loaded.
-    pub(in crate::engine) awaited: Vec<Awaited>,
+    pub(in crate::engine) awaited: AwaitedModules,
     /// Events that were on at some time: their records may be in the buffers.
     pub(in crate::engine) recorded: BTreeSet<EventId>,
     pub(in crate::engine) filters: HashMap<EventId, Filtering>,
@@ -110,7 +110,7 @@ impl Instance {
         Self {
             name: name.to_owned(),
             enabled: Enabled::default(),
-            awaited: Vec::new(),
+            awaited: AwaitedModules::default(),
             recorded: BTreeSet::new(),
             filters: HashMap::new(),
             triggers: TriggerList::default(),
@@ -224,7 +224,7 @@ impl Instance {
 
     /// Words for events that are to be turned on when a module brings them, the last first.
     pub fn awaited(&self) -> impl Iterator<Item = String> {
-        self.awaited.iter().map(Awaited::text)
+        self.awaited.texts()
     }
 
     /// Awaits no module's events any more.

@@ -1,5 +1,6 @@
 //! The state of each instance: what is enabled, filters, triggers, threads, options, buffers and errors.
 
+pub(in crate::engine) mod awaited;
 pub(in crate::engine) mod errors;
 pub(in crate::engine) mod inject;
 pub(in crate::engine) mod instance;

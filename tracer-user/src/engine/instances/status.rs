@@ -67,7 +67,7 @@ impl Status<'_> {
     }
 
     /// Whether an event is on, and no trigger has turned it off.
-    pub(in crate::engine) fn takes_hits(&self, event: EventId) -> bool {
+    pub fn takes_hits(&self, event: EventId) -> bool {
         self.state.is_enabled(event) && !self.is_soft_off(event)
     }
 

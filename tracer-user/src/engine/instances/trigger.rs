@@ -53,9 +53,9 @@ impl Engine {
     /// The event that a trigger is to turn on and off: one that can be turned on.
     fn target(&self, target: Target<'_>) -> Result<EventId, Errno> {
         let name = |text| std::str::from_utf8(text).map_err(|_| Errno::INVAL);
-        let system = self.events.find_system(name(target.system)?).ok_or(Errno::INVAL)?;
-        let event = self.events.find(system, name(target.event)?).ok_or(Errno::INVAL)?;
-        if self.events.is_special(system) { Err(Errno::INVAL) } else { Ok(event) }
+        let system = self.registry.events().find_system(name(target.system)?).ok_or(Errno::INVAL)?;
+        let event = self.registry.events().find(system, name(target.event)?).ok_or(Errno::INVAL)?;
+        if self.registry.events().is_special(system) { Err(Errno::INVAL) } else { Ok(event) }
     }
 
     /// A trigger with its count and filter, in the order in which the kernel finds fault with them.
@@ -140,7 +140,7 @@ impl Engine {
     }
 
     pub(in crate::engine) fn is_special(&self, event: EventId) -> bool {
-        self.events.get(event).is_some_and(|known| self.events.is_special(known.system))
+        self.registry.events().get(event).is_some_and(|known| self.registry.events().is_special(known.system))
     }
 
     /// One reason more why an event hangs on its hook though it be off, for what has programs of its own.
@@ -203,7 +203,7 @@ impl Engine {
     pub(in crate::engine) fn may_idle(&self, instance: InstanceId, event: EventId) -> bool {
         let idle = self.get(instance).is_some_and(|state| state.triggers.is_idle(event));
         // What has no tracepoint is made by the programs that hang for it.
-        idle && !self.events.is_made(event)
+        idle && !self.registry.events().is_made(event)
     }
 
     /// Takes an event off its hook.

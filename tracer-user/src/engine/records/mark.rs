@@ -242,7 +242,7 @@ impl Engine {
         written: &[u8],
         writer: Writer,
     ) -> Result<usize, Errno> {
-        let (facts, events) = (self.facts.clone(), self.events.clone());
+        let (facts, events) = (self.facts.clone(), self.registry.events().clone());
         let system = events.find_system(SPECIAL).ok_or(Errno::INVAL)?;
         let event = events.find(system, mark.name()).ok_or(Errno::INVAL)?;
         let format = events.format(event, &facts).ok_or(Errno::INVAL)?;

@@ -222,10 +222,10 @@ impl Engine {
     /// Reads the formats of marks and stacks, which every instance needs. The kernel may take long to show them, while it closes
     /// other tracers' events, and no request is to wait for that.
     pub fn read_special_formats(&self) {
-        let Some(system) = self.events.find_system(SPECIAL) else { return };
+        let Some(system) = self.registry.events().find_system(SPECIAL) else { return };
         for name in [Mark::Text.name(), Mark::Raw.name()].into_iter().chain(STACKS) {
-            let event = self.events.find(system, name);
-            let _ = event.and_then(|event| self.events.format(event, &self.facts));
+            let event = self.registry.events().find(system, name);
+            let _ = event.and_then(|event| self.registry.events().format(event, &self.facts));
         }
     }
 
@@ -254,14 +254,15 @@ impl Engine {
                 return None;
             }
         }
-        let system = self.events.find_system(SPECIAL)?;
-        let [text, raw] = [Mark::Text, Mark::Raw].map(|mark| self.events.find(system, mark.name()));
+        let system = self.registry.events().find_system(SPECIAL)?;
+        let [text, raw] =
+            [Mark::Text, Mark::Raw].map(|mark| self.registry.events().find(system, mark.name()));
         let (text, raw) = (text?, raw?);
         if !state.triggers.of(text).is_empty() || self.histograms.counts_event(instance, text) {
             return None;
         }
         let session = self.attachments.session(instance);
-        let kind = |event| Some(self.events.format(event, &self.facts)?.id);
+        let kind = |event| Some(self.registry.events().format(event, &self.facts)?.id);
         Some(Present {
             kinds: [kind(text)?, kind(raw)?],
             // Not before the symbols were read, which takes long.

@@ -2,12 +2,15 @@
 
 pub(in crate::engine) mod catalogue;
 pub(in crate::engine) mod dynamic;
-pub(in crate::engine) mod made;
-pub(in crate::engine) mod modules;
+pub(in crate::engine) mod event_registry;
 pub(in crate::engine) mod profile;
 pub(in crate::engine) mod program_events;
 pub(in crate::engine) mod published;
 pub(in crate::engine) mod synthetic;
+pub(in crate::engine) mod table;
 
 pub use catalogue::{Events, IDS as EVENT_IDS};
-pub use program_events::program_files;
+pub use dynamic::DynamicEvents;
+pub use event_registry::EventRegistry;
+pub use program_events::{ProgramEvents, program_files};
+pub use synthetic::SyntheticEvents;

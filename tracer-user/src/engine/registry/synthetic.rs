@@ -1,297 +1,215 @@
-//! Synthetic events of the mirror: `synthetic_events`, and the lines of `dynamic_events` that start with `s:`.
+//! Synthetic events: `synthetic_events`, and the lines of `dynamic_events` that start with `s:`.
 //!
-//! Such an event has no hook. Histograms' actions emit it in the kernel, and [`Engine::emit`] from user space, by injection;
-//! what is on in which instance, its filter and its triggers are those of any event.
+//! Such an event has no hook. Actions of histograms emit it in the kernel, and the engine emits it from user space
+//! ([`crate::engine::operations::emission`]). An instance enables, filters and triggers it like any event.
 
 use std::{collections::HashMap, sync::Arc};
 
 use rustix::io::Errno;
-use tracer_abi::asked;
 
 use crate::{
-    attach::{self, Block},
-    buffer::clock::monotonic,
-    engine::histograms::commands as hist_commands,
-    engine::histograms::programs as hist_programs,
     engine::{
-        Engine,
-        attachments::{desired, session},
         facts::Facts,
-        records::mark::Writer,
-        registry::catalogue::Made,
+        registry::{
+            catalogue::{Events, Made},
+            table::{DefinitionOwner, EventChanges, EventTable},
+        },
     },
     event::{
-        EventId, Format, InstanceId,
+        EventId, Format,
         dynamic::latin1,
         synthetic::{Event, Member, SYSTEM, TEXT_ROOM, Value},
     },
     lang::{
-        define::{Line, lines},
+        define::Line,
         synth::{Change, Defined, File, Set},
     },
     render::{Printer, SynthKind, SynthValue},
 };
 
-/// What definitions made.
+/// The definitions of synthetic events, and their numbers.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Synthetic {
-    pub(in crate::engine) set: Set,
+pub struct SyntheticEvents {
+    set: Set,
     /// Numbers of the events, by name.
     numbers: HashMap<String, EventId>,
-    /// How often each was on otherwise than before.
+    /// How often the programs of each became others.
     generations: HashMap<EventId, u64>,
 }
 
-impl Synthetic {
-    /// The event that a deletion in `dynamic_events` names.
-    pub(in crate::engine) fn named(&self, group: Option<&[u8]>, name: &[u8]) -> Option<&Defined> {
-        let name = latin1(name);
-        let own = group.is_none_or(|group| group == SYSTEM.as_bytes());
-        self.set.events().iter().find(|defined| own && defined.event.name == name)
-    }
-}
-
-impl Engine {
+impl SyntheticEvents {
     /// What `synthetic_events` reads.
-    pub fn synthetic_definitions(&self) -> Vec<u8> {
-        self.synthetic.set.listing(File::Synthetic)
+    pub fn listing(&self) -> Vec<u8> {
+        self.set.listing(File::Synthetic)
     }
 
-    /// A synthetic event.
-    pub fn find_synthetic(&self, name: &str) -> Option<Arc<Event>> {
-        self.synthetic.set.find(name).cloned()
+    /// An event.
+    pub fn find(&self, name: &str) -> Option<Arc<Event>> {
+        self.set.find(name).cloned()
     }
 
-    /// Names of all synthetic events.
-    pub(in crate::engine) fn synthetic_names(&self) -> Vec<String> {
-        self.synthetic.set.events().iter().map(|defined| defined.event.name.clone()).collect()
-    }
-
-    /// The number of a synthetic event among all events.
-    pub fn synthetic_number(&self, name: &str) -> Option<EventId> {
-        self.synthetic.numbers.get(name).copied()
+    /// The number of an event among all events.
+    pub fn number(&self, name: &str) -> Option<EventId> {
+        self.numbers.get(name).copied()
     }
 
     /// Whether an event is a synthetic one.
-    pub fn is_synthetic(&self, event: EventId) -> bool {
-        self.synthetic.numbers.values().any(|known| *known == event)
+    pub fn contains(&self, event: EventId) -> bool {
+        self.numbers.values().any(|known| *known == event)
     }
 
-    /// Takes what is written to `synthetic_events`, line by line up to the first that is refused.
+    /// Names of all events.
+    pub(in crate::engine) fn names(&self) -> Vec<String> {
+        self.set.events().iter().map(|defined| defined.event.name.clone()).collect()
+    }
+
+    /// Whether there is none.
+    pub(in crate::engine) fn is_empty(&self) -> bool {
+        self.set.events().is_empty()
+    }
+
+    /// Lines of `dynamic_events`, each with its place among all dynamic events.
+    pub(in crate::engine) fn lines(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        self.set.lines(File::Dynamic)
+    }
+
+    /// Places among all dynamic events, and names.
+    pub(super) fn serials(&self) -> impl Iterator<Item = (u64, &str)> {
+        self.set.events().iter().map(|defined| (defined.serial, defined.event.name.as_str()))
+    }
+
+    /// Whether a histogram makes any of them.
+    pub(in crate::engine) fn is_referenced(&self) -> bool {
+        self.set.is_held()
+    }
+
+    /// The event that a deletion in `dynamic_events` names, and its place among all dynamic events.
+    pub(in crate::engine) fn named(&self, group: Option<&[u8]>, name: &[u8]) -> Option<(String, u64)> {
+        let name = latin1(name);
+        let own = group.is_none_or(|group| group == SYSTEM.as_bytes());
+        let is_meant = |defined: &&Defined| own && defined.event.name == name;
+        let found = self.set.events().iter().find(is_meant)?;
+        Some((found.event.name.clone(), found.serial))
+    }
+
+    /// Marks the events that histograms use.
+    pub(in crate::engine) fn mark_referenced(&mut self, is_referenced: impl Fn(&str) -> bool) {
+        for name in self.names() {
+            let referenced = is_referenced(&name);
+            self.set.set_referenced(&name, referenced);
+        }
+    }
+
+    /// Marks the events that are in use.
+    pub(super) fn mark_busy(&mut self, is_busy: impl Fn(&str, EventId) -> bool) {
+        for (name, event) in &self.numbers {
+            self.set.set_busy(name, is_busy(name, *event));
+        }
+    }
+
+    /// Counts that the programs of an event are others than before.
+    pub(in crate::engine) fn count_change(&mut self, event: EventId) {
+        *self.generations.entry(event).or_default() += 1;
+    }
+
+    /// How often the programs of an event became others: an emission is valid as long as this stays.
+    pub fn generation(&self, event: EventId) -> u64 {
+        self.generations.get(&event).copied().unwrap_or_default()
+    }
+}
+
+impl SyntheticEvents {
+    /// Applies a line that defines or deletes an event.
     ///
     /// # Errors
-    /// The kernel's for that line.
-    pub fn define_synthetic(&mut self, written: &[u8]) -> Result<(), Errno> {
-        self.touch();
-        for line in lines(written) {
-            self.tell_busy();
-            self.define_synthetic_line(File::Synthetic, &Line::split(line.map_err(|_| Errno::INVAL)?))?;
-        }
-        Ok(())
-    }
-
-    /// Takes all synthetic events away, in order up to one that is on.
-    ///
-    /// # Errors
-    /// `EBUSY` when one stays; when a histogram makes one, all stay.
-    pub fn undefine_synthetic(&mut self) -> Result<(), Errno> {
-        self.touch();
-        self.tell_busy();
-        if self.synthetic.set.is_held() {
-            return Err(Errno::BUSY);
-        }
-        let names: Vec<_> = self.synthetic.set.events().iter().map(|one| one.event.name.clone()).collect();
-        names.iter().try_for_each(|name| self.delete_synthetic(name))
-    }
-
-    pub(in crate::engine) fn define_synthetic_line(
+    /// The kernel's for that line; `ENOMEM` when its client has as many definitions as it may have.
+    pub(super) fn apply(
         &mut self,
-        file: File,
-        line: &Line<'_>,
+        (file, line): (File, &Line<'_>),
+        (table, owner): (&mut EventTable, DefinitionOwner<'_>),
+        facts: &Facts,
+        changes: &mut EventChanges,
     ) -> Result<(), Errno> {
-        self.synthetic.set.number_from(self.definitions);
-        match self.synthetic.set.apply(line.text(), file) {
+        self.set.number_from(table.definitions());
+        match self.set.apply(line.text(), file) {
             Ok(Change::Nothing) => Ok(()),
             Ok(Change::Added(event)) => {
-                self.definitions += 1;
-                let added = self.add_synthetic(&event, line.text().len());
+                table.count_definition();
+                let added = self.added(&event, line.text().len(), (table, owner), facts);
                 if added.is_err() {
-                    let _ = self.synthetic.set.delete(&event.name);
+                    let _ = self.set.delete(&event.name);
                 }
                 added
             }
             Ok(Change::Deleted(event)) => {
-                self.synthetic_gone(&event.name);
+                self.deleted(&event.name, table, changes);
                 Ok(())
             }
             Err(refusal) => {
-                if let Some(entry) = refusal.log_entry() {
-                    self.state(InstanceId::TOP)?.errors.push(monotonic(), entry);
-                }
+                changes.log.extend(refusal.log_entry());
                 Err(refusal.errno())
             }
         }
     }
 
-    fn add_synthetic(&mut self, event: &Event, bytes: usize) -> Result<(), Errno> {
-        let charge = self.charge_definition(bytes)?;
-        let id = self.events.free_id().ok_or(Errno::NOSPC)?;
-        let format = event.format(id);
-        let printer = printer(event, &format, &self.facts);
-        let made = Made { text: event.format_text(id), format, printer };
-        let number = self.add_event(made)?;
-        self.keep_charge(number, charge);
-        self.synthetic.numbers.insert(event.name.clone(), number);
-        Ok(())
-    }
-
-    /// Takes a synthetic event away.
-    pub(in crate::engine) fn delete_synthetic(&mut self, name: &str) -> Result<(), Errno> {
-        self.synthetic.set.delete(name)?;
-        self.synthetic_gone(name);
-        Ok(())
-    }
-
-    fn synthetic_gone(&mut self, name: &str) {
-        if let Some(event) = self.synthetic.numbers.remove(name) {
-            self.synthetic.generations.remove(&event);
-            self.remove_event(event);
-        }
-    }
-
-    /// Tells the set which events are in use: those that are on, and those that event probes sit on.
-    pub(in crate::engine) fn tell_busy_synthetic(&mut self) {
-        // Instances may have gone since with their histograms.
-        hist_commands::count_uses(self);
-        let numbers = self.synthetic.numbers.clone();
-        for (name, event) in numbers {
-            let busy = self.is_busy(event) || self.dynamic.is_probed(SYSTEM, &name);
-            self.synthetic.set.set_busy(&name, busy);
-        }
-    }
-
-    /// Emits a synthetic event from user space, in all instances where it is on: through its filter, triggers and histograms.
+    /// Deletes an event.
     ///
     /// # Errors
-    /// `ENOENT` for an event that there is none of, `EINVAL` for values that are not its fields'.
-    pub fn emit(&mut self, name: &str, values: &[Value<'_>], writer: Writer) -> Result<(), Errno> {
-        let event = self.synthetic_number(name).ok_or(Errno::NOENT)?;
-        let record = self.synthetic_record(event, values, writer)?;
-        let all: Vec<InstanceId> = self.numbers().collect();
-        for instance in all {
-            self.emit_record(instance, event, &record, writer);
-        }
-        Ok(())
-    }
-
-    /// Emits a synthetic event from user space in one instance, where it is on (`synth_event_trace()`).
-    ///
-    /// # Errors
-    /// `ENODEV` for an event that is gone; `EINVAL` for one that is not synthetic, for values that are not its fields', and
-    /// where nothing is recorded.
-    pub fn emit_in(
+    /// `EBUSY` for one that is in use.
+    pub(super) fn delete(
         &mut self,
-        instance: InstanceId,
-        event: EventId,
-        values: &[Value<'_>],
-        writer: Writer,
+        name: &str,
+        table: &mut EventTable,
+        changes: &mut EventChanges,
     ) -> Result<(), Errno> {
-        if !self.is_synthetic(event) {
-            return Err(if self.events.get(event).is_none() { Errno::NODEV } else { Errno::INVAL });
-        }
-        let state = self.state(instance)?;
-        if !state.is_enabled(event) {
-            return Ok(());
-        }
-        if !self.status(instance).is_some_and(|status| status.records()) {
-            return Err(Errno::INVAL);
-        }
-        let record = self.synthetic_record(event, values, writer)?;
-        self.emit_record(instance, event, &record, writer);
+        self.set.delete(name)?;
+        self.deleted(name, table, changes);
         Ok(())
     }
 
-    fn synthetic_record(
+    fn added(
+        &mut self,
+        event: &Event,
+        bytes: usize,
+        (table, owner): (&mut EventTable, DefinitionOwner<'_>),
+        facts: &Facts,
+    ) -> Result<(), Errno> {
+        let charge = owner.charge(bytes)?;
+        let id = table.free_id()?;
+        let format = event.format(id);
+        let printer = printer(event, &format, facts);
+        let number = table.add(Made { text: event.format_text(id), format, printer })?;
+        table.keep_charge(number, charge);
+        self.numbers.insert(event.name.clone(), number);
+        Ok(())
+    }
+
+    fn deleted(&mut self, name: &str, table: &mut EventTable, changes: &mut EventChanges) {
+        if let Some(event) = self.numbers.remove(name) {
+            self.generations.remove(&event);
+            table.remove(event, changes);
+        }
+    }
+
+    /// A record of an event as a thread emits it.
+    ///
+    /// # Errors
+    /// `ENODEV` for an event that is gone, `EINVAL` for values that are not its fields'.
+    pub(super) fn record(
         &self,
         event: EventId,
         values: &[Value<'_>],
-        writer: Writer,
+        pid: u32,
+        (events, facts): (&Events, &Facts),
     ) -> Result<Vec<u8>, Errno> {
-        let name = &self.events.get(event).ok_or(Errno::NODEV)?.name;
-        let known = self.find_synthetic(name).ok_or(Errno::NODEV)?;
-        let id = self.events.try_format(event, &self.facts)?.id;
+        let name = &events.get(event).ok_or(Errno::NODEV)?.name;
+        let known = self.find(name).ok_or(Errno::NODEV)?;
+        let id = events.try_format(event, facts)?.id;
         let mut record = known.encode(values).ok_or(Errno::INVAL)?;
-        let ([low, high], pid) = (id.to_ne_bytes(), writer.pid.to_ne_bytes());
+        let ([low, high], pid) = (id.to_ne_bytes(), pid.to_ne_bytes());
         let head = record.first_chunk_mut::<{ tracer_abi::COMMON_SIZE }>().ok_or(Errno::INVAL)?;
         *head = [low, high, 0, 0, pid[0], pid[1], pid[2], pid[3]];
         Ok(record)
-    }
-
-    fn emit_record(&mut self, instance: InstanceId, event: EventId, record: &[u8], writer: Writer) {
-        self.tasks.meet(writer.pid.cast_signed(), true);
-        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-        if self.hand(instance, event, record, &hit) & asked::STACK != 0 {
-            self.collect(instance);
-            self.stack_of_writer(instance, record, writer);
-        }
-    }
-
-    /// Whether an event is on in an instance, and no trigger has turned it off.
-    pub fn takes_hits(&self, instance: InstanceId, event: EventId) -> bool {
-        self.status(instance).is_some_and(|status| status.takes_hits(event))
-    }
-}
-
-impl Engine {
-    /// What a program calls to emit a synthetic event in the kernel, for that program alone (`code::lower::emission` has its
-    /// arguments). None when the event is on nowhere. It is right for how the event is on at this moment: once that changes,
-    /// [`Engine::relink`] lets the programs that have it be made anew.
-    ///
-    /// # Errors
-    /// `ENOENT` for an event that there is none of, and what the kernel refuses.
-    pub fn emission(&mut self, name: &str) -> Result<Option<Block>, Errno> {
-        self.emission_within(name, &mut Vec::new())
-    }
-
-    /// The same, within emissions of other events.
-    pub(in crate::engine) fn emission_within(
-        &mut self,
-        name: &str,
-        outer: &mut Vec<EventId>,
-    ) -> Result<Option<Block>, Errno> {
-        let event = self.find_synthetic(name).ok_or(Errno::NOENT)?;
-        let number = self.synthetic_number(name).ok_or(Errno::NOENT)?;
-        let (catalogue, facts) = (self.events.clone(), self.facts.clone());
-        let format = catalogue.format(number, &facts).ok_or(Errno::NOENT)?;
-        let id = format.id;
-        let mut parts = Vec::new();
-        for instance in self.numbers().collect::<Vec<_>>() {
-            if self.attachments.session(instance).is_some() {
-                parts.extend(desired::with_config(self, instance, number, format, |session, config| {
-                    session.emitted_block(number, config).map_err(|error| session::log_to_errno(&error))
-                })?);
-            }
-        }
-        for instance in self.numbers().collect::<Vec<_>>() {
-            parts.extend(self.following(instance, number, outer)?);
-        }
-        if parts.is_empty() {
-            return Ok(None);
-        }
-        attach::emission(&event, id, &parts).map_err(|error| session::log_to_errno(&error))
-    }
-
-    /// Lets programs that emit a synthetic event know that it is on elsewhere, or otherwise, than before.
-    pub(in crate::engine) fn relink(&mut self, event: EventId) {
-        if self.is_synthetic(event) {
-            *self.synthetic.generations.entry(event).or_default() += 1;
-            hist_programs::rebuild_emitters(self);
-        }
-    }
-
-    /// Counts how often a synthetic event was on otherwise than before: an emission is right as long as this stays.
-    pub fn generation(&self, event: EventId) -> u64 {
-        self.synthetic.generations.get(&event).copied().unwrap_or_default()
     }
 }
 

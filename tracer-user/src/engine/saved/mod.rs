@@ -161,9 +161,9 @@ impl Engine {
             self.numbers().filter_map(|instance| Some((self.get(instance)?, self.status(instance)?)));
         let text = |line: &[u8]| String::from_utf8_lossy(line).trim_end_matches('\n').to_owned();
         let (definitions, definition_files) =
-            self.lasting_definitions().into_iter().map(|(line, file)| (text(&line), file)).unzip();
+            self.saved_definitions().into_iter().map(|(line, file)| (text(&line), file)).unzip();
         let (programs, program_files) =
-            self.lasting_programs().map(|(path, file)| (text(path), Some(file))).unzip();
+            self.registry.programs().saved().map(|(path, file)| (text(path), Some(file))).unzip();
         Saved {
             definitions,
             definition_files,
@@ -171,7 +171,7 @@ impl Engine {
             program_files,
             names: self.tasks.kept(),
             instances: instances
-                .map(|(state, status)| SavedInstance::of(state, &status, &self.events))
+                .map(|(state, status)| SavedInstance::of(state, &status, self.registry.events()))
                 .collect(),
             hists: self.saved_hists(),
         }
@@ -190,14 +190,14 @@ impl Engine {
         for (at, line) in saved.definitions.iter().enumerate() {
             let (wanted, file) = (files(File::Dynamic, line.as_bytes()), of(&saved.definition_files, at));
             let files = Files::of(wanted, |one| look(one).and_then(|found| same(found, file)));
-            if let Err(error) = self.define_with(File::Dynamic, line.as_bytes(), &files) {
+            if let Err(error) = self.define(File::Dynamic, line.as_bytes(), &files) {
                 failed.push((format!("dynamic event {line}"), error));
             }
         }
         for (at, path) in saved.programs.iter().enumerate() {
             let (wanted, file) = (program_files(path.as_bytes()), of(&saved.program_files, at));
             let files = Files::of(wanted, |one| look(one).and_then(|found| same(found, file)));
-            if let Err(error) = self.bring(path.as_bytes(), &files) {
+            if let Err(error) = self.define_programs(Some((path.as_bytes(), &files))) {
                 failed.push((format!("program {path}"), error));
             }
         }
@@ -273,7 +273,7 @@ impl Engine {
             keep("threads".to_owned(), done);
         }
         keep("tracing_on".to_owned(), self.apply(instance, &Command::Tracing(saved.on)));
-        let events = self.events.clone();
+        let events = self.registry.events().clone();
         for (system, name, text) in &saved.filters {
             let event = events.find_system(system).and_then(|system| events.find(system, name));
             let done = match event {
@@ -325,8 +325,9 @@ impl Engine {
         let instance =
             if saved.instance.is_empty() { Some(InstanceId::TOP) } else { self.find(&saved.instance) };
         let instance = instance.ok_or(Errno::NOENT)?;
-        let event = self.events.find_system(&saved.system);
-        let event = event.and_then(|system| self.events.find(system, &saved.event)).ok_or(Errno::NOENT)?;
+        let event = self.registry.events().find_system(&saved.system);
+        let event =
+            event.and_then(|system| self.registry.events().find(system, &saved.event)).ok_or(Errno::NOENT)?;
         hist_commands::set_hist(self, instance, event, Some(saved.command.as_bytes()), false)?;
         let commanded = self.histograms.set().triggers().filter(|trigger| trigger.command.is_some());
         if let Some(id) = commanded.last().map(|trigger| trigger.id) {

@@ -36,6 +36,7 @@ use crate::{
         client_memory::{ClientMemory, Ticket},
         facts::Facts,
         quota::{Charge, Kind},
+        registry::table::EventChanges,
     },
     event::{
         EventId, InstanceId,
@@ -351,7 +352,9 @@ impl Engine {
         if known.persists && known.saved {
             self.touch();
         }
-        self.remove_event(event);
+        let mut changes = EventChanges::default();
+        self.registry.remove(event, &mut changes);
+        self.apply_changes(changes);
     }
 
     /// Deletes the events of a name: what `DIAG_IOCSDEL` does.

@@ -43,7 +43,7 @@ impl Engine {
         if on.is_empty() {
             return if held.first_age { Ok(written.len()) } else { Err(Errno::BADF) };
         }
-        let Some(id) = self.events.format(event, &self.facts).map(|format| format.id) else {
+        let Some(id) = self.registry.events().format(event, &self.facts).map(|format| format.id) else {
             return Err(Errno::NOENT);
         };
         let mut record = Vec::with_capacity(tracer_abi::COMMON_SIZE + payload.len());

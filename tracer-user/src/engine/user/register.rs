@@ -84,11 +84,11 @@ impl Engine {
         let bytes = event.name.len() + fields.len();
         let bytes = self.quotas.charge(uid, Kind::DefinitionBytes, bytes).map_err(|_| Errno::NOMEM)?;
         // As the kernel says it when there are too many.
-        let id = self.events.free_id().ok_or(Errno::MFILE)?;
+        let id = self.registry.events().free_id().ok_or(Errno::MFILE)?;
         let format = event.format(id);
         let text = event.format_text(id);
         let made = Made { printer: Printer::fields_only(&format, self.facts.version()), format, text };
-        let number = self.add_event(made)?;
+        let number = self.registry.add(made)?;
         let named = self.user.names.entry(event.name.clone()).or_default();
         if kind.multi {
             named.formats.entry(fields.clone()).or_insert(number);
@@ -101,7 +101,7 @@ impl Engine {
         let known = Known {
             event,
             fields,
-            serial: self.definitions,
+            serial: self.registry.count_definition(),
             persists: kind.persists,
             saved,
             _charges: [count, bytes],
@@ -110,7 +110,6 @@ impl Engine {
             on: false,
             changed: 0,
         };
-        self.definitions += 1;
         self.user.known.insert(number, known);
         Ok(number)
     }

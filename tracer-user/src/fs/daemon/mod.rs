@@ -140,7 +140,7 @@ async fn run(
     };
     tokio::pin!(ended);
     #[expect(deprecated)]
-    let modules = mirror.module_changes().map(AsyncFd::new).transpose()?;
+    let modules = mirror.registry().module_fd().map(AsyncFd::new).transpose()?;
     let facts = Arc::clone(&mirror.facts);
     let hub = Hub::new(Tree::new(mirror, options.owner), keeper, waiter, opener);
     let its = Arc::downgrade(&hub);

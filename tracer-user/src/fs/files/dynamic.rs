@@ -4,7 +4,10 @@ use super::entry::{Entry, Names, Shows, all};
 use crate::{
     engine::registry::program_files,
     event::dynamic::Kind,
-    lang::define::{File, files},
+    lang::{
+        define::{File, files},
+        facts::Files,
+    },
 };
 
 /// `dynamic_events`: all definitions of dynamic events.
@@ -13,7 +16,7 @@ pub(super) const DYNAMIC_EVENTS: Entry = Entry::names(
     Shows::Seq(|mirror, _| Ok(mirror.definitions(File::Dynamic))),
     Names {
         wanted: |data| files(File::Dynamic, data),
-        takes: |mirror, _, data, found| all(data, mirror.define_with(File::Dynamic, data, found)),
+        takes: |mirror, _, data, found| all(data, mirror.define(File::Dynamic, data, found)),
     },
 )
 .truncates(|mirror, _| mirror.undefine(File::Dynamic))
@@ -23,7 +26,7 @@ pub(super) const DYNAMIC_EVENTS: Entry = Entry::names(
 pub(super) const KPROBE_EVENTS: Entry = Entry::write(
     "kprobe_events",
     Shows::Seq(|mirror, _| Ok(mirror.definitions(File::Kprobe))),
-    |mirror, _, data| all(data, mirror.define(File::Kprobe, data)),
+    |mirror, _, data| all(data, mirror.define(File::Kprobe, data, &Files::at_once())),
 )
 .truncates(|mirror, _| mirror.undefine(File::Kprobe))
 .top();
@@ -38,7 +41,7 @@ pub(super) const UPROBE_EVENTS: Entry = Entry::names(
     Shows::Seq(|mirror, _| Ok(mirror.definitions(File::Uprobe))),
     Names {
         wanted: |data| files(File::Uprobe, data),
-        takes: |mirror, _, data, found| all(data, mirror.define_with(File::Uprobe, data, found)),
+        takes: |mirror, _, data, found| all(data, mirror.define(File::Uprobe, data, found)),
     },
 )
 .truncates(|mirror, _| mirror.undefine(File::Uprobe))
@@ -51,7 +54,7 @@ pub(super) const UPROBE_PROFILE: Entry =
 /// `synthetic_events`: synthetic events; `!NAME` deletes one.
 pub(super) const SYNTHETIC_EVENTS: Entry = Entry::write(
     "synthetic_events",
-    Shows::Seq(|mirror, _| Ok(mirror.synthetic_definitions())),
+    Shows::Seq(|mirror, _| Ok(mirror.registry().synthetic().listing())),
     |mirror, _, data| all(data, mirror.define_synthetic(data)),
 )
 .truncates(|mirror, _| mirror.undefine_synthetic())
@@ -60,10 +63,13 @@ pub(super) const SYNTHETIC_EVENTS: Entry = Entry::write(
 /// `program_events`, which tracefs does not have: the program files that bring events along.
 pub(super) const PROGRAM_EVENTS: Entry = Entry::names(
     "program_events",
-    Shows::Seq(|mirror, _| Ok(mirror.programs())),
-    Names { wanted: program_files, takes: |mirror, _, data, found| all(data, mirror.bring(data, found)) },
+    Shows::Seq(|mirror, _| Ok(mirror.registry().programs().listing())),
+    Names {
+        wanted: program_files,
+        takes: |mirror, _, data, found| all(data, mirror.define_programs(Some((data, found)))),
+    },
 )
-.truncates(|mirror, _| mirror.bring_none())
+.truncates(|mirror, _| mirror.define_programs(None))
 .top();
 
 /// `user_events_data`: programs register user events by ioctl(2) and write records.

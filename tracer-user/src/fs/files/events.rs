@@ -64,7 +64,7 @@ pub(super) const FILTER: Entry = Entry::write(
 pub(super) const FORMAT: Entry = Entry::read(
     "format",
     Shows::Seq(|mirror, at| {
-        let text = mirror.events.format_text(at.event()?, &mirror.facts);
+        let text = mirror.registry().events().format_text(at.event()?, &mirror.facts);
         Ok(text.ok_or(Errno::NODEV)?.as_bytes().to_vec())
     }),
 );
@@ -77,7 +77,7 @@ pub(super) const HIST: Entry =
 pub(super) const ID: Entry = Entry::read(
     "id",
     Shows::Text(|mirror, at| {
-        let id = mirror.events.id(at.event()?, &mirror.facts).ok_or(Errno::NODEV)?;
+        let id = mirror.registry().events().id(at.event()?, &mirror.facts).ok_or(Errno::NODEV)?;
         Ok(lines([id]))
     }),
 );
@@ -117,8 +117,12 @@ pub(super) const SYNTH_EVENT_TRACE: Entry =
 fn show_enabled(mirror: &mut Engine, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
     let state = at.state(mirror)?;
     let (mut on, mut off) = (false, false);
-    for event in mirror.events.ordinary() {
-        let belongs = mirror.events.get(event).is_some_and(|known| system.is_none_or(|s| s == known.system));
+    for event in mirror.registry().events().ordinary() {
+        let belongs = mirror
+            .registry()
+            .events()
+            .get(event)
+            .is_some_and(|known| system.is_none_or(|s| s == known.system));
         if belongs {
             let enabled = state.is_enabled(event);
             (on, off) = (on || enabled, off || !enabled);
@@ -139,7 +143,7 @@ fn enable(mirror: &mut Engine, at: At, system: Option<SystemId>, data: &[u8]) ->
     if value > 1 {
         return Err(Errno::INVAL);
     }
-    let events = mirror.events.clone();
+    let events = mirror.registry().events().clone();
     let name = match system {
         Some(system) => Some(events.system(system).ok_or(Errno::NODEV)?.name.as_str()),
         None => None,

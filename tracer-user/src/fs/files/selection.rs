@@ -13,9 +13,10 @@ pub(super) const AVAILABLE_EVENTS: Entry = Entry::read(
     "available_events",
     Shows::Seq(|mirror, _| {
         Ok(mirror
-            .events
+            .registry()
+            .events()
             .ordinary()
-            .map(|event| mirror.events.full_name(event) + "\n")
+            .map(|event| mirror.registry().events().full_name(event) + "\n")
             .collect::<String>()
             .into())
     }),
@@ -28,8 +29,8 @@ pub(super) const SET_EVENT: Entry = Entry::write(
     "set_event",
     Shows::Seq(|mirror, at| {
         let state = at.state(mirror)?;
-        let on = mirror.events.ordinary().filter(|event| state.is_enabled(*event));
-        let on = on.map(|event| mirror.events.full_name(event));
+        let on = mirror.registry().events().ordinary().filter(|event| state.is_enabled(*event));
+        let on = on.map(|event| mirror.registry().events().full_name(event));
         Ok(on.chain(state.awaited()).map(|name| name + "\n").collect::<String>().into())
     }),
     |mirror, at, data| {

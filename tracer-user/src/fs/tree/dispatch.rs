@@ -178,7 +178,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     pub(in crate::fs) fn lookup_for(&self, handle: u64, offset: u64) -> Option<Lookup> {
         let (format, prints) = self.files.needs(handle)?;
         let mirror = self.seen();
-        let format = format.filter(|event| mirror.events.known_format(*event).is_none());
+        let format = format.filter(|event| mirror.registry().events().known_format(*event).is_none());
         let cold = prints && !mirror.facts.can_print();
         let file = self.files.look(handle, |open| open.kernel_file(offset)).flatten();
         (format.is_some() || file.is_some() || cold).then(|| Lookup {
@@ -193,7 +193,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         let mirror = self.seen();
         Lookup {
             facts: Arc::clone(&mirror.facts),
-            events: Arc::clone(&mirror.events),
+            events: Arc::clone(mirror.registry().events()),
             format,
             file: None,
             prints: format.is_none(),
@@ -202,7 +202,8 @@ impl<M: BorrowMut<Engine>> Tree<M> {
 
     /// Takes an open file out of the table while `act` uses it.
     fn with<T>(&mut self, handle: u64, act: impl FnOnce(&mut Open, &mut Engine) -> Result<T>) -> Result<T> {
-        let mut open = self.files.take(handle, |event| self.seen().events.get(event).is_some())?;
+        let mut open =
+            self.files.take(handle, |event| self.seen().registry().events().get(event).is_some())?;
         let done = act(&mut open, self.mirror());
         self.files.put_back(handle, open);
         done

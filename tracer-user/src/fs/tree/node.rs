@@ -96,17 +96,13 @@ impl Node {
         match dir {
             Dir::Instance => TOP,
             Dir::Events => EVENTS,
-            Dir::System(system) if mirror.events.is_special(system) => &[],
+            Dir::System(system) if mirror.registry().events().is_special(system) => &[],
             Dir::System(_) => SYSTEM,
-            Dir::Event(event) => match mirror.events.get(event) {
-                Some(event) if mirror.events.is_special(event.system) => {
-                    if event.name == "print" {
-                        PRINT_EVENT
-                    } else {
-                        SPECIAL_EVENT
-                    }
+            Dir::Event(event) => match mirror.registry().events().get(event) {
+                Some(event) if mirror.registry().events().is_special(event.system) => {
+                    if event.name == "print" { PRINT_EVENT } else { SPECIAL_EVENT }
                 }
-                Some(_) if mirror.is_synthetic(event) => SYNTHETIC_EVENT,
+                Some(_) if mirror.registry().synthetic().contains(event) => SYNTHETIC_EVENT,
                 _ => EVENT,
             },
             Dir::Cpu(_) => CPU,
@@ -130,7 +126,7 @@ impl Node {
             Dir::Events | Dir::PerCpu | Dir::Options | Dir::Instances => Dir::Instance,
             Dir::System(_) => Dir::Events,
             Dir::Event(event) => {
-                mirror.events.get(event).map_or(Dir::Events, |event| Dir::System(event.system))
+                mirror.registry().events().get(event).map_or(Dir::Events, |event| Dir::System(event.system))
             }
             Dir::Cpu(_) => Dir::PerCpu,
         };
@@ -158,7 +154,7 @@ impl Node {
             }
             Dir::Events => {
                 let own = found.len();
-                for (id, system) in mirror.events.systems() {
+                for (id, system) in mirror.registry().events().systems() {
                     if !found.iter().take(own).any(|(file, _)| *file == system.name) {
                         found.push((system.name.clone(), dir(Dir::System(id))));
                     }
@@ -166,8 +162,8 @@ impl Node {
             }
             Dir::System(system) => {
                 let own = found.len();
-                for event in &mirror.events.system(system)?.events {
-                    let name = &mirror.events.get(*event)?.name;
+                for event in &mirror.registry().events().system(system)?.events {
+                    let name = &mirror.registry().events().get(*event)?.name;
                     if !found.iter().take(own).any(|(file, _)| file == name) {
                         found.push((name.clone(), dir(Dir::Event(*event))));
                     }
@@ -205,13 +201,13 @@ impl Node {
         // These directories can be large, so a name is found without a list of all.
         match self.dir {
             Dir::Events => {
-                if let Some(system) = mirror.events.find_system(name) {
+                if let Some(system) = mirror.registry().events().find_system(name) {
                     mirror.get(self.instance)?;
                     return Some(Self::dir(self.instance, Dir::System(system)));
                 }
             }
             Dir::System(system) => {
-                if let Some(event) = mirror.events.find(system, name) {
+                if let Some(event) = mirror.registry().events().find(system, name) {
                     mirror.get(self.instance)?;
                     return Some(Self::dir(self.instance, Dir::Event(event)));
                 }
@@ -225,8 +221,8 @@ impl Node {
     pub(in crate::fs) fn exists(self, mirror: &Engine) -> bool {
         let Some(state) = mirror.get(self.instance) else { return false };
         let here = match self.dir {
-            Dir::System(system) => mirror.events.system(system).is_some(),
-            Dir::Event(event) => mirror.events.get(event).is_some(),
+            Dir::System(system) => mirror.registry().events().system(system).is_some(),
+            Dir::Event(event) => mirror.registry().events().get(event).is_some(),
             Dir::Cpu(cpu) => state.buffer.cpu(cpu).is_some(),
             Dir::Instances => self.instance == InstanceId::TOP,
             _ => true,
@@ -237,8 +233,8 @@ impl Node {
     /// Whether it exists as long as its instance, so that the kernel can keep its name.
     pub(in crate::fs) fn is_lasting(self, mirror: &Engine) -> bool {
         match self.dir {
-            Dir::System(system) => mirror.events.is_lasting_system(system),
-            Dir::Event(event) => mirror.events.is_lasting(event),
+            Dir::System(system) => mirror.registry().events().is_lasting_system(system),
+            Dir::Event(event) => mirror.registry().events().is_lasting(event),
             _ => true,
         }
     }
