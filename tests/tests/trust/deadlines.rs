@@ -22,6 +22,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, names, set, text};
 
+use crate::timed::{Timed, machine};
+
 /// Offset of the last page of a stream, whose size tells the kernel that the stream has no end.
 const LAST: u64 = (1 << 62) - 4096;
 /// Time limit of a small request that does not wait, on a machine with other load.
@@ -199,55 +201,6 @@ fn short_polls_leave_nothing() {
         ensure!(end - start <= 4, "an idle daemon used {} ticks in 2 s", end - start);
         Ok(())
     });
-}
-
-/// Measures the duration of a small action repeatedly.
-struct Timed {
-    stop: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<Result<Vec<Duration>>>,
-}
-
-impl Timed {
-    fn start(mut act: impl FnMut() -> Result<()> + Send + 'static) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut all = Vec::new();
-            while !ends.load(Ordering::Relaxed) {
-                let start = Instant::now();
-                act()?;
-                all.push(start.elapsed());
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Ok(all)
-        });
-        Self { stop, thread }
-    }
-
-    /// The number of actions, the 99th percentile and the maximum.
-    fn end(self) -> Result<(usize, Duration, Duration)> {
-        self.stop.store(true, Ordering::Relaxed);
-        let mut all = self.thread.join().ok().context("a thread failed")??;
-        all.sort_unstable();
-        ensure!(all.len() >= 50, "only {} were timed", all.len());
-        Ok((all.len(), all[all.len() * 99 / 100], all[all.len() - 1]))
-    }
-}
-
-/// Two threads that wake each other through pipes: the machine's own share of the time of a small request.
-fn machine() -> Result<Timed> {
-    let (asked, ask) = rustix::pipe::pipe()?;
-    let (answered, answer) = rustix::pipe::pipe()?;
-    let (mut asked, mut answer) = (File::from(asked), File::from(answer));
-    std::thread::spawn(move || {
-        let mut byte = [0];
-        while asked.read_exact(&mut byte).is_ok() && answer.write_all(&byte).is_ok() {}
-    });
-    let (mut ask, mut answered) = (File::from(ask), File::from(answered));
-    Ok(Timed::start(move || {
-        ask.write_all(&[1])?;
-        Ok(answered.read_exact(&mut [0])?)
-    }))
 }
 
 /// The system with the most events, among the systems that do not take minutes to close.
@@ -467,6 +420,42 @@ fn many_polls_keep_nobody_waiting() {
         let slack = most.min(host::patience(Duration::from_millis(25)));
         ensure!(longest <= host::patience(Duration::from_millis(50)) + 2 * slack, "a read took {longest:?}");
         Ok(())
+    });
+}
+
+/// The first synthetic event of a daemon needs the kernel's BTF, and the kernel takes long to release what an instance with
+/// histograms has. Neither holds up small requests.
+#[test]
+fn small_requests_do_not_wait_for_definitions_and_removed_instances() {
+    alone(|| {
+        let mounted = Mounted::start("steps")?;
+        let dir = mounted.dir().to_owned();
+        let (noise, at) = (machine()?, dir.clone());
+        let reads = Timed::start(move || {
+            ensure!(text(&at, "tracing_on")? == "1\n", "tracing is off");
+            Ok(())
+        });
+        set(&dir, "synthetic_events", "allocated gfp_t flags; u64 bytes; char comm[16]")?;
+        for _ in 0..3 {
+            let instance = mounted.instance("gone")?;
+            set(&instance, "set_event_pid", &std::process::id().to_string())?;
+            set(
+                &instance,
+                "events/kmem/kmalloc/trigger",
+                "hist:keys=call_site:vals=bytes_alloc:onmax(bytes_alloc).snapshot()",
+            )?;
+            set(&instance, "events/sched/sched_switch/trigger", "hist:keys=next_pid")?;
+            set(&instance, "events/raw_syscalls/sys_enter/trigger", "hist:keys=id:name=gone")?;
+            std::fs::remove_dir(&instance)?;
+        }
+        let (count, usual, longest) = reads.end()?;
+        let (_, machines, most) = noise.end()?;
+        println!(
+            "{count} reads: {usual:?}, at most {longest:?}; the machine alone: {machines:?}, at most {most:?}"
+        );
+        let slack = most.min(host::patience(Duration::from_millis(25)));
+        ensure!(longest <= host::patience(Duration::from_millis(50)) + 2 * slack, "a read took {longest:?}");
+        mounted.stop()?.success().map(drop)
     });
 }
 

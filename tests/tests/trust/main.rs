@@ -7,6 +7,7 @@ mod mounts;
 mod output;
 mod privileges;
 mod stuck_owner;
+mod timed;
 mod user;
 
 use std::path::Path;

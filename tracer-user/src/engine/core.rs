@@ -241,10 +241,11 @@ impl Engine {
         let on: Vec<EventId> = self.state(instance)?.enabled.iter().copied().collect();
         self.keep_counts(instance, &on);
         self.forget_hists(instance);
-        self.instances.remove(&instance);
-        self.attachments.remove(instance);
+        let removed = (self.instances.remove(&instance), self.attachments.remove(instance));
         self.touch();
-        self.drop_unused_names();
+        let names = if self.attachments.sessions().next().is_none() { self.names.take() } else { None };
+        // The kernel takes up to 0.2 s to release the programs, links and rings of a session.
+        self.run_off_thread(move || drop((removed, names)));
         Ok(())
     }
 

@@ -47,9 +47,9 @@ impl Attachments {
         self.sessions.insert(instance, session);
     }
 
-    /// Detaches everything of an instance.
-    pub(in crate::engine) fn remove(&mut self, instance: InstanceId) {
-        self.sessions.remove(&instance);
+    /// Removes the session of an instance. To drop it detaches everything, for which the kernel takes long.
+    pub(in crate::engine) fn remove(&mut self, instance: InstanceId) -> Option<InstanceSession> {
+        self.sessions.remove(&instance)
     }
 
     /// The factory of sessions, once it was needed.

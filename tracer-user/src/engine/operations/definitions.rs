@@ -128,6 +128,11 @@ impl Engine {
     }
 
     fn define_synthetic_line(&mut self, file: synth::File, line: &Line<'_>) -> Result<(), Errno> {
+        let facts = self.facts.clone();
+        if !facts.is_warm() {
+            // The names of allocation flags need BTF, which takes some 60 ms to read.
+            self.run_off_thread(|| facts.warm());
+        }
         self.change_definitions(|engine, changes| {
             let Self { registry, quotas, client, facts, .. } = engine;
             registry.apply_synthetic((file, line), DefinitionOwner { quotas, uid: *client }, facts, changes)
