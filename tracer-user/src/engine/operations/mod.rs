@@ -2,4 +2,5 @@
 
 mod definitions;
 mod emission;
+mod marks;
 mod modules;

@@ -1,33 +1,27 @@
-//! Marks that did not wait for the mirror's owner.
+//! Marks that do not wait for the engine's owner.
 //!
 //! A write to `trace_marker` is a moment that its program wants to see among the kernel's records; it must not wait until all
-//! events of a machine are turned on. So each instance has a queue that any thread may put marks into, stamped as programs stamp
-//! records. [`Engine::collect`] puts each in its place among the CPU's records; everything that shows records collects first.
-//! The owner says beside the queue what a mark comes to at present ([`Engine::publish_marks`]), so that a program is told what
-//! the kernel would tell it. Where more is to be done than to record it, or the queue is full, the owner takes the mark:
-//! triggers and histograms of `ftrace:print`, a clock that counts, buffers that may be too full, other instances that want it.
+//! events of a machine are enabled. So each instance has a queue that any thread may put marks into, with the same timestamps as
+//! records of programs. The intake of records puts each in its place among the CPU's records; everything that shows records
+//! runs the intake first. The owner publishes with the queue how a mark is handled at present ([`MarkRules`]), so that the
+//! writer gets the kernel's answer. The owner takes the mark itself where more is needed than to record it, or the queue is
+//! full: for triggers and histograms of `ftrace:print`, a clock that counts, buffers that may be too full, and other instances
+//! that record it.
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use rustix::io::Errno;
 
 use crate::{
     attach::TracingSwitch,
-    buffer::{
-        PageSize,
-        clock::{Clock, Conversion, monotonic},
-    },
+    buffer::{PageSize, clock::monotonic},
     engine::{
-        Engine,
-        instances::instance::Instance,
-        records::mark::{COPY, Mark, Writer, Written},
-        registry::catalogue::{SPECIAL, STACKS},
+        records::mark::{Mark, Writer, Written},
         tasks::{TaskNames, thread_group},
     },
-    event::InstanceId,
 };
 
 /// Marks that wait at most, and their bytes.
@@ -36,22 +30,24 @@ const BYTES: usize = 1 << 20;
 /// Writers whose processes are remembered.
 const WRITERS: usize = 64;
 
-/// What a mark comes to at present.
+/// How a mark is recorded at present.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Present {
-    /// Kinds of the records of both sorts of marks.
-    kinds: [u16; 2],
+pub(in crate::engine) struct MarkRules {
+    /// Kinds of the records of text and raw marks.
+    pub(in crate::engine) kinds: [u16; 2],
     /// Address of the function that writes marks in the kernel.
-    ip: u64,
-    page: PageSize,
-    cpus: Vec<bool>,
-    /// Whether records are taken, apart from the switch.
-    on: bool,
-    /// What triggers turn recording off by.
-    switch: Option<TracingSwitch>,
+    pub(in crate::engine) ip: u64,
+    /// The size of a page of the buffers.
+    pub(in crate::engine) page: PageSize,
+    /// CPUs that are recorded.
+    pub(in crate::engine) cpus: Vec<bool>,
+    /// Whether recording is on, apart from the switch.
+    pub(in crate::engine) on: bool,
+    /// The switch by which triggers disable recording.
+    pub(in crate::engine) switch: Option<TracingSwitch>,
 }
 
-impl Present {
+impl MarkRules {
     fn records(&self, cpu: u32) -> bool {
         let recorded = self.cpus.get(cpu as usize).copied().unwrap_or_default();
         recorded && self.on && self.switch.as_ref().is_none_or(TracingSwitch::is_on)
@@ -69,7 +65,7 @@ pub(in crate::engine) struct Waiting {
 
 #[derive(Debug, Default)]
 struct State {
-    present: Option<Present>,
+    rules: Option<MarkRules>,
     /// By CPU.
     waiting: Vec<VecDeque<Waiting>>,
     count: usize,
@@ -92,27 +88,27 @@ impl Marks {
     /// Takes a mark, and says how much of it; None where the owner is to take it.
     ///
     /// # Errors
-    /// As [`Engine::mark`].
+    /// `EINVAL` when raw data has no number, `EBADF` while recording is off.
     pub fn take(
         &self,
         mark: Mark,
         written: &[u8],
         writer: impl FnOnce() -> Writer,
     ) -> Option<Result<usize, Errno>> {
-        self.lock().present.as_ref()?;
+        self.lock().rules.as_ref()?;
         // Read from /proc, so outside of the lock.
         let writer = writer();
         let group = self.group(writer.pid);
         let mut state = self.lock();
-        let present = state.present.as_ref()?;
-        let [text, raw] = present.kinds;
+        let rules = state.rules.as_ref()?;
+        let [text, raw] = rules.kinds;
         let kind = if mark == Mark::Raw { raw } else { text };
-        let made = mark.record(written, kind, present.ip, writer.pid, present.page);
+        let made = mark.record(written, kind, rules.ip, writer.pid, rules.page);
         let Written { record, taken } = match made {
             Ok(made) => made,
             Err(error) => return Some(Err(error)),
         };
-        if !present.records(writer.cpu) {
+        if !rules.records(writer.cpu) {
             return Some(Err(Errno::BADF));
         }
         if state.count >= WAITING || state.bytes + record.len() > BYTES {
@@ -145,9 +141,9 @@ impl Marks {
         group
     }
 
-    /// Says what a mark comes to from now on; None where the owner is to take all.
-    fn publish(&self, present: Option<Present>) {
-        self.lock().present = present;
+    /// Sets how a mark is recorded from now on; None where the owner takes all.
+    pub(in crate::engine) fn publish(&self, rules: Option<MarkRules>) {
+        self.lock().rules = rules;
     }
 
     /// Gives out the marks of a CPU up to a moment.
@@ -174,7 +170,8 @@ impl Marks {
         }
     }
 
-    fn cpus(&self) -> u32 {
+    /// How many CPUs have a queue.
+    pub(in crate::engine) fn cpus(&self) -> u32 {
         self.lock().waiting.len() as u32
     }
 }
@@ -193,95 +190,12 @@ impl Waiting {
     }
 }
 
-/// Puts all marks up to a moment into the buffers of an instance whose programs have recorded nothing before them.
-pub(in crate::engine) fn flush(state: &mut Instance, tasks: &mut TaskNames, until: u64) {
-    let conversion = Conversion::now(state.clock);
-    for cpu in 0..state.marks.cpus() {
-        for mark in state.marks.until(cpu, until) {
-            let stamp = mark.stamp();
-            let record = mark.enter(tasks);
-            state.counted += 1;
-            if let Some(buffer) = state.buffer.cpu_mut(cpu) {
-                buffer.push(conversion.time(stamp, state.counted), &record);
-            }
-        }
-    }
-}
-
-impl Engine {
-    /// The marks of an instance.
-    pub fn marks(&self, instance: InstanceId) -> Option<Arc<Marks>> {
-        self.get(instance).map(|state| Arc::clone(&state.marks))
-    }
-
-    /// Says that what a mark comes to may have changed.
-    pub fn stale_marks(&mut self) {
-        self.marks_stale = true;
-    }
-
-    /// Reads the formats of marks and stacks, which every instance needs. The kernel may take long to show them, while it closes
-    /// other tracers' events, and no request is to wait for that.
-    pub fn read_special_formats(&self) {
-        let Some(system) = self.registry.events().find_system(SPECIAL) else { return };
-        for name in [Mark::Text.name(), Mark::Raw.name()].into_iter().chain(STACKS) {
-            let event = self.registry.events().find(system, name);
-            let _ = event.and_then(|event| self.registry.events().format(event, &self.facts));
-        }
-    }
-
-    /// Says beside each instance's marks what one comes to, if that may have changed.
-    pub(in crate::engine) fn publish_marks(&mut self) {
-        if !std::mem::take(&mut self.marks_stale) {
-            return;
-        }
-        for (instance, state) in &self.instances {
-            state.marks.publish(self.present(*instance, state));
-        }
-    }
-
-    fn present(&self, instance: InstanceId, state: &Instance) -> Option<Present> {
-        let options = &state.options;
-        let plain =
-            options.is("markers") && options.is("overwrite") && state.clock != Clock::Counter && !state.armed;
-        if !plain {
-            return None;
-        }
-        // Those of the top go to all instances that want them.
-        if instance == InstanceId::TOP && options.find(COPY).is_some() {
-            let alone =
-                self.numbered().all(|(other, state)| state.options.is(COPY) == (other == InstanceId::TOP));
-            if !alone {
-                return None;
-            }
-        }
-        let system = self.registry.events().find_system(SPECIAL)?;
-        let [text, raw] =
-            [Mark::Text, Mark::Raw].map(|mark| self.registry.events().find(system, mark.name()));
-        let (text, raw) = (text?, raw?);
-        if !state.triggers.of(text).is_empty() || self.histograms.counts_event(instance, text) {
-            return None;
-        }
-        let session = self.attachments.session(instance);
-        let kind = |event| Some(self.registry.events().format(event, &self.facts)?.id);
-        Some(Present {
-            kinds: [kind(text)?, kind(raw)?],
-            // Not before the symbols were read, which takes long.
-            ip: self.facts.known_mark_writer()?,
-            page: state.page(),
-            cpus: state.cpus.clone(),
-            on: session.is_some() || state.on,
-            switch: session.map(|session| session.kernel().tracing_switch()),
-        })
-        .filter(|_| state.stops == 0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn present() -> Present {
-        Present {
+    fn rules() -> MarkRules {
+        MarkRules {
             kinds: [5, 6],
             ip: 7,
             page: PageSize::LEAST,
@@ -299,7 +213,7 @@ mod tests {
     fn marks_wait_in_order_and_are_given_out_up_to_a_moment() {
         let marks = Marks::default();
         assert_eq!(marks.take(Mark::Text, b"early", || panic!("the owner takes it")), None);
-        marks.publish(Some(present()));
+        marks.publish(Some(rules()));
         assert_eq!(marks.take(Mark::Text, b"one", || writer(0)), Some(Ok(3)));
         let between = monotonic();
         assert_eq!(marks.take(Mark::Text, b"two", || writer(0)), Some(Ok(3)));
@@ -318,7 +232,7 @@ mod tests {
     #[test]
     fn errors_are_those_of_the_owner_and_a_full_queue_is_its() {
         let marks = Marks::default();
-        marks.publish(Some(present()));
+        marks.publish(Some(rules()));
         // A CPU that is not recorded, or that there is not.
         assert_eq!(marks.take(Mark::Text, b"x", || writer(1)), Some(Err(Errno::BADF)));
         assert_eq!(marks.take(Mark::Text, b"x", || writer(9)), Some(Err(Errno::BADF)));
@@ -327,7 +241,7 @@ mod tests {
             assert_eq!(marks.take(Mark::Text, b"x", || writer(0)), Some(Ok(1)));
         }
         assert_eq!(marks.take(Mark::Text, b"x", || writer(0)), None);
-        marks.publish(Some(Present { on: false, ..present() }));
+        marks.publish(Some(MarkRules { on: false, ..rules() }));
         assert_eq!(marks.take(Mark::Text, b"x", || writer(0)), Some(Err(Errno::BADF)));
     }
 }

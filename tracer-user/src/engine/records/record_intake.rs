@@ -28,7 +28,7 @@ use crate::{
         facts::Facts,
         instances::instance::Instance,
         records::{
-            marks::{self, Marks, Waiting},
+            marks::{Marks, Waiting},
             stack,
         },
         tasks::TaskNames,
@@ -75,7 +75,7 @@ impl Engine {
         let stack = desired::stack_kinds(self)[0];
         let Some(state) = self.instances.get_mut(&instance) else { return Some(u64::MAX) };
         let Some(session) = self.attachments.session_mut(instance) else {
-            marks::flush(state, &mut self.tasks, part.until);
+            flush_marks(state, &mut self.tasks, part.until);
             return Some(u64::MAX);
         };
         let mut books = RecordIntake { tasks: &mut self.tasks, facts: &self.facts, stack };
@@ -98,6 +98,21 @@ impl Engine {
     pub fn collect_all(&mut self) {
         for instance in self.recording() {
             self.collect(instance);
+        }
+    }
+}
+
+/// Puts all marks up to a moment into the buffers of an instance whose programs have recorded nothing before them.
+fn flush_marks(state: &mut Instance, tasks: &mut TaskNames, until: u64) {
+    let conversion = Conversion::now(state.clock);
+    for cpu in 0..state.marks.cpus() {
+        for mark in state.marks.until(cpu, until) {
+            let stamp = mark.stamp();
+            let record = mark.enter(tasks);
+            state.counted += 1;
+            if let Some(buffer) = state.buffer.cpu_mut(cpu) {
+                buffer.push(conversion.time(stamp, state.counted), &record);
+            }
         }
     }
 }
