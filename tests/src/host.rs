@@ -59,6 +59,14 @@ pub fn share(cases: u32) -> u32 {
     (cases / part()).max(1)
 }
 
+/// An example of the library, built with the tests.
+///
+/// # Errors
+/// When there is none.
+pub fn example(name: &str) -> Result<PathBuf> {
+    binary(&format!("examples/{name}"), &format!("TRACER_EXAMPLE_{}", name.to_uppercase()))
+}
+
 /// The binary of this name, built with the tests: the environment variable `variable` has its path, or it lies in the
 /// directory above the running test.
 ///

@@ -1,5 +1,6 @@
 //! The event API, and programs that emit events in the kernel.
 
 mod bpf;
+mod examples;
 mod kprobe;
 mod synth;

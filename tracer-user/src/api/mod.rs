@@ -1,10 +1,12 @@
-//! The trace event API: events made, deleted and emitted by a program, with the names and contracts that the kernel gives
-//! its own code (Documentation/trace/events.rst, "In-kernel trace event API").
+//! The public library: recording events, and the kernel's trace event API.
 //!
-//! What the kernel passes as a NULL-ended list is a slice here, an error number is the `Err` of a result, and a buffer with
-//! a length is a bound. Where the events are is said by a [`Place`]: the files of a mirror that runs ([`Files`]), or a mirror
-//! in this process, a `RefCell<Engine>`. [`dynevent`] builds the commands that make dynamic events, [`synth`] and
-//! [`kprobe`] those of synthetic events and of kprobes; [`event_file`] turns events on, and [`trace`] traces synthetic ones.
+//! - [`Recording`] does what `tracer record` does: it attaches to events with filters and probes, and returns an iterator of
+//!   typed [`Event`]s. Start at [`Recording::builder`].
+//! - The trace event API makes, deletes, enables and traces events, with the names and contracts that the kernel gives its own
+//!   code (Documentation/trace/events.rst, "In-kernel trace event API"). A list that ends with NULL in the kernel is a slice
+//!   here, an error number is the `Err` of a result, and a buffer with a length is a bound. A [`Place`] says where the events
+//!   are, such as the [`Files`] of a running mirror. [`dynevent`] builds the commands that make dynamic events, [`synth`] and
+//!   [`kprobe`] those of synthetic events and of kprobes; [`event_file`] enables events, and [`trace`] traces synthetic ones.
 
 pub mod dynevent;
 pub mod event_file;
@@ -12,12 +14,17 @@ mod files;
 pub mod kprobe;
 mod own;
 mod place;
+mod record;
 pub mod synth;
 pub mod trace;
 pub mod wire;
 
+pub use crate::render::{CpuSet, FieldValue, Numbers};
 pub use files::Files;
 pub use place::{FieldKind, Held, Place, SynthField};
+pub use record::{
+    Event, EventCounts, Received, RecordError, RecordErrorKind, Recording, RecordingBuilder, Stopper, Summary,
+};
 /// An error number, as the kernel's functions return it.
 pub use rustix::io::Errno;
 

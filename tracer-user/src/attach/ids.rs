@@ -42,17 +42,46 @@ pub fn own() -> Result<Ids, Cause> {
     Ok(Ids { thread: ask(false)?, process: ask(true)? })
 }
 
+/// Reads ids of other threads that run it: prepared once, then only a system call.
+#[derive(Debug)]
+pub struct ThreadId(Option<Prog>);
+
+impl ThreadId {
+    /// Prepares it for this process and the processes that it forks.
+    ///
+    /// # Errors
+    /// As [`own`].
+    pub fn prepare() -> Result<Self, Cause> {
+        if is_initial() { Ok(Self(None)) } else { reader(false).map(|program| Self(Some(program))) }
+    }
+
+    /// The id of the calling thread in the initial pid namespace.
+    ///
+    /// # Errors
+    /// When the kernel refuses to run the program.
+    pub fn get(&self) -> Result<u32, crate::sys::Errno> {
+        match &self.0 {
+            None => Ok(gettid().as_raw_nonzero().get() as u32),
+            Some(program) => program.run(&mut []),
+        }
+    }
+}
+
 /// Runs the program that returns the process id (the upper half) or the thread id.
 fn ask(process: bool) -> Result<u32, Cause> {
+    reader(process)?.run(&mut []).map_err(|errno| Cause::System("test run", errno))
+}
+
+/// Loads the program that returns the process id or the thread id.
+fn reader(process: bool) -> Result<Prog, Cause> {
     let mut asm = Assembler::new();
     asm.call(Helper::GetCurrentPidTgid);
     if process {
         asm.alu(Alu::Rsh, Reg::R0, 32);
     }
     asm.exit();
-    let program = Prog::load(ProgKind::Syscall, &asm.finish("own_ids").bytes(), "own_ids")
-        .map_err(|error| Cause::Load(ProgKind::Syscall, error))?;
-    program.run(&mut []).map_err(|errno| Cause::System("test run", errno))
+    Prog::load(ProgKind::Syscall, &asm.finish("own_ids").bytes(), "own_ids")
+        .map_err(|error| Cause::Load(ProgKind::Syscall, error))
 }
 
 #[cfg(test)]

@@ -44,8 +44,6 @@ pub(super) enum Command {
     Doctor(DoctorArgs),
     Mount(MountArgs),
     Exec(ExecArgs),
-    #[command(hide = true)]
-    Hold(HoldArgs),
     /// Close the events that a daemon had on when it ended. Used by `mount`.
     #[command(hide = true, name = crate::fs::CLOSER)]
     CloseEvents,
@@ -348,18 +346,6 @@ pub(super) struct ExecArgs {
     pub(super) serving: Serving,
     /// The command.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
-    pub(super) command: Vec<OsString>,
-}
-
-/// Wait until told, then become another program. Used by `record -- COMMAND`.
-#[derive(Debug, ClapArgs)]
-pub(super) struct HoldArgs {
-    /// Descriptor on which the own thread id is told.
-    pub(super) tell: i32,
-    /// Descriptor that says when to go on.
-    pub(super) wait: i32,
-    /// What to become.
-    #[arg(last = true, required = true)]
     pub(super) command: Vec<OsString>,
 }
 

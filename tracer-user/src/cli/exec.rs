@@ -5,7 +5,7 @@
 //! and job control are its own.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     os::unix::process::CommandExt,
     path::Path,
     process::{Command, ExitCode},
@@ -14,8 +14,12 @@ use std::{
 use anyhow::{Context, ensure};
 use rustix::mount::{MountFlags, mount, mount_bind};
 
-use super::{args::ExecArgs, background, hold};
+use super::{args::ExecArgs, background};
 use crate::{fs, kernel::Tracefs, sys::mount::private_namespace};
+
+/// Exit codes of a shell for a command that cannot be run and for one that is not there.
+const CANNOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
 
 /// Where tools look for tracefs.
 const TRACEFS: &str = "/sys/kernel/tracing";
@@ -32,7 +36,7 @@ pub(super) fn run(args: &ExecArgs) -> anyhow::Result<ExitCode> {
     private_namespace().context("no mounts of our own (CAP_SYS_ADMIN)")?;
     lay_out(args)?;
     let error = Command::new(program).args(rest).exec();
-    Ok(hold::cannot_run(program, &error))
+    Ok(cannot_run(program, &error))
 }
 
 /// Puts the mirror in the places of tracefs.
@@ -60,4 +64,10 @@ fn lay_out(args: &ExecArgs) -> anyhow::Result<()> {
         }
     }
     mount_bind(TRACEFS, BELOW_DEBUGFS).with_context(|| format!("{TRACEFS} at {BELOW_DEBUGFS}"))
+}
+
+/// Says that a command cannot be run, and gives the exit code that a shell gives.
+pub(super) fn cannot_run(program: &OsStr, error: &std::io::Error) -> ExitCode {
+    eprintln!("tracer: cannot run `{}`: {error}", program.display());
+    ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN })
 }

@@ -6,7 +6,6 @@ mod doctor;
 mod exec;
 mod explain;
 mod hist;
-mod hold;
 mod list;
 mod log;
 mod mount;
@@ -45,7 +44,6 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Mount(args) => mount::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Exec(args) => exec::run(&args),
-        Command::Hold(args) => hold::run(&args),
         Command::OpenFiles => crate::fs::open_files().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::CloseEvents => crate::fs::close_events().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::ClientMemory => {
@@ -61,7 +59,10 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{} {}", style::error("error:"), style::chain(&error));
-            let usage = error.downcast_ref::<crate::engine::selection::SelectError>().is_some();
+            let usage = error.downcast_ref::<crate::engine::selection::SelectError>().is_some()
+                || error
+                    .downcast_ref::<crate::api::RecordError>()
+                    .is_some_and(crate::api::RecordError::is_usage);
             ExitCode::from(if usage { USAGE } else { 1 })
         }
     }

@@ -3,24 +3,21 @@
 use std::{
     fs::File,
     io::{BufWriter, Read, Write},
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::{fs::OpenOptionsExt, net::UnixStream, process::ExitStatusExt},
-    },
-    process::{Child, Command, ExitCode, Stdio},
+    os::unix::{fs::OpenOptionsExt, net::UnixStream, process::ExitStatusExt},
+    process::{Command, ExitCode},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
-use super::{args::RecordArgs, style};
+use super::{args::RecordArgs, exec, style};
 use crate::{
+    api::{Recording, RecordingBuilder},
     engine::{
         confine::{self, Role},
         facts::Facts,
-        probes, programs,
-        recorder::{Count, Options, Recorder, Shown},
-        selection::{self, Selected},
+        recorder::{Count, Shown},
     },
     fs,
     render::{
@@ -33,36 +30,32 @@ use crate::{
 const BATCH: usize = 64 * 1024;
 
 pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
-    let facts = Facts::running()?;
-    let selected = select(args, &facts)?;
+    let facts = Arc::new(Facts::running()?);
+    let builder = builder(args);
+    let selected = builder.select(&facts)?;
     let mut output = Output::open(args, &facts)?;
-    let child = if args.command.is_empty() { None } else { Some(Held::start(&args.command)?) };
-    let follow = child.as_ref().filter(|_| !args.all && args.pid.is_empty());
-    let mut pids = threads_of(&args.pid)?;
-    pids.extend(follow.map(|held| held.thread));
-    let options = Options {
-        ring_bytes: args.buffer_size_kb * 1024,
-        only_pids: !pids.is_empty(),
-        pids,
-        own: args.own,
-        tracepoints_only: args.tracepoints,
-    };
-    let mut recorder = Recorder::new(selected, &options, &facts)?;
-    if args.tgid {
-        recorder.want_groups();
+    let mut recording = builder.attach_selected(selected, Arc::clone(&facts))?;
+    for (format, plan) in recording.recorder().hooks() {
+        tracing::info!(event = %format.full_name(), via = ?plan.via, why = %plan.reason, "recording");
     }
     let signals = Signals::install().context("cannot catch signals")?;
-    recorder.waiter().add(&signals.pipe)?;
+    recording.recorder().waiter().add(&signals.pipe)?;
     let ready = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
-    let closer = fs::Closer::start_for(recorder.events());
-    // The command was started before, with the caller's privileges.
+    let closer = fs::Closer::start_for(recording.recorder().events());
+    // The process of the command was started before, with the caller's privileges.
     confine::confine(Role::Recorder);
-    recorder.go();
+    let started = recording.go();
     if let Some(ready) = ready {
         ready?.write_all(b"\n")?;
     }
-    let mut child = child.map(Held::release).transpose()?;
-    let status = drive(args, &mut recorder, &mut output, &signals, child.as_mut(), &facts);
+    let status = match (started, args.command.first()) {
+        (Err(error), Some(program)) => Ok(exec::cannot_run(program, &error)),
+        (started, _) => {
+            started?;
+            drive(args, &mut recording, &mut output, &signals, &facts)
+        }
+    };
+    let mut recorder = recording.into_recorder();
     recorder.finish(|shown| output.show(shown, &facts));
     let written = output.flush();
     // Also where nobody reads any more, or nothing more can be written.
@@ -73,30 +66,50 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
         None => drop(events),
     }
     match status.and_then(|status| written.map(|()| status)) {
-        // Not all of it was read: no success, and nothing to tell a reader who went away.
+        // The reader went away before it had everything: a failure without a message.
         Err(error) if super::is_broken_pipe(&error) => Ok(ExitCode::FAILURE),
         ended => ended,
     }
 }
 
+/// What the arguments ask for.
+fn builder(args: &RecordArgs) -> RecordingBuilder {
+    let mut builder = Recording::builder()
+        .ring_bytes(args.buffer_size_kb * 1024)
+        .own(args.own)
+        .perf_tracepoints_only(args.tracepoints)
+        .whole_system(args.all)
+        .tgid(args.tgid);
+    builder = args.events.iter().fold(builder, RecordingBuilder::event);
+    builder = args.probes.iter().fold(builder, RecordingBuilder::probe);
+    builder = args.programs.iter().fold(builder, RecordingBuilder::program);
+    builder = args.pid.iter().fold(builder, |builder, pid| builder.process(*pid));
+    if let Some(comm) = &args.comm {
+        builder = builder.comm(comm);
+    }
+    if let Some((program, rest)) = args.command.split_first() {
+        let mut command = Command::new(program);
+        command.args(rest);
+        builder = builder.command(command);
+    }
+    builder
+}
+
 /// Runs until the time, the count, the command or the user ends it.
 fn drive(
     args: &RecordArgs,
-    recorder: &mut Recorder,
+    recording: &mut Recording,
     output: &mut Output,
     signals: &Signals,
-    mut child: Option<&mut Child>,
     facts: &Facts,
 ) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
     loop {
         let left = args.limit.map_or(Duration::MAX, |limit| limit.saturating_sub(start.elapsed()));
-        recorder.wait(left)?;
-        recorder.poll(|shown| output.show(shown, facts));
+        recording.recorder().wait(left)?;
+        recording.recorder().poll(|shown| output.show(shown, facts));
         output.flush()?;
-        if let Some(child) = child.as_mut()
-            && let Some(status) = child.try_wait()?
-        {
+        if let Some(status) = recording.command_status()? {
             let code = status.code().unwrap_or_else(|| status.signal().unwrap_or(0).saturating_add(128));
             return Ok(ExitCode::from(code as u8));
         }
@@ -104,53 +117,6 @@ fn drive(
             return Ok(ExitCode::SUCCESS);
         }
     }
-}
-
-/// Resolves everything that was named before anything is attached.
-fn select(args: &RecordArgs, facts: &Facts) -> anyhow::Result<Vec<Selected>> {
-    let mut all: Vec<Selected> = Vec::new();
-    let probed = probes::select(&args.probes, facts)?;
-    let mut texts = args.events.clone();
-    if !args.programs.is_empty() {
-        (all, texts) = programs::select(&args.programs, &texts, probed.len(), facts)?;
-        if let Some(comm) = &args.comm {
-            for event in &mut all {
-                event.filter = Some(selection::and_comm(event.filter.take(), comm));
-            }
-        }
-    }
-    for text in &texts {
-        for mut event in selection::select(text, &facts.tracefs, facts)? {
-            if let Some(comm) = &args.comm {
-                event.filter = Some(selection::and_comm(event.filter, comm));
-            }
-            // Named twice: the later word counts, as a later write to a filter file would.
-            match all.iter_mut().find(|other| other.format.id == event.format.id) {
-                Some(other) => *other = event,
-                None => all.push(event),
-            }
-        }
-    }
-    for mut event in probed {
-        if let Some(comm) = &args.comm {
-            event.filter = Some(selection::and_comm(event.filter, comm));
-        }
-        all.push(event);
-    }
-    Ok(all)
-}
-
-/// The threads of processes, by their ids.
-fn threads_of(pids: &[u32]) -> anyhow::Result<Vec<u32>> {
-    let mut threads = Vec::new();
-    for pid in pids {
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
-            .with_context(|| format!("there is no process {pid}"))?;
-        for task in tasks {
-            threads.extend(task?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
-        }
-    }
-    Ok(threads)
 }
 
 /// Where lines go.
@@ -273,45 +239,6 @@ impl Signals {
 
     pub(super) fn came(&self) -> bool {
         matches!((&self.pipe).read(&mut [0; 8]), Ok(1..))
-    }
-}
-
-/// A command that waits to be let go.
-struct Held {
-    child: Child,
-    thread: u32,
-    go: OwnedFd,
-}
-
-impl Held {
-    /// Starts this program again as the command's holder (`hold`).
-    fn start(command: &[std::ffi::OsString]) -> anyhow::Result<Self> {
-        let (mut told, tell) = std::io::pipe()?;
-        let (wait, go) = std::io::pipe()?;
-        // The holder inherits its two ends; ours close on exec as pipes made by std do.
-        rustix::io::fcntl_setfd(&tell, rustix::io::FdFlags::empty())?;
-        rustix::io::fcntl_setfd(&wait, rustix::io::FdFlags::empty())?;
-        let child = Command::new("/proc/self/exe")
-            .arg("hold")
-            .arg(tell.as_raw_fd().to_string())
-            .arg(wait.as_raw_fd().to_string())
-            .arg("--")
-            .args(command)
-            .stdin(Stdio::inherit())
-            .spawn()
-            .context("cannot start the command")?;
-        drop((tell, wait));
-        let mut thread = [0; 4];
-        if told.read_exact(&mut thread).is_err() {
-            bail!("the command could not be started");
-        }
-        Ok(Self { child, thread: u32::from_ne_bytes(thread), go: go.into() })
-    }
-
-    /// Lets it become the command.
-    fn release(self) -> anyhow::Result<Child> {
-        File::from(self.go).write_all(b"\n")?;
-        Ok(self.child)
     }
 }
 

@@ -5,10 +5,12 @@
 //! functions are linked to.
 
 pub mod asm;
+#[cfg(any(test, feature = "internals"))]
 pub mod checker;
 pub mod join;
 pub mod link;
 pub mod listing;
 pub mod lower;
+#[cfg(any(test, feature = "internals"))]
 pub mod machine;
 pub mod opt;

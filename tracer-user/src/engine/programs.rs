@@ -130,7 +130,6 @@ pub fn select(
                     .map_err(|error| Error::Filter(format.full_name(), Box::new(error)))?;
                 let event = Selected {
                     format: format.clone(),
-                    text: filter.map(str::to_owned),
                     filter: resolved,
                     probe: None,
                     base: None,

@@ -2,6 +2,7 @@
 
 use std::{
     os::fd::OwnedFd,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -60,7 +61,7 @@ const LAST_HITS: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 struct Traced {
     attachment: Attached,
-    printer: Printer,
+    printer: Arc<Printer>,
     chosen: AttachPlan,
 }
 
@@ -81,7 +82,7 @@ pub struct Shown<'a> {
     /// When and where.
     pub record: Record<'a>,
     /// The event.
-    pub printer: &'a Printer,
+    pub printer: &'a Arc<Printer>,
     /// Names of threads.
     pub tasks: &'a TaskNames,
 }
@@ -249,7 +250,7 @@ impl Recorder {
         {
             *place = self.traced.len() as u16;
         }
-        self.traced.push(Traced { attachment, printer, chosen });
+        self.traced.push(Traced { attachment, printer: Arc::new(printer), chosen });
     }
 
     /// Attaches the two events that change names of threads.
@@ -324,14 +325,6 @@ impl Recorder {
     /// Starts recording.
     pub fn go(&self) {
         self.session.switches().set_tracing(true);
-    }
-
-    /// Traces one more thread, and its children.
-    ///
-    /// # Errors
-    /// When the table of threads is full.
-    pub fn add_pid(&self, pid: u32) -> Result<(), AttachError> {
-        self.session.threads().add(pid)
     }
 
     /// Looks threads' processes up too, for `print-tgid`.
@@ -435,11 +428,6 @@ impl Recorder {
     /// one ([`attach::detach_all`]).
     pub fn end(self) -> Vec<OwnedFd> {
         attach::detach_all(self.traced.into_iter().map(|traced| traced.attachment.park()))
-    }
-
-    /// Bytes waiting in all rings.
-    pub fn pending(&self) -> u64 {
-        self.drain.rings().iter().map(crate::sys::bpf::ring::RingMemory::pending).sum()
     }
 }
 

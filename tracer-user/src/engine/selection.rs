@@ -16,8 +16,6 @@ use crate::{
 pub struct Selected {
     /// The event.
     pub format: Format,
-    /// The filter as the user wrote it.
-    pub text: Option<String>,
     /// The filter, resolved.
     pub filter: Option<Filter>,
     /// How its values are had, for a dynamic event.
@@ -102,14 +100,7 @@ pub fn select(text: &str, tracefs: &Tracefs, env: &dyn ResolveEnv) -> Result<Vec
             .map(|text| resolve::filter(text.as_bytes(), &format, env))
             .transpose()
             .map_err(|error| SelectError::Filter { event: format.full_name(), error: Box::new(error) })?;
-        selected.push(Selected {
-            format,
-            text: filter.map(str::to_owned),
-            filter: resolved,
-            probe: None,
-            place: None,
-            base: None,
-        });
+        selected.push(Selected { format, filter: resolved, probe: None, place: None, base: None });
     }
     if selected.is_empty() {
         return Err(no_event(pattern, &Catalogue::parse(&tracefs.available_events()?)));

@@ -28,6 +28,7 @@ impl Catalogue {
     }
 
     /// Whether there are no events.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }

@@ -71,6 +71,7 @@ pub enum ProgramError {
 ///
 /// # Errors
 /// If the file has no events or one of them is broken.
+#[cfg(any(test, feature = "internals"))]
 pub fn events(file: &[u8]) -> Result<Vec<Described>, ProgramError> {
     Notes::read(file)?.events()
 }

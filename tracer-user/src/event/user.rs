@@ -173,6 +173,7 @@ impl Event {
     }
 
     /// Whether the words of a command, split at blanks, define the same fields (`user_fields_match()`).
+    #[cfg(any(test, feature = "internals"))]
     pub fn has_fields(&self, words: &[String]) -> bool {
         self.says(words, true)
     }

@@ -25,11 +25,13 @@ impl Answer {
     }
 
     /// Whether the answer is yes.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_yes(&self) -> bool {
         matches!(self, Self::Yes)
     }
 
     /// Why the answer is not yes.
+    #[cfg(any(test, feature = "internals"))]
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Yes => None,

@@ -1,6 +1,7 @@
 //! Plans: the requirements of one attachment, without instructions yet. They contain predicates over record fields, the sources
 //! of values at a hook, and the record's layout.
 
+#[cfg(any(test, feature = "internals"))]
 pub mod eval;
 pub mod filter;
 pub mod hist;

@@ -9,13 +9,13 @@
 //! values of unknown C type, are hexadecimal digits. A CPU mask is a list (`"0-3,8"`), and a pointer is a number.
 
 use super::env::RenderEnv;
-use super::fields::data;
 use super::line::{Entry, Stamp, Tasks, comm, latency_flags};
 use super::printer::Printer;
 use super::printf::number::{decimal, hex_byte};
-use super::printf::pointer::{Extension, Memory, pointer, take, until_nul};
+use super::printf::pointer::{Extension, Memory, pointer};
 use super::printf::spec::Spec;
-use crate::event::{Field, FieldClass};
+use super::value::{self, FieldValue};
+use crate::event::Field;
 
 /// Writes one record with its newline. `time` is the stamp's time, in nanoseconds unless the clock counts otherwise.
 pub fn object(
@@ -65,26 +65,34 @@ pub fn object(
 
 /// Writes a field's value; `null` if it is outside of the record.
 fn value(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv) {
-    let own = record.get(field.offset..field.end());
-    let behind = if field.is_data_loc() || field.is_rel_loc() {
-        data(field, record)
-    } else if field.class == FieldClass::StaticString && field.size == 0 {
-        // An array without a length extends to the end of the record.
-        record.get(field.offset..)
-    } else {
-        own
-    };
-    let Some(bytes) = behind else {
-        out.extend_from_slice(b"null");
-        return;
-    };
-    match field.class {
-        FieldClass::StaticString | FieldClass::DynString | FieldClass::RelString | FieldClass::Comm => {
-            string(out, until_nul(bytes));
+    match value::of(field, record) {
+        None => out.extend_from_slice(b"null"),
+        Some(FieldValue::Text(text)) => string(out, text),
+        Some(FieldValue::Cpus(cpus)) => mask(out, cpus.bytes(), env),
+        Some(FieldValue::Bool(true)) => out.extend_from_slice(b"true"),
+        Some(FieldValue::Bool(false)) => out.extend_from_slice(b"false"),
+        Some(FieldValue::Unsigned(value)) => number(out, value, false),
+        Some(FieldValue::Signed(value)) => number(out, value.cast_unsigned(), true),
+        Some(FieldValue::Bytes(bytes)) => {
+            out.push(b'"');
+            for byte in bytes {
+                hex_byte(out, *byte);
+            }
+            out.push(b'"');
         }
-        FieldClass::CpuMask => mask(out, bytes, env),
-        _ if field.ty.contains("cpumask_t") => mask(out, bytes, env),
-        _ => numbers(out, field, bytes),
+        Some(FieldValue::Numbers(numbers)) => {
+            out.push(b'[');
+            for (i, value) in numbers.iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                match value {
+                    FieldValue::Signed(value) => number(out, value.cast_unsigned(), true),
+                    other => number(out, other.as_u64().unwrap_or_default(), false),
+                }
+            }
+            out.push(b']');
+        }
     }
 }
 
@@ -101,61 +109,6 @@ fn mask(out: &mut Vec<u8>, bytes: &[u8], env: &dyn RenderEnv) {
     out.push(b'"');
     pointer(out, PLACE, Extension::BitmapList, spec, &Bytes(bytes), env);
     out.push(b'"');
-}
-
-fn numbers(out: &mut Vec<u8>, field: &Field, bytes: &[u8]) {
-    let (base, brackets) =
-        field.ty.split_once('[').map_or((field.ty.as_str(), false), |(base, _)| (base, true));
-    let size = if brackets {
-        match field.array {
-            Some(count) if count > 0 => field.size / count,
-            _ => element(base),
-        }
-    } else {
-        field.size
-    };
-    if !matches!(size, 1 | 2 | 4 | 8) || (brackets && size == 1) {
-        out.push(b'"');
-        for byte in bytes {
-            hex_byte(out, *byte);
-        }
-        out.push(b'"');
-        return;
-    }
-    if !brackets {
-        if field.ty == "bool" {
-            out.extend_from_slice(if bytes.first().is_some_and(|byte| *byte != 0) {
-                b"true"
-            } else {
-                b"false"
-            });
-        } else {
-            number(out, word(bytes, size, field.signed), field.signed);
-        }
-        return;
-    }
-    out.push(b'[');
-    for (i, bytes) in bytes.chunks_exact(size).enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        number(out, word(bytes, size, field.signed), field.signed);
-    }
-    out.push(b']');
-}
-
-/// Bytes per element of an array without a length in the format file; 0 if its type is unknown.
-fn element(base: &str) -> usize {
-    let base = base.trim_start_matches("__data_loc ").trim_start_matches("__rel_loc ");
-    super::fmt::scalar(base).map_or(0, |ty| usize::from(ty.size))
-}
-
-fn word(bytes: &[u8], size: usize, signed: bool) -> u64 {
-    let mut whole: [u8; 8] = take(bytes);
-    if cfg!(target_endian = "big") {
-        whole.rotate_right(8 - size);
-    }
-    super::fmt::CType { size: size as u8, signed }.wrap(u64::from_ne_bytes(whole))
 }
 
 fn number(out: &mut Vec<u8>, value: u64, signed: bool) {

@@ -247,7 +247,7 @@ fn context(out: &mut Vec<u8>, options: &Options, entry: &Entry, stamp: Stamp, ta
 }
 
 /// The name shown for a thread (`__trace_find_cmdline()`).
-pub(super) fn comm(pid: i32, tasks: &dyn Tasks) -> &[u8] {
+pub fn comm(pid: i32, tasks: &dyn Tasks) -> &[u8] {
     match pid {
         0 => b"<idle>",
         ..0 => b"<XXX>",

@@ -17,9 +17,11 @@ mod probe;
 mod running;
 pub mod stack;
 mod synthetic;
+mod value;
 
 pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
 pub use printer::Printer;
 pub use probe::{ProbeHead, ProbeValue};
 pub use running::{KernelTexts, hz, jiffies, version_of};
 pub use synthetic::{SynthKind, SynthValue};
+pub use value::{CpuSet, FieldValue, Numbers};

@@ -11,6 +11,7 @@ use super::printf::number::hex;
 use super::printf::pointer::take;
 use super::probe::{ProbeHead, ProbeText, ProbeValue};
 use super::synthetic::{self, SynthValue};
+use super::value::{self, FieldValue};
 use crate::event::Format;
 
 /// Renders the records of one event.
@@ -110,6 +111,17 @@ impl Printer {
     /// The event's format.
     pub fn format(&self) -> &Format {
         &self.format
+    }
+
+    /// The value of a field in a record; `None` if the event has no such field or the record ends before it.
+    pub fn value<'a>(&self, name: &str, record: &'a [u8]) -> Option<FieldValue<'a>> {
+        value::of(self.format.fields.iter().find(|field| field.name == name)?, record)
+    }
+
+    /// The fields of a record with their names, without the common ones.
+    pub fn values<'a>(&'a self, record: &'a [u8]) -> impl Iterator<Item = (&'a str, FieldValue<'a>)> {
+        let fields = self.format.fields.iter();
+        fields.filter_map(move |field| Some((field.name.as_str(), value::of(field, record)?)))
     }
 
     /// Why the event is printed field by field; `None` if it is rendered.

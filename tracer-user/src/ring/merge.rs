@@ -89,11 +89,13 @@ impl Drain {
     }
 
     /// The rings, for waiting.
+    #[cfg(any(test, feature = "internals"))]
     pub fn rings(&self) -> &[RingMemory] {
         &self.rings
     }
 
     /// Number of malformed records.
+    #[cfg(any(test, feature = "internals"))]
     pub fn malformed(&self) -> u64 {
         self.malformed
     }

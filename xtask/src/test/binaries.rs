@@ -125,7 +125,7 @@ pub(super) fn build(arch: Arch, profile: Profile, all: bool) -> Result<Built> {
     host::step(format!("Building the tests ({})", arch.name()));
     let (mut cargo, _) = build::user_cargo(arch)?;
     // One command for programs and tests, so that dependencies are compiled once.
-    cargo.args(["build", "--workspace", "--bins", "--message-format=json-render-diagnostics"]);
+    cargo.args(["build", "--workspace", "--bins", "--examples", "--message-format=json-render-diagnostics"]);
     cargo.args(profile.flag());
     if arch.is_foreign() {
         cargo.args(["--exclude", "xtask"]);
@@ -155,7 +155,7 @@ fn read(messages: &str, groups: &Groups) -> Built {
             let name = format!("{} {kind} {target}", package_name(package));
             let modules = if integration { groups.modules(&target).to_vec() } else { Vec::new() };
             built.tests.push(TestBinary { name, target, modules, path, dir, integration });
-        } else if kind == "bin" && !built.programs.contains(&path) {
+        } else if matches!(kind, "bin" | "example") && !built.programs.contains(&path) {
             built.programs.push(path);
         }
     }

@@ -60,7 +60,7 @@ pub const PSEUDO_MAP_VALUE: u8 = 2;
 /// A register. R0 is the result, R1 to R5 are arguments that a call clobbers, R6 to R9 survive a call, R10 is the
 /// frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "they have no other names")]
+#[allow(missing_docs, reason = "they have no other names")]
 pub enum Reg {
     R0,
     R1,
@@ -134,7 +134,7 @@ impl Width {
 /// Arithmetic operation; its value is the opcode's high four bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-#[expect(missing_docs, reason = "they are their names")]
+#[allow(missing_docs, reason = "they are their names")]
 pub enum Alu {
     Add = 0x00,
     Sub = 0x10,
@@ -156,7 +156,7 @@ pub enum Alu {
 /// the old value (5.12 and later).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-#[expect(missing_docs, reason = "they are their names")]
+#[allow(missing_docs, reason = "they are their names")]
 pub enum Atomic {
     AddOnly = 0x00,
     OrOnly = 0x40,
@@ -257,7 +257,7 @@ impl From<i32> for Operand {
 /// Kernel helper functions that generated code calls; their values are the numbers in `include/uapi/linux/bpf.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-#[expect(missing_docs, reason = "they are their names")]
+#[allow(missing_docs, reason = "they are their names")]
 pub enum Helper {
     MapLookupElem = 1,
     MapUpdateElem = 2,

@@ -52,6 +52,7 @@ pub fn run() -> io::Result<()> {
 }
 
 /// Decodes a packet as either side does and encodes the result again, for tests with packets that our processes never send.
+#[cfg(any(test, feature = "internals"))]
 pub fn read_again(packet: &[u8]) -> [Option<Vec<u8>>; 2] {
     let order = message::Order::read(packet).map(|order| order.packet());
     [order, message::Report::read(packet).map(|report| report.packet())]

@@ -131,7 +131,6 @@ pub fn select(texts: &[String], facts: &Facts) -> Result<Vec<Selected>, DefineEr
         }
         let one = Selected {
             format,
-            text: filter.map(str::to_owned),
             filter: resolved,
             probe: Some(Box::new(defined.probe.clone())),
             place: None,

@@ -135,6 +135,7 @@ impl Caller {
     ///
     /// # Errors
     /// As the request's.
+    #[cfg(any(test, feature = "internals"))]
     pub fn try_on(self, mirror: &mut Engine, seen: &Seen) -> Result<(), Errno> {
         let request = Request::of(self.number).ok_or(Errno::NOTTY)?;
         self.parts(request)?;

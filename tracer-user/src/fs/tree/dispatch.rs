@@ -229,6 +229,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     ///
     /// # Errors
     /// Errors of the file, `EBADF` for an unknown handle, `ENODEV` if the file's event is gone.
+    #[cfg(any(test, feature = "internals"))]
     pub fn read(&mut self, handle: u64, offset: u64, size: usize) -> Result<Outcome> {
         loop {
             if let Some(outcome) = self.read_some(handle, offset, size)? {

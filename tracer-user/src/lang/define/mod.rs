@@ -97,6 +97,7 @@ pub fn request(line: &Line<'_>, file: File) -> Request {
 ///
 /// # Errors
 /// If the kernel would reject the definition.
+#[cfg(any(test, feature = "internals"))]
 pub fn define(line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Probe, Refusal> {
     read(line, file, facts).map(|read| read.probe)
 }

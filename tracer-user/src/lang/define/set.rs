@@ -85,6 +85,7 @@ impl Set {
     }
 
     /// Content of a file: one line per probe.
+    #[cfg(any(test, feature = "internals"))]
     pub fn listing(&self, file: File) -> Vec<u8> {
         self.lines(file).flat_map(|(_, line)| line).collect()
     }

@@ -54,6 +54,7 @@ impl<'a> Line<'a> {
     }
 
     /// Whether the line has no words.
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }

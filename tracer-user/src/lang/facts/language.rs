@@ -73,17 +73,20 @@ impl Language {
     }
 
     /// The newest kernel: all features except our extensions.
+    #[cfg(any(test, feature = "internals"))]
     pub fn newest() -> Self {
         Self::full().without(Feature::FileSymbols)
     }
 
     /// Linux 6.12 (Debian).
+    #[cfg(any(test, feature = "internals"))]
     pub fn v6_12() -> Self {
         let later = [Feature::ArgumentCountError, Feature::SharedTracepoints, Feature::Typecasts];
         later.into_iter().fold(Self::newest(), Self::without)
     }
 
     /// Linux 6.1.
+    #[cfg(any(test, feature = "internals"))]
     pub fn v6_1() -> Self {
         Feature::ALL.into_iter().fold(Self::newest(), |language, feature| match feature {
             Feature::Kprobes | Feature::Uprobes | Feature::Eprobes => language,
@@ -97,12 +100,14 @@ impl Language {
     }
 
     /// Adds a feature.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn with(self, feature: Feature) -> Self {
         Self { features: self.features | 1 << feature as u32 }
     }
 
     /// Removes a feature.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn without(self, feature: Feature) -> Self {
         Self { features: self.features & !(1 << feature as u32) }

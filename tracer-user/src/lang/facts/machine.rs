@@ -91,6 +91,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Uses the language of another kernel.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn with_language(mut self, language: Language) -> Self {
         self.language = language;

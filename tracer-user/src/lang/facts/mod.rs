@@ -6,6 +6,7 @@
 
 mod elf;
 mod files;
+#[cfg(any(test, feature = "internals"))]
 mod fixed;
 mod language;
 mod machine;
@@ -18,6 +19,7 @@ use rustix::io::Errno;
 
 pub use self::elf::{function_names, symbol_offset};
 pub use self::files::{FileRequest, Files, Found, What};
+#[cfg(any(test, feature = "internals"))]
 pub use self::fixed::Fixed;
 pub use self::language::{Feature, Language};
 pub use self::machine::{EventCheck, FilterCheck, Machine, MadeEvents, ProbeCheck, Sites};

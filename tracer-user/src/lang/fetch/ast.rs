@@ -99,6 +99,7 @@ pub struct TypeSpec {
 
 impl Argument {
     /// Sets every place to zero, to compare trees of different texts.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn without_places(mut self) -> Self {
         self.fetch.forget_places();
@@ -110,6 +111,7 @@ impl Argument {
 }
 
 impl Fetch {
+    #[cfg(any(test, feature = "internals"))]
     fn forget_places(&mut self) {
         self.span = Span::default();
         self.offset = 0;
@@ -155,6 +157,7 @@ impl Path {
 
 impl Argument {
     /// Returns the text that [`Display`] prints, as the bytes that the kernel reads.
+    #[cfg(any(test, feature = "internals"))]
     pub fn to_bytes(&self) -> Vec<u8> {
         crate::event::dynamic::raw(&self.to_string())
     }

@@ -29,6 +29,7 @@ impl Draft {
     ///
     /// # Errors
     /// The first syntax error of the text.
+    #[cfg(any(test, feature = "internals"))]
     pub fn tree(self) -> Result<Argument, Stop> {
         let name = self.name?;
         self.length?;
@@ -42,6 +43,7 @@ impl Draft {
 
 impl Fetch {
     /// Returns the first syntax error of the value.
+    #[cfg(any(test, feature = "internals"))]
     fn first_broken(&self) -> Option<&Stop> {
         match &self.kind {
             FetchKind::Broken(stop) => Some(stop),

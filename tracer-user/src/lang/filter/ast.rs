@@ -61,6 +61,7 @@ pub struct Value {
 
 impl Predicate {
     /// Place of the predicate.
+    #[cfg(any(test, feature = "internals"))]
     pub fn span(&self) -> Span {
         self.field.span.to(self.value.span)
     }
@@ -75,12 +76,14 @@ impl Expr {
     }
 
     /// The predicates in the order of the text.
+    #[cfg(any(test, feature = "internals"))]
     pub fn predicates(&self) -> Vec<&Predicate> {
         let mut found = Vec::new();
         self.visit(&mut |predicate| found.push(predicate));
         found
     }
 
+    #[cfg(any(test, feature = "internals"))]
     fn visit<'a>(&'a self, seen: &mut impl FnMut(&'a Predicate)) {
         match self {
             Self::Predicate(predicate) => seen(predicate),
@@ -90,6 +93,7 @@ impl Expr {
     }
 
     /// Returns a copy with all spans reset, to compare trees of texts with different spacing.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn without_spans(&self) -> Self {
         match self {

@@ -104,6 +104,7 @@ impl fmt::Display for Op {
 
 impl TokenKind {
     /// Name of the token in the output of `explain`.
+    #[cfg(any(test, feature = "internals"))]
     pub fn name(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -123,6 +124,7 @@ impl TokenKind {
 
 impl ValueKind {
     /// Name of the form.
+    #[cfg(any(test, feature = "internals"))]
     pub fn name(self) -> &'static str {
         match self {
             Self::Number => "number",

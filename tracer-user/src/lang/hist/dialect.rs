@@ -43,17 +43,20 @@ impl Dialect {
     }
 
     /// Linux 6.12.
+    #[cfg(any(test, feature = "internals"))]
     pub fn v6_12() -> Self {
         Self::newest().without(Feature::Comm)
     }
 
     /// Linux 6.1.
+    #[cfg(any(test, feature = "internals"))]
     pub fn v6_1() -> Self {
         let lacks = Feature::ALL.into_iter().filter(|feature| *feature != Feature::Bars);
         lacks.fold(Self::newest(), Self::without)
     }
 
     /// Removes a feature.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn without(self, feature: Feature) -> Self {
         Self { features: self.features & !(1 << feature as u8) }

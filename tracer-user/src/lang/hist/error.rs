@@ -13,7 +13,7 @@ use super::super::{Span, caret};
 
 /// Kinds of error: `HIST_ERR_*`, `kernel/trace/trace_events_hist.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the wording says what each of them is")]
+#[allow(missing_docs, reason = "the wording says what each of them is")]
 pub enum ErrorKind {
     DuplicateVar,
     VarNotUnique,

@@ -17,6 +17,7 @@ mod command;
 mod dialect;
 mod error;
 pub mod expr;
+#[cfg(any(test, feature = "internals"))]
 mod fixed;
 pub mod resolve;
 mod set;
@@ -32,6 +33,7 @@ pub use checked::Hist;
 pub use command::Command;
 pub use dialect::{Dialect, Feature};
 pub use error::{Entry, ErrorKind, Log, Refusal};
+#[cfg(any(test, feature = "internals"))]
 pub use fixed::Fixed;
 pub use set::{Change, Set, Taken, Trigger, TriggerId};
 pub use sort::SortKey;

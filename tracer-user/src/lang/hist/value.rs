@@ -24,7 +24,7 @@ pub struct HistId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u32);
 
-#[expect(missing_docs, reason = "the kernel's names")]
+#[allow(missing_docs, reason = "the kernel's names")]
 impl Flags {
     pub const NONE: Self = Self(0);
     pub const HITCOUNT: Self = Self(1 << 0);

@@ -10,7 +10,7 @@ use super::super::{Span, caret};
 
 /// Kinds of error: `SYNTH_ERR_*`, `kernel/trace/trace_events_synth.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the wording says what each of them is")]
+#[allow(missing_docs, reason = "the wording says what each of them is")]
 pub enum ErrorKind {
     BadName,
     InvalidCommand,
@@ -87,11 +87,13 @@ impl Refusal {
     }
 
     /// Kind of error; `None` if the kernel returns only an errno.
+    #[cfg(any(test, feature = "internals"))]
     pub fn kind(&self) -> Option<ErrorKind> {
         self.0.finding.map(|(kind, _)| kind)
     }
 
     /// Place in the line without its leading white space.
+    #[cfg(any(test, feature = "internals"))]
     pub fn span(&self) -> Option<Span> {
         self.0.finding.map(|(_, span)| span)
     }

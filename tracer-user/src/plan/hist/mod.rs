@@ -205,6 +205,7 @@ pub fn is_stack(value: &Value) -> bool {
 
 /// Whether a value needs something that only the hit provides (its clock, CPU, task or stack), and not the record
 /// alone.
+#[cfg(any(test, feature = "internals"))]
 pub fn needs_context(value: &Value) -> bool {
     let own =
         matches!(value.function, Function::Timestamp | Function::Cpu | Function::Comm | Function::Execname)

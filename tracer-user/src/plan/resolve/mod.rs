@@ -5,6 +5,7 @@
 //! [`predicate`] resolves a predicate, [`pattern`] makes patterns of texts, and [`suggest`] finds the nearest name for
 //! a wrong one.
 
+#[cfg(any(test, feature = "internals"))]
 mod machine;
 mod pattern;
 mod predicate;
@@ -12,6 +13,7 @@ mod suggest;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "internals"))]
 pub use machine::Machine;
 pub use suggest::{like, nearest};
 
@@ -53,6 +55,7 @@ pub trait ResolveEnv {
 }
 
 /// A [`ResolveEnv`] that is a table: for tests, and for filters that name no symbols.
+#[cfg(any(test, feature = "internals"))]
 #[derive(Clone, Debug, Default)]
 pub struct Fixed {
     /// The language.
@@ -63,6 +66,7 @@ pub struct Fixed {
     pub symbols: Vec<(u64, String)>,
 }
 
+#[cfg(any(test, feature = "internals"))]
 impl ResolveEnv for Fixed {
     fn dialect(&self) -> Dialect {
         self.dialect

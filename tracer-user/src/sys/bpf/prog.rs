@@ -110,14 +110,6 @@ impl Prog {
         Self::load_for(kind, Purpose::Any, insns, title)
     }
 
-    /// Like [`Prog::load`], with an expected attach type (`enum bpf_attach_type`).
-    ///
-    /// # Errors
-    /// As [`Prog::load`].
-    pub fn load_with(kind: ProgKind, attach_type: u32, insns: &[u8], title: &str) -> Result<Self, LoadError> {
-        Self::load_for(kind, Purpose::Type(attach_type), insns, title)
-    }
-
     /// Like [`Prog::load`], for a purpose.
     ///
     /// # Errors
@@ -193,11 +185,6 @@ impl Prog {
     /// Whether the program was loaded with the attach type of this purpose.
     pub fn is_for(&self, purpose: Purpose<'_>) -> bool {
         self.attach_type == purpose.attach_type()
-    }
-
-    /// The type it was loaded as.
-    pub fn kind(&self) -> ProgKind {
-        self.kind
     }
 
     /// The same program with a descriptor of its own.

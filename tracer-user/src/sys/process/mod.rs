@@ -1,6 +1,7 @@
 //! This process and its helper processes: privileges, system call filters, inherited descriptors.
 
 pub mod descriptors;
+pub mod held;
 pub mod privileges;
 pub mod seccomp;
 pub mod worker;

@@ -53,6 +53,7 @@ pub enum Scope {
     /// All current and future threads of the process.
     Process,
     /// The calling thread and the threads that it starts.
+    #[cfg(any(test, feature = "internals"))]
     Thread,
 }
 
@@ -163,6 +164,7 @@ pub fn probe() -> Result<(), Errno> {
 fn install(program: &BpfProgram, scope: Scope, flags: libc::c_ulong) -> Result<(), SeccompError> {
     let flags = match scope {
         Scope::Process => flags | libc::SECCOMP_FILTER_FLAG_TSYNC,
+        #[cfg(any(test, feature = "internals"))]
         Scope::Thread => flags,
     };
     let length = program.len().try_into().map_err(|_| Errno::TOOBIG)?;

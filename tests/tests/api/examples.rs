@@ -1,0 +1,126 @@
+//! The library's examples and its recordings: each runs on processes of its own, whose system calls are known.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tracer_tests::host;
+use tracer_user::api::{Received, RecordErrorKind, Recording};
+
+/// A command that reads and writes 4,096 bytes this many times.
+const BLOCKS: u64 = 1000;
+const DD: [&str; 5] = ["dd", "if=/dev/zero", "of=/dev/null", "bs=4096", "count=1000"];
+
+/// Runs an example, and returns its standard output.
+fn example(name: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(host::example(name)?).args(arguments).args(DD).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name}: {errors}");
+    eprintln!("{errors}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The numbers in the words of a line.
+fn numbers(line: &str) -> Vec<u64> {
+    line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn the_latency_of_each_thread_of_a_command() {
+    host::as_root(|| {
+        let text = example("syscall_latency", &["read"])?;
+        ensure!(text.ends_with("dropped: 0\n"), "{text}");
+        let line = text.lines().find(|line| line.starts_with("dd ")).with_context(|| text.clone())?;
+        let [_, calls, least, median, most] = numbers(line)[..] else { anyhow::bail!("{text}") };
+        ensure!(calls >= BLOCKS && 0 < least && least <= median && median <= most, "{text}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_live_histogram_counts_each_read() {
+    host::as_root(|| {
+        let text = example("live_histogram", &[])?;
+        ensure!(text.ends_with("dropped=0\n"), "{text}");
+        let line = text.lines().rfind(|line| line.contains(" 4096..8192 ")).with_context(|| text.clone())?;
+        ensure!(numbers(line)[..] == [BLOCKS], "{text}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_sink_writes_each_record_with_its_fields() {
+    host::as_root(|| {
+        let text = example("csv_sink", &["syscalls:sys_enter_write if count == 4096"])?;
+        let mut lines = text.lines();
+        let header = lines.next().context("no header")?;
+        ensure!(header == "time_ns,cpu,pid,comm,event,__syscall_nr,fd,buf,count", "{header}");
+        let mut last = 0;
+        for line in lines.clone() {
+            let words: Vec<&str> = line.split(',').collect();
+            let [time, _, _, "dd", "sys_enter_write", _, "1", _, "4096"] = words[..] else {
+                anyhow::bail!("{line}");
+            };
+            let time = time.parse()?;
+            ensure!(last <= time, "{line}");
+            last = time;
+        }
+        ensure!(lines.count() as u64 == BLOCKS, "{} lines", text.lines().count());
+        Ok(())
+    });
+}
+
+#[test]
+fn a_recording_is_read_with_timeouts_and_stopped_from_another_thread() {
+    host::as_root(|| {
+        let mut recording = Recording::builder().event("syscalls:sys_enter_getppid").own(true).start()?;
+        let own = std::process::id();
+        ensure!(matches!(recording.next_timeout(Duration::ZERO), Received::Timeout), "nothing happened");
+        let _ = rustix::process::getppid();
+        let event = recording
+            .events_for(host::patience(Duration::from_secs(2)))
+            .find(|event| event.pid() == rustix::thread::gettid().as_raw_nonzero().get())
+            .context("no event")?;
+        ensure!((event.system(), event.name()) == ("syscalls", "sys_enter_getppid"), "{event:?}");
+        ensure!(event.field("__syscall_nr").and_then(|nr| nr.as_i64()) == Some(libc::SYS_getppid), "{event}");
+        ensure!(event.field("nothing").is_none() && event.text() == "sys_getppid()", "{event}");
+        ensure!(event.to_string().ends_with(": sys_getppid()"), "{event}");
+        let stopper = recording.stopper()?;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(50));
+                stopper.stop();
+            });
+            recording.events().for_each(drop);
+        });
+        ensure!(matches!(recording.next_timeout(Duration::ZERO), Received::Ended), "it was stopped");
+        let counts = &recording.finish().counts[0];
+        ensure!(counts.hits == counts.filtered + counts.recorded + counts.dropped, "{counts:?} of {own}");
+        Ok(())
+    });
+}
+
+#[test]
+fn errors_have_kinds_and_places() {
+    host::as_root(|| {
+        let kind = |builder: tracer_user::api::RecordingBuilder| builder.start().unwrap_err();
+        for (builder, expected) in [
+            (Recording::builder(), RecordErrorKind::Nothing),
+            (Recording::builder().event("sched:no_such_event"), RecordErrorKind::NoEvent),
+            (Recording::builder().filter("x"), RecordErrorKind::Filter),
+            (Recording::builder().probe("f no_such_function_at_all"), RecordErrorKind::Probe),
+            (Recording::builder().program("/dev/null"), RecordErrorKind::Program),
+            (Recording::builder().event("sched:sched_switch").process(u32::MAX), RecordErrorKind::Process),
+            (
+                Recording::builder().event("sched:sched_switch").command(Command::new("/no/such/program")),
+                RecordErrorKind::Command,
+            ),
+        ] {
+            let error = kind(builder);
+            ensure!(error.kind() == expected, "{error}: {:?}", error.kind());
+        }
+        let wrong = kind(Recording::builder().event("sched:sched_switch").filter("prev_pid == 0 && nex_pid"));
+        ensure!(wrong.kind() == RecordErrorKind::Filter && wrong.span().is_some(), "{wrong:?}");
+        Ok(())
+    });
+}
