@@ -231,7 +231,8 @@ pub(crate) fn tracer(arch: Arch, profile: Profile, log: bool) -> Result<PathBuf>
     host::step(format!("Building tracer ({}, {})", arch.name(), profile.dir()));
     let (mut cargo, dir) = user_cargo(arch)?;
     // Build the whole workspace, so that dependencies get the same features as in every other build.
-    cargo.args(["build", "--workspace", "--bin", "tracer"]).args(profile.flag());
+    // Alone, so that the tests do not turn on its feature `internals`.
+    cargo.args(["build", "-p", "tracer-user", "--bin", "tracer"]).args(profile.flag());
     if log {
         cargo.env(OBJECT_VARIABLE, &object).args(["--features", "tracer-user/bpf-log"]);
     }

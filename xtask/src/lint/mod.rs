@@ -130,6 +130,15 @@ pub(crate) fn checks(only: &[String]) -> Result<Vec<Checked>> {
         let mut clippy = host::cargo();
         host::run(clippy.args(["clippy", "--workspace", "--all-targets", "--keep-going"]).args(strict))
     });
+    // The workspace's tests turn on the feature `internals`, which hides what is used nowhere else.
+    checks.check("Clippy without internals", || {
+        let mut clippy = host::cargo();
+        host::run(clippy.args(["clippy", "-p", "tracer-user", "--bins", "--examples"]).args(strict))
+    });
+    checks.check("API documentation", || {
+        let mut doc = host::cargo();
+        host::run(doc.args(["doc", "-p", "tracer-user", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
+    });
     checks.check_or_skip("Compiling with the oldest Rust", || rust_version::compile(root));
     for apart in ["tracer-ebpf", "tests/fuzz"] {
         let manifest = root.join(apart).join("Cargo.toml");

@@ -61,10 +61,8 @@ pub struct MapSpec<'a> {
 
 /// Flags of [`MapSpec::flags`].
 pub mod flag {
-    use aya_obj::generated::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_F_RDONLY_PROG};
+    use aya_obj::generated::{BPF_F_MMAPABLE, BPF_F_RDONLY_PROG};
 
-    /// Entries are allocated when they are inserted.
-    pub const NO_PREALLOC: u32 = BPF_F_NO_PREALLOC;
     /// Programs only read.
     pub const RDONLY_PROG: u32 = BPF_F_RDONLY_PROG;
     /// The array can be mapped into a process.
