@@ -11,6 +11,8 @@
 
 // `pub` and `pub use` in a layer are for the feature `internals`; with it both lints are on.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub, unused_imports))]
+// Documentation of the layers is read with `--document-private-items`.
+#![cfg_attr(feature = "internals", allow(rustdoc::private_intra_doc_links))]
 // The daemon of a release build ends at a panic: what comes from outside makes an error, and what stands must say why it holds.
 #![warn(
     clippy::expect_used,

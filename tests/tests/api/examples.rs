@@ -55,7 +55,7 @@ fn a_sink_writes_each_record_with_its_fields() {
         let mut lines = text.lines();
         let header = lines.next().context("no header")?;
         ensure!(header == "time_ns,cpu,pid,comm,event,__syscall_nr,fd,buf,count", "{header}");
-        let mut last = 0;
+        let mut last = 0_u64;
         for line in lines.clone() {
             let words: Vec<&str> = line.split(',').collect();
             let [time, _, _, "dd", "sys_enter_write", _, "1", _, "4096"] = words[..] else {
@@ -108,7 +108,7 @@ fn errors_have_kinds_and_places() {
             (Recording::builder(), RecordErrorKind::Nothing),
             (Recording::builder().event("sched:no_such_event"), RecordErrorKind::NoEvent),
             (Recording::builder().filter("x"), RecordErrorKind::Filter),
-            (Recording::builder().probe("f no_such_function_at_all"), RecordErrorKind::Probe),
+            (Recording::builder().probe("nonsense"), RecordErrorKind::Probe),
             (Recording::builder().program("/dev/null"), RecordErrorKind::Program),
             (Recording::builder().event("sched:sched_switch").process(u32::MAX), RecordErrorKind::Process),
             (
