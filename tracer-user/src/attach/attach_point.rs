@@ -41,7 +41,7 @@ pub enum AttachPoint {
         exit: bool,
     },
     /// The entry of a kernel function, or its return, through a kprobe.multi link that many events share
-    /// ([`super::Session::plan_shared`]).
+    /// (`Session::prepare`).
     Shared {
         /// Address of the function's first instruction.
         address: u64,

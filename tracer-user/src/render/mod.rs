@@ -1,6 +1,6 @@
 //! Text of records: the print-fmt engine and trace lines.
 //!
-//! [`Printer`] renders one event's records to the text after the event's name. [`line`] adds the context before it, as
+//! [`Printer`] renders one event's records to the text after the event's name. [`mod@line`] adds the context before it, as
 //! in a `trace` file. The output depends only on the record, the options and a [`RenderEnv`], so a command line and a
 //! mounted mirror show the same.
 

@@ -62,7 +62,7 @@ impl Block {
 }
 
 /// The code that one program calls to emit the synthetic event with this id. `parts` process the record in the
-/// instances where the event is on, from [`Session::block`]. [`lower::emission`] defines the arguments. Returns `None`
+/// instances where the event is on, from `Session::block`. [`lower::emission`] defines the arguments. Returns `None`
 /// if the event's record is too long.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use crate::{
 pub struct HitActions<'a> {
     /// The event's triggers, in order.
     pub triggers: &'a [Trigger],
-    /// Triggers turn the event on and off ([`crate::attach::Session::soft`]).
+    /// Triggers turn the event on and off (`Session::soft`).
     pub soft: bool,
     /// The slot that they use, if it is another event's slot: several programs make one event.
     pub soft_slot: Option<Slot>,

@@ -2,7 +2,7 @@
 //! (`parse_actions()`).
 //!
 //! ACTION is `save(FIELD[,FIELD]...)`, `snapshot()`, `trace(SYNTHETIC,PARAM...)` or `SYNTHETIC(PARAM...)`. This module
-//! looks up only the event of `onmatch()`. [`super::build::params`] resolves the parameters after the rest of the histogram is
+//! looks up only the event of `onmatch()`. `build/params.rs` resolves the parameters after the rest of the histogram is
 //! known.
 
 use rustix::io::Errno;

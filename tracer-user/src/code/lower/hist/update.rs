@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Offset of the key in the values of [`MapRef::HistScratch`], after the area for filters.
+/// Offset of the key in the values of [`HistScratch`](crate::code::asm::MapRef::HistScratch), after the area for filters.
 pub(super) const KEY_AT: usize = FILTER_AREA;
 const KEY_SIZE: usize = 512;
 /// Offset of the values of references.
@@ -28,7 +28,7 @@ pub(super) const PARAMS_AT: usize = REFERENCES_AT + REFERENCES_SIZE;
 const PARAMS_SIZE: usize = 8 * 64;
 /// Offset of the word through which an address becomes a number.
 pub(super) const ADDRESS_AT: usize = PARAMS_AT + PARAMS_SIZE;
-/// Size in bytes of the values of [`MapRef::HistScratch`].
+/// Size in bytes of the values of [`HistScratch`](crate::code::asm::MapRef::HistScratch).
 pub const SCRATCH_SIZE: usize = ADDRESS_AT + 8;
 
 /// The update of one histogram.
