@@ -3,14 +3,13 @@
 use rustix::io::Errno;
 
 use crate::{
-    attach::Opening,
     buffer::{
         PageSize,
         clock::{Clock, monotonic},
     },
     engine::{
         Cooperative, Engine,
-        attachments::{aside::Refused, desired, event_config::EventConfig, session},
+        attachments::reconcile::{Goal, reconcile},
         instances::{
             instance::{Filtering, Instance},
             select::Selector,
@@ -22,12 +21,8 @@ use crate::{
     plan::{
         filter::Filter,
         resolve::{self, ResolveEnv},
-        source::ProgramContext,
     },
 };
-
-/// Events that are turned off between two turns of others.
-const PART: usize = 32;
 
 /// Something to be done to an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +112,11 @@ pub enum Command<'a> {
     Expand,
 }
 
+/// The goal of turning events on or off.
+fn goal(on: bool) -> Goal {
+    if on { Goal::On } else { Goal::Off }
+}
+
 impl Engine {
     /// Does a command to an instance.
     ///
@@ -125,11 +125,11 @@ impl Engine {
     pub fn apply(&mut self, instance: InstanceId, command: &Command<'_>) -> Result<(), Errno> {
         self.touch();
         match command {
-            Command::Event { event, on } => self.set_events(instance, &[*event], *on),
+            Command::Event { event, on } => reconcile(self, instance, &[*event], goal(*on)),
             Command::Events { which, on } => {
                 let catalogue = self.registry.events().clone();
                 let events = self.state(instance)?.awaited.select(&catalogue, which, *on)?;
-                self.set_events(instance, &events, *on)
+                reconcile(self, instance, &events, goal(*on))
             }
             Command::Filter { event, text } => self.set_filter(instance, *event, text),
             Command::SystemFilter { system, text } => self.set_system_filter(instance, *system, text),
@@ -211,223 +211,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Turns events on or off. As in the kernel, what can be done is done, and the first error told.
-    fn set_events(&mut self, instance: InstanceId, events: &[EventId], on: bool) -> Result<(), Errno> {
-        self.state(instance)?.expand();
-        if !on {
-            self.collect(instance);
-            // An event that triggers may turn on stays on its hook.
-            let state = self.state(instance)?;
-            let (soft, hard): (Vec<EventId>, Vec<EventId>) =
-                events.iter().partition(|event| state.triggers.is_soft(**event));
-            let mut gone = Vec::new();
-            for part in hard.chunks(PART) {
-                self.keep_counts(instance, part);
-                let state = self.state(instance)?;
-                gone.extend(part.iter().copied().filter(|event| state.enabled.remove(event)));
-                if let Some(session) = self.attachments.session_mut(instance) {
-                    session.detach(part.iter().copied());
-                }
-                self.yield_to_readers();
-            }
-            if let Some(session) = self.attachments.session(instance) {
-                for event in &soft {
-                    session.set_soft_off(*event, true);
-                }
-            }
-            let idle: Vec<EventId> =
-                soft.into_iter().filter(|event| self.may_idle(instance, *event)).collect();
-            self.keep_counts(instance, &idle);
-            if let Some(session) = self.attachments.session_mut(instance) {
-                for event in idle {
-                    session.idle_at(event);
-                }
-            }
-            for event in gone {
-                self.sit(instance, event, false)?;
-                self.yield_to_readers();
-            }
-            for event in events {
-                self.changed(instance, *event)?;
-                self.yield_to_readers();
-            }
-            return Ok(());
-        }
-        let _opening = Opening::begin_at_once();
-        let many = self.begin_many(instance, events);
-        self.make_session(instance)?;
-        self.choose_hooks(events);
-        let rest = self.prepare(instance, events, many);
-        self.attach_together(instance, events);
-        let mut first = Ok(());
-        for event in events {
-            self.await_opened(instance, *event);
-            if self.scheduler.is_stopping() {
-                first = first.and(Err(Errno::INTR));
-                break;
-            }
-            let is_attached =
-                self.state(instance)?.enabled.contains(event) && !self.attachments.is_idle(instance, *event);
-            let done = if is_attached {
-                if let Some(session) = self.attachments.session(instance) {
-                    session.set_soft_off(*event, false);
-                }
-                Ok(())
-            } else {
-                self.attach_hook(instance, *event, false)
-            };
-            first = first.and(done);
-        }
-        if let Some(session) = self.attachments.session_mut(instance) {
-            session.kernel_mut().forget_ahead();
-            session.end_together();
-        }
-        if rest.is_some() {
-            self.attachments.guard_events(instance);
-        }
-        first
-    }
-
-    /// Lets others have turns, and goes on once what an event will hang on is opened.
-    fn await_opened(&mut self, instance: InstanceId, event: EventId) {
-        self.yield_to_readers();
-        let id = self
-            .registry
-            .events()
-            .format(event, &self.facts)
-            .and_then(|format| self.attachments.hooks().perf_id(format));
-        let due = |mirror: &mut Self| {
-            let session = mirror.attachments.session_mut(instance);
-            id.zip(session).is_some_and(|(id, session)| session.kernel_mut().opened().is_being_opened(id))
-        };
-        while due(self) && !self.scheduler.is_stopping() && self.wait_for_readers() {}
-    }
-
-    /// Hangs an event on its hook, turned off by its triggers' word if so wanted.
-    pub(in crate::engine) fn attach_hook(
-        &mut self,
-        instance: InstanceId,
-        event: EventId,
-        begins_off: bool,
-    ) -> Result<(), Errno> {
-        if begins_off && self.may_idle(instance, event) {
-            if let Some(session) = self.attachments.session_mut(instance) {
-                session.idle_at(event);
-            }
-            self.state(instance)?.enabled.insert(event);
-            return self.changed(instance, event);
-        }
-        self.read_format(event)?;
-        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
-        let format = catalogue.try_format(event, &facts)?;
-        let probes = self.registry.dynamic().probes_of(event);
-        let user = self.user.has(event);
-        // No record of it could be recorded.
-        let too_long = user && format.fixed_size() > tracer_abi::MAX_PAYLOAD / 2;
-        let without = if user || self.registry.synthetic().contains(event) {
-            Some(ProgramContext::Inject)
-        } else {
-            probes.as_ref().and_then(|probes| self.eprobe_target(probes.first()?)).map(|(_, hook)| hook)
-        };
-        let chosen = self
-            .registry
-            .programs()
-            .chosen(event, format)
-            .unwrap_or_else(|| self.attachments.hooks().of(format));
-        let settings = desired::settings(self, instance, event)?;
-        let config = EventConfig { format, settings: &settings, begins_off };
-        let linked = match (&without, &probes) {
-            (Some(_), _) => Ok(()),
-            (None, Some(probes)) => {
-                self.open_for_probes(instance, event, probes);
-                self.link_probes(instance, event, probes, &config)?
-            }
-            (None, None) => {
-                self.link_file(instance, event, &chosen, &config)?;
-                self.open_perf_event(instance, event, &chosen.via);
-                Ok(())
-            }
-        };
-        // Events whose programs this one refers to may have come or gone while others had turns.
-        let settings = desired::settings(self, instance, event)?;
-        let config = EventConfig { format, settings: &settings, begins_off };
-        let (mut no_hook, mut refused) = (None, Refused::default());
-        let live = self.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
-        let attached = match (without, &probes) {
-            _ if too_long => Ok(()),
-            (Some(hook), _) => {
-                live.attach_emitted(event, hook, &config).map_err(|error| session::log_to_errno(&error))
-            }
-            (None, Some(probes)) => {
-                linked.and_then(|()| live.attach_probes(event, probes, &config, &facts)).map_err(|tried| {
-                    tracing::warn!("{}: {tried}", format.full_name());
-                    no_hook = Some(tried.to_string());
-                    tried.errno()
-                })
-            }
-            (None, None) => {
-                live.attach_hook(event, &chosen, &config).or_else(|error| refused.keep(&chosen, &error))
-            }
-        };
-        let attached = match refused.0 {
-            // A filter may want a value that only the kernel's own record has.
-            Some(why) => self.attach_tracepoint(instance, event, why, &config),
-            None => attached,
-        };
-        self.forget_opened(instance);
-        if let Some(why) = no_hook {
-            let entry =
-                format!("tracer: error: no hook: {why}\n  Command: {}\n           ^\n", format.full_name());
-            self.state(instance)?.errors.push(monotonic(), entry.into_bytes());
-        }
-        attached?;
-        let state = self.state(instance)?;
-        let newly = state.enabled.insert(event);
-        state.recorded.insert(event);
-        if probes.is_some() {
-            self.registry.dynamic_mut().profile_mut().begin(event, instance);
-        }
-        let sits = newly && probes.is_some();
-        let mut done = if sits { self.sit(instance, event, true) } else { Ok(()) };
-        if done.is_ok() {
-            done = self.changed(instance, event);
-            if done.is_err() && sits {
-                let _ = self.sit(instance, event, false);
-            }
-        }
-        if done.is_err() {
-            self.state(instance)?.enabled.remove(&event);
-            if let Some(session) = self.attachments.session_mut(instance) {
-                session.detach([event]);
-            }
-            let _ = self.changed(instance, event);
-        }
-        done
-    }
-
-    /// Gives an event that hangs on its hook the program that is right by now.
-    pub(in crate::engine) fn refresh(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
-        self.state(instance)?;
-        if self.attachments.session(instance).is_none() {
-            return Ok(());
-        }
-        let catalogue = self.registry.events().clone();
-        // An event whose format was never read was never attached.
-        let Some(format) = catalogue.known_format(event) else {
-            return self.changed(instance, event);
-        };
-        let special = catalogue.get(event).is_some_and(|known| catalogue.is_special(known.system));
-        desired::with_config(self, instance, event, format, |live, config| {
-            let done = if special {
-                live.set_marker((!config.settings.triggers.is_empty()).then_some(config))
-            } else {
-                live.change(event, config)
-            };
-            done.map_err(|error| session::log_to_errno(&error))
-        })?;
-        self.changed(instance, event)
-    }
-
     pub(in crate::engine) fn resolve(
         &mut self,
         event: EventId,
@@ -459,7 +242,7 @@ impl Engine {
             None => state.filters.remove(&event),
         };
         let old = put(self.state(instance)?, new);
-        let done = self.refresh(instance, event);
+        let done = reconcile(self, instance, &[event], Goal::Unchanged);
         if done.is_err() {
             put(self.state(instance)?, old);
         }
@@ -565,11 +348,8 @@ impl Engine {
             state.buffer.select_mut(None).for_each(|(_, buffer)| buffer.set_overwrite(on));
         }
         if matches!(name.as_str(), "stacktrace" | "userstacktrace") {
-            let hanging: Vec<EventId> = state.enabled.iter().copied().collect();
-            return hanging.into_iter().try_for_each(|event| {
-                self.yield_to_readers();
-                self.refresh(instance, event)
-            });
+            let attached: Vec<EventId> = state.enabled.iter().copied().collect();
+            return reconcile(self, instance, &attached, Goal::Unchanged);
         }
         Ok(())
     }

@@ -9,7 +9,10 @@ use crate::{
     attach::{self, AttachError, AttachPoint, Cause, Job, Opening},
     engine::{
         Cooperative, Engine,
-        attachments::{desired, event_config::EventConfig, session},
+        attachments::{
+            desired,
+            session::{self, event_config::EventConfig},
+        },
         hooks::AttachPlan,
         probes::{self, Tried},
         scheduler::FILE_WORK_LIMIT,

@@ -11,7 +11,7 @@ use crate::{
         Cooperative, Engine,
         attachments::{
             desired,
-            event_config::{EventConfig, EventSettings},
+            session::event_config::{EventConfig, EventSettings},
         },
         hooks::{AttachPlan, BULK_THRESHOLD},
     },

@@ -1,5 +1,5 @@
 //! Events of functions that are turned on at once: hung up through as few links as can be, before each is turned on as any other
-//! ([`InstanceSession::plan_together`](super::live::Live)). The links are made by a thread meanwhile.
+//! ([`InstanceSession::plan_shared`](super::live::Live)). The links are made by a thread meanwhile.
 //!
 //! Left to themselves are events with triggers or several probes, whose programs refer to each other's slots.
 
@@ -10,7 +10,7 @@ use crate::{
         Cooperative, Engine,
         attachments::{
             desired,
-            event_config::{EventConfig, EventSettings},
+            session::event_config::{EventConfig, EventSettings},
         },
         hooks::BULK_THRESHOLD,
         probes::{self, Candidate},
@@ -60,10 +60,10 @@ impl Engine {
             })
             .collect();
         let Some(session) = self.attachments.session_mut(instance) else { return };
-        let planned = session.plan_together(&functions, &configs);
+        let planned = session.plan_shared(&functions, &configs);
         let linked = self.run_off_thread(|| planned.link());
         if let Some(session) = self.attachments.session_mut(instance) {
-            session.finish_together(functions, linked);
+            session.finish_shared(functions, linked);
         }
     }
 }

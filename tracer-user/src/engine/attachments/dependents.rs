@@ -193,32 +193,6 @@ impl Engine {
         })
     }
 
-    /// Counts an event probe in or out on the event that it sits on, which has it among its triggers
-    /// (`enable_eprobe()`).
-    pub(in crate::engine) fn sit(
-        &mut self,
-        instance: InstanceId,
-        event: EventId,
-        on: bool,
-    ) -> Result<(), Errno> {
-        let probes = self.registry.dynamic().probes_of(event).unwrap_or_default();
-        for probe in probes {
-            let Target::Event { system, name, .. } = &probe.event.target else { continue };
-            let target = self
-                .registry
-                .events()
-                .find_system(system)
-                .and_then(|system| self.registry.events().find(system, name));
-            let Some(target) = target else { continue };
-            if on {
-                self.soften_idle(instance, target)?;
-            } else {
-                self.harden_idle(instance, target)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Has records of user space run through what follows an event probe.
     fn relay_writers(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
         let parts = hist_programs::hist_parts(self, instance, event, Entry::Injected, &mut vec![event])?;

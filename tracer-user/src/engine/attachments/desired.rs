@@ -6,8 +6,8 @@ use crate::{
     engine::{
         Engine,
         attachments::{
-            event_config::{EventConfig, EventSettings},
             session::InstanceSession,
+            session::event_config::{EventConfig, EventSettings},
         },
         registry::catalogue::{SPECIAL, STACKS},
     },

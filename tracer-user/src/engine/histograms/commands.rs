@@ -15,6 +15,7 @@ use crate::{
     code::lower::hist as lower,
     engine::{
         Command, Cooperative, Engine,
+        attachments::reconcile::{self, Goal},
         hist::shown,
         histograms::{programs, tables::Table},
     },
@@ -273,7 +274,7 @@ fn add_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result
     }
     let mut done = programs::run_table(engine, instance, id);
     if done.is_ok() && !engine.is_special(event) {
-        done = engine.soften_idle(instance, event);
+        done = reconcile::soft_mode_get(engine, instance, event, true);
     }
     done = done.and_then(|()| tell_switches(engine, instance, event));
     if done.is_err() {
@@ -294,12 +295,14 @@ fn drop_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Resul
     if engine.is_special(event) {
         return Ok(());
     }
-    engine.harden_idle(instance, event)?;
+    reconcile::soft_mode_put(engine, instance, event, true)?;
     engine.rebuild_dependents(instance, event)
 }
 
 /// Lets triggers that turn an event's histograms on and off know which these are by now.
 fn tell_switches(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), Errno> {
     let switching = engine.state(instance)?.triggers.switching_hists(event);
-    switching.into_iter().try_for_each(|other| engine.refresh(instance, other))
+    switching
+        .into_iter()
+        .try_for_each(|other| reconcile::reconcile(engine, instance, &[other], Goal::Unchanged))
 }

@@ -1,7 +1,7 @@
 //! Adding triggers to events and taking them away: `events/SYSTEM/EVENT/trigger`.
 //!
-//! An event with triggers hangs on its hook whether it is on or not, and so does one that triggers turn on and off; the
-//! word that says whether such an event is recorded is the kernel side's ([`tracer_abi::Switches::soft`]).
+//! An event with triggers is attached whether it is on or not, and so is an event that triggers turn on and off. A word of the
+//! kernel's side says whether such an event is recorded ([`tracer_abi::Switches::soft`]).
 
 use rustix::io::Errno;
 
@@ -10,6 +10,7 @@ use crate::{
     engine::histograms::commands as hist_commands,
     engine::{
         Engine,
+        attachments::reconcile::{self, Goal, reconcile},
         instances::trigger_list::{InstalledTrigger, Kind},
     },
     event::{EventId, InstanceId},
@@ -95,7 +96,7 @@ impl Engine {
             self.state(instance)?.arm_snapshot();
         }
         if let Some((target, idle)) = kind.target() {
-            self.soften_for(instance, target, idle)?;
+            reconcile::soft_mode_get(self, instance, target, idle)?;
         }
         let state = self.instances.get_mut(&instance).ok_or(Errno::NODEV)?;
         let first = state.triggers.of(event).is_empty();
@@ -106,9 +107,9 @@ impl Engine {
                     session.kernel().switches().set_count(place, count);
                 }
                 let done = if first && !self.is_special(event) {
-                    self.soften_for(instance, event, false)
+                    reconcile::soft_mode_get(self, instance, event, false)
                 } else {
-                    self.refresh(instance, event)
+                    reconcile(self, instance, &[event], Goal::Unchanged)
                 };
                 if done.is_err() {
                     self.state(instance)?.triggers.remove(event, 0);
@@ -117,7 +118,7 @@ impl Engine {
             }
         };
         if let (Err(_), Some((target, idle))) = (done, kind.target()) {
-            self.harden_for(instance, target, idle)?;
+            reconcile::soft_mode_put(self, instance, target, idle)?;
         }
         done
     }
@@ -129,91 +130,17 @@ impl Engine {
         let state = self.state(instance)?;
         let Some(standing) = state.triggers.remove(event, at) else { return Ok(()) };
         if state.triggers.of(event).is_empty() && !self.is_special(event) {
-            self.harden_for(instance, event, false)?;
+            reconcile::soft_mode_put(self, instance, event, false)?;
         } else {
-            self.refresh(instance, event)?;
+            reconcile(self, instance, &[event], Goal::Unchanged)?;
         }
         match standing.kind.target() {
-            Some((target, idle)) => self.harden_for(instance, target, idle),
+            Some((target, idle)) => reconcile::soft_mode_put(self, instance, target, idle),
             None => Ok(()),
         }
     }
 
     pub(in crate::engine) fn is_special(&self, event: EventId) -> bool {
         self.registry.events().get(event).is_some_and(|known| self.registry.events().is_special(known.system))
-    }
-
-    /// One reason more why an event hangs on its hook though it be off, for what has programs of its own.
-    pub(in crate::engine) fn soften_idle(
-        &mut self,
-        instance: InstanceId,
-        event: EventId,
-    ) -> Result<(), Errno> {
-        self.soften_for(instance, event, true)
-    }
-
-    /// One such reason less.
-    pub(in crate::engine) fn harden_idle(
-        &mut self,
-        instance: InstanceId,
-        event: EventId,
-    ) -> Result<(), Errno> {
-        self.harden_for(instance, event, true)
-    }
-
-    /// One reason more why triggers may turn an event on and off (`__ftrace_event_enable_disable(file, 1, 1)`): it
-    /// hangs on its hook from here on, and is what it was, on or off.
-    fn soften_for(&mut self, instance: InstanceId, event: EventId, idle: bool) -> Result<(), Errno> {
-        let is_idle = self.attachments.is_idle(instance, event);
-        let state = self.state(instance)?;
-        let first = state.triggers.soft_mode_get(event, idle);
-        let wakes = is_idle && !state.triggers.is_idle(event);
-        let done = if wakes || first && !state.is_enabled(event) {
-            self.choose_hooks(&[event]);
-            self.attach_hook(instance, event, true)
-        } else {
-            self.refresh(instance, event)
-        };
-        if done.is_err() {
-            self.state(instance)?.triggers.soft_mode_put(event, idle);
-        }
-        done
-    }
-
-    /// One reason less; behind the last one an event stays on its hook if it is on.
-    fn harden_for(&mut self, instance: InstanceId, event: EventId, idle: bool) -> Result<(), Errno> {
-        let state = self.state(instance)?;
-        let last = state.triggers.soft_mode_put(event, idle);
-        if !self.attachments.is_soft_off(instance, event) {
-            return self.refresh(instance, event);
-        }
-        if last {
-            return self.take_off(instance, event);
-        }
-        if self.may_idle(instance, event) && !self.attachments.is_idle(instance, event) {
-            self.keep_counts(instance, &[event]);
-            if let Some(session) = self.attachments.session_mut(instance) {
-                session.idle_at(event);
-            }
-        }
-        self.refresh(instance, event)
-    }
-
-    /// Whether nothing needs an event's own program while the event is off.
-    pub(in crate::engine) fn may_idle(&self, instance: InstanceId, event: EventId) -> bool {
-        let idle = self.get(instance).is_some_and(|state| state.triggers.is_idle(event));
-        // What has no tracepoint is made by the programs that hang for it.
-        idle && !self.registry.events().is_made(event)
-    }
-
-    /// Takes an event off its hook.
-    fn take_off(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
-        self.keep_counts(instance, &[event]);
-        self.state(instance)?.enabled.remove(&event);
-        if let Some(session) = self.attachments.session_mut(instance) {
-            session.detach([event]);
-        }
-        self.sit(instance, event, false)?;
-        self.changed(instance, event)
     }
 }

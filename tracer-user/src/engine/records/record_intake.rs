@@ -22,8 +22,8 @@ use crate::{
         Cooperative, Engine,
         attachments::{
             desired,
-            ring_queue::{RingQueue, RingRecord},
             session::InstanceSession,
+            session::ring_queue::{RingQueue, RingRecord},
         },
         facts::Facts,
         instances::instance::Instance,

@@ -5,7 +5,7 @@ use crate::{
         AttachError, Attached, Cause, Dispatch, FunctionLinks, Hooks, Job, LinkedFunctions, Planned, Request,
     },
     engine::{
-        attachments::{event_config::EventConfig, session::InstanceSession},
+        attachments::session::{InstanceSession, event_config::EventConfig},
         facts::Facts,
         probes::{self, Candidate, Tried},
     },
@@ -61,7 +61,7 @@ impl InstanceSession {
         facts: &Facts,
     ) -> Result<(), Tried> {
         let mut attached = AttachedProbes::default();
-        if let Some((shared, candidate)) = self.together.remove(&event) {
+        if let Some((shared, candidate)) = self.shared.remove(&event) {
             attached.probes.push(Some((shared, candidate)));
             self.put_probes(event, attached);
             return Ok(());
@@ -189,7 +189,7 @@ impl InstanceSession {
     }
 
     /// Plans how functions' events hang through as few links as can be.
-    pub(in crate::engine) fn plan_together(
+    pub(in crate::engine) fn plan_shared(
         &mut self,
         events: &[(EventId, Candidate)],
         wanted: &[EventConfig<'_>],
@@ -203,20 +203,20 @@ impl InstanceSession {
     }
 
     /// Takes them up once the links are made; [`InstanceSession::attach_probes`] finds them there.
-    pub(in crate::engine) fn finish_together(
+    pub(in crate::engine) fn finish_shared(
         &mut self,
         events: Vec<(EventId, Candidate)>,
         linked: LinkedFunctions,
     ) {
         let all = linked.finish();
         let attached = events.into_iter().zip(all);
-        self.together.extend(
+        self.shared.extend(
             attached.filter_map(|((event, candidate), attached)| Some((event, (attached?, candidate)))),
         );
     }
 
     /// Detaches the events that were planned together and not turned on.
-    pub(in crate::engine) fn end_together(&mut self) {
-        self.together.clear();
+    pub(in crate::engine) fn drop_unused_shared(&mut self) {
+        self.shared.clear();
     }
 }

@@ -1,7 +1,14 @@
-//! What of an instance is in the kernel: its session, and the events that hang on their hooks.
+//! The part of an instance that is in the kernel: the attach layer's session, and the events that are attached.
 //!
-//! It is made when the first event is turned on. Events hang behind a gate, so that each can change and go while it
-//! fires; one that was turned off rests on its hook for a while.
+//! It is made when something of the instance is attached for the first time. Programs are attached behind a gate, so that
+//! each can be replaced and detached while its event fires. A detached event stays parked on its hook for a while, because
+//! closing perf events is slow and events are often enabled again ([`deferred_close`]).
+
+pub(in crate::engine) mod count_ledger;
+mod deferred_close;
+pub(in crate::engine) mod event_config;
+pub(in crate::engine) mod probes;
+pub(in crate::engine) mod ring_queue;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,14 +18,14 @@ use std::{
 
 use tracer_abi::Counters;
 
-pub(in crate::engine) use crate::engine::attachments::probes::AttachedProbes;
+use self::probes::AttachedProbes;
 use crate::{
     attach::{
         self, AttachError, AttachPoint, Attached, Block, Calls, Cause, Context, Dispatch, Guard, Hooks, Job,
         Planned, Session, Writer, ids,
     },
     engine::{
-        attachments::{
+        attachments::session::{
             count_ledger::CountLedger, deferred_close::DeferredClose, event_config::EventConfig,
             ring_queue::RingQueue,
         },
@@ -44,11 +51,11 @@ pub(in crate::engine) struct InstanceSession {
     pub(in crate::engine) queue: RingQueue,
     attached: HashMap<EventId, (Attached, AttachPlan)>,
     /// Dynamic events.
-    pub(super) probes: HashMap<EventId, AttachedProbes>,
-    /// Dynamic events that were hung up together and are about to be turned on.
-    pub(in crate::engine) together: HashMap<EventId, (Attached, Candidate)>,
+    probes: HashMap<EventId, AttachedProbes>,
+    /// Dynamic events that share links and are about to be turned on.
+    shared: HashMap<EventId, (Attached, Candidate)>,
     /// Probes of files that are linked, for [`InstanceSession::attach_probes`].
-    pub(in crate::engine) linked: HashMap<EventId, AttachedProbes>,
+    linked: HashMap<EventId, AttachedProbes>,
     /// Synthetic events and probes on events that have no hook, and how their values are had.
     emitted: HashMap<EventId, (Attached, ProgramContext)>,
     /// What hands the records of dynamic events to what follows them.
@@ -116,7 +123,7 @@ impl InstanceSession {
             queue: RingQueue::new(rings),
             attached: HashMap::new(),
             probes: HashMap::new(),
-            together: HashMap::new(),
+            shared: HashMap::new(),
             linked: HashMap::new(),
             emitted: HashMap::new(),
             relays: HashMap::new(),
