@@ -236,7 +236,10 @@ fn set_triggers(engine: &mut Engine, set: Set) -> Result<(), Errno> {
             return Err(errno);
         }
     }
-    let is_gone = |(_, table): &(InstanceId, &Table)| engine.histograms.trigger(table.trigger).is_none();
+    // The set keeps unlisted triggers for the sake of references to their variables; they count no more.
+    let is_gone = |(_, table): &(InstanceId, &Table)| {
+        engine.histograms.set().triggers().all(|trigger| trigger.id != table.trigger)
+    };
     let gone = engine.histograms.all().filter(is_gone).map(|(instance, table)| (instance, table.trigger));
     let gone: Vec<(InstanceId, TriggerId)> = gone.collect();
     let done = gone.into_iter().try_for_each(|(instance, id)| drop_table(engine, instance, id));
