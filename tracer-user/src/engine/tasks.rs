@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::{event::Format, render::line::Tasks};
+use crate::{event::Format, kernel::ThreadStatus, render::line::Tasks};
 
 /// Longest name with its NUL, `TASK_COMM_LEN`.
 const COMM_LEN: usize = 16;
@@ -239,10 +239,10 @@ fn task_comm(mut shown: Vec<u8>) -> Vec<u8> {
     shown
 }
 
-/// `Tgid:` of a thread's status file.
+/// The id of a thread's process.
 pub(super) fn thread_group(pid: i32) -> Option<i32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+    let process = ThreadStatus::read(pid.try_into().ok()?).ok()?.process()?;
+    process.try_into().ok()
 }
 
 impl Tasks for TaskNames {

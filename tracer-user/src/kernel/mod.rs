@@ -20,6 +20,7 @@ mod preemption;
 mod probe_units;
 pub mod symbols;
 pub mod syscalls;
+mod thread;
 pub mod tracefs;
 
 use std::fs::File;
@@ -33,6 +34,7 @@ pub use error::Error;
 pub use preemption::preemption;
 pub use probe_units::ProbeUnit;
 pub use symbols::{Symbol, Symbols};
+pub use thread::ThreadStatus;
 pub use tracefs::Tracefs;
 
 /// Reads a file whose size the kernel does not report in advance, with an initial capacity of `guess` bytes.

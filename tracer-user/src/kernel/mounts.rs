@@ -1,4 +1,4 @@
-//! Mounts by number: the lines of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+//! Mounts: the lines of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
 //! A path does not identify a mount: several may be stacked at one place, and symlinks and blanks (written as octal
 //! escapes) give one place several spellings. The number identifies a mount as long as it exists.
@@ -21,13 +21,25 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// The mounts in this process's mount namespace, in the kernel's order. A line that the kernel would not write is
+    /// left out: users name what they mount, and no name may hide the other mounts.
+    ///
+    /// # Errors
+    /// If the list cannot be read.
+    pub fn all() -> io::Result<Vec<Self>> {
+        Ok(Self::parse_all(&std::fs::read("/proc/self/mountinfo")?).collect())
+    }
+
     /// The mount of this number in this process's mount namespace; None if it no longer exists.
     ///
     /// # Errors
     /// If the list cannot be read.
     pub fn find(id: u64) -> io::Result<Option<Self>> {
-        let text = std::fs::read("/proc/self/mountinfo")?;
-        Ok(text.split(|byte| *byte == b'\n').filter_map(Self::parse).find(|mount| mount.id == id))
+        Ok(Self::parse_all(&std::fs::read("/proc/self/mountinfo")?).find(|mount| mount.id == id))
+    }
+
+    fn parse_all(text: &[u8]) -> impl Iterator<Item = Self> {
+        text.split(|byte| *byte == b'\n').filter_map(Self::parse)
     }
 
     /// Parses a line.
@@ -84,6 +96,18 @@ mod tests {
             assert_eq!(Mount::parse(broken), None, "{}", String::from_utf8_lossy(broken));
         }
         assert_eq!(unescape(br"\04\400\0"), OsString::from(r"\04\400\0"));
+        assert_eq!(unescape(br"\x\134y"), OsString::from(r"\x\y"));
+    }
+
+    #[test]
+    fn one_mount_does_not_hide_others() {
+        let text = b"1 0 0:1 / /proc rw - proc proc rw\n2 1 0:2 / /\xff rw - fuse x rw\nx\n\
+            3 1 0:3 / /a\\040b rw - tracefs nodev rw\n";
+        let found: Vec<_> = Mount::parse_all(text).map(|mount| (mount.id, mount.fs_type)).collect();
+        let found: Vec<_> = found.iter().map(|(id, fs_type)| (*id, fs_type.as_str())).collect();
+        assert_eq!(found, [(1, "proc"), (2, "fuse"), (3, "tracefs")]);
+        let tracefs = Mount::parse_all(text).find(|mount| mount.fs_type == "tracefs").unwrap();
+        assert_eq!(tracefs.at, PathBuf::from("/a b"));
     }
 
     #[test]

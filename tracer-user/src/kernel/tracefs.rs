@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Dir, Mode, OFlags, open, openat, statfs};
 use rustix::io::Errno;
 
-use super::Error;
+use super::{Error, mounts::Mount};
 use crate::sys::{mount, perf::event_mutex};
 
 /// `TRACEFS_MAGIC`, include/uapi/linux/magic.h.
@@ -58,7 +58,7 @@ impl Tracefs {
         }
     }
 
-    /// The visible mount, if there is one: the usual places first, then the mounts listed in `/proc/self/mounts`.
+    /// The visible mount, if there is one: the usual places first, then all other mounts.
     ///
     /// # Errors
     /// If a mount exists and may not be opened.
@@ -68,11 +68,9 @@ impl Tracefs {
                 return Ok(Some(found));
             }
         }
-        let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else {
-            return Ok(None);
-        };
-        for path in mount_points(&mounts) {
-            if let Some(found) = Self::at_mount(&path)? {
+        let mounts = Mount::all().unwrap_or_default();
+        for mount in mounts.iter().filter(|mount| mount.fs_type == "tracefs") {
+            if let Some(found) = Self::at_mount(&mount.at)? {
                 return Ok(Some(found));
             }
         }
@@ -256,44 +254,9 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\0'])
 }
 
-/// The mount points of tracefs in a mounts table, which writes blanks in paths as octal escapes (proc(5)).
-fn mount_points(mounts: &str) -> impl Iterator<Item = PathBuf> {
-    mounts.lines().filter_map(|line| {
-        let mut words = line.split(' ');
-        let (_, path, kind) = (words.next()?, words.next()?, words.next()?);
-        (kind == "tracefs").then(|| PathBuf::from(unescape(path)))
-    })
-}
-
-/// Undoes the `\040` escapes of a mounts table.
-fn unescape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((front, behind)) = rest.split_once('\\') {
-        out.push_str(front);
-        let escape = behind.split_at_checked(3);
-        let code = escape.and_then(|(digits, behind)| Some((u8::from_str_radix(digits, 8).ok()?, behind)));
-        rest = if let Some((code, behind)) = code {
-            out.push(char::from(code));
-            behind
-        } else {
-            out.push('\\');
-            behind
-        };
-    }
-    out + rest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mount_tables_are_read_with_their_escapes() {
-        let table = "proc /proc proc rw 0 0\nnodev /a\\040b tracefs rw,relatime 0 0\nx /y ext4 rw 0 0\n";
-        assert_eq!(mount_points(table).collect::<Vec<_>>(), [PathBuf::from("/a b")]);
-        assert_eq!(unescape("\\x\\134y"), "\\x\\y");
-    }
 
     #[test]
     fn a_frozen_directory_serves_as_a_tracefs() {

@@ -116,6 +116,13 @@ mod tests {
     }
 
     #[test]
+    fn ids_end_after_the_highest_cpu() {
+        for (text, ids) in [("0-1\n", Some(2)), ("0,2-7\n", Some(8)), ("", None)] {
+            assert_eq!(Cpus::parse(text).map(|cpus| cpus.ids()), ids);
+        }
+    }
+
+    #[test]
     fn this_machine_has_cpus() {
         let (possible, online) = (Cpus::possible().unwrap(), Cpus::online().unwrap());
         assert!(possible.count() >= online.count() && online.count() > 0);

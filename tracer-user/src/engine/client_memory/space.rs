@@ -24,8 +24,12 @@ use rustix::io::Errno;
 
 use super::message::{Bit, Look, Op, Seen, Text};
 use crate::{
+    kernel::ThreadStatus,
     lang::user::COMMAND_MAX,
-    sys::memory::procmap::{Mapping, mapping_at},
+    sys::{
+        memory::procmap::{Mapping, mapping_at},
+        process::privileges::CapabilitySet,
+    },
 };
 
 /// Bytes of `auxv` at most; the kernel keeps less than 1,024.
@@ -36,7 +40,7 @@ const RANDOM_BYTES: usize = 16;
 /// Mappings that are looked through where the kernel cannot be asked for one; `vm.max_map_count` allows 65,530.
 const MAPPINGS_MAX: usize = 1 << 16;
 /// `CAP_SYS_ADMIN` and `CAP_PERFMON`, include/uapi/linux/capability.h.
-const CAPABLE: u64 = 1 << 21 | 1 << 38;
+const CAPABLE: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::PERFMON);
 /// How long a caller may take from asking to sleeping, on a machine that has other things to do.
 const ASLEEP_TRIES: u32 = 4000;
 const ASLEEP_APART: Duration = Duration::from_micros(500);
@@ -268,12 +272,10 @@ fn argument(thread: u32, number: u32, forgotten: &AtomicBool) -> Result<u64, Err
 /// A thread's process, and whether it may have events that persist: `perfmon_capable()`, which asks in the first user namespace; here
 /// in ours.
 fn standing(thread: u32) -> Result<(u32, bool), Errno> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).map_err(|error| errno(&error))?;
-    let value = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-    let process = value("Tgid:").and_then(|text| text.parse().ok()).ok_or(Errno::SRCH)?;
-    let has = value("CapEff:").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    let status = ThreadStatus::read(thread).map_err(|error| errno(&error))?;
+    let process = status.process().ok_or(Errno::SRCH)?;
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
-    let capable = has & CAPABLE != 0
+    let capable = status.effective().intersects(CAPABLE)
         && namespace("self").is_some_and(|own| namespace(&thread.to_string()).as_ref() == Some(&own));
     Ok((process, capable))
 }

@@ -29,6 +29,7 @@ use crate::{
         line::{self, BufferInfo, Stamp},
         stack::{self, Stack},
     },
+    sys::cpus::Cpus,
 };
 
 /// What rendering asks, with pointers as the option `hash-ptr` wants them.
@@ -230,7 +231,8 @@ impl Lines {
         let state = mirror.get(instance)?;
         let nothing = TraceBuffer::new(0, 0, state.page());
         let buffers = state.buffers(snapshot).unwrap_or(&nothing);
-        let mut header = BufferInfo { entries: 0, written: 0, cpus: online_cpus() };
+        let mut header =
+            BufferInfo { entries: 0, written: 0, cpus: Cpus::online().map_or(0, |cpus| cpus.count() as u32) };
         for (_, buffer) in buffers.select(None) {
             let stats = buffer.stats();
             header.entries += stats.entries;
@@ -468,16 +470,6 @@ impl Pages {
         let full = state.percent as usize;
         !self.left.is_empty() || (!buffer.is_empty() && (full == 0 || buffer.percent() >= full))
     }
-}
-
-/// Number of CPUs that are on.
-fn online_cpus() -> u32 {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let count = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
-    };
-    list.trim().split(',').filter_map(count).fold(0, u32::saturating_add)
 }
 
 #[cfg(test)]

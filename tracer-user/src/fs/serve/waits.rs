@@ -20,7 +20,7 @@ use std::{
 use fuser::{Errno, PollNotifier, ReplyData};
 
 use super::{errno::errno, owner::View};
-use crate::{engine::quota::Charge, event::InstanceId, fs::tree::open::Outcome};
+use crate::{engine::quota::Charge, event::InstanceId, fs::tree::open::Outcome, kernel::ThreadStatus};
 
 /// How long a poll is kept without a notification.
 const INTEREST: Duration = Duration::from_secs(1);
@@ -248,12 +248,7 @@ fn settle(view: &mut View<'_>, settled: &mut HashMap<InstanceId, bool>, handle: 
 
 /// Whether a thread has a pending signal that it does not block, or is gone (proc(5)).
 fn is_interrupted(pid: u32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
-    let mask = |key: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(key));
-        line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-    };
-    (mask("SigPnd:") | mask("ShdPnd:")) & !mask("SigBlk:") != 0
+    ThreadStatus::read(pid).map_or(true, |status| status.is_interrupted())
 }
 
 #[cfg(test)]

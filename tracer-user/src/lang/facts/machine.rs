@@ -18,14 +18,12 @@ use crate::event::{Format, Glob};
 use crate::kernel::btf::{BitMember, Shape, Signature};
 use crate::kernel::opened::OpenedFile;
 use crate::kernel::{Btf, Symbols, Tracefs};
-use crate::lang::cpulist;
 use crate::lang::filter::{self, Dialect, FilterError};
+use crate::sys::cpus::Cpus;
 
 /// Checks a filter against an event. A higher layer supplies it, because the check needs more than the syntax.
 pub type FilterCheck = Box<dyn Fn(&Format, &[u8]) -> Result<(), FilterError> + Send + Sync>;
 
-/// More CPUs than any kernel supports.
-const CPUS_MAX: u32 = 1 << 16;
 /// Size in bytes of the instruction before a function's `fentry` call on kernels with indirect branch tracking.
 const ENDBR: u64 = 4;
 
@@ -65,14 +63,12 @@ pub struct Sites {
 impl<'a> Machine<'a> {
     /// Facts of this kernel for our own language. Checks only the syntax of filters.
     pub fn running(btf: Option<&'a Btf>, tracefs: Option<&'a Tracefs>) -> Self {
-        let possible = std::fs::read("/sys/devices/system/cpu/possible").unwrap_or_default();
-        let last = cpulist::parse(possible.trim_ascii(), CPUS_MAX).and_then(|cpus| cpus.last().copied());
         Self {
             language: Language::full(),
             types: Types::new(btf),
             tracefs,
             filter: Box::new(|_, text| filter::parse(text, &Dialect::newest()).map(|_| ())),
-            cpus: last.map_or(1, |last| last.saturating_add(1)),
+            cpus: Cpus::possible().map_or(1, Cpus::ids),
             symbols: OnceLock::new(),
             given: None,
             sites: Arc::default(),

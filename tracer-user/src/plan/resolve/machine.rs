@@ -1,18 +1,11 @@
 //! The running machine as a [`ResolveEnv`].
 
-use std::fs;
 use std::sync::OnceLock;
 
 use super::ResolveEnv;
 use crate::kernel::{Answer, Btf, Symbols, Tracefs, filter_parser};
-use crate::lang::cpulist;
 use crate::lang::filter::{Dialect, Feature};
-
-/// Where the kernel lists the CPUs that the machine can ever have.
-const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
-
-/// More CPUs than any kernel is built for (`CONFIG_NR_CPUS` is at most 8192).
-const CPUS_MAX: u32 = 1 << 16;
+use crate::sys::cpus::Cpus;
 
 /// The running machine. Symbols are read when the first filter names one. The kernel's parser is consulted when the
 /// first filter ends with a bare junction.
@@ -28,7 +21,7 @@ impl Machine {
     /// Inspects the running machine. `btf` determines the features of its filter language. Without it, and for features
     /// that it does not determine, a feature counts as present.
     pub fn running(btf: Option<&Btf>) -> Self {
-        let cpu_ids = fs::read_to_string(POSSIBLE).ok().and_then(|text| cpu_ids(&text)).unwrap_or(1);
+        let cpu_ids = Cpus::possible().map_or(1, Cpus::ids);
         Self { dialect: dialect(btf), cpu_ids, symbols: OnceLock::new(), loose_end: OnceLock::new() }
     }
 
@@ -83,11 +76,6 @@ impl ResolveEnv for Machine {
     }
 }
 
-/// One more than the highest CPU of a list.
-fn cpu_ids(possible: &str) -> Option<u32> {
-    Some(cpulist::parse(possible.as_bytes(), CPUS_MAX)?.last()? + 1)
-}
-
 /// The filter language according to the kernel's types.
 fn dialect(btf: Option<&Btf>) -> Dialect {
     let Some(btf) = btf else { return Dialect::newest() };
@@ -104,17 +92,5 @@ fn dialect(btf: Option<&Btf>) -> Dialect {
     match btf.member("trace_seq", "buffer") {
         Ok(Some(buffer)) if buffer.ty.size > 0 => dialect.with_message_room(buffer.ty.size as usize),
         _ => dialect,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn highest_cpu() {
-        assert_eq!(cpu_ids("0-1\n"), Some(2));
-        assert_eq!(cpu_ids("0,2-7\n"), Some(8));
-        assert_eq!(cpu_ids(""), None);
     }
 }
