@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use super::Errno;
+use super::{Errno, errno_of};
 
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
@@ -40,8 +40,7 @@ impl Cpus {
     }
 
     fn read(path: &str) -> Result<Self, Errno> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let text = std::fs::read_to_string(path).map_err(|error| errno_of(&error))?;
         Self::parse(&text).ok_or(Errno::IO)
     }
 

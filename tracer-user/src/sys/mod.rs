@@ -16,6 +16,11 @@ pub mod process;
 /// The error number of a failed system call.
 pub type Errno = rustix::io::Errno;
 
+/// The number of an error that a library reports; `EIO` for one without a number.
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
 /// Turns a raw system call's result into a value or the error number.
 fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 {

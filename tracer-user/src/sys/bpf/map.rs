@@ -2,14 +2,14 @@
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 use aya_obj::generated::{bpf_cmd, bpf_map_type};
+use memmap2::{MmapOptions, MmapRaw};
 
 use super::{arguments, call, call_fd, name};
-use crate::sys::{Errno, cpus::Cpus};
+use crate::sys::{Errno, cpus::Cpus, errno_of};
 
 /// Map types, `enum bpf_map_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,19 +292,8 @@ impl Map {
         // The kernel rounds the size of every value up to a multiple of eight bytes.
         let stride = self.value_size.next_multiple_of(8);
         let length = stride.checked_mul(self.max_entries as usize).ok_or(Errno::INVAL)?;
-        // SAFETY: a fresh mapping at an address that the kernel chooses.
-        let start = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                length,
-                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
-                rustix::mm::MapFlags::SHARED,
-                &self.fd,
-                0,
-            )?
-        };
-        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
-        Ok(MappedArray { start, length })
+        let memory = MmapOptions::new().len(length).map_raw(&self.fd).map_err(|error| errno_of(&error))?;
+        Ok(MappedArray { memory })
     }
 }
 
@@ -317,24 +306,18 @@ impl AsFd for Map {
 /// The values of an array map in this process's memory. Programs may write them at any time.
 #[derive(Debug)]
 pub struct MappedArray {
-    start: NonNull<u8>,
-    length: usize,
+    memory: MmapRaw,
 }
-
-// SAFETY: access goes through atomics only.
-unsafe impl Send for MappedArray {}
-// SAFETY: as above.
-unsafe impl Sync for MappedArray {}
 
 impl MappedArray {
     /// The word at a byte offset; None unless it is aligned and lies entirely inside the mapping.
     fn word<T>(&self, offset: usize) -> Option<*mut T> {
         let end = offset.checked_add(size_of::<T>())?;
-        if !offset.is_multiple_of(align_of::<T>()) || end > self.length {
+        if !offset.is_multiple_of(align_of::<T>()) || end > self.memory.len() {
             return None;
         }
         // SAFETY: inside the mapping, checked above.
-        Some(unsafe { self.start.as_ptr().add(offset) }.cast())
+        Some(unsafe { self.memory.as_mut_ptr().add(offset) }.cast())
     }
 
     fn short(&self, offset: usize) -> Option<&AtomicU32> {
@@ -386,13 +369,6 @@ impl MappedArray {
             word.fetch_and(!bits, Ordering::AcqRel);
         }
         Some(())
-    }
-}
-
-impl Drop for MappedArray {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is owned by this value and not used after this.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
 

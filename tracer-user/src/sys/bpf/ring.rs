@@ -7,7 +7,6 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
-    ptr::NonNull,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
@@ -15,8 +14,10 @@ use aya_obj::generated::{
     BPF_RINGBUF_BUSY_BIT as BUSY, BPF_RINGBUF_DISCARD_BIT as DISCARD, BPF_RINGBUF_HDR_SZ,
 };
 
+use memmap2::{MmapOptions, MmapRaw};
+
 use super::map::{Map, MapKind};
-use crate::sys::Errno;
+use crate::sys::{Errno, errno_of};
 
 /// Bytes before each record.
 const HEADER: u64 = BPF_RINGBUF_HDR_SZ as u64;
@@ -47,15 +48,12 @@ pub enum Drained {
 #[derive(Debug)]
 pub struct RingMemory {
     map: Map,
-    consumer: NonNull<u8>,
-    producer: NonNull<u8>,
+    consumer: MmapRaw,
+    producer: MmapRaw,
     page: usize,
     size: usize,
     position: u64,
 }
-
-// SAFETY: this value alone owns the mappings, and positions are accessed as atomics.
-unsafe impl Send for RingMemory {}
 
 impl RingMemory {
     /// Maps a ring buffer.
@@ -63,7 +61,6 @@ impl RingMemory {
     /// # Errors
     /// `ENOMEM`; `EINVAL` for another kind of map.
     pub fn new(map: Map) -> Result<Self, Errno> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
         // `drain` trusts the lengths in the memory. Only in this kind of map does the kernel write them, out
         // of reach of programs.
         if map.kind() != MapKind::RingBuf {
@@ -71,26 +68,14 @@ impl RingMemory {
         }
         let page = rustix::param::page_size();
         let size = map.max_entries() as usize;
-        // SAFETY: fresh mappings at addresses that the kernel chooses.
-        let consumer = unsafe {
-            mmap(std::ptr::null_mut(), page, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &map, 0)?
-        };
-        // SAFETY: as above; the second half of the data mirrors the first.
-        let producer = match unsafe {
-            mmap(std::ptr::null_mut(), page + 2 * size, ProtFlags::READ, MapFlags::SHARED, &map, page as u64)
-        } {
-            Ok(start) => start,
-            Err(error) => {
-                // SAFETY: mapped above and not used any more.
-                let _ = unsafe { munmap(consumer, page) };
-                return Err(error);
-            }
-        };
-        // mmap(2) never returns null unless asked to.
-        let (Some(consumer), Some(producer)) = (NonNull::new(consumer.cast()), NonNull::new(producer.cast()))
-        else {
-            return Err(Errno::FAULT);
-        };
+        let consumer =
+            MmapOptions::new().len(page).map_raw(&map.as_fd()).map_err(|error| errno_of(&error))?;
+        // The second half of the data mirrors the first.
+        let producer = MmapOptions::new()
+            .len(page + 2 * size)
+            .offset(page as u64)
+            .map_raw_read_only(&map.as_fd())
+            .map_err(|error| errno_of(&error))?;
         let mut ring = Self { map, consumer, producer, page, size, position: 0 };
         ring.position = ring.consumer().load(Ordering::Relaxed);
         Ok(ring)
@@ -98,12 +83,12 @@ impl RingMemory {
 
     fn consumer(&self) -> &AtomicU64 {
         // SAFETY: the page starts with the eight-byte position and lives as long as `self`.
-        unsafe { AtomicU64::from_ptr(self.consumer.as_ptr().cast()) }
+        unsafe { AtomicU64::from_ptr(self.consumer.as_mut_ptr().cast()) }
     }
 
     fn producer(&self) -> &AtomicU64 {
         // SAFETY: as above; only read, as the page is mapped read-only.
-        unsafe { AtomicU64::from_ptr(self.producer.as_ptr().cast()) }
+        unsafe { AtomicU64::from_ptr(self.producer.as_mut_ptr().cast()) }
     }
 
     /// Bytes not yet read.
@@ -124,7 +109,7 @@ impl RingMemory {
             }
             let at = self.page + (self.position & mask) as usize;
             // SAFETY: inside the mapping: positions are masked, and the header is eight bytes aligned to eight.
-            let header = unsafe { AtomicU32::from_ptr(self.producer.as_ptr().add(at).cast()) };
+            let header = unsafe { AtomicU32::from_ptr(self.producer.as_mut_ptr().add(at).cast()) };
             let word = header.load(Ordering::Acquire);
             if word & BUSY != 0 {
                 break Drained::Busy;
@@ -162,15 +147,5 @@ impl RingMemory {
 impl AsFd for RingMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
-    }
-}
-
-impl Drop for RingMemory {
-    fn drop(&mut self) {
-        // SAFETY: mappings owned by this value, not used after this.
-        unsafe {
-            let _ = rustix::mm::munmap(self.consumer.as_ptr().cast(), self.page);
-            let _ = rustix::mm::munmap(self.producer.as_ptr().cast(), self.page + 2 * self.size);
-        }
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! A mapping is only as constant as its file. A file that another process could write or truncate is copied instead.
 
-use std::{ffi::c_void, fs::File, io::Read, ptr::NonNull};
+use std::{fs::File, io::Read};
 
+use memmap2::{Mmap, MmapOptions};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
 
-use crate::sys::Errno;
+use crate::sys::{Errno, errno_of};
 
 /// `SYSFS_MAGIC`, include/uapi/linux/magic.h.
 const SYSFS_MAGIC: u64 = 0x6265_6572;
@@ -15,22 +16,10 @@ const SYSFS_MAGIC: u64 = 0x6265_6572;
 #[derive(Debug)]
 pub enum MappedFile {
     /// A sysfs file or a sealed memfd: mapped.
-    Constant(Mapping),
+    Constant(Mmap),
     /// Any other file: copied.
     Copy(Vec<u8>),
 }
-
-/// A private mapping of a file that cannot change.
-#[derive(Debug)]
-pub struct Mapping {
-    start: NonNull<c_void>,
-    length: usize,
-}
-
-// SAFETY: the memory is only read, by any thread.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
 
 /// Whether neither the bytes nor the size of a file can change any more.
 fn is_constant(file: &File) -> bool {
@@ -49,41 +38,25 @@ impl MappedFile {
         if !is_constant(file) {
             let mut bytes = Vec::new();
             let mut own = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file)))
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-            own.read_to_end(&mut bytes).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+                .map_err(|error| errno_of(&error))?;
+            own.read_to_end(&mut bytes).map_err(|error| errno_of(&error))?;
             return Ok(Self::Copy(bytes));
         }
         let length = usize::try_from(rustix::fs::fstat(file)?.st_size).map_err(|_| Errno::OVERFLOW)?;
-        // SAFETY: a fresh mapping at an address that the kernel chooses.
-        let start = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                length,
-                rustix::mm::ProtFlags::READ,
-                rustix::mm::MapFlags::PRIVATE,
-                file,
-                0,
-            )?
-        };
-        Ok(Self::Constant(Mapping { start: NonNull::new(start).ok_or(Errno::NOMEM)?, length }))
+        if length == 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the file cannot change (`is_constant`).
+        let mapping = unsafe { MmapOptions::new().len(length).map_copy_read_only(file) };
+        mapping.map(Self::Constant).map_err(|error| errno_of(&error))
     }
 
     /// The file's bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            // SAFETY: the mapping is `length` bytes long, lives as long as `self`, and its file cannot change (`is_constant`).
-            Self::Constant(mapping) => unsafe {
-                std::slice::from_raw_parts(mapping.start.as_ptr().cast(), mapping.length)
-            },
+            Self::Constant(mapping) => mapping,
             Self::Copy(bytes) => bytes,
         }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, not used after this.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.length) };
     }
 }
 
