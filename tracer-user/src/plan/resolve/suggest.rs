@@ -8,18 +8,18 @@ pub(super) fn for_fault(fault: Fault, text: &[u8], known: impl FnOnce() -> Vec<S
     if fault.kind != ErrorKind::FieldNotFound {
         return None;
     }
-    near(fault.span.of(text), known().into_iter())
+    nearest(&String::from_utf8_lossy(fault.span.of(text)), known().into_iter())
 }
 
 /// The nearest of `known` names; None if all are too far away.
 pub fn nearest(wrong: &str, known: impl Iterator<Item = String>) -> Option<String> {
-    near(wrong.as_bytes(), known)
+    candidates(wrong, known).min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
 }
 
 /// The nearest of `known` names, all equally near, at most three, in alphabetical order.
 pub fn like(wrong: &str, known: impl Iterator<Item = String>) -> Vec<String> {
     const MOST: usize = 3;
-    let mut all: Vec<(usize, String)> = candidates(wrong.as_bytes(), known).collect();
+    let mut all: Vec<(usize, String)> = candidates(wrong, known).collect();
     all.sort();
     all.dedup();
     let nearest = all.first().map_or(0, |(distance, _)| *distance);
@@ -27,36 +27,18 @@ pub fn like(wrong: &str, known: impl Iterator<Item = String>) -> Vec<String> {
     equal.map(|(_, name)| name).take(MOST).collect()
 }
 
-fn near(wrong: &[u8], known: impl Iterator<Item = String>) -> Option<String> {
-    candidates(wrong, known).min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
-}
-
 /// Names that are near enough to be meant, and their distances.
-fn candidates(wrong: &[u8], known: impl Iterator<Item = String>) -> impl Iterator<Item = (usize, String)> {
+fn candidates(wrong: &str, known: impl Iterator<Item = String>) -> impl Iterator<Item = (usize, String)> {
     let most = wrong.len().div_ceil(3);
     known
         .filter(move |name| name.len().abs_diff(wrong.len()) <= most)
-        .map(move |name| (distance(wrong, name.as_bytes()), name))
+        .map(move |name| (distance(wrong, &name), name))
         .filter(move |(distance, _)| *distance <= most)
 }
 
 /// Number of insertions, deletions, replacements and swaps of neighbours that turn one into the other; case is ignored.
-fn distance(left: &[u8], right: &[u8]) -> usize {
-    let same = |a: u8, b: u8| a.eq_ignore_ascii_case(&b);
-    let mut before: Vec<usize> = Vec::new();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, &a) in left.iter().enumerate() {
-        let mut next = vec![i + 1];
-        for (j, &b) in right.iter().enumerate() {
-            let mut best = (row[j] + usize::from(!same(a, b))).min(row[j + 1] + 1).min(next[j] + 1);
-            if i > 0 && j > 0 && same(a, right[j - 1]) && same(left[i - 1], b) {
-                best = best.min(before[j - 1] + 1);
-            }
-            next.push(best);
-        }
-        before = std::mem::replace(&mut row, next);
-    }
-    row[right.len()]
+fn distance(left: &str, right: &str) -> usize {
+    strsim::osa_distance(&left.to_ascii_lowercase(), &right.to_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -81,7 +63,7 @@ mod tests {
             ("COMM", "comm", 0),
             ("prev_pidd", "prev_pid", 1),
         ] {
-            assert_eq!(distance(left.as_bytes(), right.as_bytes()), expected, "{left} {right}");
+            assert_eq!(distance(left, right), expected, "{left} {right}");
         }
     }
 }
