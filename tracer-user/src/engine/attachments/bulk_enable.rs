@@ -53,13 +53,16 @@ impl Engine {
     ) -> Option<BulkGuard> {
         let Many { opening, ahead } = many?;
         let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
-        let new = events.iter().filter(|event| is_to_attach(self, instance, **event));
-        let formats = new.filter_map(|event| Some((*event, catalogue.format(*event, &facts)?)));
-        let plan = |(event, format): (EventId, _)| {
-            let settings = desired::settings(self, instance, event).ok()?;
-            Some(BuildInput { format, plan: self.attachments.hooks().of(format), settings })
-        };
-        let new: Vec<BuildInput<'_>> = formats.filter_map(plan).collect();
+        let mut new: Vec<BuildInput<'_>> = Vec::new();
+        for event in events {
+            self.yield_to_readers();
+            if is_to_attach(self, instance, *event)
+                && let Some(format) = catalogue.format(*event, &facts)
+                && let Ok(settings) = desired::settings(self, instance, *event)
+            {
+                new.push(BuildInput { format, plan: self.attachments.hooks().of(format), settings });
+            }
+        }
         if let Some(session) = self.attachments.session(instance) {
             let (builder, stop) = (session.kernel().bulk_builder(), self.scheduler.stop_flag());
             let built = self.run_off_thread(|| build(&builder, &new, &stop));

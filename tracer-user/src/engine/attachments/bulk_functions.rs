@@ -49,9 +49,12 @@ impl Engine {
             .filter_map(|(event, _)| Some((*event, catalogue.format(*event, &facts)?)))
             .collect();
         functions.retain(|(event, _)| formats.contains_key(event));
-        let settings: Result<Vec<EventSettings>, _> =
-            functions.iter().map(|(event, _)| desired::settings(self, instance, *event)).collect();
-        let Ok(settings) = settings else { return };
+        let mut settings: Vec<EventSettings> = Vec::with_capacity(functions.len());
+        for (event, _) in &functions {
+            self.yield_to_readers();
+            let Ok(wanted) = desired::settings(self, instance, *event) else { return };
+            settings.push(wanted);
+        }
         let configs: Vec<EventConfig<'_>> = functions
             .iter()
             .zip(&settings)
