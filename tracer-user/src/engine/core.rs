@@ -12,6 +12,7 @@ use crate::{
             session::{self, InstanceSession, SessionFactory},
             sessions::Attachments,
         },
+        client_memory::{ClientMemory, Ticket},
         facts::Facts,
         histograms::tables::Histograms,
         instances::{instance::Instance, options::TraceOptions},
@@ -20,7 +21,7 @@ use crate::{
         registry::{EventRegistry, Events, published::PublishedEvents},
         scheduler::{Cooperative, Scheduler},
         tasks::TaskNames,
-        user::UserEvents,
+        user::user_events::UserEvents,
     },
     event::{EventId, InstanceId},
     kernel::{Error, memory},
@@ -125,6 +126,29 @@ impl Engine {
     /// The events.
     pub fn registry(&self) -> &EventRegistry {
         &self.registry
+    }
+
+    /// The user events.
+    pub fn user(&self) -> &UserEvents {
+        &self.user
+    }
+
+    /// Sets how the memory of programs is reached.
+    pub fn reach_programs_by(&mut self, memory: ClientMemory) {
+        self.user.reach_by(memory, &self.quotas);
+    }
+
+    /// Opens `user_events_data` for a uid.
+    ///
+    /// # Errors
+    /// Those of [`UserEvents::open`].
+    pub fn open_user_events(&mut self, uid: u32) -> Result<u64, Errno> {
+        self.user.open(uid, &self.quotas)
+    }
+
+    /// Ends the reports to programs; the bits that are being cleared.
+    pub fn end_user_events(&mut self) -> Option<Ticket> {
+        self.user.end_reports()
     }
 
     /// Whether an event is enabled in an instance, or held, so that it cannot be deleted.
@@ -411,7 +435,7 @@ impl Engine {
 
     /// The rings of all instances, and that of the tasks that take part in user events.
     pub fn rings(&self) -> impl Iterator<Item = &crate::sys::bpf::ring::RingMemory> {
-        self.attachments.rings().chain(self.user_ring())
+        self.attachments.rings().chain(self.user.ring())
     }
 
     /// Numbers of the instances that record at this moment.

@@ -4,7 +4,7 @@
 //! An event is there while somebody holds it: an open file that registered it, a process that asked to be told
 //! ([`spaces`]), an instance that has it on. One that is to persist, as those of `dynamic_events` and of the 6.1
 //! interface are, goes when it is deleted. Nothing here waits for anybody: what must be read from a program's memory is read
-//! before, and what must be written is handed to [`ClientMemory`], whose [`Ticket`] tells when it is.
+//! before, and what must be written is handed to [`ClientMemory`](crate::engine::client_memory::ClientMemory), whose ticket tells when it is.
 
 mod asked;
 mod caller;
@@ -12,9 +12,9 @@ mod page;
 mod record;
 mod register;
 mod spaces;
+pub(in crate::engine) mod user_events;
 
 use std::{
-    collections::{BTreeMap, HashMap},
     fmt::Write as _,
     time::{Duration, Instant},
 };
@@ -23,24 +23,15 @@ use rustix::io::Errno;
 
 pub use caller::{Access, Answer, Caller, Request};
 pub use register::{Layout, Registered, Registration};
+pub use user_events::{PendingUpdates, UserEvents};
 
-use self::{
-    page::{EVENTS_MAX, Page},
-    spaces::Spaces,
-};
+use self::page::EVENTS_MAX;
 use crate::{
-    attach::{TaskOffsets, Tasks, ids},
     buffer::clock::monotonic,
-    engine::{
-        Engine,
-        client_memory::{ClientMemory, Ticket},
-        facts::Facts,
-        quota::{Charge, Kind},
-        registry::table::EventChanges,
-    },
+    engine::{Engine, registry::table::EventChanges},
     event::{
         EventId, InstanceId,
-        user::{Event, MULTI_SYSTEM, SYSTEM},
+        user::{MULTI_SYSTEM, SYSTEM},
     },
     lang::{ctype, define::Line, user::Command},
 };
@@ -51,146 +42,7 @@ const SETTLING: u64 = 2_000_000_000;
 const SLICE: Duration = Duration::from_millis(5);
 const SLICE_OF_REQUEST: Duration = Duration::from_millis(25);
 
-/// A user event.
-#[derive(Debug)]
-struct Known {
-    event: Event,
-    /// Its fields, as [`fields_key`](crate::event::user::fields_key) has them.
-    fields: String,
-    /// Its place among all dynamic events.
-    serial: u64,
-    /// It stays when nobody holds it.
-    persists: bool,
-    /// Where it stays, it outlives the daemon as well.
-    saved: bool,
-    /// What its maker's uid has of it.
-    _charges: [Charge; 2],
-    /// Files that have registered it.
-    files: usize,
-    /// Its bit in the page, where somebody asked for one.
-    bit: Option<u32>,
-    /// Whether an instance has it on, when programs were last told.
-    on: bool,
-    /// When that changed (`CLOCK_MONOTONIC`).
-    changed: u64,
-}
-
-/// An entry in a file's table of events: what a write begins with is its place there.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    event: EventId,
-    /// It was registered by the 6.1 interface, which does not refuse writes while the event is off.
-    first_age: bool,
-}
-
-/// An open file's table.
-#[derive(Debug)]
-struct Table {
-    held: Vec<Held>,
-    /// Places by event.
-    places: HashMap<EventId, u32>,
-    _charge: Charge,
-}
-
-/// The events of a name.
-#[derive(Debug, Default)]
-struct Named {
-    single: Option<EventId>,
-    /// Those of which there may be several, by their fields.
-    formats: BTreeMap<String, EventId>,
-}
-
-/// What changed for programs.
-#[derive(Debug, Default)]
-pub struct PendingUpdates {
-    /// Bits in memory are being written.
-    pub ticket: Option<Ticket>,
-    /// The page changed.
-    pub page: bool,
-}
-
-/// All user events.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct UserEvents {
-    known: BTreeMap<EventId, Known>,
-    names: HashMap<String, Named>,
-    files: HashMap<u64, Table>,
-    next_file: u64,
-    next_multi: u64,
-    page: Page,
-    spaces: Spaces,
-    news: PendingUpdates,
-    /// Events that lost a holder and may have none any more.
-    loose: Vec<EventId>,
-    /// When any of them was last turned on or off (`CLOCK_MONOTONIC`).
-    changed: u64,
-    /// What instances had on when programs were last told: their numbers and how often that had changed.
-    told: Vec<(InstanceId, u64)>,
-}
-
-impl UserEvents {
-    /// Whether a program registered an event.
-    pub(in crate::engine) fn has(&self, event: EventId) -> bool {
-        self.known.contains_key(&event)
-    }
-
-    /// Events of a name, the oldest first.
-    fn named(&self, name: &str) -> Vec<EventId> {
-        let Some(named) = self.names.get(name) else { return Vec::new() };
-        let mut all: Vec<EventId> = named.single.into_iter().chain(named.formats.values().copied()).collect();
-        all.sort_by_key(|event| self.known.get(event).map(|known| known.serial));
-        all
-    }
-
-    /// Whether a file or a process holds an event, or an instance has it on.
-    fn is_busy(&self, event: EventId, on: bool) -> bool {
-        on || self.spaces.is_used(event) || self.known.get(&event).is_some_and(|known| known.files > 0)
-    }
-
-    /// An event may have nobody any more who holds it.
-    pub(in crate::engine) fn loosen(&mut self, event: EventId) {
-        self.loose.push(event);
-    }
-
-    /// Whether there is none.
-    pub(in crate::engine) fn is_empty(&self) -> bool {
-        self.known.is_empty()
-    }
-
-    /// Lines of `dynamic_events`, of all events or of those that outlive the daemon; with the place of each among all dynamic events.
-    pub(in crate::engine) fn lines(&self, lasting: bool) -> impl Iterator<Item = (u64, Vec<u8>)> {
-        let meant = self.known.values().filter(move |known| known.persists && known.saved || !lasting);
-        meant.map(|known| (known.serial, known.event.read_back().into_bytes()))
-    }
-}
-
-/// What following tasks needs of the kernel's structures.
-fn task_offsets(facts: &Facts) -> Option<TaskOffsets> {
-    let btf = facts.btf()?;
-    let offset = |of, name| Some(btf.member(of, name).ok()??.offset);
-    let task = |name| offset("task_struct", name);
-    let live = offset("signal_struct", "live")?;
-    Some(TaskOffsets { tgid: task("tgid")?, mm: task("mm")?, signal: task("signal")?, live })
-}
-
 impl Engine {
-    /// Reaches programs' memory by this from now on.
-    pub fn user_reach_by(&mut self, memory: ClientMemory) {
-        self.user.spaces.reach_by(memory, self.quotas.clone());
-    }
-
-    /// A new open `user_events_data` of a uid.
-    ///
-    /// # Errors
-    /// `ENOMEM` when the uid has as many as it may have: the only error that the kernel's can have.
-    pub fn user_open(&mut self, uid: u32) -> Result<u64, Errno> {
-        let charge = self.quotas.charge(uid, Kind::UserEventFiles, 1).map_err(|_| Errno::NOMEM)?;
-        self.user.next_file += 1;
-        let table = Table { held: Vec::new(), places: HashMap::new(), _charge: charge };
-        self.user.files.insert(self.user.next_file, table);
-        Ok(self.user.next_file)
-    }
-
     /// It is closed.
     pub fn user_close(&mut self, file: u64) {
         for held in self.user.files.remove(&file).map(|table| table.held).unwrap_or_default() {
@@ -220,14 +72,9 @@ impl Engine {
         text.into_bytes()
     }
 
-    /// The page that programs map.
-    pub fn user_page(&self) -> &[u8] {
-        self.user.page.bytes()
-    }
-
     /// Learns what became of tasks that take part, and what of that changes for programs. Bits that are to be written since the
     /// last call are on their way, and events that nobody holds any more are gone. Where there is more to learn than can be at a
-    /// time, this is asked for again ([`ClientMemory::on_attention`]).
+    /// time, this is asked for again (`ClientMemory::on_attention`).
     pub fn user_news(&mut self) -> PendingUpdates {
         self.user_news_within(SLICE)
     }
@@ -284,41 +131,6 @@ impl Engine {
             if !on {
                 user.loose.push(*event);
             }
-        }
-    }
-
-    /// Tells programs that no event is on any more, as the mirror ends.
-    pub fn user_farewell(&mut self) -> Option<Ticket> {
-        let mut ticket = None;
-        for (event, known) in &self.user.known {
-            if known.on {
-                self.user.spaces.tell(*event, false, &mut ticket);
-            }
-        }
-        ticket
-    }
-
-    /// Tasks and address spaces that take part, and open files.
-    pub fn user_counts(&self) -> (usize, usize, usize) {
-        let (tasks, spaces) = self.user.spaces.counts();
-        (tasks, spaces, self.user.files.len())
-    }
-
-    /// What becomes readable when something happens to tasks that take part.
-    pub(in crate::engine) fn user_ring(&self) -> Option<&crate::sys::bpf::ring::RingMemory> {
-        self.user.spaces.followed().map(Tasks::ring)
-    }
-
-    /// Begins to follow tasks. Where ids are not those that programs in the kernel see, nobody is followed: who registers is told
-    /// all the same, its children are not.
-    fn user_follow(&mut self) {
-        if self.user.spaces.followed().is_some() || !ids::is_initial() {
-            return;
-        }
-        let Some(offsets) = task_offsets(&self.facts) else { return };
-        match Tasks::follow(offsets, None) {
-            Ok(tasks) => self.user.spaces.set_followed(tasks),
-            Err(cause) => tracing::warn!("processes of user events are not followed: {cause}"),
         }
     }
 
@@ -446,69 +258,5 @@ impl Engine {
     pub(in crate::engine) fn user_any_busy(&mut self) -> bool {
         self.user_learn();
         self.user.known.keys().any(|event| self.user.is_busy(*event, self.is_busy(*event)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::{Command, Stdio};
-
-    use tracer_abi::{TaskEvent, task_event};
-
-    use super::*;
-
-    #[test]
-    fn processes_are_followed_and_not_threads() {
-        let Some(offsets) = Facts::running().ok().and_then(|facts| task_offsets(&facts)) else {
-            return eprintln!("skipped: no BTF");
-        };
-        let mut tasks = match Tasks::follow(offsets, None) {
-            Ok(tasks) => tasks,
-            Err(cause) => return eprintln!("skipped: {cause}"),
-        };
-        // Of children that other tests have meanwhile nothing is to be seen: only one of ours is followed.
-        let start = || Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let mut shell = Command::new("sh").args(["-c", "cat; exit"]).stdin(Stdio::piped()).spawn().unwrap();
-        let (parent, mark) = (shell.id(), monotonic());
-        tasks.add(parent, mark).unwrap();
-        assert_eq!(tasks.mark(parent), Some(mark));
-        tasks.remove(parent, mark + 1);
-        assert_eq!(tasks.mark(parent), Some(mark), "of another process");
-        drop(shell.stdin.take());
-        shell.wait().unwrap();
-        assert_eq!(tasks.mark(parent), None, "it ended");
-        let (news, lost) = tasks.news(1000);
-        assert!(!lost);
-        let end = TaskEvent { kind: task_event::GONE, task: parent, other: 0, shares: 0, time: mark };
-        assert_eq!(news.iter().rfind(|event| event.task == parent), Some(&end));
-        // All births have their ends, with the same mark.
-        let of = |kind| news.iter().filter(move |event| event.kind == kind);
-        for birth in of(task_event::FORK) {
-            assert!(birth.time > mark && birth.task == parent, "{news:?}");
-            let ends = of(task_event::GONE).filter(|end| (end.task, end.time) == (birth.other, birth.time));
-            assert_eq!(ends.count(), 1, "{news:?}");
-        }
-        // Threads of a process that takes part are nobody, and it does so until the last of them is gone.
-        let own = std::process::id();
-        tasks.add(own, mark).unwrap();
-        for _ in 0..100 {
-            std::thread::spawn(|| {}).join().unwrap();
-        }
-        let mut child = start();
-        let born = |news: &[TaskEvent]| news.iter().any(|event| event.other == child.id());
-        let (news, _) = tasks.news(1000);
-        // Other tests have children too, but not threads that are some.
-        assert!(born(&news) && tasks.mark(own) == Some(mark), "{news:?}");
-        assert!(
-            news.len() < 100 && news.iter().all(|event| event.task != own || event.kind == task_event::FORK)
-        );
-        tasks.remove(own, mark);
-        assert_eq!(tasks.mark(own), None);
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        // What is not taken stays.
-        let (news, _) = tasks.news(0);
-        assert!(news.is_empty());
-        assert!(tasks.news(1).0.len() <= 1);
     }
 }

@@ -1,14 +1,15 @@
 //! Registration: a command finds its event or makes it, and the file that it came by has it in its table.
 //!
-//! Asking to be told by a bit takes two steps ([`Engine::user_register`], then [`Engine::user_ask`]). The bit is written behind both;
+//! Asking to be told by a bit takes two steps (`Engine::user_register`, then `Engine::user_ask`). The bit is written behind both;
 //! that it can be is part of the answer, so the second is taken back where it cannot. Nothing here takes longer the more events
 //! there are.
 
 use rustix::io::Errno;
 
 use super::{
-    Engine, Held, Known,
+    Engine,
     spaces::{Asking, Placed},
+    user_events::{Held, Known},
 };
 use crate::{
     engine::{quota::Kind, registry::catalogue::Made},
@@ -180,7 +181,7 @@ impl Engine {
         address: u64,
         bit: u8,
     ) -> Result<Placed, Errno> {
-        self.user_follow();
+        self.user.follow(&self.facts);
         self.user.spaces.ask(asking, registered.event, (address, bit), registered.on)
     }
 
@@ -226,7 +227,7 @@ mod tests {
         const PART: u32 = 1000;
         let Some(mut mirror) = mirror() else { return };
         mirror.quotas = Quotas::unlimited();
-        let file = mirror.user_open(7).unwrap();
+        let file = mirror.user.open(7, &mirror.quotas).unwrap();
         let mut parts = Vec::new();
         for part in 0..30 {
             let since = Instant::now();
@@ -258,26 +259,26 @@ mod tests {
         let (mut made, mut uid) = (0_u32, 0);
         while (made as usize) < limits.total - limits.reserved {
             uid += 1;
-            let file = mirror.user_open(uid).unwrap();
+            let file = mirror.user.open(uid, &mirror.quotas).unwrap();
             let mut own = 0;
             while register(&mut mirror, file, uid, made).is_ok() {
                 (made, own) = (made + 1, own + 1);
             }
             assert!(own <= limits.per_uid && own > 0);
         }
-        let file = mirror.user_open(0).unwrap();
+        let file = mirror.user.open(0, &mirror.quotas).unwrap();
         for number in 0..limits.reserved as u32 {
             register(&mut mirror, file, 0, made + number).unwrap();
         }
         assert_eq!(register(&mut mirror, file, 0, u32::MAX).err(), Some(Errno::MFILE));
-        let other = mirror.user_open(uid + 1).unwrap();
+        let other = mirror.user.open(uid + 1, &mirror.quotas).unwrap();
         assert_eq!(register(&mut mirror, other, uid + 1, u32::MAX).err(), Some(Errno::MFILE));
     }
 
     #[test]
     fn events_of_one_name_are_found_by_their_fields() {
         let Some(mut mirror) = mirror() else { return };
-        let file = mirror.user_open(0).unwrap();
+        let file = mirror.user.open(0, &mirror.quotas).unwrap();
         let mut ask = |text: &str, multi| {
             let kind = Registration { persists: false, multi };
             mirror.user_register((file, 0), text.as_bytes(), Layout::Address, kind, true)

@@ -109,7 +109,7 @@ pub fn serve(mirror: Engine, mut options: Options, ready: impl FnOnce() -> io::R
     }
     let memory = std::mem::take(&mut options.helpers.memory).into_iter().map(Worker::into_socket);
     let memory = ClientMemory::start(memory.collect::<io::Result<_>>()?)?;
-    mirror.user_reach_by(memory.clone());
+    mirror.reach_programs_by(memory.clone());
     let openers = std::mem::take(&mut options.helpers.openers).into_iter().map(Worker::into_socket);
     let opener = Opener::new(openers.collect::<Result<_, _>>()?);
     prepare(&mut mirror, keeper.as_mut(), &opener, &options);
@@ -226,7 +226,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     let (give, given) = channel();
     hub.post(OWN, "end", When::Ending, move |view| {
         let mirror = view.mirror();
-        let farewell = mirror.user_farewell();
+        let farewell = mirror.end_user_events();
         let step = mirror.scheduler().longest_step();
         tracing::debug!(name = step.name, ms = step.took.as_millis(), "longest step");
         let _ = give.send(farewell);

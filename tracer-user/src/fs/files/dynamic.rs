@@ -80,7 +80,7 @@ pub(super) const USER_EVENTS_DATA: Entry =
 /// shared mapping would change the bits that other programs see.
 pub(super) const USER_EVENTS_STATUS: Entry = Entry::read(
     "user_events_status",
-    Shows::Page(|mirror| Ok(mirror.user_status()), |mirror| mirror.user_page().to_vec()),
+    Shows::Page(|mirror| Ok(mirror.user_status()), |mirror| mirror.user().page().to_vec()),
 )
 .mode(0o640)
 .top();

@@ -108,7 +108,7 @@ impl StatusPage {
         let (ino, page) = {
             let mut tree = jobs.lend();
             let Ok(ino) = tree.find("user_events_status") else { return };
-            (INodeNo(ino), tree.mirror().user_page().to_vec())
+            (INodeNo(ino), tree.mirror().user().page().to_vec())
         };
         let Some(notifier) = self.notifier.get() else { return };
         let done = if stale { notifier.inval_inode(ino, 0, -1) } else { notifier.store(ino, 0, &page) };

@@ -106,7 +106,7 @@ impl Body {
             }
             Shows::RawPipe => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), false)),
             Shows::RawSnapshot => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), true)),
-            Shows::UserEvents => Self::User { number: mirror.user_open(access.uid)?, writer: None },
+            Shows::UserEvents => Self::User { number: mirror.open_user_events(access.uid)?, writer: None },
             _ => Self::Plain,
         })
     }
