@@ -439,11 +439,7 @@ fn small_requests_do_not_wait_for_definitions_and_removed_instances() {
         for _ in 0..3 {
             let instance = mounted.instance("gone")?;
             set(&instance, "set_event_pid", &std::process::id().to_string())?;
-            set(
-                &instance,
-                "events/kmem/kmalloc/trigger",
-                "hist:keys=call_site:vals=bytes_alloc:onmax(bytes_alloc).snapshot()",
-            )?;
+            set(&instance, "events/kmem/kmalloc/trigger", "hist:keys=call_site:vals=bytes_alloc")?;
             set(&instance, "events/sched/sched_switch/trigger", "hist:keys=next_pid")?;
             set(&instance, "events/raw_syscalls/sys_enter/trigger", "hist:keys=id:name=gone")?;
             std::fs::remove_dir(&instance)?;
