@@ -6,6 +6,7 @@
 
 mod feature;
 mod file;
+pub mod filter_parser;
 mod privilege;
 mod program;
 

@@ -94,6 +94,10 @@ impl<'a> Crate<'a> {
         let below =
             |name, file, body| Module { name, file, body, parent: Some(own), children: BTreeMap::new() };
         for name in &body.files {
+            // A module may be declared twice, under a condition and under its opposite.
+            if self.modules[own].children.contains_key(&**name) {
+                continue;
+            }
             let dir = format!("{dir}/{name}");
             let found = files.get_key_value(&format!("{dir}.rs"));
             if let Some((file, body)) = found.or_else(|| files.get_key_value(&format!("{dir}/mod.rs"))) {

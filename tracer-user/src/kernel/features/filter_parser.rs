@@ -7,7 +7,7 @@
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
 
-use super::{Answer, Tracefs, tracefs::Place};
+use crate::kernel::{Answer, Tracefs, tracefs::Place};
 use crate::sys::{Errno, perf};
 
 /// Candidate events; the first one that exists is used, as all have the same parser.
