@@ -349,6 +349,7 @@ impl Recorder {
 
     /// Shows the records that can be shown in order by now.
     pub fn poll(&mut self, show: impl FnMut(&Shown<'_>)) {
+        #[cfg(feature = "bpf-log")]
         self.session.show_logs();
         let now = monotonic();
         self.hand_on(Some(now), show);

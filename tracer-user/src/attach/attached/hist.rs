@@ -281,7 +281,7 @@ impl Counts {
         let mut entry = vec![0; self.layout.size];
         let (words, _) = entry.as_chunks_mut();
         for (sum, place) in words.iter_mut().enumerate().take(self.layout.sums) {
-            let total = values.iter().map(|value| self.layout.sum(value, sum)).fold(0, u64::wrapping_add);
+            let total = values.iter().map(|value| Layout::sum(value, sum)).fold(0, u64::wrapping_add);
             *place = total.to_ne_bytes();
         }
         // Only the CPU that created the entry stores the name.

@@ -82,8 +82,7 @@ impl Companions {
 }
 
 fn keeper(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Cause> {
-    let (Some(function), Some(entry)) = (entry_args::program(plan).map_err(Cause::Lower)?, via.entry())
-    else {
+    let (Some(function), Some(entry)) = (entry_args::program(plan), via.entry()) else {
         return Ok(None);
     };
     let map = Map::create(&MapSpec {
@@ -104,7 +103,7 @@ fn keeper(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Ca
 
 /// Returns `None` if the kernel refuses the program. The probe then does not wait for pages that are not in memory.
 fn toucher(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)>, Cause> {
-    let Some(function) = prefault::program(plan).map_err(Cause::Lower)? else { return Ok(None) };
+    let Some(function) = prefault::program(plan) else { return Ok(None) };
     let map = Map::create(&MapSpec {
         kind: MapKind::Array,
         key_size: 4,

@@ -138,9 +138,9 @@ impl Session {
         self.tables.missed()
     }
 
-    /// Logs what programs logged since the last call; nothing unless both sides are built with logging.
+    /// Logs what programs logged since the last call, if the eBPF object is built with logging too.
+    #[cfg(feature = "bpf-log")]
     pub fn show_logs(&mut self) {
-        #[cfg(feature = "bpf-log")]
         if let Some(logs) = &mut self.logs {
             logs.show();
         }

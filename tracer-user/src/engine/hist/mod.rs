@@ -218,8 +218,7 @@ pub(super) fn shown(trigger: &Trigger, counted: Counted, number: usize, facts: &
 /// A table, and what its rows' names are looked up in.
 fn looked_up<'a>(trigger: &Trigger, counted: Counted, facts: &'a Facts) -> (Table, Env<'a>) {
     let hist = &trigger.hist;
-    let layout = Layout::of(hist);
-    let hits = counted.rows.iter().map(|(_, entry)| layout.sum(entry, 0)).sum();
+    let hits = counted.rows.iter().map(|(_, entry)| Layout::sum(entry, 0)).sum();
     let table = Table { rows: counted.rows, hits, drops: counted.drops, snapshot: counted.snapshot };
     let names_calls = names_calls(hist);
     (table, Env { facts, names_calls })

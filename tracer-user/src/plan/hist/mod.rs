@@ -160,7 +160,7 @@ impl Layout {
     }
 
     /// A sum of an entry.
-    pub fn sum(&self, entry: &[u8], sum: usize) -> u64 {
+    pub fn sum(entry: &[u8], sum: usize) -> u64 {
         word(entry, 8 * sum)
     }
 
@@ -252,6 +252,6 @@ mod tests {
         let mut entry = vec![0; layout.size];
         entry[..8].copy_from_slice(&7u64.to_ne_bytes());
         entry[8..11].copy_from_slice(b"cat");
-        assert_eq!((layout.sum(&entry, 0), layout.comm_of(&entry)), (7, &b"cat"[..]));
+        assert_eq!((Layout::sum(&entry, 0), layout.comm_of(&entry)), (7, &b"cat"[..]));
     }
 }

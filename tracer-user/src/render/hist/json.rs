@@ -8,7 +8,7 @@ use crate::{
         Flags, Trigger, Value,
         action::{Deed, Handler},
     },
-    plan::hist::word,
+    plan::hist::{Layout, word},
     render::{hist::HistEnv, printf::pointer},
 };
 
@@ -42,12 +42,12 @@ impl Shower<'_> {
         let mut row = Map::new();
         row.insert("key".to_owned(), keys.into());
         if !self.hist.no_hitcount {
-            row.insert("hitcount".to_owned(), self.layout.sum(entry, 0).into());
+            row.insert("hitcount".to_owned(), Layout::sum(entry, 0).into());
         }
         let values = self.hist.fields.iter().take(self.layout.sums).enumerate().skip(1);
         let values: Map<String, Json> = values
             .filter(|(_, value)| !value.flags.has(Flags::EXPR))
-            .map(|(at, value)| (text(&value.shown_name()), self.layout.sum(entry, at).into()))
+            .map(|(at, value)| (text(&value.shown_name()), Layout::sum(entry, at).into()))
             .collect();
         if !values.is_empty() {
             row.insert("values".to_owned(), values.into());

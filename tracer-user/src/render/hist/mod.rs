@@ -73,7 +73,7 @@ impl<'a> Shower<'a> {
         let layout = Layout::of(hist);
         let extent = |sum| {
             table.rows.iter().fold(Extent::default(), |extent, (_, entry)| {
-                let value = layout.sum(entry, sum);
+                let value = Layout::sum(entry, sum);
                 Extent { max: extent.max.max(value), total: extent.total.wrapping_add(value) }
             })
         };
@@ -168,7 +168,7 @@ impl<'a> Shower<'a> {
     }
 
     fn sum(&self, out: &mut Vec<u8>, at: usize, name: &[u8], flags: Flags, entry: &[u8]) {
-        let value = self.layout.sum(entry, at);
+        let value = Layout::sum(entry, at);
         let Extent { max, total } = self.extents.get(at).copied().unwrap_or_default();
         out.push(b' ');
         out.extend(name);

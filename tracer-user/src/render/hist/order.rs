@@ -23,7 +23,7 @@ pub(super) fn sorted<'a>(hist: &Hist, layout: &Layout, rows: &'a [Row]) -> Vec<&
 
 fn compare(key: SortKey, hist: &Hist, layout: &Layout, a: &Row, b: &Row) -> Ordering {
     let ordering = if key.field < layout.sums {
-        layout.sum(&a.1, key.field).cmp(&layout.sum(&b.1, key.field))
+        Layout::sum(&a.1, key.field).cmp(&Layout::sum(&b.1, key.field))
     } else {
         let at = key.field - layout.sums;
         match (hist.keys().get(at), layout.keys.get(at)) {

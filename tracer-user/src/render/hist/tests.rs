@@ -17,7 +17,7 @@ fn shown(command: &str, rows: &[(&[u64], &[u64])]) -> String {
     };
     let rows: Vec<_> =
         rows.iter().map(|(key, entry)| (bytes(key, layout.key_size), bytes(entry, layout.size))).collect();
-    let hits = rows.iter().map(|(_, entry)| layout.sum(entry, 0)).sum();
+    let hits = rows.iter().map(|(_, entry)| Layout::sum(entry, 0)).sum();
     let table = Table { rows, hits, drops: 0, snapshot: None };
     let mut out = Vec::new();
     show(&mut out, trigger, &table, 0, &());

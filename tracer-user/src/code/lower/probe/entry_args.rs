@@ -13,7 +13,7 @@ use super::value::Fetch;
 use crate::{
     code::{
         asm::{Alu, Cond, Function, Helper, MapRef, Reg, Width},
-        lower::{emitter::Emitter, output::LowerError},
+        lower::emitter::Emitter,
     },
     lang::facts::Arch,
     plan::probe::{ProbeContext, ProbePlan},
@@ -23,13 +23,10 @@ use crate::{
 pub const PROGRAM: &str = "tracer_keep";
 
 /// Lowers the program at the entry; None if no argument is to be saved.
-///
-/// # Errors
-/// If an argument is not available.
-pub fn program(plan: &ProbePlan) -> Result<Option<Function>, LowerError> {
-    let ProbeContext::Registers(arch) = plan.context else { return Ok(None) };
+pub fn program(plan: &ProbePlan) -> Option<Function> {
+    let ProbeContext::Registers(arch) = plan.context else { return None };
     if plan.entry_args.is_empty() {
-        return Ok(None);
+        return None;
     }
     let mut emit = Emitter::with_calls();
     emit.mov(Reg::R6, Reg::R1);
@@ -48,7 +45,7 @@ pub fn program(plan: &ProbePlan) -> Result<Option<Function>, LowerError> {
     emit.call(Helper::MapUpdateElem);
     emit.mov(Reg::R0, 0);
     emit.exit();
-    Ok(Some(emit.finish(PROGRAM)))
+    Some(emit.finish(PROGRAM))
 }
 
 /// Copies the saved words to the stack, or zeroes if there are none, and returns their offset. `done` removes them

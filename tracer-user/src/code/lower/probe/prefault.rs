@@ -8,7 +8,7 @@ use super::value::{AddressSpace, Fetch};
 use crate::{
     code::{
         asm::{Alu, Cond, Function, Helper, MapRef, Reg, Width},
-        lower::{emitter::Emitter, output::LowerError},
+        lower::emitter::Emitter,
     },
     lang::fetch::Store,
     plan::probe::{ArgPlan, ProbePlan},
@@ -24,15 +24,12 @@ pub const TEXT_SIZE: usize = 4096;
 const PAGE_MASK: i32 = 4095;
 
 /// Lowers the prefault program; None if the record needs no user memory.
-///
-/// # Errors
-/// If a value is not available.
-pub fn program(plan: &ProbePlan) -> Result<Option<Function>, LowerError> {
+pub fn program(plan: &ProbePlan) -> Option<Function> {
     let reads = |arg: &ArgPlan| !arg.value.is_own() && (!arg.derefs.is_empty() || arg.store != Store::Raw);
     let args: Vec<&ArgPlan> =
         plan.args.iter().filter(|arg| reads(arg) && arg.store != Store::SymbolText).collect();
     if !plan.user || args.is_empty() {
-        return Ok(None);
+        return None;
     }
     let mut emit = Emitter::with_calls();
     emit.mov(Reg::R6, Reg::R1);
@@ -42,7 +39,7 @@ pub fn program(plan: &ProbePlan) -> Result<Option<Function>, LowerError> {
     }
     emit.mov(Reg::R0, 0);
     emit.exit();
-    Ok(Some(emit.finish(PROGRAM)))
+    Some(emit.finish(PROGRAM))
 }
 
 fn prefault_arg(emit: &mut Emitter, fetch: &mut Fetch<'_>, arg: &ArgPlan) {
