@@ -4,10 +4,6 @@ use super::digits::{LOWER, UPPER};
 pub use super::digits::{hex_byte, hex_byte_upper};
 use super::spec::{Number, Spec};
 
-const PAIRS: &[u8; 200] =
-    b"0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849\
-5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
-
 /// Digits of a number at the end of a buffer; at most 22, for octal.
 struct Digits {
     buffer: [u8; 24],
@@ -23,20 +19,10 @@ impl Digits {
     fn of(mut value: u64, base: u8, lower: bool) -> Self {
         let mut digits = Self { buffer: [0; 24], start: 24 };
         if base == 10 {
-            while value >= 100 {
-                let pair = (value % 100) as usize * 2;
-                value /= 100;
-                digits.start -= 2;
-                digits.buffer[digits.start..digits.start + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
-            }
-            if value >= 10 {
-                let pair = value as usize * 2;
-                digits.start -= 2;
-                digits.buffer[digits.start..digits.start + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
-            } else {
-                digits.start -= 1;
-                digits.buffer[digits.start] = b'0' + value as u8;
-            }
+            let mut decimal = itoa::Buffer::new();
+            let text = decimal.format(value).as_bytes();
+            digits.start -= text.len();
+            digits.buffer[digits.start..].copy_from_slice(text);
             return digits;
         }
         let table = if lower { LOWER } else { UPPER };
@@ -60,14 +46,14 @@ impl Digits {
 /// Writes a number in decimal.
 #[inline]
 pub fn decimal(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(Digits::of(value, 10, true).text());
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Writes a number in decimal, right-aligned with a fill byte.
 #[inline]
 pub fn decimal_padded(out: &mut Vec<u8>, value: u64, width: usize, fill: u8) {
-    let digits = Digits::of(value, 10, true);
-    let text = digits.text();
+    let mut digits = itoa::Buffer::new();
+    let text = digits.format(value).as_bytes();
     repeat(out, fill, width.saturating_sub(text.len()));
     out.extend_from_slice(text);
 }
@@ -94,7 +80,11 @@ pub fn number(out: &mut Vec<u8>, argument: u64, conversion: Number, spec: Spec) 
         if negative {
             out.push(b'-');
         }
-        out.extend_from_slice(Digits::of(magnitude, conversion.base, conversion.lower).text());
+        if conversion.base == 10 {
+            decimal(out, magnitude);
+        } else {
+            out.extend_from_slice(Digits::of(magnitude, conversion.base, conversion.lower).text());
+        }
         return;
     }
     laid_out(out, magnitude, negative, conversion, spec);
