@@ -24,7 +24,7 @@ use crate::{
         user::user_events::UserEvents,
     },
     event::{EventId, InstanceId},
-    kernel::{Error, memory},
+    kernel::{Error, proc::memory},
 };
 
 /// Numbers of instances: what fits into the number of a file.

@@ -11,15 +11,13 @@ mod cast;
 pub mod config;
 mod error;
 pub mod features;
-pub mod memory;
 pub mod modules;
-pub mod mounts;
 pub mod opened;
 mod preemption;
 mod probe_units;
+pub mod proc;
 pub mod symbols;
 pub mod syscalls;
-mod thread;
 pub mod tracefs;
 
 use std::fs::File;
@@ -33,8 +31,8 @@ pub use error::Error;
 pub use features::filter_parser;
 pub use preemption::preemption;
 pub use probe_units::ProbeUnit;
+pub use proc::ThreadStatus;
 pub use symbols::{Symbol, Symbols};
-pub use thread::ThreadStatus;
 pub use tracefs::Tracefs;
 
 /// Reads a file whose size the kernel does not report in advance, with an initial capacity of `guess` bytes.

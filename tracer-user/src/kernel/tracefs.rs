@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Dir, Mode, OFlags, open, openat, statfs};
 use rustix::io::Errno;
 
-use super::{Error, mounts::Mount};
+use super::{Error, proc::mounts::Mount};
 use crate::sys::{mount, perf::event_mutex};
 
 /// `TRACEFS_MAGIC`, include/uapi/linux/magic.h.

@@ -16,7 +16,7 @@ use rustix::{
 };
 
 use crate::{
-    kernel::mounts::Mount,
+    kernel::proc::mounts::Mount,
     sys::mount::{self, MountId},
 };
 
