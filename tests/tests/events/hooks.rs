@@ -23,11 +23,11 @@ fn descriptors(pid: u32, kind: &str) -> usize {
     links.filter(|link| link.to_string_lossy().contains(kind)).count()
 }
 
-/// A daemon's number of descriptors of a kind after it closed those that verify plans.
-fn settled(pid: u32, kind: &str) -> usize {
+/// A daemon's number of perf events after it closed those that verify plans.
+fn settled(pid: u32) -> usize {
     let mut last = usize::MAX;
     for _ in 0..20 {
-        let now = descriptors(pid, kind);
+        let now = descriptors(pid, "perf_event");
         if now == last {
             break;
         }
@@ -171,7 +171,7 @@ fn the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost() {
         set(&dir, "events/raw_syscalls/sys_enter/enable", "1")?;
         set(&dir, "events/sched/sched_switch/enable", "1")?;
         set(&dir, "events/sched/sched_switch/filter", "next_prio == 500")?;
-        let hooks = settled(mounted.pid(), "perf_event");
+        let hooks = settled(mounted.pid());
         let start = Instant::now();
         load.go()?;
         let switched = [
@@ -188,7 +188,7 @@ fn the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost() {
         }
         let took = start.elapsed();
         let hits = 20 * load.stop()?;
-        let moved = settled(mounted.pid(), "perf_event").saturating_sub(hooks);
+        let moved = settled(mounted.pid()).saturating_sub(hooks);
         ensure!(moved == 0, "{moved} events are on perf tracepoints now");
         let lines = bodies(&text(&dir, "trace")?);
         let entries =
@@ -255,65 +255,6 @@ fn closers() -> Result<BTreeSet<u32>> {
         arguments.split(|byte| *byte == 0).any(|argument| argument == b"mount")
     };
     Ok(all.filter(|(_, parent)| !is_daemon(*parent)).map(|(pid, _)| pid).collect())
-}
-
-#[test]
-fn all_consumers_of_a_tracepoint_share_a_link_and_each_takes_its_own_hits() {
-    host::as_root(|| {
-        let event = "events/sched/sched_process_exec";
-        let mounted = Mounted::start("chain")?;
-        let top = mounted.dir();
-        // Other tests execute programs too, so this one has a name.
-        let program = std::env::temp_dir().join("chainconsumer");
-        std::fs::copy("/bin/true", &program)?;
-        let only = "comm == \"chainconsumer\"";
-        let execs = || -> Result<()> {
-            for _ in 0..20 {
-                std::process::Command::new(&program).status().context("true")?;
-            }
-            Ok(())
-        };
-        let recorded = |dir: &Path| Ok::<_, anyhow::Error>(bodies(&text(dir, "trace")?).len());
-        // The plan of the event is verified with the first of them, which drops all hits.
-        set(top, &format!("{event}/filter"), "common_pid == 0")?;
-        set(top, &format!("{event}/enable"), "1")?;
-        let links = settled(mounted.pid(), "bpf_link");
-        let others = [mounted.instance("one")?, mounted.instance("two")?];
-        for other in &others {
-            set(other, &format!("{event}/filter"), only)?;
-            set(other, &format!("{event}/enable"), "1")?;
-        }
-        let hist = format!("hist:keys=common_pid if {only}");
-        set(top, &format!("{event}/trigger"), &hist)?;
-        ensure!(settled(mounted.pid(), "bpf_link") == links, "more links for more consumers");
-        execs()?;
-        let counts = [recorded(top)?, recorded(&others[0])?, recorded(&others[1])?];
-        ensure!(counts == [0, 20, 20], "{counts:?} records");
-        let counted = text(top, &format!("{event}/hist"))?;
-        ensure!(counted.contains("Hits: 20\n"), "{counted}");
-        // One leaves, and one changes.
-        set(&others[0], &format!("{event}/enable"), "0")?;
-        set(top, &format!("{event}/filter"), only)?;
-        execs()?;
-        let counts = [recorded(top)?, recorded(&others[0])?, recorded(&others[1])?];
-        ensure!(counts == [20, 20, 40], "{counts:?} records after one left");
-        // The link closes after the last one left.
-        for dir in [top, &others[1]] {
-            set(dir, &format!("{event}/enable"), "0")?;
-        }
-        set(top, &format!("{event}/trigger"), &format!("!{hist}"))?;
-        let start = Instant::now();
-        while descriptors(mounted.pid(), "bpf_link") >= links {
-            ensure!(start.elapsed() < Duration::from_secs(30), "the link stays");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        set(&others[0], &format!("{event}/enable"), "1")?;
-        execs()?;
-        ensure!(recorded(&others[0])? == 40, "the new link has no hits");
-        mounted.stop()?;
-        std::fs::remove_file(&program)?;
-        Ok(())
-    });
 }
 
 /// Turns on the system with the most events among those that do not take minutes to close. Returns the system and its

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Cause,
-    close::{perf_event::PerfEvent, unlink::FileHook},
+    close::{guard::Kept, perf_event::PerfEvent, unlink::FileHook},
     hooks::calls::Place,
     slots::SlotLease,
 };
@@ -18,8 +18,8 @@ use crate::sys::bpf::{link::link_missed, prog::Prog};
 pub(super) enum Link {
     /// A link or raw tracepoint descriptor.
     Fd { _fd: OwnedFd },
-    /// A link of a program to a perf event, and the event.
-    Perf { link: OwnedFd, _event: OwnedFd },
+    /// A link of a program to a perf event, the event, and the guard process's hold on both.
+    Perf { link: OwnedFd, event: OwnedFd, kept: Option<Kept> },
     /// The descriptors of a file's probe.
     File(FileHook),
     /// A link to functions of many events.
@@ -45,7 +45,7 @@ impl Link {
         let link = event.fd().and_then(|event| program.link_perf_event(event, 0));
         let link = link.map_err(|errno| Cause::Hook(hook, errno))?;
         let event = event.take().map_err(|errno| Cause::Hook(hook, errno))?;
-        Ok(Self::Perf { link, _event: event })
+        Ok(Self::Perf { link, event, kept: None })
     }
 
     /// Whether a perf event is closed with it, for which the kernel takes long.

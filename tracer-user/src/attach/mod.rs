@@ -25,13 +25,12 @@ mod slots;
 mod tasks;
 
 pub use attach_point::AttachPoint;
-pub use attached::chain::Chains;
 pub use attached::emission::{Block, emission};
 pub use attached::functions::{FunctionLinks, LinkedFunctions};
 pub use attached::hist::{
     Around as HistAround, Counted, Counts, attach as attach_hist, part as hist_part, replace as replace_hist,
 };
-pub use attached::lifecycle::{Attached, Dispatch, Parked, Planned, detach_all};
+pub use attached::lifecycle::{Attached, Dispatch, Parked, Planned, detach_all, guard_events};
 pub use attached::relay::{Relayed, relayed};
 pub use close::guard::{Guard, INLINE_CLOSE_MAX, hand_over, hold};
 pub use close::opening::{Opening, WayGiver, close};

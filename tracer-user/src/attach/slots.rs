@@ -3,10 +3,7 @@
 //! A [`SlotLease`] is shared by all that refers to a slot: the attached event, and the links that background threads close. The slot
 //! is free again when the last of them is dropped, and nothing else frees slots.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::event::Slot;
 
@@ -16,13 +13,10 @@ pub(super) struct Slots(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// Slots that were never used: from here, up to but not including `end`.
+    /// The lowest slot that was never used.
     next: u32,
-    end: u32,
-    /// Whether the highest unused slot is taken first.
-    descends: bool,
     /// Slots that were used before and are free again.
-    free: BTreeSet<Slot>,
+    free: Vec<Slot>,
     capacity: u32,
 }
 
@@ -36,52 +30,20 @@ pub(super) struct SlotLease {
 impl Slots {
     /// No slot is in use yet.
     pub(super) fn new(capacity: u32) -> Self {
-        Self::of(capacity, false)
-    }
-
-    /// The same, and the highest slots are taken first.
-    pub(super) fn from_the_top(capacity: u32) -> Self {
-        Self::of(capacity, true)
-    }
-
-    fn of(capacity: u32, descends: bool) -> Self {
-        let state = State { next: 0, end: capacity, descends, free: BTreeSet::new(), capacity };
-        Self(Arc::new(Mutex::new(state)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Number of slots.
-    pub(super) fn capacity(&self) -> u32 {
-        self.lock().capacity
-    }
-
-    /// Leaves a slot and all above it to another owner of slots, which takes from the top. Returns whether none of them was used.
-    pub(super) fn leave_above(&self, slot: Slot) -> bool {
-        let mut state = self.lock();
-        state.end = state.end.min(slot.get().max(state.next));
-        state.next <= slot.get()
+        Self(Arc::new(Mutex::new(State { next: 0, free: Vec::new(), capacity })))
     }
 
     /// Takes an unused slot, or `None` if all are in use.
     pub(super) fn take(&self) -> Option<Arc<SlotLease>> {
-        let mut state = self.lock();
-        let free = if state.descends { state.free.pop_last() } else { state.free.pop_first() };
-        let slot = match free {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = match state.free.pop() {
             Some(slot) => slot,
-            None if state.next == state.end => return None,
-            None if state.descends => {
-                state.end -= 1;
-                Slot::new(state.end)
-            }
-            None => {
+            None if state.next < state.capacity => {
                 state.next += 1;
                 Slot::new(state.next - 1)
             }
+            None => return None,
         };
-        drop(state);
         Some(Arc::new(SlotLease { slot, slots: self.clone() }))
     }
 }
@@ -95,7 +57,7 @@ impl SlotLease {
 
 impl Drop for SlotLease {
     fn drop(&mut self) {
-        self.slots.lock().free.insert(self.slot);
+        self.slots.0.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.slot);
     }
 }
 
@@ -113,16 +75,5 @@ mod tests {
         assert!(slots.take().is_none());
         drop(link);
         assert_eq!(slots.take().unwrap().slot().get(), 0);
-    }
-
-    #[test]
-    fn two_owners_take_slots_from_both_ends() {
-        let (session, points) = (Slots::new(3), Slots::from_the_top(3));
-        let (first, point) = (session.take().unwrap(), points.take().unwrap());
-        assert_eq!([first.slot(), point.slot()].map(Slot::get), [0, 2]);
-        assert!(session.leave_above(point.slot()));
-        let _second = session.take().unwrap();
-        assert!(session.take().is_none());
-        assert!(!session.leave_above(points.take().unwrap().slot()));
     }
 }

@@ -7,7 +7,10 @@
 
 use std::{
     os::fd::{AsFd, AsRawFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use crate::{
@@ -66,11 +69,6 @@ impl Entry {
             .map_err(|errno| Cause::System("entry in the table of programs", errno))?;
         self.is_set = true;
         Ok(())
-    }
-
-    /// The index in the array.
-    pub(in crate::attach) fn index(&self) -> u32 {
-        self.index
     }
 
     /// Removes the program: no program runs at hits from here on. Does nothing if none is set, as another event may own the
@@ -149,9 +147,11 @@ fn count(asm: &mut Assembler) {
 /// A gate that one event owns.
 #[derive(Debug)]
 pub(in crate::attach) struct OwnGate {
-    program: Arc<Prog>,
+    program: Prog,
     /// Hits by CPU, also of threads that are not traced, as the kernel's probe profiles have them.
     hits: Option<Map>,
+    /// Where the gate's missed hits are added once it is detached.
+    ended: Option<Arc<AtomicU64>>,
 }
 
 impl OwnGate {
@@ -177,16 +177,16 @@ impl OwnGate {
         });
         let hits = hits.transpose()?;
         let program = load_gate(kind, purpose, &array, EntrySource::Fixed(0), hits.as_ref(), name)?;
-        Ok((Self { program: Arc::new(program), hits }, Entry::new(array, 0)))
+        Ok((Self { program, hits, ended: None }, Entry::new(array, 0)))
     }
 
-    /// A loaded gate in front of an entry of a larger array.
-    pub(in crate::attach) fn in_table(program: Prog) -> Self {
-        Self { program: Arc::new(program), hits: None }
+    /// A loaded gate in front of an entry of a larger array. Its missed hits are added to `ended` once it is detached.
+    pub(in crate::attach) fn in_table(program: Prog, ended: Arc<AtomicU64>) -> Self {
+        Self { program, hits: None, ended: Some(ended) }
     }
 
     /// The program to attach to the hook.
-    pub(in crate::attach) fn program(&self) -> &Arc<Prog> {
+    pub(in crate::attach) fn program(&self) -> &Prog {
         &self.program
     }
 
@@ -201,6 +201,14 @@ impl OwnGate {
     /// Hits for which the kernel did not run the gate.
     pub(in crate::attach) fn missed(&self) -> u64 {
         missed(&self.program)
+    }
+}
+
+impl Drop for OwnGate {
+    fn drop(&mut self) {
+        if let Some(ended) = &self.ended {
+            ended.fetch_add(self.missed(), Ordering::Relaxed);
+        }
     }
 }
 

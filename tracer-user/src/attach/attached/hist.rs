@@ -6,7 +6,6 @@ use std::{
 };
 
 use super::{
-    chain::{Chains, Rank},
     emission::Block,
     entry::OwnGate,
     lifecycle::{Attached, Dispatch},
@@ -48,8 +47,6 @@ pub struct Around<'a> {
     pub owners: Vec<&'a Counts>,
     /// The session whose snapshots its actions request.
     pub session: Option<&'a Session>,
-    /// The chains of the tracepoints that it shares links of.
-    pub chains: Option<&'a Chains>,
     /// Dispatchers for histograms on system calls.
     pub calls: Option<&'a Calls>,
     /// By action, the code that emits its synthetic event.
@@ -115,17 +112,6 @@ fn try_attach(
 ) -> Result<Attached, Cause> {
     let kind = via.kind();
     let program = load(request, kind, counts, around)?;
-    if let Some(chains) = around.chains.filter(|_| Chains::takes(via)) {
-        let ended = Arc::default();
-        let rank =
-            around.session.map_or(Rank { session: u64::MAX, is_hist: true }, |session| session.rank(true));
-        let mut attached = Attached::new(via.clone(), Dispatch::Table, Arc::clone(&program));
-        let chain = chains.join(via, rank, &ended)?;
-        chain.set(Arc::clone(&program.program))?;
-        chain.connect(opened, false)?;
-        attached.chain = Some(chain);
-        return Ok(attached);
-    }
     let emits = request.hist.synthetic_events().next().is_some() && kind != ProgKind::Syscall;
     let dispatch = if emits { Dispatch::Gate } else { Dispatch::Direct };
     let mut attached = Attached::new(via.clone(), dispatch, Arc::clone(&program));
@@ -185,7 +171,7 @@ fn load(
     let (insns, _scratch) = assembled(request, counts, around)?;
     let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
     let program = Prog::load(kind, &bytes, hist::PROGRAM).map_err(|error| Cause::Load(kind, error))?;
-    Ok(Arc::new(LoadedProgram { program: Arc::new(program), scratch: None }))
+    Ok(Arc::new(LoadedProgram { program, scratch: None }))
 }
 
 /// The instructions with descriptors in them, and their scratch memory.

@@ -9,19 +9,23 @@
 //! - **Detach** is the drop of an [`Attached`] or [`Parked`]. The link closes first, then what it refers to, and the slot is
 //!   free last.
 //!
-//! Only what is reached through an [`Entry`] or a place in a chain, or has no hook, can be replaced: [`Attached::set_program`] is the one place that
+//! Only what is reached through an [`Entry`], or has no hook, can be replaced: [`Attached::set_program`] is the one place that
 //! checks this.
 
-use std::{os::fd::OwnedFd, sync::Arc};
-
-use super::{
-    chain::ChainPlace,
-    entry::{self, Entry, OwnGate},
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
 };
+
+use super::entry::{self, Entry, OwnGate};
 use crate::{
     attach::{
         AttachError, AttachPoint, Cause,
-        close::{opening::close_links, unlink},
+        close::{
+            guard::{self, Guard, Guarded, Kept},
+            opening::close_links,
+            unlink,
+        },
         link::Link,
         program::{
             builder::LoadedProgram,
@@ -45,14 +49,12 @@ pub enum Dispatch {
     Gate,
 }
 
-/// An attached event, probe, relay or histogram. Dropping it detaches it: hits stop at once. A background thread closes the
-/// perf event of a gate of its own, and the link of a chain that it was the last to leave ([`closed_since`](crate::attach::closed_since)) and then frees the slot.
+/// An attached event, probe, relay or histogram. Dropping it detaches it: hits stop at once. If a gate of its own is linked to a
+/// perf event, a background thread closes it ([`closed_since`](crate::attach::closed_since)) and then frees the slot.
 #[derive(Debug)]
 pub struct Attached {
     // In the order of closing.
     pub(in crate::attach) link: Link,
-    /// The chain of a tracepoint, which has the link.
-    pub(in crate::attach) chain: Option<ChainPlace>,
     pub(in crate::attach) entry: Option<Entry>,
     pub(in crate::attach) gate: Option<OwnGate>,
     pub(in crate::attach) companions: Companions,
@@ -61,8 +63,6 @@ pub struct Attached {
     pub(in crate::attach) via: AttachPoint,
     pub(in crate::attach) dispatch: Dispatch,
     pub(in crate::attach) lease: Option<Arc<SlotLease>>,
-    /// Whether the thread that drops it closes what a chain leaves to close.
-    closes_here: bool,
 }
 
 /// An event that is complete except for its link to a file. Dropping it frees its slot.
@@ -85,7 +85,6 @@ impl Attached {
     pub(in crate::attach) fn new(via: AttachPoint, dispatch: Dispatch, program: Arc<LoadedProgram>) -> Self {
         Self {
             link: Link::None,
-            chain: None,
             entry: None,
             gate: None,
             companions: Companions::default(),
@@ -93,7 +92,6 @@ impl Attached {
             via,
             dispatch,
             lease: None,
-            closes_here: false,
         }
     }
 
@@ -115,9 +113,6 @@ impl Attached {
     /// Hits for which the kernel ran no program: another program of the same sort was running on that CPU, or more calls were in
     /// progress than the kernel tracks to their returns. 0 behind a gate that events share.
     pub fn missed(&self) -> u64 {
-        if let Some(chain) = &self.chain {
-            return chain.missed();
-        }
         match (&self.gate, self.dispatch) {
             (Some(gate), _) => gate.missed().saturating_add(self.link.missed()),
             (None, Dispatch::Direct) => entry::missed(&self.program.program),
@@ -137,33 +132,30 @@ impl Attached {
 
     /// Sets the program, in place of the old one if there is one. If this fails, the old program stays.
     pub(in crate::attach) fn set_program(&mut self, program: Arc<LoadedProgram>) -> Result<(), Cause> {
-        match (&mut self.entry, &self.chain, &self.via) {
-            (Some(entry), ..) => entry.set(&program.program)?,
-            (None, Some(chain), _) => chain.set(Arc::clone(&program.program))?,
-            (None, None, AttachPoint::Inject) => {}
-            (None, None, _) => return Err(Cause::Misplaced("a program that is attached itself stays")),
+        match (&mut self.entry, &self.via) {
+            (Some(entry), _) => entry.set(&program.program)?,
+            (None, AttachPoint::Inject) => {}
+            (None, _) => return Err(Cause::Misplaced("a program that is attached itself stays")),
         }
         self.program = program;
         Ok(())
     }
 
     /// The program that is to be linked to the hook.
-    pub(in crate::attach) fn linked_program(&self) -> &Arc<Prog> {
+    pub(in crate::attach) fn linked_program(&self) -> &Prog {
         self.gate.as_ref().map_or(&self.program.program, OwnGate::program)
     }
 
     /// Turns the event off, at once and on all CPUs.
     pub fn park(mut self) -> Parked {
         self.stop();
-        self.closes_here = true;
         Parked(self)
     }
 
     fn stop(&mut self) {
-        match (&mut self.entry, &self.chain) {
-            (Some(entry), _) => entry.clear(),
-            (None, Some(chain)) => chain.clear(),
-            (None, None) => self.link = Link::None,
+        match &mut self.entry {
+            Some(entry) => entry.clear(),
+            None => self.link = Link::None,
         }
     }
 }
@@ -171,11 +163,6 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         self.stop();
-        if self.closes_here
-            && let Some(chain) = self.chain.take()
-        {
-            drop(chain.leave());
-        }
         if self.dispatch == Dispatch::Gate && self.link.has_perf_event() {
             let link = std::mem::replace(&mut self.link, Link::None);
             unlink::close_later((link, self.gate.take(), self.lease.take()));
@@ -198,7 +185,13 @@ impl Parked {
 
     /// Detaches the event. For a perf tracepoint, returns the link and the event, which the caller closes in this order.
     fn take_apart(mut self) -> Option<[OwnedFd; 2]> {
-        self.0.chain.take().and_then(|chain| chain.leave())?.into_perf()
+        if !matches!(self.0.via, AttachPoint::Tracepoint(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.0.link, Link::None) {
+            Link::Perf { link, event, .. } => Some([link, event]),
+            _ => None,
+        }
     }
 }
 
@@ -208,4 +201,28 @@ pub fn detach_all(parked: impl IntoIterator<Item = Parked>) -> Vec<OwnedFd> {
         parked.into_iter().filter_map(Parked::take_apart).map(|[link, event]| (link, event)).unzip();
     close_links(links);
     events
+}
+
+impl Guarded for Attached {
+    fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        match &self.link {
+            Link::Perf { link, event, kept: None }
+                if matches!((self.dispatch, &self.via), (Dispatch::Table, AttachPoint::Tracepoint(_))) =>
+            {
+                Some([link.as_fd(), event.as_fd()])
+            }
+            _ => None,
+        }
+    }
+
+    fn set_kept(&mut self, by: Kept) {
+        if let Link::Perf { kept, .. } = &mut self.link {
+            *kept = Some(by);
+        }
+    }
+}
+
+/// Has the guard process hold the perf tracepoints among these too.
+pub fn guard_events<'a>(guard: &Arc<Guard>, attached: impl Iterator<Item = &'a mut Attached>) {
+    guard::guard(guard, attached);
 }

@@ -4,7 +4,6 @@
 //! resumed and detached in the same way whatever it is. The other files have what differs: how gates and tables find a program, and
 //! how the programs of histograms, relays and emissions are made.
 
-pub(in crate::attach) mod chain;
 pub(in crate::attach) mod dispatch_table;
 pub(in crate::attach) mod emission;
 pub(in crate::attach) mod entry;

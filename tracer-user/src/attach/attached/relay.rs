@@ -96,9 +96,8 @@ impl Session {
         if *via != AttachPoint::Inject {
             let gate = OwnGate::new(via.kind(), via.purpose(), false, "tracer_relay").map_err(failed)?;
             (attached.gate, attached.entry) = (Some(gate.0), Some(gate.1));
-            attached.chain = self.join(via).map_err(failed)?;
             attached.set_program(program).map_err(failed)?;
-            self.connect(&mut attached).map_err(failed)?;
+            attached.link = self.link_program(attached.linked_program(), via).map_err(failed)?;
         }
         Ok(attached)
     }
@@ -133,6 +132,6 @@ impl Session {
         let kind = via.kind();
         let program = Prog::load_for(kind, via.purpose(), &block.bytes(), &format.name)
             .map_err(|error| AttachError::new(format.full_name(), Cause::Load(kind, error)))?;
-        Ok(Arc::new(LoadedProgram { program: Arc::new(program), scratch: None }))
+        Ok(Arc::new(LoadedProgram { program, scratch: None }))
     }
 }

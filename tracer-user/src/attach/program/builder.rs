@@ -41,7 +41,7 @@ pub(in crate::attach) type Key = Vec<u8>;
 /// A loaded program, and its own scratch memory, which the program that replaces it uses too.
 #[derive(Debug)]
 pub(in crate::attach) struct LoadedProgram {
-    pub(in crate::attach) program: Arc<Prog>,
+    pub(in crate::attach) program: Prog,
     pub(in crate::attach) scratch: Option<Arc<Map>>,
 }
 
@@ -121,7 +121,7 @@ impl ProgramBuilder<'_> {
     ) -> Result<LoadedProgram, AttachError> {
         let (image, scratch) = self.image(request, slot, known.map(AsRef::as_ref), companions)?;
         let scratch = scratch.map(Arc::new).or_else(|| known.cloned());
-        Ok(LoadedProgram { program: Arc::new(load(request, &image)?), scratch })
+        Ok(LoadedProgram { program: load(request, &image)?, scratch })
     }
 
     /// The parameters that are constant once a request's program is loaded.
@@ -230,10 +230,7 @@ impl ProgramBuilder<'_> {
     ) -> Result<Arc<LoadedProgram>, AttachError> {
         let (image, scratch) =
             self.linked(request, &coded.functions, &coded.fixed, None, &Companions::default())?;
-        Ok(Arc::new(LoadedProgram {
-            program: Arc::new(load(request, &image)?),
-            scratch: scratch.map(Arc::new),
-        }))
+        Ok(Arc::new(LoadedProgram { program: load(request, &image)?, scratch: scratch.map(Arc::new) }))
     }
 }
 
@@ -249,6 +246,7 @@ pub struct BulkBuilder {
 pub struct Built {
     pub(in crate::attach) kind: u16,
     pub(in crate::attach) via: AttachPoint,
+    pub(in crate::attach) name: String,
     /// Identifies the program; only set for the first of its events.
     pub(in crate::attach) key: Option<Key>,
     pub(in crate::attach) place: Place,
@@ -285,6 +283,7 @@ impl BulkBuilder {
                 done.push(Built {
                     kind: request.kind,
                     via: request.via.clone(),
+                    name: request.format.full_name(),
                     key: is_first.then(|| key.clone()),
                     place,
                 });

@@ -1,18 +1,17 @@
 //! Attaching events to their hooks, and replacing and resuming their programs.
 
-use std::sync::Arc;
+use std::{os::fd::AsFd, sync::Arc};
 
 use super::Session;
 use crate::{
     attach::{
         AttachError, AttachPoint, Block, Cause, Dispatch, Request,
         attached::{
-            chain::{ChainPlace, Chains},
             entry::{Entry, OwnGate},
             lifecycle::{Attached, Parked, Planned},
         },
         hooks::{
-            self,
+            self, tracepoint,
             uprobe::{self, Hooks, Job},
         },
         link::Link,
@@ -20,6 +19,7 @@ use crate::{
         slots::SlotLease,
     },
     event::Slot,
+    sys::bpf::prog::Prog,
 };
 
 /// The slot in the parameters of a program that counts nothing.
@@ -35,7 +35,7 @@ impl Session {
         let named = |cause| AttachError::new(request.format.full_name(), cause);
         let mut attached = self.unlinked(request, dispatch)?;
         attached.companions.attach_before(request.via).map_err(named)?;
-        self.link(&mut attached, request).map_err(named)?;
+        attached.link = self.link(&attached, request).map_err(named)?;
         attached.companions.attach_prefault(request.via);
         #[cfg(feature = "bpf-log")]
         if self.logs.is_none() {
@@ -156,11 +156,7 @@ impl Session {
         dispatch: Dispatch,
     ) -> Result<Attached, AttachError> {
         let named = |cause| AttachError::new(request.format.full_name(), cause);
-        let chain = match dispatch {
-            Dispatch::Direct => None,
-            Dispatch::Table | Dispatch::Gate => self.join(request.via).map_err(named)?,
-        };
-        let lease = self.lease(request, chain.as_ref().filter(|_| dispatch == Dispatch::Table))?;
+        let lease = self.lease(request)?;
         let slot = lease.as_ref().map_or(UNUSED, |lease| lease.slot());
         let companions = match dispatch {
             Dispatch::Table => Companions::default(),
@@ -174,11 +170,7 @@ impl Session {
         };
         let mut attached = Attached::new(request.via.clone(), dispatch, program);
         (attached.companions, attached.lease) = (companions, lease);
-        attached.chain = chain;
         (attached.gate, attached.entry) = self.way(request, dispatch, slot).map_err(named)?;
-        if let (None, Some(chain)) = (&attached.entry, &attached.chain) {
-            chain.set(Arc::clone(&attached.program.program)).map_err(named)?;
-        }
         if let Some(entry) = &mut attached.entry {
             let set = self.announce_call(request, slot).and_then(|()| entry.set(&attached.program.program));
             set.map_err(named)?;
@@ -186,24 +178,15 @@ impl Session {
         Ok(attached)
     }
 
-    /// A row of the counters, cleared. `None` if the program records nothing, and so needs no counters. At a perf tracepoint
-    /// that `chain` has, all sessions use the same slot, which the programs take from the attach cookie.
-    fn lease(
-        &self,
-        request: &Request<'_>,
-        chain: Option<&ChainPlace>,
-    ) -> Result<Option<Arc<SlotLease>>, AttachError> {
+    /// A row of the counters, cleared. `None` if the program records nothing, and so needs no counters.
+    fn lease(&self, request: &Request<'_>) -> Result<Option<Arc<SlotLease>>, AttachError> {
         if request.extras.no_record {
             return Ok(None);
         }
-        let all_used = || AttachError::new("counters", Cause::TooMany(self.maps.counters().slots()));
-        let lease = match (chain, request.via) {
-            (Some(chain), AttachPoint::Tracepoint(_)) if self.slots.leave_above(chain.lease().slot()) => {
-                Arc::clone(chain.lease())
-            }
-            (Some(_), AttachPoint::Tracepoint(_)) => return Err(all_used()),
-            _ => self.slots.take().ok_or_else(all_used)?,
-        };
+        let lease = self
+            .slots
+            .take()
+            .ok_or_else(|| AttachError::new("counters", Cause::TooMany(self.maps.counters().slots())))?;
         self.maps.counters().clear(lease.slot());
         if request.extras.soft_slot.is_none() {
             self.switches().set_soft(lease.slot(), request.extras.begins_off);
@@ -230,13 +213,15 @@ impl Session {
                 let (gate, entry) = OwnGate::new(via.kind(), request.purpose(), true, "tracer_probe")?;
                 Ok((Some(gate), Some(entry)))
             }
-            // The chain of the tracepoint has gate and entry.
-            (Dispatch::Table, AttachPoint::RawTracepoint(_) | AttachPoint::Tracepoint(_), _) => {
-                Ok((None, None))
+            (Dispatch::Table, AttachPoint::RawTracepoint(_), _) => {
+                let table = self.tables.table(via)?;
+                Ok((Some(table.own_gate(slot)?), Some(table.entry(slot))))
             }
-            (Dispatch::Table, AttachPoint::Uprobe(_) | AttachPoint::Shared { .. }, _) => {
-                Ok((None, Some(self.tables.table(via)?.entry(slot))))
-            }
+            (
+                Dispatch::Table,
+                AttachPoint::Tracepoint(_) | AttachPoint::Uprobe(_) | AttachPoint::Shared { .. },
+                _,
+            ) => Ok((None, Some(self.tables.table(via)?.entry(slot)))),
             (Dispatch::Table, ..) => Err(Cause::Misplaced("no gate is for such a hook")),
         }
     }
@@ -250,41 +235,39 @@ impl Session {
     }
 
     /// Links an event to its hook.
-    fn link(&mut self, attached: &mut Attached, request: &Request<'_>) -> Result<(), Cause> {
+    fn link(&mut self, attached: &Attached, request: &Request<'_>) -> Result<Link, Cause> {
         let via = request.via;
+        if via.is_call() {
+            return Ok(Link::None);
+        }
         match (attached.dispatch, via) {
-            _ if via.is_call() => {}
+            (Dispatch::Table, AttachPoint::Tracepoint(id)) => {
+                let event = self.opened.take(via).unwrap_or_else(|| tracepoint::open(*id))?;
+                let event = event.take().map_err(tracepoint::not_opened)?;
+                let cookie = attached.slot().map_or(0, |slot| request.cookie(slot));
+                let link = self.tables.table(via)?.link_perf(cookie, event.as_fd())?;
+                Ok(Link::Perf { link, event, kept: None })
+            }
             (Dispatch::Table, AttachPoint::Uprobe(place)) => {
                 let cookie = attached.slot().map_or(0, |slot| request.cookie(slot));
                 let table = self.tables.table(via)?;
                 let hook = table.plan_file(cookie, place)?.make()?;
                 let hook = hook.linked(|event| table.link_perf(cookie, event))?;
-                attached.link = Link::File(match &attached.lease {
+                Ok(Link::File(match &attached.lease {
                     Some(lease) => hook.keep(Arc::clone(lease)),
                     None => hook,
-                });
+                }))
             }
-            _ => self.connect(attached)?,
+            _ => self.link_program(attached.linked_program(), via),
         }
-        Ok(())
     }
 
-    /// Links the program of an event, or its gate, to a hook. At a tracepoint with a chain, the chain has the link.
-    pub(in crate::attach) fn connect(&mut self, attached: &mut Attached) -> Result<(), Cause> {
-        let opened = self.opened.take(&attached.via);
-        let Some(chain) = &attached.chain else {
-            attached.link = hooks::attach(attached.linked_program(), &attached.via, opened)?;
-            return Ok(());
-        };
-        if let Some(gate) = &attached.gate {
-            chain.set(Arc::clone(gate.program()))?;
-        }
-        // Where many events are attached, their programs were made ahead.
-        chain.connect(opened, !self.prepared.is_empty())
-    }
-
-    /// Joins the chain of a tracepoint; `None` at other hooks.
-    pub(in crate::attach) fn join(&self, via: &AttachPoint) -> Result<Option<ChainPlace>, Cause> {
-        Chains::takes(via).then(|| self.chains.join(via, self.rank(false), &self.ended)).transpose()
+    /// Links a program to a hook.
+    pub(in crate::attach) fn link_program(
+        &mut self,
+        program: &Prog,
+        via: &AttachPoint,
+    ) -> Result<Link, Cause> {
+        hooks::attach(program, via, self.opened.take(via))
     }
 }

@@ -7,24 +7,14 @@
 mod attach;
 mod programs;
 
-use std::{
-    collections::HashMap,
-    os::fd::BorrowedFd,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{collections::HashMap, os::fd::BorrowedFd, sync::Arc};
 
 #[cfg(feature = "bpf-log")]
 use crate::attach::program::logs::Logs;
 use crate::{
     attach::{
-        AttachError, AttachPoint, Context, CounterTable, Guard, Options, Switches, ThreadTable,
-        attached::{
-            chain::{Chains, Rank},
-            dispatch_table::{DispatchTables, ProgramCache},
-        },
+        AttachError, Context, CounterTable, Options, Switches, ThreadTable,
+        attached::dispatch_table::DispatchTables,
         hooks::{opened::OpenedEvents, syscalls::Dispatchers},
         maps::SessionMaps,
         program::builder::LoadedProgram,
@@ -46,14 +36,6 @@ pub struct Session {
     context: Context,
     slots: Slots,
     pub(in crate::attach) tables: DispatchTables,
-    cache: ProgramCache,
-    chains: Chains,
-    /// The order of this session's consumers in chains.
-    number: u64,
-    /// Missed hits of gates that sessions share, when this session was made.
-    missed_before: u64,
-    /// Missed hits of consumers that left their chains.
-    ended: Arc<AtomicU64>,
     calls: Dispatchers,
     follow: Option<Follow>,
     opened: OpenedEvents,
@@ -80,18 +62,6 @@ impl Session {
     /// # Errors
     /// When the kernel refuses a map.
     pub fn new(options: &Options, context: Context) -> Result<(Self, Vec<RingMemory>), AttachError> {
-        Self::with_chains(options, context, Chains::new(options.slots))
-    }
-
-    /// The same, and its events share the links of tracepoints with other sessions.
-    ///
-    /// # Errors
-    /// As [`Session::new`].
-    pub fn with_chains(
-        options: &Options,
-        context: Context,
-        chains: Chains,
-    ) -> Result<(Self, Vec<RingMemory>), AttachError> {
         let (maps, rings) = SessionMaps::new(options)?;
         context.install(&maps).map_err(|cause| AttachError::new("session", cause))?;
         let session = Self {
@@ -100,11 +70,6 @@ impl Session {
             context,
             slots: Slots::new(options.slots),
             tables: DispatchTables::new(options.slots),
-            cache: ProgramCache::default(),
-            number: chains.next_session(),
-            missed_before: chains.missed(),
-            chains,
-            ended: Arc::default(),
             follow: None,
             opened: OpenedEvents::default(),
             prepared: HashMap::new(),
@@ -167,27 +132,10 @@ impl Session {
         self.follow = None;
     }
 
-    /// Hits for which the kernel ran no gate that events share, because another program was running on that CPU, and the missed
-    /// hits of events that are detached. Sessions share the gate of perf tracepoints, so the hits that it missed since this
-    /// session was made are an upper bound of this session's.
+    /// Hits for which the kernel ran no program that events share, because another program was running on that CPU, and the
+    /// missed hits of events that are detached.
     pub fn missed(&self) -> u64 {
-        let shared = self.chains.missed().saturating_sub(self.missed_before);
-        self.tables.missed() + shared + self.ended.load(Ordering::Relaxed)
-    }
-
-    /// Whether an attachment at this attach point needs no perf event to be opened: it is open, or the tracepoint is linked.
-    pub fn has_perf_event(&self, via: &AttachPoint) -> bool {
-        self.opened.has(via) || self.chains.is_linked(via)
-    }
-
-    /// The rank of this session's events or histograms in a chain.
-    pub(in crate::attach) fn rank(&self, is_hist: bool) -> Rank {
-        Rank { session: self.number, is_hist }
-    }
-
-    /// Has the guard process hold the perf tracepoints too.
-    pub fn guard(&self, guard: &Arc<Guard>) {
-        self.chains.guard(guard);
+        self.tables.missed()
     }
 
     /// Logs what programs logged since the last call, if the eBPF object is built with logging too.

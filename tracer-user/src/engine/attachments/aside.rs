@@ -80,8 +80,8 @@ impl Engine {
         via: &AttachPoint,
     ) {
         // A parked event has its perf event.
-        let session = self.attachments.session(instance);
-        if session.is_none_or(|session| session.is_parked(event) || session.kernel().has_perf_event(via)) {
+        let session = self.attachments.session_mut(instance);
+        if session.is_none_or(|session| session.is_parked(event) || session.kernel_mut().opened().has(via)) {
             return;
         }
         let opened = self.run_off_thread(|| {

@@ -6,7 +6,7 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::{
-    attach::{Ahead, AttachPoint, Built, BulkBuilder, Opening},
+    attach::{Ahead, Built, BulkBuilder, Opening},
     engine::{
         Cooperative, Engine,
         attachments::{
@@ -40,9 +40,7 @@ impl Engine {
         self.run_off_thread(|| catalogue.read_formats(events, &facts));
         let new = events.iter().filter(|event| is_to_attach(self, instance, **event));
         let formats = new.filter_map(|event| self.registry.events().format(*event, &self.facts));
-        let ids = formats.filter_map(|format| self.attachments.hooks().perf_id(format));
-        let is_linked = |id: &u16| self.attachments.is_linked(&AttachPoint::Tracepoint(*id));
-        let ids: Vec<u16> = ids.filter(|id| !is_linked(id)).collect();
+        let ids: Vec<u16> = formats.filter_map(|format| self.attachments.hooks().perf_id(format)).collect();
         Some(Many { opening, ahead: Ahead::start(ids) })
     }
 

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc};
 
 use crate::{
-    attach::{AttachPoint, Guard, INLINE_CLOSE_MAX, take_unused},
+    attach::{Guard, INLINE_CLOSE_MAX, take_unused},
     engine::attachments::{
         hook_choices::HookChoices,
         session::{InstanceSession, SessionFactory},
@@ -57,11 +57,6 @@ impl Attachments {
         self.factory.as_ref()
     }
 
-    /// Whether a tracepoint has a link that a further event or histogram shares.
-    pub(in crate::engine) fn is_linked(&self, via: &AttachPoint) -> bool {
-        self.factory().is_some_and(|factory| factory.chains().is_linked(via))
-    }
-
     /// Keeps the factory for further sessions.
     pub(in crate::engine) fn set_factory(&mut self, factory: Arc<SessionFactory>) {
         self.factory = Some(factory);
@@ -104,9 +99,10 @@ impl Attachments {
     }
 
     /// Hands the perf events of an instance to the guard.
-    pub(in crate::engine) fn guard_events(&self, instance: InstanceId) {
-        if let (Some(guard), Some(session)) = (self.guard(), self.session(instance)) {
-            session.guard(guard);
+    pub(in crate::engine) fn guard_events(&mut self, instance: InstanceId) {
+        let Some(guard) = self.guard().cloned() else { return };
+        if let Some(session) = self.session_mut(instance) {
+            session.guard(&guard);
         }
     }
 

@@ -91,9 +91,7 @@ fn start(
     chosen: &AttachPlan,
 ) -> Result<Result<Attached, AttachError>, Errno> {
     let opened = match chosen.via {
-        AttachPoint::Tracepoint(_) if !engine.attachments.is_linked(&chosen.via) => {
-            engine.run_off_thread(|| attach::open_perf_event(&chosen.via))
-        }
+        AttachPoint::Tracepoint(_) => engine.run_off_thread(|| attach::open_perf_event(&chosen.via)),
         _ => None,
     };
     let start = |request: &lower::Request<'_>, counts: &Counts, around: HistAround<'_>| {
@@ -139,8 +137,7 @@ fn with_request<T>(
         engine.attachments.session(instance).map(InstanceSession::kernel),
         engine.attachments.factory().and_then(|factory| factory.calls()),
     );
-    let chains = engine.attachments.factory().map(|factory| factory.chains());
-    let around = HistAround { owners, session, chains, calls, emissions };
+    let around = HistAround { owners, session, calls, emissions };
     let emits = around.emits();
     let request = lower::Request {
         hist,

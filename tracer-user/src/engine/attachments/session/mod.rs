@@ -21,8 +21,8 @@ use tracer_abi::Counters;
 use self::probes::AttachedProbes;
 use crate::{
     attach::{
-        self, AttachError, AttachPoint, Attached, Block, Calls, Cause, Chains, Context, Dispatch, Guard,
-        Hooks, Job, Planned, Session, Writer, ids,
+        self, AttachError, AttachPoint, Attached, Block, Calls, Cause, Context, Dispatch, Guard, Hooks, Job,
+        Planned, Session, Writer, ids,
     },
     engine::{
         attachments::session::{
@@ -76,7 +76,6 @@ pub(in crate::engine) struct SessionFactory {
     context: Context,
     own: ids::Ids,
     calls: Option<Calls>,
-    chains: Chains,
 }
 
 impl SessionFactory {
@@ -85,17 +84,12 @@ impl SessionFactory {
         let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
         let context = recorder::context(facts);
         let calls = context.registers.map(|registers| Calls::new(registers, context.cast));
-        Ok(Self { context, own, calls, chains: Chains::new(SLOTS) })
+        Ok(Self { context, own, calls })
     }
 
     /// Where histograms on system calls have their places.
     pub(in crate::engine) fn calls(&self) -> Option<&Calls> {
         self.calls.as_ref()
-    }
-
-    /// The chains of tracepoints, which all sessions and histograms share.
-    pub(in crate::engine) fn chains(&self) -> &Chains {
-        &self.chains
     }
 
     /// A session with its rings.
@@ -115,7 +109,7 @@ impl SessionFactory {
             own_tgid: self.own.process,
             trace_own: false,
         };
-        Session::with_chains(&sizes, self.context.clone(), self.chains.clone())
+        Session::new(&sizes, self.context.clone())
     }
 }
 
@@ -377,8 +371,8 @@ impl InstanceSession {
     }
 
     /// Has perf tracepoints guarded that are not.
-    pub(in crate::engine) fn guard(&self, guard: &Arc<Guard>) {
-        self.session.guard(guard);
+    pub(in crate::engine) fn guard(&mut self, guard: &Arc<Guard>) {
+        crate::attach::guard_events(guard, self.attached.values_mut().map(|(attached, _)| attached));
     }
 
     /// Takes all events off their hooks; what is left to be closed ([`attach::detach_all`]).
