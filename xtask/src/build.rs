@@ -126,7 +126,8 @@ pub(crate) struct RunOptions {
 
 /// Builds the eBPF object for one architecture and returns its path.
 ///
-/// `log` enables aya-log. The file is only written if its content changes.
+/// `log` enables aya-log. The function also builds the eBPF program of `tests/emitter`. It writes a file only if the
+/// content changes.
 pub(crate) fn ebpf(arch: Arch, log: bool) -> Result<PathBuf> {
     let Some(rustc) = toolchain::find_ebpf()? else {
         bail!("no compiler with its core sources here: run `cargo xtask setup build`");
@@ -138,7 +139,7 @@ pub(crate) fn ebpf(arch: Arch, log: bool) -> Result<PathBuf> {
     host::step(format!("Building {}/{name} with {}", arch.name(), rustc.path.display()));
     let object = object_path(arch, log);
     compile(&rustc, &linker, arch, "tracer-ebpf", "tracer-ebpf", log, &object)?;
-    // A stand-in for an external program, used by tests.
+    // The program of `tests/emitter`, which tests use as an external emitter of synthetic events.
     compile(
         &rustc,
         &linker,
@@ -230,8 +231,7 @@ pub(crate) fn tracer(arch: Arch, profile: Profile, log: bool) -> Result<PathBuf>
     let object = ebpf(arch, log)?;
     host::step(format!("Building tracer ({}, {})", arch.name(), profile.dir()));
     let (mut cargo, dir) = user_cargo(arch)?;
-    // Build the whole workspace, so that dependencies get the same features as in every other build.
-    // Alone, so that the tests do not turn on its feature `internals`.
+    // Build this package alone, because the workspace's tests would enable its feature `internals`.
     cargo.args(["build", "-p", "tracer-user", "--bin", "tracer"]).args(profile.flag());
     if log {
         cargo.env(OBJECT_VARIABLE, &object).args(["--features", "tracer-user/bpf-log"]);

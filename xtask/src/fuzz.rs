@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: builds the fuzz targets under address sanitizer and runs each for a number of seconds.
 //!
-//! The verb installs `cargo-fuzz` if it is missing. It uses a nightly toolchain if rustup has one, else the stable one
-//! with `RUSTC_BOOTSTRAP=1`. The inputs that a target fails on are in `tests/fuzz/artifacts/TARGET`, and the verb
-//! fails.
+//! The verb installs `cargo-fuzz` if it is missing. It uses a nightly toolchain if rustup has one, else the stable
+//! one with `RUSTC_BOOTSTRAP=1`. If a target fails, the verb fails too, and the failing inputs are in
+//! `tests/fuzz/artifacts/TARGET`.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const DIR: &str = "tests/fuzz";
 /// Maximum size of an input in bytes.
 const LONGEST: u32 = 8192;
 /// Time limit for one input in seconds, and memory limit of a target in MiB.
-const PATIENCE: u32 = 20;
+const INPUT_TIMEOUT_S: u32 = 20;
 const MEMORY: u32 = 3072;
 /// Number of last output lines shown for a failed target.
 const SHOWN: usize = 60;
@@ -135,7 +135,7 @@ fn fuzz(dir: &Path, target: &str, seconds: u64) -> Result<Outcome> {
     std::fs::create_dir_all(&corpus).with_context(|| corpus.display().to_string())?;
     let mut command = cargo_fuzz()?;
     command.args(["run", "--fuzz-dir", DIR, target]).arg(&corpus);
-    // The seed inputs. libFuzzer writes new inputs to the first directory.
+    // The seed inputs. libFuzzer writes new inputs to the first directory, the corpus.
     let seeds = dir.join("seeds").join(target);
     if seeds.is_dir() {
         command.arg(seeds);
@@ -143,7 +143,7 @@ fn fuzz(dir: &Path, target: &str, seconds: u64) -> Result<Outcome> {
     command.arg("--").args([
         format!("-max_total_time={seconds}"),
         format!("-max_len={LONGEST}"),
-        format!("-timeout={PATIENCE}"),
+        format!("-timeout={INPUT_TIMEOUT_S}"),
         format!("-rss_limit_mb={MEMORY}"),
         "-print_final_stats=1".to_owned(),
     ]);

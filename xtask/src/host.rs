@@ -1,17 +1,18 @@
 //! Shared functions of the verbs: the tree's root, the user, and commands that are shown, run and checked.
 //!
-//! The lowest of xtask's modules: it is independent of toolchains, packages and virtual machines.
+//! The lowest of xtask's modules: it uses no toolchain, package or virtual machine.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// The workspace's root, searched for at each start. The compile-time path would be wrong in a checkout that was moved after
-/// a build, because cargo then compiles nothing anew.
+/// The workspace's root, found at each start. A compile-time path would be wrong after a checkout is moved, because
+/// cargo does not rebuild then.
 pub(crate) fn root() -> &'static Path {
     static ROOT: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
         // `cargo run` and `cargo test` set this variable for the program that they start.
@@ -28,9 +29,20 @@ fn tree_around(start: &Path) -> Option<PathBuf> {
     start.ancestors().find(is_root).map(Path::to_path_buf)
 }
 
-/// Reports the next step on standard error, so that standard output contains only the commands' output.
+/// Time since the first call.
+pub(crate) fn elapsed() -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed()
+}
+
+/// Reports the next step on standard error, so that standard output contains only the commands' output. A step that starts
+/// after the first second shows when: `==> [4:11] Clippy`.
 pub(crate) fn step(what: impl AsRef<str>) {
-    eprintln!("==> {}", what.as_ref());
+    let (what, seconds) = (what.as_ref(), elapsed().as_secs());
+    match seconds {
+        0 => eprintln!("==> {what}"),
+        _ => eprintln!("==> [{}:{:02}] {what}", seconds / 60, seconds % 60),
+    }
 }
 
 /// Whether this process runs as root: the owner of `/proc/self` is the effective user.
@@ -91,7 +103,8 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// A git command for the repository at `tree`, of any owner: a job that runs as root may build another user's checkout.
+/// A git command for the repository at `tree`. It accepts any owner, because a job that runs as root may build
+/// another user's checkout.
 pub(crate) fn git(tree: &Path) -> Command {
     let mut command = Command::new("git");
     command.current_dir(tree).args(["-c", "safe.directory=*"]);
@@ -179,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_found_from_inside_wherever_it_lies() {
+    fn the_tree_is_found_from_any_directory_inside_it() {
         let place = std::env::temp_dir().join(format!("xtask a tree-{}", std::process::id()));
         let inside = place.join("xtask/src");
         std::fs::create_dir_all(&inside).unwrap();
@@ -190,7 +203,7 @@ mod tests {
         for start in [&inside, &place, &place.join("target/debug/xtask")] {
             assert_eq!(tree_around(start).as_deref(), Some(&*place), "{}", start.display());
         }
-        // A clone in a clone is the inner one.
+        // For a clone inside a clone the inner one is found.
         let inner = place.join("inner");
         std::fs::create_dir_all(inner.join("xtask")).unwrap();
         for file in ["xtask/Cargo.toml", "Cargo.lock"] {
@@ -201,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_commands_tell_their_standard_error() {
+    fn errors_of_commands_contain_their_standard_error() {
         let e = output(Command::new("sh").args(["-c", "echo no luck >&2; exit 3"])).unwrap_err();
         assert!(e.to_string().ends_with("ended with exit status: 3: no luck"), "{e}");
     }

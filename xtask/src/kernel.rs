@@ -1,4 +1,5 @@
-//! `cargo xtask kernel`: builds a kernel to compare the mirror with. It has features that no Debian kernel has built in.
+//! `cargo xtask kernel`: builds a kernel to compare the mirror with. The kernel has features that Debian's kernels
+//! lack.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_says_what_it_is_for() {
+    fn the_configuration_states_its_purpose() {
         for wanted in
             ["USER_EVENTS", "HIST_TRIGGERS", "SYNTH_EVENTS", "DEBUG_INFO_BTF", "VIRTIO_BLK", "FUSE_FS"]
         {

@@ -1,7 +1,7 @@
 //! `cargo xtask`: set up, build, run, test and measure tracer.
 //!
-//! One file per verb. Every verb first calls [`setup::ensure`] for its requirements. A fresh machine therefore gets
-//! from a clone to a result with one command, and a complete machine needs only a few look-ups.
+//! One file per verb. Every verb first calls [`setup::ensure`] for its requirements. One command therefore suffices
+//! on a fresh clone, and on a prepared machine the check takes only a few look-ups.
 //!
 //! `.cargo/config.toml` defines the alias, `.ci/run` calls `test`, and `tracer-user/build.rs` embeds the object that
 //! [`build`] writes to `target/bpf`.
@@ -24,6 +24,8 @@ mod vm;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // The time of the steps begins here.
+    host::elapsed();
     match cli::run() {
         Ok(code) => code,
         Err(error) => {

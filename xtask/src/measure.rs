@@ -1,8 +1,9 @@
 //! `cargo xtask bench`, `soak` and `bless`: small verbs that start cargo with the right settings.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::build::{self, Arch, Profile};
 use crate::setup::{self, Group};
@@ -11,47 +12,100 @@ use crate::{host, vm};
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchOptions {
-    /// Measure in a virtual machine with this version of Debian's kernel, 6.1 or 6.12, against its tracefs. The machine
-    /// is emulated, so ratios are valid but nanoseconds are not
+    /// Measure only in a virtual machine with this version of Debian's kernel, 6.1 or 6.12, against its tracefs. The
+    /// machine is emulated, so ratios are valid but nanoseconds are not
     #[arg(long, value_name = "VERSION")]
     vm: Option<String>,
     /// With --vm: architecture of the machine
     #[arg(long, value_enum, default_value = host::arch(), requires = "vm")]
     arch: Arch,
+    /// Write the page with the tables; it keeps those of its tables that this run does not replace
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
     /// Arguments of the benchmark program; its `--help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
-/// Measures the optimised tracer against the kernel's tracefs and other tracers, as root.
+/// The kernel of the machine for what the host's kernel may lack: probes of functions, and histograms of its own.
+const BENCH_KERNEL: &str = "6.12";
+/// What is measured there if a run has no arguments, and in how many rounds: the machine is slow.
+const BENCH_PARTS: [&str; 4] = ["--only", "probes,functions", "--rounds", "3"];
+/// Appended to the titles of its tables.
+const BENCH_PLACE: &str = ", in an emulated machine";
+
+/// Measures the optimised tracer against the kernel's tracefs and other tracers, as root. Without arguments, everything
+/// is measured, on the host and in a machine. Tables and values are in `target/bench` afterwards.
 pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
+    let results = host::root().join("target/bench");
+    std::fs::create_dir_all(&results).with_context(|| format!("cannot create {}", results.display()))?;
+    let own = ["--write", "--save", "--with", "--json"];
+    if let Some(option) = options.args.iter().find(|word| own.contains(&word.as_str())) {
+        bail!("{option} has to come before the options of the benchmark program, or is set by this command");
+    }
     if let Some(version) = &options.vm {
-        return bench_in_machine(version, options.arch, &options.args);
+        let whole = BENCH_PARTS.map(str::to_owned);
+        let args = if options.args.is_empty() { &whole[..] } else { &options.args[..] };
+        bench_in_machine(version, options.arch, args, &results)?;
+        return match &options.write {
+            Some(page) => {
+                let (_, program) = bench_programs(Arch::host()?)?;
+                let with = results.join("machine.md");
+                host::run(
+                    Command::new(program).args(["--only", "", "--with"]).arg(with).arg("--write").arg(page),
+                )
+            }
+            None => Ok(()),
+        };
     }
     setup::ensure(&[Group::Build, Group::Bench])?;
     let arch = Arch::host()?;
-    let tracer = build::tracer(arch, Profile::Release, false)?;
-    let (mut cargo, dir) = build::user_cargo(arch)?;
-    host::run(cargo.args(["build", "--release", "--workspace", "--bin", "tracer-bench"]))?;
+    let (tracer, program) = bench_programs(arch)?;
     let mut command = host::as_root("env")?;
     command.arg(format!("TRACER_BIN={}", tracer.display()));
-    command.arg(dir.join("release/tracer-bench")).args(&options.args);
+    command.arg(&program).arg("--json").arg(results.join("host.json"));
+    command.arg("--save").arg(results.join("host.md")).args(&options.args);
+    let whole = options.args.is_empty();
+    if whole {
+        bench_in_machine(BENCH_KERNEL, arch, &BENCH_PARTS.map(str::to_owned), &results)?;
+        command.arg("--with").arg(results.join("machine.md"));
+    }
+    if let Some(page) = &options.write {
+        command.arg("--write").arg(page);
+    }
+    host::step("Measuring here");
     host::run(&mut command)
 }
 
-/// Runs the same benchmark in a machine, with both programs in the payload.
-fn bench_in_machine(version: &str, arch: Arch, args: &[String]) -> Result<()> {
-    setup::ensure(vm::groups(arch))?;
+/// Builds the optimised tracer and the benchmark program.
+fn bench_programs(arch: Arch) -> Result<(PathBuf, PathBuf)> {
     let tracer = build::tracer(arch, Profile::Release, false)?;
     let (mut cargo, dir) = build::user_cargo(arch)?;
     host::run(cargo.args(["build", "--release", "--workspace", "--bin", "tracer-bench"]))?;
+    Ok((tracer, dir.join("release/tracer-bench")))
+}
+
+/// Runs the same benchmark in a machine, with both programs in the payload. Its tables and values are in `results`
+/// afterwards.
+fn bench_in_machine(version: &str, arch: Arch, args: &[String], results: &Path) -> Result<()> {
+    setup::ensure(vm::groups(arch))?;
+    let (tracer, program) = bench_programs(arch)?;
     let machine = vm::Machine::of(version, arch);
+    let kept = [("/run/machine.md", "--save"), ("/run/machine.json", "--json")];
+    let mut command: Vec<String> =
+        ["tracer-bench", "--place", BENCH_PLACE].into_iter().map(str::to_owned).collect();
+    command.extend(kept.iter().flat_map(|(file, option)| [*option, *file]).map(str::to_owned));
+    command.extend(args.iter().cloned());
     let job = vm::Job {
-        command: std::iter::once("tracer-bench".to_owned()).chain(args.iter().cloned()).collect(),
-        payload: [(tracer, "tracer"), (dir.join("release/tracer-bench"), "tracer-bench")]
+        command,
+        payload: [(tracer, "tracer"), (program, "tracer-bench")]
             .map(|(from, name)| (from, Path::new(vm::BIN).join(name)))
             .into(),
         modules: vec!["fuse".to_owned()],
+        keep: kept
+            .iter()
+            .filter_map(|(file, _)| Some((PathBuf::from(file), results.join(Path::new(file).file_name()?))))
+            .collect(),
         ..vm::Job::default()
     };
     host::step(format!("Measuring on Linux {version} ({})", arch.name()));

@@ -1,5 +1,5 @@
-//! `cargo xtask setup`: installs missing requirements on Debian and its derivatives; elsewhere prints exactly what to
-//! install.
+//! `cargo xtask setup`: installs missing requirements on Debian and its derivatives; on other systems prints the
+//! commands to install them.
 //!
 //! Requirements are grouped, so that building needs nothing that only virtual machines use. A verb calls [`ensure`]
 //! with its groups. If nothing is missing, this takes a few look-ups of files and programs, without access to the
@@ -16,34 +16,31 @@ use crate::toolchain::{self, LLVM};
 /// The release of `bpf-linker` that is installed if none is found.
 const BPF_LINKER: &str = "0.13.0";
 
-/// A program that `cargo install` builds without default features if none is found.
+/// A program that `cargo install` builds if none is found, without default features and not optimised: an optimised
+/// build takes three times as long, which no run makes up for.
 #[derive(Debug, PartialEq, Eq)]
 struct CargoProgram {
     name: &'static str,
     release: &'static str,
-    /// An optimised build takes more than twice as long.
-    optimised: bool,
 }
 
-/// Without its features, git fetches the databases; git is required anyway. Takes about two minutes on two idle CPUs.
-const CARGO_DENY: CargoProgram = CargoProgram { name: "cargo-deny", release: "0.20.2", optimised: true };
+/// Without its features, git fetches the databases; git is already required.
+const CARGO_DENY: CargoProgram = CargoProgram { name: "cargo-deny", release: "0.20.2" };
 
 /// Without its features it can only build a book. Takes 44 s of CPU time; a book then takes less than one.
-const MDBOOK: CargoProgram = CargoProgram { name: "mdbook", release: "0.5.4", optimised: false };
+const MDBOOK: CargoProgram = CargoProgram { name: "mdbook", release: "0.5.4" };
 
 impl CargoProgram {
     /// Arguments for cargo.
     fn arguments(&self) -> Vec<String> {
         let version = format!("{}@{}", self.name, self.release);
-        let fixed = ["install", &version, "--locked", "--no-default-features"].map(str::to_owned);
-        let debug = (!self.optimised).then(|| "--debug".to_owned());
-        fixed.into_iter().chain(debug).collect()
+        ["install", &version, "--debug", "--locked", "--no-default-features"].map(str::to_owned).into()
     }
 
     fn install(&self) -> Result<()> {
         host::step(format!("Building {} {}", self.name, self.release));
         let mut command = host::cargo();
-        // Outside the workspace, whose cargo settings are not meant for it.
+        // Outside the workspace, because its cargo settings do not apply.
         command.current_dir("/").args(self.arguments()).env("CARGO_PROFILE_DEV_DEBUG", "0");
         if std::env::var_os("CI").is_some() {
             command.arg("--quiet");
@@ -57,7 +54,8 @@ impl CargoProgram {
 pub(crate) enum Group {
     /// Build and run: a C compiler, the eBPF compiler and its core sources, `bpf-linker`.
     Build,
-    /// rustfmt and clippy, also for the eBPF compiler; cargo-deny; codespell; mdbook; systemd's tools for the unit file.
+    /// rustfmt and clippy, also for the eBPF compiler; cargo-deny; codespell; mdbook; systemd's tools for the unit
+    /// file.
     Lint,
     /// Tools that build the guests' images; QEMU itself need not be installed (`vm::emulator`).
     Vm,
@@ -134,7 +132,7 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         if host::cargo_program(MDBOOK.name).is_none() {
             missing.programs.push(&MDBOOK);
         }
-        // Clippy must be of the same build as the compiler whose core sources it reads. That compiler may not be
+        // Clippy reads the core sources of a compiler and must be of the same build. That compiler may not be
         // installed yet.
         let answered = match toolchain::find_ebpf()? {
             Some(rustc) => {
@@ -164,6 +162,7 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         (Group::Vm, "xz", &["xz-utils"]),
         (Group::Test, "bpftool", &["bpftool"]),
         (Group::Test, "cc", &["gcc", "libc6-dev"]),
+        (Group::Test, "trace-cmd", &["trace-cmd"]),
         (Group::Test, "xz", &["xz-utils"]),
         (Group::Kernel, "make", &["make"]),
         (Group::Kernel, "cc", &["gcc", "libc6-dev"]),
@@ -386,7 +385,7 @@ mod tests {
         assert!(lines[3].ends_with("--no-default-features --features llvm-22"), "{}", lines[3]);
         assert!(lines[4].starts_with("cargo install cargo-deny@"), "{}", lines[4]);
         assert!(
-            lines[5].starts_with("cargo install mdbook@") && lines[5].ends_with(" --debug"),
+            lines[5].starts_with("cargo install mdbook@") && lines[5].contains(" --debug "),
             "{}",
             lines[5]
         );
@@ -402,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_missing_is_no_work() {
+    fn nothing_to_do_if_nothing_is_missing() {
         assert!(Missing::default().is_empty());
         assert_eq!(recipe(&Missing::default(), true), "");
     }

@@ -1,5 +1,5 @@
-//! The kernel's sources: unpacks them from Debian's `linux-source` packages, and the user_events programs among them for
-//! the tests.
+//! Unpacks the kernel's sources from Debian's `linux-source` packages. The tests use the user_events programs among
+//! them.
 //!
 //! An installed package is used; otherwise the package is downloaded but not installed. The sources are never
 //! committed.
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::build::Arch;
 use crate::{host, vm};
 
-/// Versions whose programs the tests use, and the path of their user_events header.
+/// Versions that provide programs for the tests, and the path of their user_events header.
 const VERSIONS: [(&str, &str); 2] =
     [("6.12", "include/uapi/linux/user_events.h"), ("6.1", "include/linux/user_events.h")];
 /// The programs, relative to the top directory of a version.

@@ -1,8 +1,9 @@
 //! Finds the eBPF toolchain: a compiler with the sources of its core library, its cargo, and `bpf-linker`.
 //!
 //! rustup ships no precompiled core for the BPF target, so the build compiles core as well (`-Zbuild-std=core`). That
-//! needs the sources that match the compiler, and a compiler that accepts unstable flags: a nightly, or any other with
-//! `RUSTC_BOOTSTRAP=1`. If several compilers qualify, one whose LLVM `bpf-linker` can read is preferred.
+//! needs the sources that match the compiler, and a compiler that accepts unstable flags: a nightly, or any other
+//! with `RUSTC_BOOTSTRAP=1`. If several compilers qualify, the search prefers a compiler with bitcode that
+//! `bpf-linker` can read.
 //!
 //! The same search finds compilers with the standard library of another architecture, for cross builds.
 
@@ -138,8 +139,8 @@ fn installed() -> Vec<Rustc> {
     found
 }
 
-/// Chooses among compilers that can build for BPF. It returns the first one whose LLVM is at most that of the linker
-/// that `setup` installs. Otherwise it returns the first one if a linker, possibly a newer one, is installed.
+/// Chooses among compilers that can build for BPF. It returns the first compiler with an LLVM no newer than [`LLVM`].
+/// Otherwise it returns the first compiler, if a linker is installed, which may be newer.
 fn choose(candidates: &[Rustc], linker: bool) -> Option<Rustc> {
     let fits = |r: &&Rustc| r.llvm <= LLVM;
     candidates.iter().find(fits).or(candidates.first().filter(|_| linker)).cloned()
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_from_what_rustc_prints() {
+    fn versions_are_read_from_rustcs_output() {
         let stable =
             "rustc 1.96.0 (ac68faa20 2026-05-25)\nbinary: rustc\nrelease: 1.96.0\nLLVM version: 22.1.8\n";
         assert_eq!(parse_version(stable), Some(((1, 96), false, 22)));
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_the_linker_can_read_wins() {
+    fn the_first_compiler_that_the_linker_can_read_is_chosen() {
         let all = [rustc("new", LLVM + 1), rustc("a", LLVM), rustc("b", LLVM)];
         assert_eq!(choose(&all, true).unwrap().path, Path::new("a"));
         assert_eq!(choose(&all[..1], true).unwrap().path, Path::new("new"), "somebody's own, newer linker");

@@ -1,4 +1,4 @@
-//! The committed results of the kernel's suite, and the differences of a run.
+//! The committed results of the kernel's suite, and the differences between them and a run.
 //!
 //! A baseline is a file in `tests/conformance` with one line per case: the result, the case's file below `test.d`, and
 //! `(instance)` if the suite ran the file in an instance. Lines are sorted, so that a change affects only its own line.

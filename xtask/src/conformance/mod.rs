@@ -1,10 +1,10 @@
 //! `cargo xtask conformance`: the kernel's own test suite for tracefs, run in a virtual machine or on this host.
 //!
 //! The suite (`tools/testing/selftests/ftrace`) is in Debian's `linux-source` package and is never committed. By
-//! default it judges the guest kernel's tracefs, the reference for every imitation. With `--mirror` it judges the
-//! mirror that `tracer mount` serves in the guest, with tracefs unmounted. With `--host` it judges the mirror of
-//! `tracer exec` on this machine. All logs are in `target/conformance`. The expected result of each case on the mirror
-//! is committed ([`baseline`]). A test run takes a part of the suite ([`selection`]) and fails on any different result.
+//! default it tests the guest kernel's tracefs, which is the reference. With `--mirror` it tests the mirror that
+//! `tracer mount` serves in the guest, with tracefs unmounted. With `--host` it tests the mirror of `tracer exec` on
+//! this machine. All logs are in `target/conformance`. The expected result of each case on the mirror is committed
+//! ([`baseline`]). A test run takes a part of the suite ([`selection`]) and fails on any different result.
 
 mod baseline;
 mod selection;
@@ -21,6 +21,7 @@ use crate::build::{self, Arch, Profile};
 use crate::setup::{self, Group};
 use crate::{host, vm};
 use baseline::Baseline;
+pub(crate) use selection::commits;
 
 /// The default directories, which every supported kernel passes.
 const DIRS: [&str; 5] = ["00basic", "event", "filter", "instances", "trigger"];
@@ -310,7 +311,7 @@ fn in_machine(
     results.conclude(&outcome.release, outcome.time, logs)
 }
 
-/// Runs the suite on this machine; the mirror replaces tracefs in a mount namespace of its own.
+/// Runs the suite on this machine; the mirror replaces tracefs in a separate mount namespace.
 fn here(suite: &Path, tests: &[String], logs: &Path) -> Result<Run> {
     let tracer = build::tracer(Arch::host()?, Profile::Dev, false)?;
     host::step("Running ftracetest on this machine");

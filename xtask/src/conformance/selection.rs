@@ -55,10 +55,15 @@ pub(super) fn of_slice(all: &[String], slice: usize) -> Vec<String> {
     all.iter().filter(is_core).chain(others).cloned().collect()
 }
 
-/// The slice of the current commit; slice 0 in a tree without history.
+/// The slice of the current commit.
 pub(super) fn slice() -> Result<usize> {
+    Ok(commits()? % SLICES)
+}
+
+/// The number of commits up to the current one, by which runs choose their slices; 0 in a tree without history.
+pub(crate) fn commits() -> Result<usize> {
     match host::output(host::git(host::root()).args(["rev-list", "--count", "HEAD"])) {
-        Ok(count) => Ok(count.trim().parse::<usize>().context("the number of commits")? % SLICES),
+        Ok(count) => Ok(count.trim().parse::<usize>().context("the number of commits")?),
         Err(error) => {
             eprintln!("warning: no git repository, so slice 0: {error:#}");
             Ok(0)

@@ -27,7 +27,7 @@ fn wrong(subject: &str) -> Option<String> {
         return Some(format!("`{area}` is not an area, such as `fs` or `xtask`"));
     }
     if what.trim() != what || what.is_empty() || what.ends_with('.') {
-        return Some("after the area comes what the commit does, without a full stop".to_owned());
+        return Some("what the commit does follows the area, without a full stop".to_owned());
     }
     None
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_template_says_the_same() {
+    fn the_template_agrees_with_the_check() {
         let template = std::fs::read_to_string(host::root().join(".gitmessage")).unwrap();
         assert!(
             template.lines().all(|line| line.is_empty() || line.starts_with('#')),

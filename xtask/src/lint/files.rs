@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// All files of the tree with this extension, relative to its root and sorted, without build outputs and hidden directories.
+/// All files of the tree with this extension, sorted and relative to its root. Build outputs and hidden directories
+/// are omitted.
 pub(super) fn with_extension(root: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut todo = vec![root.to_path_buf()];

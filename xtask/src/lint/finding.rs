@@ -1,14 +1,14 @@
-//! A finding of a check: what is wrong, and where.
+//! A finding of a check: a message and its location.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// One thing that is wrong, at a place that editors can jump to.
+/// One error, with a location that editors can open.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     /// Relative to the workspace's root.
     pub(super) file: PathBuf,
-    /// From 1.
+    /// Line number, from 1.
     pub(super) line: usize,
     pub(super) text: String,
 }

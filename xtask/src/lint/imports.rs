@@ -117,7 +117,7 @@ pub(super) fn check(file: &Path, inside: &Path, text: &str) -> Vec<Finding> {
     let finding = |line, text| Finding { file: file.to_path_buf(), line, text };
     let Some(layer) = module.first().filter(|r| *r != "lib" && *r != "main") else { return Vec::new() };
     let Some(own) = rank(layer) else {
-        return vec![finding(1, format!("`{layer}` is none of the layers: {}", ORDER.join(" < ")))];
+        return vec![finding(1, format!("`{layer}` is not a layer: {}", ORDER.join(" < ")))];
     };
     reaches(&module, &scan::tokens(text))
         .into_iter()
@@ -129,9 +129,9 @@ pub(super) fn check(file: &Path, inside: &Path, text: &str) -> Vec<Finding> {
                     format!("`{layer}` must not import from `{name}`, which is right of it"),
                 ))
             }
-            // A macro or a re-export at the root would hide its layer, and thus the direction.
+            // A macro or a re-export at the root would hide its layer and the direction of the import.
             None if reach.name != "self" => {
-                Some(finding(reach.line, format!("name the layer: `crate::{}` is none", reach.name)))
+                Some(finding(reach.line, format!("name the layer: `crate::{}` is not one", reach.name)))
             }
             _ => None,
         })
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn leftward_is_fine() {
+    fn an_import_to_the_left_is_allowed() {
         let good = "use crate::event::Field;\nuse crate::{sys, kernel::btf::{self, Btf}};\nuse crate::lang::x;\n\
                     fn f() { crate::sys::g(); super::h(); }\n// use crate::cli::X;\n#[doc = \"crate::cli\"]\n";
         assert_eq!(lines("lang/filter/mod.rs", good), []);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn rightward_is_told_with_both_rooms() {
+    fn an_import_to_the_right_is_reported_with_both_layers() {
         let found = lines("lang/filter/lex.rs", "//! x\nuse crate::plan::filter::Plan;\n");
         assert_eq!(found, [(2, "`lang` must not import from `plan`, which is right of it".to_owned())]);
     }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_room_is_told() {
+    fn an_unknown_layer_is_reported() {
         assert_eq!(bad_lines("helpers/mod.rs", ""), [1]);
         assert_eq!(bad_lines("sys/mod.rs", "use crate::Thing;\nuse crate::{self};\n"), [1]);
     }

@@ -1,5 +1,5 @@
-//! Links between pages: the target of a relative link in a Markdown file exists, and its fragment is a heading there. Links to
-//! other hosts are not checked.
+//! Checks the relative links of Markdown files: the target must exist, and the fragment must be a heading of the
+//! target. Links to other hosts are not checked.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -98,7 +98,8 @@ fn anchors(text: &str) -> Vec<String> {
     found
 }
 
-/// The fragment of a heading: its letters, digits, `-` and `_` in lower case, and `-` for each space. Of a link only the text counts.
+/// The fragment of a heading: its letters, digits, `-` and `_` in lower case, and `-` for each space. For a link,
+/// only its text counts.
 fn anchor(heading: &str) -> String {
     let (mut text, mut rest) = (String::new(), heading);
     while let Some((before, after)) = rest.split_once("](") {
@@ -135,7 +136,7 @@ fn normal(path: &Path) -> Option<PathBuf> {
     Some(found)
 }
 
-/// The findings of all pages, which are given by path. `exists` reports whether another file exists.
+/// The findings of all pages; `pages` has their texts by path. `exists` reports whether another file exists.
 fn dead(pages: &BTreeMap<PathBuf, String>, exists: &dyn Fn(&Path) -> bool) -> Vec<Finding> {
     let mut found = Vec::new();
     for (file, text) in pages {

@@ -54,7 +54,7 @@ fn none_of(findings: &[Finding]) -> Result<()> {
 pub(crate) struct Checked {
     /// The name of the check.
     pub(crate) what: String,
-    /// The failure in one line; the details have been printed.
+    /// The failure in one line. The check has already printed the details.
     pub(crate) wrong: Option<String>,
     /// Why the check could not run.
     pub(crate) skipped: Option<String>,
@@ -65,7 +65,7 @@ pub(crate) struct Checked {
 /// Runs checks one after the other and collects their results.
 #[derive(Default)]
 struct Checks {
-    /// Words of which the name of a check must contain one. Empty for all checks.
+    /// Words that select checks: a name must contain one of them. Empty for all checks.
     only: Vec<String>,
     done: Vec<Checked>,
 }
@@ -130,7 +130,8 @@ pub(crate) fn checks(only: &[String]) -> Result<Vec<Checked>> {
         let mut clippy = host::cargo();
         host::run(clippy.args(["clippy", "--workspace", "--all-targets", "--keep-going"]).args(strict))
     });
-    // The workspace's tests turn on the feature `internals`, which hides what is used nowhere else.
+    // The workspace's tests enable the feature `internals`. It makes items public and thus hides that they are
+    // unused.
     checks.check("Clippy without internals", || {
         let mut clippy = host::cargo();
         host::run(clippy.args(["clippy", "-p", "tracer-user", "--bins", "--examples"]).args(strict))

@@ -1,14 +1,14 @@
-//! No path of the tree is compiled in.
+//! Checks that no program contains a path of the tree.
 //!
-//! Cargo compiles nothing anew after a checkout was moved, so a compile-time path then names a directory that is gone, or
-//! another checkout. Programs search for the tree at run time. Cargo and `cargo xtask test` start tests in the directory of
+//! Cargo does not rebuild after a checkout is moved. A compile-time path then names a missing directory or another
+//! checkout. Programs find the tree at run time instead. Cargo and `cargo xtask test` start tests in the directory of
 //! their package.
 
 use std::path::Path;
 
 use super::finding::Finding;
 
-/// Beginnings of the macro calls that compile in such a path.
+/// Beginnings of the macro calls that insert such a path.
 const COMPILED_IN: [&str; 3] = [
     concat!("env!(\"CARGO_", "MANIFEST_"),
     concat!("env!(\"CARGO_", "TARGET_"),

@@ -1,8 +1,8 @@
 //! The oldest supported Rust, `rust-version` in Cargo.toml, checked in three ways.
 //!
-//! Clippy's `incompatible_msrv` refuses what the standard library of that version lacks (`msrv` in clippy.toml). No
-//! dependency may declare a newer version. Only a compiler of that version finds newer language features: if one is
-//! installed, it checks the workspace. Otherwise that check is skipped with its reason.
+//! Clippy's `incompatible_msrv` rejects items that the standard library of that version lacks (`msrv` in
+//! clippy.toml). No dependency may declare a newer version. Only a compiler of that version detects newer language
+//! features. If one is installed, it checks the workspace; otherwise that check is skipped with its reason.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn newer(metadata: &Value, oldest: (u32, u32)) -> Result<Vec<String>> {
         let numbers = parse(wanted).with_context(|| format!("rust-version {wanted} of {name}"))?;
         if numbers > oldest {
             found.push(format!(
-                "{} {} wants Rust {wanted}",
+                "{} {} requires Rust {wanted}",
                 name.as_str().unwrap_or_default(),
                 version.as_str().unwrap_or_default()
             ));
@@ -86,7 +86,10 @@ mod tests {
             { "name": "d", "version": "4.0.0", "rust_version": null },
             { "name": "e", "version": "5.0.0", "rust_version": "2" },
         ]});
-        assert_eq!(newer(&metadata, (1, 88)).unwrap(), ["c 3.0.0 wants Rust 1.90.0", "e 5.0.0 wants Rust 2"]);
+        assert_eq!(
+            newer(&metadata, (1, 88)).unwrap(),
+            ["c 3.0.0 requires Rust 1.90.0", "e 5.0.0 requires Rust 2"]
+        );
         assert!(newer(&serde_json::json!({}), (1, 88)).is_err());
         assert!(newer(&serde_json::json!({ "packages": [{ "rust_version": "x" }] }), (1, 88)).is_err());
     }

@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn code_comes_out_word_by_word() {
+    fn code_is_split_into_tokens() {
         assert_eq!(words("use crate::{a::b, c};"), "use crate :: { a :: b , c } ;");
         assert_eq!(words("fn f<'a>(x: &'a str) -> r#type {}"), "fn f < > ( x : & str ) - > type { }");
     }
 
     #[test]
-    fn what_is_quoted_or_commented_does_not() {
+    fn strings_and_comments_are_skipped() {
         assert_eq!(words("a // crate::b\nc"), "a c");
         assert_eq!(words("a /* x /* crate::b */ y */ c"), "a c");
         assert_eq!(words(r#"a "crate::b \" x" c"#), "a c");

@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_says_why() {
+    fn the_first_line_states_the_purpose() {
         for bad in ["", "fn f() {}\n", "// Why.\n", "\n//! Late.\n", "/// Outer.\n"] {
             assert_eq!(texts(bad), ["a file opens with `//!` and its purpose"], "{bad:?}");
         }

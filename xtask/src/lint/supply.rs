@@ -85,7 +85,7 @@ pub(super) fn advisories(root: &Path) -> Result<Advisories> {
     Ok(Advisories::None)
 }
 
-/// The reason why the database is unavailable, if the output says so.
+/// The reason why the database is unavailable, if the output contains one.
 fn unreachable(said: &str) -> Option<String> {
     let line = said.lines().find(|line| line.contains(UNREACHABLE))?;
     let cause = said.lines().rev().find_map(|line| line.strip_prefix("fatal: ")).unwrap_or(line);
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_database_out_of_reach_leaves_it_open() {
+    fn only_an_unreachable_database_makes_the_answer_unknown() {
         let said = "2026-11-23 [ERROR] failed to fetch advisory database https://x with cli: failed to clone: []\n\
                     Cloning into '/x'...\nfatal: unable to access 'https://x/': Could not resolve host: x\n";
         let why = unreachable(said).unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overflow_ends_a_release_too() {
+    fn overflow_checks_are_on_in_release_builds() {
         let manifest = text("Cargo.toml");
         let release = section(&manifest, "[profile.release]");
         assert!(release.contains(&"overflow-checks = true"), "{release:?}");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_licence_asks_to_pass_on_is_there() {
+    fn required_licence_texts_are_present() {
         assert!(text("SECURITY.md").contains("## Reporting"));
         let notice = text("THIRD-PARTY.md");
         let allowed = text("deny.toml");
@@ -163,8 +163,8 @@ mod tests {
         assert!(notice.contains("## btf-rs (LGPL-2.1-or-later)") && notice.contains("LICENSES/LGPL-2.1.txt"));
         let licence = text("LICENSES/LGPL-2.1.txt");
         assert!(licence.contains("GNU LESSER GENERAL PUBLIC LICENSE") && licence.contains("Version 2.1"));
-        // The program itself names the licence for users who have only the binary. Both licences of the project are in
-        // the tree.
+        // The program's help names the licence, for users without the source. Both licences of the project are in the
+        // tree.
         assert!(text("tracer-user/src/cli/args.rs").contains("LICENSES/LGPL-2.1.txt"));
         assert!(
             text("LICENSE-MIT").contains("MIT License")

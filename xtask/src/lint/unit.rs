@@ -11,7 +11,7 @@ use crate::host;
 const UNIT: &str = "packaging/systemd/tracer.service";
 /// The highest permitted exposure level in tenths (`systemd-analyze security`; 100 is the worst).
 const MOST_EXPOSED: u32 = 40;
-/// Settings that give a service a mount namespace of its own, whose mounts are invisible to the host.
+/// Settings that create a separate mount namespace for a service. The host does not see the mounts of that namespace.
 const OWN_MOUNTS: [&str; 22] = [
     "BindPaths",
     "BindReadOnlyPaths",
@@ -61,19 +61,19 @@ fn makes_mounts(text: &str) -> Option<&str> {
     settings.map(|(name, _)| name).find(|name| OWN_MOUNTS.contains(name))
 }
 
-/// Verifies the file with systemd. The program may not be installed on this machine, so the check uses `true` in its place,
-/// whose path has no space.
+/// Verifies the file with systemd. `tracer` may not be installed on this machine, so the check substitutes `true`.
+/// The path of `true` has no space.
 fn verify(path: &Path, text: &str) -> Result<()> {
     let dir = std::env::temp_dir().join(format!("tracer-unit-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     let copy = dir.join(path.file_name().context("a file")?);
-    let stands = host::which("true").context("no program `true`")?;
-    std::fs::write(&copy, text.replace("/usr/local/sbin/tracer", &stands.to_string_lossy()))?;
+    let stand_in = host::which("true").context("no program `true`")?;
+    std::fs::write(&copy, text.replace("/usr/local/sbin/tracer", &stand_in.to_string_lossy()))?;
     let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output();
     std::fs::remove_dir_all(&dir)?;
     let output = output.context("systemd-analyze verify")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    // systemd also reports about other units of this machine.
+    // systemd also reports errors of other units of this machine.
     let ours: Vec<&str> = said.lines().filter(|line| line.contains("tracer.service")).collect();
     ensure!(ours.is_empty(), "{UNIT}: {}", ours.join("\n"));
     Ok(())

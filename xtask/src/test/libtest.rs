@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_says_so_was_skipped() {
+    fn a_skipped_test_is_recognised_by_its_output() {
         let line = r#"{ "type": "test", "name": "a", "event": "ok", "stdout": "x\nskipped: no kprobes\n" }"#;
         assert_eq!(ended(line).verdict, Verdict::Skipped("no kprobes".to_owned()));
         let line =
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn children_may_write_in_front() {
+    fn output_of_children_may_precede_a_verdict() {
         assert_eq!(
             parse(r#"hello{ "type": "test", "event": "started", "name": "a" }"#),
             Event::Started("a".into())
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_that_dies_fails_what_it_ran() {
+    fn a_killed_binary_fails_its_running_test() {
         let mut suite = Suite::default();
         suite.take(Event::Started("a".into()));
         suite.take(Event::Started("b".into()));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn this_very_binary_reports_so() {
+    fn this_binarys_report_is_parsed() {
         let out = std::process::Command::new(std::env::current_exe().unwrap())
             .args(OPTIONS)
             .args(["--exact", "test::libtest::tests::verdicts_are_read"])

@@ -1,4 +1,4 @@
-//! The integration tests in a virtual machine: the job that runs them, and the report that its output is.
+//! The integration tests in a virtual machine: the job that runs them, and the parser of its output.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,17 +25,19 @@ pub(super) fn run(target: &Target, built: &Built, options: &Options) -> Section 
     let start = Instant::now();
     let title = target.title();
     host::step(format!("Testing: {title}"));
-    let tests = match run_job(target, &title, built, options) {
-        Ok(tests) => tests,
-        Err(error) => {
-            let verdict = libtest::Verdict::Failed(format!("{error:#}"));
-            vec![no_machine(verdict, start.elapsed())]
-        }
-    };
-    Section { title, machine: target.list(), tests, time: start.elapsed() }
+    match run_job(target, &title, built, options) {
+        Ok(tests) => Section { title, machine: target.list(), tests, time: start.elapsed() },
+        Err(error) => failed(target, &error, start.elapsed()),
+    }
 }
 
-/// A result in place of the tests of a machine that could not run them.
+/// The section of a machine that could not run its tests.
+pub(super) fn failed(target: &Target, error: &anyhow::Error, time: Duration) -> Section {
+    let verdict = libtest::Verdict::Failed(format!("{error:#}"));
+    Section { title: target.title(), machine: target.list(), tests: vec![no_machine(verdict, time)], time }
+}
+
+/// The result for a machine that could not run its tests.
 fn no_machine(verdict: libtest::Verdict, time: Duration) -> libtest::Ended {
     libtest::Ended { binary: "machine".to_owned(), name: "(the machine)".to_owned(), verdict, time }
 }
@@ -59,13 +61,15 @@ fn script(runs: &[(String, Command)]) -> String {
     text
 }
 
-/// The job that runs every selected integration test of `built` that suits the machine.
-fn job(target: &Target, built: &Built, options: &Options) -> vm::Job {
-    let root = host::root();
+/// The job that runs the selected integration tests of `built` on the machine, without those that whole runs omit
+/// there and those that are `done`.
+fn job(target: &Target, built: &Built, options: &Options, done: &[String]) -> Result<vm::Job> {
+    let (root, scope) = (host::root(), options.scope(target)?);
     let processes = built.tests.iter().flat_map(TestBinary::processes);
     let mut payload: Vec<(PathBuf, PathBuf)> = vec![(root.join("tests"), PathBuf::from("tests"))];
     let mut runs = Vec::new();
-    for process in processes.filter(|p| options.wants_in_machine(p, target.arch.is_foreign())) {
+    let processes = processes.filter(|process| !done.contains(&process.name()));
+    for process in processes.filter(|p| options.wants_in_machine(p, scope)) {
         let (path, inside) = (&process.binary.path, in_guest(&process.binary.path));
         let mut command = Command::new(root.join(&inside));
         command.args(libtest::OPTIONS).arg("--test-threads=1").args(process.arguments(&options.filter));
@@ -78,7 +82,7 @@ fn job(target: &Target, built: &Built, options: &Options) -> vm::Job {
     payload.extend(built.programs.iter().map(|path| (path.clone(), in_guest(path))));
     let command = ["sh".to_owned(), "-c".to_owned(), script(&runs)].to_vec();
     let mut env = vec![("RUSTC_BOOTSTRAP".to_owned(), "1".to_owned())];
-    // On a disk, as on the host; `/tmp` is not.
+    // A directory on a disk, as on the host. `/tmp` is not on a disk.
     env.push(("TRACER_TESTS_DIR".to_owned(), "/var/tmp".to_owned()));
     env.push(("TRACER_TESTS_PART".to_owned(), MACHINE_PART.to_string()));
     env.extend(std::env::var("TRACER_LOG").map(|level| ("TRACER_LOG".to_owned(), level)));
@@ -87,27 +91,26 @@ fn job(target: &Target, built: &Built, options: &Options) -> vm::Job {
             env.push(("TRACER_BIN".to_owned(), root.join(in_guest(program)).to_string_lossy().into_owned()));
         }
     }
-    vm::Job { command, env, payload, modules: vec!["fuse".to_owned()], keep: Vec::new() }
+    Ok(vm::Job { command, env, payload, modules: vec!["fuse".to_owned()], keep: Vec::new() })
 }
 
+/// Runs the job. If the guest's kernel crashes, the processes that did not end run in a second machine. QEMU's emulation
+/// probably crashed one: after a `cmpxchg16b` in the kernel's allocator, the flags held bits of another register.
 fn run_job(target: &Target, title: &str, built: &Built, options: &Options) -> Result<Vec<libtest::Ended>> {
     let mut guest = Guest { title, ..Guest::default() };
-    let mut pending = Vec::new();
-    let ran = vm::run(&target.machine(), &job(target, built, options), &mut |stream, bytes| {
-        if stream == vm::Stream::Out {
-            pending.extend_from_slice(bytes);
-            while let Some(end) = pending.iter().position(|b| *b == b'\n') {
-                let line: Vec<u8> = pending.drain(..=end).collect();
-                guest.line(String::from_utf8_lossy(&line).trim_end_matches('\n'));
-            }
-        } else {
-            vm::pass_on(stream, bytes);
+    let first = run_in(&mut guest, target, built, options);
+    let outcome = match first {
+        Err(error) if error.is::<vm::GuestDied>() && !guest.ended.is_empty() => {
+            host::step(format!("{title}: {error:#}\n{title}: the other tests run in a new machine"));
+            guest.current = None;
+            run_in(&mut guest, target, built, options)
         }
-    });
-    let outcome = match ran {
+        first => first,
+    };
+    let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
-            // The tests that ran until then are reported; the death itself is the failure.
+            // Reports the tests that ran before. The end of the machine is an additional failure.
             let mut tests = guest.finish("was cut off");
             let verdict = libtest::Verdict::Failed(format!("{error:#}"));
             tests.push(no_machine(verdict, Duration::ZERO));
@@ -122,12 +125,31 @@ fn run_job(target: &Target, title: &str, built: &Built, options: &Options) -> Re
     Ok(tests)
 }
 
+/// Runs the processes that did not end yet in a machine.
+fn run_in(guest: &mut Guest<'_>, target: &Target, built: &Built, options: &Options) -> Result<vm::Outcome> {
+    let mut pending = Vec::new();
+    let job = job(target, built, options, &guest.ended)?;
+    vm::run(&target.machine(), &job, &mut |stream, bytes| {
+        if stream == vm::Stream::Out {
+            pending.extend_from_slice(bytes);
+            while let Some(end) = pending.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = pending.drain(..=end).collect();
+                guest.line(String::from_utf8_lossy(&line).trim_end_matches('\n'));
+            }
+        } else {
+            vm::pass_on(stream, bytes);
+        }
+    })
+}
+
 /// Parses the output of the guest's script.
 #[derive(Debug, Default)]
 struct Guest<'a> {
     title: &'a str,
     /// The name of the running process and its report so far.
     current: Option<(String, Suite)>,
+    /// The names of the processes that ended.
+    ended: Vec<String>,
     tests: Vec<libtest::Ended>,
 }
 
@@ -147,6 +169,7 @@ impl Guest<'_> {
         if let Some((name, suite)) = self.current.take() {
             let group = name.split("::").next().unwrap_or_default();
             self.tests.extend(suite.finish(&name, group, how));
+            self.ended.push(name);
         }
     }
 
@@ -166,7 +189,7 @@ mod tests {
     fn the_guests_script_runs_every_module_with_all_options() {
         let built = Built::of(&[("a", &["one", "two"]), ("b", &[])]);
         let target = parse_target("6.12-x86_64").unwrap();
-        let job = job(&target, &built, &Options::default_for_tests());
+        let job = job(&target, &built, &Options::default_for_tests(), &[]).unwrap();
         assert_eq!(job.command[..2], ["sh", "-c"]);
         let options = libtest::OPTIONS.join(" ");
         let path = |name: &str| host::root().join(vm::BIN).join(name).display().to_string();
@@ -180,6 +203,10 @@ mod tests {
             ]
         );
         assert_eq!(job.payload.len(), 3, "the tests' files and two binaries");
+        let rest =
+            super::job(&target, &built, &Options::default_for_tests(), &["a::one".to_owned()]).unwrap();
+        let rest: Vec<&str> = rest.command[2].lines().skip(2).collect();
+        assert_eq!(rest, lines[1..], "without a process that ended");
         let mut echo = Command::new("echo");
         echo.arg("a word");
         let runs = [("x::y".to_owned(), echo), ("z".to_owned(), Command::new("false"))];
@@ -189,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_dies_fails_its_test() {
+    fn a_killed_guest_fails_its_test() {
         let mut guest = Guest::default();
         for line in [
             "@@ begin a::x",

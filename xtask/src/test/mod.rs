@@ -1,9 +1,9 @@
 //! `cargo xtask test`: lint, unit tests, and the integration tests on the host and in virtual machines.
 //!
-//! Test binaries are run directly and not through cargo. Host and guests therefore use the same binaries, the same
-//! report and the same way to skip. Each module of an integration test runs in a process of its own ([`selection`]).
-//! While the host's tests build and run, the machines' kernels and roots are fetched. Then three machines run at a
-//! time, because a test waits for a third of its time.
+//! The verb runs test binaries directly instead of through cargo. Host and guests therefore use the same binaries,
+//! the same report and the same way to skip. Each module of an integration test runs in a separate process
+//! ([`selection`]). While the host's tests build and run, the machines' kernels and roots are fetched. Then three
+//! machines run at a time, because a test waits for a third of its time.
 
 mod binaries;
 mod libtest;
@@ -92,12 +92,15 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     }
     setup::ensure(&groups)?;
     let mut sections = std::thread::scope(|scope| -> Result<Vec<Section>> {
-        // apt runs only one at a time anyway.
+        // One thread prepares all machines, because apt allows only one run at a time.
         let programs = (!options.vm_only).then(|| scope.spawn(sources::programs));
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
         let mut sections = Vec::new();
         let profile = if targets.is_empty() { Profile::Dev } else { Profile::Emulated };
         let native = binaries::build(Arch::host()?, profile, !options.vm_only && !options.integration)?;
+        // Before the machines run, because the compiler then takes several times as long.
+        let foreign = targets.iter().find(|target| target.arch.is_foreign());
+        let foreign = foreign.map(|target| binaries::build(target.arch, Profile::Emulated, false));
         if options.wants_lint() {
             sections.push(linted(lint::checks(&[])?));
         }
@@ -110,11 +113,6 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
             let programs = programs.flatten();
             sections.extend(on_host(&native, programs.as_deref(), options)?);
         }
-        let foreign = targets
-            .iter()
-            .find(|t| t.arch.is_foreign())
-            .map(|t| binaries::build(t.arch, Profile::Emulated, false))
-            .transpose()?;
         fetching.join().map_err(|_| anyhow!("fetching the machines panicked"))??;
         let suite = options
             .wants_suite(&targets)
@@ -126,6 +124,7 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let said = skips::judge(host::root(), &mut sections, !options.is_part())?;
     let (text, fine) = report::summary(&sections);
     print!("{said}{text}");
+    println!("in {} minutes with the builds", host::elapsed().as_secs().div_ceil(60));
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -181,12 +180,14 @@ fn run_here(
     let status = child.wait()?;
     Ok(suite.finish(&process.name(), &binary.target, &format!("ended with {status}")))
 }
-/// Runs the integration tests on all machines, a few machines at a time. A machine that fails counts as a failed test.
+
+/// Runs the integration tests on all machines, [`MACHINES_AT_ONCE`] at a time. A machine that fails counts as a
+/// failed test, and so does one whose tests do not build. The suite comes last.
 fn on_machines(
     targets: &[Target],
     suite: Option<&conformance::Part>,
     native: &Built,
-    foreign: Option<&Built>,
+    foreign: Option<&Result<Built>>,
     options: &Options,
 ) -> Vec<Section> {
     let todo = Mutex::new(targets.iter().map(Work::Tests).chain(suite.map(Work::Suite)));
@@ -199,11 +200,11 @@ fn on_machines(
                     let section = match next {
                         None => return,
                         Some(Work::Suite(part)) => conform(part, native),
-                        Some(Work::Tests(target)) => {
-                            let built =
-                                if target.arch.is_foreign() { foreign.unwrap_or(native) } else { native };
-                            machine::run(target, built, options)
-                        }
+                        Some(Work::Tests(target)) => match foreign.filter(|_| target.arch.is_foreign()) {
+                            Some(Err(error)) => machine::failed(target, error, Duration::ZERO),
+                            Some(Ok(built)) => machine::run(target, built, options),
+                            None => machine::run(target, native, options),
+                        },
                     };
                     done.lock().unwrap_or_else(PoisonError::into_inner).push(section);
                 }

@@ -1,13 +1,13 @@
 //! The options of `cargo xtask test`: which machines and which tests a run takes.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, bail, ensure};
 
-use super::binaries::TestProcess;
+use super::binaries::{Machine, Scope, TestProcess};
 use crate::build::Arch;
-use crate::vm;
+use crate::{conformance, vm};
 
 /// A machine's time limit in seconds: emulation is 10 to 20 times slower than the host.
-pub(super) const MACHINE_TIMEOUT: u64 = 2700;
+pub(super) const MACHINE_TIMEOUT: u64 = 3300;
 /// The kernel whose test suite is run on the mirror.
 pub(super) const SUITE_OF: &str = "6.12";
 
@@ -28,31 +28,40 @@ impl Target {
         (!self.version.contains('/')).then(|| format!("{}-{}", self.version, self.arch.name()))
     }
 
+    /// Its place among the machines that take turns; `None` for a kernel that was built for a test, which has a path.
+    fn place(&self) -> Option<Machine> {
+        match (&*self.version, self.arch.is_foreign()) {
+            (version, _) if version.contains('/') => None,
+            (_, true) => Some(Machine::Foreign),
+            (SUITE_OF, false) => Some(Machine::Newer),
+            _ => Some(Machine::Older),
+        }
+    }
+
     pub(super) fn machine(&self) -> vm::Machine {
         vm::Machine { timeout: MACHINE_TIMEOUT, ..vm::Machine::of(&self.version, self.arch) }
     }
 }
 
 /// Parses `6.1`, `6.12` or `6.12-aarch64`, or the path of an image for this architecture.
-pub(super) fn parse_target(text: &str) -> Result<Target, String> {
+pub(super) fn parse_target(text: &str) -> Result<Target> {
     if text.contains('/') {
-        return Ok(Target { version: text.to_owned(), arch: Arch::host().map_err(|e| e.to_string())? });
+        return Ok(Target { version: text.to_owned(), arch: Arch::host()? });
     }
     let (version, arch) = match text.split_once('-') {
-        None => (text, Arch::host().map_err(|e| e.to_string())?),
+        None => (text, Arch::host()?),
         Some((version, "x86_64" | "amd64")) => (version, Arch::X86_64),
         Some((version, "aarch64" | "arm64")) => (version, Arch::Aarch64),
-        Some((_, other)) => return Err(format!("unknown architecture {other}")),
+        Some((_, other)) => bail!("unknown architecture {other}"),
     };
     let is_version = |v: &str| v.split('.').count() == 2 && v.split('.').all(|n| n.parse::<u32>().is_ok());
-    if !is_version(version) {
-        return Err(format!("{version} is not a kernel version such as 6.12"));
-    }
+    ensure!(is_version(version), "{version} is not a kernel version such as 6.12");
     Ok(Target { version: version.to_owned(), arch })
 }
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Options {
     /// Run no virtual machines
     #[arg(long)]
@@ -60,9 +69,12 @@ pub(crate) struct Options {
     /// Run nothing on the host
     #[arg(long, conflicts_with = "host_only")]
     pub(super) vm_only: bool,
-    /// Run only these machines, such as 6.1,6.12,6.12-aarch64 (the default), or an image's path
+    /// Run these machines, such as 6.1,6.12,6.12-aarch64 (the default for a part of the tests), or an image's path
     #[arg(long, value_delimiter = ',', value_parser = parse_target, value_name = "VERSION[-ARCH]")]
     pub(super) vm: Vec<Target>,
+    /// Run all modules in all three machines. By default a complete run uses two of them, and modules take turns there
+    #[arg(long, conflicts_with = "host_only")]
+    pub(super) all: bool,
     /// Run only the integration tests, and no lint
     #[arg(long)]
     pub(super) integration: bool,
@@ -80,6 +92,7 @@ impl Options {
             host_only: false,
             vm_only: true,
             vm: Vec::new(),
+            all: false,
             integration: true,
             program,
             filter: Vec::new(),
@@ -102,18 +115,19 @@ impl Options {
         self.program.is_empty() || process.binary.integration && self.program.iter().any(is_it)
     }
 
-    /// Whether a process runs in a machine for its architecture: one that whole runs omit must be named.
-    pub(super) fn wants_in_machine(&self, process: &TestProcess, is_foreign: bool) -> bool {
+    /// Whether a process runs in a machine. A process that whole runs omit there runs only if it is named.
+    pub(super) fn wants_in_machine(&self, process: &TestProcess, scope: Scope) -> bool {
         let is_named = !self.filter.is_empty() || self.program.contains(&process.name());
-        process.binary.integration && self.wants(process) && (is_named || process.is_for_machines(is_foreign))
+        process.binary.integration && self.wants(process) && (is_named || process.is_in(scope))
     }
 
-    /// Whether the kernel's own suite runs; it needs the machine that it is written for.
+    /// Whether the kernel's own suite runs. It needs a native machine with the kernel [`SUITE_OF`].
     pub(super) fn wants_suite(&self, targets: &[Target]) -> bool {
         let has = targets.iter().any(|t| t.version == SUITE_OF && !t.arch.is_foreign());
         has && !self.is_part() && !self.integration
     }
 
+    /// The machines of the run.
     pub(super) fn targets(&self) -> Result<Vec<Target>> {
         if self.host_only {
             return Ok(Vec::new());
@@ -121,9 +135,27 @@ impl Options {
         if !self.vm.is_empty() {
             return Ok(self.vm.clone());
         }
-        let all = ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64"];
-        all.into_iter().map(|t| parse_target(t).map_err(|e| anyhow!(e))).collect()
+        let all = machines()?;
+        if self.all || self.is_part() {
+            return Ok(all);
+        }
+        let of_commit = Machine::of_commit(conformance::commits()?);
+        let is_in_turn = |target: &Target| target.place().is_some_and(|place| of_commit.contains(&place));
+        Ok(all.into_iter().filter(is_in_turn).collect())
     }
+
+    /// The modules that a machine executes unless they are named.
+    pub(super) fn scope(&self, target: &Target) -> Result<Scope> {
+        match target.place() {
+            Some(machine) if !self.all => Ok(Scope::Turn { commits: conformance::commits()?, machine }),
+            _ => Ok(Scope::Whole),
+        }
+    }
+}
+
+/// The machines that are tested by default.
+pub(super) fn machines() -> Result<Vec<Target>> {
+    ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64"].into_iter().map(parse_target).collect()
 }
 
 #[cfg(test)]
@@ -133,6 +165,7 @@ impl Options {
             host_only: true,
             vm_only: false,
             vm: Vec::new(),
+            all: false,
             integration: false,
             program: Vec::new(),
             filter: Vec::new(),
@@ -157,25 +190,57 @@ mod tests {
     }
 
     #[test]
+    fn a_whole_run_has_two_machines() {
+        let of = |options: &Options| {
+            options.targets().unwrap().iter().map(|target| target.list().unwrap()).collect::<Vec<_>>()
+        };
+        let whole = Options::of_machines(Vec::new());
+        assert_eq!(of(&whole).len(), 2);
+        assert!(of(&whole).contains(&"6.12-x86_64".to_owned()));
+        let all = ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64"];
+        assert_eq!(of(&Options { all: true, ..Options::of_machines(Vec::new()) }), all);
+        assert_eq!(of(&Options::of_machines(vec!["api".to_owned()])), all);
+        let target = parse_target("6.12-aarch64").unwrap();
+        assert_ne!(whole.scope(&target).unwrap(), Scope::Whole);
+        let all = Options { all: true, ..Options::of_machines(Vec::new()) };
+        assert_eq!(all.scope(&target).unwrap(), Scope::Whole);
+    }
+
+    #[test]
     fn groups_and_modules_are_selected() {
-        let built = Built::of(&[("trust", &["deadlines", "hostile_input"]), ("api", &["bpf"])]);
-        let names = |program: &[&str], is_foreign| {
+        let trust = ["deadlines", "hostile_input", "user"];
+        let built = Built::of(&[("trust", &trust), ("probes", &["kernel"]), ("api", &["bpf"])]);
+        let names = |program: &[&str], scope: Option<Scope>| {
             let program = program.iter().map(|name| (*name).to_owned()).collect();
             let options = Options { program, ..Options::default_for_tests() };
             let processes: Vec<_> = built.tests.iter().flat_map(TestBinary::processes).collect();
             let wanted = |p: &&TestProcess| {
-                if is_foreign { options.wants_in_machine(p, true) } else { options.wants(p) }
+                scope.map_or_else(|| options.wants(p), |scope| options.wants_in_machine(p, scope))
             };
             processes.iter().filter(wanted).map(TestProcess::name).collect::<Vec<_>>()
         };
-        assert_eq!(names(&[], false), ["trust::deadlines", "trust::hostile_input", "api::bpf"]);
-        assert_eq!(names(&["trust"], false), ["trust::deadlines", "trust::hostile_input"]);
-        assert_eq!(names(&["trust::deadlines", "api"], false), ["trust::deadlines", "api::bpf"]);
-        // What whole runs leave out there must be named.
-        for program in [&[][..], &["trust", "api"]] {
-            assert_eq!(names(program, true), ["api::bpf"]);
+        let all = ["trust::deadlines", "trust::hostile_input", "trust::user", "probes::kernel", "api::bpf"];
+        assert_eq!(names(&[], None), all);
+        assert_eq!(names(&["trust"], None), ["trust::deadlines", "trust::hostile_input", "trust::user"]);
+        assert_eq!(names(&["trust::deadlines", "api"], None), ["trust::deadlines", "api::bpf"]);
+        // Processes that whole runs omit there must be named.
+        for program in [&[][..], &["trust", "probes", "api"]] {
+            // How often each machine runs a module in twelve runs.
+            let runs = |name: &str| {
+                [Machine::Older, Machine::Newer, Machine::Foreign].map(|machine| {
+                    let commits = (0..12).filter(|commits| Machine::of_commit(*commits).contains(&machine));
+                    let turns = commits.map(|commits| Scope::Turn { commits, machine });
+                    turns.filter(|turn| names(program, Some(*turn)).iter().any(|one| one == name)).count()
+                })
+            };
+            assert_eq!(runs("trust::user"), [1, 2, 1]);
+            assert_eq!(runs("trust::deadlines"), [1, 2, 0]);
+            assert_eq!(runs("probes::kernel"), [3, 6, 3]);
+            assert_eq!(runs("api::bpf"), [6, 12, 6]);
+            let in_machines = ["trust::deadlines", "trust::user", "probes::kernel", "api::bpf"];
+            assert_eq!(names(program, Some(Scope::Whole)), in_machines);
         }
-        assert_eq!(names(&["trust::hostile_input"], true), ["trust::hostile_input"]);
+        assert_eq!(names(&["trust::hostile_input"], Some(Scope::Whole)), ["trust::hostile_input"]);
         let unit = TestBinary { integration: false, ..built.tests[1].clone() };
         let options = Options { program: vec!["api".to_owned()], ..Options::default_for_tests() };
         assert!(!options.wants(&unit.processes()[0]));

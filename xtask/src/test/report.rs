@@ -7,8 +7,8 @@ use super::libtest::{self, Ended, Event, Suite, Verdict};
 
 /// A test that takes at least this long is listed among the slowest.
 const SLOW: Duration = Duration::from_secs(10);
-/// Number of lines of a failed test's output that are shown at once; the final report shows all of them.
-const FIRST_LINES: usize = 20;
+/// Number of the last lines of a failed test's output that are shown at once; the final report shows all of them.
+const LAST_LINES: usize = 30;
 
 /// The tests of one machine, or of one part of the run on the host.
 #[derive(Debug, Default)]
@@ -59,7 +59,10 @@ pub(super) fn take_line(line: &str, title: &str, show: bool, suite: &mut Suite) 
         eprintln!("{}", self::line(title, test));
         // Print it now as well: an interrupted run does not reach the final report.
         if let Verdict::Failed(output) = &test.verdict {
-            output.lines().take(FIRST_LINES).for_each(|line| eprintln!("    {line}"));
+            let lines: Vec<&str> = output.lines().collect();
+            for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
+                eprintln!("    {line}");
+            }
         }
     }
     suite.take(event);
@@ -67,13 +70,6 @@ pub(super) fn take_line(line: &str, title: &str, show: bool, suite: &mut Suite) 
 /// The end of the report, and whether no test failed.
 pub(super) fn summary(sections: &[Section]) -> (String, bool) {
     let mut text = String::new();
-    for section in sections {
-        for test in &section.tests {
-            if let Verdict::Failed(output) = &test.verdict {
-                let _ = writeln!(text, "\n---- {}: {} ----\n{}", section.title, test.name, output.trim_end());
-            }
-        }
-    }
     let _ = writeln!(text, "\n{:28} {:>7} {:>7} {:>7} {:>9}", "", "passed", "failed", "skipped", "seconds");
     for s in sections {
         let (p, f, k) = (s.passed(), s.failed(), s.skipped());
@@ -90,6 +86,19 @@ pub(super) fn summary(sections: &[Section]) -> (String, bool) {
                 let _ = writeln!(text, "skipped on {}: {}: {reason}", section.title, test.name);
             }
         }
+    }
+    // The failures come last, because some logs keep only their end.
+    let mut names = String::new();
+    for section in sections {
+        for test in &section.tests {
+            if let Verdict::Failed(output) = &test.verdict {
+                let _ = writeln!(text, "\n---- {}: {} ----\n{}", section.title, test.name, output.trim_end());
+                let _ = writeln!(names, "failed on {}: {}", section.title, test.name);
+            }
+        }
+    }
+    if !names.is_empty() {
+        let _ = write!(text, "\n{names}");
     }
     let total = |count: fn(&Section) -> usize| sections.iter().map(count).sum::<usize>();
     let (passed, failed, skipped) = (total(Section::passed), total(Section::failed), total(Section::skipped));
@@ -133,7 +142,7 @@ mod tests {
         let (text, fine) = summary(&[good, bad]);
         assert!(!fine);
         assert!(text.contains("---- 6.1 x86_64: c ----\nassertion\n"), "{text}");
-        assert!(text.ends_with("\n1 passed, 1 failed, 1 skipped\n"), "{text}");
+        assert!(text.ends_with("\nfailed on 6.1 x86_64: c\n\n1 passed, 1 failed, 1 skipped\n"), "{text}");
     }
 
     #[test]
@@ -148,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_where_what_and_why() {
+    fn a_line_names_machine_verdict_test_and_reason() {
         let line = line("host", &test("b", Verdict::Skipped("no BTF".into())));
         assert_eq!(line, "host                     skipped b (1.5 s): no BTF");
     }

@@ -1,8 +1,9 @@
 //! The groups of integration tests, their modules, and the names that select them.
 //!
-//! A group is a folder `tests/tests/GROUP`, which cargo builds as one binary. Each file beside its `main.rs` is a module
-//! with tests. Every module runs in a process of its own, because modules change what belongs to a process: mounts,
-//! signals, thread names, attached programs. The options of the test harness select the module.
+//! A group is a folder `tests/tests/GROUP`, which cargo builds as one binary. Each other file in the folder of
+//! `main.rs` is a module with tests. Every module runs in a separate process, because modules change the state of
+//! their process: mounts, signals, thread names, attached programs. The options of the test harness select the
+//! module.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -79,7 +80,7 @@ impl Groups {
         self.0.get(group).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a name is that of a group or of a module, `GROUP::MODULE`.
+    /// Whether a name is the name of a group or of a module, `GROUP::MODULE`.
     pub(super) fn has(&self, name: &str) -> bool {
         match name.split_once("::") {
             None => self.0.contains_key(name),

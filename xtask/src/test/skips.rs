@@ -1,10 +1,10 @@
 //! The tests that may be skipped on a machine: `tests/skips/MACHINE.txt`, with one line `BINARY::TEST: "WORDS": the
 //! feature that is missing there` per test. The name of a test contains its module.
 //!
-//! A skipped test fails the run if it is not listed, or if its reason does not contain the words. A feature that is no
-//! longer detected therefore does not pass as a missing one. A listed test that ran is reported, because its line can
-//! be removed. The checks of the lint have a list too. A default machine must have a list. Other machines, such as a
-//! host with another kernel, are not judged without a list.
+//! A skipped test fails the run if it is not listed, or if its reason does not contain the words. A bug in the
+//! detection of a feature therefore fails the run. A listed test that ran is reported, because its line can be
+//! removed. The checks of the lint have a list too. A default machine must have a list. For other machines, such as a
+//! host with another kernel, a list is optional.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use super::libtest::{Ended, Verdict};
-use super::options::Options;
+use super::options;
 use super::report::Section;
 
 /// Directory of the lists, relative to the tree's root.
@@ -34,12 +34,11 @@ fn machine_of(section: &Section) -> Option<&str> {
 
 /// Whether a run without named machines tests this machine.
 fn is_default(machine: &str) -> Result<bool> {
-    let all = Options::of_machines(Vec::new());
-    Ok(machine == LINT || all.targets()?.iter().any(|target| target.list().as_deref() == Some(machine)))
+    Ok(machine == LINT || options::machines()?.iter().any(|target| target.list().as_deref() == Some(machine)))
 }
 
-/// Judges the skipped tests of all sections by the lists and returns the text to report. `whole` is true if the run
-/// includes all tests.
+/// Checks the skipped tests of all sections against the lists and returns the text to report. `whole` is true if the
+/// run includes all tests.
 pub(super) fn judge(root: &Path, sections: &mut [Section], whole: bool) -> Result<String> {
     let mut text = String::new();
     let mut machines: Vec<String> =
@@ -178,7 +177,7 @@ mod tests {
             section.tests.iter().filter(|test| matches!(test.verdict, Verdict::Failed(_))).count()
         };
         assert_eq!(sections.each_ref().map(failed), [1, 0, 0, 1], "a default machine must have a list");
-        // The lint's checks, judged by the tree's own list.
+        // The lint's checks, compared with the tree's own list.
         let offline = || Verdict::Skipped("no advisory database: unable to access it".into());
         let check = |name: &str, verdict| Ended { binary: LINT.into(), ..test(name, verdict) };
         let (advisories, others) = ("Advisories about dependencies", "Licences");
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_and_wrong_lines_told() {
+    fn lists_are_read_and_invalid_lines_reported() {
         assert_eq!(read("a::b: \"c\": d\n").unwrap()["a::b"], "c");
         for wrong in [
             "a::b",

@@ -1,8 +1,8 @@
 //! The cache of downloaded and generated files between runs, outside the tree.
 //!
-//! It is `$TRACER_VM_CACHE`, else `$XDG_CACHE_HOME/tracer-vm`, else `~/.cache/tracer-vm`. An entry is a directory that
-//! is built under a temporary name and renamed when complete. An interrupted run therefore leaves no incomplete entry,
-//! and two parallel runs at worst do the work twice.
+//! It is `$TRACER_VM_CACHE`, else `$XDG_CACHE_HOME/tracer-vm`, else `~/.cache/tracer-vm`. An entry is a directory
+//! that is built under a temporary name and renamed when complete. An interrupted run therefore leaves no incomplete
+//! entry. Two parallel runs may both build an entry; the first to finish keeps it.
 
 use std::path::{Path, PathBuf};
 

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_laid_out_as_the_kernel_reads_them() {
+    fn entries_have_the_layout_that_the_kernel_reads() {
         let mut cpio = Cpio::default();
         cpio.dir("job");
         cpio.file("job/x", 0o755, b"hello");

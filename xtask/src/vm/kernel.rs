@@ -27,8 +27,8 @@ pub(super) struct Kernel {
     pub(super) first: Vec<PathBuf>,
 }
 
-/// The newest cached kernel of `version`. If none is cached or `fresh` is set, the newest kernel in Debian. A version
-/// with a slash is the file of an image.
+/// The newest cached kernel of `version`. If none is cached or `fresh` is set, downloads the newest kernel in Debian.
+/// A version with a slash is the file of an image.
 pub(super) fn get(version: &str, arch: Arch, fresh: bool) -> Result<Kernel> {
     if version.contains('/') {
         return given(Path::new(version));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_tells_its_release() {
+    fn the_release_is_read_from_an_image() {
         let mut image = vec![0; 0x400];
         image[0x202..0x206].copy_from_slice(b"HdrS");
         image[0x20e..0x210].copy_from_slice(&0x100_u16.to_le_bytes());
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_load_after_what_they_need() {
+    fn drivers_load_after_their_dependencies() {
         let dep = "kernel/drivers/virtio/virtio.ko:\n\
                    kernel/drivers/virtio/virtio_pci.ko: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko\n\
                    kernel/drivers/block/virtio_blk.ko.xz: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko\n";

@@ -1,9 +1,9 @@
 //! `cargo xtask vm`: runs a command in a virtual machine with a Debian kernel.
 //!
-//! A machine consists of a kernel ([`kernel`]), a root file system ([`root`]) and a payload that is built for each run.
-//! The payload contains the built binaries and the other files of the job. They have the same paths as on the host, so
-//! that paths compiled into tests are valid in the guest. Kernel and root are cached outside the tree. All writes of
-//! the guest are discarded, except the files in [`Job::keep`].
+//! A machine consists of a kernel ([`kernel`]), a root file system ([`root`]) and a payload that is built for each
+//! run. The payload contains the built binaries and the other files of the job. Files of the tree have the same paths
+//! as on the host, so that the tests find them in the guest. Kernel and root are cached outside the tree. All writes
+//! of the guest are discarded, except the files in [`Job::keep`].
 
 mod cache;
 mod cpio;
@@ -14,6 +14,7 @@ mod packages;
 mod qemu;
 mod root;
 pub(crate) mod samples;
+mod tsc;
 
 pub(crate) use cache::entry as cache_entry;
 
@@ -24,7 +25,7 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::build::{self, Arch, Profile};
 use crate::host;
@@ -166,11 +167,19 @@ pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u
     let report = ended.with_context(|| last_words(&kernel.release, &console))?;
     let (Some(up), Some((code, end))) = (report.up, report.exit) else {
         let when = if report.up.is_some() { "while the command ran" } else { "while it booted" };
-        bail!("the guest died {when}\n{}", last_words(&kernel.release, &console));
+        return Err(GuestDied { when, last_words: last_words(&kernel.release, &console) }.into());
     };
-    keep(job, &kept, &dir)?;
+    keep(job, &kept, &dir, code)?;
     fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     Ok(Outcome { code, release: kernel.release, boot: up, time: end.saturating_sub(up) })
+}
+
+/// The guest's kernel crashed, or the guest ended without a report.
+#[derive(Debug, thiserror::Error)]
+#[error("the guest died {when}\n{last_words}")]
+pub(crate) struct GuestDied {
+    when: &'static str,
+    last_words: String,
 }
 
 /// Removes the files of interrupted runs, except the console logs.
@@ -282,8 +291,8 @@ fn copy(arch: Arch, from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies the files that the job kept to their destinations.
-fn keep(job: &Job, archive: &Path, dir: &Path) -> Result<()> {
+/// Copies the files that the job kept to their destinations. `code` is the command's exit code.
+fn keep(job: &Job, archive: &Path, dir: &Path, code: u8) -> Result<()> {
     if job.keep.is_empty() {
         return Ok(());
     }
@@ -292,8 +301,10 @@ fn keep(job: &Job, archive: &Path, dir: &Path) -> Result<()> {
     host::output(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&unpacked))?;
     for (guest, to) in &job.keep {
         let from = unpacked.join(relative(guest));
+        // The command may have failed before it made the file; its exit code is reported then.
         if !from.exists() {
-            bail!("the guest has no {}", guest.display());
+            ensure!(code != 0, "the guest has no {}", guest.display());
+            continue;
         }
         host::output(Command::new("cp").arg("-rT").args([&from, to]))?;
     }
@@ -334,11 +345,9 @@ pub(crate) struct Options {
     command: Vec<String>,
 }
 
-fn parse_pair(text: &str) -> Result<(PathBuf, PathBuf), String> {
-    let (a, b) = text.split_once(':').ok_or("two paths with a colon between them are wanted")?;
-    if a.is_empty() || b.is_empty() {
-        return Err("neither path may be empty".to_owned());
-    }
+fn parse_pair(text: &str) -> Result<(PathBuf, PathBuf)> {
+    let (a, b) = text.split_once(':').context("two paths with a colon between them are wanted")?;
+    ensure!(!a.is_empty() && !b.is_empty(), "neither path may be empty");
     Ok((a.into(), b.into()))
 }
 
@@ -393,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_interrupted_runs_left_is_swept() {
+    fn remains_of_interrupted_runs_are_removed() {
         let runs = std::env::temp_dir().join(format!("xtask-sweep-{}", std::process::id()));
         let (dead, alive) =
             (runs.join("6.1-x86_64-4194305.0"), runs.join(format!("6.1-x86_64-{}.0", std::process::id())));

@@ -1,7 +1,7 @@
-//! Debian packages as input: found, downloaded and unpacked with the tools of apt and dpkg, never installed.
+//! Finds, downloads and unpacks Debian packages with the tools of apt and dpkg. It never installs them.
 //!
-//! This works without root. apt resolves dependencies against an empty machine of the wanted architecture, so the
-//! host's installed packages have no influence. Only its package lists matter, which are fetched again if they lack a
+//! This works without root. apt resolves dependencies for an empty machine of the requested architecture, so the
+//! host's installed packages do not matter. Only its package lists matter, which are fetched again if they lack a
 //! package.
 
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! The guest's root file system: a few Debian packages of the host's release, unpacked into an image.
 //!
-//! The packages are unpacked, not installed, because maintainer scripts would need root, and emulation for arm64. This
-//! module performs the necessary actions of those scripts itself. The release is the host's, so that programs built on
-//! the host find their libc.
+//! The packages are unpacked, not installed, because maintainer scripts would need root, and emulation for arm64.
+//! This module performs the necessary actions of those scripts itself. The release is the host's, so that programs
+//! built on the host find their libc.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::fs::symlink;

@@ -35,7 +35,7 @@ fn make(release: &str, machine: &Machine, sources: &Path, dir: &Path) -> Result<
     }
     let flavour = format!("-cloud-{}", machine.arch.debian());
     let Some(base) = release.strip_suffix(&flavour) else {
-        bail!("{release} is none of Debian's for the cloud")
+        bail!("{release} is not a Debian kernel for the cloud")
     };
     // Packages before 6.12 have only the version in their name.
     let tools = format!("linux-kbuild-{base}");

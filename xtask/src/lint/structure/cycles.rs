@@ -1,26 +1,26 @@
-//! Files that use each other in a circle: the strongly connected components of a graph of files, by Tarjan.
+//! Cycles of files that use each other: the strongly connected components of a graph of files, by Tarjan's algorithm.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::modules::{Graph, folder};
 
-/// Names of an edge that are shown.
+/// Maximum number of names shown for an edge.
 const NAMES_SHOWN: usize = 4;
 
-/// Files each of which reaches each other, in order; two at least.
+/// Two or more files, sorted, each of which reaches every other one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cycle<'a> {
     pub(super) files: Vec<&'a str>,
 }
 
 impl Cycle<'_> {
-    /// Whether its files lie in different folders.
+    /// Whether its files are in different folders.
     pub(super) fn is_across(&self) -> bool {
         self.files.iter().any(|file| folder(file) != folder(self.files[0]))
     }
 
-    /// Its edges, one a line, with the first names that each uses.
+    /// Its edges, one per line, with the first names that each uses.
     pub(super) fn edges(&self, graph: &Graph) -> String {
         let mut text = String::new();
         for from in &self.files {
@@ -28,7 +28,7 @@ impl Cycle<'_> {
                 if self.files.binary_search(to).is_ok() {
                     let shown = names.iter().take(NAMES_SHOWN).copied().collect::<Vec<_>>().join(", ");
                     let more = if names.len() > NAMES_SHOWN { ", .." } else { "" };
-                    // Writing to a string does not fail.
+                    // Writing to a string cannot fail.
                     let _ = write!(text, "\n    {from} -> {to}: {shown}{more}");
                 }
             }
@@ -37,7 +37,7 @@ impl Cycle<'_> {
     }
 }
 
-/// What the walk knows of a file that it has come to.
+/// The state of a visited file.
 struct Seen {
     order: usize,
     open: bool,
@@ -46,13 +46,13 @@ struct Seen {
 struct Walk<'a, 'g> {
     graph: &'g Graph<'a>,
     seen: BTreeMap<&'a str, Seen>,
-    /// Files whose component is not complete.
+    /// Files whose component is incomplete.
     open: Vec<&'a str>,
     found: Vec<Cycle<'a>>,
 }
 
 impl<'a> Walk<'a, '_> {
-    /// Walks from a file; the earliest open file that it reaches.
+    /// Visits a file. Returns the earliest open file that it reaches.
     fn visit(&mut self, file: &'a str) -> usize {
         let order = self.seen.len();
         self.seen.insert(file, Seen { order, open: true });
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn components_are_told_apart() {
+    fn separate_components_are_distinguished() {
         let graph = graph(&[
             ("a", "b"),
             ("b", "c"),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_that_share_a_file_are_one() {
+    fn cycles_that_share_a_file_are_one_cycle() {
         let graph = graph(&[("a", "b"), ("b", "a"), ("b", "c"), ("c", "d"), ("d", "b"), ("d", "e")]);
         let found: Vec<_> = find(&graph).into_iter().map(|cycle| cycle.files).collect();
         assert_eq!(found, [["a", "b", "c", "d"]]);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mod_file_lies_in_its_folder() {
+    fn a_mod_file_belongs_to_its_folder() {
         let across = |files: &[&'static str]| Cycle { files: files.to_vec() }.is_across();
         assert!(!across(&["c/a/b.rs", "c/a/mod.rs"]));
         assert!(across(&["c/a/mod.rs", "c/b.rs"]));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_inside_are_told_with_their_first_names() {
+    fn edges_inside_are_shown_with_their_first_names() {
         let mut graph = graph(&[("a", "b"), ("b", "a"), ("b", "c")]);
         graph.insert("a", [("b", vec!["V", "W", "X", "Y", "Z"])].into());
         assert_eq!(find(&graph)[0].edges(&graph), "\n    a -> b: V, W, X, Y, ..\n    b -> a: X");

@@ -1,7 +1,7 @@
-//! The entries of `known.txt`, which name what is past its bound, and what differs between them and the tree.
+//! The entries of `known.txt`, which list the known excesses, and the differences between them and the tree.
 //!
-//! A number there may become smaller, never larger. A difference is a finding, and so is an entry that is no
-//! longer true.
+//! The number of an entry may decrease, never increase. A difference is a finding. An entry that no longer applies is
+//! a finding too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,14 +9,14 @@ use std::path::Path;
 
 use crate::lint::finding::Finding;
 
-/// What an entry counts.
+/// The quantity that an entry limits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
-    /// The files of a folder.
+    /// The number of files in a folder.
     Folder(String),
-    /// The inherent methods of a type.
+    /// The number of inherent methods of a type.
     Methods { krate: String, module: String, name: String },
-    /// The files of a cycle.
+    /// The number of files in a cycle.
     Cycle { krate: String, first: String },
 }
 
@@ -55,15 +55,15 @@ impl Entry {
     }
 }
 
-/// Something of the tree that is past its bound.
+/// A folder, type or cycle that exceeds its limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Excess {
     pub(super) key: Key,
     pub(super) number: usize,
-    /// Where it is seen: a file or folder, and a line.
+    /// Its location: a file or folder, and a line.
     pub(super) file: String,
     pub(super) line: usize,
-    /// What is wrong, with its details.
+    /// The error, with details.
     pub(super) text: String,
 }
 
@@ -77,7 +77,7 @@ impl Excess {
     }
 }
 
-/// What differs between the entries of `file`, whose text is `text`, and the tree.
+/// The differences between the tree and the entries of `file`, whose text is `text`.
 pub(super) fn compare(file: &Path, text: &str, excesses: &[Excess]) -> Vec<Finding> {
     let at = |line, text| Finding { file: file.to_path_buf(), line, text };
     let mut findings = Vec::new();
@@ -117,8 +117,7 @@ pub(super) fn compare(file: &Path, text: &str, excesses: &[Excess]) -> Vec<Findi
     findings
 }
 
-/// What to do with the line of an entry that is no longer true. A cycle may have lost its first file or have
-/// become several.
+/// Instructions for an entry that no longer applies. A cycle may have lost its first file or have split.
 fn instead(key: &Key, number: usize, new: &[&Excess]) -> String {
     let same = |excess: &&&Excess| match (key, &excess.key) {
         (Key::Cycle { krate, .. }, Key::Cycle { krate: other, .. }) => {
@@ -162,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_fine() {
+    fn known_excesses_pass() {
         let lines = ["folder c/src/a 38", "methods c engine Mirror 195", "cycle c 14 c/src/a.rs"];
         assert_eq!(findings(&format!("# Why.\n\n{}\n", lines.join("\n")), &lines), [""; 0]);
     }
 
     #[test]
-    fn what_is_new_or_grew_fails_where_it_is() {
+    fn new_and_grown_excesses_fail_at_their_location() {
         assert_eq!(findings("", &["folder c/src 16"]), ["c/x.rs:3: too much"]);
         assert_eq!(
             findings("folder c/src 16", &["folder c/src 17"]),
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_smaller_fails_with_the_line_to_write() {
+    fn a_smaller_excess_fails_with_the_new_line() {
         assert_eq!(
             findings("# Why.\nmethods c a T 50\n", &["methods c a T 49"]),
             ["known.txt:2: fewer now: change this line to `methods c a T 49`"]
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_true_fails() {
+    fn outdated_entries_fail() {
         assert_eq!(findings("folder c/src 16", &[]), ["known.txt:1: no longer true: remove this line"]);
         assert_eq!(
             findings("cycle c 5 c/a.rs\ncycle d 9 d/a.rs", &["cycle c 4 c/b.rs", "cycle c 6 c/h.rs"]),
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_told() {
+    fn invalid_lines_are_reported() {
         assert_eq!(
             findings("what\nfolder c/src 16\nfolder c/src 17", &["folder c/src 17"]),
             ["known.txt:1: `what` is no entry", "known.txt:3: the same as line 2: remove one of them"]

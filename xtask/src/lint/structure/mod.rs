@@ -1,12 +1,12 @@
-//! The structure of the workspace's crates: how many files a folder holds, how many methods a type has, and
-//! which files use each other in a circle.
+//! Limits on the structure of the workspace's crates: files per folder, methods per type, and cycles of files that use
+//! each other.
 //!
-//! - A folder holds at most [`FILES_MAX`] files.
+//! - A folder has at most [`FILES_MAX`] files.
 //! - A type has at most [`METHODS_MAX`] inherent methods in one top-level module.
-//! - Files use each other in a circle only within one folder, and at most [`CYCLE_MAX`] of them. [`modules`]
-//!   says what counts as a use.
+//! - Cycles are allowed only within one folder, with at most [`CYCLE_MAX`] files. [`modules`] defines a use.
 //!
-//! What is past these bounds stands in [`KNOWN`] with its number, which never grows ([`known`]).
+//! [`KNOWN`] lists the folders, types and cycles that exceed these limits, with numbers that may only decrease
+//! ([`known`]).
 
 mod cycles;
 mod known;
@@ -22,33 +22,33 @@ use self::known::{Excess, Key};
 use self::modules::{Crate, Files};
 use super::finding::Finding;
 
-/// Files that a folder may hold directly.
+/// Maximum number of files directly in a folder.
 const FILES_MAX: usize = 15;
-/// Inherent methods that a type may have.
+/// Maximum number of inherent methods of a type.
 const METHODS_MAX: usize = 40;
-/// Files that a cycle within a folder may have.
+/// Maximum number of files of a cycle within a folder.
 const CYCLE_MAX: usize = 3;
-/// What is past its bound, relative to the root.
+/// The list of known excesses; its path is relative to the root.
 const KNOWN: &str = "xtask/src/lint/structure/known.txt";
 
-/// Whether a file is a source of one of the workspace's crates: not a build script, an example, a fuzz target
-/// or a file that a test builds.
+/// Whether a file is a source of one of the workspace's crates. Build scripts, examples, fuzz targets and files that
+/// a test builds are not.
 fn is_source(file: &str) -> bool {
     let folders: Vec<&str> = file.split('/').collect();
     matches!(folders[..], [_, "src", _, ..] | ["tests", "tests", _, ..])
 }
 
-/// What is past its bound.
+/// The excesses of a tree, and totals.
 #[derive(Debug, Default)]
 struct Measured {
     folders: Vec<Excess>,
     types: Vec<Excess>,
     cycles: Vec<Excess>,
-    /// How many of the cycles have files of different folders.
+    /// Number of cycles with files of different folders.
     across: usize,
 }
 
-/// Folders with more files than they may hold.
+/// The folders with too many files.
 fn folders(files: &Files) -> Vec<Excess> {
     let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
     for file in files.keys() {
@@ -65,7 +65,7 @@ fn folders(files: &Files) -> Vec<Excess> {
     .collect()
 }
 
-/// Types with more inherent methods than they may have. Of several that a key fits, the largest.
+/// The types with too many methods. If a key fits several types, the largest counts.
 fn types(of: &Crate) -> Vec<Excess> {
     let mut largest = BTreeMap::new();
     let mut types = of.types();
@@ -126,7 +126,7 @@ impl Measured {
         }
     }
 
-    /// What there is of it, in a line.
+    /// The totals in one line.
     fn summary(&self) -> String {
         format!(
             "folders of more than {FILES_MAX} files: {}; types of more than {METHODS_MAX} methods: {}; \
@@ -144,7 +144,7 @@ impl Measured {
     }
 }
 
-/// Checks the files of a tree, whose paths are relative to `root`.
+/// Checks the files of a tree. Their paths are relative to `root`.
 pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Finding>> {
     let read = |file: &Path| {
         std::fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {}", file.display()))
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_bounded_and_those_in_it_are_apart() {
+    fn a_folder_has_a_limit_without_its_subfolders() {
         let tree = |files| {
             let mut tree: Vec<_> = (0..files).map(|i| (format!("c/src/a/f{i}.rs"), String::new())).collect();
             tree.push(("c/src/a/b/mod.rs".to_owned(), String::new()));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_bounded_over_the_files_of_a_module() {
+    fn a_type_has_a_limit_over_the_files_of_a_module() {
         let methods = |number: usize| format!("impl super::T {{ {} }}", "fn f() {} ".repeat(number));
         let tree = |last| {
             let files = [
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_within_a_folder_is_bounded() {
+    fn a_cycle_within_a_folder_has_a_limit() {
         let tree = |last| {
             small(&[
                 ("lib.rs", "mod a;"),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_across_folders_is_none_of_any_size() {
+    fn a_cycle_across_folders_is_never_allowed() {
         let found = small(&[
             ("lib.rs", "mod a; mod b;"),
             ("a/mod.rs", "mod c; use crate::b::B; pub struct A;"),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mod_file_only_passes_on_makes_no_cycle() {
+    fn re_exports_of_a_mod_file_make_no_cycle() {
         let found = small(&[
             ("lib.rs", "mod a; mod b; pub use b::B;"),
             ("a/mod.rs", "mod c; pub use c::C; pub use crate::b::B;"),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn this_tree_is_as_known() {
+    fn this_tree_agrees_with_the_list() {
         let root = crate::host::root();
         let findings = check(root, &crate::lint::files::with_extension(root, "rs").unwrap()).unwrap();
         let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();

@@ -1,28 +1,28 @@
-//! The modules of a crate, the file that a path leads to, and what follows from that: the edges between files
-//! and the methods of types.
+//! The modules of a crate, the file that a path leads to, and the results: the edges between files and the methods of
+//! types.
 //!
-//! A module is found by its `mod` declaration; one with a `#[path]` is not followed. Macros are not expanded:
-//! the paths in them are taken as they stand. A method call names no module and is no edge. Neighbours:
-//! [`super::source`] reads the files, [`super::cycles`] takes the graph.
+//! A module is found by its `mod` declaration; one with a `#[path]` is not followed. Macros are not expanded: their
+//! paths are used as written. A method call names no module and is not an edge. [`super::source`] reads the files, and
+//! [`super::cycles`] uses the graph.
 
 use std::collections::BTreeMap;
 
 use super::source::{Body, Import};
 
-/// What files say, each under its path from the workspace's root.
+/// The content of files, by their paths from the workspace's root.
 pub(super) type Files = BTreeMap<String, Body>;
 
 /// The names that each file uses, by the files that define them.
 pub(super) type Graph<'a> = BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a str>>>;
 
-/// Re-exports that are followed before a path counts as leading nowhere.
+/// Maximum number of re-exports to follow for one path.
 const DEEPEST: usize = 16;
 
 /// A crate, from one root file.
 pub(super) struct Crate<'a> {
-    /// The package's folder; of a program beside the library or of a test, its file without `.rs` or its folder.
+    /// The package's folder. For an additional program or a test: its file without `.rs`, or its folder.
     pub(super) name: &'a str,
-    /// The root first.
+    /// Modules; the root is the first.
     modules: Vec<Module<'a>>,
 }
 
@@ -34,11 +34,11 @@ struct Module<'a> {
     children: BTreeMap<&'a str, usize>,
 }
 
-/// Where a path leads.
+/// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place<'a> {
+struct ItemPath<'a> {
     module: usize,
-    /// The item that the module defines, unless the path names the module itself.
+    /// The item that the module defines. `None` if the path names the module itself.
     item: Option<&'a str>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Type<'a> {
     pub(super) module: &'a str,
     pub(super) name: &'a str,
     pub(super) methods: usize,
-    /// Their number and the first line of an `impl`, by file.
+    /// Their number and the line of the first `impl`, by file.
     pub(super) files: BTreeMap<&'a str, (usize, usize)>,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Crate<'a> {
         new
     }
 
-    /// Adds a module and those below it, whose files lie in `dir`.
+    /// Adds a module and the modules below it, whose files are in `dir`.
     fn add(&mut self, files: &'a Files, module: Module<'a>, dir: &str) -> usize {
         let own = self.modules.len();
         let (file, body) = (module.file, module.body);
@@ -112,8 +112,8 @@ impl<'a> Crate<'a> {
         own
     }
 
-    /// Where `path` leads from module `from`: nowhere when it starts at another crate or at an item.
-    fn resolve(&self, from: usize, path: &'a [String], depth: usize) -> Option<Place<'a>> {
+    /// The target of `path` from module `from`. `None` if the path starts at another crate or at an item.
+    fn resolve(&self, from: usize, path: &'a [String], depth: usize) -> Option<ItemPath<'a>> {
         if depth == DEEPEST {
             return None;
         }
@@ -128,7 +128,7 @@ impl<'a> Crate<'a> {
                 } else {
                     let import = self.import(from, name)?;
                     let place = self.resolve(from, &import.path, depth + 1)?;
-                    // What leads on from an item that is imported adds nothing to its import.
+                    // The rest of a path through an imported item adds nothing to the import.
                     if place.item.is_some() {
                         return None;
                     }
@@ -145,23 +145,23 @@ impl<'a> Crate<'a> {
         Some(self.walk(module, rest, depth))
     }
 
-    /// Where `rest` leads from module `module`.
-    fn walk(&self, mut module: usize, mut rest: &'a [String], depth: usize) -> Place<'a> {
+    /// The target of `rest` from module `module`.
+    fn walk(&self, mut module: usize, mut rest: &'a [String], depth: usize) -> ItemPath<'a> {
         while let [name, behind @ ..] = rest {
             let child = self.modules[module].children.get(&**name);
-            // A module and a function may have one name: what leads no further is the function.
+            // A module and a function may have the same name. The last name of a path is the function.
             let exported = self.exports(module, name).next().is_some();
             match child.filter(|_| !(behind.is_empty() && exported)) {
                 Some(child) => module = *child,
                 None => match self.re_exported(module, name, depth) {
                     Some(place) if place.item.is_some() => return place,
                     Some(place) => module = place.module,
-                    None => return Place { module, item: Some(name) },
+                    None => return ItemPath { module, item: Some(name) },
                 },
             }
             rest = behind;
         }
-        Place { module, item: None }
+        ItemPath { module, item: None }
     }
 
     /// The import that brings `name` into a module.
@@ -169,14 +169,14 @@ impl<'a> Crate<'a> {
         self.modules[module].body.imports.iter().find(|import| import.name == name)
     }
 
-    /// The imports through which others see `name` in a module.
+    /// The imports by which other modules see `name` in a module.
     fn exports(&self, module: usize, name: &str) -> impl Iterator<Item = &'a Import> {
         let imports = self.modules[module].body.imports.iter();
         imports.filter(move |import| import.public && import.name == name)
     }
 
-    /// Where a re-export of `name` in a module leads, be it by name or by `*`.
-    fn re_exported(&self, module: usize, name: &'a str, depth: usize) -> Option<Place<'a>> {
+    /// The target of a re-export of `name` in a module, by name or by `*`.
+    fn re_exported(&self, module: usize, name: &'a str, depth: usize) -> Option<ItemPath<'a>> {
         let by_name = |module| {
             self.exports(module, name).find_map(|import| self.resolve(module, &import.path, depth + 1))
         };
@@ -187,9 +187,9 @@ impl<'a> Crate<'a> {
                 if place.item.is_some() {
                     None
                 } else if behind.body.defined.contains(name) {
-                    Some(Place { item: Some(name), ..place })
+                    Some(ItemPath { item: Some(name), ..place })
                 } else if let Some(child) = behind.children.get(name) {
-                    Some(Place { module: *child, item: None })
+                    Some(ItemPath { module: *child, item: None })
                 } else {
                     by_name(place.module)
                 }
@@ -197,15 +197,15 @@ impl<'a> Crate<'a> {
         })
     }
 
-    /// What each file uses of others.
+    /// The names that each file uses of other files.
     ///
-    /// An import of a module is no edge, the paths that go through it are. A re-export in the root or in a
-    /// `mod.rs` is no edge either.
+    /// An import of a module is not an edge; the paths through it are. A re-export in the root or in a `mod.rs` is not
+    /// an edge either.
     pub(super) fn graph(&self) -> Graph<'a> {
         let mut graph = Graph::new();
         for (from, module) in self.modules.iter().enumerate() {
             let used = graph.entry(module.file).or_default();
-            let mut add = |place: Place<'a>, name: &'a str| {
+            let mut add = |place: ItemPath<'a>, name: &'a str| {
                 let file = self.modules[place.module].file;
                 if file != module.file {
                     let names: &mut Vec<_> = used.entry(file).or_default();
@@ -218,7 +218,7 @@ impl<'a> Crate<'a> {
             for import in module.body.imports.iter().filter(|import| !(gathers && import.public)) {
                 match self.resolve(from, &import.path, 0) {
                     Some(place) if import.name == "*" => add(place, "*"),
-                    Some(place @ Place { item: Some(item), .. }) => add(place, item),
+                    Some(place @ ItemPath { item: Some(item), .. }) => add(place, item),
                     _ => {}
                 }
             }
@@ -240,7 +240,7 @@ impl<'a> Crate<'a> {
         if self.modules[module].body.defined.contains(name) {
             return Some(module);
         }
-        // A module sees what those above it import, be it public or not.
+        // A module sees the imports of the modules above it, even private ones.
         let import = self.import(module, name).filter(|_| depth < DEEPEST)?;
         self.definer(module, &import.path, depth + 1)
     }
@@ -253,7 +253,7 @@ impl<'a> Crate<'a> {
         self.modules[module].name
     }
 
-    /// The types with inherent methods. Types of one name in one module are apart if their definitions are.
+    /// The types with inherent methods. Types with the same name in one module are distinct if their definitions are.
     pub(super) fn types(&self) -> Vec<Type<'a>> {
         let mut types = BTreeMap::new();
         for (from, module) in self.modules.iter().enumerate() {
@@ -284,7 +284,7 @@ mod tests {
         tree.iter().map(|(file, text)| ((*file).to_owned(), source::read(text))).collect()
     }
 
-    /// The edges of a crate whose sources are `tree`, below `c/src`.
+    /// The edges of a crate whose sources below `c/src` are `tree`.
     fn edges(tree: &[(&str, &str)]) -> Vec<String> {
         let tree: Vec<_> = tree.iter().map(|(file, text)| (format!("c/src/{file}"), *text)).collect();
         let files = files(&tree.iter().map(|(file, text)| (&**file, *text)).collect::<Vec<_>>());
@@ -327,7 +327,7 @@ mod tests {
         ];
         assert_eq!(edges(&tree), ["a/mod.rs -> a/b.rs: X g i"]);
         let tree = [("lib.rs", "mod a;"), ("a.rs", "mod b; pub use b::X;"), ("a/b.rs", "")];
-        assert_eq!(edges(&tree), ["a.rs -> a/b.rs: X"], "what is no mod.rs may not gather freely");
+        assert_eq!(edges(&tree), ["a.rs -> a/b.rs: X"], "only a mod.rs may re-export freely");
     }
 
     #[test]
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_of_re_exports_end() {
+    fn cycles_of_re_exports_end() {
         let tree = [
             ("lib.rs", "mod a; mod b; mod c;"),
             ("a.rs", "pub use crate::b::X; pub use crate::b::*;"),

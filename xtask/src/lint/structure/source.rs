@@ -1,32 +1,32 @@
-//! What the text of a module says of structure: modules, imports, paths, names and methods.
+//! Reads the structure of a module from its text: modules, imports, paths, names and methods.
 //!
-//! Items of `#[cfg(test)]` are left out. Neighbours: [`crate::lint::scan`] makes the tokens, and
-//! [`super::modules`] finds out which file a path leads to.
+//! Items of `#[cfg(test)]` are omitted. [`crate::lint::scan`] makes the tokens, and [`super::modules`] finds the file
+//! that a path leads to.
 
 use std::collections::BTreeSet;
 
 use crate::lint::scan::{self, Token};
 
-/// What a module says, be it a file or the braces of an inline module.
+/// The content of a module: a file, or the braces of an inline module.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Body {
     /// The names of `mod x;`.
     pub(super) files: Vec<String>,
-    /// The names of `mod x { .. }` and what the braces say.
+    /// The names of `mod x { .. }` and the content of the braces.
     pub(super) inline: Vec<(String, Body)>,
     pub(super) imports: Vec<Import>,
-    /// Paths of two names or more that stand outside of imports.
+    /// Paths of two or more names outside imports.
     pub(super) paths: Vec<Vec<String>>,
-    /// The items that stand directly in the module.
+    /// The items directly in the module.
     pub(super) defined: BTreeSet<String>,
     pub(super) impls: Vec<Impl>,
 }
 
-/// One name that a `use` declaration brings.
+/// One name that a `use` declaration imports.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Import {
     pub(super) path: Vec<String>,
-    /// What it is called here, or `*`.
+    /// Its name in this module, or `*`.
     pub(super) name: String,
     /// Whether other modules see it.
     pub(super) public: bool,
@@ -47,12 +47,12 @@ pub(super) fn read(text: &str) -> Body {
     body(&without_tests(&scan::tokens(text)))
 }
 
-/// The token at `at`; nothing behind the last one.
+/// The token at `at`; empty after the last token.
 fn text(tokens: &[Token], at: usize) -> &str {
     tokens.get(at).map_or("", |token| &token.text)
 }
 
-/// The token before `at`; nothing before the first one.
+/// The token before `at`; empty before the first token.
 fn text_before(tokens: &[Token], at: usize) -> &str {
     at.checked_sub(1).map_or("", |before| text(tokens, before))
 }
@@ -79,19 +79,19 @@ fn close(tokens: &[Token], open: usize) -> usize {
     tokens.len()
 }
 
-/// Whether an attribute at `at` leaves an item to tests: `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
+/// Whether an attribute at `at` restricts an item to tests: `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
 fn is_for_tests(tokens: &[Token], at: usize) -> bool {
     let starts = |words: &[&str]| words.iter().enumerate().all(|(i, word)| text(tokens, at + i) == *word);
     starts(&["#", "[", "cfg", "(", "test", ")"]) || starts(&["#", "[", "cfg", "(", "all", "(", "test"])
 }
 
-/// The tokens without items, statements, fields and arms that only tests are built with.
+/// The tokens without the items, statements, fields and arms that are built only for tests.
 fn without_tests(tokens: &[Token]) -> Vec<Token> {
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while at < tokens.len() {
         if is_for_tests(tokens, at) {
-            at = behind_item(tokens, at);
+            at = after_item(tokens, at);
         } else {
             kept.push(tokens[at].clone());
             at += 1;
@@ -100,8 +100,8 @@ fn without_tests(tokens: &[Token]) -> Vec<Token> {
     kept
 }
 
-/// Where what starts at `at`, with its attributes, has ended.
-fn behind_item(tokens: &[Token], mut at: usize) -> usize {
+/// The position after the item at `at` and its attributes.
+fn after_item(tokens: &[Token], mut at: usize) -> usize {
     while text(tokens, at) == "#" {
         at = close(tokens, at + 1) + 1;
     }
@@ -112,7 +112,7 @@ fn behind_item(tokens: &[Token], mut at: usize) -> usize {
         }
     }
     let function = matches!(text(tokens, at + 1), "fn" | "unsafe" | "async" | "extern");
-    // What ends at a semicolon may hold braces before it; what ends at braces may hold commas before them.
+    // An item that ends with a semicolon may contain braces, and one that ends with braces may contain commas.
     let (braces_end, comma_ends) = match text(tokens, at) {
         "const" if function => (true, false),
         "use" | "type" | "let" | "static" | "const" => (false, false),
@@ -131,7 +131,7 @@ fn behind_item(tokens: &[Token], mut at: usize) -> usize {
             }
             ";" => return at + 1,
             "," if comma_ends => return at + 1,
-            // The end of what it stands in.
+            // The end of the surrounding item.
             ")" | "]" | "}" => return at,
             _ => {}
         }
@@ -161,12 +161,12 @@ fn body(tokens: &[Token]) -> Body {
             }
             // Not the `use<..>` of a bound.
             "use" if next != "<" => {
-                // A parenthesis before it is that of `pub(..)`.
+                // A parenthesis before it belongs to `pub(..)`.
                 let public = matches!(before, "pub" | ")");
                 at = import(tokens, at + 1, &[], public, &mut body.imports);
                 continue;
             }
-            // The path of a visibility is no use of what it names.
+            // The path of a visibility is not a use.
             "pub" if next == "(" && text(tokens, at + 2) == "in" => {
                 at = close(tokens, at + 1) + 1;
                 continue;
@@ -203,7 +203,7 @@ fn body(tokens: &[Token]) -> Body {
     body
 }
 
-/// Reads a tree of a `use` declaration that follows the names `before`; where it has ended.
+/// Reads a tree of a `use` declaration that follows the names `before`. Returns its end.
 fn import(
     tokens: &[Token],
     mut at: usize,
@@ -247,7 +247,7 @@ fn import(
                 found.push(Import { path, name, public });
                 return at;
             }
-            // The variable of a macro, say.
+            // For example the variable of a macro.
             _ => return at + 1,
         }
     }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_and_items_are_told_from_what_is_inside_them() {
+    fn modules_and_items_are_distinguished_from_their_content() {
         let body =
             read("mod a;\npub mod b { mod c; fn d() {} }\nconst fn e() { fn f() {} }\nstruct G { h: u8 }");
         assert_eq!(body.files, ["a"]);
